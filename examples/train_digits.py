@@ -1,0 +1,204 @@
+"""Train a small network on handwritten digits with DistributedDataParallel, and survive a crash.
+
+The same file runs under either launcher, on any number of workers:
+
+    node-agent --standalone --nproc 2 examples/train_digits.py --checkpoint /tmp/digits.pt
+    torchrun --standalone --nproc-per-node 2 examples/train_digits.py --checkpoint /tmp/digits.pt
+
+What makes a training script elastic is all here, and it is not much:
+
+* everything about the other workers comes from the environment, through `init_process_group`;
+* every finished epoch is saved, so a new set of workers goes on where the last one stopped;
+* the order of the samples follows from the epoch alone, and the *global* batch is what is split over
+  the workers, so that a restart on more or fewer of them continues the same training;
+* a worker that fails, or loses a peer, exits non-zero and leaves the restart to the launcher.
+"""
+
+import argparse
+import os
+import sys
+import time
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.distributed.elastic.multiprocessing.errors import record
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+SEED = 2024
+HELD_OUT = 360  # of the 1797 digits, never trained on
+RESTART_COUNT = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Images (N x 1 x 8 x 8, values from 0 to 1) and their labels (0 to 9)."""
+
+    images: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def pick(self, rows: Tensor) -> "Samples":
+        return Samples(self.images[rows], self.labels[rows])
+
+    def share(self) -> "Samples":
+        """This worker's part: every sample belongs to exactly one rank, whatever the world size."""
+        return Samples(*(t[dist.get_rank() :: dist.get_world_size()] for t in (self.images, self.labels)))
+
+
+def load_samples(device: torch.device) -> tuple[Samples, Samples]:
+    """Scikit-learn's bundled digits as (training, held-out): the same split in every process."""
+    digits = load_digits()
+    images = torch.tensor(digits.images, dtype=torch.float32, device=device).unsqueeze(1) / 16
+    samples = Samples(images, torch.tensor(digits.target, device=device))
+    rows = shuffled(len(samples), seed=SEED)
+    return samples.pick(rows[HELD_OUT:]), samples.pick(rows[:HELD_OUT])
+
+
+def shuffled(count: int, seed: int) -> Tensor:
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+
+
+def build_model() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 16, kernel_size=3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, kernel_size=3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * 4 * 4, 10),
+    )
+
+
+def pick_device() -> torch.device:
+    """A GPU of its own for each worker of the node, or the CPU for all of them."""
+    if torch.cuda.device_count() < int(os.environ["LOCAL_WORLD_SIZE"]):
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    return device
+
+
+class Trainer:
+    """The model and its optimizer, and how many epochs they have been through."""
+
+    def __init__(self, args: argparse.Namespace, device: torch.device) -> None:
+        torch.manual_seed(SEED)
+        self.args = args
+        self.model = DistributedDataParallel(build_model().to(device))
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=args.lr)
+        self.epochs_done = 0
+
+    def train_epoch(self, samples: Samples) -> float:
+        """One pass over `samples`; returns the mean loss over all of them."""
+        self.model.train()
+        total = torch.zeros((), device=samples.labels.device)
+        order = shuffled(len(samples), seed=SEED + 1 + self.epochs_done)
+        for rows in order.split(self.args.batch_size):
+            total += self.train_step(samples.pick(rows))
+            time.sleep(self.args.step_delay_ms / 1000)
+        self.epochs_done += 1
+        dist.all_reduce(total)
+        return total.item() / len(samples)
+
+    def train_step(self, batch: Samples) -> Tensor:
+        """One step on a global batch; returns the summed loss of this worker's share.
+
+        DDP averages gradients over the workers, whose shares may differ in size by one, or be empty.
+        Scaling by world size over batch size makes that average the mean over the samples.
+        """
+        mine = batch.share()
+        loss = cross_entropy(self.model(mine.images), mine.labels, reduction="sum")
+        self.optimizer.zero_grad()
+        (loss * dist.get_world_size() / len(batch)).backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    @torch.no_grad()
+    def accuracy(self, samples: Samples) -> float:
+        """The fraction of `samples` recognised, each worker looking at its share."""
+        self.model.eval()
+        mine = samples.share()
+        correct = (self.model(mine.images).argmax(dim=1) == mine.labels).sum()
+        dist.all_reduce(correct)
+        return correct.item() / len(samples)
+
+    def save(self) -> None:
+        """Replace the checkpoint in one step: a crash leaves the old one or the new one, never half."""
+        if not self.args.checkpoint or dist.get_rank() != 0:
+            return
+        state = {
+            "model": self.model.module.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "epochs_done": self.epochs_done,
+        }
+        temporary = f"{self.args.checkpoint}.{os.getpid()}.tmp"
+        torch.save(state, temporary)
+        os.replace(temporary, self.args.checkpoint)
+
+    def resume(self) -> None:
+        """Take up the last finished epoch. Rank 0 reads it for all, so that all start from the same one."""
+        found = [self._read_checkpoint() if dist.get_rank() == 0 else None]
+        dist.broadcast_object_list(found, src=0)
+        if (state := found[0]) is None:
+            return
+        self.model.module.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.epochs_done = state["epochs_done"]
+        say(f"resumed epochs_done={self.epochs_done} checkpoint={self.args.checkpoint}")
+
+    def _read_checkpoint(self) -> dict | None:
+        path = self.args.checkpoint
+        return torch.load(path, map_location="cpu") if path and os.path.exists(path) else None
+
+
+def say(line: str) -> None:
+    """Print once for the whole run, not once for each worker."""
+    if dist.get_rank() == 0:
+        print(line, flush=True)
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Train on handwritten digits with DistributedDataParallel.")
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--batch-size", type=int, default=64, help="over all workers together")
+    parser.add_argument("--lr", type=float, default=0.003)
+    parser.add_argument("--checkpoint", metavar="PATH", help="saved after each epoch, resumed from if there")
+    parser.add_argument("--target-accuracy", type=float, default=0.95, help="exit 1 below this")
+    parser.add_argument("--step-delay-ms", type=float, default=0, help="slow down, to watch it")
+    return parser.parse_args()
+
+
+@record
+def main() -> None:
+    args = parse_args()
+    torch.set_num_threads(1)
+    device = pick_device()
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    print(f"worker pid={os.getpid()} rank={rank} world_size={world} restart_count={RESTART_COUNT}", flush=True)
+
+    training, held_out = load_samples(device)
+    trainer = Trainer(args, device)
+    trainer.resume()
+    while trainer.epochs_done < args.epochs:
+        loss = trainer.train_epoch(training)
+        accuracy = trainer.accuracy(held_out)
+        trainer.save()
+        say(f"epoch={trainer.epochs_done} loss={loss:.4f} accuracy={accuracy:.4f} "
+            f"world_size={world} restart_count={RESTART_COUNT}")  # fmt: skip
+
+    accuracy = trainer.accuracy(held_out)
+    dist.destroy_process_group()
+    if accuracy < args.target_accuracy:
+        sys.exit(f"accuracy {accuracy:.4f} on held-out digits is below the target {args.target_accuracy:.4f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Every message on the wire, as frozen dataclasses.
+
+An agent sends `JoinRequest` (itself the first long poll), then one `PollRequest` after another, and in between
+`ReportRequest` when its workers have ended and `LeaveRequest` when it goes. The server answers a join and a poll
+with a `Reply`, whose directive says what the agent must do now; a report and a leave with an `Ack`; and a request
+that it refuses with an `ErrorReply`. Directives are level-triggered: the latest one stands until another replaces it.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from protocol.schema import (
+    Address,
+    Count,
+    ExitCode,
+    Id,
+    Line,
+    Lines,
+    Name,
+    NodeCount,
+    Port,
+    Rank,
+    Revision,
+    Round,
+    Seconds,
+    Sentence,
+    WorkerCount,
+)
+from protocol.settings import RequestedSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A worker's end, with the evidence for it. `exit_code` is negative for a signal, as in `subprocess`."""
+
+    node_id: Id
+    rank: Rank
+    local_rank: Rank
+    pid: Count
+    exit_code: ExitCode
+    cause: Line
+    """The exit code or signal in words: "exit code 3", "signal 9 (SIGKILL)"."""
+    stderr_tail: Lines = ()
+    failed_at: Seconds | None = None
+    """The node's wall clock, seconds since 1970. For people; nothing is decided by it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinRequest:
+    """An agent without workers is ready for the round after `after_round` (0: its first)."""
+
+    run_id: Id
+    agent_id: Id
+    node_id: Id
+    after_round: Round
+    addr: Address
+    """Where the other nodes reach this one: the address that the agent reaches the server from."""
+    port: Port
+    """Reserved by the agent for this round: the MASTER_PORT if it becomes group rank 0."""
+    local_world_size: WorkerCount
+    role: Name = "default"
+    node_rank: Rank | None = None
+    settings: RequestedSettings = field(default_factory=RequestedSettings)
+    explicit_run_id: bool = False
+    rerun: bool = False
+    """Begin a new attempt of a run that has already succeeded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollRequest:
+    """Answered once the agent's directive is newer than `revision`; at once if not `hold`."""
+
+    run_id: Id
+    agent_id: Id
+    revision: Revision
+    hold: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportRequest:
+    """How the agent's workers of `round` ended: `failure` is None when every one exited 0."""
+
+    run_id: Id
+    agent_id: Id
+    round: Round
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveRequest:
+    """The agent goes, and says why: "SIGTERM"."""
+
+    run_id: Id
+    agent_id: Id
+    reason: Line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """One node's place in a round. Its workers' ranks are `first_rank` onwards."""
+
+    round: Round
+    group_rank: Rank
+    group_world_size: NodeCount
+    first_rank: Rank
+    local_world_size: WorkerCount
+    world_size: Count
+    first_role_rank: Rank
+    role_world_size: Count
+    master_addr: Address
+    master_port: Port
+    restart_count: Count
+    max_restarts: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """No workers: the round is forming, or the agent stands by."""
+
+    tag: ClassVar[str] = "wait"
+    reason: Sentence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Run the workers of this assignment."""
+
+    tag: ClassVar[str] = "start"
+    assignment: Assignment
+    reason: Sentence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Stop the workers of `round`, then join again."""
+
+    tag: ClassVar[str] = "stop"
+    round: Round
+    reason: Sentence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """The run has ended. Stop what still runs and exit: 0 if it succeeded, else 1."""
+
+    tag: ClassVar[str] = "finish"
+    succeeded: bool
+    reason: Sentence
+    failure: Failure | None = None
+
+
+Directive = Wait | Start | Stop | Finish
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What the agent must do now. `epoch` names one life of the server process."""
+
+    epoch: Id
+    revision: Revision
+    lease_s: Seconds
+    """How long the server goes on without hearing from the agent."""
+    directive: Directive
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ack:
+    """The report or the leave has been taken, or had been taken before."""
+
+    epoch: Id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorReply:
+    """A refusal: a stable code of `protocol.errors` and one line for a person."""
+
+    code: Name
+    message: Sentence
+
+
+Request = JoinRequest | PollRequest | ReportRequest | LeaveRequest
+Message = Request | Reply | Ack | ErrorReply

@@ -1,0 +1,16 @@
+"""Where each message is sent. The version stands in the path: a `/v2` may live beside a `/v1`.
+
+Ids travel in the body, never in the path, so that no run id can be taken for a path.
+"""
+
+JOIN = "/v1/agent/join"
+POLL = "/v1/agent/poll"
+REPORT = "/v1/agent/report"
+LEAVE = "/v1/agent/leave"
+
+STATUS = "/v1/status"
+HEALTHZ = "/healthz"
+READYZ = "/readyz"
+
+MEDIA_TYPE = "application/msgpack"
+DEFAULT_PORT = 29400

@@ -1,0 +1,73 @@
+"""Who may join a run, and who of those that joined gets a seat."""
+
+from itertools import islice
+
+from protocol.errors import AgentFenced, MalformedMessage, NodeRankTaken, SettingsConflict
+from protocol.messages import JoinRequest
+from protocol.settings import RunSettings
+from rdzv_server.core.run import Agent, AgentState, Run
+
+
+def settings_of(join: JoinRequest) -> RunSettings:
+    """The settings of the run that this join founds. Raises `MalformedMessage` when they cannot be met."""
+    settings = join.settings.resolve()
+    if settings.min_nodes > settings.max_nodes:
+        raise MalformedMessage(
+            f"min_nodes {settings.min_nodes} is above max_nodes {settings.max_nodes}: ask for --nnodes MIN:MAX"
+        )
+    return settings
+
+
+def check(run: Run, join: JoinRequest) -> None:
+    """Raise the refusal that this join deserves, if any."""
+    if join.agent_id in run.agents:
+        return
+    if join.agent_id in run.departed_ids or join.after_round > 0:
+        raise AgentFenced(f"agent {join.agent_id} of node {join.node_id} is no longer part of run {run.run_id}")
+    if conflicts := join.settings.conflicts(run.settings):
+        raise SettingsConflict(
+            f"run {run.run_id} has other settings: {'; '.join(conflicts)}. "
+            "Start every agent of a run with the same values, or leave them out to take the run's"
+        )
+    _check_node_rank(run, join)
+
+
+def _check_node_rank(run: Run, join: JoinRequest) -> None:
+    holder = None if join.node_rank is None else run.node_ranks.get(join.node_rank)
+    if holder is not None and holder not in run.leases.absent_since:
+        raise NodeRankTaken(
+            f"--node-rank {join.node_rank} of run {run.run_id} is taken by node {run.agents[holder].node_id}: "
+            "give every node its own, or leave it out"
+        )
+
+
+def is_rejoining(run: Run, join: JoinRequest) -> bool:
+    """Whether a known agent has stopped the workers of its last round and is ready for the next.
+
+    Any other join of a known agent is a repeated or delayed copy of one that has been taken.
+    """
+    agent = run.agents[join.agent_id]
+    return agent.state in (AgentState.STOPPING, AgentState.LATE) and join.after_round == agent.round
+
+
+def predecessors(run: Run, join: JoinRequest) -> list[str]:
+    """Agents of the same node whose connection is closed: the node's agent was restarted, and this is it."""
+    return [
+        agent_id
+        for agent_id in run.leases.absent_since
+        if run.agents[agent_id].node_id == join.node_id and agent_id != join.agent_id
+    ]
+
+
+def choose(run: Run) -> list[Agent]:
+    """The waiting agents that get a seat: participants of the round before first, then by order of joining."""
+    seats = run.settings.max_nodes
+    old = [agent for agent in run.waiting.values() if run.seat_of(agent.agent_id)]
+    new = (agent for agent in run.waiting.values() if not run.seat_of(agent.agent_id))
+    chosen = old[:seats]
+    return chosen + list(islice(new, seats - len(chosen)))
+
+
+def has_room(run: Run) -> bool:
+    """Whether the running round could seat one more node. No more once some have finished their work."""
+    return len(run.running) < run.settings.max_nodes and not run.succeeded

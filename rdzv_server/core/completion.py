@@ -1,0 +1,110 @@
+"""When a forming round completes, and what it waits for until then.
+
+A round completes at once when (a) max_nodes have joined, or (b) every participant of the round before that is still
+alive has rejoined and min_nodes are there; else (c) `last_call_timeout_s` after min_nodes were there. Seats of
+participants that are still stopping their workers are kept for them until the last call, so that a spare that waits
+already does not take one. A round that none of the last participants survived forms like a first one.
+"""
+
+from itertools import islice
+
+from rdzv_server.core.run import Agent, Departure, Run
+
+NAMES = 4
+"""Names that a reason lists before it says how many more there are: its size must not grow with the run."""
+
+
+def completes(run: Run) -> str | None:
+    """Why the forming round completes now, by rule (a) or (b); None while it waits."""
+    joined, low, high = len(run.waiting), run.settings.min_nodes, run.settings.max_nodes
+    if run.stopping:
+        return None
+    if joined >= high:
+        return f"all {high} nodes joined" if joined == high else f"{joined} nodes joined for {high} seats"
+    if joined >= low and run.survivors:
+        return f"every remaining node of round {run.round - 1} rejoined: {_joined(run)}"
+    return None
+
+
+def deadline(run: Run) -> float:
+    """When the forming round completes by its last call or fails by its join timeout."""
+    if run.opening.min_since is not None:
+        return run.opening.min_since + run.settings.last_call_timeout_s
+    return run.opening.below_since + run.settings.join_timeout_s
+
+
+def reason(run: Run, now: float) -> str:
+    """The sentence about a forming round, with the time that is left."""
+    enough = run.opening.min_since is not None
+    text, ending = (_last_call(run), "starts") if enough else (shortfall(run), "gives up")
+    return f"{text}; {ending} in {max(0.0, deadline(run) - now):.0f} s"
+
+
+def standby_reason(run: Run, now: float) -> str:
+    """The sentence for an agent that waits beside a running round."""
+    if run.scale_up_at is not None:
+        return f"round {run.round} ends to admit this node; in {max(0.0, run.scale_up_at - now):.1f} s"
+    if run.succeeded:
+        return f"standing by: {len(run.succeeded)} of {_count(_seated(run))} finished their work"
+    if len(run.running) < run.settings.max_nodes:
+        return f"standing by: round {run.round} runs, and scale-up is {run.settings.scale_up}"
+    return f"standing by: round {run.round} has its {_count(_seated(run))}"
+
+
+def running_reason(run: Run) -> str:
+    """The sentence about a running round, for status."""
+    seated, done = _count(_seated(run)), len(run.succeeded)
+    finished = f"; {done} finished their work" if done else ""
+    return f"round {run.round} runs on {seated}{finished}"
+
+
+def _seated(run: Run) -> int:
+    return len(run.membership.seats) if run.membership else 0
+
+
+def _last_call(run: Run) -> str:
+    low, high = run.settings.min_nodes, run.settings.max_nodes
+    text = f"{_joined(run)} of {low} to {high}"
+    return text + (f"; waiting for {_stopping(run)}" if run.stopping else f"; at once with {high}")
+
+
+def shortfall(run: Run) -> str:
+    """Who is there and who is missing in a round below its minimum."""
+    low = run.settings.min_nodes
+    missing = low - len(run.waiting)
+    text = f"waiting for {missing} more node{'s' * (missing != 1)}: {len(run.waiting)} of {low} joined{_who(run)}"
+    if run.stopping:
+        text += f"; {_stopping(run)}"
+    gone = [departure.node_id for departure in run.departures if left_a_seat(run, departure)]
+    return text + (f"; gone: {_names(gone)}" if gone else "")
+
+
+def left_a_seat(run: Run, departure: Departure) -> bool:
+    """Whether the departed node was a participant of the last round, so that the forming one misses it."""
+    return departure.group_rank is not None and run.membership is not None and departure.round == run.membership.round
+
+
+def _stopping(run: Run) -> str:
+    return f"{_names_of(run.stopping)} to stop the workers of round {run.round - 1}"
+
+
+def _joined(run: Run) -> str:
+    return f"{len(run.waiting)}{_who(run)} joined"
+
+
+def _who(run: Run) -> str:
+    return f" ({_names_of(run.waiting)})" if run.waiting else ""
+
+
+def _names_of(agents: dict[str, Agent]) -> str:
+    return _names([agent.node_id for agent in islice(agents.values(), NAMES)], len(agents))
+
+
+def _names(names: list[str], count: int | None = None) -> str:
+    count = len(names) if count is None else count
+    more = f" and {count - NAMES} more" if count > NAMES else ""
+    return ", ".join(names[:NAMES]) + more
+
+
+def _count(nodes: int) -> str:
+    return f"{nodes} node{'s' * (nodes != 1)}"

@@ -1,0 +1,105 @@
+"""What has happened to a run. Durable facts are recorded and replayed; signs of life and time are not."""
+
+from dataclasses import dataclass
+
+from protocol.messages import Failure, JoinRequest
+from protocol.settings import RunSettings
+
+
+@dataclass(frozen=True, slots=True)
+class RunFounded:
+    """The first agent of an attempt named its settings."""
+
+    run_id: str
+    attempt: int
+    explicit: bool
+    settings: RunSettings
+
+
+@dataclass(frozen=True, slots=True)
+class NodeJoined:
+    """An agent is ready for a round. `server_addr` is the server's own address as this agent reaches it."""
+
+    join: JoinRequest
+    server_addr: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLost:
+    """An agent is gone without a word; `cause` says how that is known."""
+
+    agent_id: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLeft:
+    """An agent said that it goes: a preemption, a drain, a Ctrl-C."""
+
+    agent_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersFailed:
+    """A worker of the agent ended otherwise than with 0."""
+
+    agent_id: str
+    round: int
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersSucceeded:
+    """All of the agent's workers exited 0."""
+
+    agent_id: str
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class LastCallEnded:
+    """The round has had its minimum for `last_call_timeout_s`."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinTimedOut:
+    """The round has been below its minimum for `join_timeout_s`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalsAdmitted:
+    """The running round ends so that waiting agents get a seat."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentHeard:
+    """A sign of life: a request came in, or the agent's connection is back."""
+
+    agent_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentDisconnected:
+    """The connection that carries the agent's polls was closed."""
+
+    agent_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """A deadline may have come."""
+
+
+Fact = (
+    NodeJoined
+    | NodeLost
+    | NodeLeft
+    | WorkersFailed
+    | WorkersSucceeded
+    | LastCallEnded
+    | JoinTimedOut
+    | ArrivalsAdmitted
+)
+Sign = AgentHeard | AgentDisconnected | TimePassed
+Event = Fact | Sign

@@ -1,0 +1,324 @@
+"""The mutator of one run: `handle(event, now)` gives the effects, `next_deadline()` says when to send `TimePassed`.
+
+    FORMING --completes / LastCallEnded--> RUNNING --every participant succeeded--> SUCCEEDED
+       ^                                      |
+       +--failure, loss, leave, arrival-------+--budget spent, fatal exit code--> FAILED
+       +--JoinTimedOut--> FAILED
+
+An event that is refused raises a `ProtocolError` and changes nothing. A repeated one is accepted and changes nothing.
+"""
+
+from collections.abc import Iterable
+
+from protocol.errors import AgentFenced, StaleRound
+from protocol.messages import Directive, Failure, Finish, JoinRequest, Start, Stop, Wait
+from protocol.settings import RunSettings
+from rdzv_server.core import admission, completion, ranks, restarts
+from rdzv_server.core.effects import Announce, Effect, ForgetRun, Record, WakeAgents
+from rdzv_server.core.events import (
+    AgentDisconnected,
+    AgentHeard,
+    ArrivalsAdmitted,
+    Event,
+    Fact,
+    JoinTimedOut,
+    LastCallEnded,
+    NodeJoined,
+    NodeLeft,
+    NodeLost,
+    RunFounded,
+    TimePassed,
+    WorkersFailed,
+    WorkersSucceeded,
+)
+from rdzv_server.core.liveness import Leases
+from rdzv_server.core.run import (
+    Agent,
+    AgentState,
+    Cause,
+    Departure,
+    FailureRecord,
+    Opening,
+    Run,
+    Stage,
+)
+
+
+class RunMachine:
+    """One attempt of a run. Times are seconds of the server's monotonic clock."""
+
+    def __init__(self, founded: RunFounded, now: float, retention_s: float) -> None:
+        settings: RunSettings = founded.settings
+        self.run = Run(
+            run_id=founded.run_id,
+            attempt=founded.attempt,
+            explicit=founded.explicit,
+            settings=settings,
+            founded_at=now,
+            leases=Leases(settings.lease_s, settings.disconnect_grace_s),
+            opening=Opening(Cause.FIRST, "the run begins", now, below_since=now),
+        )
+        self._retention_s = retention_s
+        self._effects: list[Effect] = []
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Apply an event. Raises `ProtocolError`, with nothing changed, if it is refused."""
+        self._effects = []
+        match event:
+            case AgentHeard(agent_id):
+                if agent_id in self.run.agents:
+                    self.run.leases.renew(agent_id, now)
+            case AgentDisconnected(agent_id):
+                self.run.leases.disconnect(agent_id, now)
+                self._lose_corroborated(now)
+            case TimePassed():
+                pass
+            case _:
+                self._handle_fact(event, now)
+        self._pass_time(now)
+        return self._effects
+
+    def replay(self, fact: Fact, at: float) -> None:
+        """Apply a recorded fact again."""
+        self._effects = []
+        self._apply(fact, at)
+
+    def directive_for(self, agent_id: str, now: float) -> tuple[int, Directive]:
+        """The agent's revision and what it must do now. Raises `AgentFenced` if it is not part of the run."""
+        agent = self._agent(agent_id)
+        return agent.revision, agent.directive or Wait(reason=self._wait_reason(now))
+
+    def next_deadline(self) -> float | None:
+        """When `TimePassed` is due next, if nothing else happens before."""
+        run = self.run
+        if run.ended_at is not None:
+            return run.ended_at + self._retention_s
+        own = completion.deadline(run) if run.stage is Stage.FORMING else run.scale_up_at
+        return min((at for at in (own, run.leases.next_deadline()) if at is not None), default=None)
+
+    # Signs: what follows from silence and from time is a fact, and recorded as such.
+
+    def _pass_time(self, now: float) -> None:
+        while (fact := self._due(now)) is not None:
+            self._apply(fact, now)
+        ended_at = self.run.ended_at
+        if ended_at is not None and now >= ended_at + self._retention_s:
+            self._effects.append(ForgetRun(self.run.run_id, self.run.attempt))
+
+    def _due(self, now: float) -> Fact | None:
+        run = self.run
+        if run.stage.is_end:
+            return None
+        if lost := run.leases.expired(now):
+            return NodeLost(*lost)
+        if run.stage is Stage.FORMING and now >= completion.deadline(run):
+            return LastCallEnded() if run.opening.min_since is not None else JoinTimedOut()
+        if run.scale_up_at is not None and now >= run.scale_up_at:
+            return ArrivalsAdmitted()
+        return None
+
+    def _lose_corroborated(self, now: float, reporter: str | None = None) -> None:
+        """Absent participants are lost at once if another participant's workers failed: that is why they did."""
+        run = self.run
+        reporters = run.failed | ({reporter} if reporter else set())
+        for agent_id in list(run.leases.absent_since):
+            held = agent_id in run.running or agent_id in run.stopping
+            if held and run.seat_of(agent_id) and reporters - {agent_id}:
+                self._apply(NodeLost(agent_id, "its connection closed and other nodes' workers failed"), now)
+
+    # Facts: check, then what they imply, then apply. `_apply` records.
+
+    def _handle_fact(self, fact: Fact, now: float) -> None:
+        if self.run.stage.is_end and not isinstance(fact, NodeJoined):
+            return
+        match fact:
+            case NodeJoined(join):
+                admission.check(self.run, join)
+                for agent_id in admission.predecessors(self.run, join):
+                    self._apply(NodeLost(agent_id, "a new agent of the same node joined"), now)
+                if join.agent_id in self.run.agents and not admission.is_rejoining(self.run, join):
+                    return
+            case NodeLeft(agent_id):
+                if agent_id in self.run.departed_ids:
+                    return
+                self._agent(agent_id)
+            case WorkersSucceeded(agent_id, round_):
+                if not self._is_news(agent_id, round_) or agent_id not in self.run.running:
+                    return  # said before, or too late: the round was opened anew and restarts this node too
+            case WorkersFailed(agent_id, round_):
+                if not self._is_news(agent_id, round_):
+                    return
+                self._lose_corroborated(now, reporter=agent_id)
+        self._apply(fact, now)
+
+    def _is_news(self, agent_id: str, round_: int) -> bool:
+        """Whether a report about `round_` says something new. Raises `StaleRound` if it is about another round."""
+        run, agent = self.run, self._agent(agent_id)
+        if agent_id in run.failed or agent_id in run.succeeded:
+            return False
+        if agent.round != round_ or agent.state not in (AgentState.RUNNING, AgentState.STOPPING):
+            raise StaleRound(f"round {round_} of run {run.run_id} is over for node {agent.node_id}")
+        return True
+
+    def _apply(self, fact: Fact, now: float) -> None:
+        self._effects.append(Record(self.run.run_id, self.run.attempt, now, fact))
+        match fact:
+            case NodeJoined(join, server_addr):
+                self._join(join, server_addr, now)
+            case NodeLost(agent_id, cause):
+                self._depart(self._agent(agent_id), Cause.NODE_LOST, cause, now)
+            case NodeLeft(agent_id, reason):
+                self._depart(self._agent(agent_id), Cause.NODE_LEFT, reason, now)
+            case WorkersFailed(agent_id, _, failure):
+                self._fail(self._agent(agent_id), failure, now)
+            case WorkersSucceeded(agent_id):
+                self._succeed(self._agent(agent_id), now)
+            case LastCallEnded():
+                self._complete(f"last call ended with {len(self.run.waiting)} nodes", now)
+            case JoinTimedOut():
+                self._end(Stage.FAILED, f"join timeout: {completion.shortfall(self.run)}", None, now)
+            case ArrivalsAdmitted():
+                names = ", ".join(agent.node_id for agent in list(self.run.waiting.values())[: completion.NAMES])
+                self._open(Cause.NODE_ARRIVED, f"admitting {len(self.run.waiting)} more: {names}", now)
+
+    # Transitions.
+
+    def _join(self, join: JoinRequest, server_addr: str, now: float) -> None:
+        run = self.run
+        agent = run.agents.get(join.agent_id) or Agent(join, server_addr)
+        agent.join, agent.server_addr = join, server_addr
+        run.move(agent, AgentState.WAITING)
+        run.leases.renew(agent.agent_id, now)
+        self._direct(agent, None)
+        self._settle(now)
+
+    def _depart(self, agent: Agent, cause: Cause, detail: str, now: float) -> None:
+        run, seat = self.run, self.run.seat_of(agent.agent_id)
+        was = agent.state
+        verb = "left" if cause is Cause.NODE_LEFT else "lost"
+        reason = f"node {agent.node_id} {verb}: {detail}"
+        run.remove(agent)
+        group_rank = seat.group_rank if seat else None
+        left = cause is Cause.NODE_LEFT
+        run.departures.append(Departure(agent.node_id, agent.agent_id, agent.round, group_rank, left, detail, now))
+        self._announce(reason)
+        if was is AgentState.RUNNING:
+            self._open(cause, reason, now)
+        else:
+            if seat and run.stage is Stage.FORMING:
+                restarts.reclassify(run.opening, cause, reason)
+            self._settle(now)
+
+    def _fail(self, agent: Agent, failure: Failure, now: float) -> None:
+        run = self.run
+        run.note_failure(FailureRecord(agent.round, agent.agent_id, now, failure))
+        reason = f"worker rank {failure.rank} on node {failure.node_id} failed: {failure.cause}"
+        self._announce(reason)
+        if agent.state is AgentState.RUNNING and (verdict := restarts.verdict(run, failure.exit_code)):
+            self._end(Stage.FAILED, f"{reason}; {verdict}", failure, now)
+        elif agent.state is AgentState.RUNNING:
+            self._open(Cause.WORKER_FAILURE, reason, now)
+        elif failure.exit_code in run.settings.fatal_exit_codes:
+            self._end(Stage.FAILED, f"{reason}; exit code {failure.exit_code} is fatal for this run", failure, now)
+
+    def _succeed(self, agent: Agent, now: float) -> None:
+        self.run.move(agent, AgentState.SUCCEEDED)
+        self.run.succeeded.add(agent.agent_id)
+        self._settle(now)
+
+    def _open(self, cause: Cause, reason: str, now: float) -> None:
+        """Open the next round: every participant stops its workers and joins again."""
+        run = self.run
+        ending, run.round = run.round, run.round + 1
+        run.stage, run.scale_up_at = Stage.FORMING, None
+        run.opening = Opening(cause, reason, now, below_since=now)
+        stopped = [
+            agent for state in (AgentState.RUNNING, AgentState.SUCCEEDED) for agent in run.by_state[state].values()
+        ]
+        for agent in stopped:
+            run.move(agent, AgentState.STOPPING)
+            self._direct(agent, Stop(round=ending, reason=reason))
+        self._wake(stopped)
+        self._announce(f"round {run.round} opened: {reason}")
+        self._settle(now)
+
+    def _settle(self, now: float) -> None:
+        """Draw the conclusions of whatever has just changed."""
+        run = self.run
+        if run.stage is Stage.FORMING:
+            self._watch_minimum(now)
+            if reason := completion.completes(run):
+                self._complete(reason, now)
+        elif run.stage is Stage.RUNNING:
+            if run.membership and len(run.succeeded) == len(run.membership.seats):
+                self._end(Stage.SUCCEEDED, f"all workers of {len(run.succeeded)} nodes exited 0", None, now)
+            else:
+                self._arrange_scale_up(now)
+
+    def _watch_minimum(self, now: float) -> None:
+        opening, enough = self.run.opening, len(self.run.waiting) >= self.run.settings.min_nodes
+        if enough and opening.min_since is None:
+            opening.min_since = now
+        elif not enough and opening.min_since is not None:
+            opening.min_since, opening.below_since = None, now
+
+    def _arrange_scale_up(self, now: float) -> None:
+        run, settings = self.run, self.run.settings
+        if not run.waiting or not admission.has_room(run) or settings.scale_up == "manual":
+            run.scale_up_at = None
+        elif settings.scale_up == "cooldown":
+            run.scale_up_at = max(now + settings.scale_up_window_s, run.started_at + settings.scale_up_cooldown_s)
+        elif len(run.running) + len(run.waiting) >= settings.max_nodes:
+            run.scale_up_at = now
+        elif run.scale_up_at is None:
+            run.scale_up_at = now + settings.scale_up_window_s
+
+    def _complete(self, reason: str, now: float) -> None:
+        run = self.run
+        restarts.settle(run, now)
+        ordered = ranks.order(run, admission.choose(run))
+        run.membership, assignments = ranks.assign(run, ordered, run.restart_count)
+        run.stage, run.started_at, run.survivors = Stage.RUNNING, now, len(ordered)
+        run.succeeded, run.failed, run.first_of_round = set(), set(), None
+        for late in list(run.stopping.values()):
+            run.move(late, AgentState.LATE)
+        for agent in ordered:
+            agent.round = run.round
+            run.move(agent, AgentState.RUNNING)
+            self._direct(agent, Start(assignment=assignments[agent.agent_id], reason=reason))
+        self._wake(ordered)
+        self._announce(f"round {run.round} runs on {len(ordered)} nodes: {reason}")
+
+    def _end(self, stage: Stage, reason: str, failure: Failure | None, now: float) -> None:
+        run = self.run
+        run.stage, run.ended_at, run.scale_up_at = stage, now, None
+        run.end_reason = reason
+        run.end_failure = run.first_of_round.failure if failure and run.first_of_round else failure
+        run.leases.clear()
+        finish = Finish(succeeded=stage is Stage.SUCCEEDED, reason=reason, failure=run.end_failure)
+        for agent in run.agents.values():
+            self._direct(agent, finish)
+        self._wake(run.agents.values())
+        self._announce(f"run {stage}: {reason}")
+
+    # Helpers.
+
+    def _wait_reason(self, now: float) -> str:
+        forming = self.run.stage is Stage.FORMING
+        return completion.reason(self.run, now) if forming else completion.standby_reason(self.run, now)
+
+    def _agent(self, agent_id: str) -> Agent:
+        try:
+            return self.run.agents[agent_id]
+        except KeyError:
+            raise AgentFenced(f"agent {agent_id} is no longer part of run {self.run.run_id}") from None
+
+    def _direct(self, agent: Agent, directive: Directive | None) -> None:
+        self.run.revision += 1
+        agent.directive, agent.revision = directive, self.run.revision
+
+    def _wake(self, agents: Iterable[Agent]) -> None:
+        self._effects.append(WakeAgents(tuple(agent.agent_id for agent in agents)))
+
+    def _announce(self, reason: str) -> None:
+        self._effects.append(Announce(self.run.run_id, self.run.round, reason))

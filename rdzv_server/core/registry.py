@@ -1,0 +1,139 @@
+"""The runs of a server, each attempt with its machine, and the rules for what comes after an end.
+
+A succeeded run is remembered for the retention time: an agent that comes late for its explicit run id is told so,
+and `--rerun` starts it again. After a failure, or without an explicit run id, a new agent begins a new attempt; so does
+one that finds a run which every node has left, if nobody asked for that run by name or its settings are others.
+"""
+
+from heapq import heappop, heappush
+
+from protocol.errors import AgentFenced, RunSucceeded
+from protocol.messages import Directive, JoinRequest
+from rdzv_server.core import admission
+from rdzv_server.core.effects import Effect, ForgetRun, Record
+from rdzv_server.core.events import Event, Fact, NodeJoined, RunFounded, TimePassed
+from rdzv_server.core.machine import RunMachine
+from rdzv_server.core.run import Run, Stage
+
+Key = tuple[str, int]
+"""run_id and attempt."""
+
+
+class Registry:
+    """All attempts of all runs. `retention_s`: how long an ended attempt is remembered."""
+
+    def __init__(self, retention_s: float) -> None:
+        self._retention_s = retention_s
+        self._machines: dict[Key, RunMachine] = {}
+        self._latest: dict[str, int] = {}
+        self._deadlines: list[tuple[float, Key]] = []
+        self._armed: dict[Key, float] = {}
+
+    def runs(self) -> list[Run]:
+        """Every attempt that is remembered, oldest first."""
+        return [machine.run for machine in self._machines.values()]
+
+    def handle(self, run_id: str, event: Event, now: float) -> list[Effect]:
+        """Apply an event to a run. Raises `ProtocolError`, with nothing changed, if it is refused."""
+        effects: list[Effect] = []
+        if isinstance(event, NodeJoined):
+            machine, effects = self._machine_to_join(event.join, now)
+        else:
+            machine = self._machine_of(run_id, getattr(event, "agent_id", ""))
+        try:
+            effects += machine.handle(event, now)
+        finally:
+            self._arm(machine)
+        return effects
+
+    def pass_time(self, now: float) -> list[Effect]:
+        """Let every run whose deadline has come draw its conclusions."""
+        effects: list[Effect] = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            at, key = heappop(self._deadlines)
+            if self._armed.get(key) != at:
+                continue  # an earlier deadline was set after this one
+            del self._armed[key]
+            machine = self._machines[key]
+            happened = machine.handle(TimePassed(), now)
+            effects += happened
+            if any(isinstance(effect, ForgetRun) for effect in happened):
+                self._forget(key)
+            else:
+                self._arm(machine)
+        return effects
+
+    def next_deadline(self) -> float | None:
+        """When `pass_time` is due next; it may turn out then that the deadline has moved on."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def directive_for(self, run_id: str, agent_id: str, now: float) -> tuple[int, Directive]:
+        """The agent's revision and what it must do now. Raises `AgentFenced` if it is part of no attempt."""
+        return self._machine_of(run_id, agent_id).directive_for(agent_id, now)
+
+    def replay(self, record: Record) -> None:
+        """Apply what the store has recorded; the records of an attempt come in their order."""
+        key = (record.run_id, record.attempt)
+        if isinstance(record.fact, RunFounded):
+            self._found(record.fact, record.at)
+        else:
+            fact: Fact = record.fact
+            self._machines[key].replay(fact, record.at)
+        self._arm(self._machines[key])
+
+    def _machine_to_join(self, join: JoinRequest, now: float) -> tuple[RunMachine, list[Effect]]:
+        known = self._machine_with(join.run_id, join.agent_id)
+        latest = known or self._latest_machine(join.run_id)
+        if latest and not self._begins_anew(latest.run, join, known is not None):
+            return latest, []
+        if join.after_round > 0:
+            raise AgentFenced(f"run {join.run_id} is not known here: node {join.node_id} must join it anew")
+        attempt = self._latest.get(join.run_id, 0) + 1
+        founded = RunFounded(join.run_id, attempt, join.explicit_run_id, admission.settings_of(join))
+        return self._found(founded, now), [Record(join.run_id, attempt, now, founded)]
+
+    def _begins_anew(self, run: Run, join: JoinRequest, known: bool) -> bool:
+        if known or join.agent_id in run.departed_ids:
+            return False
+        if run.stage is Stage.SUCCEEDED and run.explicit and join.explicit_run_id and not join.rerun:
+            raise RunSucceeded(f"run {run.run_id} has already succeeded: {run.end_reason}. --rerun starts it again")
+        if run.stage.is_end:
+            return True
+        deserted = not run.agents
+        return deserted and (not join.explicit_run_id or bool(join.settings.conflicts(run.settings)))
+
+    def _found(self, founded: RunFounded, now: float) -> RunMachine:
+        machine = RunMachine(founded, now, self._retention_s)
+        self._machines[founded.run_id, founded.attempt] = machine
+        self._latest[founded.run_id] = founded.attempt
+        return machine
+
+    def _machine_of(self, run_id: str, agent_id: str) -> RunMachine:
+        machine = self._machine_with(run_id, agent_id) or self._latest_machine(run_id)
+        if machine is None:
+            raise AgentFenced(f"run {run_id} is not known here")
+        return machine
+
+    def _machine_with(self, run_id: str, agent_id: str) -> RunMachine | None:
+        """The attempt that the agent is part of: the latest, or one whose end it has not seen yet."""
+        for attempt in range(self._latest.get(run_id, 0), 0, -1):
+            machine = self._machines.get((run_id, attempt))
+            if machine is None:
+                return None
+            if agent_id in machine.run.agents:
+                return machine
+        return None
+
+    def _latest_machine(self, run_id: str) -> RunMachine | None:
+        return self._machines.get((run_id, self._latest.get(run_id, 0)))
+
+    def _arm(self, machine: RunMachine) -> None:
+        key, at = (machine.run.run_id, machine.run.attempt), machine.next_deadline()
+        if at is not None and at < self._armed.get(key, float("inf")):
+            self._armed[key] = at
+            heappush(self._deadlines, (at, key))
+
+    def _forget(self, key: Key) -> None:
+        del self._machines[key]
+        if self._latest[key[0]] == key[1]:
+            del self._latest[key[0]]

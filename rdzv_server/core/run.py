@@ -1,0 +1,226 @@
+"""The state of one run. Only `machine.RunMachine` changes it; everything else reads it."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from protocol.messages import Directive, Failure, JoinRequest
+from protocol.settings import RunSettings
+from rdzv_server.core.liveness import Leases
+
+HISTORY = 64
+"""Restarts, failures and departures that a run remembers one by one; the counters never forget."""
+
+FAILURES_OF_A_ROUND = 8
+
+
+class Stage(StrEnum):
+    FORMING = "forming"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+    @property
+    def is_end(self) -> bool:
+        return self in (Stage.SUCCEEDED, Stage.FAILED)
+
+
+class AgentState(StrEnum):
+    WAITING = "waiting"
+    """Has joined; no workers. Beside a running round: stands by."""
+    RUNNING = "running"
+    STOPPING = "stopping"
+    """Was told to stop its workers and has not joined again: its seat is kept until the last call."""
+    LATE = "late"
+    """Still stopping when the next round completed without it."""
+    SUCCEEDED = "succeeded"
+    """All of its workers exited 0."""
+
+
+class Cause(StrEnum):
+    """Why a round was opened. Only a worker's failure is charged."""
+
+    FIRST = "first"
+    WORKER_FAILURE = "worker_failure"
+    NODE_LOST = "node_lost"
+    NODE_LEFT = "node_left"
+    NODE_ARRIVED = "node_arrived"
+
+
+@dataclass(slots=True)
+class Agent:
+    """An agent that is part of the run now. `directive` None means: wait."""
+
+    join: JoinRequest
+    server_addr: str
+    state: AgentState = AgentState.WAITING
+    round: int = 0
+    """The last round that it had a seat in; 0 for none."""
+    directive: Directive | None = None
+    revision: int = 0
+
+    @property
+    def agent_id(self) -> str:
+        return self.join.agent_id
+
+    @property
+    def node_id(self) -> str:
+        return self.join.node_id
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A participant's place in a completed round."""
+
+    agent_id: str
+    node_id: str
+    group_rank: int
+    first_rank: int
+    local_world_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """The participants of a completed round, by agent id."""
+
+    round: int
+    seats: dict[str, Seat]
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """A participant that is gone, and whether it said so."""
+
+    node_id: str
+    agent_id: str
+    round: int
+    group_rank: int | None
+    left: bool
+    cause: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRecord:
+    round: int
+    agent_id: str
+    at: float
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """One line of the ledger: why `round` was opened, and whether it was charged."""
+
+    round: int
+    cause: Cause
+    charged: bool
+    reason: str
+    at: float
+
+
+@dataclass(slots=True)
+class Opening:
+    """Why the forming round was opened; settled, and charged or not, when the round completes."""
+
+    cause: Cause
+    reason: str
+    at: float
+    min_since: float | None = None
+    """Since when the round has had its minimum."""
+    below_since: float = 0.0
+    """Since when it has been below it."""
+
+
+@dataclass(slots=True)
+class Run:
+    """One attempt of a run. Times are the server's monotonic clock, in seconds."""
+
+    run_id: str
+    attempt: int
+    explicit: bool
+    settings: RunSettings
+    founded_at: float
+    leases: Leases
+    opening: Opening
+    stage: Stage = Stage.FORMING
+    round: int = 1
+    """The round that is forming or running."""
+    agents: dict[str, Agent] = field(default_factory=dict)
+    by_state: dict[AgentState, dict[str, Agent]] = field(default_factory=lambda: {state: {} for state in AgentState})
+    node_ranks: dict[int, str] = field(default_factory=dict)
+    """Which agent claims which `--node-rank`."""
+    membership: Membership | None = None
+    """The last completed round's."""
+    survivors: int = 0
+    """Agents of the membership that are still part of the run."""
+    succeeded: set[str] = field(default_factory=set)
+    """Agents of the membership whose workers all exited 0, those that are gone since included."""
+    failed: set[str] = field(default_factory=set)
+    """Agents of the membership that reported a failure."""
+    started_at: float = 0.0
+    scale_up_at: float | None = None
+    revision: int = 0
+    restart_count: int = 0
+    """Charged restarts: what TORCHELASTIC_RESTART_COUNT says and the budget bounds."""
+    restarts: dict[Cause, int] = field(default_factory=dict)
+    """All restarts, by cause."""
+    ledger: deque[Restart] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    failures: deque[FailureRecord] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    first_failure: FailureRecord | None = None
+    """Of the whole run."""
+    first_of_round: FailureRecord | None = None
+    """Of the last completed round: what its end is blamed on."""
+    failures_by_node: dict[str, int] = field(default_factory=dict)
+    departures: deque[Departure] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    departed_ids: set[str] = field(default_factory=set)
+    end_reason: str = ""
+    end_failure: Failure | None = None
+    ended_at: float | None = None
+
+    @property
+    def waiting(self) -> dict[str, Agent]:
+        """Agents that have joined, in the order of joining."""
+        return self.by_state[AgentState.WAITING]
+
+    @property
+    def stopping(self) -> dict[str, Agent]:
+        """Agents of an earlier round that have not joined again."""
+        return self.by_state[AgentState.STOPPING]
+
+    @property
+    def running(self) -> dict[str, Agent]:
+        return self.by_state[AgentState.RUNNING]
+
+    def seat_of(self, agent_id: str) -> Seat | None:
+        """The agent's seat in the last completed round."""
+        return self.membership.seats.get(agent_id) if self.membership else None
+
+    def move(self, agent: Agent, state: AgentState) -> None:
+        """Put the agent, known or new, into `state`."""
+        self.by_state[agent.state].pop(agent.agent_id, None)
+        agent.state = state
+        self.by_state[state][agent.agent_id] = agent
+        self.agents[agent.agent_id] = agent
+        if agent.join.node_rank is not None:
+            self.node_ranks[agent.join.node_rank] = agent.agent_id
+
+    def remove(self, agent: Agent) -> None:
+        del self.agents[agent.agent_id]
+        del self.by_state[agent.state][agent.agent_id]
+        node_rank = agent.join.node_rank
+        if node_rank is not None and self.node_ranks.get(node_rank) == agent.agent_id:
+            del self.node_ranks[node_rank]
+        self.survivors -= self.seat_of(agent.agent_id) is not None
+        self.leases.drop(agent.agent_id)
+        self.departed_ids.add(agent.agent_id)
+
+    def note_failure(self, record: FailureRecord) -> None:
+        """Count a failure of the last completed round; the first few of a round are kept one by one."""
+        self.failed.add(record.agent_id)
+        self.first_failure = self.first_failure or record
+        self.first_of_round = self.first_of_round or record
+        if len(self.failed) <= FAILURES_OF_A_ROUND:
+            self.failures.append(record)
+        node_id = record.failure.node_id
+        self.failures_by_node[node_id] = self.failures_by_node.get(node_id, 0) + 1
