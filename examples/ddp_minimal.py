@@ -3,14 +3,16 @@
     node-agent --standalone --nproc 2 examples/ddp_minimal.py
     torchrun --standalone --nproc-per-node 2 examples/ddp_minimal.py
 
-The launcher gives each worker its place through five or six environment variables; the program reads
+The launcher gives each worker its place through a handful of environment variables; the program reads
 them, joins the process group and trains. Nothing in it knows which launcher started it.
 """
 
 import os
+import sys
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # noqa: F401  (before there is a process group, which it would keep alive)
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -23,11 +25,13 @@ class ToyModel(nn.Module):
         self.layers = nn.Sequential(nn.Linear(10, 10), nn.ReLU(), nn.Linear(10, 5))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.layers(inputs)
+        outputs: Tensor = self.layers(inputs)
+        return outputs
 
 
 def say(text: str) -> None:
-    print(f"[{os.getpid()}] {text}", flush=True)
+    sys.stdout.write(f"[{os.getpid()}] {text}\n")
+    sys.stdout.flush()
 
 
 def pick_device() -> torch.device:

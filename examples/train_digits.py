@@ -8,9 +8,9 @@ The same file runs under either launcher, on any number of workers:
 What makes a training script elastic is all here, and it is not much:
 
 * everything about the other workers comes from the environment, through `init_process_group`;
-* every finished epoch is saved, so a new set of workers goes on where the last one stopped;
-* the order of the samples follows from the epoch alone, and the *global* batch is what is split over
-  the workers, so that a restart on more or fewer of them continues the same training;
+* every finished epoch is saved, so that new workers go on where the last ones stopped;
+* the order of the samples follows from the epoch alone, and the *global* batch is what the workers
+  share out, so that a restart on more or fewer of them continues the same training;
 * a worker that fails, or loses a peer, exits non-zero and leaves the restart to the launcher.
 """
 
@@ -19,9 +19,11 @@ import os
 import sys
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # noqa: F401  (see `main`)
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -30,7 +32,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 SEED = 2024
 HELD_OUT = 360  # of the 1797 digits, never trained on
-RESTART_COUNT = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,12 @@ class Samples:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def pick(self, rows: Tensor) -> "Samples":
+    def pick(self, rows: Tensor | slice) -> "Samples":
         return Samples(self.images[rows], self.labels[rows])
 
     def share(self) -> "Samples":
         """This worker's part: every sample belongs to exactly one rank, whatever the world size."""
-        return Samples(*(t[dist.get_rank() :: dist.get_world_size()] for t in (self.images, self.labels)))
+        return self.pick(slice(dist.get_rank(), None, dist.get_world_size()))
 
 
 def load_samples(device: torch.device) -> tuple[Samples, Samples]:
@@ -56,7 +57,7 @@ def load_samples(device: torch.device) -> tuple[Samples, Samples]:
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32, device=device).unsqueeze(1) / 16
     samples = Samples(images, torch.tensor(digits.target, device=device))
-    rows = shuffled(len(samples), seed=SEED)
+    rows = shuffled(len(samples), SEED)
     return samples.pick(rows[HELD_OUT:]), samples.pick(rows[:HELD_OUT])
 
 
@@ -76,17 +77,8 @@ def build_model() -> nn.Module:
     )
 
 
-def pick_device() -> torch.device:
-    """A GPU of its own for each worker of the node, or the CPU for all of them."""
-    if torch.cuda.device_count() < int(os.environ["LOCAL_WORLD_SIZE"]):
-        return torch.device("cpu")
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    torch.cuda.set_device(device)
-    return device
-
-
 class Trainer:
-    """The model and its optimizer, and how many epochs they have been through."""
+    """The model, its optimizer, and how many epochs they have been through."""
 
     def __init__(self, args: argparse.Namespace, device: torch.device) -> None:
         torch.manual_seed(SEED)
@@ -97,20 +89,18 @@ class Trainer:
 
     def train_epoch(self, samples: Samples) -> float:
         """One pass over `samples`; returns the mean loss over all of them."""
-        self.model.train()
         total = torch.zeros((), device=samples.labels.device)
-        order = shuffled(len(samples), seed=SEED + 1 + self.epochs_done)
-        for rows in order.split(self.args.batch_size):
+        for rows in shuffled(len(samples), SEED + 1 + self.epochs_done).split(self.args.batch_size):
             total += self.train_step(samples.pick(rows))
             time.sleep(self.args.step_delay_ms / 1000)
         self.epochs_done += 1
         dist.all_reduce(total)
-        return total.item() / len(samples)
+        return float(total) / len(samples)
 
     def train_step(self, batch: Samples) -> Tensor:
         """One step on a global batch; returns the summed loss of this worker's share.
 
-        DDP averages gradients over the workers, whose shares may differ in size by one, or be empty.
+        DDP averages the workers' gradients, and their shares may differ by a sample or be empty.
         Scaling by world size over batch size makes that average the mean over the samples.
         """
         mine = batch.share()
@@ -123,51 +113,65 @@ class Trainer:
     @torch.no_grad()
     def accuracy(self, samples: Samples) -> float:
         """The fraction of `samples` recognised, each worker looking at its share."""
-        self.model.eval()
         mine = samples.share()
         correct = (self.model(mine.images).argmax(dim=1) == mine.labels).sum()
         dist.all_reduce(correct)
-        return correct.item() / len(samples)
+        return float(correct) / len(samples)
 
     def save(self) -> None:
         """Replace the checkpoint in one step: a crash leaves the old one or the new one, never half."""
-        if not self.args.checkpoint or dist.get_rank() != 0:
-            return
-        state = {
-            "model": self.model.module.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "epochs_done": self.epochs_done,
-        }
-        temporary = f"{self.args.checkpoint}.{os.getpid()}.tmp"
-        torch.save(state, temporary)
-        os.replace(temporary, self.args.checkpoint)
+        path = self.args.checkpoint
+        if path and dist.get_rank() == 0:
+            model, optimizer = self.model.module.state_dict(), self.optimizer.state_dict()
+            torch.save({"model": model, "optimizer": optimizer, "epochs_done": self.epochs_done}, f"{path}.tmp")
+            os.replace(f"{path}.tmp", path)
 
     def resume(self) -> None:
         """Take up the last finished epoch. Rank 0 reads it for all, so that all start from the same one."""
-        found = [self._read_checkpoint() if dist.get_rank() == 0 else None]
+        found: list[dict[str, Any] | None] = [None]
+        if dist.get_rank() == 0 and self.args.checkpoint and os.path.exists(self.args.checkpoint):
+            found = [torch.load(self.args.checkpoint, map_location="cpu")]
         dist.broadcast_object_list(found, src=0)
-        if (state := found[0]) is None:
-            return
-        self.model.module.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.epochs_done = state["epochs_done"]
-        say(f"resumed epochs_done={self.epochs_done} checkpoint={self.args.checkpoint}")
-
-    def _read_checkpoint(self) -> dict | None:
-        path = self.args.checkpoint
-        return torch.load(path, map_location="cpu") if path and os.path.exists(path) else None
+        if (state := found[0]) is not None:
+            self.model.module.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.epochs_done = state["epochs_done"]
+            say(f"resumed epochs_done={self.epochs_done} checkpoint={self.args.checkpoint}", rank=0)
 
 
-def say(line: str) -> None:
-    """Print once for the whole run, not once for each worker."""
-    if dist.get_rank() == 0:
-        print(line, flush=True)
+def train(args: argparse.Namespace, device: torch.device) -> float:
+    """Train from the checkpoint, or from scratch, to the last epoch; returns the held-out accuracy."""
+    training, held_out = load_samples(device)
+    trainer = Trainer(args, device)
+    trainer.resume()
+    while trainer.epochs_done < args.epochs:
+        loss = trainer.train_epoch(training)
+        trainer.save()
+        say(f"epoch={trainer.epochs_done} loss={loss:.4f} accuracy={trainer.accuracy(held_out):.4f}", rank=0)
+    return trainer.accuracy(held_out)
+
+
+def say(text: str, rank: int | None = None) -> None:
+    """Print a line, from every worker or from one; written at once, so that lines never mix."""
+    if rank in (None, dist.get_rank()):
+        restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        sys.stdout.write(f"{text} world_size={dist.get_world_size()} restart_count={restarts}\n")
+        sys.stdout.flush()
+
+
+def pick_device() -> torch.device:
+    """A GPU of its own for each worker of the node, or the CPU for all of them."""
+    if torch.cuda.device_count() < int(os.environ["LOCAL_WORLD_SIZE"]):
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    return device
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train on handwritten digits with DistributedDataParallel.")
     parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--batch-size", type=int, default=64, help="over all workers together")
+    parser.add_argument("--batch-size", type=int, default=64, help="of all workers together")
     parser.add_argument("--lr", type=float, default=0.003)
     parser.add_argument("--checkpoint", metavar="PATH", help="saved after each epoch, resumed from if there")
     parser.add_argument("--target-accuracy", type=float, default=0.95, help="exit 1 below this")
@@ -177,24 +181,19 @@ def parse_args() -> argparse.Namespace:
 
 @record
 def main() -> None:
+    """One worker's life, from joining its peers to leaving them.
+
+    To leave is to end gloo's threads before the interpreter ends; one that is still busy then aborts
+    the process, and a worker that was done counts as failed. `destroy_process_group` ends them once
+    nothing holds the group. So no model outlives `train`, and `torch.distributed.nn` is imported early:
+    DDP would import it later, and the default arguments in there keep the group of that moment.
+    """
     args = parse_args()
     torch.set_num_threads(1)
     device = pick_device()
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    rank, world = dist.get_rank(), dist.get_world_size()
-    print(f"worker pid={os.getpid()} rank={rank} world_size={world} restart_count={RESTART_COUNT}", flush=True)
-
-    training, held_out = load_samples(device)
-    trainer = Trainer(args, device)
-    trainer.resume()
-    while trainer.epochs_done < args.epochs:
-        loss = trainer.train_epoch(training)
-        accuracy = trainer.accuracy(held_out)
-        trainer.save()
-        say(f"epoch={trainer.epochs_done} loss={loss:.4f} accuracy={accuracy:.4f} "
-            f"world_size={world} restart_count={RESTART_COUNT}")  # fmt: skip
-
-    accuracy = trainer.accuracy(held_out)
+    say(f"worker pid={os.getpid()} rank={dist.get_rank()}")
+    accuracy = train(args, device)
     dist.destroy_process_group()
     if accuracy < args.target_accuracy:
         sys.exit(f"accuracy {accuracy:.4f} on held-out digits is below the target {args.target_accuracy:.4f}")

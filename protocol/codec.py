@@ -66,7 +66,7 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value):
         tag = getattr(value, "tag", None)
         plain = {} if tag is None else {"tag": tag}
-        for name in type(value).__slots__:
+        for name in _slots(value):
             plain[name] = _plain(getattr(value, name))
         return plain
     if isinstance(value, tuple):
@@ -179,6 +179,12 @@ _WORDS: dict[type, str] = {str: "text", int: "an integer", float: "a number", bo
 def _word(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _slots(message: Any) -> tuple[str, ...]:
+    """A message's field names; the fastest list of them there is, since every message has slots."""
+    names: tuple[str, ...] = message.__slots__
+    return names
 
 
 _READERS: dict[Any, Reader] = {}

@@ -20,7 +20,8 @@ def settings_of(join: JoinRequest) -> RunSettings:
 
 def check(run: Run, join: JoinRequest) -> None:
     """Raise the refusal that this join deserves, if any."""
-    if join.agent_id in run.agents:
+    if agent := run.agents.get(join.agent_id):
+        _check_identity(agent, join)
         return
     if join.agent_id in run.departed_ids or join.after_round > 0:
         raise AgentFenced(f"agent {join.agent_id} of node {join.node_id} is no longer part of run {run.run_id}")
@@ -30,6 +31,11 @@ def check(run: Run, join: JoinRequest) -> None:
             "Start every agent of a run with the same values, or leave them out to take the run's"
         )
     _check_node_rank(run, join)
+
+
+def _check_identity(agent: Agent, join: JoinRequest) -> None:
+    if (join.node_id, join.node_rank) != (agent.node_id, agent.join.node_rank):
+        raise MalformedMessage(f"agent {agent.agent_id} of node {agent.node_id} must keep its node id and --node-rank")
 
 
 def _check_node_rank(run: Run, join: JoinRequest) -> None:
@@ -51,12 +57,14 @@ def is_rejoining(run: Run, join: JoinRequest) -> bool:
 
 
 def predecessors(run: Run, join: JoinRequest) -> list[str]:
-    """Agents of the same node whose connection is closed: the node's agent was restarted, and this is it."""
-    return [
-        agent_id
-        for agent_id in run.leases.absent_since
-        if run.agents[agent_id].node_id == join.node_id and agent_id != join.agent_id
-    ]
+    """Agents of a new agent's node, by id or --node-rank, whose connection is closed: it takes their place."""
+    if join.agent_id in run.agents:
+        return []
+    return [agent_id for agent_id in run.leases.absent_since if _is_same_node(run.agents[agent_id].join, join)]
+
+
+def _is_same_node(old: JoinRequest, new: JoinRequest) -> bool:
+    return old.node_id == new.node_id or (new.node_rank is not None and old.node_rank == new.node_rank)
 
 
 def choose(run: Run) -> list[Agent]:

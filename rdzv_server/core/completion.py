@@ -45,15 +45,15 @@ def standby_reason(run: Run, now: float) -> str:
     if run.scale_up_at is not None:
         return f"round {run.round} ends to admit this node; in {max(0.0, run.scale_up_at - now):.1f} s"
     if run.succeeded:
-        return f"standing by: {len(run.succeeded)} of {_count(_seated(run))} finished their work"
+        return f"standing by: {len(run.succeeded)} of {count(_seated(run))} finished their work"
     if len(run.running) < run.settings.max_nodes:
         return f"standing by: round {run.round} runs, and scale-up is {run.settings.scale_up}"
-    return f"standing by: round {run.round} has its {_count(_seated(run))}"
+    return f"standing by: round {run.round} has its {count(_seated(run))}"
 
 
 def running_reason(run: Run) -> str:
     """The sentence about a running round, for status."""
-    seated, done = _count(_seated(run)), len(run.succeeded)
+    seated, done = count(_seated(run)), len(run.succeeded)
     finished = f"; {done} finished their work" if done else ""
     return f"round {run.round} runs on {seated}{finished}"
 
@@ -106,5 +106,6 @@ def _names(names: list[str], count: int | None = None) -> str:
     return ", ".join(names[:NAMES]) + more
 
 
-def _count(nodes: int) -> str:
+def count(nodes: int) -> str:
+    """Nodes, in words."""
     return f"{nodes} node{'s' * (nodes != 1)}"

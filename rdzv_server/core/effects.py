@@ -19,6 +19,7 @@ class Record:
 class WakeAgents:
     """These agents have a new directive: answer their polls."""
 
+    run_id: str
     agent_ids: tuple[str, ...]
 
 

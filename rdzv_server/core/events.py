@@ -73,6 +73,11 @@ class ArrivalsAdmitted:
 
 
 @dataclass(frozen=True, slots=True)
+class RunSuperseded:
+    """A new attempt begins in place of this one, which every node has left."""
+
+
+@dataclass(frozen=True, slots=True)
 class AgentHeard:
     """A sign of life: a request came in, or the agent's connection is back."""
 
@@ -100,6 +105,7 @@ Fact = (
     | LastCallEnded
     | JoinTimedOut
     | ArrivalsAdmitted
+    | RunSuperseded
 )
 Sign = AgentHeard | AgentDisconnected | TimePassed
 Event = Fact | Sign

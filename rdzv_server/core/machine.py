@@ -27,6 +27,7 @@ from rdzv_server.core.events import (
     NodeLeft,
     NodeLost,
     RunFounded,
+    RunSuperseded,
     TimePassed,
     WorkersFailed,
     WorkersSucceeded,
@@ -66,7 +67,7 @@ class RunMachine:
         self._effects = []
         match event:
             case AgentHeard(agent_id):
-                if agent_id in self.run.agents:
+                if agent_id in self.run.agents and not self.run.stage.is_end:
                     self.run.leases.renew(agent_id, now)
             case AgentDisconnected(agent_id):
                 self.run.leases.disconnect(agent_id, now)
@@ -134,9 +135,12 @@ class RunMachine:
         match fact:
             case NodeJoined(join):
                 admission.check(self.run, join)
+                if self.run.stage.is_end:
+                    return  # a delayed join: the agent's Finish stands
                 for agent_id in admission.predecessors(self.run, join):
                     self._apply(NodeLost(agent_id, "a new agent of the same node joined"), now)
                 if join.agent_id in self.run.agents and not admission.is_rejoining(self.run, join):
+                    self.run.leases.renew(join.agent_id, now)  # a repeated join is a sign of life, and no more
                     return
             case NodeLeft(agent_id):
                 if agent_id in self.run.departed_ids:
@@ -174,9 +178,11 @@ class RunMachine:
             case WorkersSucceeded(agent_id):
                 self._succeed(self._agent(agent_id), now)
             case LastCallEnded():
-                self._complete(f"last call ended with {len(self.run.waiting)} nodes", now)
+                self._complete(f"last call ended with {completion.count(len(self.run.waiting))}", now)
             case JoinTimedOut():
                 self._end(Stage.FAILED, f"join timeout: {completion.shortfall(self.run)}", None, now)
+            case RunSuperseded():
+                self._end(Stage.FAILED, "every node left, and a new attempt began", None, now)
             case ArrivalsAdmitted():
                 names = ", ".join(agent.node_id for agent in list(self.run.waiting.values())[: completion.NAMES])
                 self._open(Cause.NODE_ARRIVED, f"admitting {len(self.run.waiting)} more: {names}", now)
@@ -251,7 +257,7 @@ class RunMachine:
                 self._complete(reason, now)
         elif run.stage is Stage.RUNNING:
             if run.membership and len(run.succeeded) == len(run.membership.seats):
-                self._end(Stage.SUCCEEDED, f"all workers of {len(run.succeeded)} nodes exited 0", None, now)
+                self._end(Stage.SUCCEEDED, f"all workers of {completion.count(len(run.succeeded))} exited 0", None, now)
             else:
                 self._arrange_scale_up(now)
 
@@ -266,12 +272,13 @@ class RunMachine:
         run, settings = self.run, self.run.settings
         if not run.waiting or not admission.has_room(run) or settings.scale_up == "manual":
             run.scale_up_at = None
-        elif settings.scale_up == "cooldown":
-            run.scale_up_at = max(now + settings.scale_up_window_s, run.started_at + settings.scale_up_cooldown_s)
-        elif len(run.running) + len(run.waiting) >= settings.max_nodes:
+            return
+        if len(run.running) + len(run.waiting) >= settings.max_nodes:
             run.scale_up_at = now
         elif run.scale_up_at is None:
             run.scale_up_at = now + settings.scale_up_window_s
+        if settings.scale_up == "cooldown":
+            run.scale_up_at = max(run.scale_up_at, run.started_at + settings.scale_up_cooldown_s)
 
     def _complete(self, reason: str, now: float) -> None:
         run = self.run
@@ -287,7 +294,7 @@ class RunMachine:
             run.move(agent, AgentState.RUNNING)
             self._direct(agent, Start(assignment=assignments[agent.agent_id], reason=reason))
         self._wake(ordered)
-        self._announce(f"round {run.round} runs on {len(ordered)} nodes: {reason}")
+        self._announce(f"round {run.round} runs on {completion.count(len(ordered))}: {reason}")
 
     def _end(self, stage: Stage, reason: str, failure: Failure | None, now: float) -> None:
         run = self.run
@@ -318,7 +325,7 @@ class RunMachine:
         agent.directive, agent.revision = directive, self.run.revision
 
     def _wake(self, agents: Iterable[Agent]) -> None:
-        self._effects.append(WakeAgents(tuple(agent.agent_id for agent in agents)))
+        self._effects.append(WakeAgents(self.run.run_id, tuple(agent.agent_id for agent in agents)))
 
     def _announce(self, reason: str) -> None:
         self._effects.append(Announce(self.run.run_id, self.run.round, reason))

@@ -11,7 +11,7 @@ from protocol.errors import AgentFenced, RunSucceeded
 from protocol.messages import Directive, JoinRequest
 from rdzv_server.core import admission
 from rdzv_server.core.effects import Effect, ForgetRun, Record
-from rdzv_server.core.events import Event, Fact, NodeJoined, RunFounded, TimePassed
+from rdzv_server.core.events import Event, Fact, NodeJoined, RunFounded, RunSuperseded, TimePassed
 from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.run import Run, Stage
 
@@ -71,6 +71,10 @@ class Registry:
         """The agent's revision and what it must do now. Raises `AgentFenced` if it is part of no attempt."""
         return self._machine_of(run_id, agent_id).directive_for(agent_id, now)
 
+    def run_of(self, run_id: str, agent_id: str) -> Run:
+        """The attempt that the agent is part of, else the latest. Raises `AgentFenced` if there is none."""
+        return self._machine_of(run_id, agent_id).run
+
     def replay(self, record: Record) -> None:
         """Apply what the store has recorded; the records of an attempt come in their order."""
         key = (record.run_id, record.attempt)
@@ -82,19 +86,28 @@ class Registry:
         self._arm(self._machines[key])
 
     def _machine_to_join(self, join: JoinRequest, now: float) -> tuple[RunMachine, list[Effect]]:
-        known = self._machine_with(join.run_id, join.agent_id)
-        latest = known or self._latest_machine(join.run_id)
-        if latest and not self._begins_anew(latest.run, join, known is not None):
+        if known := self._machine_with(join.run_id, join.agent_id):
+            return known, []
+        latest = self._latest_machine(join.run_id)
+        if latest and not self._begins_anew(latest.run, join):
             return latest, []
         if join.after_round > 0:
             raise AgentFenced(f"run {join.run_id} is not known here: node {join.node_id} must join it anew")
         attempt = self._latest.get(join.run_id, 0) + 1
         founded = RunFounded(join.run_id, attempt, join.explicit_run_id, admission.settings_of(join))
-        return self._found(founded, now), [Record(join.run_id, attempt, now, founded)]
+        effects = self._supersede(latest, now) if latest else []
+        effects.append(Record(join.run_id, attempt, now, founded))
+        return self._found(founded, now), effects
 
-    def _begins_anew(self, run: Run, join: JoinRequest, known: bool) -> bool:
-        if known or join.agent_id in run.departed_ids:
-            return False
+    def _supersede(self, machine: RunMachine, now: float) -> list[Effect]:
+        """End a deserted attempt, so that attempts end, and are forgotten, in their order."""
+        if machine.run.stage.is_end:
+            return []
+        effects = machine.handle(RunSuperseded(), now)
+        self._arm(machine)
+        return effects
+
+    def _begins_anew(self, run: Run, join: JoinRequest) -> bool:
         if run.stage is Stage.SUCCEEDED and run.explicit and join.explicit_run_id and not join.rerun:
             raise RunSucceeded(f"run {run.run_id} has already succeeded: {run.end_reason}. --rerun starts it again")
         if run.stage.is_end:
@@ -115,12 +128,12 @@ class Registry:
         return machine
 
     def _machine_with(self, run_id: str, agent_id: str) -> RunMachine | None:
-        """The attempt that the agent is part of: the latest, or one whose end it has not seen yet."""
+        """The attempt that the agent is, or was, part of: the latest, or one whose end it has not seen yet."""
         for attempt in range(self._latest.get(run_id, 0), 0, -1):
             machine = self._machines.get((run_id, attempt))
             if machine is None:
                 return None
-            if agent_id in machine.run.agents:
+            if agent_id in machine.run.agents or agent_id in machine.run.departed_ids:
                 return machine
         return None
 
@@ -135,5 +148,5 @@ class Registry:
 
     def _forget(self, key: Key) -> None:
         del self._machines[key]
-        if self._latest[key[0]] == key[1]:
+        if self._latest.get(key[0]) == key[1]:
             del self._latest[key[0]]

@@ -1,0 +1,49 @@
+"""A worker's environment: torchrun's, variable by variable (torch 2.13), so that a script sees no difference."""
+
+from collections.abc import Mapping
+
+from protocol.messages import Assignment
+
+
+def worker_environment(
+    parent: Mapping[str, str], assignment: Assignment, local_rank: int, *, run_id: str, role: str, error_file: str
+) -> dict[str, str]:
+    """The environment of one worker: the agent's own, and the worker's place in the round.
+
+    `TORCHELASTIC_USE_AGENT_STORE` is False: rank 0 hosts the store at MASTER_ADDR:MASTER_PORT.
+    """
+    return {
+        **parent,
+        **defaults(parent, assignment.local_world_size),
+        "RANK": str(assignment.first_rank + local_rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(assignment.world_size),
+        "LOCAL_WORLD_SIZE": str(assignment.local_world_size),
+        "GROUP_RANK": str(assignment.group_rank),
+        "GROUP_WORLD_SIZE": str(assignment.group_world_size),
+        "ROLE_RANK": str(assignment.first_role_rank + local_rank),
+        "ROLE_WORLD_SIZE": str(assignment.role_world_size),
+        "ROLE_NAME": role,
+        "MASTER_ADDR": assignment.master_addr,
+        "MASTER_PORT": str(assignment.master_port),
+        "TORCHELASTIC_RESTART_COUNT": str(assignment.restart_count),
+        "TORCHELASTIC_MAX_RESTARTS": str(assignment.max_restarts),
+        "TORCHELASTIC_RUN_ID": run_id,
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_ERROR_FILE": error_file,
+    }
+
+
+def defaults(parent: Mapping[str, str], local_world_size: int) -> dict[str, str]:
+    """What a worker gets unless the agent's own environment says otherwise."""
+    values = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+    if local_world_size > 1:
+        values["OMP_NUM_THREADS"] = "1"  # or every worker would take all cores
+    return {name: value for name, value in values.items() if name not in parent}
+
+
+def omp_warning(parent: Mapping[str, str], local_world_size: int) -> str | None:
+    """The line to print when OMP_NUM_THREADS was set for the user."""
+    if "OMP_NUM_THREADS" in defaults(parent, local_world_size):
+        return "OMP_NUM_THREADS=1 for each worker, so that they share the cores; set it to tune your application"
+    return None

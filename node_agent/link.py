@@ -1,0 +1,26 @@
+"""How the agent reaches a server: one exchange at a time, over HTTP or within the process."""
+
+from typing import Protocol
+
+from protocol.messages import Ack, Reply, Request
+
+
+class Unreachable(Exception):
+    """The exchange did not come about. `stage` says how far it got: name, connect or HTTP; trying again may help."""
+
+    def __init__(self, stage: str, detail: str) -> None:
+        super().__init__(f"{stage}: {detail}")
+        self.stage = stage
+
+
+class Link(Protocol):
+    """A line to the server. A second line may be open beside it."""
+
+    async def connect(self) -> str:
+        """Make sure that the line stands; returns this node's address on it. Raises `Unreachable`."""
+
+    async def exchange(self, request: Request) -> Reply | Ack:
+        """Send a request and return its answer. Raises the `ProtocolError` that refuses it, or `Unreachable`."""
+
+    async def close(self) -> None:
+        """Give the line up."""

@@ -1,0 +1,24 @@
+"""The agent's own temporary folder: where its workers' error files go. Gone when the agent is."""
+
+import os
+
+
+class ScratchDir:
+    """Made on first use, for this user alone. No part of its path comes from a run id or a node id."""
+
+    def __init__(self, name: str) -> None:
+        self._path = os.path.join(os.environ.get("TMPDIR") or "/tmp", f"node-agent-{name}")
+        self._made = False
+
+    def error_file(self, round_: int, local_rank: int) -> str:
+        """Where a worker's `@record` writes its error; the folder exists."""
+        folder = os.path.join(self._path, f"attempt_{round_ - 1}", str(local_rank))
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        self._made = True
+        return os.path.join(folder, "error.json")
+
+    def remove(self) -> None:
+        if self._made:
+            import shutil
+
+            shutil.rmtree(self._path, ignore_errors=True)

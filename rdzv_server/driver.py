@@ -1,0 +1,136 @@
+"""The sole caller of the core: one inbox, one timer.
+
+Events are taken in batches. A batch is applied to the core, its records are written in one go, and only then is anybody
+woken or answered: what an agent is told to do has always been written down before.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from protocol.errors import ProtocolError
+from protocol.messages import Directive
+from rdzv_server.core.effects import Announce, Effect, ForgetRun, Record, WakeAgents
+from rdzv_server.core.events import Event
+from rdzv_server.core.registry import Registry
+from rdzv_server.core.run import Run
+from rdzv_server.store import Store
+from rdzv_server.waiters import Waiters
+
+log = logging.getLogger("rdzv_server")
+
+Done = asyncio.Future[None]
+
+
+class Driver:
+    """Feeds the core and carries its effects out. The clock is the event loop's, which is monotonic."""
+
+    def __init__(self, registry: Registry, store: Store, waiters: Waiters) -> None:
+        self._registry = registry
+        self._store = store
+        self._waiters = waiters
+        self._inbox: list[tuple[str, Event, Done | None]] = []
+        self._called = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Replay what the store holds, then take events."""
+        for record in await self._store.load():
+            self._registry.replay(record)
+        self._task = asyncio.create_task(self._run(), name="rdzv-driver")
+
+    async def crashed(self) -> None:
+        """Return never, or raise what made the driver stop: a failed write, or a contradiction in the core."""
+        assert self._task is not None
+        await asyncio.shield(self._task)
+
+    async def stop(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+        if self._task:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def submit(self, run_id: str, event: Event) -> None:
+        """Apply an event; returns once its records are written. Raises the `ProtocolError` that refuses it."""
+        done: Done = asyncio.get_running_loop().create_future()
+        self._inbox.append((run_id, event, done))
+        self._called.set()
+        await done
+
+    def notify(self, run_id: str, event: Event) -> None:
+        """Apply an event that nobody waits for."""
+        self._inbox.append((run_id, event, None))
+        self._called.set()
+
+    def directive_for(self, run_id: str, agent_id: str) -> tuple[int, Directive]:
+        """The agent's revision and directive. Raises `AgentFenced` if it is part of no attempt of the run."""
+        return self._registry.directive_for(run_id, agent_id, self.now())
+
+    def lease_s(self, run_id: str, agent_id: str) -> float:
+        """The lease that the agent's run grants. Raises `AgentFenced` likewise."""
+        return self._registry.run_of(run_id, agent_id).settings.lease_s
+
+    def runs(self) -> list[Run]:
+        return self._registry.runs()
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def _run(self) -> None:
+        while True:
+            await self._called.wait()
+            self._called.clear()
+            await self._take_batch()
+            # Whoever was answered reads the directive now, before the next batch changes it unwritten.
+            await asyncio.sleep(0)
+
+    async def _take_batch(self) -> None:
+        batch, self._inbox = self._inbox, []
+        effects: list[Effect] = []
+        answers: list[tuple[Done | None, ProtocolError | None]] = []
+        now = self.now()
+        for run_id, event, done in batch:
+            try:
+                effects += self._registry.handle(run_id, event, now)
+                answers.append((done, None))
+            except ProtocolError as error:
+                answers.append((done, error))
+        effects += self._registry.pass_time(now)
+        await self._write([effect for effect in effects if isinstance(effect, Record)])
+        await self._act(effects)
+        for done, refusal in answers:
+            _answer(done, refusal)
+        self._arm(now)
+
+    async def _write(self, records: Sequence[Record]) -> None:
+        if records:
+            await self._store.append(records)
+
+    async def _act(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case WakeAgents(run_id, agent_ids):
+                    for agent_id in agent_ids:
+                        self._waiters.wake((run_id, agent_id))
+                case Announce(run_id, round_, reason):
+                    log.info("run %s round %d: %s", run_id, round_, reason)
+                case ForgetRun(run_id, attempt):
+                    await self._store.forget(run_id, attempt)
+
+    def _arm(self, now: float) -> None:
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        if (at := self._registry.next_deadline()) is not None:
+            self._timer = asyncio.get_running_loop().call_at(max(at, now), self._called.set)
+
+
+def _answer(done: Done | None, refusal: ProtocolError | None) -> None:
+    if done is None or done.done():
+        return
+    if refusal:
+        done.set_exception(refusal)
+    else:
+        done.set_result(None)

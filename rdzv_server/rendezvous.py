@@ -1,0 +1,112 @@
+"""What an agent may ask of the server, as messages in and messages out. HTTP is one way to bring them here."""
+
+import secrets
+from collections.abc import Hashable
+
+from protocol.errors import ServerUnavailable
+from protocol.messages import Ack, JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest, Wait
+from rdzv_server.connections import Connections
+from rdzv_server.core.events import (
+    AgentDisconnected,
+    AgentHeard,
+    NodeJoined,
+    NodeLeft,
+    WorkersFailed,
+    WorkersSucceeded,
+)
+from rdzv_server.core.run import Run
+from rdzv_server.driver import Driver
+from rdzv_server.waiters import Key, Waiters
+
+HOLDS_PER_LEASE = 3
+"""A parked poll is answered this often in a lease, so that a live agent renews it in time."""
+FIRST_HOLD_S = 1.0
+"""A join that waits is answered this soon, so that a person soon reads whom it waits for."""
+
+
+class Rendezvous:
+    """Joins, polls, reports and leaves. Every method raises the `ProtocolError` that refuses the request."""
+
+    def __init__(self, driver: Driver, waiters: Waiters) -> None:
+        self._driver = driver
+        self._waiters = waiters
+        self._closing = False
+        self.connections = Connections(self._disconnected)
+        self.epoch = secrets.token_hex(8)
+        self.started_at = driver.now()
+
+    async def join(self, request: JoinRequest, server_addr: str, connection: Hashable) -> Reply:
+        """Join a round; answered with the assignment when the round completes, or with what is waited for."""
+        key = (request.run_id, request.agent_id)
+        self._admit(key, connection)
+        await self._driver.submit(request.run_id, NodeJoined(request, server_addr))
+        revision, directive = self._driver.directive_for(*key)
+        if isinstance(directive, Wait):
+            await self._park(key, revision, min(FIRST_HOLD_S, self._hold_s(key)))
+        return self._reply(key)
+
+    async def poll(self, request: PollRequest, connection: Hashable) -> Reply:
+        """Answered once the agent's directive is newer than the revision that it has seen, or when the hold ends."""
+        key = (request.run_id, request.agent_id)
+        self._admit(key, connection)
+        await self._driver.submit(request.run_id, AgentHeard(request.agent_id))
+        if request.hold:
+            await self._park(key, request.revision, self._hold_s(key))
+        return self._reply(key)
+
+    async def report(self, request: ReportRequest) -> Ack:
+        """Take how the agent's workers ended."""
+        agent_id = request.agent_id
+        await self._driver.submit(request.run_id, AgentHeard(agent_id))
+        if request.failure is None:
+            await self._driver.submit(request.run_id, WorkersSucceeded(agent_id, request.round))
+        else:
+            await self._driver.submit(request.run_id, WorkersFailed(agent_id, request.round, request.failure))
+        return Ack(epoch=self.epoch)
+
+    async def leave(self, request: LeaveRequest) -> Ack:
+        """Let the agent go."""
+        await self._driver.submit(request.run_id, NodeLeft(request.agent_id, request.reason))
+        return Ack(epoch=self.epoch)
+
+    def runs(self) -> list[Run]:
+        return self._driver.runs()
+
+    def now(self) -> float:
+        return self._driver.now()
+
+    @property
+    def is_ready(self) -> bool:
+        return not self._closing
+
+    def close(self) -> None:
+        """Release every parked poll, and park no more: agents keep their workers and try again."""
+        self._closing = True
+        self._waiters.wake_all()
+
+    def _admit(self, key: Key, connection: Hashable) -> None:
+        self._check_open()
+        self.connections.carry(connection, key)
+
+    async def _park(self, key: Key, seen: int, hold_s: float) -> None:
+        if self._driver.directive_for(*key)[0] <= seen:
+            await self._waiters.park(key, hold_s)
+
+    def _reply(self, key: Key) -> Reply:
+        self._check_open()
+        revision, directive = self._driver.directive_for(*key)
+        return Reply(epoch=self.epoch, revision=revision, lease_s=self._lease_s(key), directive=directive)
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise ServerUnavailable("the server is shutting down; workers keep running, and agents try again")
+
+    def _hold_s(self, key: Key) -> float:
+        return self._lease_s(key) / HOLDS_PER_LEASE
+
+    def _lease_s(self, key: Key) -> float:
+        return self._driver.lease_s(*key)
+
+    def _disconnected(self, key: Key) -> None:
+        run_id, agent_id = key
+        self._driver.notify(run_id, AgentDisconnected(agent_id))

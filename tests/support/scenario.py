@@ -1,0 +1,211 @@
+"""A run told as a story: `run.join("a", "b"); run.fails("a"); assert run.restarting`.
+
+An agent is called by its name, which is also its node's unless a test says otherwise. Time is a number of seconds
+that moves only when a test says so, and every deadline on the way is met.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from protocol.messages import Assignment, Failure, Finish, JoinRequest, Start, Stop, Wait
+from protocol.settings import RequestedSettings, RunSettings
+from rdzv_server.core.effects import Announce, Effect, ForgetRun, Record, WakeAgents
+from rdzv_server.core.events import (
+    AgentDisconnected,
+    AgentHeard,
+    Event,
+    NodeJoined,
+    NodeLeft,
+    RunFounded,
+    TimePassed,
+    WorkersFailed,
+    WorkersSucceeded,
+)
+from rdzv_server.core.machine import RunMachine
+from rdzv_server.core.run import Run, Stage
+
+RUN_ID = "run"
+NEVER = 86_400.0
+RETENTION_S = 3_600.0
+SERVER_ADDR = "10.0.0.100"
+
+
+def a_join(agent: str, *, node: str | None = None, after_round: int = 0, **changes: Any) -> JoinRequest:
+    """A join of `agent`, on the node of the same name."""
+    node_id = node or agent
+    given = {"local_world_size": 1, "addr": f"host-{node_id}", "port": 29_500 + after_round, "run_id": RUN_ID}
+    return JoinRequest(agent_id=agent, node_id=node_id, after_round=after_round, **(given | changes))
+
+
+def a_failure(node: str, *, rank: int = 0, exit_code: int = 1, cause: str = "") -> Failure:
+    return Failure(
+        node_id=node,
+        rank=rank,
+        local_rank=0,
+        pid=100,
+        exit_code=exit_code,
+        cause=cause or f"exit code {exit_code}",
+        stderr_tail=("Traceback", f"Boom on {node}"),
+    )
+
+
+def nnodes(text: str) -> dict[str, int]:
+    """`--nnodes`: "2:3" or "2"."""
+    low, _, high = text.partition(":")
+    return {"min_nodes": int(low), "max_nodes": int(high or low)}
+
+
+class Scenario:
+    """One run and its agents. The lease never ends unless a test sets `lease_s`."""
+
+    def __init__(self, nodes: str = "1", **settings: Any) -> None:
+        self.settings = RunSettings(**({"lease_s": NEVER} | nnodes(nodes) | settings))
+        self.founded = RunFounded(RUN_ID, 1, explicit=True, settings=self.settings)
+        self.machine = RunMachine(self.founded, 0.0, RETENTION_S)
+        self.now = 0.0
+        self.effects: list[Effect] = []
+        """Of the last thing that happened."""
+        self.records: list[Record] = []
+
+    # What happens.
+
+    def join(self, *names: str, **changes: Any) -> None:
+        """Each agent joins; one that is known says that its workers of the last round have stopped."""
+        for name in names:
+            known = self.run.agents.get(name)
+            joined = {"node": known.node_id, "after_round": known.round} if known else {}
+            self.handle(NodeJoined(a_join(name, **(joined | changes)), SERVER_ADDR))
+
+    def fails(self, name: str, *, round: int | None = None, exit_code: int = 1, cause: str = "") -> None:
+        agent, seat = self.run.agents.get(name), self.run.seat_of(name)
+        failure = a_failure(
+            agent.node_id if agent else name, rank=seat.first_rank if seat else 0, exit_code=exit_code, cause=cause
+        )
+        self.handle(WorkersFailed(name, self._round_of(name, round), failure))
+
+    def succeeds(self, *names: str, round: int | None = None) -> None:
+        for name in names:
+            self.handle(WorkersSucceeded(name, self._round_of(name, round)))
+
+    def leaves(self, name: str, reason: str = "SIGTERM") -> None:
+        self.handle(NodeLeft(name, reason))
+
+    def disconnects(self, name: str) -> None:
+        self.handle(AgentDisconnected(name))
+
+    def is_lost(self, name: str) -> None:
+        """The agent's connection closes, and its grace runs out."""
+        self.disconnects(name)
+        self.passes(self.settings.disconnect_grace_s)
+
+    def hears(self, *names: str) -> None:
+        for name in names:
+            self.handle(AgentHeard(name))
+
+    def passes(self, seconds: float) -> None:
+        """Let time pass, deadline after deadline, as the server's timer does."""
+        end = self.now + seconds
+        while (at := self.machine.next_deadline()) is not None and at <= end:
+            self.now = max(self.now, at)
+            self.handle(TimePassed())
+            if any(isinstance(effect, ForgetRun) for effect in self.effects):
+                break
+        self.now = end
+
+    def handle(self, event: Event) -> None:
+        self.effects = self.machine.handle(event, self.now)
+        self.records += [effect for effect in self.effects if isinstance(effect, Record)]
+
+    # What a user notices.
+
+    @property
+    def run(self) -> Run:
+        return self.machine.run
+
+    @property
+    def stage(self) -> Stage:
+        return self.run.stage
+
+    def directive(self, name: str) -> Wait | Start | Stop | Finish:
+        return self.machine.directive_for(name, self.now)[1]
+
+    def assignment(self, name: str) -> Assignment:
+        directive = self.directive(name)
+        assert isinstance(directive, Start), f"{name} is told {directive}"
+        return directive.assignment
+
+    def reason(self, name: str) -> str:
+        return self.directive(name).reason
+
+    def participants(self) -> list[str]:
+        """Who runs now, by group rank."""
+        started = [name for name in self.run.agents if isinstance(self.directive(name), Start)]
+        return sorted(started, key=lambda name: self.assignment(name).group_rank)
+
+    def told(self, kind: type) -> set[str]:
+        """Agents whose directive is a `kind`."""
+        return {name for name in self.run.agents if isinstance(self.directive(name), kind)}
+
+    def woken(self) -> list[str]:
+        """Agents whose polls the last thing that happened answers."""
+        return [name for effect in self.effects if isinstance(effect, WakeAgents) for name in effect.agent_ids]
+
+    def announced(self) -> list[str]:
+        return [effect.reason for effect in self.effects if isinstance(effect, Announce)]
+
+    def ledger(self) -> list[tuple[str, bool]]:
+        """Cause of each restart, and whether it was charged."""
+        return [(restart.cause.value, restart.charged) for restart in self.run.ledger]
+
+    def _round_of(self, name: str, given: int | None) -> int:
+        if given is not None:
+            return given
+        agent = self.run.agents.get(name)
+        return agent.round if agent else self.run.round
+
+
+def running(nodes: str, *names: str, **settings: Any) -> Scenario:
+    """A run whose first round runs on these nodes."""
+    run = Scenario(nodes, **settings)
+    run.join(*names)
+    run.passes(0.0 if run.stage is Stage.RUNNING else run.settings.last_call_timeout_s)
+    assert run.stage is Stage.RUNNING
+    return run
+
+
+def settings_of(nodes: str, **settings: Any) -> RequestedSettings:
+    return RequestedSettings(**(nnodes(nodes) | settings))
+
+
+def replayed(founded: RunFounded, records: Iterable[Record], founded_at: float = 0.0) -> Run:
+    """The run that a restarted server makes of the records."""
+    machine = RunMachine(founded, founded_at, RETENTION_S)
+    for record in records:
+        machine.replay(record.fact, record.at)
+    return machine.run
+
+
+def durable(run: Run) -> dict[str, Any]:
+    """All that a restart of the server must bring back: everything but who was heard when."""
+    return {name: value for name, value in snapshot(run).items() if name != "leases"}
+
+
+def snapshot(run: Run) -> dict[str, Any]:
+    """The whole state as plain values, order included."""
+    plain = {field.name: _plain(getattr(run, field.name)) for field in fields(run)}
+    plain["leases"] = [list(run.leases.heard_at.items()), list(run.leases.absent_since.items())]
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return [type(value).__name__, *(_plain(getattr(value, field.name)) for field in fields(value))]
+    if isinstance(value, dict):
+        return [(key, _plain(item)) for key, item in value.items()]
+    if isinstance(value, set):
+        return sorted(value)
+    if isinstance(value, list | tuple | deque):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,227 @@
+"""Who may join, who gets a seat, and who takes whose place."""
+
+import pytest
+from support.scenario import Scenario, a_join, durable, running, settings_of, snapshot
+
+from protocol.errors import AgentFenced, MalformedMessage, NodeRankTaken, SettingsConflict
+from protocol.messages import Finish, RequestedSettings, Start, Stop, Wait
+from protocol.settings import RunSettings
+from rdzv_server.core import admission
+from rdzv_server.core.run import AgentState, Stage
+
+
+def refused(run, error, *names, **changes):
+    """The refusal's sentence; nothing has changed."""
+    before = snapshot(run.run)
+    with pytest.raises(error) as refusal:
+        run.join(*names, **changes)
+    assert snapshot(run.run) == before
+    return str(refusal.value)
+
+
+# Settings.
+
+
+def test_the_first_agents_settings_become_the_runs():
+    assert admission.settings_of(a_join("a", settings=settings_of("2:3", max_restarts=4))) == RunSettings(
+        min_nodes=2, max_nodes=3, max_restarts=4
+    )
+
+
+def test_a_minimum_above_the_maximum_is_refused():
+    with pytest.raises(MalformedMessage, match="min_nodes 3 is above max_nodes 2: ask for --nnodes MIN:MAX"):
+        admission.settings_of(a_join("a", settings=settings_of("3:2")))
+
+
+def test_other_settings_are_refused_with_both_values():
+    run = Scenario("2:3")
+    sentence = refused(run, SettingsConflict, "a", settings=settings_of("2:4", max_restarts=5))
+    assert "max_nodes is 3 here, not 4; max_restarts is 0 here, not 5" in sentence
+    assert "min_nodes" not in sentence
+
+
+def test_an_agent_without_settings_takes_the_runs():
+    run = Scenario("2")
+    run.join("a", settings=settings_of("2"))
+    run.join("b", settings=RequestedSettings())
+    assert run.participants() == ["a", "b"]
+
+
+# Node ranks.
+
+
+def test_a_node_rank_that_a_live_node_holds_is_refused():
+    run = Scenario("2")
+    run.join("a", node_rank=1)
+    assert refused(run, NodeRankTaken, "b", node_rank=1) == (
+        "--node-rank 1 of run run is taken by node a: give every node its own, or leave it out"
+    )
+
+
+def test_a_node_rank_is_free_again_once_its_node_is_gone():
+    run = Scenario("2")
+    run.join("a", node_rank=1)
+    run.leaves("a")
+    run.join("b", node_rank=1)
+    assert run.told(Wait) == {"b"}
+
+
+def test_a_new_node_takes_the_node_rank_of_one_that_has_disconnected():
+    run = running("2:2", "x", disconnect_grace_s=60) if False else Scenario("2", disconnect_grace_s=60)
+    run.join("a", node_rank=0)
+    run.disconnects("a")
+    run.join("b", node_rank=0)
+    assert set(run.run.agents) == {"b"}
+    with pytest.raises(AgentFenced):
+        run.directive("a")
+
+
+# More than max.
+
+
+def test_an_agent_beyond_max_stands_by():
+    run = running("2", "a", "b")
+    run.join("c")
+    assert run.told(Wait) == {"c"}
+    assert run.told(Start) == {"a", "b"}
+
+
+def test_a_standby_takes_a_lost_nodes_place_without_a_wait():
+    run = running("2", "a", "b")
+    run.join("spare")
+    run.is_lost("a")
+    run.join("b")
+    assert run.participants() == ["spare", "b"]
+
+
+def test_participants_get_a_seat_before_standbys():
+    run = running("2", "a", "b", max_restarts=1)
+    run.join("spare")
+    run.fails("a")
+    run.join("b", "a")
+    assert run.participants() == ["a", "b"]
+    assert run.reason("spare") == "standing by: round 2 has its 2 nodes"
+
+
+def test_the_first_standby_is_the_first_to_get_a_seat():
+    run = running("2", "a", "b")
+    run.join("first", "second")
+    run.is_lost("b")
+    run.join("a")
+    assert run.participants() == ["a", "first"]
+
+
+def test_a_standby_exits_0_when_the_run_succeeds():
+    run = running("1", "a")
+    run.join("spare")
+    run.succeeds("a")
+    assert run.directive("spare") == Finish(succeeded=True, reason="all workers of 1 nodes exited 0")
+    assert "spare" in run.woken()
+
+
+# A node's agent starts again.
+
+
+def test_a_restarted_agent_takes_its_dead_predecessors_place_at_once():
+    run = running("2", "a", "b", disconnect_grace_s=60)
+    run.disconnects("a")
+    run.join("a-again", node="a")
+    assert run.told(Stop) == {"b"}
+    assert run.reason("b") == "node a lost: a new agent of the same node joined"
+    run.join("b")
+    assert run.participants() == ["a-again", "b"]
+    assert run.ledger() == [("node_lost", False)]
+
+
+def test_two_live_agents_of_one_node_are_two_nodes():
+    run = Scenario("2")
+    run.join("first", "second", node="a")
+    assert run.participants() == ["first", "second"]
+
+
+def test_a_rejoining_agent_does_not_take_the_place_of_its_disconnected_neighbour():
+    run = running("1:3", max_restarts=1, *("x",)) if False else Scenario("3", max_restarts=1, disconnect_grace_s=60)
+    run.join("first", "second", node="a")
+    run.join("b")
+    run.fails("b")
+    run.join("second")
+    run.disconnects("second")
+    run.join("first")
+    assert "second" in run.run.agents
+
+
+# Fencing.
+
+
+def test_a_departed_agent_is_fenced():
+    run = running("2", "a", "b")
+    run.leaves("a")
+    assert refused(run, AgentFenced, "a") == "agent a of node a is no longer part of run run"
+
+
+def test_an_agent_that_claims_a_past_in_this_run_is_fenced():
+    run = running("2", "a", "b")
+    refused(run, AgentFenced, "stranger", after_round=1)
+
+
+@pytest.mark.parametrize("changes", [{"node": "elsewhere"}, {"node_rank": 1}])
+def test_an_agent_keeps_its_node_and_its_node_rank(changes):
+    run = running("2", "a", "b", max_restarts=1)
+    run.fails("a")
+    refused(run, MalformedMessage, "a", **changes)
+
+
+def test_a_repeated_join_changes_nothing():
+    run = Scenario("2:3")
+    run.join("a", "b")
+    before = durable(run.run)
+    run.join("a", after_round=0)
+    assert durable(run.run) == before
+    assert run.records[-1].fact.join.agent_id == "b", "and is not recorded"
+
+
+def test_a_join_that_was_delayed_into_the_running_round_changes_nothing():
+    run = running("2", "a", "b", max_restarts=1)
+    run.fails("a")
+    run.join("a", "b")
+    before = durable(run.run)
+    run.join("a", after_round=1)
+    run.join("b", after_round=0)
+    assert durable(run.run) == before
+    assert run.told(Start) == {"a", "b"}
+
+
+def test_a_first_join_that_arrives_again_does_not_count_as_the_next_one():
+    run = running("2", "a", "b", max_restarts=1)
+    run.fails("a")
+    run.join("a", after_round=0)
+    assert run.told(Stop) == {"a", "b"}
+
+
+def test_a_repeated_join_is_a_sign_of_life():
+    run = Scenario("2", lease_s=10)
+    run.join("a")
+    run.disconnects("a")
+    run.join("a", after_round=0)
+    run.passes(9)
+    assert set(run.run.agents) == {"a"}
+
+
+def test_a_joining_agent_waits_with_its_own_local_world_size_of_this_round():
+    run = Scenario("1", max_restarts=1)
+    run.join("a", local_world_size=8)
+    run.fails("a")
+    run.join("a", local_world_size=4)
+    assert run.assignment("a").world_size == 4
+
+
+def test_nobody_gets_a_seat_in_a_run_that_has_ended():
+    run = running("2", "a", "b", max_restarts=1)
+    run.join("spare")
+    run.fails("a")
+    run.leaves("spare")
+    run.passes(run.settings.join_timeout_s)
+    assert run.stage is Stage.FAILED
+    run.join("a")
+    assert run.told(Finish) == {"a", "b"}, "a delayed join does not hide the end from its agent"
+    assert run.run.agents["a"].state is AgentState.STOPPING
