@@ -8,11 +8,10 @@ them, joins the process group and trains. Nothing in it knows which launcher sta
 """
 
 import os
-import sys
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # noqa: F401  (before there is a process group, which it would keep alive)
+import torch.distributed.nn
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -30,17 +29,15 @@ class ToyModel(nn.Module):
 
 
 def say(text: str) -> None:
-    sys.stdout.write(f"[{os.getpid()}] {text}\n")
-    sys.stdout.flush()
+    print(f"[{os.getpid()}] {text}\n", end="", flush=True)
 
 
 def pick_device() -> torch.device:
     """By local rank, for it numbers the GPUs of this node; the CPU where there are too few of them."""
     if torch.cuda.device_count() < int(os.environ["LOCAL_WORLD_SIZE"]):
         return torch.device("cpu")
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    torch.cuda.set_device(device)
-    return device
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 def demo_basic(device: torch.device) -> None:
@@ -56,7 +53,12 @@ def demo_basic(device: torch.device) -> None:
 
 
 def spmd_main() -> None:
-    """What every worker runs: single program, multiple data."""
+    """What every worker runs: single program, multiple data.
+
+    `torch.distributed.nn` is imported above, and not by DDP once there is a process group, because its
+    default arguments would keep the group, and gloo's threads, beyond `destroy_process_group`; a thread
+    that is busy when Python ends aborts the worker.
+    """
     say("joining with " + " ".join(f"{name}={os.environ[name]}" for name in INIT_VARIABLES))
     device = pick_device()
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")

@@ -9,8 +9,8 @@ What makes a training script elastic is all here, and it is not much:
 
 * everything about the other workers comes from the environment, through `init_process_group`;
 * every finished epoch is saved, so that new workers go on where the last ones stopped;
-* the order of the samples follows from the epoch alone, and the *global* batch is what the workers
-  share out, so that a restart on more or fewer of them continues the same training;
+* the order of the samples follows from the epoch alone and the workers share out a *global* batch, so
+  that a restart on more or fewer of them continues the same training;
 * a worker that fails, or loses a peer, exits non-zero and leaves the restart to the launcher.
 """
 
@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # noqa: F401  (see `main`)
+import torch.distributed.nn  # early: see `main`
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -155,17 +155,15 @@ def say(text: str, rank: int | None = None) -> None:
     """Print a line, from every worker or from one; written at once, so that lines never mix."""
     if rank in (None, dist.get_rank()):
         restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        sys.stdout.write(f"{text} world_size={dist.get_world_size()} restart_count={restarts}\n")
-        sys.stdout.flush()
+        print(f"{text} world_size={dist.get_world_size()} restart_count={restarts}\n", end="", flush=True)
 
 
 def pick_device() -> torch.device:
     """A GPU of its own for each worker of the node, or the CPU for all of them."""
     if torch.cuda.device_count() < int(os.environ["LOCAL_WORLD_SIZE"]):
         return torch.device("cpu")
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    torch.cuda.set_device(device)
-    return device
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 def parse_args() -> argparse.Namespace:
@@ -181,12 +179,10 @@ def parse_args() -> argparse.Namespace:
 
 @record
 def main() -> None:
-    """One worker's life, from joining its peers to leaving them.
+    """One worker's life. It must end gloo's threads itself: one still busy when Python ends aborts it.
 
-    To leave is to end gloo's threads before the interpreter ends; one that is still busy then aborts
-    the process, and a worker that was done counts as failed. `destroy_process_group` ends them once
-    nothing holds the group. So no model outlives `train`, and `torch.distributed.nn` is imported early:
-    DDP would import it later, and the default arguments in there keep the group of that moment.
+    `destroy_process_group` ends them once nothing else holds the group. So no model outlives `train`, and
+    `torch.distributed.nn`, whose default arguments hold the group of its import, is imported before DDP does.
     """
     args = parse_args()
     torch.set_num_threads(1)

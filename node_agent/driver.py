@@ -3,7 +3,6 @@
 import asyncio
 import signal
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from typing import Any
 
 from node_agent.config import AgentConfig
@@ -37,7 +36,7 @@ from node_agent.core.machine import AgentMachine
 from node_agent.ports import ReservedPort
 from node_agent.scratch import ScratchDir
 from node_agent.workers import WorkerGroup, WorkerSpec
-from protocol.errors import ProtocolError
+from protocol.errors import AgentFenced, ProtocolError, StaleRound
 from protocol.messages import Assignment, JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest
 
 FAREWELL_TIMEOUT_S = 2.0
@@ -186,9 +185,13 @@ class Driver:
             self._feed(Answered(reply))
 
     async def _tell(self, message: ReportRequest | LeaveRequest) -> None:
-        """Deliver a message that needs no answer; a refusal means that the server is past it."""
-        with suppress(ProtocolError, ServerLost):
+        """Deliver a message that needs no answer."""
+        try:
             await self._side_line.ask(lambda addr: message)
+        except (AgentFenced, StaleRound, ServerLost):
+            pass  # the run has gone on without it; the conversation hears what there is to do
+        except ProtocolError as error:
+            self._console.say(f"rdzv-server refused a {type(message).__name__}: {error}")
 
     # Time and tasks.
 

@@ -24,6 +24,7 @@ from protocol.schema import (
     Round,
     Seconds,
     Sentence,
+    WallClock,
     WorkerCount,
 )
 from protocol.settings import RequestedSettings
@@ -41,7 +42,7 @@ class Failure:
     cause: Line
     """The exit code or signal in words: "exit code 3", "signal 9 (SIGKILL)"."""
     stderr_tail: Lines = ()
-    failed_at: Seconds | None = None
+    failed_at: WallClock | None = None
     """The node's wall clock, seconds since 1970. For people; nothing is decided by it."""
 
 

@@ -19,8 +19,10 @@ def completes(run: Run) -> str | None:
     joined, low, high = len(run.waiting), run.settings.min_nodes, run.settings.max_nodes
     if run.stopping:
         return None
-    if joined >= high:
-        return f"all {high} nodes joined" if joined == high else f"{joined} nodes joined for {high} seats"
+    if joined > high:
+        return f"{joined} nodes joined for {count(high, 'seat')}"
+    if joined == high:
+        return f"all {high} nodes joined" if high > 1 else "its one node joined"
     if joined >= low and run.survivors:
         return f"every remaining node of round {run.round - 1} rejoined: {_joined(run)}"
     return None
@@ -106,6 +108,6 @@ def _names(names: list[str], count: int | None = None) -> str:
     return ", ".join(names[:NAMES]) + more
 
 
-def count(nodes: int) -> str:
-    """Nodes, in words."""
-    return f"{nodes} node{'s' * (nodes != 1)}"
+def count(number: int, noun: str = "node") -> str:
+    """A number of nodes, or of other things, in words."""
+    return f"{number} {noun}{'s' * (number != 1)}"

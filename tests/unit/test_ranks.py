@@ -1,6 +1,6 @@
 """Which rank each participant gets, over the rounds of a run."""
 
-from support.scenario import SERVER_ADDR, Scenario, running
+from tests.support.scenario import SERVER_ADDR, Scenario, running
 
 
 def ranks_of(run, name):

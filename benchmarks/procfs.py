@@ -1,0 +1,43 @@
+"""What the kernel says about a process."""
+
+import ctypes
+import glob
+import os
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def peak_rss_mb(pid: int) -> float:
+    """The most memory that the process has held, without its children."""
+    return _status(f"/proc/{pid}/status")["VmHWM"] / 1024
+
+
+def wake_ups(pid: int) -> int:
+    """How often the process's threads have gone to sleep and been woken."""
+    threads = glob.glob(f"/proc/{pid}/task/*/status")
+    return sum(_status(thread)["voluntary_ctxt_switches"] for thread in threads)
+
+
+def adopt_orphans() -> None:
+    """Make every process whose parent dies, below this one, a child of this one: none can be lost sight of."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def children() -> list[int]:
+    """This process's own children."""
+    pids: list[int] = []
+    for path in glob.glob("/proc/self/task/*/children"):
+        with open(path, encoding="ascii") as file:
+            pids += map(int, file.read().split())
+    return pids
+
+
+def is_alive(pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}")
+
+
+def _status(path: str) -> dict[str, int]:
+    """The numbers of a status file."""
+    with open(path, encoding="utf-8") as file:
+        words = (line.replace(":", " ").split() for line in file)
+        return {name: int(value) for name, value, *_ in words if value.isdigit()}

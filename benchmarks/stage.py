@@ -1,0 +1,109 @@
+"""Where one measurement takes place: its processes, their folder, and an end that leaves nothing behind."""
+
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from benchmarks import procfs
+from benchmarks.arrivals import Arrivals, FirstLine
+
+WORKER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "worker.py")
+START_TIMEOUT_S = 60.0
+LOG_TAIL = 2_000
+
+
+class Broken(Exception):
+    """What was to be measured did not come about; with the end of what the processes wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A started process. `started_s` (CLOCK_MONOTONIC) is just before it was started."""
+
+    pid: int
+    started_s: float
+
+
+class Stage:
+    """A context manager; every process that was started in it, and all below that, end with it."""
+
+    def __enter__(self) -> "Stage":
+        procfs.adopt_orphans()
+        self._folder = tempfile.TemporaryDirectory(prefix="benchmarks-", ignore_cleanup_errors=True)
+        self._arrivals = Arrivals(self._folder.name)
+        self._log = open(os.path.join(self._folder.name, "log"), "a+b")  # also where every process appends
+        self._processes: list[subprocess.Popen[bytes]] = []
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _end_all_children()
+        for process in self._processes:
+            process.wait()
+        self._arrivals.close()
+        self._log.close()
+        self._folder.cleanup()
+
+    def start(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> Program:
+        """Start a program in a session of its own, so that Ctrl-C reaches only the benchmark."""
+        env = {**os.environ, "TMPDIR": self._folder.name, **(environment or {})}
+        started_s = time.monotonic()
+        process = subprocess.Popen(
+            command, env=env, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True
+        )
+        self._processes.append(process)
+        return Program(process.pid, started_s)
+
+    @property
+    def worker(self) -> list[str]:
+        """The script that the launchers run, with its argument."""
+        return [WORKER, self._arrivals.path]
+
+    def first_lines(self, ranks: int, since_s: float) -> dict[int, FirstLine]:
+        """The first line of each worker that is started. Raises `Broken`."""
+        try:
+            return self._arrivals.gather(ranks, since_s, START_TIMEOUT_S)
+        except TimeoutError as error:
+            raise Broken(f"{error}\n{self._log_tail()}") from None
+
+    def new_lines(self, ranks: int, since_s: float, timeout_s: float, settle_s: float) -> dict[int, FirstLine]:
+        """As `Arrivals.gather`: the workers of a restart. Raises `TimeoutError`."""
+        return self._arrivals.gather(ranks, since_s, timeout_s, settle_s)
+
+    def wait_for_port(self, port: int) -> None:
+        """Return once something listens there. Raises `Broken`."""
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline_s:
+            with suppress(OSError):
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                return
+            time.sleep(0.01)
+        raise Broken(f"nothing listens on port {port}\n{self._log_tail()}")
+
+    def _log_tail(self) -> str:
+        size = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, size - LOG_TAIL))
+        return self._log.read().decode(errors="replace")
+
+
+def free_port() -> int:
+    """A port that nobody has now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _end_all_children() -> None:
+    """Kill children, and the orphans that thereby become children, until none is left."""
+    while pids := procfs.children():
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(-1, 0)

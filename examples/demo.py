@@ -1,0 +1,223 @@
+"""Two nodes on one machine train together, one worker is killed, and the run recovers (`make demo`).
+
+It starts a rendezvous server and two agents with two workers each, and relays what they say. When a few
+epochs are done it kills a worker with SIGKILL: the server charges one restart, all four workers start
+anew and go on from the checkpoint. Exits 0 only if the training reached its accuracy with exactly one
+restart. Nothing that it started outlives it.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+from urllib.request import urlopen
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+RUN_ID = "digits-demo"
+NODES = ("node-a", "node-b")
+NPROC = 2
+TARGET_ACCURACY = 0.95
+STOP_GRACE_S = 10.0  # after SIGTERM, and again after SIGKILL
+
+# The workers share this machine's processor, whatever else it has: two agents would both take GPU 0.
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
+
+COLOURS = {"plain": "0", "dim": "2", "good": "1;32", "bad": "1;31", "node-a": "36", "node-b": "35"}
+IN_COLOUR = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+STARTED = time.monotonic()
+
+
+def show(text: str, style: str = "plain") -> None:
+    """Print a line with the seconds since the demo began."""
+    line = f"{time.monotonic() - STARTED:6.2f} s  {text}"
+    print(f"\033[{COLOURS[style]}m{line}\033[0m" if IN_COLOUR else line, flush=True)
+
+
+class DemoFailed(Exception):
+    """The demo cannot go on; the message says why."""
+
+
+class Program:
+    """A child process in a process group of its own; leaving the `async with` stops it, come what may."""
+
+    def __init__(self, name: str, on_line: Callable[[str, str], None], *command: str) -> None:
+        self.name = name
+        self.last_lines: deque[str] = deque(maxlen=30)
+        self._on_line = on_line
+        self._command = (sys.executable, *command)
+
+    async def __aenter__(self) -> "Program":
+        pipe = asyncio.subprocess.PIPE
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command, cwd=ROOT, env=ENVIRONMENT, stdout=pipe, stderr=pipe, start_new_session=True, limit=2**20
+        )
+        streams = (self._process.stdout, self._process.stderr)
+        self._readers = [asyncio.create_task(self._read(stream)) for stream in streams if stream]
+        return self
+
+    async def _read(self, stream: asyncio.StreamReader) -> None:
+        async for raw in stream:
+            line = raw.decode(errors="replace").rstrip()
+            self.last_lines.append(line)
+            self._on_line(self.name, line)
+
+    async def finished(self) -> int:
+        """Wait until it has exited and all that it said has been read."""
+        await asyncio.gather(*self._readers)
+        return await self._process.wait()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
+        for signum in (signal.SIGTERM, signal.SIGKILL):
+            if self._process.returncode is None:
+                with suppress(ProcessLookupError, TimeoutError):
+                    os.killpg(self._process.pid, signum)
+                    await asyncio.wait_for(self._process.wait(), STOP_GRACE_S)
+
+
+@dataclass
+class Story:
+    """What the workers have said so far, and the kill that we add to it."""
+
+    kill_after_epoch: int
+    verbose: bool
+    pids: dict[int, int] = field(default_factory=dict)
+    accuracy: float = 0.0
+    killed_at: float | None = None
+    recovery: str | None = None
+
+    def on_line(self, program: str, line: str) -> None:
+        said = re.sub(r"^\[\w+\]:\s*", "", line)  # the agent's prefix: [default0]:
+        facts = dict(re.findall(r"(\w+)=(\S+)", said))
+        if said.startswith("worker pid="):
+            self._on_worker(program, said, facts)
+        elif said.startswith("resumed "):
+            show(f"{program}  {said}", "good")
+        elif said.startswith("epoch="):
+            self._on_epoch(program, said, facts)
+        elif self.verbose or said.startswith("node-agent:"):
+            show(f"{program}  {line}", "dim")
+
+    def _on_worker(self, program: str, said: str, facts: dict[str, str]) -> None:
+        pid = self.pids[int(facts["rank"])] = int(facts["pid"])
+        show(f"{program}  {said}", program)
+        if self.killed_at is not None and self.recovery is None:
+            spoke_s = time.monotonic() - self.killed_at
+            self.recovery = f"{spoke_s - age_s(pid):.2f} s until they ran, {spoke_s:.2f} s until torch was imported"
+            show(f"restart {facts['restart_count']}: new workers, {self.recovery}", "good")
+
+    def _on_epoch(self, program: str, said: str, facts: dict[str, str]) -> None:
+        self.accuracy = float(facts["accuracy"])
+        show(f"{program}  {said}", program)
+        if self.killed_at is None and int(facts["epoch"]) >= self.kill_after_epoch:
+            rank, pid = max(self.pids.items())
+            show(f"killing rank {rank} (pid {pid}) with SIGKILL", "bad")
+            self.killed_at = time.monotonic()
+            os.kill(pid, signal.SIGKILL)
+
+
+def age_s(pid: int) -> float:
+    """Seconds since a process began, from field 22 of its `stat`, counted in ticks since the boot."""
+    with open(f"/proc/{pid}/stat") as stat:
+        ticks = int(stat.read().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+
+
+async def play(args: argparse.Namespace, folder: str) -> bool:
+    """The whole demo, from the server's start to the verdict."""
+    story = Story(args.kill_after_epoch, args.verbose)
+    async with AsyncExitStack() as programs:
+        address = await start_server(programs, story)
+        show(f"status page: {address}/v1/status")
+        agents = [await programs.enter_async_context(agent(node, address, folder, story)) for node in NODES]
+        codes = await asyncio.gather(*(each.finished() for each in agents))
+        for each in (each for each, code in zip(agents, codes, strict=True) if code):
+            show(f"{each.name} failed; its last lines:\n" + "\n".join(each.last_lines), "bad")
+        return verdict(story, codes, await asyncio.to_thread(charged_restarts, address))
+
+
+async def start_server(programs: AsyncExitStack, story: Story) -> str:
+    """Start the server on a port of the kernel's choice; returns its address once it listens."""
+    address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def on_line(program: str, line: str) -> None:
+        story.on_line(program, line)
+        if (match := re.search(r"listening on (http://[^\s/]+)", line)) and not address.done():
+            address.set_result(match[1])
+
+    server = Program("rdzv-server", on_line, "-m", "rdzv_server", "--port", "0")
+    await programs.enter_async_context(server)
+    ended = asyncio.create_task(server.finished())
+    await asyncio.wait((address, ended), return_when=asyncio.FIRST_COMPLETED)
+    if not address.done():
+        raise DemoFailed("the server did not start:\n" + "\n".join(server.last_lines))
+    return address.result()
+
+
+def agent(node: str, address: str, folder: str, story: Story) -> Program:
+    launch = ["-m", "node_agent", "--endpoint", address.removeprefix("http://"), "--run-id", RUN_ID]
+    launch += ["--nnodes", str(len(NODES)), "--nproc", str(NPROC), "--max-restarts", "3", "--node-id", node]
+    script = [os.path.join(ROOT, "examples", "train_digits.py"), "--checkpoint", os.path.join(folder, "digits.pt")]
+    slowly = ["--target-accuracy", str(TARGET_ACCURACY), "--step-delay-ms", "5"]
+    return Program(node, story.on_line, *launch, *script, *slowly)
+
+
+def charged_restarts(address: str) -> int:
+    """The server's own count, the only one there is for the whole run."""
+    with urlopen(f"{address}/v1/status", timeout=10) as reply:
+        runs: list[dict[str, Any]] = json.load(reply)["runs"]
+    return int({run["run_id"]: run["restart_count"] for run in runs}[RUN_ID])
+
+
+def verdict(story: Story, codes: list[int], restarts: int) -> bool:
+    """Print the summary; true if all went as the demo promises."""
+    checks = (
+        (f"accuracy on held-out digits: {story.accuracy:.2%}", story.accuracy >= TARGET_ACCURACY),
+        (f"restarts charged by the server: {restarts}", restarts == 1),
+        (f"from the kill to new workers: {story.recovery}", story.recovery is not None),
+        ("exit codes: " + ", ".join(map("{} {}".format, NODES, codes)), not any(codes)),
+    )
+    for text, passed in checks:
+        show(f"{'ok  ' if passed else 'FAIL'}  {text}", "good" if passed else "bad")
+    return all(passed for _, passed in checks)
+
+
+async def run(args: argparse.Namespace) -> bool:
+    """Play, but give up after a while, and on SIGTERM stop as tidily as on Ctrl-C."""
+    if task := asyncio.current_task():
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    with tempfile.TemporaryDirectory(prefix="digits-demo-") as folder:
+        async with asyncio.timeout(args.timeout_s):
+            return await play(args, folder)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Train on two nodes, kill a worker, see the run recover.")
+    parser.add_argument("--kill-after-epoch", type=int, default=4)
+    parser.add_argument("--timeout-s", type=float, default=180.0, help="give up after this long")
+    parser.add_argument("--verbose", action="store_true", help="show every line of every program")
+    args = parser.parse_args()
+    try:
+        return 0 if asyncio.run(run(args)) else 1
+    except DemoFailed as error:
+        show(str(error), "bad")
+    except TimeoutError:
+        show(f"not finished after {args.timeout_s:g} s", "bad")
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        show("stopped", "bad")
+        return 130
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

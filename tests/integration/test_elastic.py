@@ -1,0 +1,178 @@
+"""Every way in which a run changes its membership, with real processes.
+
+The timeouts of these runs are far longer than the tests wait: what happens here happens because it was noticed.
+"""
+
+import os
+import signal
+
+from tests.integration.conftest import Cluster
+from tests.integration.desk import WorkerAtDesk
+
+PATIENT = ("--last-call-timeout", "500", "--lease", "500", "--join-timeout", "500", "--shutdown-timeout", "5")
+
+
+def of_node(workers: list[WorkerAtDesk], group_rank: int) -> list[WorkerAtDesk]:
+    return [worker for worker in workers if worker.env["GROUP_RANK"] == str(group_rank)]
+
+
+def restart_count(workers: list[WorkerAtDesk]) -> int:
+    return int(workers[0].env["TORCHELASTIC_RESTART_COUNT"])
+
+
+def master_port(workers: list[WorkerAtDesk]) -> str:
+    return workers[0].env["MASTER_PORT"]
+
+
+async def test_a_killed_worker_restarts_the_whole_run_once(any_cluster: Cluster) -> None:
+    first = await any_cluster.nodes("ab", "--nnodes", "2", "--max-restarts", "3", *PATIENT)
+    os.kill(first[3].pid, signal.SIGKILL)
+    second = await any_cluster.desk.group(4)
+    assert (restart_count(first), restart_count(second)) == (0, 1)
+    assert master_port(first) != master_port(second)
+    await any_cluster.finish(second)
+    run = await any_cluster.server.run()
+    assert run["phase"] == "succeeded"
+    assert run["restarts"] == {"worker_failure": 1, "node_lost": 0, "node_left": 0, "node_arrived": 0}
+    assert run["history"][0]["reason"].startswith("worker rank 3 on node ") and "SIGKILL" in run["history"][0]["reason"]
+
+
+async def test_workers_of_several_nodes_that_fail_together_are_charged_once(cluster: Cluster) -> None:
+    first = await cluster.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
+    for worker in first:
+        os.kill(worker.pid, signal.SIGKILL)
+    second = await cluster.desk.group(4)
+    assert restart_count(second) == 1
+    await cluster.finish(second)
+
+
+async def test_a_killed_agent_takes_its_workers_along_and_the_others_form_again_at_once(any_cluster: Cluster) -> None:
+    first = await any_cluster.nodes("ab", "--nnodes", "1:2", *PATIENT)
+    lost = of_node(first, 1)
+    victim = next(name for name, agent in any_cluster.agents.items() if ppid(lost[0].pid) == agent.pid)
+    agent = any_cluster.agents.pop(victim)
+    agent.signal(signal.SIGKILL)
+    for worker in lost:
+        await worker.gone(within_s=1.0)
+    second = await any_cluster.desk.group(2)
+    assert restart_count(second) == 0, "losing a node is not charged"
+    assert await agent.exit_code() == -signal.SIGKILL
+    await any_cluster.finish(second)
+    run = await any_cluster.server.run()
+    assert run["restarts"]["node_lost"] == 1
+    assert [gone["node_id"] for gone in run["departures"]] == [victim]
+
+
+async def test_a_silent_host_is_lost_with_its_lease_and_comes_back_as_a_newcomer(any_cluster: Cluster) -> None:
+    # No corroboration here: the host is silent, but its connections stand.
+    timing = ("--nnodes", "1:2", "--lease", "1.5", "--last-call-timeout", "500", "--shutdown-timeout", "5")
+    first = await any_cluster.nodes("ab", *timing)
+    silent = any_cluster.agents["b"]
+    frozen = [silent.pid, *(worker.pid for worker in first if ppid(worker.pid) == silent.pid)]
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    second = await any_cluster.desk.group(2)
+    assert restart_count(second) == 0
+    for pid in reversed(frozen):
+        os.kill(pid, signal.SIGCONT)
+    await silent.line("joining anew")
+    third = await any_cluster.desk.group(4)
+    assert restart_count(third) == 0
+    await any_cluster.finish(third)
+    run = await any_cluster.server.run()
+    assert (run["restarts"]["node_lost"], run["restarts"]["node_arrived"]) == (1, 1)
+    assert "not heard for 1.5 s" in run["departures"][0]["cause"]
+
+
+async def test_an_agent_that_is_told_to_go_leaves_and_the_others_form_again_at_once(any_cluster: Cluster) -> None:
+    await any_cluster.nodes("ab", "--nnodes", "1:2", *PATIENT)
+    leaver = any_cluster.agents.pop("b")
+    leaver.signal(signal.SIGTERM)
+    second = await any_cluster.desk.group(2)
+    assert restart_count(second) == 0
+    assert await leaver.exit_code() == 1
+    await leaver.line("SIGTERM: leaving the run")
+    await any_cluster.finish(second)
+    run = await any_cluster.server.run()
+    assert run["restarts"] == {"worker_failure": 0, "node_lost": 0, "node_left": 1, "node_arrived": 0}
+
+
+async def test_a_third_node_is_admitted_to_a_run_of_two_to_three(any_cluster: Cluster) -> None:
+    timing = ("--nnodes", "2:3", "--last-call-timeout", "0.2", "--lease", "500", "--shutdown-timeout", "5")
+    first = await any_cluster.nodes("ab", *timing)
+    await any_cluster.node("c")
+    second = await any_cluster.desk.group(6)
+    kept = [worker.env["GROUP_RANK"] for worker in second if ppid(worker.pid) == any_cluster.agents["c"].pid]
+    assert kept == ["2", "2"], "those that were there keep their group ranks"
+    assert restart_count(second) == 0 and master_port(first) != master_port(second)
+    await any_cluster.finish(second)
+    assert (await any_cluster.server.run())["restarts"]["node_arrived"] == 1
+
+
+async def test_a_replacement_takes_the_lost_nodes_place(any_cluster: Cluster) -> None:
+    first = await any_cluster.nodes("ab", "--nnodes", "2", *PATIENT)
+    lost_rank = next(w.env["GROUP_RANK"] for w in first if ppid(w.pid) == any_cluster.agents["a"].pid)
+    any_cluster.agents.pop("a").signal(signal.SIGKILL)
+    await any_cluster.agents["b"].line("waiting for 1 more node: .*gone: a")
+    replacement = await any_cluster.node("c", "--nnodes", "2")
+    second = await any_cluster.desk.group(4)
+    assert {w.env["GROUP_RANK"] for w in second if ppid(w.pid) == replacement.pid} == {lost_rank}
+    assert restart_count(second) == 0
+    await any_cluster.finish(second)
+
+
+async def test_a_spare_takes_a_lost_nodes_place_without_a_wait(any_cluster: Cluster) -> None:
+    await any_cluster.nodes("ab", "--nnodes", "2", *PATIENT)
+    spare = await any_cluster.node("spare")
+    await spare.line("standing by: round 1 has its 2 nodes")
+    any_cluster.agents.pop("b").signal(signal.SIGKILL)
+    second = await any_cluster.desk.group(4)
+    assert restart_count(second) == 0
+    await any_cluster.finish(second)
+
+
+async def test_a_spare_that_was_not_needed_exits_0(any_cluster: Cluster) -> None:
+    workers = await any_cluster.nodes("ab", "--nnodes", "2", *PATIENT)
+    spare = await any_cluster.node("spare")
+    await spare.line("standing by")
+    await any_cluster.finish(workers)
+    assert any("run succeeded" in line for line in spare.err)
+
+
+async def test_nodes_with_one_and_three_workers_make_one_world_of_four(any_cluster: Cluster) -> None:
+    await any_cluster.node("one", "--nnodes", "2", "--node-rank", "0", nproc=1)
+    await any_cluster.node("three", "--nnodes", "2", "--node-rank", "1", nproc=3)
+    workers = await any_cluster.desk.group(4)
+    assert [worker.env["LOCAL_RANK"] for worker in workers] == ["0", "0", "1", "2"]
+    assert [worker.env["GROUP_RANK"] for worker in workers] == ["0", "1", "1", "1"]
+    assert [worker.env["LOCAL_WORLD_SIZE"] for worker in workers] == ["1", "3", "3", "3"]
+    await any_cluster.finish(workers)
+
+
+async def test_early_finishers_wait_and_restart_with_the_others_when_one_fails(cluster: Cluster) -> None:
+    first = await cluster.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
+    for worker in of_node(first, 0):
+        worker.order_exit(0)
+        await worker.gone()
+    of_node(first, 1)[0].order_exit(7)
+    second = await cluster.desk.group(4)
+    assert restart_count(second) == 1
+    await cluster.finish(second)
+
+
+async def test_without_restarts_left_every_agent_exits_1_and_names_the_first_failure(any_cluster: Cluster) -> None:
+    workers = await any_cluster.nodes("ab", "--nnodes", "2", *PATIENT)
+    await workers[2].tell("complain the data loader found no data")
+    workers[2].order_exit(7)
+    await workers[2].gone()
+    for agent in any_cluster.agents.values():
+        assert await agent.exit_code(within_s=1.0) == 1
+        report = "\n".join(agent.err)
+        assert "run failed: worker rank 2 on node " in report and "no restarts left: 0 of 0 used" in report
+        assert "first failure: worker rank 2" in report and "exit code 7" in report
+        assert "  | the data loader found no data" in report
+
+
+def ppid(pid: int) -> int:
+    with open(f"/proc/{pid}/stat") as stat:
+        return int(stat.read().rpartition(")")[2].split()[1])

@@ -1,0 +1,50 @@
+"""A worker with torch: takes steps together with its peers, as training does, until every one was told to finish.
+
+It fails when a peer is gone. It reports to the desk once the first collective has worked.
+"""
+
+import os
+import sys
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from worker import carry_out, report
+
+STEP_S = 0.02
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    assert together(1) == dist.get_world_size()
+    told_to_finish = threading.Event()
+    threading.Thread(target=listen, args=(told_to_finish,), daemon=True).start()
+    while together(told_to_finish.is_set()) < dist.get_world_size():
+        time.sleep(STEP_S)
+    dist.destroy_process_group()
+
+
+def together(share: int) -> int:
+    total = torch.tensor([share])
+    dist.all_reduce(total)
+    return int(total)
+
+
+def listen(told_to_finish: threading.Event) -> None:
+    desk = report()
+    for line in desk:
+        order, _, argument = str(line).strip().partition(" ")
+        if order == "exit" and argument == "0":
+            told_to_finish.set()
+        elif order == "exit":
+            os._exit(int(argument))
+        else:
+            desk.write(f"done {carry_out(order, argument)}\n")
+            desk.flush()
+
+
+if __name__ == "__main__":
+    main()

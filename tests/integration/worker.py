@@ -1,0 +1,42 @@
+"""A worker without torch: reports to the test's desk, then does what it is told, line by line."""
+
+import json
+import os
+import signal
+import socket
+import sys
+
+
+def report() -> "socket.SocketIO":
+    desk = socket.socket(socket.AF_UNIX)
+    desk.connect(os.environ["TEST_DESK"])
+    desk.sendall((json.dumps({"pid": os.getpid(), "argv": sys.argv[1:], "env": dict(os.environ)}) + "\n").encode())
+    return desk.makefile("rw")  # type: ignore[return-value]
+
+
+def obey(desk: "socket.SocketIO") -> None:
+    for line in desk:
+        order, _, argument = str(line).strip().partition(" ")
+        if order == "exit":
+            sys.exit(int(argument))
+        desk.write(f"done {carry_out(order, argument)}\n")
+        desk.flush()
+
+
+def carry_out(order: str, argument: str) -> str:
+    if order == "say":
+        print(argument, flush=True)
+    elif order == "complain":
+        print(argument, file=sys.stderr, flush=True)
+    elif order == "ignore":
+        signal.signal(getattr(signal, argument), signal.SIG_IGN)
+    elif order == "fork":
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+        return str(child)
+    return argument
+
+
+if __name__ == "__main__":
+    obey(report())

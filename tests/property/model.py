@@ -1,0 +1,245 @@
+"""The rules of a run, said as plainly as possible: lists that are searched, nothing that is kept up to date.
+
+A reference for `rdzv_server.core`, and so without any of its code. It knows who is alive, which stage the run is in,
+who has a seat, and what every restart costs; ranks and sentences are left to the invariants and to the unit tests.
+"""
+
+from dataclasses import dataclass, field
+
+LEASE_S, GRACE_S = 10.0, 1.0
+JOIN_TIMEOUT_S, LAST_CALL_S = 60.0, 15.0
+WINDOW_S, COOLDOWN_S = 0.5, 40.0
+FATAL = 42
+
+
+class Refused(Exception):
+    """`str(refusal)` is the error's code."""
+
+
+@dataclass
+class Agent:
+    name: str
+    node: str
+    node_rank: int | None
+    joined: int
+    """Counts joins: who came first."""
+    heard: float
+    state: str = "waiting"
+    round: int = 0
+    absent: float | None = None
+
+
+@dataclass
+class Model:
+    low: int
+    high: int
+    max_restarts: int
+    scale_up: str
+    stage: str = "forming"
+    round: int = 1
+    restart_count: int = 0
+    cause: str = "first"
+    agents: list[Agent] = field(default_factory=list)
+    departed: set[str] = field(default_factory=set)
+    seated: list[str] = field(default_factory=list)
+    """Participants of the last completed round, gone or not."""
+    finished: set[str] = field(default_factory=set)
+    failed: set[str] = field(default_factory=set)
+    ledger: list[tuple[str, bool]] = field(default_factory=list)
+    joins: int = 0
+    opened: float = 0.0
+    enough: float | None = None
+    started: float = 0.0
+    scale_up_at: float | None = None
+
+    def find(self, name: str) -> Agent | None:
+        return next((agent for agent in self.agents if agent.name == name), None)
+
+    def in_state(self, *states: str) -> list[Agent]:
+        return [agent for agent in self.agents if agent.state in states]
+
+    @property
+    def over(self) -> bool:
+        return self.stage in ("succeeded", "failed")
+
+    # Events.
+
+    def join(self, name: str, node: str, node_rank: int | None, after_round: int, now: float) -> None:
+        agent = self.find(name)
+        if agent is None:
+            self._newcomer(name, node, node_rank, after_round, now)
+        elif self.over:
+            pass
+        elif agent.state in ("stopping", "late") and after_round == agent.round:
+            self._heard(agent, now)
+            self._wait(agent)
+            self._conclude(now)
+        else:
+            self._heard(agent, now)
+        self.pass_time(now)
+
+    def _newcomer(self, name: str, node: str, node_rank: int | None, after_round: int, now: float) -> None:
+        if name in self.departed or after_round > 0:
+            raise Refused("agent_fenced")
+        rivals = [agent for agent in self.agents if node_rank is not None and agent.node_rank == node_rank]
+        if any(rival.absent is None for rival in rivals):
+            raise Refused("node_rank_taken")
+        if self.over:
+            return
+        for agent in list(self.agents):
+            if agent.absent is not None and (agent.node == node or agent in rivals):
+                self._depart(agent, "node_lost", now)
+        agent = Agent(name, node, node_rank, 0, now)
+        self.agents.append(agent)
+        self._wait(agent)
+        self._conclude(now)
+
+    def fail(self, name: str, round: int, exit_code: int, now: float) -> None:
+        if not self.over and self._is_news(name, round):
+            self._lose_corroborated(now, name)
+            agent = self.find(name)
+            assert agent is not None
+            self.failed.add(name)
+            if exit_code == FATAL or (agent.state == "running" and self.restart_count == self.max_restarts):
+                self.stage = "failed"
+            elif agent.state == "running":
+                self._open("worker_failure", now)
+        self.pass_time(now)
+
+    def succeed(self, name: str, round: int, now: float) -> None:
+        if not self.over and self._is_news(name, round):
+            agent = self.find(name)
+            assert agent is not None
+            if agent.state == "running":
+                agent.state = "succeeded"
+                self.finished.add(name)
+                self._conclude(now)
+        self.pass_time(now)
+
+    def leave(self, name: str, now: float) -> None:
+        if not self.over and name not in self.departed:
+            agent = self.find(name)
+            if agent is None:
+                raise Refused("agent_fenced")
+            self._depart(agent, "node_left", now)
+        self.pass_time(now)
+
+    def disconnect(self, name: str, now: float) -> None:
+        agent = self.find(name)
+        if agent is not None and agent.absent is None:
+            agent.absent = now
+        if not self.over:
+            self._lose_corroborated(now, None)
+        self.pass_time(now)
+
+    def hear(self, name: str, now: float) -> None:
+        if agent := self.find(name):
+            self._heard(agent, now)
+        self.pass_time(now)
+
+    def pass_time(self, now: float) -> None:
+        while not self.over:
+            absent = sorted((a for a in self.agents if a.absent is not None), key=lambda a: a.absent or 0.0)
+            silent = sorted(self.agents, key=lambda a: a.heard)
+            if absent and absent[0].absent is not None and now >= absent[0].absent + GRACE_S:
+                self._depart(absent[0], "node_lost", now)
+            elif silent and now >= silent[0].heard + LEASE_S:
+                self._depart(silent[0], "node_lost", now)
+            elif self.stage == "forming" and self.enough is not None and now >= self.enough + LAST_CALL_S:
+                self._complete(now)
+            elif self.stage == "forming" and self.enough is None and now >= self.opened + JOIN_TIMEOUT_S:
+                self.stage = "failed"
+            elif self.stage == "running" and self.scale_up_at is not None and now >= self.scale_up_at:
+                self._open("node_arrived", now)
+            else:
+                return
+
+    # Rules.
+
+    def _is_news(self, name: str, round: int) -> bool:
+        agent = self.find(name)
+        if agent is None:
+            raise Refused("agent_fenced")
+        if name in self.failed or name in self.finished:
+            return False
+        if agent.state not in ("running", "stopping") or agent.round != round:
+            raise Refused("stale_round")
+        return True
+
+    def _heard(self, agent: Agent, now: float) -> None:
+        agent.heard, agent.absent = now, None
+        self.agents.remove(agent)
+        self.agents.append(agent)
+
+    def _wait(self, agent: Agent) -> None:
+        self.joins += 1
+        agent.state, agent.joined = "waiting", self.joins
+
+    def _depart(self, agent: Agent, cause: str, now: float) -> None:
+        self.agents.remove(agent)
+        self.departed.add(agent.name)
+        if agent.state == "running":
+            self._open(cause, now)
+            return
+        free = self.cause in ("worker_failure", "node_arrived")
+        if self.stage == "forming" and agent.name in self.seated and free:
+            self.cause = cause
+        self._conclude(now)
+
+    def _lose_corroborated(self, now: float, reporter: str | None) -> None:
+        witnesses = self.failed | ({reporter} if reporter else set())
+        for agent in sorted(self.agents, key=lambda a: a.absent or 0.0):
+            participant = agent.state in ("running", "stopping")
+            if agent.absent is not None and participant and witnesses - {agent.name}:
+                self._depart(agent, "node_lost", now)
+
+    def _open(self, cause: str, now: float) -> None:
+        self.stage, self.round, self.cause = "forming", self.round + 1, cause
+        self.opened, self.enough, self.scale_up_at = now, None, None
+        for agent in self.in_state("running", "succeeded"):
+            agent.state = "stopping"
+        self._conclude(now)
+
+    def _conclude(self, now: float) -> None:
+        if self.stage == "forming":
+            self._watch(now)
+        elif self.stage == "running":
+            if self.finished == set(self.seated):
+                self.stage = "succeeded"
+            else:
+                self._plan_scale_up(now)
+
+    def _watch(self, now: float) -> None:
+        joined = len(self.in_state("waiting"))
+        if joined < self.low and self.enough is not None:
+            self.enough, self.opened = None, now
+        elif joined >= self.low and self.enough is None:
+            self.enough = now
+        survivors = [name for name in self.seated if self.find(name)]
+        if not self.in_state("stopping") and (joined >= self.high or (survivors and joined >= self.low)):
+            self._complete(now)
+
+    def _complete(self, now: float) -> None:
+        if self.cause != "first":
+            self.ledger.append((self.cause, self.cause == "worker_failure"))
+            self.restart_count += self.cause == "worker_failure"
+        waiting = sorted(self.in_state("waiting"), key=lambda a: (a.name not in self.seated, a.joined))
+        for agent in self.in_state("stopping"):
+            agent.state = "late"
+        for agent in waiting[: self.high]:
+            agent.state, agent.round = "running", self.round
+        self.seated = [agent.name for agent in waiting[: self.high]]
+        self.stage, self.started = "running", now
+        self.finished, self.failed = set(), set()
+
+    def _plan_scale_up(self, now: float) -> None:
+        waiting, running = len(self.in_state("waiting")), len(self.in_state("running"))
+        if self.scale_up == "manual" or not waiting or self.finished or running >= self.high:
+            self.scale_up_at = None
+            return
+        if running + waiting >= self.high:
+            self.scale_up_at = now
+        elif self.scale_up_at is None:
+            self.scale_up_at = now + WINDOW_S
+        if self.scale_up == "cooldown":
+            self.scale_up_at = max(self.scale_up_at, self.started + COOLDOWN_S)

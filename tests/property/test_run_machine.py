@@ -1,0 +1,304 @@
+"""Whatever happens to a run, in whatever order: the core agrees with the model and keeps its promises."""
+
+from collections import Counter
+from itertools import pairwise
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from protocol.errors import ProtocolError
+from protocol.messages import Assignment, Finish, Start, Stop, Wait
+from protocol.settings import RunSettings
+from rdzv_server.core.effects import Announce, Record
+from rdzv_server.core.events import (
+    AgentDisconnected,
+    AgentHeard,
+    Event,
+    NodeJoined,
+    NodeLeft,
+    RunFounded,
+    TimePassed,
+    WorkersFailed,
+    WorkersSucceeded,
+)
+from rdzv_server.core.machine import RunMachine
+from rdzv_server.core.run import AgentState, Run, Stage
+from tests.property import model as rules
+from tests.property.model import Model, Refused
+from tests.support.scenario import RETENTION_S, SERVER_ADDR, a_failure, a_join, durable, replayed, snapshot
+
+NAMES = [f"agent{index}" for index in range(8)]
+NODES = ["a", "b", "c", "d"]
+DIRECTIVES = {
+    "waiting": Wait,
+    "running": Start,
+    "succeeded": Start,
+    "stopping": Stop,
+    "late": Stop,
+}
+
+names = st.sampled_from([*NAMES, "stranger"])
+steps = st.one_of(st.just(0.0), st.sampled_from([0.5, 1.0, 10.0, 15.0, 40.0]), st.floats(0.0, 20.0))
+exit_codes = st.sampled_from([1, 1, 1, 1, -9, rules.FATAL])
+delays = st.sampled_from([0, 0, 0, 0, 1, 2])
+"""How many rounds old a report is."""
+
+
+class RunStory(RuleBasedStateMachine):
+    """Feeds the same events to the core and to the model."""
+
+    @initialize(
+        low=st.integers(1, 3),
+        more=st.integers(0, 2),
+        max_restarts=st.integers(0, 4),
+        scale_up=st.sampled_from(["immediate", "immediate", "cooldown", "manual"]),
+    )
+    def found(self, low: int, more: int, max_restarts: int, scale_up: str) -> None:
+        settings = RunSettings(
+            min_nodes=low,
+            max_nodes=low + more,
+            max_restarts=max_restarts,
+            scale_up=scale_up,
+            lease_s=rules.LEASE_S,
+            disconnect_grace_s=rules.GRACE_S,
+            join_timeout_s=rules.JOIN_TIMEOUT_S,
+            last_call_timeout_s=rules.LAST_CALL_S,
+            scale_up_window_s=rules.WINDOW_S,
+            scale_up_cooldown_s=rules.COOLDOWN_S,
+            fatal_exit_codes=(rules.FATAL,),
+        )
+        self.now = 0.0
+        self.founded = RunFounded("run", 1, explicit=True, settings=settings)
+        self.machine = RunMachine(self.founded, self.now, RETENTION_S)
+        self.model = Model(low, low + more, max_restarts, scale_up)
+        self.records: list[Record] = []
+        self.joins: list[NodeJoined] = []
+        self.formations: list[dict[str, Assignment]] = []
+        self.counters: list[int] = []
+        self.end: object = None
+
+    @property
+    def run_(self) -> Run:
+        return self.machine.run
+
+    # What happens.
+
+    @rule(
+        node=st.sampled_from(NODES),
+        node_rank=st.one_of(st.none(), st.none(), st.none(), st.integers(0, 3)),
+        size=st.integers(1, 4),
+    )
+    def a_new_agent_joins(self, node: str, node_rank: int | None, size: int) -> None:
+        for name in NAMES:
+            if name not in self.run_.agents and name not in self.run_.departed_ids:
+                self._join(NodeJoined(a_join(name, node=node, node_rank=node_rank, local_world_size=size), SERVER_ADDR))
+                return
+
+    @precondition(lambda self: self._stopped())
+    @rule(data=st.data(), size=st.integers(1, 4))
+    def an_agent_rejoins(self, data: st.DataObject, size: int) -> None:
+        agent = self.run_.agents[data.draw(st.sampled_from(self._stopped()))]
+        changed = {"node_rank": agent.join.node_rank, "local_world_size": size, "after_round": agent.round}
+        self._join(NodeJoined(a_join(agent.agent_id, node=agent.node_id, **changed), SERVER_ADDR))
+
+    @precondition(lambda self: self._stopped())
+    @rule()
+    def everybody_rejoins(self) -> None:
+        for name in self._stopped():
+            if name in self._stopped():
+                agent = self.run_.agents[name]
+                join = a_join(name, node=agent.node_id, node_rank=agent.join.node_rank, after_round=agent.round)
+                self._join(NodeJoined(join, SERVER_ADDR))
+
+    @precondition(lambda self: self.joins)
+    @rule(data=st.data())
+    def a_join_arrives_again(self, data: st.DataObject) -> None:
+        self._join(data.draw(st.sampled_from(self.joins)))
+
+    @rule(name=names, after_round=st.integers(1, 3))
+    def a_join_claims_a_past(self, name: str, after_round: int) -> None:
+        known = self.run_.agents.get(name)
+        join = known.join if known else a_join(name)
+        claim = a_join(name, node=join.node_id, node_rank=join.node_rank, after_round=after_round)
+        self._join(NodeJoined(claim, SERVER_ADDR))
+
+    @rule(name=names, delay=delays, exit_code=exit_codes)
+    def workers_fail(self, name: str, delay: int, exit_code: int) -> None:
+        round_ = self._round(name, delay)
+        failure = a_failure(name, exit_code=exit_code)
+        self._both(WorkersFailed(name, round_, failure), lambda: self.model.fail(name, round_, exit_code, self.now))
+
+    @rule(name=names, delay=delays)
+    def workers_succeed(self, name: str, delay: int) -> None:
+        round_ = self._round(name, delay)
+        self._both(WorkersSucceeded(name, round_), lambda: self.model.succeed(name, round_, self.now))
+
+    @rule(name=names)
+    def an_agent_leaves(self, name: str) -> None:
+        self._both(NodeLeft(name, "SIGTERM"), lambda: self.model.leave(name, self.now))
+
+    @rule(name=names)
+    def a_connection_closes(self, name: str) -> None:
+        self._both(AgentDisconnected(name), lambda: self.model.disconnect(name, self.now))
+
+    @rule(name=names)
+    def an_agent_is_heard(self, name: str) -> None:
+        self._both(AgentHeard(name), lambda: self.model.hear(name, self.now))
+
+    @rule()
+    def everybody_is_heard(self) -> None:
+        for name in list(self.run_.agents):
+            self.an_agent_is_heard(name)
+
+    @rule(seconds=steps)
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self._both(TimePassed(), lambda: self.model.pass_time(self.now))
+
+    @precondition(lambda self: not self.run_.stage.is_end)
+    @rule()
+    def the_next_deadline_comes(self) -> None:
+        if (at := self.machine.next_deadline()) is not None:
+            self.now = at
+            before = snapshot(self.run_)
+            self._both(TimePassed(), lambda: self.model.pass_time(self.now))
+            assert snapshot(self.run_) != before, "a deadline without consequence"
+
+    def _join(self, event: NodeJoined) -> None:
+        join = event.join
+        self._both(
+            event, lambda: self.model.join(join.agent_id, join.node_id, join.node_rank, join.after_round, self.now)
+        )
+        self.joins.append(event)
+
+    def _stopped(self) -> list[str]:
+        return [
+            name for name, agent in self.run_.agents.items() if agent.state in (AgentState.STOPPING, AgentState.LATE)
+        ]
+
+    def _round(self, name: str, delay: int) -> int:
+        agent = self.run_.agents.get(name)
+        return max(0, (agent.round if agent else self.run_.round) - delay)
+
+    def _both(self, event: Event, model) -> None:
+        refusal, expected = None, None
+        before, recorded = snapshot(self.run_), len(self.records)
+        try:
+            effects = self.machine.handle(event, self.now)
+            self.records += [effect for effect in effects if isinstance(effect, Record)]
+            self.formations += [self._formation() for effect in effects if _tells_of_a_start(effect)]
+        except ProtocolError as error:
+            refusal = error.code
+        try:
+            model()
+        except Refused as error:
+            expected = str(error)
+        assert refusal == expected, event
+        if refusal:
+            assert snapshot(self.run_) == before
+        else:
+            at = self.machine.next_deadline()
+            assert at is None or at > self.now or self.run_.stage.is_end
+        if len(self.records) == recorded:
+            silent = {"leases", "revision"}
+            assert _without(snapshot(self.run_), silent) == _without(before, silent), "changed, but not recorded"
+
+    def _formation(self) -> dict[str, Assignment]:
+        directives = {name: self.machine.directive_for(name, self.now)[1] for name in self.run_.agents}
+        return {name: said.assignment for name, said in directives.items() if isinstance(said, Start)}
+
+    # What holds at all times.
+
+    @invariant()
+    def the_model_agrees(self) -> None:
+        run, model = self.run_, self.model
+        assert (run.stage.value, run.round, run.restart_count) == (model.stage, model.round, model.restart_count)
+        assert {name: agent.state.value for name, agent in run.agents.items()} == {
+            agent.name: agent.state for agent in model.agents
+        }
+        assert set(run.membership.seats if run.membership else ()) == set(model.seated)
+        assert [(entry.cause.value, entry.charged) for entry in run.ledger] == model.ledger
+        assert Counter({cause.value: count for cause, count in run.restarts.items()}) == Counter(
+            cause for cause, _ in model.ledger
+        )
+
+    @invariant()
+    def every_agent_is_told_what_its_state_means(self) -> None:
+        for name, agent in self.run_.agents.items():
+            directive = self.machine.directive_for(name, self.now)[1]
+            assert type(directive) is (Finish if self.run_.stage.is_end else DIRECTIVES[agent.state.value])
+            assert directive.reason
+            if isinstance(directive, Stop | Start):
+                told = directive.round if isinstance(directive, Stop) else directive.assignment.round
+                assert told <= self.run_.round and (agent.round == told or isinstance(directive, Stop))
+
+    @invariant()
+    def counters_never_fall(self) -> None:
+        run = self.run_
+        now = [run.round, run.restart_count, run.revision, sum(run.restarts.values()), *run.failures_by_node.values()]
+        assert all(before <= after for before, after in zip(self.counters, now, strict=False))
+        self.counters = now
+
+    @invariant()
+    def the_budget_is_kept(self) -> None:
+        assert self.run_.restart_count <= self.run_.settings.max_restarts
+        assert self.run_.restart_count == sum(charged for _, charged in self.model.ledger)
+
+    @invariant()
+    def the_last_formation_is_sound(self) -> None:
+        for formation in self.formations[-1:]:
+            _check_formation(formation, self.run_)
+
+    @invariant()
+    def ranks_are_sticky(self) -> None:
+        for before, after in pairwise(self.formations[-2:]):
+            if any(self._claims_a_rank(name) for name in (*before, *after)):
+                continue
+            stayed = [name for name in after if name in before]
+            assert sorted(stayed, key=lambda n: before[n].group_rank) == sorted(
+                stayed, key=lambda n: after[n].group_rank
+            )
+            if len(after) >= len(before):
+                assert all(before[name].group_rank == after[name].group_rank for name in stayed)
+
+    @invariant()
+    def an_end_is_final(self) -> None:
+        if self.end is not None:
+            assert snapshot(self.run_) == self.end
+        elif self.run_.stage.is_end:
+            self.end = snapshot(self.run_)
+
+    @invariant()
+    def the_records_bring_the_run_back(self) -> None:
+        assert durable(replayed(self.founded, self.records)) == durable(self.run_)
+
+    def _claims_a_rank(self, name: str) -> bool:
+        return any(event.join.agent_id == name and event.join.node_rank is not None for event in self.joins)
+
+
+def _tells_of_a_start(effect: object) -> bool:
+    return isinstance(effect, Announce) and " runs on " in effect.reason
+
+
+def _check_formation(formation: dict[str, Assignment], run: Run) -> None:
+    places = sorted(formation.values(), key=lambda place: place.group_rank)
+    assert [place.group_rank for place in places] == list(range(len(places)))
+    assert run.settings.min_nodes <= len(places) <= run.settings.max_nodes
+    ranks = [rank for place in places for rank in range(place.first_rank, place.first_rank + place.local_world_size)]
+    assert ranks == list(range(places[0].world_size))
+    shared = {
+        (p.round, p.master_addr, p.master_port, p.restart_count, p.max_restarts, p.world_size, p.group_world_size)
+        for p in places
+    }
+    assert len(shared) == 1
+    if run.stage is Stage.RUNNING:
+        master = next(seat for seat in run.membership.seats.values() if seat.group_rank == 0)
+        assert places[0].master_addr == f"host-{master.node_id}"
+        assert places[0].restart_count == run.restart_count
+
+
+def _without(plain: dict, keys: set[str]) -> dict:
+    return {key: value for key, value in plain.items() if key not in keys}
+
+
+TestRunStory = RunStory.TestCase

@@ -1,0 +1,249 @@
+"""What travels, and what is refused at the door."""
+
+import types
+from dataclasses import MISSING, fields, is_dataclass, replace
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol import messages
+from protocol.codec import decode, encode
+from protocol.errors import MalformedMessage, MessageTooLarge
+from protocol.messages import Finish, JoinRequest, Message, PollRequest, Reply, ReportRequest, Wait
+from protocol.schema import MAX_DEPTH, MAX_MESSAGE_BYTES, AtMost, Between, Printable
+from protocol.settings import RequestedSettings, RunSettings
+
+KINDS = get_args(Message)
+PARTS = [kind for kind in vars(messages).values() if isinstance(kind, type) and is_dataclass(kind)]
+
+POLL = {"run_id": "run", "agent_id": "a", "revision": 7}
+JOIN = POLL | {
+    "node_id": "n",
+    "after_round": 0,
+    "addr": "10.0.0.1",
+    "port": 29_500,
+    "local_world_size": 8,
+}
+
+
+# Values of a type, drawn from the very hints that the codec reads.
+
+
+def values(hint: Any) -> st.SearchStrategy[Any]:
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return limited(args[0], args[1])
+    if origin in (Union, types.UnionType):
+        return st.one_of([values(arg) for arg in args])
+    if origin is Literal:
+        return st.sampled_from(args)
+    if hint is types.NoneType:
+        return st.none()
+    if hint is bool:
+        return st.booleans()
+    hints = get_type_hints(hint, include_extras=True)
+    return st.builds(hint, **{field.name: values(hints[field.name]) for field in fields(hint)})
+
+
+def limited(base: Any, limit: Any) -> st.SearchStrategy[Any]:
+    if get_origin(base) is tuple:
+        return st.lists(values(get_args(base)[0]), max_size=min(limit.count, 3)).map(tuple)
+    if base is str and isinstance(limit, Printable):
+        letters = st.characters(exclude_categories=("C", "Z"))
+        return st.text(letters, min_size=limit.shortest, max_size=8).filter(str.isprintable)
+    if base is str:
+        return st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
+    if base is int:
+        return st.integers(int(limit.low), int(limit.high))
+    return st.floats(limit.low, limit.high)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_message_arrives_as_it_was_sent(kind):
+    @given(values(kind))
+    def round_trip(message):
+        assert decode(kind, encode(message)) == message
+
+    round_trip()
+
+
+def bounds(hint: Any, where: str) -> list[str]:
+    """The parts of a type that nothing limits."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return bounds(get_args(args[0])[0], f"{where}[]") if get_origin(args[0]) is tuple else []
+    if origin in (Union, types.UnionType):
+        return [free for arg in args for free in bounds(arg, where)]
+    if hint in (bool, types.NoneType) or origin is Literal or is_dataclass(hint):
+        return []
+    return [where]
+
+
+@pytest.mark.parametrize("kind", [*PARTS, RequestedSettings, RunSettings], ids=lambda kind: kind.__name__)
+def test_every_field_has_a_limit(kind):
+    hints = get_type_hints(kind, include_extras=True)
+    assert [free for field in fields(kind) for free in bounds(hints[field.name], field.name)] == []
+
+
+@pytest.mark.parametrize("kind", PARTS, ids=lambda kind: kind.__name__)
+def test_every_message_is_frozen(kind):
+    assert kind.__dataclass_params__.frozen
+    assert "__slots__" in vars(kind)
+
+
+# What a peer of another version sends.
+
+
+def test_unknown_fields_are_ignored():
+    body = msgpack.packb(POLL | {"colour": "blue", "nested": {"a": [1, {}]}})
+    assert decode(PollRequest, body) == PollRequest(run_id="run", agent_id="a", revision=7)
+
+
+def test_a_field_that_is_left_out_takes_its_default():
+    join = decode(JoinRequest, msgpack.packb(JOIN))
+    assert (join.role, join.node_rank, join.settings) == ("default", None, RequestedSettings())
+
+
+def test_a_whole_number_will_do_where_a_number_is_wanted():
+    join = decode(JoinRequest, msgpack.packb(JOIN | {"settings": {"lease_s": 10}}))
+    assert join.settings.lease_s == 10.0
+    assert isinstance(join.settings.lease_s, float)
+
+
+def test_directives_are_told_apart_by_their_tag():
+    wait, finish = Wait(reason="soon"), Finish(succeeded=True, reason="soon")
+    for directive in (wait, finish):
+        reply = Reply(epoch="e", revision=1, lease_s=10.0, directive=directive)
+        assert type(decode(Reply, encode(reply)).directive) is type(directive)
+
+
+# What is refused, and how it is called.
+
+
+def refusal(kind: type, body: Any) -> str:
+    with pytest.raises(MalformedMessage) as error:
+        decode(kind, body if isinstance(body, bytes) else msgpack.packb(body))
+    return str(error.value)
+
+
+def test_every_required_field_is_named_when_it_is_missing():
+    required = [field.name for field in fields(JoinRequest) if field.default is field.default_factory is MISSING]
+    assert len(required) == 7
+    for name in required:
+        body = {key: value for key, value in JOIN.items() if key != name}
+        assert refusal(JoinRequest, body) == f"JoinRequest.{name} is missing"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "complaint"),
+    [
+        ("run_id", 5, "must be text, not 5"),
+        ("run_id", b"run", "must be text, not b'run'"),
+        ("run_id", None, "must be text, not None"),
+        ("run_id", "", "must have 1 to 256 characters, not 0"),
+        ("run_id", "x" * 257, "must have 1 to 256 characters, not 257"),
+        ("run_id", "two\nlines", "must not contain control characters"),
+        ("port", "29500", "must be an integer, not '29500'"),
+        ("port", True, "must be an integer, not True"),
+        ("port", 1.0, "must be an integer, not 1.0"),
+        ("port", 0, "must be between 1 and 65535, not 0"),
+        ("port", 65_536, "must be between 1 and 65535, not 65536"),
+        ("local_world_size", 0, "must be between 1 and 4096, not 0"),
+        ("node_rank", -1, "must be between 0 and 1e+07, not -1"),
+        ("rerun", 1, "must be true or false, not 1"),
+        ("settings", [], "must be a map, not ()"),
+    ],
+)
+def test_a_wrong_field_is_named_with_what_is_wrong(field, value, complaint):
+    assert refusal(JoinRequest, JOIN | {field: value}) == f"JoinRequest.{field} {complaint}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"scale_up": "never"}, "scale_up must be one of immediate, cooldown, manual, not 'never'"),
+        ({"lease_s": 0}, "lease_s must be between 0.1 and 86400, not 0.0"),
+        ({"lease_s": float("nan")}, "lease_s must be between 0.1 and 86400, not nan"),
+        ({"join_timeout_s": float("inf")}, "join_timeout_s must be between 0 and 1e+07, not inf"),
+        ({"join_timeout_s": "600"}, "join_timeout_s must be a number, not '600'"),
+        ({"fatal_exit_codes": 3}, "fatal_exit_codes must be a list, not 3"),
+        ({"fatal_exit_codes": [1, 999]}, "fatal_exit_codes[1] must be between -255 and 255, not 999"),
+        ({"fatal_exit_codes": [1] * 33}, "fatal_exit_codes must have at most 32 items, not 33"),
+    ],
+)
+def test_a_wrong_setting_is_named_by_its_path(settings, complaint):
+    assert refusal(JoinRequest, JOIN | {"settings": settings}) == f"JoinRequest.settings.{complaint}"
+
+
+@pytest.mark.parametrize("tag", [None, "explode", 3, ["wait"]])
+def test_an_unknown_directive_is_refused(tag):
+    reply = {"epoch": "e", "revision": 1, "lease_s": 1, "directive": {"tag": tag, "reason": "so"}}
+    assert refusal(Reply, reply).startswith("Reply.directive.tag must be one of wait, start, stop, finish, not ")
+
+
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"{}", b"\x81", b"\xa4\xff\xff\xff\xff", msgpack.packb(1) * 2])
+def test_garbage_is_refused(body):
+    assert refusal(PollRequest, body)
+
+
+@given(st.binary(max_size=200))
+def test_no_garbage_gets_further_than_a_refusal(body):
+    with pytest.raises(MalformedMessage):
+        decode(PollRequest, body)
+
+
+@pytest.mark.parametrize("value", [None, 5, "text", [], [POLL]])
+def test_a_body_that_is_not_a_map_is_refused(value):
+    assert refusal(PollRequest, value).startswith("PollRequest must be a map, not ")
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 2_000, 100_000])
+def test_a_body_that_nests_too_deep_is_refused(depth):
+    assert refusal(PollRequest, b"\x91" * depth + b"\xc0")
+
+
+def test_nesting_is_refused_even_where_nobody_would_look():
+    nested: Any = 1
+    for _ in range(MAX_DEPTH):
+        nested = {"deeper": nested}
+    assert refusal(PollRequest, POLL | {"unknown": nested}) == f"the message nests deeper than {MAX_DEPTH} levels"
+
+
+def test_a_body_that_is_too_large_is_refused_unread():
+    with pytest.raises(MessageTooLarge, match=f"at most {MAX_MESSAGE_BYTES} bytes, not {MAX_MESSAGE_BYTES + 1}"):
+        decode(PollRequest, b"\xc1" * (MAX_MESSAGE_BYTES + 1))
+
+
+def test_a_refusal_is_short_whatever_was_sent():
+    assert len(refusal(PollRequest, POLL | {"revision": "9" * 100_000})) < 120
+
+
+def test_the_evidence_of_a_failure_may_fill_a_report():
+    failure = messages.Failure(
+        node_id="n", rank=0, local_rank=0, pid=1, exit_code=-9, cause="signal 9", stderr_tail=("x" * 2_048,) * 64
+    )
+    report = ReportRequest(run_id="run", agent_id="a", round=1, failure=failure)
+    assert decode(ReportRequest, encode(report)) == report
+    too_much = replace(report, failure=replace(failure, stderr_tail=("x",) * 65))
+    assert refusal(ReportRequest, encode(too_much)) == (
+        "ReportRequest.failure.stderr_tail must have at most 64 items, not 65"
+    )
+
+
+# The limits themselves.
+
+
+@pytest.mark.parametrize(
+    ("limit", "good", "bad"),
+    [
+        (Between(1, 3), [1, 2, 3, 1.5], [0, 3.01, float("nan"), "2"]),
+        (Printable(3), ["a", "abc", "é"], ["", "abcd", "\t", "\x7f", 1]),
+        (AtMost(2), ["", "ab", (1, 2)], ["abc", (1, 2, 3)]),
+    ],
+)
+def test_a_limit_includes_its_ends(limit, good, bad):
+    assert [value for value in good if limit.complaint(value)] == []
+    assert [value for value in bad if not limit.complaint(value)] == []

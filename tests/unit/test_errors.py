@@ -1,0 +1,41 @@
+"""How a refusal travels."""
+
+import pytest
+
+from protocol import errors
+from protocol.codec import decode, encode
+from protocol.errors import ProtocolError, from_code
+from protocol.messages import ErrorReply
+
+ALL = [ProtocolError, *ProtocolError.__subclasses__()]
+
+
+def test_every_error_has_a_code_of_its_own():
+    codes = [error.code for error in ALL]
+    assert len(set(codes)) == len(codes) == 10
+
+
+@pytest.mark.parametrize("error", ALL, ids=lambda error: error.code)
+def test_every_error_arrives_as_what_it_was(error):
+    sent = ErrorReply(code=error.code, message="what is wrong")
+    reply = decode(ErrorReply, encode(sent))
+    arrived = from_code(reply.code, reply.message)
+    assert type(arrived) is error
+    assert str(arrived) == "what is wrong"
+
+
+@pytest.mark.parametrize("error", ALL, ids=lambda error: error.code)
+def test_every_status_is_one_that_http_knows(error):
+    assert error.status in {400, 401, 409, 410, 413, 503}
+
+
+@pytest.mark.parametrize("error", ALL[1:], ids=lambda error: error.code)
+def test_the_table_in_the_docstring_is_right(error):
+    (line,) = (line for line in errors.__doc__.splitlines() if f" {error.__name__} " in line)
+    assert line.split()[2:4] == [error.code, str(error.status)]
+
+
+def test_a_newer_servers_code_is_an_error_all_the_same():
+    error = from_code("from_the_future", "what is wrong")
+    assert type(error) is ProtocolError
+    assert str(error) == "what is wrong"
