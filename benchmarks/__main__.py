@@ -6,7 +6,7 @@ import os
 import platform
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 
 from benchmarks import formation, idle, launch, lost_agent, memory, recovery
@@ -34,18 +34,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         _note("torch is not installed beside this interpreter: torchrun is left out")
     plan = Plan(args.repeat, torchrun, args.with_slow_torchrun)
     rows: list[Row] = []
-    broken = False
-    for name in args.names or MEASUREMENTS:
+    try:
+        return _measure(args.names or MEASUREMENTS, plan, rows)
+    finally:  # also after Ctrl-C: what there is by then
+        print(f"\n{_machine()}\n\n{table(rows)}")
+        if args.json:
+            _write_json(args.json, rows)
+
+
+def _measure(names: Iterable[str], plan: Plan, rows: list[Row]) -> int:
+    """Add to the rows, one measurement after another; one that fails does not stop the next."""
+    broken = 0
+    for name in names:
         _note(f"{name} ...")
         try:
             rows += MEASUREMENTS[name](plan)
         except Broken as error:
             _note(f"{name} could not be measured: {error}")
-            broken = True
-    print(f"\n{_machine()}\n\n{table(rows)}")
-    if args.json:
-        _write_json(args.json, rows)
-    return int(broken)
+            broken = 1
+    return broken
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -36,9 +36,9 @@ def _beside_interpreter(script: str) -> str:
 
 class NodeAgent:
     name = "node-agent"
-    installed = (_beside_interpreter("node-agent"),)
-    module = (sys.executable, "-m", "node_agent")
-    standalone = ("--standalone", "--nproc", str(NPROC))
+    installed: tuple[str, ...] = (_beside_interpreter("node-agent"),)
+    module: tuple[str, ...] = (sys.executable, "-m", "node_agent")
+    standalone: tuple[str, ...] = ("--standalone", "--nproc", str(NPROC))
     environment: Mapping[str, str] = {}
 
     def server(self, port: int) -> list[str]:
@@ -56,9 +56,9 @@ class Torchrun:
     """In its best form: agent 0 is the store's host for certain, and no round reuses the store of the one before."""
 
     name = "torchrun"
-    installed = (_beside_interpreter("torchrun"),)
-    module = (sys.executable, "-m", "torch.distributed.run")
-    standalone = ("--standalone", "--nproc-per-node", str(NPROC))
+    installed: tuple[str, ...] = (_beside_interpreter("torchrun"),)
+    module: tuple[str, ...] = (sys.executable, "-m", "torch.distributed.run")
+    standalone: tuple[str, ...] = ("--standalone", "--nproc-per-node", str(NPROC))
     environment: Mapping[str, str] = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
     def server(self, port: int) -> None:

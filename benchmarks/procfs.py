@@ -2,7 +2,6 @@
 
 import ctypes
 import glob
-import os
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -32,12 +31,9 @@ def children() -> list[int]:
     return pids
 
 
-def is_alive(pid: int) -> bool:
-    return os.path.exists(f"/proc/{pid}")
-
-
 def _status(path: str) -> dict[str, int]:
-    """The numbers of a status file."""
+    """The numbers of a status file: lines such as `VmHWM:  1724 kB`."""
     with open(path, encoding="utf-8") as file:
-        words = (line.replace(":", " ").split() for line in file)
-        return {name: int(value) for name, value, *_ in words if value.isdigit()}
+        pairs = (line.split(":", 1) for line in file)
+        words = ((name, rest.split()) for name, rest in pairs)
+        return {name: int(rest[0]) for name, rest in words if rest and rest[0].isdigit()}

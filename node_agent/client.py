@@ -17,10 +17,9 @@ from protocol.codec import decode, encode
 from protocol.errors import ProtocolError, from_code
 from protocol.messages import Ack, ErrorReply, JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest, Request
 from protocol.schema import MAX_MESSAGE_BYTES
+from protocol.timing import ANSWER_TIMEOUT_S
 
 CONNECT_TIMEOUT_S = 5.0
-ANSWER_TIMEOUT_S = 15.0
-"""Silence after which a line is given up. The server answers a parked poll three times in a lease."""
 
 _PATHS: dict[type[Request], str] = {
     JoinRequest: paths.JOIN,
@@ -31,7 +30,7 @@ _PATHS: dict[type[Request], str] = {
 
 
 class HttpLink:
-    """A line to `host:port`. `answer_timeout_s` may be raised when the run's lease turns out to be long."""
+    """A line to `host:port`."""
 
     def __init__(self, host: str, port: int, token: str | None) -> None:
         self._host, self._port = host, port
@@ -40,7 +39,6 @@ class HttpLink:
             self._headers.append(("Authorization", f"Bearer {token}"))
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._http = h11.Connection(h11.CLIENT)
-        self.answer_timeout_s = ANSWER_TIMEOUT_S
 
     async def connect(self) -> str:
         if self._streams is None:
@@ -52,11 +50,11 @@ class HttpLink:
     async def exchange(self, request: Request) -> Reply | Ack:
         await self.connect()
         try:
-            async with asyncio.timeout(self.answer_timeout_s):
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 status, body = await self._request(_PATHS[type(request)], encode(request))
         except TimeoutError:
             await self.close()
-            raise Unreachable("HTTP", f"no answer for {self.answer_timeout_s:g} s") from None
+            raise Unreachable("HTTP", f"no answer for {ANSWER_TIMEOUT_S:g} s") from None
         except (OSError, EOFError, h11.RemoteProtocolError) as error:
             await self.close()
             raise Unreachable("HTTP", str(error) or type(error).__name__) from None

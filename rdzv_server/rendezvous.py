@@ -5,6 +5,7 @@ from collections.abc import Hashable
 
 from protocol.errors import ServerUnavailable
 from protocol.messages import Ack, JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest, Wait
+from protocol.timing import HOLDS_PER_LEASE, LONGEST_HOLD_S
 from rdzv_server.connections import Connections
 from rdzv_server.core.events import (
     AgentDisconnected,
@@ -18,8 +19,6 @@ from rdzv_server.core.run import Run
 from rdzv_server.driver import Driver
 from rdzv_server.waiters import Key, Waiters
 
-HOLDS_PER_LEASE = 3
-"""A parked poll is answered this often in a lease, so that a live agent renews it in time."""
 FIRST_HOLD_S = 1.0
 """A join that waits is answered this soon, so that a person soon reads whom it waits for."""
 
@@ -102,7 +101,7 @@ class Rendezvous:
             raise ServerUnavailable("the server is shutting down; workers keep running, and agents try again")
 
     def _hold_s(self, key: Key) -> float:
-        return self._lease_s(key) / HOLDS_PER_LEASE
+        return min(self._lease_s(key) / HOLDS_PER_LEASE, LONGEST_HOLD_S)
 
     def _lease_s(self, key: Key) -> float:
         return self._driver.lease_s(*key)

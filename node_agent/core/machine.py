@@ -37,9 +37,9 @@ from node_agent.core.events import (
 )
 from protocol.errors import AgentFenced, ProtocolError, RunSucceeded
 from protocol.messages import Assignment, Failure, Finish, Reply, Start, Stop, Wait
+from protocol.timing import HOLDS_PER_LEASE
 
 EXIT_SUCCEEDED, EXIT_FAILED, EXIT_REFUSED = 0, 1, 2
-KEEP_ALIVES_PER_LEASE = 3
 
 
 class State(Enum):
@@ -120,7 +120,7 @@ class AgentMachine:
             return
         self._revision = reply.revision
         if self._keep_alive_at is not None:
-            self._keep_alive_at = now + self._lease_s / KEEP_ALIVES_PER_LEASE
+            self._keep_alive_at = now + self._lease_s / HOLDS_PER_LEASE
         match reply.directive:
             case Wait(reason=reason):
                 self._say_once(reason)

@@ -22,7 +22,7 @@ def main() -> None:
     assert together(1) == dist.get_world_size()
     told_to_finish = threading.Event()
     threading.Thread(target=listen, args=(told_to_finish,), daemon=True).start()
-    while together(told_to_finish.is_set()) < dist.get_world_size():
+    while together(int(told_to_finish.is_set())) < dist.get_world_size():
         time.sleep(STEP_S)
     dist.destroy_process_group()
 

@@ -68,6 +68,8 @@ class Model:
         agent = self.find(name)
         if agent is None:
             self._newcomer(name, node, node_rank, after_round, now)
+        elif (agent.node, agent.node_rank) != (node, node_rank):
+            raise Refused("malformed_message")
         elif self.over:
             pass
         elif agent.state in ("stopping", "late") and after_round == agent.round:

@@ -186,7 +186,8 @@ class RunStory(RuleBasedStateMachine):
         try:
             effects = self.machine.handle(event, self.now)
             self.records += [effect for effect in effects if isinstance(effect, Record)]
-            self.formations += [self._formation() for effect in effects if _tells_of_a_start(effect)]
+            started = sum(isinstance(effect, Announce) and " runs on " in effect.reason for effect in effects)
+            self.formations += [self._formation()] if started == 1 and self.run_.stage is Stage.RUNNING else []
         except ProtocolError as error:
             refusal = error.code
         try:
@@ -252,7 +253,7 @@ class RunStory(RuleBasedStateMachine):
     @invariant()
     def ranks_are_sticky(self) -> None:
         for before, after in pairwise(self.formations[-2:]):
-            if any(self._claims_a_rank(name) for name in (*before, *after)):
+            if _round_of(after) != _round_of(before) + 1 or any(self._claims_a_rank(name) for name in (*before, *after)):
                 continue
             stayed = [name for name in after if name in before]
             assert sorted(stayed, key=lambda n: before[n].group_rank) == sorted(
@@ -276,8 +277,8 @@ class RunStory(RuleBasedStateMachine):
         return any(event.join.agent_id == name and event.join.node_rank is not None for event in self.joins)
 
 
-def _tells_of_a_start(effect: object) -> bool:
-    return isinstance(effect, Announce) and " runs on " in effect.reason
+def _round_of(formation: dict[str, Assignment]) -> int:
+    return next(iter(formation.values())).round
 
 
 def _check_formation(formation: dict[str, Assignment], run: Run) -> None:

@@ -1,0 +1,50 @@
+"""Virtual time: a heap of things to do. Nothing sleeps."""
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+Call = Callable[[], None]
+
+
+class Timer:
+    """A thing to do later, unless it is cancelled."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Call) -> None:
+        self.call: Call | None = call
+
+    def cancel(self) -> None:
+        self.call = None
+
+
+class Clock:
+    """Seconds since the beginning; moves from one thing to do to the next."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.steps = 0
+        self._heap: list[tuple[float, int, Timer]] = []
+        self._scheduled = 0
+
+    def at(self, when: float, call: Call) -> Timer:
+        """Do `call` at `when`; things of the same instant are done in the order in which they were asked for."""
+        timer = Timer(call)
+        self._scheduled += 1
+        heappush(self._heap, (max(when, self.now), self._scheduled, timer))
+        return timer
+
+    def later(self, delay_s: float, call: Call) -> Timer:
+        return self.at(self.now + delay_s, call)
+
+    def step(self, until: float) -> bool:
+        """Do the next thing, or let time pass to `until` if none is due before; False then."""
+        while self._heap and self._heap[0][0] <= until:
+            when, _, timer = heappop(self._heap)
+            if timer.call is not None:
+                self.now = when
+                self.steps += 1
+                timer.call()
+                return True
+        self.now = until
+        return False

@@ -1,0 +1,125 @@
+"""An agent's line to the server, modelled: one exchange at a time, tried again until it is answered."""
+
+from collections import deque
+from collections.abc import Callable
+from random import Random
+
+from node_agent.core import backoff
+from protocol.codec import decode, encode
+from protocol.errors import ProtocolError, ServerUnavailable, from_code
+from protocol.messages import Ack, ErrorReply, JoinRequest, PollRequest, Reply, Request
+from simulation.clock import Timer
+from simulation.network import Connection, Host, Network
+from simulation.server import Server
+
+CONNECT_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 15.0
+
+Answer = Reply | Ack | ProtocolError
+Answered = Callable[[Answer], None]
+
+
+class Line:
+    """Requests that are asked meanwhile wait for their turn."""
+
+    def __init__(self, host: Host, network: Network, server: Server, rng: Random) -> None:
+        self.connection: Connection | None = None
+        self._host, self._network, self._server, self._rng = host, network, server, rng
+        self._asked: deque[tuple[Request, Answered]] = deque()
+        self._tries = 0
+        """Of all exchanges together: the answer to a try that was given up is nobody's."""
+        self._failures = 0
+        self._timer: Timer | None = None
+        self._is_closed = False
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._asked
+
+    def ask(self, request: Request, answered: Answered) -> None:
+        self._asked.append((request, answered))
+        if len(self._asked) == 1:
+            self._try()
+
+    def close(self) -> None:
+        """Give up what is under way, and the connection."""
+        self._is_closed = True
+        self._asked.clear()
+        self._drop()
+
+    def _try(self) -> None:
+        if self._is_closed:
+            return
+        self._tries += 1
+        if self.connection:
+            self._send()
+        elif self._host.is_cut:
+            self._await_timeout(CONNECT_TIMEOUT_S)
+        else:
+            self._timer = self._host.later(2 * self._network.weather.latency_s, self._connected)
+
+    def _connected(self) -> None:
+        self.connection = Connection(self._host, self._broken)
+        self._send()
+
+    def _send(self) -> None:
+        (request, _), connection, this = self._asked[0], self.connection, self._tries
+        assert connection
+        kind, body = type(request), encode(request)
+
+        def respond(is_answer: bool, answer: bytes) -> None:
+            self._network.send(connection, lambda: self._answered(this, is_answer, answer), up=False)
+
+        self._await_timeout(ANSWER_TIMEOUT_S)
+        self._network.send(connection, lambda: self._server.receive(kind, body, connection, respond), up=True)
+        self._network.send_again(self._host, lambda stray: self._server.receive(kind, body, stray, lambda *_: None))
+
+    def _answered(self, this: int, is_answer: bool, body: bytes) -> None:
+        if this != self._tries or not self._asked:
+            return
+        request, answered = self._asked[0]
+        answer = _decoded(request, is_answer, body)
+        if isinstance(answer, ServerUnavailable):
+            self._fail()
+            return
+        self._stop_timer()
+        self._tries += 1
+        self._failures = 0
+        self._asked.popleft()
+        answered(answer)
+        if self._asked and not self._is_closed:
+            self._try()
+
+    def _await_timeout(self, timeout_s: float) -> None:
+        self._timer = self._host.later(timeout_s, self._fail)
+
+    def _broken(self) -> None:
+        self.connection = None
+        if self._asked:
+            self._fail()
+
+    def _fail(self) -> None:
+        if self._is_closed:
+            return
+        self._drop()
+        self._tries += 1
+        self._failures += 1
+        self._timer = self._host.later(backoff.delay(self._failures, self._rng.random()), self._try)
+
+    def _drop(self) -> None:
+        self._stop_timer()
+        if self.connection:
+            self._network.close(self.connection)
+            self.connection = None
+
+    def _stop_timer(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _decoded(request: Request, is_answer: bool, body: bytes) -> Answer:
+    if is_answer:
+        return decode(Reply, body) if isinstance(request, JoinRequest | PollRequest) else decode(Ack, body)
+    refusal = decode(ErrorReply, body)
+    return from_code(refusal.code, refusal.message)

@@ -1,0 +1,159 @@
+"""Hosts, and connections between them and the server: TCP as an application sees it on a bad day.
+
+Messages of one connection arrive in order or not at all. A connection may break, which both ends see, or hang, which
+neither does. A host may be cut off: what is under way is then lost with its connection, or comes when the cut heals, as
+TCP's retransmissions do. A request may also arrive twice, the second copy much later and over a connection of its own.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from simulation.clock import Call, Clock, Timer
+
+LATEST_COPY_S = 25.0
+"""A second copy comes up to this much later: after the agent has given up, tried again, or been fenced."""
+SLOWEST_S = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weather:
+    """What happens to a message, as chances, and how long it usually takes."""
+
+    latency_s: float = 0.005
+    slow: float = 0.0
+    breaks: float = 0.0
+    hangs: float = 0.0
+    twice: float = 0.0
+
+
+CALM = Weather()
+
+
+class Host:
+    """A machine. Frozen, it does nothing and answers nobody; what is due meanwhile happens when it thaws."""
+
+    def __init__(self, clock: Clock, name: str, addr: str) -> None:
+        self.name, self.addr = name, addr
+        self.is_cut = False
+        self.is_frozen = False
+        self.is_suspect = False
+        """Something happened to it that may make the server lose its agent."""
+        self.stop_takes_s = (0.0, 0.5)
+        self._clock = clock
+        self._held: list[Call] = []
+        self._deferred: list[Call] = []
+        self._last_port = 30_000
+
+    def later(self, delay_s: float, call: Call) -> Timer:
+        """Do `call` on this host, as soon after the delay as it is not frozen."""
+        return self._clock.later(delay_s, lambda: self._do(call))
+
+    def freeze(self) -> None:
+        self.is_frozen = self.is_suspect = True
+
+    def thaw(self) -> None:
+        self.is_frozen = False
+        deferred, self._deferred = self._deferred, []
+        for call in deferred:
+            self.later(0.0, call)
+
+    def cut(self) -> None:
+        self.is_cut = self.is_suspect = True
+
+    def heal(self) -> None:
+        self.is_cut = False
+        held, self._held = self._held, []
+        for call in held:
+            self._clock.later(0.0, call)
+
+    def hold(self, call: Call) -> None:
+        """Keep a message that arrives at the cut until that heals."""
+        self._held.append(call)
+
+    def fresh_port(self) -> int:
+        self._last_port += 1
+        return self._last_port
+
+    def _do(self, call: Call) -> None:
+        if self.is_frozen:
+            self._deferred.append(call)
+        else:
+            call()
+
+
+class Connection:
+    """A TCP connection of a host to the server. `closed` is called at the host's end when it breaks."""
+
+    def __init__(self, host: Host, closed: Call | None = None) -> None:
+        self.host = host
+        self.closed = closed
+        self.hangs = False
+        self.is_broken = False
+        self.arrives_at = [0.0, 0.0]
+        """When the last message arrives: at the host, at the server."""
+
+
+class Network:
+    """Everything between the hosts and the server. `lost` is told of a connection's end at the server."""
+
+    def __init__(self, clock: Clock, rng: Random, weather: Weather, lost: Callable[[Connection], None]) -> None:
+        self.weather = weather
+        self._clock, self._rng, self._lost = clock, rng, lost
+
+    def send(self, connection: Connection, deliver: Call, *, up: bool) -> None:
+        """Carry a message `up` to the server or down to the host; `deliver` is called if and when it arrives."""
+        weather, fate = self.weather, self._rng.random()
+        if fate < weather.breaks:
+            self.break_(connection)
+        elif fate < weather.breaks + weather.hangs:
+            connection.hangs = connection.host.is_suspect = True
+        else:
+            self._carry(connection, deliver, up, self._delay(connection))
+
+    def send_again(self, host: Host, deliver: Callable[[Connection], None]) -> None:
+        """Perhaps deliver a second copy of a request, over a connection that nobody reads from."""
+        if self._rng.random() < self.weather.twice:
+            host.is_suspect = True
+            stray = Connection(host)
+            after_s = self._rng.uniform(0.0, LATEST_COPY_S)
+            self._clock.later(after_s, lambda: deliver(stray))
+            if self._rng.random() < 0.5:
+                self._clock.later(after_s + self._rng.uniform(0.0, 1.0), lambda: self._lost(stray))
+
+    def close(self, connection: Connection) -> None:
+        """The host's end was closed: the server sees it after whatever was sent before."""
+        connection.closed = None
+        self._carry(connection, lambda: self._lost(connection), True, self.weather.latency_s)
+
+    def break_(self, connection: Connection) -> None:
+        """Both ends see the connection break, unless the host is cut off from one of them."""
+        connection.is_broken = connection.host.is_suspect = True
+        if not connection.host.is_cut:
+            self._clock.later(self._jitter(), lambda: self._lost(connection))
+        if connection.closed:
+            connection.host.later(self._jitter(), connection.closed)
+
+    def _carry(self, connection: Connection, deliver: Call, up: bool, delay_s: float) -> None:
+        at = max(self._clock.now + delay_s, connection.arrives_at[up])  # in order
+        connection.arrives_at[up] = at
+        self._clock.at(at, lambda: self._arrive(connection, deliver, up))
+
+    def _arrive(self, connection: Connection, deliver: Call, up: bool) -> None:
+        if connection.hangs or connection.is_broken:
+            return
+        if not connection.host.is_cut:
+            deliver() if up else connection.host.later(0.0, deliver)
+        elif self._rng.random() < 0.5:
+            connection.hangs = True
+        else:
+            connection.host.hold(lambda: self._arrive(connection, deliver, up))
+
+    def _delay(self, connection: Connection) -> float:
+        if self._rng.random() < self.weather.slow:
+            connection.host.is_suspect = True
+            return self._rng.uniform(0.0, SLOWEST_S)
+        return self._jitter()
+
+    def _jitter(self) -> float:
+        return self.weather.latency_s * (0.5 + self._rng.random())

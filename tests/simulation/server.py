@@ -1,0 +1,179 @@
+"""The server's shell, modelled: parks polls, knows which connection carries whom, arms one timer. Its core is real."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from protocol.codec import decode, encode
+from protocol.errors import ProtocolError
+from protocol.messages import (
+    Ack,
+    ErrorReply,
+    JoinRequest,
+    LeaveRequest,
+    PollRequest,
+    Reply,
+    ReportRequest,
+    Request,
+    Wait,
+)
+from rdzv_server.core.effects import Announce, Effect, Record, WakeAgents
+from rdzv_server.core.events import (
+    AgentDisconnected,
+    AgentHeard,
+    Event,
+    NodeJoined,
+    NodeLeft,
+    WorkersFailed,
+    WorkersSucceeded,
+)
+from rdzv_server.core.registry import Registry
+from simulation.clock import Clock, Timer
+from simulation.network import Connection
+
+ADDR = "10.0.0.254"
+EPOCH = "epoch-1"
+HOLDS_PER_LEASE = 3
+FIRST_HOLD_S = 1.0
+RETENTION_S = 86_400.0
+
+Key = tuple[str, str]
+Respond = Callable[[bool, bytes], None]
+"""Sends an answer: whether it is one, else a refusal, and its bytes."""
+
+
+@dataclass(slots=True)
+class Parked:
+    connection: Connection
+    respond: Respond
+    timer: Timer
+
+
+class Server:
+    """`trace` is told what the core announces."""
+
+    def __init__(self, clock: Clock, trace: Callable[[str, Any], None]) -> None:
+        self.registry = Registry(RETENTION_S)
+        self.records: list[Record] = []
+        self._clock, self._trace = clock, trace
+        self._parked: dict[Key, Parked] = {}
+        self._carried: dict[Connection, dict[Key, None]] = {}
+        self._current: dict[Key, Connection] = {}
+        self._timer: Timer | None = None
+
+    def receive(self, kind: type[Request], body: bytes, connection: Connection, respond: Respond) -> None:
+        """Take a request and answer it, now or when its hold ends."""
+        try:
+            self._serve(decode(kind, body), connection, respond)
+        except ProtocolError as error:
+            self._refuse(error, respond)
+
+    def lost(self, connection: Connection) -> None:
+        """The connection closed: its parked polls are cancelled, and the agents whose current one it was are absent."""
+        for key in self._carried.pop(connection, {}):
+            if (parked := self._parked.get(key)) and parked.connection is connection:
+                parked.timer.cancel()
+                del self._parked[key]
+            if self._current.get(key) is connection:
+                del self._current[key]
+                self._notify(key[0], AgentDisconnected(key[1]))
+
+    def _serve(self, request: Request, connection: Connection, respond: Respond) -> None:
+        run_id, agent_id = key = (request.run_id, request.agent_id)
+        match request:
+            case JoinRequest():
+                self._carry(connection, key)
+                self._submit(run_id, NodeJoined(request, ADDR))
+                revision, directive = self._directive(key)
+                hold_s = min(FIRST_HOLD_S, self._hold_s(key)) if isinstance(directive, Wait) else 0.0
+                self._reply(key, revision, hold_s, connection, respond)
+            case PollRequest(revision=revision, hold=hold):
+                self._carry(connection, key)
+                self._submit(run_id, AgentHeard(agent_id))
+                self._reply(key, revision, self._hold_s(key) if hold else 0.0, connection, respond)
+            case ReportRequest(round=round_, failure=failure):
+                self._submit(run_id, AgentHeard(agent_id))
+                told = WorkersFailed(agent_id, round_, failure) if failure else WorkersSucceeded(agent_id, round_)
+                self._submit(run_id, told)
+                respond(True, encode(Ack(epoch=EPOCH)))
+            case LeaveRequest(reason=reason):
+                self._submit(run_id, NodeLeft(agent_id, reason))
+                respond(True, encode(Ack(epoch=EPOCH)))
+
+    def _carry(self, connection: Connection, key: Key) -> None:
+        self._carried.setdefault(connection, {})[key] = None
+        self._current[key] = connection
+
+    # The core.
+
+    def _submit(self, run_id: str, event: Event) -> None:
+        effects: list[Effect] = []
+        try:
+            effects += self.registry.handle(run_id, event, self._clock.now)
+        finally:
+            effects += self.registry.pass_time(self._clock.now)
+            self._act(effects)
+            self._arm()
+
+    def _notify(self, run_id: str, event: Event) -> None:
+        try:
+            self._submit(run_id, event)
+        except ProtocolError as error:
+            self._trace("server", error)
+
+    def _pass_time(self) -> None:
+        self._act(self.registry.pass_time(self._clock.now))
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+        at = self.registry.next_deadline()
+        assert at is None or at > self._clock.now, "the server's timer spins"
+        self._timer = None if at is None else self._clock.at(at, self._pass_time)
+
+    def _act(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Record():
+                    self.records.append(effect)
+                case Announce():
+                    self._trace("server", effect.reason)
+                case WakeAgents(run_id, agent_ids):
+                    for agent_id in agent_ids:
+                        self._release((run_id, agent_id))
+
+    # Parked polls.
+
+    def _reply(self, key: Key, seen: int, hold_s: float, connection: Connection, respond: Respond) -> None:
+        if hold_s == 0.0 or self._directive(key)[0] > seen:
+            self._answer(key, respond)
+            return
+        self._release(key)
+        self._parked[key] = Parked(connection, respond, self._clock.later(hold_s, lambda: self._release(key)))
+
+    def _release(self, key: Key) -> None:
+        if parked := self._parked.pop(key, None):
+            parked.timer.cancel()
+            self._answer(key, parked.respond)
+
+    def _answer(self, key: Key, respond: Respond) -> None:
+        try:
+            revision, directive = self._directive(key)
+            reply = Reply(epoch=EPOCH, revision=revision, lease_s=self._lease_s(key), directive=directive)
+        except ProtocolError as error:
+            self._refuse(error, respond)
+        else:
+            respond(True, encode(reply))
+
+    def _refuse(self, error: ProtocolError, respond: Respond) -> None:
+        respond(False, encode(ErrorReply(code=error.code, message=str(error))))
+
+    def _directive(self, key: Key) -> tuple[int, Any]:
+        return self.registry.directive_for(*key, self._clock.now)
+
+    def _hold_s(self, key: Key) -> float:
+        return self._lease_s(key) / HOLDS_PER_LEASE
+
+    def _lease_s(self, key: Key) -> float:
+        return self.registry.run_of(*key).settings.lease_s
