@@ -37,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _measure(args.names or MEASUREMENTS, plan, rows)
     finally:  # also after Ctrl-C: what there is by then
-        print(f"\n{_machine()}\n\n{table(rows)}")
+        if rows:
+            print(f"\n{_machine()}\n\n{table(rows)}")
         if args.json:
             _write_json(args.json, rows)
 
@@ -59,8 +60,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description="Measures node-agent and torchrun side by side on this machine."
     )
-    parser.add_argument("names", metavar="NAME", nargs="*", help=f"{', '.join(MEASUREMENTS)} (default: all)")
-    parser.add_argument("--repeat", type=int, default=10, metavar="N", help="samples at most (default: %(default)s)")
+    parser.add_argument(
+        "names", metavar="NAME", nargs="*", type=_name, help=f"{', '.join(MEASUREMENTS)} (default: all)"
+    )
+    parser.add_argument("--repeat", type=_count, default=10, metavar="N", help="samples at most (default: %(default)s)")
     parser.add_argument("--json", metavar="FILE", help="write the samples there too")
     parser.add_argument("--no-torchrun", action="store_true", help="measure node-agent alone")
     parser.add_argument(
@@ -68,6 +71,18 @@ def _parser() -> argparse.ArgumentParser:
         help=f"torchrun's lost agent too: up to {lost_agent.CAP_S:g} s a sample",
     )  # fmt: skip
     return parser
+
+
+def _name(text: str) -> str:
+    if text in MEASUREMENTS:
+        return text
+    raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(MEASUREMENTS)}")
+
+
+def _count(text: str) -> int:
+    if text.isascii() and text.isdigit() and int(text) > 0:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"a number from 1, not {text!r}")
 
 
 def _write_json(path: str, rows: Sequence[Row]) -> None:

@@ -60,6 +60,7 @@ def main() -> int:
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s rdzv-server: %(message)s", datefmt="%H:%M:%S"
     )
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # noise about peers that do not speak HTTP
     return asyncio.run(_serve(args.host, args.port, _read_token(args.token_file), args.retention))
 
 

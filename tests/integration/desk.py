@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from tests.integration.programs import PATIENCE_S
@@ -20,6 +19,8 @@ class WorkerAtDesk:
         self.env: Mapping[str, str] = report["env"]
         self.rank = int(self.env["RANK"])
         self._reader, self._writer = reader, writer
+        self._gone = asyncio.Event()
+        self._watch()
 
     async def tell(self, order: str) -> str:
         """Give an order and wait until it is carried out; the answer."""
@@ -33,11 +34,25 @@ class WorkerAtDesk:
     async def gone(self, within_s: float = PATIENCE_S) -> None:
         """Return when the process has ended."""
         async with asyncio.timeout(within_s):
-            with suppress(ConnectionError):
-                await self._reader.read()
+            await self._gone.wait()
 
     def close(self) -> None:
         self._writer.close()
+
+    def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            pidfd = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            self._gone.set()
+            return
+
+        def ended() -> None:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
+            self._gone.set()
+
+        loop.add_reader(pidfd, ended)
 
 
 class Desk:
@@ -78,9 +93,7 @@ class Desk:
 
     def survivors(self) -> list[int]:
         """Workers of this test whose process is still there."""
-        return [
-            worker.pid for worker in self.all if os.path.exists(f"/proc/{worker.pid}") and not _is_zombie(worker.pid)
-        ]
+        return [worker.pid for worker in self.all if is_running(worker.pid)]
 
     async def _arrive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         worker = WorkerAtDesk(await reader.readline(), reader, writer)
@@ -88,8 +101,9 @@ class Desk:
         self._arrivals.put_nowait(worker)
 
 
-def _is_zombie(pid: int) -> bool:
+def is_running(pid: int) -> bool:
+    """Whether the process is there and not merely waiting to be reaped."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
-        return True
+        return False

@@ -17,6 +17,10 @@ class Timer:
     def cancel(self) -> None:
         self.call = None
 
+    def fire(self) -> None:
+        if self.call is not None:
+            self.call()
+
 
 class Clock:
     """Seconds since the beginning; moves from one thing to do to the next."""

@@ -59,7 +59,8 @@ class Line:
             self._timer = self._host.later(2 * self._network.weather.latency_s, self._connected)
 
     def _connected(self) -> None:
-        self.connection = Connection(self._host, self._broken)
+        self.connection = connection = Connection(self._host)
+        connection.closed = lambda: self._broken(connection)
         self._send()
 
     def _send(self) -> None:
@@ -93,7 +94,9 @@ class Line:
     def _await_timeout(self, timeout_s: float) -> None:
         self._timer = self._host.later(timeout_s, self._fail)
 
-    def _broken(self) -> None:
+    def _broken(self, connection: Connection) -> None:
+        if self.connection is not connection:
+            return
         self.connection = None
         if self._asked:
             self._fail()

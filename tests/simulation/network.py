@@ -42,12 +42,13 @@ class Host:
         self.stop_takes_s = (0.0, 0.5)
         self._clock = clock
         self._held: list[Call] = []
-        self._deferred: list[Call] = []
+        self._deferred: list[Timer] = []
         self._last_port = 30_000
 
     def later(self, delay_s: float, call: Call) -> Timer:
         """Do `call` on this host, as soon after the delay as it is not frozen."""
-        return self._clock.later(delay_s, lambda: self._do(call))
+        timer = self._clock.later(delay_s, lambda: self._do(timer, call))
+        return timer
 
     def freeze(self) -> None:
         self.is_frozen = self.is_suspect = True
@@ -55,8 +56,8 @@ class Host:
     def thaw(self) -> None:
         self.is_frozen = False
         deferred, self._deferred = self._deferred, []
-        for call in deferred:
-            self.later(0.0, call)
+        for timer in deferred:
+            self._clock.later(0.0, timer.fire)
 
     def cut(self) -> None:
         self.is_cut = self.is_suspect = True
@@ -75,9 +76,9 @@ class Host:
         self._last_port += 1
         return self._last_port
 
-    def _do(self, call: Call) -> None:
+    def _do(self, timer: Timer, call: Call) -> None:
         if self.is_frozen:
-            self._deferred.append(call)
+            self._deferred.append(timer)
         else:
             call()
 
@@ -85,9 +86,9 @@ class Host:
 class Connection:
     """A TCP connection of a host to the server. `closed` is called at the host's end when it breaks."""
 
-    def __init__(self, host: Host, closed: Call | None = None) -> None:
+    def __init__(self, host: Host) -> None:
         self.host = host
-        self.closed = closed
+        self.closed: Call | None = None
         self.hangs = False
         self.is_broken = False
         self.arrives_at = [0.0, 0.0]

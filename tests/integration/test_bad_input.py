@@ -1,0 +1,129 @@
+"""What a person sees who got something wrong: one line that says what to do, exit code 2, nothing left running."""
+
+import asyncio
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Cluster
+from tests.integration.programs import Program, Server, start_agent
+from tests.integration.test_elastic import PATIENT
+
+NOWHERE = ("--endpoint", "127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        pytest.param((*NOWHERE, "--nnodes", "4:2"), "MIN is above MAX; did you mean 2:4?", id="nnodes-4:2"),
+        pytest.param((*NOWHERE, "--nnodes", "some"), "neither a number of nodes nor MIN:MAX", id="nnodes-text"),
+        pytest.param((*NOWHERE, "--nproc", "0"), "a whole number from 1 to 4096, not '0'", id="nproc-0"),
+        pytest.param((*NOWHERE, "--lease", "nan"), "a number of seconds, not 'nan'", id="lease-nan"),
+        pytest.param((*NOWHERE, "--run-id", "a\nb"), "--run-id: 1 to 128 printable characters", id="run-id"),
+        pytest.param((*NOWHERE, "--token-file", "/nowhere"), "/nowhere: No such file", id="token-file"),
+        pytest.param(("--endpoint", "host"), "give HOST:PORT, such as host:29400", id="no-port"),
+        pytest.param(("--endpoint", "::1"), "give HOST:PORT", id="ipv6-no-port"),
+        pytest.param(("--endpoint", "host:99999"), "a port from 1 to 65535", id="port-too-high"),
+        pytest.param((), "--endpoint HOST:PORT is missing", id="no-endpoint"),
+        pytest.param(("--standalone", "--nnodes", "2"), "--standalone is for one node", id="standalone-2-nodes"),
+        pytest.param((*NOWHERE, "--no-such-flag"), "--help explains every flag", id="unknown-flag"),
+    ],
+)
+async def test_a_wrong_flag(flags: tuple[str, ...], says: str) -> None:
+    await refuses(await start_agent(*flags), says)
+
+
+async def test_a_missing_script(tmp_path: Path) -> None:
+    agent = await start_agent("--standalone", script="absent.py", cwd=str(tmp_path))
+    await refuses(agent, f"there is no script absent.py (looked in {tmp_path})")
+
+
+async def test_a_missing_program() -> None:
+    agent = await start_agent("--standalone", "--no-python", script="no-such-program")
+    await refuses(agent, "there is no program no-such-program")
+
+
+async def test_a_name_that_does_not_resolve() -> None:
+    agent = await start_agent("--endpoint", "no-such-host.invalid:29400", "--connect-timeout", "0")
+    await refuses(agent, "(name: no-such-host.invalid: ", "check the name in --endpoint")
+
+
+async def test_nobody_listening() -> None:
+    agent = await start_agent(*NOWHERE, "--connect-timeout", "0")
+    await refuses(agent, "(connect: 127.0.0.1: Connection refused)", "check that rdzv-server runs there")
+
+
+async def test_something_else_listening(unused_tcp_port: int) -> None:
+    web = await Program.start(sys.executable, "-m", "http.server", "-b", "127.0.0.1", str(unused_tcp_port))
+    await web_is_up(unused_tcp_port)
+    agent = await start_agent("--endpoint", f"127.0.0.1:{unused_tcp_port}", "--connect-timeout", "0")
+    await refuses(agent, "(HTTP: status 501: is this an rdzv-server?)", "check that this port is rdzv-server's")
+    await web.end()
+
+
+async def test_a_port_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = await Server.start(sys.executable, "-m", "rdzv_server", "--host", "127.0.0.1", "--port", str(port))
+        await refuses(server, f"port {port} is in use on this machine", "choose another with --port")
+
+
+async def test_an_agent_with_other_settings_than_the_runs(cluster: Cluster) -> None:
+    workers = await cluster.nodes("a", "--nnodes", "1", "--max-restarts", "1", *PATIENT)
+    other = await cluster.node("b", "--nnodes", "3", "--max-restarts", "1")
+    await refuses(other, "min_nodes is 1 here, not 3; max_nodes is 1 here, not 3", "or leave them out")
+    del cluster.agents["b"]
+    await cluster.finish(workers)
+
+
+async def test_a_node_rank_that_is_taken(cluster: Cluster) -> None:
+    workers = await cluster.nodes("a", "--node-rank", "0", *PATIENT)
+    other = await cluster.node("b", "--node-rank", "0")
+    await refuses(other, "--node-rank 0 of run none is taken by node a")
+    del cluster.agents["b"]
+    await cluster.finish(workers)
+
+
+async def test_a_missing_or_wrong_token(tmp_path: Path) -> None:
+    token, wrong = tmp_path / "token", tmp_path / "wrong"
+    token.write_text("secret\n")
+    wrong.write_text("guess\n")
+    server = await Server.listen("--token-file", str(token))
+    for flags in ((), ("--token-file", str(wrong))):
+        await refuses(await start_agent("--endpoint", server.endpoint, *flags), "start the agent with --token-file")
+    welcome = await start_agent("--endpoint", server.endpoint, "--token-file", str(token), "--no-python", script="true")
+    assert await welcome.exit_code() == 0
+    await server.end()
+
+
+async def test_help_teaches(capfd: pytest.CaptureFixture[str]) -> None:
+    for module, example in (
+        ("node_agent", "node-agent --standalone --nproc 2 train.py"),
+        ("rdzv_server", "curl HOST:"),
+    ):
+        program = await Program.start(sys.executable, "-m", module, "--help")
+        assert await program.exit_code() == 0
+        assert any(example in line for line in program.out)
+
+
+async def refuses(program: Program, *says: str) -> None:
+    """The program ends with exit code 2, and its last line says what to do."""
+    assert await program.exit_code() == 2
+    last = program.err[-1]
+    for text in says:
+        assert text in last, program.err
+    assert not any("Traceback" in line for line in program.err)
+    assert "error: " in last
+
+
+async def web_is_up(port: int) -> None:
+    while True:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            await asyncio.sleep(0.02)
+        else:
+            writer.close()
+            return

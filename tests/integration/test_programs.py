@@ -1,0 +1,161 @@
+"""How the two programs behave as programs: signals, output, shutdown, names, the embedded server."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Cluster
+from tests.integration.desk import Desk, is_running
+from tests.integration.programs import Program, Server, start_agent
+from tests.integration.test_elastic import PATIENT, restart_count
+
+PRINT_PROTOCOL = "import protocol\nprint('the script sees', protocol.WHOSE)\n"
+
+
+async def test_standalone_needs_no_server_and_shows_a_status_page(desk: Desk) -> None:
+    agent = await start_agent("--standalone", "--nproc", "2", env=desk.env)
+    workers = await desk.group(2)
+    url = (await agent.line(r"status: (http://127\.0\.0\.1:\d+/v1/status)"))[1]
+    page = await asyncio.to_thread(lambda: urllib.request.urlopen(url).read())
+    (run,) = json.loads(page)["runs"]
+    assert (run["phase"], run["world_size"]) == ("running", 2)
+    for worker in workers:
+        worker.order_exit(0)
+    assert await agent.exit_code() == 0
+
+
+async def test_standalone_restarts_its_workers(desk: Desk) -> None:
+    agent = await start_agent("--standalone", "--nproc", "2", "--max-restarts", "1", env=desk.env)
+    first = await desk.group(2)
+    os.kill(first[0].pid, signal.SIGKILL)
+    second = await desk.group(2)
+    assert restart_count(second) == 1
+    second[1].order_exit(3)
+    assert await agent.exit_code() == 1
+    assert any("no restarts left: 1 of 1 used" in line for line in agent.err)
+
+
+async def test_ctrl_c_reaches_the_workers_and_leaves_nothing(desk: Desk) -> None:
+    agent = await start_agent("--standalone", "--nproc", "2", "--shutdown-timeout", "0.3", env=desk.env)
+    polite, stubborn = await desk.group(2)
+    await stubborn.tell("ignore SIGINT")
+    grandchild = int(await stubborn.tell("fork"))
+    agent.signal(signal.SIGINT)
+    await polite.gone()
+    await stubborn.gone()  # SIGKILL after the grace period
+    assert await agent.exit_code() == 1
+    assert "node-agent: SIGINT: leaving the run" in agent.err
+    assert not any("Traceback" in line for line in agent.err if line.startswith("node-agent"))
+    assert not is_running(grandchild)
+
+
+async def test_a_second_ctrl_c_kills_at_once(desk: Desk) -> None:
+    agent = await start_agent("--standalone", "--nproc", "1", "--shutdown-timeout", "500", env=desk.env)
+    (stubborn,) = await desk.group(1)
+    await stubborn.tell("ignore SIGINT")
+    agent.signal(signal.SIGINT)
+    await agent.line("SIGINT: leaving the run")
+    agent.signal(signal.SIGINT)
+    assert await agent.exit_code() == 1
+
+
+async def test_workers_lines_carry_their_prefix_and_the_last_one_is_not_lost(desk: Desk) -> None:
+    agent = await start_agent("--standalone", "--nproc", "2", "--role", "trainer", env=desk.env)
+    one, two = await desk.group(2)
+    await one.tell("say hello")
+    await two.tell("complain dear me")
+    for worker in (one, two):
+        worker.order_exit(0)
+    assert await agent.exit_code() == 0
+    assert "[trainer0]:hello" in agent.out
+    assert "[trainer1]:dear me" in agent.err
+
+
+async def test_a_console_that_blocks_holds_up_nobody(desk: Desk) -> None:
+    """The agent's stdout is a full pipe that nobody reads: the run goes on and ends."""
+    read_end, write_end = os.pipe()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "node_agent", "--standalone", "--no-python", "sh", "-c", "head -c 1000000 /dev/zero",
+        stdout=write_end, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    os.close(write_end)
+    async with asyncio.timeout(20):
+        assert await process.wait() == 0
+    os.close(read_end)
+
+
+async def test_an_agent_waits_for_a_server_that_starts_later(desk: Desk, unused_tcp_port: int) -> None:
+    agent = await start_agent("--endpoint", f"127.0.0.1:{unused_tcp_port}", env=desk.env)
+    await agent.line(r"cannot reach rdzv-server at .* yet \(connect: 127.0.0.1: Connection refused\)")
+    server = await Server.listen(port=unused_tcp_port)
+    (worker,) = await desk.group(1)
+    await agent.line("reached rdzv-server at")
+    worker.order_exit(0)
+    assert await agent.exit_code() == 0
+    await server.end()
+
+
+async def test_a_server_that_shuts_down_releases_its_polls_and_no_worker_notices(cluster: Cluster) -> None:
+    workers = await cluster.nodes("ab", "--nnodes", "2", *PATIENT)
+    began = time.monotonic()
+    cluster.server.signal(signal.SIGTERM)
+    assert await cluster.server.exit_code() == 0
+    assert time.monotonic() - began < 1.0
+    for agent in cluster.agents.values():
+        await agent.line(r"lost rdzv-server at .*workers keep running, trying again")
+    for worker in workers:
+        assert await worker.tell("say still here") == "still here"
+
+
+async def test_a_server_without_memory_makes_the_agents_join_anew(cluster: Cluster) -> None:
+    """State lives in memory for now: after a restart the server knows of nothing, and the run forms again."""
+    await cluster.nodes("ab", "--nnodes", "2", *PATIENT)
+    port = cluster.server.port
+    await cluster.server.end()
+    await cluster.serve(port=port)
+    again = await cluster.desk.group(4)
+    await cluster.finish(again)
+
+
+async def test_proxies_in_the_environment_are_ignored(cluster: Cluster) -> None:
+    proxy = dict.fromkeys(("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy"), "http://127.0.0.1:1")
+    await cluster.node("a", nproc=1, env=proxy)
+    await cluster.finish(await cluster.desk.group(1))
+
+
+@pytest.mark.parametrize("command", [("-m", "node_agent"), ("node-agent",)], ids=["module", "script"])
+async def test_a_protocol_module_of_the_users_own_is_the_users(command: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "protocol.py").write_text("WHOSE = 'the user'\n")
+    (tmp_path / "train.py").write_text(PRINT_PROTOCOL)
+    program = (sys.executable, *command) if command[0] == "-m" else (str(Path(sys.executable).with_name(command[0])),)
+    agent = await Program.start(*program, "--standalone", "train.py", cwd=str(tmp_path), env={"PYTHONPATH": "."})
+    assert await agent.exit_code() == 0, agent.err
+    assert agent.out == ["[default0]:the script sees the user"]
+
+
+async def test_a_late_agent_learns_that_the_run_has_succeeded(cluster: Cluster) -> None:
+    workers = await cluster.nodes("a", "--run-id", "nightly", *PATIENT)
+    await cluster.finish(workers)
+    late = await cluster.node("b", "--run-id", "nightly")
+    assert await late.exit_code() == 0
+    assert any("run nightly has already succeeded" in line for line in late.err)
+    again = await cluster.node("c", "--run-id", "nightly", "--rerun")
+    for worker in await cluster.desk.group(2):
+        worker.order_exit(0)
+    assert await again.exit_code() == 0
+
+
+async def test_scratch_files_are_gone_when_the_agent_is(desk: Desk, tmp_path: Path) -> None:
+    agent = await start_agent("--standalone", env={**desk.env, "TMPDIR": str(tmp_path)})
+    (worker,) = await desk.group(1)
+    assert Path(worker.env["TORCHELASTIC_ERROR_FILE"]).parent.is_dir()
+    worker.order_exit(0)
+    assert await agent.exit_code() == 0
+    assert [name for name in os.listdir(tmp_path) if name.startswith("node-agent")] == []

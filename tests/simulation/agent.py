@@ -1,0 +1,182 @@
+"""An agent's process, modelled: carries out what its real machine asks for, and feeds it what happens."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from node_agent.core.effects import (
+    Effect,
+    Exit,
+    Say,
+    SendJoin,
+    SendLeave,
+    SendPoll,
+    SendReport,
+    StartWorkers,
+    StopWorkers,
+)
+from node_agent.core.events import Answered, Event, Refused, Signalled, Started, TimePassed
+from node_agent.core.machine import AgentMachine
+from protocol.errors import ProtocolError
+from protocol.messages import Assignment, JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest, Request
+from protocol.settings import RequestedSettings
+from simulation.clock import Clock, Timer
+from simulation.line import Answer, Line
+from simulation.network import Host, Network
+from simulation.server import Server
+from simulation.workers import Workers
+
+RUN_ID = "run"
+FAREWELL_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The agent's command line."""
+
+    settings: RequestedSettings
+    local_world_size: int = 1
+    explicit_run_id: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What an agent's process finds around it. `trace` and `started` are the simulation's own."""
+
+    clock: Clock
+    rng: Random
+    network: Network
+    server: Server
+    trace: Callable[[str, Any], None]
+    started: Callable[["AgentProcess", Assignment], Workers]
+    """Is told that workers start now, and makes them."""
+    exited: Callable[["AgentProcess"], None]
+
+
+class AgentProcess:
+    """One agent from its start to its exit code, or to its death."""
+
+    def __init__(self, world: World, host: Host, name: str, options: Options) -> None:
+        self.name, self.host, self.options = name, host, options
+        self.machine = AgentMachine(name)
+        self.workers: Workers | None = None
+        self.port = 0
+        self.exit_code: int | None = None
+        self.is_dead = False
+        self.was_signalled = False
+        self.conversation = Line(host, world.network, world.server, world.rng)
+        self.side_line = Line(host, world.network, world.server, world.rng)
+        self._world = world
+        self._timer: Timer | None = None
+        host.later(0.0, lambda: self.feed(Started()))
+
+    @property
+    def agent_id(self) -> str:
+        return self.machine.agent_id
+
+    @property
+    def is_live(self) -> bool:
+        """Neither dead nor exited."""
+        return not self.is_dead and self.exit_code is None
+
+    @property
+    def live_workers(self) -> Workers | None:
+        return self.workers if self.workers and self.workers.live else None
+
+    def feed(self, event: Event) -> None:
+        if not self.is_live:
+            return
+        if not isinstance(event, TimePassed):
+            self._world.trace(self.name, event)
+        for effect in self.machine.handle(event, self._world.clock.now):
+            self._perform(effect)
+        self._arm()
+
+    def signal(self, name: str = "SIGTERM") -> None:
+        self.was_signalled = True
+        self.host.later(0.0, lambda: self.feed(Signalled(name)))
+
+    def die(self, *, with_host: bool = False) -> None:
+        """SIGKILL; or its whole host at once, which closes no connection."""
+        self.is_dead = True
+        if self.workers:
+            self.workers.die()
+        self._disarm()
+        for line in (self.conversation, self.side_line):
+            if with_host and line.connection:
+                line.connection.hangs = True
+            line.close()
+
+    def _perform(self, effect: Effect) -> None:
+        self._world.trace(self.name, effect)
+        match effect:
+            case SendJoin(agent_id, after_round):
+                assert self.live_workers is None, "an agent joins while its workers run"
+                self.port = self.host.fresh_port()
+                self._converse(self._join(agent_id, after_round))
+            case SendPoll(agent_id, revision, hold):
+                self._converse(PollRequest(run_id=RUN_ID, agent_id=agent_id, revision=revision, hold=hold))
+            case SendReport(agent_id, round_, failure):
+                self._tell(ReportRequest(run_id=RUN_ID, agent_id=agent_id, round=round_, failure=failure))
+            case SendLeave(agent_id, reason):
+                self._tell(LeaveRequest(run_id=RUN_ID, agent_id=agent_id, reason=reason))
+            case StartWorkers(assignment):
+                assert self.live_workers is None, "an agent starts workers beside those of another round"
+                self.workers = self._world.started(self, assignment)
+            case StopWorkers(kill=kill):
+                assert self.workers, "an agent stops workers that it has not started"
+                self.workers.stop(kill=kill)
+            case Exit(code):
+                self._exit(code)
+            case Say():
+                pass
+
+    def _join(self, agent_id: str, after_round: int) -> JoinRequest:
+        return JoinRequest(
+            run_id=RUN_ID,
+            agent_id=agent_id,
+            node_id=self.host.name,
+            after_round=after_round,
+            addr=self.host.addr,
+            port=self.port,
+            local_world_size=self.options.local_world_size,
+            settings=self.options.settings,
+            explicit_run_id=self.options.explicit_run_id,
+        )
+
+    def _converse(self, request: Request) -> None:
+        assert self.conversation.is_idle, "an agent holds two conversations at once"
+        self.conversation.ask(request, self._answered)
+
+    def _answered(self, answer: Answer) -> None:
+        if isinstance(answer, ProtocolError):
+            self.feed(Refused(answer))
+        else:
+            assert isinstance(answer, Reply)
+            self.feed(Answered(answer))
+
+    def _tell(self, request: Request) -> None:
+        self.side_line.ask(request, lambda answer: self._world.trace(self.name, answer))
+
+    def _exit(self, code: int) -> None:
+        assert self.live_workers is None, "an agent exits while its workers run"
+        self.exit_code = code
+        self._disarm()
+        self._world.exited(self)
+        self.host.later(FAREWELL_TIMEOUT_S if not self.side_line.is_idle else 0.0, self._hang_up)
+
+    def _hang_up(self) -> None:
+        self.conversation.close()
+        self.side_line.close()
+
+    def _arm(self) -> None:
+        self._disarm()
+        if self.is_live and (at := self.machine.next_deadline()) is not None:
+            now = self._world.clock.now
+            self._timer = self.host.later(max(0.0, at - now), lambda: self.feed(TimePassed()))
+
+    def _disarm(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,175 @@
+"""A virtual cluster of one run: hosts, agents, a server, what may happen to them, and what is checked meanwhile."""
+
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from protocol.messages import Assignment
+from rdzv_server.core.run import Run
+from simulation.agent import AgentProcess, Options, World
+from simulation.clock import Clock
+from simulation.invariants import Watch
+from simulation.network import CALM, Host, Network, Weather
+from simulation.server import Server
+from simulation.workers import Workers
+
+TRACE_LENGTH = 120
+
+
+class Violation(AssertionError):
+    """An invariant does not hold, or something did not come about in time. Carries the last events."""
+
+
+class Cluster:
+    """`work_s`: how long the workers of a round train, from and to; None: until they are told to `finish`."""
+
+    def __init__(
+        self, options: Options, *, seed: int = 0, weather: Weather = CALM, work_s: tuple[float, float] | None = None
+    ) -> None:
+        self.rng = Random(seed)
+        self.clock = Clock()
+        self.hosts: list[Host] = []
+        self.agents: list[AgentProcess] = []
+        self.work_s = work_s
+        self.trace: deque[tuple[float, str, Any]] = deque(maxlen=TRACE_LENGTH)
+        self.server = Server(self.clock, self.note)
+        self.network = Network(self.clock, self.rng, weather, self.server.lost)
+        self.watch = Watch(self.server.registry, self.agents)
+        self._options = options
+        self._world = World(
+            self.clock, self.rng, self.network, self.server, self.note, self._started, self.watch.exited
+        )
+
+    def note(self, who: str, what: Any) -> None:
+        """An event for the trace. Whatever changes the state notes something."""
+        self.trace.append((self.clock.now, who, what))
+        self._is_checked = False
+
+    # What there is.
+
+    @property
+    def run(self) -> Run:
+        """The latest attempt."""
+        return self.server.registry.runs()[-1]
+
+    @property
+    def live(self) -> list[AgentProcess]:
+        return [agent for agent in self.agents if agent.is_live]
+
+    @property
+    def training(self) -> list[AgentProcess]:
+        return [agent for agent in self.live if agent.workers and agent.workers.are_training]
+
+    # What happens.
+
+    def add_host(self) -> Host:
+        number = len(self.hosts) + 1
+        self.hosts.append(Host(self.clock, f"n{number}", f"10.0.0.{number}"))
+        return self.hosts[-1]
+
+    def start_agent(self, host: Host, local_world_size: int = 1) -> AgentProcess:
+        """A new agent process on the host, beside or after others."""
+        options = Options(
+            settings=self._options.settings,
+            local_world_size=local_world_size,
+            explicit_run_id=self._options.explicit_run_id,
+        )
+        name = f"{host.name}-{sum(agent.host is host for agent in self.agents) + 1}"
+        self.note(name, "starts")
+        agent = AgentProcess(self._world, host, name, options)
+        self.agents.append(agent)
+        self.watch.know(agent)
+        return agent
+
+    def fail(self, agent: AgentProcess, exit_code: int = 1) -> None:
+        """One of the agent's workers fails, if any trains."""
+        if agent.is_live and agent.workers and agent.workers.are_training:
+            self.note(agent.name, f"a worker ends with {exit_code}")
+            self.watch.failed(agent.workers)
+            agent.workers.fail(exit_code)
+
+    def finish(self, agent: AgentProcess) -> None:
+        """The agent's workers have done their work, if they train."""
+        if agent.is_live and agent.workers and agent.workers.are_training:
+            self.note(agent.name, "the workers are done")
+            self.watch.succeeded(agent.agent_id, agent.workers)
+            agent.workers.finish()
+
+    def kill(self, agent: AgentProcess, *, with_host: bool = False) -> None:
+        """The process dies and its connections close; `with_host`: nothing closes."""
+        self.note(agent.name, "is killed")
+        agent.host.is_suspect = True
+        agent.die(with_host=with_host)
+
+    def signal(self, agent: AgentProcess) -> None:
+        self.note(agent.name, "is told to go")
+        agent.host.is_suspect = True
+        agent.signal()
+
+    def freeze(self, host: Host) -> None:
+        self.note(host.name, "falls silent")
+        host.freeze()
+
+    def cut(self, host: Host) -> None:
+        self.note(host.name, "is cut off")
+        host.cut()
+
+    def recover(self, host: Host) -> None:
+        """Back from silence, and reachable again."""
+        self.note(host.name, "is back")
+        host.thaw()
+        host.heal()
+
+    def disconnect(self, agent: AgentProcess) -> None:
+        if connection := agent.conversation.connection:
+            self.note(agent.name, "its connection breaks")
+            self.network.break_(connection)
+
+    # Time.
+
+    def passes(self, seconds: float) -> None:
+        """Let time pass, event after event, and check what must hold after each."""
+        self._advance(self.clock.now + seconds, lambda: False)
+
+    def until(self, reached: Callable[[], bool], within_s: float, goal: str) -> None:
+        """Let time pass until `reached`; a `Violation` if it does not come about in time."""
+        if not self._advance(self.clock.now + within_s, reached):
+            raise Violation(f"not within {within_s:g} s: {goal}\n{self.story()}")
+
+    def story(self) -> str:
+        """The last events and how things stand, for people."""
+        lines = [f"{at:10.4f}  {who:8}  {what}" for at, who, what in self.trace]
+        for run in self.server.registry.runs():
+            states = ", ".join(f"{agent.agent_id} {agent.state}({agent.round})" for agent in run.agents.values())
+            lines.append(f"attempt {run.attempt}: {run.stage}, round {run.round}: {states or 'nobody'}")
+        for agent in self.agents:
+            workers = f"{agent.workers.live} workers of round {agent.workers.round}" if agent.workers else "no workers"
+            fate = "dead" if agent.is_dead else agent.machine.state.value
+            lines.append(f"{agent.agent_id}: {fate}, {workers}, exit code {agent.exit_code}")
+        return "\n".join(lines)
+
+    def _advance(self, until: float, reached: Callable[[], bool]) -> bool:
+        try:
+            while not reached():
+                if not self.clock.step(until):
+                    return reached()
+                if not self._is_checked:
+                    self.watch.check()
+                    self._is_checked = True
+        except Violation:
+            raise
+        except Exception as error:
+            raise Violation(f"{type(error).__name__}: {error}\n{self.story()}") from error
+        return True
+
+    def _started(self, agent: AgentProcess, assignment: Assignment) -> Workers:
+        attempt = self.watch.starts(agent, assignment)
+        workers = Workers(agent.host, self.rng, assignment, attempt, agent.feed)
+        if self.work_s:
+            agent.host.later(self.rng.uniform(*self.work_s), lambda: self._work_ends(agent, workers))
+        return workers
+
+    def _work_ends(self, agent: AgentProcess, workers: Workers) -> None:
+        if agent.workers is workers and self.work_s:
+            self.finish(agent)

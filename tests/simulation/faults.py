@@ -1,0 +1,211 @@
+"""A schedule: what a seed makes of a run, its hosts, its network and everything that goes wrong."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from protocol.settings import RequestedSettings
+from rdzv_server.core.run import AgentState, Run, Stage
+from simulation.agent import AgentProcess, Options
+from simulation.cluster import Cluster
+from simulation.network import CALM, Host, Weather
+
+MOST_HOSTS = 7
+SLOWEST_STOP_S = 30.0
+FATAL = 42
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a schedule begins."""
+
+    options: Options
+    weather: Weather
+    hosts: int
+    work_s: tuple[float, float] | None
+    faults: int
+    spacing_s: float
+    """Between two faults, on average."""
+
+
+def draw(rng: Random) -> Plan:
+    low = rng.choice((1, 1, 2, 2, 3, 4))
+    high = low + rng.choice((0, 0, 1, 2, 3))
+    settings = RequestedSettings(
+        min_nodes=low,
+        max_nodes=high,
+        max_restarts=rng.choice((0, 1, 2, 3, 8)),
+        join_timeout_s=rng.choice((20.0, 40.0)),
+        last_call_timeout_s=rng.choice((0.0, 2.0, 10.0)),
+        lease_s=rng.choice((4.0, 10.0)),
+        disconnect_grace_s=rng.choice((0.0, 0.2, 1.0)),
+        scale_up=rng.choice(("immediate", "immediate", "cooldown", "manual")),
+        scale_up_window_s=rng.choice((0.0, 0.1, 1.0)),
+        scale_up_cooldown_s=15.0,
+        fatal_exit_codes=rng.choice(((), (FATAL,))),
+    )
+    return Plan(
+        options=Options(settings=settings, explicit_run_id=rng.random() < 0.5),
+        weather=rng.choice(_WEATHERS),
+        hosts=max(1, high + rng.choice((-1, 0, 0, 1))),
+        work_s=rng.choice((None, (5.0, 9.0), (20.0, 60.0))),
+        faults=rng.choice((0, 2, 4, 8, 12)),
+        spacing_s=rng.choice((0.05, 1.0, 5.0)),
+    )
+
+
+_WEATHERS = (
+    CALM,
+    CALM,
+    Weather(latency_s=0.2, slow=0.01),
+    Weather(breaks=0.02, slow=0.02),
+    Weather(hangs=0.01, breaks=0.01),
+    Weather(twice=0.2),
+    Weather(latency_s=0.05, breaks=0.02, hangs=0.01, twice=0.1, slow=0.02),
+)
+
+
+class Schedule:
+    """One seed's story: a stormy time, then a quiet one in which all must come right, then the work is done."""
+
+    def __init__(self, seed: int) -> None:
+        rng = Random(seed)
+        self.plan = draw(rng)
+        plan = self.plan
+        self.cluster = Cluster(plan.options, seed=rng.getrandbits(64), weather=plan.weather, work_s=plan.work_s)
+        self._rng = self.cluster.rng
+        self._scale = self._rng.choice((1, 1, 4))
+
+    def play(self) -> None:
+        """Raises `Violation` when something is not as it must be."""
+        cluster, plan = self.cluster, self.plan
+        for _ in range(plan.hosts):
+            cluster.clock.later(self._rng.expovariate(2.0), self._arrive)
+        cluster.passes(self._rng.choice((0.0, 0.1, 3.0)))
+        for _ in range(plan.faults):
+            cluster.passes(self._rng.expovariate(1 / plan.spacing_s))
+            self._rng.choices(self._faults, self._weights)[0](self)
+        cluster.passes(self._rng.uniform(0.0, 5.0))
+        self._calm_down()
+        cluster.until(self.is_settled, self._patience_s(), "every agent has its place, or the run is over")
+        cluster.passes(2 * self._settings.lease_s)
+        assert self.is_settled(), f"settled, and then unsettled again\n{cluster.story()}"
+        self._finish_work()
+        cluster.until(lambda: not cluster.live, 60.0, "every agent exits once the work is done")
+
+    def is_settled(self) -> bool:
+        """Every live agent works, has worked, or stands by with a reason, and the server knows of no other; or none
+        is left, and the run has ended or is deserted."""
+        cluster = self.cluster
+        live = cluster.live
+        run = cluster.run if cluster.server.registry.runs() else None
+        if run is None or run.stage is Stage.FORMING or run.stage.is_end:
+            return not live and (run is None or run.stage.is_end or not run.agents)
+        return len(live) == len(run.agents) and all(_is_placed(run, agent) for agent in live)
+
+    @property
+    def _settings(self):
+        return self.plan.options.settings.resolve()
+
+    def _calm_down(self) -> None:
+        """The faults stop. What is under way still arrives; work goes on and does not end."""
+        cluster = self.cluster
+        cluster.note("world", "calms down")
+        cluster.network.weather, cluster.work_s = CALM, None
+        for host in cluster.hosts:
+            cluster.recover(host)
+
+    def _patience_s(self) -> float:
+        """Within which all comes right: a copy arrives late, a ghost's lease runs out, a round forms or gives up."""
+        settings = self._settings
+        once = settings.join_timeout_s + settings.last_call_timeout_s + settings.lease_s + SLOWEST_STOP_S
+        return 3 * (once + 30.0 + settings.scale_up_cooldown_s)
+
+    def _finish_work(self) -> None:
+        cluster = self.cluster
+        cluster.note("world", "work is done")
+        cluster.work_s = (0.0, 1.0)
+        for agent in cluster.live:
+            cluster.clock.later(self._rng.random(), lambda agent=agent: cluster.finish(agent))
+
+    # Faults.
+
+    def _arrive(self) -> None:
+        if len(self.cluster.hosts) < MOST_HOSTS:
+            self._start_on(self.cluster.add_host())
+
+    def _start_on(self, host: Host) -> None:
+        self.cluster.start_agent(host, self._rng.randint(1, self._scale))
+
+    def _workers_fail(self) -> None:
+        cluster = self.cluster
+        victims = cluster.training
+        exit_code = self._rng.choice((1, 1, -9, FATAL))
+        for agent in self._rng.sample(victims, min(len(victims), self._rng.choice((1, 1, 2, 5)))):
+            after_s = self._rng.choice((0.0, 0.001, 0.3))
+            agent.host.later(after_s, lambda agent=agent: cluster.fail(agent, exit_code))
+
+    def _agent_dies(self) -> None:
+        if agent := self._pick():
+            self.cluster.kill(agent, with_host=self._rng.random() < 0.3)
+            if self._rng.random() < 0.6:
+                self.cluster.clock.later(self._rng.choice((0.0, 0.5, 15.0)), lambda: self._start_on(agent.host))
+
+    def _agent_is_told_to_go(self) -> None:
+        if agent := self._pick():
+            self.cluster.signal(agent)
+            if self._rng.random() < 0.3:
+                self.cluster.clock.later(self._rng.uniform(0.0, 3.0), lambda: self.cluster.signal(agent))
+            if self._rng.random() < 0.5:
+                self.cluster.clock.later(self._rng.uniform(0.0, 5.0), lambda: self._start_on(agent.host))
+
+    def _host_falls_silent(self) -> None:
+        self._for_a_while(self.cluster.freeze)
+
+    def _host_is_cut_off(self) -> None:
+        self._for_a_while(self.cluster.cut)
+
+    def _for_a_while(self, strike: Callable[[Host], None]) -> None:
+        if self.cluster.hosts:
+            host = self._rng.choice(self.cluster.hosts)
+            strike(host)
+            self.cluster.clock.later(self._rng.choice((0.5, 3.0, 12.0, 30.0)), lambda: self.cluster.recover(host))
+
+    def _connection_breaks(self) -> None:
+        if agent := self._pick():
+            self.cluster.disconnect(agent)
+
+    def _stops_grow_slow(self) -> None:
+        if self.cluster.hosts:
+            self._rng.choice(self.cluster.hosts).stop_takes_s = (1.0, self._rng.choice((2.0, SLOWEST_STOP_S)))
+
+    def _pick(self) -> AgentProcess | None:
+        live = self.cluster.live
+        return self._rng.choice(live) if live else None
+
+    _faults = (
+        _workers_fail,
+        _agent_dies,
+        _agent_is_told_to_go,
+        _host_falls_silent,
+        _host_is_cut_off,
+        _connection_breaks,
+        _stops_grow_slow,
+        _arrive,
+    )
+    _weights = (6, 2, 2, 2, 2, 2, 2, 2)
+
+
+def _is_placed(run: Run, process: AgentProcess) -> bool:
+    agent = run.agents.get(process.agent_id)
+    if agent is None:
+        return False
+    if agent.state is AgentState.WAITING:
+        return process.live_workers is None and _stands_by_rightly(run)
+    done = agent.state is AgentState.SUCCEEDED and process.machine.state.value == "succeeded"
+    return done or (agent.state is AgentState.RUNNING and process.workers is not None and process.workers.are_training)
+
+
+def _stands_by_rightly(run: Run) -> bool:
+    full = len(run.running) == run.settings.max_nodes
+    return full or bool(run.succeeded) or run.settings.scale_up == "manual"

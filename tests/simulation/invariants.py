@@ -1,0 +1,200 @@
+"""What must hold after every event, over the server and all agents at once, and what a start and an exit must be."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from protocol.messages import Assignment, Start
+from rdzv_server.core.registry import Registry
+from rdzv_server.core.run import Agent, AgentState, Run, Stage
+from simulation.agent import AgentProcess
+from simulation.workers import Workers
+
+SEATED = (AgentState.RUNNING, AgentState.SUCCEEDED, AgentState.STOPPING)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the watch remembers of an attempt."""
+
+    restart_count: int = 0
+    rounds: dict[int, dict[str, Assignment]] = field(default_factory=dict)
+    """The assignments of each completed round, by agent id."""
+    master: tuple[str, int] | None = None
+    """Of the last completed round."""
+    entered: int = 0
+    """Lines of the ledger that were checked."""
+    failed: dict[int, int] = field(default_factory=dict)
+    """How many agents had a failing worker in each round: the truth."""
+    succeeded: dict[int, list[str]] = field(default_factory=dict)
+    """The agents whose workers all exited 0 in each round: the truth."""
+    departed: int = 0
+    end: tuple[object, ...] | None = None
+
+
+class Watch:
+    """Knows the truth, and compares it with what the server and the agents make of it."""
+
+    def __init__(self, registry: Registry, agents: Sequence[AgentProcess]) -> None:
+        self._registry, self._agents = registry, agents
+        self._processes: dict[str, AgentProcess] = {}
+        self._attempts: dict[int, Seen] = {}
+        self._started: dict[tuple[str, int, int], str] = {}
+
+    def know(self, process: AgentProcess) -> None:
+        self._processes[process.name] = process
+
+    # The truth, as it happens.
+
+    def failed(self, workers: Workers) -> None:
+        failed = self._seen(workers.attempt).failed
+        failed[workers.round] = failed.get(workers.round, 0) + 1
+
+    def succeeded(self, agent_id: str, workers: Workers) -> None:
+        self._seen(workers.attempt).succeeded.setdefault(workers.round, []).append(agent_id)
+
+    def starts(self, process: AgentProcess, assignment: Assignment) -> int:
+        """Check a start; returns the attempt that it belongs to."""
+        run = self._run_of(process.agent_id)
+        key = (process.name, run.attempt, assignment.round)
+        assert key not in self._started, f"{process.name} starts round {assignment.round} again"
+        self._started[key] = process.agent_id
+        told = self._seen(run.attempt).rounds.get(assignment.round, {}).get(process.agent_id)
+        assert assignment == told, f"{process.name} starts {assignment}, and the server said {told}"
+        assert assignment.local_world_size == process.options.local_world_size
+        if assignment.group_rank == 0:
+            reserved = (process.host.addr, process.port)
+            assert (assignment.master_addr, assignment.master_port) == reserved, "the master's port is not reserved"
+        return run.attempt
+
+    def exited(self, process: AgentProcess) -> None:
+        code = process.exit_code
+        if process.was_signalled and code == 1:
+            return
+        try:
+            stage = self._run_of(process.agent_id).stage
+        except LookupError:  # refused: the run had succeeded before this agent came
+            stage = self._registry.runs()[-1].stage
+            assert stage is Stage.SUCCEEDED and code == 0, f"{process.name} exits with {code}, and the run is {stage}"
+        expected = {Stage.SUCCEEDED: 0, Stage.FAILED: 1}.get(stage)
+        assert code == expected, f"{process.name} exits with {code}, and the run is {stage}"
+
+    # After every event.
+
+    def check(self) -> None:
+        for run in self._registry.runs():
+            seen = self._seen(run.attempt)
+            if seen.end:
+                assert _end_of(run) == seen.end, f"an ended run changed: {seen.end} to {_end_of(run)}"
+                continue
+            self._check_workers(run)
+            self._check_round(run, seen)
+            self._check_ledger(run, seen)
+            self._check_departures(run, seen)
+            if run.stage.is_end:
+                self._check_end(run, seen)
+
+    def _check_workers(self, run: Run) -> None:
+        """No worker of another round than its agent's lives in the run, but those that missed the last call."""
+        survivors = 0
+        for agent in run.agents.values():
+            survivors += run.seat_of(agent.agent_id) is not None
+            self._check_agent(run, agent)
+        assert run.survivors == survivors, f"{survivors} participants are there, not {run.survivors}"
+
+    def _check_agent(self, run: Run, agent: Agent) -> None:
+        process = self._processes[agent.agent_id.rpartition(".")[0]]
+        assert run.stage.is_end or process.agent_id == agent.agent_id, f"{agent.agent_id} has come back as another"
+        workers = process.live_workers
+        if agent.state in SEATED:
+            assert run.membership and agent.round == run.membership.round, f"{agent.agent_id} is of another round"
+        if workers is None or workers.attempt != run.attempt or run.stage.is_end:
+            return
+        assert agent.state is not AgentState.WAITING, f"{agent.agent_id} waits for a round and has workers"
+        assert workers.round == agent.round, (
+            f"{agent.agent_id} is {agent.state} in round {agent.round} and has workers of round {workers.round}"
+        )
+
+    def _check_round(self, run: Run, seen: Seen) -> None:
+        if run.stage is not Stage.RUNNING or run.round in seen.rounds:
+            return
+        assert run.membership and run.membership.round == run.round
+        told = {agent.agent_id: agent.directive for agent in run.agents.values()}
+        assignments = {}
+        for agent_id in run.membership.seats:
+            directive = told[agent_id]
+            assert isinstance(directive, Start), f"{agent_id} has a seat and is told {directive}"
+            assignments[agent_id] = directive.assignment
+        seen.rounds[run.round] = assignments
+        _check_assignments(run, list(assignments.values()))
+        master = next((each.master_addr, each.master_port) for each in assignments.values())
+        assert master != seen.master, f"round {run.round} has the master port of the one before: {master}"
+        seen.master = master
+        for state in (AgentState.RUNNING, AgentState.WAITING, AgentState.LATE):
+            for agent_id in run.by_state[state]:
+                seated = agent_id in assignments
+                assert seated is (state is AgentState.RUNNING), f"{agent_id} is {state}, and has a seat: {seated}"
+
+    def _check_ledger(self, run: Run, seen: Seen) -> None:
+        """A restart is charged once a round, and only if a worker of the round before has really failed."""
+        count, most = run.restart_count, run.settings.max_restarts
+        assert seen.restart_count <= count <= most, f"restart count {count}, after {seen.restart_count}, of {most}"
+        entered = sum(run.restarts.values())
+        assert entered - seen.entered in (0, 1), "one event completed two rounds"
+        charges = 0
+        if entered > seen.entered:
+            last = run.ledger[-1]
+            charges = int(last.charged)
+            assert not charges or seen.failed.get(last.round - 1), f"round {last.round} charged for no failure: {last}"
+        assert count == seen.restart_count + charges, f"{count - seen.restart_count} restarts charged for {charges}"
+        seen.entered, seen.restart_count = entered, count
+
+    def _check_departures(self, run: Run, seen: Seen) -> None:
+        """Nobody is lost to whom nothing happened."""
+        departures = list(run.departures)
+        fresh = len(run.departed_ids) - seen.departed
+        for gone in departures[len(departures) - fresh :]:
+            process = self._processes[gone.agent_id.rpartition(".")[0]]
+            assert process.host.is_suspect, f"{gone.agent_id} departed for no reason: {gone.cause}"
+        seen.departed += fresh
+
+    def _check_end(self, run: Run, seen: Seen) -> None:
+        seen.end = _end_of(run)
+        if run.stage is Stage.SUCCEEDED:
+            assert run.membership
+            done = seen.succeeded.get(run.round, [])
+            assert sorted(done) == sorted(run.membership.seats), f"the run succeeded, and only {done} are done"
+        elif run.end_failure:
+            assert seen.failed.get(run.membership.round if run.membership else 0), "the run failed for no failure"
+            fatal = any(record.failure.exit_code in run.settings.fatal_exit_codes for record in run.failures)
+            assert fatal or run.restart_count == run.settings.max_restarts, "the run failed with restarts left"
+
+    def _seen(self, attempt: int) -> Seen:
+        return self._attempts.setdefault(attempt, Seen())
+
+    def _run_of(self, agent_id: str) -> Run:
+        for run in self._registry.runs():
+            if agent_id in run.agents or agent_id in run.departed_ids:
+                return run
+        raise LookupError(f"{agent_id} is part of no attempt")
+
+
+def _check_assignments(run: Run, assignments: list[Assignment]) -> None:
+    """Ranks are complete and disjoint, and everybody is told the same world."""
+    size = len(assignments)
+    assert run.settings.min_nodes <= size <= run.settings.max_nodes, f"round {run.round} runs on {size} nodes"
+    ordered = sorted(assignments, key=lambda each: each.group_rank)
+    assert [each.group_rank for each in ordered] == list(range(size))
+    ends = list(accumulate(each.local_world_size for each in ordered))
+    assert [each.first_rank for each in ordered] == [0, *ends[:-1]]
+    worlds = {
+        (each.round, each.group_world_size, each.world_size, each.master_addr, each.master_port, each.restart_count)
+        for each in ordered
+    }
+    assert len(worlds) == 1, f"different worlds: {worlds}"
+    assert (run.round, size, ends[-1]) == next(iter(worlds))[:3]
+    assert ordered[0].restart_count == run.restart_count
+
+
+def _end_of(run: Run) -> tuple[object, ...]:
+    return (run.stage, run.end_reason, run.end_failure, run.ended_at, run.round, run.restart_count, run.membership)

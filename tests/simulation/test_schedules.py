@@ -1,0 +1,43 @@
+"""Thousands of schedules, each the work of one seed: whatever goes wrong, nothing that is forbidden ever happens, and
+when it stops going wrong every run comes to its place or its end.
+
+`SIMULATION_SCHEDULES=100000 pytest tests/simulation -n auto` plays many more; `SIMULATION_SEED=7 pytest
+tests/simulation/test_schedules.py` plays one.
+"""
+
+import os
+
+import pytest
+
+from simulation.faults import Schedule
+
+SCHEDULES = int(os.environ.get("SIMULATION_SCHEDULES", "2000"))
+CHUNKS = 20
+ONLY = os.environ.get("SIMULATION_SEED")
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("chunk", ["one"] if ONLY else range(CHUNKS))
+def test_whatever_happens_comes_right(chunk):
+    for seed in [int(ONLY)] if ONLY else range(chunk, SCHEDULES, CHUNKS):
+        play(seed)
+
+
+def play(seed: int) -> None:
+    try:
+        Schedule(seed).play()
+    except AssertionError as violation:
+        pytest.fail(
+            f"seed {seed}; once more: SIMULATION_SEED={seed} python -m pytest tests/simulation/test_schedules.py\n"
+            f"{violation}",
+            pytrace=False,
+        )
+
+
+def test_a_seed_tells_the_same_story_twice():
+    stories = []
+    for _ in range(2):
+        schedule = Schedule(11)
+        schedule.play()
+        stories.append(schedule.cluster.story())
+    assert stories[0] == stories[1]

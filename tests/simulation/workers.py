@@ -1,0 +1,72 @@
+"""The worker group of one round on one node, modelled: it trains, until it finishes, fails or is stopped."""
+
+from collections.abc import Callable
+from random import Random
+
+from node_agent.core.events import Event, WorkerFailed, WorkersStopped, WorkersSucceeded
+from node_agent.core.evidence import cause_of
+from protocol.messages import Assignment, Failure
+from simulation.network import Host
+
+KILL_TAKES_S = 0.05
+
+
+class Workers:
+    """`feed` is told once how the group ended, or nothing if it was stopped before; and once that it has stopped."""
+
+    def __init__(
+        self, host: Host, rng: Random, assignment: Assignment, attempt: int, feed: Callable[[Event], None]
+    ) -> None:
+        self.assignment, self.attempt = assignment, attempt
+        self.live = assignment.local_world_size
+        """Processes that still run, stopping ones included."""
+        self._host, self._rng, self._feed = host, rng, feed
+        self._is_settled = False
+        self._stops = 0
+
+    @property
+    def round(self) -> int:
+        return self.assignment.round
+
+    @property
+    def are_training(self) -> bool:
+        return not self._is_settled
+
+    def finish(self) -> None:
+        """Every worker exits 0."""
+        assert self.are_training
+        self._is_settled, self.live = True, 0
+        self._host.later(0.0, lambda: self._feed(WorkersSucceeded(self.round)))
+
+    def fail(self, exit_code: int) -> None:
+        """One worker ends otherwise; the rest of the group waits for it in vain."""
+        assert self.are_training
+        self._is_settled = True
+        self.live -= 1
+        local_rank = self._rng.randrange(self.assignment.local_world_size)
+        failure = Failure(
+            node_id=self._host.name,
+            rank=self.assignment.first_rank + local_rank,
+            local_rank=local_rank,
+            pid=self._rng.randrange(1_000, 9_999),
+            exit_code=exit_code,
+            cause=cause_of(exit_code, {9: "SIGKILL"}),
+        )
+        self._host.later(0.0, lambda: self._feed(WorkerFailed(self.round, failure)))
+
+    def stop(self, *, kill: bool) -> None:
+        self._is_settled = True
+        self._stops += 1
+        this, takes_s = self._stops, self._rng.uniform(*self._host.stop_takes_s)
+        if kill or self.live == 0:
+            takes_s = KILL_TAKES_S if self.live else 0.0
+        self._host.later(takes_s, lambda: self._stopped(this))
+
+    def die(self) -> None:
+        """With the agent: not one of them outlives it."""
+        self._is_settled, self.live = True, 0
+
+    def _stopped(self, this: int) -> None:
+        if this == self._stops:
+            self.live = 0
+            self._feed(WorkersStopped(self.round))
