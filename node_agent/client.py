@@ -41,6 +41,8 @@ class HttpLink:
         self._http = h11.Connection(h11.CLIENT)
 
     async def connect(self) -> str:
+        if self._streams and self._streams[0].at_eof():
+            await self.close()  # the server closed it while it was idle
         if self._streams is None:
             self._streams = await self._open()
             self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_MESSAGE_BYTES)

@@ -68,7 +68,8 @@ class Driver:
     async def run(self) -> int:
         """Join, supervise, and return the process's exit code."""
         for signum in SIGNALS:
-            self._loop.add_signal_handler(signum, self._feed, Signalled(signum.name))
+            if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup stays nohup
+                self._loop.add_signal_handler(signum, self._feed, Signalled(signum.name))
         self._feed(Started())
         try:
             return await self._exit_code

@@ -48,7 +48,9 @@ class RegistryStory(RuleBasedStateMachine):
         after_round=st.sampled_from([0, 0, 0, 0, 1]),
         nodes=st.sampled_from(["1", "1", "1:2"]),
     )
-    def an_agent_joins(self, run_id: str, agent: str, explicit: bool, rerun: bool, after_round: int, nodes: str) -> None:
+    def an_agent_joins(
+        self, run_id: str, agent: str, explicit: bool, rerun: bool, after_round: int, nodes: str
+    ) -> None:
         latest = self._latest(run_id)
         known = (run_id, agent) in self.homes
         settings = settings_of(nodes, last_call_timeout_s=5.0, join_timeout_s=20.0, lease_s=30.0)
@@ -133,7 +135,9 @@ class RegistryStory(RuleBasedStateMachine):
         return max(found, key=lambda run: run.attempt, default=None)
 
     def _round(self, run_id: str, agent: str) -> int:
-        found = [run.agents[agent].round for run in self.registry.runs() if run.run_id == run_id and agent in run.agents]
+        found = [
+            run.agents[agent].round for run in self.registry.runs() if run.run_id == run_id and agent in run.agents
+        ]
         return found[-1] if found else 1
 
     @staticmethod

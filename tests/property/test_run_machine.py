@@ -27,7 +27,7 @@ from tests.property import model as rules
 from tests.property.model import Model, Refused
 from tests.support.scenario import RETENTION_S, SERVER_ADDR, a_failure, a_join, durable, replayed, snapshot
 
-NAMES = [f"agent{index}" for index in range(8)]
+NAMES = [f"agent{index}" for index in range(16)]
 NODES = ["a", "b", "c", "d"]
 DIRECTIVES = {
     "waiting": Wait,
@@ -37,10 +37,11 @@ DIRECTIVES = {
     "late": Stop,
 }
 
-names = st.sampled_from([*NAMES, "stranger"])
-steps = st.one_of(st.just(0.0), st.sampled_from([0.5, 1.0, 10.0, 15.0, 40.0]), st.floats(0.0, 20.0))
-exit_codes = st.sampled_from([1, 1, 1, 1, -9, rules.FATAL])
-delays = st.sampled_from([0, 0, 0, 0, 1, 2])
+places = st.integers(0, 9)
+"""Whom an event is about: see `_who`."""
+steps = st.one_of(st.sampled_from([0.0, 0.25, 0.5, 1.0, 10.0, 15.0, 40.0]), st.floats(0.0, 5.0))
+exit_codes = st.sampled_from([1] * 15 + [rules.FATAL])
+delays = st.sampled_from([0] * 8 + [1, 2])
 """How many rounds old a report is."""
 
 
@@ -50,10 +51,11 @@ class RunStory(RuleBasedStateMachine):
     @initialize(
         low=st.integers(1, 3),
         more=st.integers(0, 2),
-        max_restarts=st.integers(0, 4),
+        max_restarts=st.sampled_from([0, 1, 3, 9, 9]),
         scale_up=st.sampled_from(["immediate", "immediate", "cooldown", "manual"]),
+        joined=st.integers(0, 4),
     )
-    def found(self, low: int, more: int, max_restarts: int, scale_up: str) -> None:
+    def found(self, low: int, more: int, max_restarts: int, scale_up: str, joined: int) -> None:
         settings = RunSettings(
             min_nodes=low,
             max_nodes=low + more,
@@ -76,6 +78,8 @@ class RunStory(RuleBasedStateMachine):
         self.formations: list[dict[str, Assignment]] = []
         self.counters: list[int] = []
         self.end: object = None
+        for index in range(joined):
+            self.a_new_agent_joins(NODES[index % 4], None, 1 + index % 2)
 
     @property
     def run_(self) -> Run:
@@ -115,40 +119,46 @@ class RunStory(RuleBasedStateMachine):
     def a_join_arrives_again(self, data: st.DataObject) -> None:
         self._join(data.draw(st.sampled_from(self.joins)))
 
-    @rule(name=names, after_round=st.integers(1, 3))
-    def a_join_claims_a_past(self, name: str, after_round: int) -> None:
+    @rule(place=places, after_round=st.integers(1, 3))
+    def a_join_claims_a_past(self, place: int, after_round: int) -> None:
+        name = self._who(place)
         known = self.run_.agents.get(name)
         join = known.join if known else a_join(name)
         claim = a_join(name, node=join.node_id, node_rank=join.node_rank, after_round=after_round)
         self._join(NodeJoined(claim, SERVER_ADDR))
 
-    @rule(name=names, delay=delays, exit_code=exit_codes)
-    def workers_fail(self, name: str, delay: int, exit_code: int) -> None:
+    @rule(place=places, delay=delays, exit_code=exit_codes)
+    def workers_fail(self, place: int, delay: int, exit_code: int) -> None:
+        name = self._who(place)
         round_ = self._round(name, delay)
         failure = a_failure(name, exit_code=exit_code)
         self._both(WorkersFailed(name, round_, failure), lambda: self.model.fail(name, round_, exit_code, self.now))
 
-    @rule(name=names, delay=delays)
-    def workers_succeed(self, name: str, delay: int) -> None:
+    @rule(place=places, delay=delays)
+    def workers_succeed(self, place: int, delay: int) -> None:
+        name = self._who(place)
         round_ = self._round(name, delay)
         self._both(WorkersSucceeded(name, round_), lambda: self.model.succeed(name, round_, self.now))
 
-    @rule(name=names)
-    def an_agent_leaves(self, name: str) -> None:
+    @rule(place=places)
+    def an_agent_leaves(self, place: int) -> None:
+        name = self._who(place)
         self._both(NodeLeft(name, "SIGTERM"), lambda: self.model.leave(name, self.now))
 
-    @rule(name=names)
-    def a_connection_closes(self, name: str) -> None:
+    @rule(place=places)
+    def a_connection_closes(self, place: int) -> None:
+        name = self._who(place)
         self._both(AgentDisconnected(name), lambda: self.model.disconnect(name, self.now))
 
-    @rule(name=names)
-    def an_agent_is_heard(self, name: str) -> None:
+    @rule(place=places)
+    def an_agent_is_heard(self, place: int) -> None:
+        name = self._who(place)
         self._both(AgentHeard(name), lambda: self.model.hear(name, self.now))
 
     @rule()
     def everybody_is_heard(self) -> None:
         for name in list(self.run_.agents):
-            self.an_agent_is_heard(name)
+            self._both(AgentHeard(name), lambda name=name: self.model.hear(name, self.now))
 
     @rule(seconds=steps)
     def time_passes(self, seconds: float) -> None:
@@ -170,6 +180,13 @@ class RunStory(RuleBasedStateMachine):
             event, lambda: self.model.join(join.agent_id, join.node_id, join.node_rank, join.after_round, self.now)
         )
         self.joins.append(event)
+
+    def _who(self, place: int) -> str:
+        """An agent that is alive, where there is one; once in a while one that is not."""
+        alive = sorted(self.run_.agents)
+        if place == 9 or not alive:
+            return min(self.run_.departed_ids, default="stranger")
+        return alive[place % len(alive)]
 
     def _stopped(self) -> list[str]:
         return [
@@ -253,7 +270,9 @@ class RunStory(RuleBasedStateMachine):
     @invariant()
     def ranks_are_sticky(self) -> None:
         for before, after in pairwise(self.formations[-2:]):
-            if _round_of(after) != _round_of(before) + 1 or any(self._claims_a_rank(name) for name in (*before, *after)):
+            if _round_of(after) != _round_of(before) + 1 or any(
+                self._claims_a_rank(name) for name in (*before, *after)
+            ):
                 continue
             stayed = [name for name in after if name in before]
             assert sorted(stayed, key=lambda n: before[n].group_rank) == sorted(

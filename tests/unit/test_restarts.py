@@ -157,6 +157,15 @@ def test_a_failure_turns_out_to_be_a_departures_doing(go):
     assert run.run.ledger[0].reason.startswith("node b l")
 
 
+def test_a_restart_for_an_arrival_is_counted_as_the_departure_that_overtook_it():
+    run = running("1:3", "a", "b")
+    run.join("c")
+    run.is_lost("b")
+    rejoin_all(run)
+    assert run.participants() == ["a", "c"]
+    assert run.ledger() == [("node_lost", False)]
+
+
 def test_a_departure_after_the_next_round_has_completed_is_a_change_of_its_own():
     run = running("1:3", *NODES, max_restarts=1)
     run.fails("a")

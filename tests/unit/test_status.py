@@ -28,6 +28,13 @@ def test_a_forming_run_says_who_is_missing_and_until_when():
     assert seen["deadline_s"] == 590.0
 
 
+def test_a_round_in_its_last_call_misses_nobody():
+    run = Scenario("1:4")
+    run.join("a", "b")
+    assert view(run)["missing"] == {"more_nodes": 0, "stopping": [], "gone": []}
+    assert view(run)["deadline_s"] == run.settings.last_call_timeout_s
+
+
 def test_a_restarting_run_says_who_stops_and_who_is_gone():
     run = running("3", "a", "b", "c")
     run.is_lost("c")

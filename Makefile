@@ -1,0 +1,54 @@
+# Two commands on a fresh machine: `make demo` runs the main job, `make test` passes the tests.
+# Both make their own virtual environment first. PYTHON chooses the interpreter (3.11 or newer).
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TORCH ?= torch==2.13.0
+WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
+
+demo: $(VENV)/examples.done  ## train a real model over two nodes of two workers, and kill one on the way
+	@$(BIN)/python examples/demo.py
+
+test: $(VENV)/dev.done $(VENV)/examples.done  ## the whole test suite
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+check: check-static  ## what a contributor runs before a commit: style, types, layers, and the tests without torch
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not torch"
+
+check-static: $(VENV)/dev.done  ## style, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/examples.done  ## measure node-agent beside torchrun
+	$(BIN)/python -m benchmarks
+
+clean:  ## remove everything that make has made
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+$(VENV)/base.done: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "make: Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11 ..." >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { echo "make: python3 has no venv module; on Debian: apt-get install python3-venv" >&2; exit 2; }
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/dev.done: $(VENV)/base.done
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+# torch first and pinned, so that the extra finds it and pip does not choose another build.
+$(VENV)/examples.done: $(VENV)/base.done
+	$(BIN)/pip install --quiet --disable-pip-version-check '$(TORCH)'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[examples]'
+	@touch $@
+
+.PHONY: help demo test check check-static bench clean
