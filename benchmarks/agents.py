@@ -1,5 +1,6 @@
 """One agent of each kind with its workers running, for what is measured of the agent's own process."""
 
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -7,6 +8,8 @@ from benchmarks.launchers import ADDRESS, NPROC, Launcher, NodeAgent
 from benchmarks.plan import Plan
 from benchmarks.stage import Program, Stage, free_port
 
+SETTLE_S = 1.0
+"""What has just started has taken its share of the CPU; an agent usually finds a server that is idle."""
 WITH_SERVER = "node-agent, rdzv-server"
 
 StartAgent = Callable[[Stage], Program]
@@ -34,5 +37,6 @@ def _with_server(installed: bool, stage: Stage) -> Program:
     agent, port = NodeAgent(), free_port()
     stage.start(agent.server(port))
     stage.wait_for_port(port)
+    time.sleep(SETTLE_S)
     start = agent.installed if installed else agent.module
     return stage.start([*start, "--endpoint", f"{ADDRESS}:{port}", "--nproc", str(NPROC), *stage.worker])

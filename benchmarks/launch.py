@@ -1,9 +1,10 @@
 """From exec to the first line of all workers, on one node."""
 
 import sys
+import time
 from functools import partial
 
-from benchmarks.agents import StartAgent, agents
+from benchmarks.agents import SETTLE_S, StartAgent, agents
 from benchmarks.arrivals import last
 from benchmarks.launchers import NPROC, NodeAgent
 from benchmarks.plan import Plan, interleaved
@@ -26,6 +27,7 @@ def measure(plan: Plan) -> list[Row]:
 
 def _launch(start: StartAgent) -> float:
     with Stage() as stage:
+        time.sleep(SETTLE_S)
         began_s = start(stage).started_s
         return 1e3 * (last(stage.first_lines(NPROC, began_s)) - began_s)
 

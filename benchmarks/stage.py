@@ -16,6 +16,8 @@ from benchmarks.arrivals import Arrivals, FirstLine
 WORKER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "worker.py")
 START_TIMEOUT_S = 60.0
 LOG_TAIL = 2_000
+AS_INSTALLED = {"PYTHONDONTWRITEBYTECODE": ""}
+"""Every program runs from bytecode, as an installed one does: else its compilation would be measured too."""
 
 
 class Broken(Exception):
@@ -51,7 +53,7 @@ class Stage:
 
     def start(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> Program:
         """Start a program in a session of its own, so that Ctrl-C reaches only the benchmark."""
-        env = {**os.environ, "TMPDIR": self._folder.name, **(environment or {})}
+        env = {**os.environ, **AS_INSTALLED, "TMPDIR": self._folder.name, **(environment or {})}
         started_s = time.monotonic()
         process = subprocess.Popen(
             command, env=env, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True

@@ -46,7 +46,10 @@ class Console:
     def when_drained(self, resume: Callable[[], None]) -> None:
         """Call `resume` in the event loop once there is room again."""
         with self._lock:
-            self._paused.append(resume)
+            if self._pending >= LOW:
+                self._paused.append(resume)
+                return
+        self._loop.call_soon(resume)  # it has drained since the caller looked
 
     def close(self) -> None:
         """Wait until everything is written, or for as long as a person may wait for a console that blocks."""

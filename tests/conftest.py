@@ -4,7 +4,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("ci", derandomize=True, max_examples=150, stateful_step_count=40, deadline=None)
+settings.register_profile("ci", derandomize=True, max_examples=250, stateful_step_count=40, deadline=None)
 settings.register_profile(
     "thorough",
     max_examples=2_000,

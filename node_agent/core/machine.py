@@ -171,7 +171,7 @@ class AgentMachine:
     # What the server says.
 
     def _start(self, assignment: Assignment) -> None:
-        if self.state is not State.JOINING or assignment.round <= self._after_round:
+        if self.state is not State.JOINING or self._may_join or assignment.round <= self._after_round:
             return
         self.state, self._has_workers = State.RUNNING, True
         self.round = self._after_round = assignment.round
@@ -179,6 +179,10 @@ class AgentMachine:
         self._effects.append(StartWorkers(assignment))
 
     def _stop(self, round_: int, reason: str, now: float) -> None:
+        if round_ > self._after_round and self.state is State.JOINING:
+            self._say(f"round {round_} is over before it began here: {reason}")
+            self._after_round, self._may_join = round_, True
+            return
         if round_ != self._after_round or self._may_join or self.state is State.JOINING:
             return
         self._say(f"stopping the workers of round {round_}: {reason}")
@@ -236,7 +240,7 @@ class AgentMachine:
 
     def _end(self, exit_code: int) -> None:
         self._stop_workers()
-        self.state, self._exit_code = State.ENDING, exit_code
+        self.state, self._exit_code, self._keep_alive_at = State.ENDING, exit_code, None
 
     # Words.
 

@@ -6,8 +6,8 @@ who has a seat, and what every restart costs; ranks and sentences are left to th
 
 from dataclasses import dataclass, field
 
-LEASE_S, GRACE_S = 10.0, 1.0
-JOIN_TIMEOUT_S, LAST_CALL_S = 60.0, 15.0
+LEASE_S, GRACE_S = 20.0, 1.0
+JOIN_TIMEOUT_S, LAST_CALL_S = 60.0, 5.0
 WINDOW_S, COOLDOWN_S = 0.5, 40.0
 FATAL = 42
 
@@ -84,7 +84,7 @@ class Model:
         if name in self.departed or after_round > 0:
             raise Refused("agent_fenced")
         rivals = [agent for agent in self.agents if node_rank is not None and agent.node_rank == node_rank]
-        if any(rival.absent is None for rival in rivals):
+        if any(rival.absent is None or self.over for rival in rivals):
             raise Refused("node_rank_taken")
         if self.over:
             return

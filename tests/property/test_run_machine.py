@@ -39,7 +39,7 @@ DIRECTIVES = {
 
 places = st.integers(0, 9)
 """Whom an event is about: see `_who`."""
-steps = st.one_of(st.sampled_from([0.0, 0.25, 0.5, 1.0, 10.0, 15.0, 40.0]), st.floats(0.0, 5.0))
+steps = st.one_of(st.sampled_from([0.25, 0.5, 1.0, 5.0, 19.0]), st.floats(0.0, 2.0))
 exit_codes = st.sampled_from([1] * 15 + [rules.FATAL])
 delays = st.sampled_from([0] * 8 + [1, 2])
 """How many rounds old a report is."""
@@ -49,11 +49,11 @@ class RunStory(RuleBasedStateMachine):
     """Feeds the same events to the core and to the model."""
 
     @initialize(
-        low=st.integers(1, 3),
+        low=st.sampled_from([1, 2, 2, 3]),
         more=st.integers(0, 2),
         max_restarts=st.sampled_from([0, 1, 3, 9, 9]),
         scale_up=st.sampled_from(["immediate", "immediate", "cooldown", "manual"]),
-        joined=st.integers(0, 4),
+        joined=st.sampled_from([0, 2, 3, 4, 5]),
     )
     def found(self, low: int, more: int, max_restarts: int, scale_up: str, joined: int) -> None:
         settings = RunSettings(
@@ -140,28 +140,30 @@ class RunStory(RuleBasedStateMachine):
         round_ = self._round(name, delay)
         self._both(WorkersSucceeded(name, round_), lambda: self.model.succeed(name, round_, self.now))
 
-    @rule(place=places)
-    def an_agent_leaves(self, place: int) -> None:
+    @rule(place=places, how=st.sampled_from(["leaves", "disconnects", "blinks", "blinks", "is heard", "is heard"]))
+    def an_agent(self, place: int, how: str) -> None:
         name = self._who(place)
-        self._both(NodeLeft(name, "SIGTERM"), lambda: self.model.leave(name, self.now))
+        if how == "leaves":
+            self._both(NodeLeft(name, "SIGTERM"), lambda: self.model.leave(name, self.now))
+        if how in ("disconnects", "blinks"):
+            self._both(AgentDisconnected(name), lambda: self.model.disconnect(name, self.now))
+        if how in ("blinks", "is heard"):
+            self._hear(name)
 
-    @rule(place=places)
-    def a_connection_closes(self, place: int) -> None:
-        name = self._who(place)
-        self._both(AgentDisconnected(name), lambda: self.model.disconnect(name, self.now))
+    @rule(place=places, exit_code=exit_codes, disconnect_first=st.booleans())
+    def a_failure_and_a_disconnect_elsewhere(self, place: int, exit_code: int, disconnect_first: bool) -> None:
+        for disconnects in (disconnect_first, not disconnect_first):
+            if disconnects:
+                self.an_agent(place + 1, "disconnects")
+            else:
+                self.workers_fail(place, 0, exit_code)
 
-    @rule(place=places)
-    def an_agent_is_heard(self, place: int) -> None:
-        name = self._who(place)
-        self._both(AgentHeard(name), lambda: self.model.hear(name, self.now))
-
-    @rule()
-    def everybody_is_heard(self) -> None:
+    @rule(seconds=steps, silent=st.booleans())
+    def time_passes(self, seconds: float, silent: bool) -> None:
+        """Usually those that are connected are heard."""
         for name in list(self.run_.agents):
-            self._both(AgentHeard(name), lambda name=name: self.model.hear(name, self.now))
-
-    @rule(seconds=steps)
-    def time_passes(self, seconds: float) -> None:
+            if not silent and name not in self.run_.leases.absent_since:
+                self._hear(name)
         self.now += seconds
         self._both(TimePassed(), lambda: self.model.pass_time(self.now))
 
@@ -174,6 +176,9 @@ class RunStory(RuleBasedStateMachine):
             self._both(TimePassed(), lambda: self.model.pass_time(self.now))
             assert snapshot(self.run_) != before, "a deadline without consequence"
 
+    def _hear(self, name: str) -> None:
+        self._both(AgentHeard(name), lambda: self.model.hear(name, self.now))
+
     def _join(self, event: NodeJoined) -> None:
         join = event.join
         self._both(
@@ -184,7 +189,7 @@ class RunStory(RuleBasedStateMachine):
     def _who(self, place: int) -> str:
         """An agent that is alive, where there is one; once in a while one that is not."""
         alive = sorted(self.run_.agents)
-        if place == 9 or not alive:
+        if place >= 9 or not alive:
             return min(self.run_.departed_ids, default="stranger")
         return alive[place % len(alive)]
 
@@ -311,7 +316,7 @@ def _check_formation(formation: dict[str, Assignment], run: Run) -> None:
         for p in places
     }
     assert len(shared) == 1
-    if run.stage is Stage.RUNNING:
+    if run.membership and run.membership.round == places[0].round:
         master = next(seat for seat in run.membership.seats.values() if seat.group_rank == 0)
         assert places[0].master_addr == f"host-{master.node_id}"
         assert places[0].restart_count == run.restart_count

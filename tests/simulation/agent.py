@@ -173,8 +173,8 @@ class AgentProcess:
     def _arm(self) -> None:
         self._disarm()
         if self.is_live and (at := self.machine.next_deadline()) is not None:
-            now = self._world.clock.now
-            self._timer = self.host.later(max(0.0, at - now), lambda: self.feed(TimePassed()))
+            assert at > self._world.clock.now, "the agent's timer spins"
+            self._timer = self.host.later(at - self._world.clock.now, lambda: self.feed(TimePassed()))
 
     def _disarm(self) -> None:
         if self._timer:

@@ -8,11 +8,13 @@ from protocol.settings import RequestedSettings
 from rdzv_server.core.run import AgentState, Run, Stage
 from simulation.agent import AgentProcess, Options
 from simulation.cluster import Cluster
-from simulation.network import CALM, Host, Weather
+from simulation.network import CALM, LATEST_COPY_S, QUICK_STOP_S, Host, Weather
 
 MOST_HOSTS = 7
 SLOWEST_STOP_S = 30.0
 FATAL = 42
+AFTERMATH_S = LATEST_COPY_S + 5.0
+"""What was lost or copied before the calm shows within this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +36,23 @@ def draw(rng: Random) -> Plan:
     settings = RequestedSettings(
         min_nodes=low,
         max_nodes=high,
-        max_restarts=rng.choice((0, 1, 2, 3, 8)),
+        max_restarts=rng.choice((0, 1, 3, 10, 100)),
         join_timeout_s=rng.choice((20.0, 40.0)),
-        last_call_timeout_s=rng.choice((0.0, 2.0, 10.0)),
+        last_call_timeout_s=rng.choice((1.0, 1.0, 10.0)),
         lease_s=rng.choice((4.0, 10.0)),
         disconnect_grace_s=rng.choice((0.0, 0.2, 1.0)),
         scale_up=rng.choice(("immediate", "immediate", "cooldown", "manual")),
         scale_up_window_s=rng.choice((0.0, 0.1, 1.0)),
         scale_up_cooldown_s=15.0,
-        fatal_exit_codes=rng.choice(((), (FATAL,))),
+        fatal_exit_codes=rng.choice(((), (), (FATAL,))),
     )
     return Plan(
         options=Options(settings=settings, explicit_run_id=rng.random() < 0.5),
         weather=rng.choice(_WEATHERS),
         hosts=max(1, high + rng.choice((-1, 0, 0, 1))),
-        work_s=rng.choice((None, (5.0, 9.0), (20.0, 60.0))),
-        faults=rng.choice((0, 2, 4, 8, 12)),
-        spacing_s=rng.choice((0.05, 1.0, 5.0)),
+        work_s=rng.choice((None, None, (5.0, 9.0), (20.0, 60.0))),
+        faults=rng.choice((0, 3, 10, 20, 30)),
+        spacing_s=rng.choice((0.05, 0.7, 3.0)),
     )
 
 
@@ -75,18 +77,21 @@ class Schedule:
         self.cluster = Cluster(plan.options, seed=rng.getrandbits(64), weather=plan.weather, work_s=plan.work_s)
         self._rng = self.cluster.rng
         self._scale = self._rng.choice((1, 1, 4))
+        self._pending = 0
+        """Faults that are still to come: a failure in a moment, an agent that is started again."""
 
     def play(self) -> None:
         """Raises `Violation` when something is not as it must be."""
         cluster, plan = self.cluster, self.plan
         for _ in range(plan.hosts):
-            cluster.clock.later(self._rng.expovariate(2.0), self._arrive)
+            self._later(self._rng.expovariate(2.0), self._arrive)
         cluster.passes(self._rng.choice((0.0, 0.1, 3.0)))
         for _ in range(plan.faults):
             cluster.passes(self._rng.expovariate(1 / plan.spacing_s))
             self._rng.choices(self._faults, self._weights)[0](self)
         cluster.passes(self._rng.uniform(0.0, 5.0))
         self._calm_down()
+        cluster.passes(AFTERMATH_S)
         cluster.until(self.is_settled, self._patience_s(), "every agent has its place, or the run is over")
         cluster.passes(2 * self._settings.lease_s)
         assert self.is_settled(), f"settled, and then unsettled again\n{cluster.story()}"
@@ -97,6 +102,8 @@ class Schedule:
         """Every live agent works, has worked, or stands by with a reason, and the server knows of no other; or none
         is left, and the run has ended or is deserted."""
         cluster = self.cluster
+        if self._pending:
+            return False
         live = cluster.live
         run = cluster.run if cluster.server.registry.runs() else None
         if run is None or run.stage is Stage.FORMING or run.stage.is_end:
@@ -113,6 +120,7 @@ class Schedule:
         cluster.note("world", "calms down")
         cluster.network.weather, cluster.work_s = CALM, None
         for host in cluster.hosts:
+            host.stop_takes_s = QUICK_STOP_S
             cluster.recover(host)
 
     def _patience_s(self) -> float:
@@ -130,6 +138,14 @@ class Schedule:
 
     # Faults.
 
+    def _later(self, delay_s: float, call: Callable[[], None]) -> None:
+        def do() -> None:
+            self._pending -= 1
+            call()
+
+        self._pending += 1
+        self.cluster.clock.later(delay_s, do)
+
     def _arrive(self) -> None:
         if len(self.cluster.hosts) < MOST_HOSTS:
             self._start_on(self.cluster.add_host())
@@ -140,24 +156,24 @@ class Schedule:
     def _workers_fail(self) -> None:
         cluster = self.cluster
         victims = cluster.training
-        exit_code = self._rng.choice((1, 1, -9, FATAL))
+        exit_code = self._rng.choice((1, 1, 1, -9, FATAL))
         for agent in self._rng.sample(victims, min(len(victims), self._rng.choice((1, 1, 2, 5)))):
             after_s = self._rng.choice((0.0, 0.001, 0.3))
-            agent.host.later(after_s, lambda agent=agent: cluster.fail(agent, exit_code))
+            self._later(after_s, lambda agent=agent: cluster.fail(agent, exit_code))
 
     def _agent_dies(self) -> None:
         if agent := self._pick():
             self.cluster.kill(agent, with_host=self._rng.random() < 0.3)
             if self._rng.random() < 0.6:
-                self.cluster.clock.later(self._rng.choice((0.0, 0.5, 15.0)), lambda: self._start_on(agent.host))
+                self._later(self._rng.choice((0.0, 0.5, 15.0)), lambda: self._start_on(agent.host))
 
     def _agent_is_told_to_go(self) -> None:
         if agent := self._pick():
             self.cluster.signal(agent)
             if self._rng.random() < 0.3:
-                self.cluster.clock.later(self._rng.uniform(0.0, 3.0), lambda: self.cluster.signal(agent))
+                self._later(self._rng.uniform(0.0, 3.0), lambda: self.cluster.signal(agent))
             if self._rng.random() < 0.5:
-                self.cluster.clock.later(self._rng.uniform(0.0, 5.0), lambda: self._start_on(agent.host))
+                self._later(self._rng.uniform(0.0, 5.0), lambda: self._start_on(agent.host))
 
     def _host_falls_silent(self) -> None:
         self._for_a_while(self.cluster.freeze)

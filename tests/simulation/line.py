@@ -8,12 +8,12 @@ from node_agent.core import backoff
 from protocol.codec import decode, encode
 from protocol.errors import ProtocolError, ServerUnavailable, from_code
 from protocol.messages import Ack, ErrorReply, JoinRequest, PollRequest, Reply, Request
+from protocol.timing import ANSWER_TIMEOUT_S
 from simulation.clock import Timer
 from simulation.network import Connection, Host, Network
 from simulation.server import Server
 
 CONNECT_TIMEOUT_S = 5.0
-ANSWER_TIMEOUT_S = 15.0
 
 Answer = Reply | Ack | ProtocolError
 Answered = Callable[[Answer], None]
@@ -87,9 +87,9 @@ class Line:
         self._tries += 1
         self._failures = 0
         self._asked.popleft()
-        answered(answer)
-        if self._asked and not self._is_closed:
+        if self._asked:
             self._try()
+        answered(answer)
 
     def _await_timeout(self, timeout_s: float) -> None:
         self._timer = self._host.later(timeout_s, self._fail)

@@ -14,6 +14,7 @@ from simulation.clock import Call, Clock, Timer
 LATEST_COPY_S = 25.0
 """A second copy comes up to this much later: after the agent has given up, tried again, or been fenced."""
 SLOWEST_S = 20.0
+QUICK_STOP_S = (0.0, 0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,7 @@ class Host:
         self.is_frozen = False
         self.is_suspect = False
         """Something happened to it that may make the server lose its agent."""
-        self.stop_takes_s = (0.0, 0.5)
+        self.stop_takes_s = QUICK_STOP_S
         self._clock = clock
         self._held: list[Call] = []
         self._deferred: list[Timer] = []

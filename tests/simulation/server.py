@@ -17,6 +17,7 @@ from protocol.messages import (
     Request,
     Wait,
 )
+from protocol.timing import HOLDS_PER_LEASE, LONGEST_HOLD_S
 from rdzv_server.core.effects import Announce, Effect, Record, WakeAgents
 from rdzv_server.core.events import (
     AgentDisconnected,
@@ -33,7 +34,6 @@ from simulation.network import Connection
 
 ADDR = "10.0.0.254"
 EPOCH = "epoch-1"
-HOLDS_PER_LEASE = 3
 FIRST_HOLD_S = 1.0
 RETENTION_S = 86_400.0
 
@@ -173,7 +173,7 @@ class Server:
         return self.registry.directive_for(*key, self._clock.now)
 
     def _hold_s(self, key: Key) -> float:
-        return self._lease_s(key) / HOLDS_PER_LEASE
+        return min(LONGEST_HOLD_S, self._lease_s(key) / HOLDS_PER_LEASE)
 
     def _lease_s(self, key: Key) -> float:
         return self.registry.run_of(*key).settings.lease_s

@@ -1,0 +1,34 @@
+"""A console that remembers, in place of the one that writes."""
+
+import asyncio
+from collections.abc import Callable
+
+PATIENCE_S = 10.0
+
+
+class Sheet:
+    """What was written to each file descriptor. `is_full` is the test's to set."""
+
+    def __init__(self) -> None:
+        self.chunks: list[tuple[int, bytes]] = []
+        self.is_full = False
+        self.paused: list[Callable[[], None]] = []
+        self._news = asyncio.Event()
+
+    def write(self, fd: int, chunk: bytes) -> None:
+        self.chunks.append((fd, chunk))
+        self._news.set()
+
+    def when_drained(self, resume: Callable[[], None]) -> None:
+        self.paused.append(resume)
+        self._news.set()
+
+    def text(self, fd: int = 1) -> bytes:
+        return b"".join(chunk for written, chunk in self.chunks if written == fd)
+
+    async def until(self, holds: Callable[[], object]) -> None:
+        """Return once something that was written makes it so."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not holds():
+                self._news.clear()
+                await self._news.wait()

@@ -1,0 +1,148 @@
+"""An agent told as a story: `agent.is_told(start(1)); agent.workers_fail(); assert agent.did(StopWorkers)`.
+
+The machine's requests are held here until a test answers them. Time is a number of seconds that a test moves.
+"""
+
+from typing import Any
+
+from node_agent.core.effects import Effect, Say, SendJoin, SendPoll
+from node_agent.core.events import (
+    Answered,
+    Event,
+    GaveUp,
+    Refused,
+    Signalled,
+    Started,
+    TimePassed,
+    WorkerFailed,
+    WorkersStopped,
+    WorkersSucceeded,
+)
+from node_agent.core.machine import AgentMachine
+from protocol.errors import ProtocolError
+from protocol.messages import Assignment, Directive, Failure, Finish, Reply, Start, Stop, Wait
+
+LEASE_S = 9.0
+
+
+def an_assignment(round: int = 1, **changes: Any) -> Assignment:
+    """Node 1 of 3 in a round of ten ranks; this node has four of them."""
+    given = {
+        "round": round,
+        "group_rank": 1,
+        "group_world_size": 3,
+        "first_rank": 2,
+        "local_world_size": 4,
+        "world_size": 10,
+        "first_role_rank": 1,
+        "role_world_size": 8,
+        "master_addr": "10.0.0.1",
+        "master_port": 40_000 + round,
+        "restart_count": round - 1,
+        "max_restarts": 3,
+    }
+    return Assignment(**(given | changes))
+
+
+def a_failure(**changes: Any) -> Failure:
+    given = {
+        "node_id": "a",
+        "rank": 3,
+        "local_rank": 1,
+        "pid": 77,
+        "exit_code": 5,
+        "cause": "exit code 5",
+        "stderr_tail": ("Traceback", "Boom"),
+    }
+    return Failure(**(given | changes))
+
+
+def wait(reason: str = "waiting for 1 more node") -> Wait:
+    return Wait(reason=reason)
+
+
+def start(round: int = 1, **changes: Any) -> Start:
+    return Start(assignment=an_assignment(round, **changes), reason="all are there")
+
+
+def stop(round: int = 1, reason: str = "node b left: SIGTERM") -> Stop:
+    return Stop(round=round, reason=reason)
+
+
+def finish(*, succeeded: bool = True, failure: Failure | None = None) -> Finish:
+    return Finish(succeeded=succeeded, reason="all workers of 3 nodes exited 0" if succeeded else "spent", failure=failure)
+
+
+class Story:
+    """One agent, from its start on."""
+
+    def __init__(self) -> None:
+        self.machine = AgentMachine("a")
+        self.now = 100.0
+        self.revision = 0
+        self.effects: list[Effect] = []
+        """Of the last thing that happened."""
+        self.handle(Started())
+
+    # What happens.
+
+    def is_told(self, directive: Directive, *, revision: int | None = None) -> None:
+        """The server answers the request under way, with a new revision unless a test says otherwise."""
+        self.revision = self.revision + 1 if revision is None else revision
+        reply = Reply(epoch="epoch", revision=self.revision, lease_s=LEASE_S, directive=directive)
+        self.handle(Answered(reply))
+
+    def is_refused(self, error: ProtocolError) -> None:
+        self.handle(Refused(error))
+
+    def workers_succeed(self, round: int | None = None) -> None:
+        self.handle(WorkersSucceeded(self.machine.round if round is None else round))
+
+    def workers_fail(self, round: int | None = None) -> None:
+        self.handle(WorkerFailed(self.machine.round if round is None else round, a_failure()))
+
+    def workers_are_gone(self, round: int | None = None) -> None:
+        self.handle(WorkersStopped(self.machine.round if round is None else round))
+
+    def is_signalled(self, name: str = "SIGTERM") -> None:
+        self.handle(Signalled(name))
+
+    def gives_up(self, reason: str = "no rdzv-server at host:1 within 5 s") -> None:
+        self.handle(GaveUp(reason))
+
+    def deadline_comes(self) -> None:
+        at = self.machine.next_deadline()
+        assert at is not None
+        self.now = max(self.now, at)
+        self.handle(TimePassed())
+
+    def handle(self, event: Event) -> None:
+        self.effects = self.machine.handle(event, self.now)
+
+    # What a user, or the server, notices.
+
+    def did(self, kind: type) -> list[Any]:
+        """The effects of that kind of the last thing that happened."""
+        return [effect for effect in self.effects if isinstance(effect, kind)]
+
+    @property
+    def said(self) -> list[str]:
+        return [effect.text for effect in self.did(Say)]
+
+    @property
+    def sent(self) -> list[SendJoin | SendPoll]:
+        """What the last thing that happened made it ask the server."""
+        return self.did(SendJoin) + self.did(SendPoll)
+
+    @property
+    def lasts(self) -> float | None:
+        """How long until its next deadline."""
+        at = self.machine.next_deadline()
+        return None if at is None else at - self.now
+
+
+def running(round: int = 1) -> Story:
+    """An agent whose workers run."""
+    agent = Story()
+    agent.is_told(start(round))
+    return agent

@@ -1,0 +1,50 @@
+"""What a person reads on the agent's console."""
+
+import pytest
+
+from node_agent.core import wording
+from tests.unit.node_agent.story import a_failure, an_assignment, finish
+
+
+def test_a_node_with_several_workers_names_its_first_and_last_rank():
+    assert wording.started(an_assignment(7)) == (
+        "round 7: node 1 of 3, ranks 2-5 of 10, master 10.0.0.1:40007, restart 6 of 3"
+    )
+
+
+def test_a_node_with_one_worker_names_its_rank():
+    assert ", rank 2 of 10, " in wording.started(an_assignment(local_world_size=1))
+
+
+def test_a_failure_says_which_worker_where_and_how():
+    assert wording.failed(a_failure(cause="signal 9 (SIGKILL)")) == (
+        "worker rank 3 (local rank 1, pid 77) on node a failed: signal 9 (SIGKILL)"
+    )
+
+
+def test_a_success_is_one_line():
+    assert wording.finished(finish()) == ["run succeeded: all workers of 3 nodes exited 0"]
+
+
+def test_an_end_without_a_failed_worker_says_why_alone():
+    assert wording.finished(finish(succeeded=False)) == ["run failed: spent"]
+
+
+def test_a_failed_worker_without_a_word_is_named_all_the_same():
+    assert wording.finished(finish(succeeded=False, failure=a_failure(stderr_tail=()))) == [
+        "run failed: spent",
+        "first failure: worker rank 3 (local rank 1, pid 77) on node a failed: exit code 5",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reason", "rest"),
+    [
+        ("waiting for 1 more node; gives up in 583 s", "waiting for 1 more node"),
+        ("waiting: 1 of 2 joined (a); last call; ends in 3 s", "waiting: 1 of 2 joined (a); last call"),
+        ("standing by: the run is full", "standing by: the run is full"),
+        ("standing by; node a runs", "standing by; node a runs"),
+    ],
+)
+def test_a_reason_without_its_countdown(reason, rest):
+    assert wording.without_countdown(reason) == rest
