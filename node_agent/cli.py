@@ -95,7 +95,7 @@ def _add_failures(group: Any) -> None:
     group.add_argument("--fatal-exit-codes", type=_codes, metavar="N,N", help="exit codes that fail the run at once")
     group.add_argument("--join-timeout", type=_seconds, metavar="S", help="wait for MIN nodes (default: 600)")
     group.add_argument("--last-call-timeout", type=_seconds, metavar="S", help="wait for more after MIN (default: 30)")
-    group.add_argument("--lease", type=_seconds, metavar="S", help="silence after which a node is lost (default: 10)")
+    group.add_argument("--lease", type=_lease, metavar="S", help="silence after which a node is lost (default: 10)")
     group.add_argument("--disconnect-grace", type=_seconds, metavar="S", help="time to come back after the connection "
                        "closed (default: 1)")  # fmt: skip
     group.add_argument("--scale-up", choices=("immediate", "cooldown", "manual"), help="when an arrival restarts the "
@@ -132,7 +132,7 @@ async def _run(config: AgentConfig, endpoint: tuple[str, int] | None, token: str
 async def _drive(config: AgentConfig, make_link: Callable[[], Link], where: str, console: Console) -> int:
     name = f"{config.node_id[:64]}-{os.urandom(6).hex()}"
     line = Conversation(make_link(), where, config.connect_timeout_s, console.say)
-    side_line = Conversation(make_link(), where, config.connect_timeout_s, None)
+    side_line = Conversation(make_link(), where, float("inf"), None)  # a report must arrive, however late
     return await Driver(config, name, line, side_line, console).run()
 
 
@@ -150,7 +150,7 @@ def make_config(args: argparse.Namespace) -> AgentConfig:
         node_id=_name("--node-id", args.node_id, default=os.uname().nodename),
         role=_name("--role", args.role, default="default"),
         node_rank=args.node_rank,
-        local_addr=args.local_addr,
+        local_addr=args.local_addr and _name("--local-addr", args.local_addr, default=""),
         settings=RequestedSettings(
             min_nodes=min_nodes,
             max_nodes=max_nodes,
@@ -258,6 +258,16 @@ def _seconds(text: str) -> float:
         seconds = -1.0
     if not 0 <= seconds < 1e7:
         raise argparse.ArgumentTypeError(f"a number of seconds, not {text!r}")
+    return seconds
+
+
+def _lease(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0.1 <= seconds <= 86_400:
+        raise argparse.ArgumentTypeError(f"a number of seconds from 0.1 to 86400, not {text!r}")
     return seconds
 
 

@@ -56,7 +56,7 @@ class Driver:
         self._conversation = conversation
         self._side_line = side_line
         self._console = console
-        self._scratch = ScratchDir(name)
+        self._scratch = ScratchDir()
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._conversing: set[asyncio.Task[None]] = set()

@@ -6,15 +6,17 @@ import os
 class ScratchDir:
     """Made on first use, for this user alone. No part of its path comes from a run id or a node id."""
 
-    def __init__(self, name: str) -> None:
-        self._path = os.path.join(os.environ.get("TMPDIR") or "/tmp", f"node-agent-{name}")
+    def __init__(self) -> None:
+        self._path = os.path.join(os.environ.get("TMPDIR") or "/tmp", f"node-agent-{os.urandom(8).hex()}")
         self._made = False
 
     def error_file(self, round_: int, local_rank: int) -> str:
         """Where a worker's `@record` writes its error; the folder exists."""
+        if not self._made:
+            os.makedirs(self._path, mode=0o700)
+            self._made = True
         folder = os.path.join(self._path, f"attempt_{round_ - 1}", str(local_rank))
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        self._made = True
+        os.makedirs(folder, exist_ok=True)
         return os.path.join(folder, "error.json")
 
     def remove(self) -> None:

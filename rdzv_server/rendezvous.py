@@ -1,6 +1,6 @@
 """What an agent may ask of the server, as messages in and messages out. HTTP is one way to bring them here."""
 
-import secrets
+import os
 from collections.abc import Hashable
 
 from protocol.errors import ServerUnavailable
@@ -31,7 +31,7 @@ class Rendezvous:
         self._waiters = waiters
         self._closing = False
         self.connections = Connections(self._disconnected)
-        self.epoch = secrets.token_hex(8)
+        self.epoch = os.urandom(8).hex()
         self.started_at = driver.now()
 
     async def join(self, request: JoinRequest, server_addr: str, connection: Hashable) -> Reply:

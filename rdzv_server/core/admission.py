@@ -5,6 +5,7 @@ from itertools import islice
 from protocol.errors import AgentFenced, MalformedMessage, NodeRankTaken, SettingsConflict
 from protocol.messages import JoinRequest
 from protocol.settings import RunSettings
+from rdzv_server.core import completion
 from rdzv_server.core.run import Agent, AgentState, Run
 
 
@@ -76,6 +77,24 @@ def choose(run: Run) -> list[Agent]:
     return chosen + list(islice(new, seats - len(chosen)))
 
 
-def has_room(run: Run) -> bool:
-    """Whether the running round could seat one more node. No more once some have finished their work."""
-    return len(run.running) < run.settings.max_nodes and not run.succeeded
+def free_seats(run: Run) -> int:
+    """Seats that the running round could still fill. None once some have finished their work."""
+    return 0 if run.succeeded else run.settings.max_nodes - len(run.running)
+
+
+def next_scale_up(run: Run, now: float) -> float | None:
+    """When the running round ends to admit those that wait: at once if they fill it, else when the window closes."""
+    settings = run.settings
+    if not run.waiting or free_seats(run) <= 0 or settings.scale_up == "manual":
+        return None
+    full = len(run.waiting) >= free_seats(run)
+    at = now if full else run.scale_up_at if run.scale_up_at is not None else now + settings.scale_up_window_s
+    if settings.scale_up == "cooldown":
+        return max(at, run.started_at + settings.scale_up_cooldown_s)
+    return at
+
+
+def arrivals(run: Run) -> str:
+    """Whom a scale-up admits."""
+    admitted = min(len(run.waiting), free_seats(run))
+    return f"admitting {admitted} more: {completion.names(run.waiting, admitted)}"

@@ -6,6 +6,7 @@ participants that are still stopping their workers are kept for them until the l
 already does not take one. A round that none of the last participants survived forms like a first one.
 """
 
+from collections.abc import Iterable
 from itertools import islice
 
 from rdzv_server.core.run import Agent, Departure, Run
@@ -78,16 +79,17 @@ def shortfall(run: Run) -> str:
     if run.stopping:
         text += f"; {_stopping(run)}"
     gone = [departure.node_id for departure in run.departures if left_a_seat(run, departure)]
-    return text + (f"; gone: {_names(gone)}" if gone else "")
+    return text + (f"; gone: {_listed(gone, len(gone))}" if gone else "")
 
 
 def left_a_seat(run: Run, departure: Departure) -> bool:
-    """Whether the departed node was a participant of the last round, so that the forming one misses it."""
-    return departure.group_rank is not None and run.membership is not None and departure.round == run.membership.round
+    """Whether the departed node was a participant of the last round, and is not back: the forming one misses it."""
+    seated = run.membership is not None and departure.round == run.membership.round and departure.group_rank is not None
+    return seated and departure.node_id not in run.node_ids
 
 
 def _stopping(run: Run) -> str:
-    return f"{_names_of(run.stopping)} to stop the workers of round {run.round - 1}"
+    return f"{names(run.stopping)} to stop the workers of round {run.round - 1}"
 
 
 def _joined(run: Run) -> str:
@@ -95,17 +97,18 @@ def _joined(run: Run) -> str:
 
 
 def _who(run: Run) -> str:
-    return f" ({_names_of(run.waiting)})" if run.waiting else ""
+    return f" ({names(run.waiting)})" if run.waiting else ""
 
 
-def _names_of(agents: dict[str, Agent]) -> str:
-    return _names([agent.node_id for agent in islice(agents.values(), NAMES)], len(agents))
+def names(agents: dict[str, Agent], number: int | None = None) -> str:
+    """The first `number` of the agents' nodes, or all of them; the first few by name."""
+    number = len(agents) if number is None else number
+    return _listed((agent.node_id for agent in agents.values()), number)
 
 
-def _names(names: list[str], count: int | None = None) -> str:
-    count = len(names) if count is None else count
-    more = f" and {count - NAMES} more" if count > NAMES else ""
-    return ", ".join(names[:NAMES]) + more
+def _listed(node_ids: Iterable[str], number: int) -> str:
+    more = f" and {number - NAMES} more" if number > NAMES else ""
+    return ", ".join(islice(node_ids, min(number, NAMES))) + more
 
 
 def count(number: int, noun: str = "node") -> str:

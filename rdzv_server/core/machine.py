@@ -121,10 +121,12 @@ class RunMachine:
     def _lose_corroborated(self, now: float, reporter: str | None = None) -> None:
         """Absent participants are lost at once if another participant's workers failed: that is why they did."""
         run = self.run
-        reporters = run.failed | ({reporter} if reporter else set())
+        if not run.failed and reporter is None:
+            return
         for agent_id in list(run.leases.absent_since):
             held = agent_id in run.running or agent_id in run.stopping
-            if held and run.seat_of(agent_id) and reporters - {agent_id}:
+            others_failed = len(run.failed) > (agent_id in run.failed) or reporter not in (None, agent_id)
+            if held and others_failed:
                 self._apply(NodeLost(agent_id, "its connection closed and other nodes' workers failed"), now)
 
     # Facts: check, then what they imply, then apply. `_apply` records.
@@ -184,8 +186,7 @@ class RunMachine:
             case RunSuperseded():
                 self._end(Stage.FAILED, "every node left, and a new attempt began", None, now)
             case ArrivalsAdmitted():
-                names = ", ".join(agent.node_id for agent in list(self.run.waiting.values())[: completion.NAMES])
-                self._open(Cause.NODE_ARRIVED, f"admitting {len(self.run.waiting)} more: {names}", now)
+                self._open(Cause.NODE_ARRIVED, admission.arrivals(self.run), now)
 
     # Transitions.
 
@@ -259,7 +260,7 @@ class RunMachine:
             if run.membership and len(run.succeeded) == len(run.membership.seats):
                 self._end(Stage.SUCCEEDED, f"all workers of {completion.count(len(run.succeeded))} exited 0", None, now)
             else:
-                self._arrange_scale_up(now)
+                run.scale_up_at = admission.next_scale_up(run, now)
 
     def _watch_minimum(self, now: float) -> None:
         opening, enough = self.run.opening, len(self.run.waiting) >= self.run.settings.min_nodes
@@ -267,18 +268,6 @@ class RunMachine:
             opening.min_since = now
         elif not enough and opening.min_since is not None:
             opening.min_since, opening.below_since = None, now
-
-    def _arrange_scale_up(self, now: float) -> None:
-        run, settings = self.run, self.run.settings
-        if not run.waiting or not admission.has_room(run) or settings.scale_up == "manual":
-            run.scale_up_at = None
-            return
-        if len(run.running) + len(run.waiting) >= settings.max_nodes:
-            run.scale_up_at = now
-        elif run.scale_up_at is None:
-            run.scale_up_at = now + settings.scale_up_window_s
-        if settings.scale_up == "cooldown":
-            run.scale_up_at = max(run.scale_up_at, run.started_at + settings.scale_up_cooldown_s)
 
     def _complete(self, reason: str, now: float) -> None:
         run = self.run

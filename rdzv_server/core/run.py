@@ -1,6 +1,6 @@
 """The state of one run. Only `machine.RunMachine` changes it; everything else reads it."""
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -148,6 +148,8 @@ class Run:
     """The round that is forming or running."""
     agents: dict[str, Agent] = field(default_factory=dict)
     by_state: dict[AgentState, dict[str, Agent]] = field(default_factory=lambda: {state: {} for state in AgentState})
+    node_ids: Counter[str] = field(default_factory=Counter)
+    """How many agents each node has: one, as a rule."""
     node_ranks: dict[int, str] = field(default_factory=dict)
     """Which agent claims which `--node-rank`."""
     membership: Membership | None = None
@@ -198,6 +200,8 @@ class Run:
 
     def move(self, agent: Agent, state: AgentState) -> None:
         """Put the agent, known or new, into `state`."""
+        if agent.agent_id not in self.agents:
+            self.node_ids[agent.node_id] += 1
         self.by_state[agent.state].pop(agent.agent_id, None)
         agent.state = state
         self.by_state[state][agent.agent_id] = agent
@@ -207,6 +211,9 @@ class Run:
 
     def remove(self, agent: Agent) -> None:
         del self.agents[agent.agent_id]
+        self.node_ids[agent.node_id] -= 1
+        if not self.node_ids[agent.node_id]:
+            del self.node_ids[agent.node_id]
         del self.by_state[agent.state][agent.agent_id]
         node_rank = agent.join.node_rank
         if node_rank is not None and self.node_ranks.get(node_rank) == agent.agent_id:

@@ -35,7 +35,7 @@ class Cluster:
         self.trace: deque[tuple[float, str, Any]] = deque(maxlen=TRACE_LENGTH)
         self.server = Server(self.clock, self.note)
         self.network = Network(self.clock, self.rng, weather, self.server.lost)
-        self.watch = Watch(self.server.registry, self.agents)
+        self.watch = Watch(self.clock, self.server)
         self._options = options
         self._world = World(
             self.clock, self.rng, self.network, self.server, self.note, self._started, self.watch.exited
@@ -99,12 +99,10 @@ class Cluster:
     def kill(self, agent: AgentProcess, *, with_host: bool = False) -> None:
         """The process dies and its connections close; `with_host`: nothing closes."""
         self.note(agent.name, "is killed")
-        agent.host.is_suspect = True
         agent.die(with_host=with_host)
 
     def signal(self, agent: AgentProcess) -> None:
         self.note(agent.name, "is told to go")
-        agent.host.is_suspect = True
         agent.signal()
 
     def freeze(self, host: Host) -> None:

@@ -50,7 +50,7 @@ def draw(rng: Random) -> Plan:
         options=Options(settings=settings, explicit_run_id=rng.random() < 0.5),
         weather=rng.choice(_WEATHERS),
         hosts=max(1, high + rng.choice((-1, 0, 0, 1))),
-        work_s=rng.choice((None, None, (5.0, 9.0), (20.0, 60.0))),
+        work_s=rng.choice((None, None, (5.0, 9.0), (1.0, 60.0))),
         faults=rng.choice((0, 3, 10, 20, 30)),
         spacing_s=rng.choice((0.05, 0.7, 3.0)),
     )

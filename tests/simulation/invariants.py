@@ -1,15 +1,16 @@
 """What must hold after every event, over the server and all agents at once, and what a start and an exit must be."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
 from protocol.messages import Assignment, Start
-from rdzv_server.core.registry import Registry
-from rdzv_server.core.run import Agent, AgentState, Run, Stage
+from rdzv_server.core.run import Agent, AgentState, Cause, Departure, Membership, Restart, Run, Stage
 from simulation.agent import AgentProcess
+from simulation.clock import Clock
+from simulation.server import Server
 from simulation.workers import Workers
 
+EPSILON = 1e-6
 SEATED = (AgentState.RUNNING, AgentState.SUCCEEDED, AgentState.STOPPING)
 
 
@@ -20,6 +21,7 @@ class Seen:
     restart_count: int = 0
     rounds: dict[int, dict[str, Assignment]] = field(default_factory=dict)
     """The assignments of each completed round, by agent id."""
+    membership: Membership | None = None
     master: tuple[str, int] | None = None
     """Of the last completed round."""
     entered: int = 0
@@ -35,8 +37,8 @@ class Seen:
 class Watch:
     """Knows the truth, and compares it with what the server and the agents make of it."""
 
-    def __init__(self, registry: Registry, agents: Sequence[AgentProcess]) -> None:
-        self._registry, self._agents = registry, agents
+    def __init__(self, clock: Clock, server: Server) -> None:
+        self._clock, self._server, self._registry = clock, server, server.registry
         self._processes: dict[str, AgentProcess] = {}
         self._attempts: dict[int, Seen] = {}
         self._started: dict[tuple[str, int, int], str] = {}
@@ -90,7 +92,7 @@ class Watch:
             self._check_workers(run)
             self._check_round(run, seen)
             self._check_ledger(run, seen)
-            self._check_departures(run, seen)
+            self._check_liveness(run, seen)
             if run.stage.is_end:
                 self._check_end(run, seen)
 
@@ -103,7 +105,7 @@ class Watch:
         assert run.survivors == survivors, f"{survivors} participants are there, not {run.survivors}"
 
     def _check_agent(self, run: Run, agent: Agent) -> None:
-        process = self._processes[agent.agent_id.rpartition(".")[0]]
+        process = self._processes[_name(agent.agent_id)]
         assert run.stage.is_end or process.agent_id == agent.agent_id, f"{agent.agent_id} has come back as another"
         workers = process.live_workers
         if agent.state in SEATED:
@@ -127,6 +129,8 @@ class Watch:
             assignments[agent_id] = directive.assignment
         seen.rounds[run.round] = assignments
         _check_assignments(run, list(assignments.values()))
+        _check_ranks(run, seen.membership)
+        seen.membership = run.membership
         master = next((each.master_addr, each.master_port) for each in assignments.values())
         assert master != seen.master, f"round {run.round} has the master port of the one before: {master}"
         seen.master = master
@@ -145,18 +149,34 @@ class Watch:
         if entered > seen.entered:
             last = run.ledger[-1]
             charges = int(last.charged)
-            assert not charges or seen.failed.get(last.round - 1), f"round {last.round} charged for no failure: {last}"
+            _check_restart(run, seen, last)
         assert count == seen.restart_count + charges, f"{count - seen.restart_count} restarts charged for {charges}"
         seen.entered, seen.restart_count = entered, count
 
-    def _check_departures(self, run: Run, seen: Seen) -> None:
-        """Nobody is lost to whom nothing happened."""
-        departures = list(run.departures)
+    def _check_liveness(self, run: Run, seen: Seen) -> None:
+        """Nobody is lost who was heard in time, and nobody is kept who was not."""
+        lease_s, grace_s = run.settings.lease_s, run.settings.disconnect_grace_s
         fresh = len(run.departed_ids) - seen.departed
-        for gone in departures[len(departures) - fresh :]:
-            process = self._processes[gone.agent_id.rpartition(".")[0]]
-            assert process.host.is_suspect, f"{gone.agent_id} departed for no reason: {gone.cause}"
         seen.departed += fresh
+        for gone in list(run.departures)[len(run.departures) - fresh :]:
+            self._check_departure(run, gone)
+        for agent_id in run.agents:
+            silent_s = self._clock.now - self._server.heard_at[agent_id]
+            assert silent_s <= lease_s + EPSILON, f"{agent_id} has been silent for {silent_s:g} s and is not lost"
+            absent_s = self._clock.now - self._server.closed_at.get(agent_id, self._clock.now)
+            assert absent_s <= grace_s + EPSILON, f"{agent_id} has been absent for {absent_s:g} s and is not lost"
+
+    def _check_departure(self, run: Run, gone: Departure) -> None:
+        if gone.left:
+            assert self._processes[_name(gone.agent_id)].was_signalled, f"{gone.agent_id} left, and nobody told it to"
+            return
+        is_silent = self._clock.now - self._server.heard_at[gone.agent_id] >= run.settings.lease_s - EPSILON
+        closed_at = self._server.closed_at.get(gone.agent_id)
+        assert is_silent or closed_at is not None, f"{gone.agent_id} was there, and was lost: {gone.cause}"
+        if not is_silent and "within" in gone.cause:
+            assert self._clock.now - closed_at >= run.settings.disconnect_grace_s - EPSILON, (
+                "lost before its grace ended"
+            )
 
     def _check_end(self, run: Run, seen: Seen) -> None:
         seen.end = _end_of(run)
@@ -194,6 +214,35 @@ def _check_assignments(run: Run, assignments: list[Assignment]) -> None:
     assert len(worlds) == 1, f"different worlds: {worlds}"
     assert (run.round, size, ends[-1]) == next(iter(worlds))[:3]
     assert ordered[0].restart_count == run.restart_count
+
+
+def _check_ranks(run: Run, before: Membership | None) -> None:
+    """Sticky: unless the run shrinks, whoever was there before keeps its group rank."""
+    assert run.membership
+    if before and len(run.membership.seats) >= len(before.seats):
+        for agent_id, seat in before.seats.items():
+            now = run.membership.seats.get(agent_id)
+            assert now is None or now.group_rank == seat.group_rank, f"{agent_id} was {seat}, and is {now}"
+
+
+def _check_restart(run: Run, seen: Seen, restart: Restart) -> None:
+    """What the ledger says of a restart is what happened to the round before."""
+    gone = [
+        departure
+        for departure in run.departures
+        if departure.group_rank is not None and departure.round == restart.round - 1 and departure.at >= run.opening.at
+    ]
+    assert restart.charged is (restart.cause is Cause.WORKER_FAILURE)
+    if restart.charged:
+        assert seen.failed.get(restart.round - 1), f"charged for no failure: {restart}"
+        assert not gone, f"charged for a departure: {restart}, {gone}"
+    elif restart.cause in (Cause.NODE_LOST, Cause.NODE_LEFT):
+        assert gone, f"nobody departed: {restart}"
+
+
+def _name(agent_id: str) -> str:
+    """The process's: the part of its agent id that it keeps when it is fenced."""
+    return agent_id.rpartition(".")[0]
 
 
 def _end_of(run: Run) -> tuple[object, ...]:

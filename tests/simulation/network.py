@@ -38,8 +38,6 @@ class Host:
         self.name, self.addr = name, addr
         self.is_cut = False
         self.is_frozen = False
-        self.is_suspect = False
-        """Something happened to it that may make the server lose its agent."""
         self.stop_takes_s = QUICK_STOP_S
         self._clock = clock
         self._held: list[Call] = []
@@ -52,7 +50,7 @@ class Host:
         return timer
 
     def freeze(self) -> None:
-        self.is_frozen = self.is_suspect = True
+        self.is_frozen = True
 
     def thaw(self) -> None:
         self.is_frozen = False
@@ -61,7 +59,7 @@ class Host:
             self._clock.later(0.0, timer.fire)
 
     def cut(self) -> None:
-        self.is_cut = self.is_suspect = True
+        self.is_cut = True
 
     def heal(self) -> None:
         self.is_cut = False
@@ -109,14 +107,13 @@ class Network:
         if fate < weather.breaks:
             self.break_(connection)
         elif fate < weather.breaks + weather.hangs:
-            connection.hangs = connection.host.is_suspect = True
+            connection.hangs = True
         else:
-            self._carry(connection, deliver, up, self._delay(connection))
+            self._carry(connection, deliver, up, self._delay())
 
     def send_again(self, host: Host, deliver: Callable[[Connection], None]) -> None:
         """Perhaps deliver a second copy of a request, over a connection that nobody reads from."""
         if self._rng.random() < self.weather.twice:
-            host.is_suspect = True
             stray = Connection(host)
             after_s = self._rng.uniform(0.0, LATEST_COPY_S)
             self._clock.later(after_s, lambda: deliver(stray))
@@ -130,7 +127,7 @@ class Network:
 
     def break_(self, connection: Connection) -> None:
         """Both ends see the connection break, unless the host is cut off from one of them."""
-        connection.is_broken = connection.host.is_suspect = True
+        connection.is_broken = True
         if not connection.host.is_cut:
             self._clock.later(self._jitter(), lambda: self._lost(connection))
         if connection.closed:
@@ -151,9 +148,8 @@ class Network:
         else:
             connection.host.hold(lambda: self._arrive(connection, deliver, up))
 
-    def _delay(self, connection: Connection) -> float:
+    def _delay(self) -> float:
         if self._rng.random() < self.weather.slow:
-            connection.host.is_suspect = True
             return self._rng.uniform(0.0, SLOWEST_S)
         return self._jitter()
 

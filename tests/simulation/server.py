@@ -55,6 +55,9 @@ class Server:
     def __init__(self, clock: Clock, trace: Callable[[str, Any], None]) -> None:
         self.registry = Registry(RETENTION_S)
         self.records: list[Record] = []
+        self.heard_at: dict[str, float] = {}
+        """When each agent was heard last, and since when its connection is closed: the truth about both."""
+        self.closed_at: dict[str, float] = {}
         self._clock, self._trace = clock, trace
         self._parked: dict[Key, Parked] = {}
         self._carried: dict[Connection, dict[Key, None]] = {}
@@ -76,6 +79,7 @@ class Server:
                 del self._parked[key]
             if self._current.get(key) is connection:
                 del self._current[key]
+                self.closed_at.setdefault(key[1], self._clock.now)
                 self._notify(key[0], AgentDisconnected(key[1]))
 
     def _serve(self, request: Request, connection: Connection, respond: Respond) -> None:
@@ -84,14 +88,17 @@ class Server:
             case JoinRequest():
                 self._carry(connection, key)
                 self._submit(run_id, NodeJoined(request, ADDR))
+                self._hear(agent_id)
                 revision, directive = self._directive(key)
                 hold_s = min(FIRST_HOLD_S, self._hold_s(key)) if isinstance(directive, Wait) else 0.0
                 self._reply(key, revision, hold_s, connection, respond)
             case PollRequest(revision=revision, hold=hold):
                 self._carry(connection, key)
+                self._hear(agent_id)
                 self._submit(run_id, AgentHeard(agent_id))
                 self._reply(key, revision, self._hold_s(key) if hold else 0.0, connection, respond)
             case ReportRequest(round=round_, failure=failure):
+                self._hear(agent_id)
                 self._submit(run_id, AgentHeard(agent_id))
                 told = WorkersFailed(agent_id, round_, failure) if failure else WorkersSucceeded(agent_id, round_)
                 self._submit(run_id, told)
@@ -103,6 +110,10 @@ class Server:
     def _carry(self, connection: Connection, key: Key) -> None:
         self._carried.setdefault(connection, {})[key] = None
         self._current[key] = connection
+
+    def _hear(self, agent_id: str) -> None:
+        self.heard_at[agent_id] = self._clock.now
+        self.closed_at.pop(agent_id, None)
 
     # The core.
 

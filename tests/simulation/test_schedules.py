@@ -11,12 +11,12 @@ import pytest
 
 from simulation.faults import Schedule
 
-SCHEDULES = int(os.environ.get("SIMULATION_SCHEDULES", "2000"))
+SCHEDULES = int(os.environ.get("SIMULATION_SCHEDULES", "3000"))
 CHUNKS = 20
 ONLY = os.environ.get("SIMULATION_SEED")
 
 
-@pytest.mark.timeout(0)
+@pytest.mark.timeout(60 + SCHEDULES)
 @pytest.mark.parametrize("chunk", ["one"] if ONLY else range(CHUNKS))
 def test_whatever_happens_comes_right(chunk):
     for seed in [int(ONLY)] if ONLY else range(chunk, SCHEDULES, CHUNKS):

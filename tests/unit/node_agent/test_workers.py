@@ -1,0 +1,300 @@
+"""Real processes: how they end, how they are stopped, and that nothing of them is left."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from node_agent.workers import WorkerGroup, WorkerSpec
+from protocol.messages import Failure
+from tests.unit.node_agent.sheet import PATIENCE_S, Sheet
+
+NEVER_S = 1_000.0
+
+
+class Crew:
+    """The worker groups of one test, and what they called back."""
+
+    def __init__(self) -> None:
+        self.sheet = Sheet()
+        self.calls: list[str] = []
+        self.failures: list[Failure] = []
+        self.left: list[int] = []
+        self.groups: list[WorkerGroup] = []
+        self._news = asyncio.Event()
+
+    def start(self, *commands: tuple[str, ...], **environment: str) -> WorkerGroup:
+        specs = [
+            WorkerSpec(
+                node_id="a", rank=10 + index, local_rank=index, command=command,
+                environment={**os.environ, **environment}, prefix=f"[{index}]:",
+            )
+            for index, command in enumerate(commands)
+        ]  # fmt: skip
+        group = WorkerGroup(
+            specs, self.sheet, succeeded=lambda: self._call("succeeded"), failed=self._failed, stopped=self._stopped
+        )
+        self.groups.append(group)
+        return group
+
+    async def calls_back(self, what: str) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while what not in self.calls:
+                self._news.clear()
+                await self._news.wait()
+
+    async def says(self, text: bytes) -> None:
+        await self.sheet.until(lambda: text in self.sheet.text())
+
+    async def said(self, prefix: bytes) -> bytes:
+        """The rest of the line that begins so."""
+        await self.sheet.until(lambda: any(line.startswith(prefix) for line in self.sheet.text().splitlines()))
+        return next(line for line in self.sheet.text().splitlines() if line.startswith(prefix)).removeprefix(prefix)
+
+    async def end(self) -> None:
+        for group in self.groups:
+            self.calls.clear()
+            group.stop(signal.SIGKILL, 0.0)
+            await self.calls_back("stopped")
+
+    def _failed(self, failure: Failure) -> None:
+        self.failures.append(failure)
+        self._call("failed")
+
+    def _stopped(self, left: list[int]) -> None:
+        self.left = left
+        self._call("stopped")
+
+    def _call(self, what: str) -> None:
+        self.calls.append(what)
+        self._news.set()
+
+
+@pytest.fixture
+async def crew() -> AsyncIterator[Crew]:
+    crew = Crew()
+    yield crew
+    await crew.end()
+
+
+def sh(script: str) -> tuple[str, ...]:
+    return ("sh", "-c", script)
+
+
+def stubborn(signum: str = "TERM") -> tuple[str, ...]:
+    """A worker that does not go when asked to."""
+    return sh(f"trap '' {signum}; echo ready; while :; do sleep 0.05; done")
+
+
+def watch(pid: int) -> Callable[[], "asyncio.Future[None]"]:
+    """Waits for the end of a process, whoever reaps it."""
+    pidfd = os.pidfd_open(pid)
+
+    async def gone() -> None:
+        ended = asyncio.Event()
+        asyncio.get_running_loop().add_reader(pidfd, ended.set)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await ended.wait()
+        finally:
+            asyncio.get_running_loop().remove_reader(pidfd)
+            os.close(pidfd)
+
+    return gone
+
+
+# How a round ends.
+
+
+async def test_a_round_succeeds_once_when_its_last_worker_has(crew):
+    crew.start(sh("exit 0"), sh("sleep 0.1"), sh("exit 0"))
+    await crew.calls_back("succeeded")
+    assert crew.calls == ["succeeded"]
+
+
+async def test_the_first_failure_is_reported_with_its_evidence(crew):
+    crew.start(sh("exec sleep 1000"), sh("echo fine; echo dear me >&2; printf last words >&2; exit 3"))
+    await crew.calls_back("failed")
+    (failure,) = crew.failures
+    assert (failure.node_id, failure.rank, failure.local_rank) == ("a", 11, 1)
+    assert (failure.exit_code, failure.cause) == (3, "exit code 3")
+    assert failure.stderr_tail == ("dear me", "last words")
+    assert failure.pid > 0
+
+
+async def test_a_death_by_signal_is_named(crew):
+    crew.start(sh("kill -SEGV $$"))
+    await crew.calls_back("failed")
+    assert crew.failures[0].exit_code == -signal.SIGSEGV
+    assert crew.failures[0].cause.startswith("signal 11 (SIGSEGV)")
+
+
+async def test_of_several_failures_one_is_reported(crew):
+    group = crew.start(sh("exit 1"), sh("exit 2"), sh("exit 3"))
+    await crew.calls_back("failed")
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    assert crew.calls == ["failed", "stopped"]
+
+
+async def test_a_failure_leaves_the_siblings_to_be_stopped(crew):
+    group = crew.start(sh("echo ready; exec sleep 1000"), sh("exit 1"))
+    await crew.calls_back("failed")
+    assert crew.calls == ["failed"]
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    assert crew.left == []
+
+
+async def test_a_program_that_cannot_be_executed_is_a_failure_that_says_so(crew, tmp_path):
+    program = tmp_path / "train"
+    program.write_text("no shebang, no ELF\n")
+    group = crew.start(sh("exec sleep 1000"), (str(program),))
+    await crew.calls_back("failed")
+    (failure,) = crew.failures
+    assert (failure.rank, failure.pid, failure.exit_code) == (11, 0, 127)
+    assert failure.cause == f"could not be started: {program}: Permission denied"
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+
+
+# How a round is stopped.
+
+
+async def test_workers_go_when_they_are_asked_to(crew):
+    group = crew.start(*[sh("trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.05; done")] * 2)
+    await crew.says(b"[0]:ready\n")
+    await crew.says(b"[1]:ready\n")
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    assert crew.calls == ["stopped"], "their ends are nobody's success"
+    assert crew.sheet.text().count(b"bye\n") == 2
+
+
+async def test_workers_get_the_signal_that_the_agent_got(crew):
+    group = crew.start(sh("trap 'exit 0' INT; trap '' TERM; echo ready; while :; do sleep 0.05; done"))
+    await crew.says(b"ready\n")
+    group.stop(signal.SIGINT, NEVER_S)
+    await crew.calls_back("stopped")
+
+
+async def test_a_worker_that_does_not_go_is_killed_after_the_grace_period(crew):
+    group = crew.start(stubborn())
+    await crew.says(b"ready\n")
+    group.stop(signal.SIGTERM, 0.1)
+    await crew.calls_back("stopped")
+    assert (crew.calls, crew.left) == (["stopped"], [])
+
+
+async def test_a_second_order_shortens_the_grace_period(crew):
+    group = crew.start(stubborn())
+    await crew.says(b"ready\n")
+    group.stop(signal.SIGTERM, NEVER_S)
+    group.stop(signal.SIGKILL, 0.0)
+    await crew.calls_back("stopped")
+    assert crew.calls == ["stopped"]
+
+
+async def test_a_worker_that_is_stopped_in_a_debugger_is_killed_after_the_grace_period(crew):
+    group = crew.start(sh("echo pid=$$; kill -STOP $$"))
+    pid = int(await crew.said(b"[0]:pid="))
+    async with asyncio.timeout(PATIENCE_S):
+        while "T (stopped)" not in Path(f"/proc/{pid}/status").read_text():
+            await asyncio.sleep(0.005)
+    group.stop(signal.SIGTERM, 0.1)
+    await crew.calls_back("stopped")
+
+
+async def test_stopping_workers_that_have_all_gone_is_soon_done(crew):
+    group = crew.start(sh("exit 0"))
+    await crew.calls_back("succeeded")
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    assert (crew.calls, crew.left) == (["succeeded", "stopped"], [])
+
+
+# What a worker leaves behind.
+
+
+async def test_a_workers_children_go_with_it(crew):
+    """A data loader that ignores SIGTERM, and whose parent has gone."""
+    crew.start(sh("(trap '' TERM INT; echo child=$(exec sh -c 'echo $PPID'); sleep 1000) & sleep 0.3; exit 0"))
+    gone = watch(int(await crew.said(b"[0]:child=")))
+    await crew.calls_back("succeeded")
+    await gone()
+
+
+async def test_a_stopped_workers_children_get_its_signal(crew):
+    group = crew.start(sh("(trap 'echo child gone; exit' TERM; echo ready; while :; do sleep 0.02; done) & wait; exit"))
+    await crew.says(b"ready\n")
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+
+
+async def test_a_child_in_a_session_of_its_own_holds_up_nobody(crew):
+    """It has left the worker's group, and keeps its pipes: the worker's end is noticed all the same."""
+    crew.start(sh("setsid sh -c 'echo child=$$; exec sleep 1000' & sleep 0.3; exit 4"))
+    child = int(await crew.said(b"[0]:child="))
+    try:
+        await crew.calls_back("failed")
+        assert crew.failures[0].exit_code == 4
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+async def test_no_zombie_and_no_file_descriptor_is_left(crew):
+    before = len(os.listdir("/proc/self/fd"))
+    crew.start(*[sh("exit 0")] * 4)
+    await crew.calls_back("succeeded")
+    assert len(os.listdir("/proc/self/fd")) == before
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+async def test_a_worker_dies_with_its_agent():
+    agent = (
+        "import asyncio, os, sys\n"
+        "from node_agent.workers import WorkerGroup, WorkerSpec\n"
+        "from tests.unit.node_agent.sheet import Sheet\n"
+        "async def main():\n"
+        "    sheet = Sheet()\n"
+        "    spec = WorkerSpec(node_id='a', rank=0, local_rank=0, command=('sh', '-c', 'echo $$; exec sleep 1000'),\n"
+        "                      environment=dict(os.environ), prefix='')\n"
+        "    group = WorkerGroup([spec], sheet, succeeded=print, failed=print, stopped=print)\n"
+        "    await sheet.until(lambda: sheet.text().endswith(b'\\n'))\n"
+        "    print(sheet.text().decode(), flush=True)\n"
+        "    await asyncio.Event().wait()\n"
+        "asyncio.run(main())\n"
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", agent, stdout=asyncio.subprocess.PIPE)
+    gone = watch(int(await process.stdout.readline()))
+    process.kill()
+    await process.wait()
+    await gone()
+
+
+# What a worker sees.
+
+
+async def test_a_worker_leads_a_session_and_a_group_of_its_own(crew):
+    crew.start(
+        (sys.executable, "-c", "import os; print('own', os.getpid() == os.getsid(0) == os.getpgrp(), flush=True)")
+    )
+    assert await crew.said(b"[0]:own ") == b"True"
+
+
+async def test_a_worker_has_its_environment_and_no_other(crew):
+    crew.start(sh('echo "rank=$RANK home=$HOME"'), RANK="7", HOME="/home/me")
+    assert await crew.said(b"[0]:") == b"rank=7 home=/home/me"
+
+
+async def test_signals_that_the_agent_handles_are_a_workers_to_handle(crew):
+    """Python's own handlers do not survive exec, but ignored and blocked signals do."""
+    crew.start(sh("grep -E 'Sig(Blk|Ign)' /proc/self/status"))
+    ignored = int(await crew.said(b"[0]:SigIgn:\t"), 16)
+    assert int(await crew.said(b"[0]:SigBlk:\t"), 16) == 0
+    assert not ignored & sum(1 << (signum - 1) for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE))
