@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import protocol
-from node_agent.client import HttpLink
 from node_agent.config import AgentConfig
 from node_agent.console import Console
 from node_agent.conversation import Conversation
@@ -123,6 +122,8 @@ async def _run(config: AgentConfig, endpoint: tuple[str, int] | None, token: str
 
             async with Standalone(console.say) as server:
                 return await _drive(config, server.link, "localhost", console)
+        from node_agent.client import HttpLink
+
         host, port = endpoint
         return await _drive(config, lambda: HttpLink(host, port, token), f"{host}:{port}", console)
     finally:
@@ -251,24 +252,18 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
     return parse
 
 
-def _seconds(text: str) -> float:
+def _seconds(text: str, low: float = 0.0, high: float = 1e7) -> float:
     try:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
-    if not 0 <= seconds < 1e7:
-        raise argparse.ArgumentTypeError(f"a number of seconds, not {text!r}")
+    if not low <= seconds < high:
+        raise argparse.ArgumentTypeError(f"a number of seconds from {low:g}, not {text!r}")
     return seconds
 
 
 def _lease(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0.1 <= seconds <= 86_400:
-        raise argparse.ArgumentTypeError(f"a number of seconds from 0.1 to 86400, not {text!r}")
-    return seconds
+    return _seconds(text, low=0.1, high=86_400)
 
 
 def _codes(text: str) -> tuple[int, ...]:

@@ -49,9 +49,10 @@ class Cluster:
     # What there is.
 
     @property
-    def run(self) -> Run:
+    def run(self) -> Run | None:
         """The latest attempt."""
-        return self.server.registry.runs()[-1]
+        attempts = self.server.registry.runs()
+        return attempts[-1] if attempts else None
 
     @property
     def live(self) -> list[AgentProcess]:

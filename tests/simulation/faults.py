@@ -105,7 +105,7 @@ class Schedule:
         if self._pending:
             return False
         live = cluster.live
-        run = cluster.run if cluster.server.registry.runs() else None
+        run = cluster.run
         if run is None or run.stage is Stage.FORMING or run.stage.is_end:
             return not live and (run is None or run.stage.is_end or not run.agents)
         return len(live) == len(run.agents) and all(_is_placed(run, agent) for agent in live)

@@ -224,7 +224,13 @@ def test_a_refusal_is_short_whatever_was_sent():
 def test_the_evidence_of_a_failure_may_fill_a_report():
     """In the widest characters that there are, and still a message of allowed size."""
     failure = messages.Failure(
-        node_id="n", rank=0, local_rank=0, pid=1, exit_code=-9, cause="signal 9", stderr_tail=("\N{GRINNING FACE}" * 1_024,) * 32
+        node_id="n",
+        rank=0,
+        local_rank=0,
+        pid=1,
+        exit_code=-9,
+        cause="signal 9",
+        stderr_tail=("\N{GRINNING FACE}" * 1_024,) * 32,
     )
     report = ReportRequest(run_id="run", agent_id="a", round=1, failure=failure)
     assert decode(ReportRequest, encode(report)) == report

@@ -1,0 +1,334 @@
+"""Stories with a fixed schedule: what the cluster does, second by second, when one thing goes wrong."""
+
+from random import Random
+
+import pytest
+
+from node_agent.core.machine import State
+from protocol.codec import encode
+from protocol.messages import JoinRequest
+from protocol.settings import RequestedSettings
+from rdzv_server.core.run import Stage
+from simulation.agent import AgentProcess, Options
+from simulation.cluster import Cluster, Violation
+from simulation.network import Connection
+
+SOON_S = 0.1
+"""A few messages back and forth."""
+LEASE_S = 10.0
+
+
+class Story(Cluster):
+    """Agents a, b, ... on hosts of their own, on a calm network; workers stop at once and work until told."""
+
+    def __init__(self, nodes: str, agents: int, **settings: object) -> None:
+        low, _, high = nodes.partition(":")
+        given = {"min_nodes": int(low), "max_nodes": int(high or low), "max_restarts": 3, "lease_s": LEASE_S}
+        super().__init__(Options(settings=RequestedSettings(**(given | settings))))
+        for _ in range(agents):
+            self.arrives()
+
+    def arrives(self) -> AgentProcess:
+        host = self.add_host()
+        host.stop_takes_s = (0.01, 0.01)
+        return self.start_agent(host)
+
+    def runs_on(self, *agents: AgentProcess, within_s: float = SOON_S) -> None:
+        """Exactly these agents work, in this order of group ranks, in a round of the server's."""
+
+        def reached() -> bool:
+            if self.run is None or self.run.membership is None:
+                return False
+            seats = sorted(self.run.membership.seats.values(), key=lambda seat: seat.group_rank)
+            told = [seat.agent_id for seat in seats] == [agent.agent_id for agent in agents]
+            return told and all(_works(agent, self.run.membership.round) for agent in agents)
+
+        self.until(reached, within_s, f"runs on {[agent.name for agent in agents]}")
+
+    def ends(self, stage: Stage, within_s: float = SOON_S) -> None:
+        self.until(lambda: not self.live, within_s, "every agent exits")
+        assert self.run.stage is stage
+
+    @property
+    def round(self) -> int:
+        return self.run.round
+
+
+def _works(agent: AgentProcess, round_: int) -> bool:
+    return bool(agent.workers and agent.workers.are_training and agent.workers.round == round_)
+
+
+def _copy_of_first_join(story: Story, agent: AgentProcess) -> bytes:
+    """The join with which the agent, once known, came to the run."""
+    join = JoinRequest(
+        run_id="run",
+        agent_id=agent.agent_id,
+        node_id=agent.host.name,
+        after_round=0,
+        addr=agent.host.addr,
+        port=agent.port,
+        local_world_size=1,
+        settings=agent.options.settings,
+        explicit_run_id=True,
+    )
+    return encode(join)
+
+
+# The ordinary course.
+
+
+def test_all_nodes_join_work_and_exit_with_0():
+    story = Story("3", 3)
+    story.runs_on(*story.agents)
+    for agent in story.agents:
+        story.finish(agent)
+    story.ends(Stage.SUCCEEDED)
+    assert [agent.exit_code for agent in story.agents] == [0, 0, 0]
+
+
+def test_a_spare_exits_with_0_when_the_run_succeeds():
+    story = Story("1", 1)
+    story.runs_on(*story.agents)
+    spare = story.arrives()
+    story.passes(5)
+    story.finish(story.agents[0])
+    story.ends(Stage.SUCCEEDED)
+    assert spare.exit_code == 0
+
+
+def test_an_agent_that_is_early_done_restarts_with_the_others():
+    story = Story("2", 2)
+    a, b = story.agents
+    story.runs_on(a, b)
+    story.finish(a)
+    story.passes(1)
+    story.fail(b)
+    story.runs_on(a, b)
+    assert a.workers.round == 2
+
+
+# Workers fail.
+
+
+def test_a_failure_restarts_every_node_in_a_moment():
+    story = Story("3", 3)
+    story.runs_on(*story.agents)
+    story.fail(story.agents[1])
+    story.passes(0.001)
+    story.runs_on(*story.agents)
+    assert (story.round, story.run.restart_count) == (2, 1)
+
+
+def test_failures_on_several_nodes_at_once_are_charged_once():
+    story = Story("3", 3)
+    story.runs_on(*story.agents)
+    for agent in story.agents:
+        story.fail(agent)
+    story.passes(0.001)
+    story.runs_on(*story.agents)
+    assert story.run.restart_count == 1
+
+
+def test_a_spent_budget_fails_the_run_everywhere():
+    story = Story("2", 2, max_restarts=0)
+    story.runs_on(*story.agents)
+    story.fail(story.agents[0])
+    story.ends(Stage.FAILED)
+    assert [agent.exit_code for agent in story.agents] == [1, 1]
+
+
+def test_a_node_that_dies_takes_the_others_workers_down_and_is_not_charged():
+    story = Story("1:2", 2)
+    a, b = story.agents
+    story.runs_on(a, b)
+    story.kill(a)
+    story.fail(b)
+    story.passes(0.001)
+    story.runs_on(b)
+    assert story.run.restart_count == 0
+
+
+# Nodes come and go.
+
+
+def test_the_others_re_form_at_once_when_an_agent_is_told_to_go():
+    story = Story("1:2", 2)
+    a, b = story.agents
+    a.host.stop_takes_s = (20.0, 20.0)
+    story.runs_on(a, b)
+    story.signal(a)
+    story.passes(0.001)
+    story.runs_on(b)
+    assert a.live_workers, "it still has its grace period"
+    story.passes(25)
+    assert a.exit_code == 1
+
+
+def test_a_spare_takes_the_place_of_a_dead_node():
+    story = Story("2", 3, disconnect_grace_s=0.5)
+    a, b, spare = story.agents
+    story.runs_on(a, b)
+    story.kill(a)
+    story.runs_on(spare, b, within_s=0.5 + SOON_S)
+
+
+def test_an_agent_started_again_on_its_node_gets_its_rank_back():
+    story = Story("3", 3)
+    a, b, c = story.agents
+    story.runs_on(a, b, c)
+    story.kill(b)
+    story.passes(0.05)
+    again = story.start_agent(b.host)
+    story.runs_on(a, again, c)
+
+
+def test_an_arrival_is_admitted():
+    story = Story("1:2", 1, last_call_timeout_s=0.1)
+    (a,) = story.agents
+    story.runs_on(a, within_s=1)
+    b = story.arrives()
+    story.runs_on(a, b)
+    assert story.run.restart_count == 0
+
+
+def test_a_node_that_is_slow_to_stop_misses_the_last_call_and_is_admitted_again():
+    story = Story("1:2", 2, last_call_timeout_s=5.0)
+    fast, slow = story.agents
+    story.runs_on(fast, slow)
+    slow.host.stop_takes_s = (8.0, 8.0)
+    story.fail(fast)
+    story.runs_on(fast, within_s=5.0 + SOON_S)
+    assert slow.live_workers
+    slow.host.stop_takes_s = (0.01, 0.01)
+    story.runs_on(fast, slow, within_s=5.0)
+
+
+# Silence.
+
+
+def test_a_host_back_from_silence_stops_its_workers_before_it_joins_anew():
+    story = Story("1:2", 2)
+    a, b = story.agents
+    story.runs_on(a, b)
+    story.freeze(b.host)
+    story.runs_on(a, within_s=LEASE_S + SOON_S)
+    assert b.live_workers, "its workers are frozen with it"
+    b.host.stop_takes_s = (3.0, 3.0)
+    story.recover(b.host)
+    story.until(lambda: b.machine.state is State.STOPPING, SOON_S, "told that it is no longer part of the run")
+    story.passes(2.9)
+    assert len(story.run.agents) == 1
+    story.runs_on(a, b, within_s=1.0)
+    assert b.agent_id.endswith(".2")
+
+
+def test_a_silence_shorter_than_the_lease_changes_nothing():
+    story = Story("2", 2)
+    story.runs_on(*story.agents)
+    story.freeze(story.agents[0].host)
+    story.passes(6)
+    story.recover(story.agents[0].host)
+    story.passes(60)
+    assert story.round == 1
+
+
+def test_a_partition_shorter_than_the_lease_changes_nothing():
+    story = Story("2", 2)
+    story.runs_on(*story.agents)
+    story.network.break_(story.agents[0].conversation.connection)
+    story.passes(60)
+    story.cut(story.agents[0].host)
+    story.passes(3)
+    story.recover(story.agents[0].host)
+    story.passes(1)
+    assert story.round == 1
+
+
+def test_a_connection_that_breaks_and_comes_back_within_its_grace_changes_nothing():
+    story = Story("2", 2)
+    story.runs_on(*story.agents)
+    for _ in range(20):
+        story.disconnect(story.agents[0])
+        story.passes(1.5)
+    assert story.round == 1
+
+
+# Copies and gaps.
+
+
+def test_a_late_copy_of_the_first_join_does_not_count_as_a_rejoin():
+    story = Story("2", 2)
+    a, b = story.agents
+    story.runs_on(a, b)
+    copy = _copy_of_first_join(story, b)
+    b.host.stop_takes_s = (5.0, 5.0)
+    story.fail(a)
+    story.passes(1)
+    story.server.receive(JoinRequest, copy, Connection(b.host), lambda *_: None)
+    story.passes(1)
+    assert story.run.stage is Stage.FORMING
+    assert b.live_workers
+    story.runs_on(a, b, within_s=5)
+
+
+def test_a_late_copy_of_a_lost_agents_join_does_not_bring_it_back():
+    story = Story("1:2", 2)
+    a, b = story.agents
+    story.runs_on(a, b)
+    copy = _copy_of_first_join(story, b)
+    story.kill(b)
+    story.runs_on(a, within_s=2)
+    story.server.receive(JoinRequest, copy, Connection(b.host), lambda *_: None)
+    story.passes(60)
+    assert story.round == 2
+
+
+def test_a_join_repeated_over_a_new_connection_is_a_sign_of_life():
+    story = Story("2", 1, disconnect_grace_s=1.0)
+    (a,) = story.agents
+    for _ in range(20):
+        story.until(lambda: not a.conversation.is_idle, 1.0, "a request is under way")
+        story.disconnect(a)
+        story.passes(0.5)
+    assert list(story.run.agents) == ["n1-1.1"]
+
+
+def test_an_agent_that_never_heard_of_its_round_joins_the_next():
+    story = Story("2", 2)
+    a, b = story.agents
+    story.until(lambda: story.run and story.run.stage is Stage.RUNNING, 1.0, "the round runs")
+    story.network.break_(b.conversation.connection)  # with the answer that says so
+    story.until(lambda: a.workers is not None, SOON_S, "one of them has heard")
+    story.fail(a)
+    story.runs_on(a, b, within_s=1.0)
+    assert b.workers.round == 2
+
+
+def test_an_agent_whose_workers_outlive_the_run_waits_for_them_in_peace():
+    """It has nothing to say to the server any more: its timer must not spin."""
+    story = Story("2", 2, join_timeout_s=5.0)
+    a, b = story.agents
+    story.runs_on(a, b)
+    b.host.stop_takes_s = (20.0, 20.0)
+    story.kill(a)
+    story.until(lambda: b.machine.state is State.ENDING, 7.0, "the run gives up")
+    steps = story.clock.steps
+    story.passes(12)
+    assert b.live_workers
+    assert story.clock.steps - steps < 10
+    story.ends(Stage.FAILED, within_s=10)
+
+
+# The simulation itself.
+
+
+def test_a_simulation_that_never_comes_right_says_how_things_stand():
+    story = Story("2", 1)
+    with pytest.raises(Violation, match=r"not within 5 s: two work\n(.*\n)*.*n1-1.1: joining, no workers"):
+        story.until(lambda: len(story.training) == 2, 5.0, "two work")
+
+
+def test_time_stands_still_while_nothing_happens():
+    story = Cluster(Options(settings=RequestedSettings()), seed=Random(1).getrandbits(8))
+    story.passes(1_000_000)
+    assert (story.clock.now, story.clock.steps) == (1_000_000, 0)
