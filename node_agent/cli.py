@@ -252,13 +252,13 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
     return parse
 
 
-def _seconds(text: str, low: float = 0.0, high: float = 1e7) -> float:
+def _seconds(text: str, low: float = 0, high: float = 10**6) -> float:
     try:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
-    if not low <= seconds < high:
-        raise argparse.ArgumentTypeError(f"a number of seconds from {low:g}, not {text!r}")
+    if not low <= seconds <= high:
+        raise argparse.ArgumentTypeError(f"a number of seconds from {low:g} to {high:g}, not {text!r}")
     return seconds
 
 

@@ -107,26 +107,29 @@ class HttpLink:
         headers = [*self._headers, ("Content-Length", str(len(body)))]
         head = http.send(h11.Request(method="POST", target=path, headers=headers)) or b""
         writer.write(head + (http.send(h11.Data(data=body)) or b"") + (http.send(h11.EndOfMessage()) or b""))
-        status, chunks = 0, []
+        status, answer = 0, bytearray()
         while True:
             match event := http.next_event():
                 case h11.NEED_DATA:
-                    http.receive_data(await reader.read(65_536))
+                    received = await reader.read(65_536)
+                    if not received and not status:
+                        raise EOFError("the server closed the connection")
+                    http.receive_data(received)
                 case h11.Response(status_code=code):
                     status = code
                 case h11.Data(data=data):
-                    chunks.append(bytes(data))
+                    answer += data
+                    if len(answer) > MAX_MESSAGE_BYTES:
+                        raise EOFError(f"the answer has more than {MAX_MESSAGE_BYTES} bytes")
                 case h11.EndOfMessage():
                     break
-                case h11.ConnectionClosed():
-                    raise EOFError("the server closed the connection")
                 case _:
                     assert isinstance(event, h11.InformationalResponse)
         if http.our_state is h11.DONE and http.their_state is h11.DONE:
             http.start_next_cycle()
         else:
             await self.close()
-        return status, b"".join(chunks)
+        return status, bytes(answer)
 
 
 def _read_answer(request: Request, status: int, body: bytes) -> Reply | Ack:

@@ -39,6 +39,7 @@ class Driver:
         for record in await self._store.load():
             self._registry.replay(record)
         self._task = asyncio.create_task(self._run(), name="rdzv-driver")
+        self._arm(self.now())
 
     async def crashed(self) -> None:
         """Return never, or raise what made the driver stop: a failed write, or a contradiction in the core."""

@@ -100,10 +100,12 @@ class Cluster:
     def kill(self, agent: AgentProcess, *, with_host: bool = False) -> None:
         """The process dies and its connections close; `with_host`: nothing closes."""
         self.note(agent.name, "is killed")
+        agent.host.is_suspect = True
         agent.die(with_host=with_host)
 
     def signal(self, agent: AgentProcess) -> None:
         self.note(agent.name, "is told to go")
+        agent.host.is_suspect = True
         agent.signal()
 
     def freeze(self, host: Host) -> None:

@@ -167,10 +167,12 @@ class Watch:
             assert absent_s <= grace_s + EPSILON, f"{agent_id} has been absent for {absent_s:g} s and is not lost"
 
     def _check_departure(self, run: Run, gone: Departure) -> None:
+        process = self._processes[_name(gone.agent_id)]
         if gone.left:
-            assert self._processes[_name(gone.agent_id)].was_signalled, f"{gone.agent_id} left, and nobody told it to"
+            assert process.was_signalled, f"{gone.agent_id} left, and nobody told it to"
             return
         is_silent = self._clock.now - self._server.heard_at[gone.agent_id] >= run.settings.lease_s - EPSILON
+        assert process.host.is_suspect or not is_silent, f"{gone.agent_id} fell silent, and nothing had happened to it"
         closed_at = self._server.closed_at.get(gone.agent_id)
         assert is_silent or closed_at is not None, f"{gone.agent_id} was there, and was lost: {gone.cause}"
         if not is_silent and "within" in gone.cause:
@@ -217,8 +219,11 @@ def _check_assignments(run: Run, assignments: list[Assignment]) -> None:
 
 
 def _check_ranks(run: Run, before: Membership | None) -> None:
-    """Sticky: unless the run shrinks, whoever was there before keeps its group rank."""
+    """Sticky: nobody's seat goes to a newcomer, and unless the run shrinks its group rank stays."""
     assert run.membership
+    if before and not set(run.membership.seats) <= set(before.seats):
+        displaced = [agent_id for agent_id in run.waiting if agent_id in before.seats]
+        assert not displaced, f"newcomers have the seats of {displaced}"
     if before and len(run.membership.seats) >= len(before.seats):
         for agent_id, seat in before.seats.items():
             now = run.membership.seats.get(agent_id)

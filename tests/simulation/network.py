@@ -38,6 +38,8 @@ class Host:
         self.name, self.addr = name, addr
         self.is_cut = False
         self.is_frozen = False
+        self.is_suspect = False
+        """Something happened to it that may make its agents silent."""
         self.stop_takes_s = QUICK_STOP_S
         self._clock = clock
         self._held: list[Call] = []
@@ -50,7 +52,7 @@ class Host:
         return timer
 
     def freeze(self) -> None:
-        self.is_frozen = True
+        self.is_frozen = self.is_suspect = True
 
     def thaw(self) -> None:
         self.is_frozen = False
@@ -59,7 +61,7 @@ class Host:
             self._clock.later(0.0, timer.fire)
 
     def cut(self) -> None:
-        self.is_cut = True
+        self.is_cut = self.is_suspect = True
 
     def heal(self) -> None:
         self.is_cut = False
@@ -107,13 +109,14 @@ class Network:
         if fate < weather.breaks:
             self.break_(connection)
         elif fate < weather.breaks + weather.hangs:
-            connection.hangs = True
+            connection.hangs = connection.host.is_suspect = True
         else:
-            self._carry(connection, deliver, up, self._delay())
+            self._carry(connection, deliver, up, self._delay(connection.host))
 
     def send_again(self, host: Host, deliver: Callable[[Connection], None]) -> None:
         """Perhaps deliver a second copy of a request, over a connection that nobody reads from."""
         if self._rng.random() < self.weather.twice:
+            host.is_suspect = True
             stray = Connection(host)
             after_s = self._rng.uniform(0.0, LATEST_COPY_S)
             self._clock.later(after_s, lambda: deliver(stray))
@@ -148,8 +151,9 @@ class Network:
         else:
             connection.host.hold(lambda: self._arrive(connection, deliver, up))
 
-    def _delay(self) -> float:
+    def _delay(self, host: Host) -> float:
         if self._rng.random() < self.weather.slow:
+            host.is_suspect = True
             return self._rng.uniform(0.0, SLOWEST_S)
         return self._jitter()
 

@@ -70,7 +70,9 @@ def stop(round: int = 1, reason: str = "node b left: SIGTERM") -> Stop:
 
 
 def finish(*, succeeded: bool = True, failure: Failure | None = None) -> Finish:
-    return Finish(succeeded=succeeded, reason="all workers of 3 nodes exited 0" if succeeded else "spent", failure=failure)
+    return Finish(
+        succeeded=succeeded, reason="all workers of 3 nodes exited 0" if succeeded else "spent", failure=failure
+    )
 
 
 class Story:

@@ -95,7 +95,7 @@ async def test_behind_a_blocked_console_workers_are_paused_and_nothing_is_lost(c
     lines = b"".join(b"line %d of a worker that talks a lot\n" % number for number in range(40_000))
     writing = asyncio.create_task(asyncio.to_thread(_write_all, worker_writes, lines))
     async with asyncio.timeout(PATIENCE_S):
-        while not console.is_full:
+        while not console.is_full:  # noqa: ASYNC110
             await asyncio.sleep(0)
     assert not writing.done(), "the worker waits, as it would for a terminal"
     assert await reader.read(len(lines)) == lines

@@ -90,6 +90,22 @@ def stubborn(signum: str = "TERM") -> tuple[str, ...]:
     return sh(f"trap '' {signum}; echo ready; while :; do sleep 0.05; done")
 
 
+@pytest.fixture
+def gate(tmp_path) -> "Gate":
+    return Gate(tmp_path / "gate")
+
+
+class Gate:
+    """Where a worker waits until the test lets it go on: `read go < PATH`."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self.path = path
+
+    async def open(self) -> None:
+        await asyncio.to_thread(self.path.write_text, "go\n")
+
+
 def watch(pid: int) -> Callable[[], "asyncio.Future[None]"]:
     """Waits for the end of a process, whoever reaps it."""
     pidfd = os.pidfd_open(pid)
@@ -117,7 +133,7 @@ async def test_a_round_succeeds_once_when_its_last_worker_has(crew):
 
 
 async def test_the_first_failure_is_reported_with_its_evidence(crew):
-    crew.start(sh("exec sleep 1000"), sh("echo fine; echo dear me >&2; printf last words >&2; exit 3"))
+    crew.start(sh("exec sleep 1000"), sh("echo fine; echo dear me >&2; printf 'last words' >&2; exit 3"))
     await crew.calls_back("failed")
     (failure,) = crew.failures
     assert (failure.node_id, failure.rank, failure.local_rank) == ("a", 11, 1)
@@ -200,11 +216,8 @@ async def test_a_second_order_shortens_the_grace_period(crew):
 
 
 async def test_a_worker_that_is_stopped_in_a_debugger_is_killed_after_the_grace_period(crew):
-    group = crew.start(sh("echo pid=$$; kill -STOP $$"))
-    pid = int(await crew.said(b"[0]:pid="))
-    async with asyncio.timeout(PATIENCE_S):
-        while "T (stopped)" not in Path(f"/proc/{pid}/status").read_text():
-            await asyncio.sleep(0.005)
+    group = crew.start(sh("echo pid=$$; exec sleep 1000"))
+    os.kill(int(await crew.said(b"[0]:pid=")), signal.SIGSTOP)
     group.stop(signal.SIGTERM, 0.1)
     await crew.calls_back("stopped")
 
@@ -220,10 +233,11 @@ async def test_stopping_workers_that_have_all_gone_is_soon_done(crew):
 # What a worker leaves behind.
 
 
-async def test_a_workers_children_go_with_it(crew):
+async def test_a_workers_children_go_with_it(crew, gate):
     """A data loader that ignores SIGTERM, and whose parent has gone."""
-    crew.start(sh("(trap '' TERM INT; echo child=$(exec sh -c 'echo $PPID'); sleep 1000) & sleep 0.3; exit 0"))
+    crew.start(sh(f"sh -c 'trap \"\" TERM INT; echo child=$$; exec sleep 1000' & read go < {gate.path}; exit 0"))
     gone = watch(int(await crew.said(b"[0]:child=")))
+    await gate.open()
     await crew.calls_back("succeeded")
     await gone()
 
@@ -235,11 +249,12 @@ async def test_a_stopped_workers_children_get_its_signal(crew):
     await crew.calls_back("stopped")
 
 
-async def test_a_child_in_a_session_of_its_own_holds_up_nobody(crew):
+async def test_a_child_in_a_session_of_its_own_holds_up_nobody(crew, gate):
     """It has left the worker's group, and keeps its pipes: the worker's end is noticed all the same."""
-    crew.start(sh("setsid sh -c 'echo child=$$; exec sleep 1000' & sleep 0.3; exit 4"))
+    crew.start(sh(f"setsid sh -c 'echo child=$$; exec sleep 1000' & read go < {gate.path}; exit 4"))
     child = int(await crew.said(b"[0]:child="))
     try:
+        await gate.open()
         await crew.calls_back("failed")
         assert crew.failures[0].exit_code == 4
     finally:
@@ -255,25 +270,29 @@ async def test_no_zombie_and_no_file_descriptor_is_left(crew):
         os.waitpid(-1, os.WNOHANG)
 
 
+AGENT = """
+import asyncio, os
+from node_agent.workers import WorkerGroup, WorkerSpec
+from tests.unit.node_agent.sheet import Sheet
+
+async def main():
+    sheet = Sheet()
+    command, environment = ("sh", "-c", "echo $$; exec sleep 1000"), dict(os.environ)
+    spec = WorkerSpec(node_id="a", rank=0, local_rank=0, command=command, environment=environment, prefix="")
+    WorkerGroup([spec], sheet, succeeded=print, failed=print, stopped=print)
+    await sheet.until(sheet.text)
+    print(sheet.text().decode(), flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
 async def test_a_worker_dies_with_its_agent():
-    agent = (
-        "import asyncio, os, sys\n"
-        "from node_agent.workers import WorkerGroup, WorkerSpec\n"
-        "from tests.unit.node_agent.sheet import Sheet\n"
-        "async def main():\n"
-        "    sheet = Sheet()\n"
-        "    spec = WorkerSpec(node_id='a', rank=0, local_rank=0, command=('sh', '-c', 'echo $$; exec sleep 1000'),\n"
-        "                      environment=dict(os.environ), prefix='')\n"
-        "    group = WorkerGroup([spec], sheet, succeeded=print, failed=print, stopped=print)\n"
-        "    await sheet.until(lambda: sheet.text().endswith(b'\\n'))\n"
-        "    print(sheet.text().decode(), flush=True)\n"
-        "    await asyncio.Event().wait()\n"
-        "asyncio.run(main())\n"
-    )
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", agent, stdout=asyncio.subprocess.PIPE)
-    gone = watch(int(await process.stdout.readline()))
-    process.kill()
-    await process.wait()
+    agent = await asyncio.create_subprocess_exec(sys.executable, "-c", AGENT, stdout=asyncio.subprocess.PIPE)
+    gone = watch(int(await agent.stdout.readline()))
+    agent.kill()
+    await agent.wait()
     await gone()
 
 
