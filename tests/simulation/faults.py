@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from protocol.settings import RequestedSettings
+from protocol.settings import RequestedSettings, RunSettings
 from rdzv_server.core.run import AgentState, Run, Stage
 from simulation.agent import AgentProcess, Options
 from simulation.cluster import Cluster
@@ -111,7 +111,7 @@ class Schedule:
         return len(live) == len(run.agents) and all(_is_placed(run, agent) for agent in live)
 
     @property
-    def _settings(self):
+    def _settings(self) -> RunSettings:
         return self.plan.options.settings.resolve()
 
     def _calm_down(self) -> None:

@@ -267,7 +267,7 @@ async def test_no_zombie_and_no_file_descriptor_is_left(crew):
     await crew.calls_back("succeeded")
     assert len(os.listdir("/proc/self/fd")) == before
     with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+        os.waitpid(-1, os.WNOHANG)  # noqa: ASYNC222
 
 
 AGENT = """
