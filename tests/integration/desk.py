@@ -96,7 +96,10 @@ class Desk:
         return [worker.pid for worker in self.all if is_running(worker.pid)]
 
     async def _arrive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        worker = WorkerAtDesk(await reader.readline(), reader, writer)
+        said = await reader.readline()
+        if not said.endswith(b"\n"):
+            return  # stopped before it could report
+        worker = WorkerAtDesk(said, reader, writer)
         self.all.append(worker)
         self._arrivals.put_nowait(worker)
 
