@@ -23,19 +23,29 @@ class Conversation:
         self._connect_timeout_s = connect_timeout_s
         self._say = say
         self._has_answered = False
+        self._line_is_free = asyncio.Lock()
 
     async def ask(self, request: Callable[[str], Request]) -> Reply | Ack:
-        """The answer to the request that `request` makes of this node's address.
+        """The answer to the request that `request` makes of this node's address; one at a time, in the order of asking.
 
         Raises the `ProtocolError` that refuses it, or `ServerLost` if the server never answered within the limit.
         """
+        async with self._line_is_free:
+            return await self._ask(request)
+
+    async def close(self) -> None:
+        await self._link.close()
+
+    async def _ask(self, request: Callable[[str], Request]) -> Reply | Ack:
         loop = asyncio.get_running_loop()
         began, attempt, said = loop.time(), 0, ""
         while True:
+            tried_at = loop.time()
             try:
                 answer = await self._link.exchange(request(await self._link.connect()))
             except (Unreachable, ServerUnavailable) as error:
-                attempt += 1
+                # A line that stood for a while and broke is worth another at once: the grace for coming back is short.
+                attempt = 1 if loop.time() - tried_at > backoff.LONGEST_S else attempt + 1
                 if not self._has_answered and loop.time() - began >= self._connect_timeout_s:
                     raise ServerLost(self._advice(error)) from None
                 said = self._tell(error, said)
@@ -45,9 +55,6 @@ class Conversation:
             if said and self._say:
                 self._say(f"reached rdzv-server at {self._endpoint} after {loop.time() - began:.1f} s")
             return answer
-
-    async def close(self) -> None:
-        await self._link.close()
 
     def _tell(self, error: Exception, said: str) -> str:
         """Say how far we got, unless that is what was said last."""

@@ -83,8 +83,8 @@ class Driver:
 
     def _perform(self, effect: Effect) -> None:
         match effect:
-            case SendJoin(agent_id, after_round):
-                self._spawn(self._join(agent_id, after_round), self._conversing)
+            case SendJoin(agent_id, after_round, returning):
+                self._spawn(self._join(agent_id, after_round, returning), self._conversing)
             case SendPoll(agent_id, revision, hold):
                 poll = PollRequest(run_id=self._config.run_id, agent_id=agent_id, revision=revision, hold=hold)
                 self._spawn(self._converse(lambda addr: poll), self._conversing)
@@ -150,14 +150,14 @@ class Driver:
 
     # Messages.
 
-    async def _join(self, agent_id: str, after_round: int) -> None:
+    async def _join(self, agent_id: str, after_round: int, returning: bool) -> None:
         used, self._port = self._port, ReservedPort()
         port = self._port.number
         if used:
             used.release()  # after the new one was reserved, so that the two differ
-        await self._converse(lambda addr: self._join_request(agent_id, after_round, addr, port))
+        await self._converse(lambda addr: self._join_request(agent_id, after_round, returning, addr, port))
 
-    def _join_request(self, agent_id: str, after_round: int, addr: str, port: int) -> JoinRequest:
+    def _join_request(self, agent_id: str, after_round: int, returning: bool, addr: str, port: int) -> JoinRequest:
         config = self._config
         return JoinRequest(
             run_id=config.run_id,
@@ -172,6 +172,7 @@ class Driver:
             settings=config.settings,
             explicit_run_id=config.explicit_run_id,
             rerun=config.rerun,
+            returning=returning,
         )
 
     async def _converse(self, request: Callable[[str], JoinRequest | PollRequest]) -> None:

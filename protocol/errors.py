@@ -9,11 +9,12 @@
     ├── AgentFenced             agent_fenced        409   this agent is no longer part of the run
     ├── StaleRound              stale_round         409   the report is about a round that is over
     ├── RunSucceeded            run_succeeded       410   the run is over: nothing is left to do
+    ├── RunFailed               run_failed          410   the run that this agent was part of has failed
     └── ServerUnavailable       unavailable         503   starting, shutting down or overloaded: try again
 
 A refused request has changed nothing. `AgentFenced` tells an agent to stop its workers and to join anew;
-`RunSucceeded` lets it exit with 0; `ServerUnavailable` and everything below HTTP is retried; the rest ends the agent
-with exit code 2.
+`RunSucceeded` lets it exit with 0, `RunFailed` with 1; `ServerUnavailable` and everything below HTTP is retried; the
+rest ends the agent with exit code 2.
 """
 
 from typing import ClassVar
@@ -65,6 +66,11 @@ class RunSucceeded(ProtocolError):
     status = 410
 
 
+class RunFailed(ProtocolError):
+    code = "run_failed"
+    status = 410
+
+
 class ServerUnavailable(ProtocolError):
     code = "unavailable"
     status = 503
@@ -82,6 +88,7 @@ _BY_CODE: dict[str, type[ProtocolError]] = {
         AgentFenced,
         StaleRound,
         RunSucceeded,
+        RunFailed,
         ServerUnavailable,
     )
 }

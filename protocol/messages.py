@@ -65,6 +65,8 @@ class JoinRequest:
     explicit_run_id: bool = False
     rerun: bool = False
     """Begin a new attempt of a run that has already succeeded."""
+    returning: bool = False
+    """The agent has lost its place in the run: it takes another while the run lasts, and never begins an attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

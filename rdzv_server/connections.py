@@ -1,4 +1,4 @@
-"""Which connection carries which agent's polls, so that its closing is noticed at once."""
+"""Which connections carry which agent's polls, so that the closing of the last one is noticed at once."""
 
 from collections.abc import Callable, Hashable
 
@@ -6,21 +6,26 @@ from rdzv_server.waiters import Key
 
 
 class Connections:
-    """One current connection for each agent: an agent that has moved to another one does not miss the first."""
+    """The connections over which an agent has spoken and that still stand.
+
+    As a rule that is one. While an agent moves from one to another there may be two, and a request may arrive late on
+    the first; so an agent is missed only when none is left.
+    """
 
     def __init__(self, disconnected: Callable[[Key], None]) -> None:
         self._disconnected = disconnected
         self._agents: dict[Hashable, set[Key]] = {}
-        self._current: dict[Key, Hashable] = {}
+        self._standing: dict[Key, set[Hashable]] = {}
 
     def carry(self, connection: Hashable, key: Key) -> None:
-        """The agent's polls come over this connection now."""
+        """The agent's polls come over this connection."""
         self._agents.setdefault(connection, set()).add(key)
-        self._current[key] = connection
+        self._standing.setdefault(key, set()).add(connection)
 
     def lost(self, connection: Hashable) -> None:
-        """The connection closed: so did that of every agent that it carries."""
+        """The connection closed: an agent that has no other is missed."""
         for key in self._agents.pop(connection, ()):
-            if self._current.get(key) is connection:
-                del self._current[key]
+            self._standing[key].discard(connection)
+            if not self._standing[key]:
+                del self._standing[key]
                 self._disconnected(key)

@@ -11,6 +11,8 @@ class SendJoin:
 
     agent_id: str
     after_round: int
+    returning: bool = False
+    """A new id of an agent that was fenced."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from node_agent.core.events import (
     WorkersStopped,
     WorkersSucceeded,
 )
-from protocol.errors import AgentFenced, ProtocolError, RunSucceeded
+from protocol.errors import AgentFenced, ProtocolError, RunFailed, RunSucceeded
 from protocol.messages import Assignment, Failure, Finish, Reply, Start, Stop, Wait
 from protocol.timing import HOLDS_PER_LEASE
 
@@ -136,9 +136,9 @@ class AgentMachine:
             return
         if isinstance(error, AgentFenced):
             self._join_anew(str(error))
-        elif isinstance(error, RunSucceeded):
+        elif isinstance(error, RunSucceeded | RunFailed):
             self._say(str(error))
-            self._end(EXIT_SUCCEEDED)
+            self._end(EXIT_SUCCEEDED if isinstance(error, RunSucceeded) else EXIT_FAILED)
         else:
             self._say(f"error: {error}")
             self._end(EXIT_REFUSED)
@@ -160,7 +160,7 @@ class AgentMachine:
             self._send(SendPoll(self.agent_id, self._revision, hold=True))
         elif self.state is State.JOINING:
             self._may_join = False
-            self._send(SendJoin(self.agent_id, self._after_round))
+            self._send(SendJoin(self.agent_id, self._after_round, returning=self._incarnation > 1))
         elif self._keep_alive_at is not None and now >= self._keep_alive_at:
             self._send(SendPoll(self.agent_id, self._revision, hold=False))
 

@@ -54,7 +54,7 @@ def is_rejoining(run: Run, join: JoinRequest) -> bool:
     Any other join of a known agent is a repeated or delayed copy of one that has been taken.
     """
     agent = run.agents[join.agent_id]
-    return agent.state in (AgentState.STOPPING, AgentState.LATE) and join.after_round == agent.round
+    return agent.state is AgentState.STOPPING and join.after_round == agent.round
 
 
 def predecessors(run: Run, join: JoinRequest) -> list[str]:

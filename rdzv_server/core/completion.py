@@ -1,9 +1,9 @@
 """When a forming round completes, and what it waits for until then.
 
 A round completes at once when (a) max_nodes have joined, or (b) every participant of the round before that is still
-alive has rejoined and min_nodes are there; else (c) `last_call_timeout_s` after min_nodes were there. Seats of
-participants that are still stopping their workers are kept for them until the last call, so that a spare that waits
-already does not take one. A round that none of the last participants survived forms like a first one.
+alive has rejoined and min_nodes are there; else (c) `last_call_timeout_s` after min_nodes were there. The seats of
+participants that are alive and still stop their workers are kept for them: no spare that waits already takes one, and
+no last call shuts them out. A round that none of the last participants survived forms like a first one.
 """
 
 from collections.abc import Iterable
@@ -29,10 +29,14 @@ def completes(run: Run) -> str | None:
     return None
 
 
-def deadline(run: Run) -> float:
-    """When the forming round completes by its last call or fails by its join timeout."""
+def deadline(run: Run) -> float | None:
+    """When the forming round completes by its last call or fails by its join timeout.
+
+    No last call while participants stop their workers. It would shut out nodes that are alive and about to rejoin, and
+    their return would restart the run once more; an agent bounds its own stop, and one that goes silent is lost.
+    """
     if run.opening.min_since is not None:
-        return run.opening.min_since + run.settings.last_call_timeout_s
+        return None if run.stopping else run.opening.min_since + run.settings.last_call_timeout_s
     return run.opening.below_since + run.settings.join_timeout_s
 
 
@@ -40,7 +44,8 @@ def reason(run: Run, now: float) -> str:
     """The sentence about a forming round, with the time that is left."""
     enough = run.opening.min_since is not None
     text, ending = (_last_call(run), "starts") if enough else (shortfall(run), "gives up")
-    return f"{text}; {ending} in {max(0.0, deadline(run) - now):.0f} s"
+    until = deadline(run)
+    return text if until is None else f"{text}; {ending} in {max(0.0, until - now):.0f} s"
 
 
 def standby_reason(run: Run, now: float) -> str:

@@ -18,10 +18,14 @@ class RunFounded:
 
 @dataclass(frozen=True, slots=True)
 class NodeJoined:
-    """An agent is ready for a round. `server_addr` is the server's own address as this agent reaches it."""
+    """An agent is ready for a round. `server_addr` is the server's own address as this agent reaches it.
+
+    `replaces`: the agents that it is the restart of; whoever tells the run of a join leaves that to the run.
+    """
 
     join: JoinRequest
     server_addr: str
+    replaces: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ An event that is refused raises a `ProtocolError` and changes nothing. A repeate
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from protocol.errors import AgentFenced, StaleRound
 from protocol.messages import Directive, Failure, Finish, JoinRequest, Start, Stop, Wait
@@ -112,7 +113,8 @@ class RunMachine:
             return None
         if lost := run.leases.expired(now):
             return NodeLost(*lost)
-        if run.stage is Stage.FORMING and now >= completion.deadline(run):
+        forming_until = completion.deadline(run) if run.stage is Stage.FORMING else None
+        if forming_until is not None and now >= forming_until:
             return LastCallEnded() if run.opening.min_since is not None else JoinTimedOut()
         if run.scale_up_at is not None and now >= run.scale_up_at:
             return ArrivalsAdmitted()
@@ -139,11 +141,10 @@ class RunMachine:
                 admission.check(self.run, join)
                 if self.run.stage.is_end:
                     return  # a delayed join: the agent's Finish stands
-                for agent_id in admission.predecessors(self.run, join):
-                    self._apply(NodeLost(agent_id, "a new agent of the same node joined"), now)
                 if join.agent_id in self.run.agents and not admission.is_rejoining(self.run, join):
                     self.run.leases.renew(join.agent_id, now)  # a repeated join is a sign of life, and no more
                     return
+                fact = replace(fact, replaces=tuple(admission.predecessors(self.run, join)))
             case NodeLeft(agent_id):
                 if agent_id in self.run.departed_ids:
                     return
@@ -169,7 +170,9 @@ class RunMachine:
     def _apply(self, fact: Fact, now: float) -> None:
         self._effects.append(Record(self.run.run_id, self.run.attempt, now, fact))
         match fact:
-            case NodeJoined(join, server_addr):
+            case NodeJoined(join, server_addr, replaces):
+                for agent_id in replaces:  # before the newcomer counts, and no round completes in between
+                    self._depart(self._agent(agent_id), Cause.NODE_LOST, "a new agent of the same node joined", now)
                 self._join(join, server_addr, now)
             case NodeLost(agent_id, cause):
                 self._depart(self._agent(agent_id), Cause.NODE_LOST, cause, now)
@@ -187,8 +190,9 @@ class RunMachine:
                 self._end(Stage.FAILED, "every node left, and a new attempt began", None, now)
             case ArrivalsAdmitted():
                 self._open(Cause.NODE_ARRIVED, admission.arrivals(self.run), now)
+        self._settle(now)
 
-    # Transitions.
+    # Transitions. None draws conclusions: `_apply` does, once, when the fact has been taken in whole.
 
     def _join(self, join: JoinRequest, server_addr: str, now: float) -> None:
         run = self.run
@@ -197,7 +201,6 @@ class RunMachine:
         run.move(agent, AgentState.WAITING)
         run.leases.renew(agent.agent_id, now)
         self._direct(agent, None)
-        self._settle(now)
 
     def _depart(self, agent: Agent, cause: Cause, detail: str, now: float) -> None:
         run, seat = self.run, self.run.seat_of(agent.agent_id)
@@ -211,10 +214,8 @@ class RunMachine:
         self._announce(reason)
         if was is AgentState.RUNNING:
             self._open(cause, reason, now)
-        else:
-            if seat and run.stage is Stage.FORMING:
-                restarts.reclassify(run.opening, cause, reason)
-            self._settle(now)
+        elif seat and run.stage is Stage.FORMING:
+            restarts.reclassify(run.opening, cause, reason)
 
     def _fail(self, agent: Agent, failure: Failure, now: float) -> None:
         run = self.run
@@ -231,7 +232,6 @@ class RunMachine:
     def _succeed(self, agent: Agent, now: float) -> None:
         self.run.move(agent, AgentState.SUCCEEDED)
         self.run.succeeded.add(agent.agent_id)
-        self._settle(now)
 
     def _open(self, cause: Cause, reason: str, now: float) -> None:
         """Open the next round: every participant stops its workers and joins again."""
@@ -247,7 +247,6 @@ class RunMachine:
             self._direct(agent, Stop(round=ending, reason=reason))
         self._wake(stopped)
         self._announce(f"round {run.round} opened: {reason}")
-        self._settle(now)
 
     def _settle(self, now: float) -> None:
         """Draw the conclusions of whatever has just changed."""
@@ -276,8 +275,6 @@ class RunMachine:
         run.membership, assignments = ranks.assign(run, ordered, run.restart_count)
         run.stage, run.started_at, run.survivors = Stage.RUNNING, now, len(ordered)
         run.succeeded, run.failed, run.first_of_round = set(), set(), None
-        for late in list(run.stopping.values()):
-            run.move(late, AgentState.LATE)
         for agent in ordered:
             agent.round = run.round
             run.move(agent, AgentState.RUNNING)

@@ -7,7 +7,7 @@ one that finds a run which every node has left, if nobody asked for that run by 
 
 from heapq import heappop, heappush
 
-from protocol.errors import AgentFenced, RunSucceeded
+from protocol.errors import AgentFenced, RunFailed, RunSucceeded
 from protocol.messages import Directive, JoinRequest
 from rdzv_server.core import admission
 from rdzv_server.core.effects import Effect, ForgetRun, Record
@@ -108,6 +108,9 @@ class Registry:
         return effects
 
     def _begins_anew(self, run: Run, join: JoinRequest) -> bool:
+        if join.returning:
+            _check_returning(run)
+            return False
         if run.stage is Stage.SUCCEEDED and run.explicit and join.explicit_run_id and not join.rerun:
             raise RunSucceeded(f"run {run.run_id} has already succeeded: {run.end_reason}. --rerun starts it again")
         if run.stage.is_end:
@@ -150,3 +153,11 @@ class Registry:
         del self._machines[key]
         if self._latest.get(key[0]) == key[1]:
             del self._latest[key[0]]
+
+
+def _check_returning(run: Run) -> None:
+    """An agent that lost its place learns how the run ended without it."""
+    if run.stage is Stage.SUCCEEDED:
+        raise RunSucceeded(f"run {run.run_id} has succeeded: {run.end_reason}")
+    if run.stage is Stage.FAILED:
+        raise RunFailed(f"run {run.run_id} has failed: {run.end_reason}")

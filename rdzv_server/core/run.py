@@ -30,9 +30,7 @@ class AgentState(StrEnum):
     """Has joined; no workers. Beside a running round: stands by."""
     RUNNING = "running"
     STOPPING = "stopping"
-    """Was told to stop its workers and has not joined again: its seat is kept until the last call."""
-    LATE = "late"
-    """Still stopping when the next round completed without it."""
+    """Was told to stop its workers and has not joined again: the next round waits for it while it is alive."""
     SUCCEEDED = "succeeded"
     """All of its workers exited 0."""
 

@@ -12,7 +12,6 @@ View = dict[str, Any]
 
 def view(run: Run, now: float) -> View:
     """One attempt of a run: where it stands and why, its nodes, who is missing until when, its history."""
-    forming = run.stage is Stage.FORMING
     return {
         "run_id": run.run_id,
         "attempt": run.attempt,
@@ -26,7 +25,7 @@ def view(run: Run, now: float) -> View:
         "max_restarts": run.settings.max_restarts,
         "restarts": {cause.value: run.restarts.get(cause, 0) for cause in Cause if cause is not Cause.FIRST},
         "age_s": _round(now - run.founded_at),
-        "deadline_s": _round(max(0.0, completion.deadline(run) - now)) if forming else None,
+        "deadline_s": _deadline_s(run, now),
         "missing": missing(run),
         "nodes": [_node(run, agent, now) for agent in sorted(run.agents.values(), key=lambda a: _position(run, a))],
         "first_failure": _failure(run.first_failure, now),
@@ -84,6 +83,11 @@ def missing(run: Run) -> View | None:
         "stopping": [agent.node_id for agent in run.stopping.values()],
         "gone": [gone.node_id for gone in run.departures if completion.left_a_seat(run, gone)],
     }
+
+
+def _deadline_s(run: Run, now: float) -> float | None:
+    until = completion.deadline(run) if run.stage is Stage.FORMING else None
+    return None if until is None else _round(max(0.0, until - now))
 
 
 def _node(run: Run, agent: Agent, now: float) -> View:

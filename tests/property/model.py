@@ -27,6 +27,9 @@ class Agent:
     state: str = "waiting"
     round: int = 0
     absent: float | None = None
+    heard_turn: int = 0
+    absent_turn: int = 0
+    """Which came first, where the times are the same."""
 
 
 @dataclass
@@ -39,6 +42,7 @@ class Model:
     round: int = 1
     restart_count: int = 0
     cause: str = "first"
+    turns: int = 0
     agents: list[Agent] = field(default_factory=list)
     departed: set[str] = field(default_factory=set)
     seated: list[str] = field(default_factory=list)
@@ -72,7 +76,7 @@ class Model:
             raise Refused("malformed_message")
         elif self.over:
             pass
-        elif agent.state in ("stopping", "late") and after_round == agent.round:
+        elif agent.state == "stopping" and after_round == agent.round:
             self._heard(agent, now)
             self._wait(agent)
             self._conclude(now)
@@ -93,6 +97,7 @@ class Model:
                 self._depart(agent, "node_lost", now)
         agent = Agent(name, node, node_rank, 0, now)
         self.agents.append(agent)
+        self._heard(agent, now)
         self._wait(agent)
         self._conclude(now)
 
@@ -106,6 +111,7 @@ class Model:
                 self.stage = "failed"
             elif agent.state == "running":
                 self._open("worker_failure", now)
+                self._conclude(now)
         self.pass_time(now)
 
     def succeed(self, name: str, round: int, now: float) -> None:
@@ -124,12 +130,13 @@ class Model:
             if agent is None:
                 raise Refused("agent_fenced")
             self._depart(agent, "node_left", now)
+            self._conclude(now)
         self.pass_time(now)
 
     def disconnect(self, name: str, now: float) -> None:
         agent = self.find(name)
         if agent is not None and agent.absent is None:
-            agent.absent = now
+            agent.absent, agent.absent_turn = now, self._turn()
         if not self.over:
             self._lose_corroborated(now, None)
         self.pass_time(now)
@@ -141,13 +148,13 @@ class Model:
 
     def pass_time(self, now: float) -> None:
         while not self.over:
-            absent = sorted((a for a in self.agents if a.absent is not None), key=lambda a: a.absent or 0.0)
-            silent = sorted(self.agents, key=lambda a: a.heard)
+            absent = sorted((a for a in self.agents if a.absent is not None), key=lambda a: a.absent_turn)
+            silent = sorted(self.agents, key=lambda a: a.heard_turn)
             if absent and absent[0].absent is not None and now >= absent[0].absent + GRACE_S:
                 self._depart(absent[0], "node_lost", now)
             elif silent and now >= silent[0].heard + LEASE_S:
                 self._depart(silent[0], "node_lost", now)
-            elif self.stage == "forming" and self.enough is not None and now >= self.enough + LAST_CALL_S:
+            elif self._last_call_is_over(now):
                 self._complete(now)
             elif self.stage == "forming" and self.enough is None and now >= self.opened + JOIN_TIMEOUT_S:
                 self.stage = "failed"
@@ -155,6 +162,7 @@ class Model:
                 self._open("node_arrived", now)
             else:
                 return
+            self._conclude(now)
 
     # Rules.
 
@@ -169,9 +177,14 @@ class Model:
         return True
 
     def _heard(self, agent: Agent, now: float) -> None:
-        agent.heard, agent.absent = now, None
+        agent.heard, agent.heard_turn, agent.absent = now, self._turn(), None
+
+    def _turn(self) -> int:
+        self.turns += 1
+        return self.turns
         self.agents.remove(agent)
         self.agents.append(agent)
+        self._heard(agent, now)
 
     def _wait(self, agent: Agent) -> None:
         self.joins += 1
@@ -186,21 +199,24 @@ class Model:
         free = self.cause in ("worker_failure", "node_arrived")
         if self.stage == "forming" and agent.name in self.seated and free:
             self.cause = cause
-        self._conclude(now)
 
     def _lose_corroborated(self, now: float, reporter: str | None) -> None:
-        witnesses = self.failed | ({reporter} if reporter else set())
-        for agent in sorted(self.agents, key=lambda a: a.absent or 0.0):
+        for agent in sorted(self.agents, key=lambda a: a.absent_turn):
             participant = agent.state in ("running", "stopping")
+            witnesses = self.failed | ({reporter} if reporter else set())
             if agent.absent is not None and participant and witnesses - {agent.name}:
                 self._depart(agent, "node_lost", now)
+                self._conclude(now)
+
+    def _last_call_is_over(self, now: float) -> bool:
+        called = self.stage == "forming" and self.enough is not None and now >= self.enough + LAST_CALL_S
+        return called and not self.in_state("stopping")
 
     def _open(self, cause: str, now: float) -> None:
         self.stage, self.round, self.cause = "forming", self.round + 1, cause
         self.opened, self.enough, self.scale_up_at = now, None, None
         for agent in self.in_state("running", "succeeded"):
             agent.state = "stopping"
-        self._conclude(now)
 
     def _conclude(self, now: float) -> None:
         if self.stage == "forming":
@@ -226,8 +242,6 @@ class Model:
             self.ledger.append((self.cause, self.cause == "worker_failure"))
             self.restart_count += self.cause == "worker_failure"
         waiting = sorted(self.in_state("waiting"), key=lambda a: (a.name not in self.seated, a.joined))
-        for agent in self.in_state("stopping"):
-            agent.state = "late"
         for agent in waiting[: self.high]:
             agent.state, agent.round = "running", self.round
         self.seated = [agent.name for agent in waiting[: self.high]]

@@ -111,10 +111,10 @@ class AgentProcess:
     def _perform(self, effect: Effect) -> None:
         self._world.trace(self.name, effect)
         match effect:
-            case SendJoin(agent_id, after_round):
+            case SendJoin(agent_id, after_round, returning):
                 assert self.live_workers is None, "an agent joins while its workers run"
                 self.port = self.host.fresh_port()
-                self._converse(self._join(agent_id, after_round))
+                self._converse(self._join(agent_id, after_round, returning))
             case SendPoll(agent_id, revision, hold):
                 self._converse(PollRequest(run_id=RUN_ID, agent_id=agent_id, revision=revision, hold=hold))
             case SendReport(agent_id, round_, failure):
@@ -132,7 +132,7 @@ class AgentProcess:
             case Say():
                 pass
 
-    def _join(self, agent_id: str, after_round: int) -> JoinRequest:
+    def _join(self, agent_id: str, after_round: int, returning: bool) -> JoinRequest:
         return JoinRequest(
             run_id=RUN_ID,
             agent_id=agent_id,
@@ -143,6 +143,7 @@ class AgentProcess:
             local_world_size=self.options.local_world_size,
             settings=self.options.settings,
             explicit_run_id=self.options.explicit_run_id,
+            returning=returning,
         )
 
     def _converse(self, request: Request) -> None:

@@ -38,7 +38,7 @@ def draw(rng: Random) -> Plan:
         max_nodes=high,
         max_restarts=rng.choice((0, 1, 3, 10, 100)),
         join_timeout_s=rng.choice((20.0, 40.0)),
-        last_call_timeout_s=rng.choice((1.0, 1.0, 10.0)),
+        last_call_timeout_s=rng.choice((0.0, 1.0, 10.0)),
         lease_s=rng.choice((4.0, 10.0)),
         disconnect_grace_s=rng.choice((0.0, 0.2, 1.0)),
         scale_up=rng.choice(("immediate", "immediate", "cooldown", "manual")),

@@ -75,9 +75,8 @@ class Watch:
             return
         try:
             stage = self._run_of(process.agent_id).stage
-        except LookupError:  # refused: the run had succeeded before this agent came
+        except LookupError:  # refused: the run was over before this agent came, or came back
             stage = self._registry.runs()[-1].stage
-            assert stage is Stage.SUCCEEDED and code == 0, f"{process.name} exits with {code}, and the run is {stage}"
         expected = {Stage.SUCCEEDED: 0, Stage.FAILED: 1}.get(stage)
         assert code == expected, f"{process.name} exits with {code}, and the run is {stage}"
 
@@ -85,6 +84,9 @@ class Watch:
 
     def check(self) -> None:
         for run in self._registry.runs():
+            if run.attempt not in self._attempts:
+                founder = next(iter(run.agents), ".1")
+                assert founder.endswith(".1"), f"{founder} was part of an attempt, and begins another"
             seen = self._seen(run.attempt)
             if seen.end:
                 assert _end_of(run) == seen.end, f"an ended run changed: {seen.end} to {_end_of(run)}"
@@ -134,7 +136,7 @@ class Watch:
         master = next((each.master_addr, each.master_port) for each in assignments.values())
         assert master != seen.master, f"round {run.round} has the master port of the one before: {master}"
         seen.master = master
-        for state in (AgentState.RUNNING, AgentState.WAITING, AgentState.LATE):
+        for state in (AgentState.RUNNING, AgentState.WAITING):
             for agent_id in run.by_state[state]:
                 seated = agent_id in assignments
                 assert seated is (state is AgentState.RUNNING), f"{agent_id} is {state}, and has a seat: {seated}"

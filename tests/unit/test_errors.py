@@ -12,7 +12,7 @@ ALL = [ProtocolError, *ProtocolError.__subclasses__()]
 
 def test_every_error_has_a_code_of_its_own():
     codes = [error.code for error in ALL]
-    assert len(set(codes)) == len(codes) == 10
+    assert len(set(codes)) == len(codes) == 11
 
 
 @pytest.mark.parametrize("error", ALL, ids=lambda error: error.code)

@@ -304,7 +304,7 @@ def test_a_fenced_agent_stops_its_workers_and_joins_anew_as_another():
     ]
     assert agent.lasts is None, "a fenced agent has nothing to keep alive"
     agent.workers_are_gone()
-    assert agent.effects == [SendJoin("a.2", after_round=0)]
+    assert agent.effects == [SendJoin("a.2", after_round=0, returning=True)]
 
 
 def test_a_fenced_agent_takes_whatever_its_new_run_tells_it():
@@ -320,7 +320,7 @@ def test_a_fenced_agent_takes_whatever_its_new_run_tells_it():
 def test_an_agent_without_workers_that_is_fenced_joins_anew_at_once():
     agent = Story()
     agent.is_refused(AgentFenced("gone"))
-    assert agent.sent == [SendJoin("a.2", after_round=0)]
+    assert agent.sent == [SendJoin("a.2", after_round=0, returning=True)]
 
 
 def test_an_agent_that_is_fenced_while_its_workers_stop_does_not_stop_them_twice():
@@ -329,7 +329,7 @@ def test_an_agent_that_is_fenced_while_its_workers_stop_does_not_stop_them_twice
     agent.is_refused(AgentFenced("gone"))
     assert agent.did(StopWorkers) == []
     agent.workers_are_gone()
-    assert agent.sent == [SendJoin("a.2", after_round=0)]
+    assert agent.sent == [SendJoin("a.2", after_round=0, returning=True)]
 
 
 # Refused.

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -106,9 +106,12 @@ class Gate:
         await asyncio.to_thread(self.path.write_text, "go\n")
 
 
-def watch(pid: int) -> Callable[[], "asyncio.Future[None]"]:
+def watch(pid: int) -> Callable[[], Awaitable[None]]:
     """Waits for the end of a process, whoever reaps it."""
-    pidfd = os.pidfd_open(pid)
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:  # it has been reaped already
+        return lambda: asyncio.sleep(0)
 
     async def gone() -> None:
         ended = asyncio.Event()
@@ -126,9 +129,15 @@ def watch(pid: int) -> Callable[[], "asyncio.Future[None]"]:
 # How a round ends.
 
 
-async def test_a_round_succeeds_once_when_its_last_worker_has(crew):
-    crew.start(sh("exit 0"), sh("sleep 0.1"), sh("exit 0"))
+async def test_a_round_succeeds_once_when_its_last_worker_has(crew, gate):
+    crew.start(sh("echo pid=$$"), sh(f"read go < {gate.path}; echo last"), sh("exit 0"))
+    await watch(int(await crew.said(b"[0]:pid=")))()
+    for _ in range(3):
+        await asyncio.sleep(0)  # in which its end is noticed
+    assert crew.calls == []
+    await gate.open()
     await crew.calls_back("succeeded")
+    assert b"[1]:last\n" in crew.sheet.text()
     assert crew.calls == ["succeeded"]
 
 
@@ -292,8 +301,8 @@ async def test_a_worker_dies_with_its_agent():
     agent = await asyncio.create_subprocess_exec(sys.executable, "-c", AGENT, stdout=asyncio.subprocess.PIPE)
     gone = watch(int(await agent.stdout.readline()))
     agent.kill()
-    await agent.wait()
     await gone()
+    await agent.wait()
 
 
 # What a worker sees.
