@@ -182,9 +182,6 @@ class Model:
     def _turn(self) -> int:
         self.turns += 1
         return self.turns
-        self.agents.remove(agent)
-        self.agents.append(agent)
-        self._heard(agent, now)
 
     def _wait(self, agent: Agent) -> None:
         self.joins += 1
