@@ -1,0 +1,45 @@
+"""The examples run unchanged under both launchers."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.programs import Program
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+LAUNCHERS = {
+    "node-agent": ("-m", "node_agent", "--standalone", "--nproc"),
+    "torchrun": ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node"),
+}
+LONG_S = 100.0
+"""Several imports of torch on a small machine."""
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+async def test_the_minimal_program(launcher: str) -> None:
+    out = await launch(launcher, 2, "ddp_minimal.py")
+    assert sum("world_size" in line for line in out) >= 2
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+async def test_training_goes_on_from_its_checkpoint_on_another_world_size(launcher: str, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    training = ("train_digits.py", "--target-accuracy", "0", "--checkpoint", str(tmp_path / "digits.pt"))
+    first = await launch(launcher, 2, *training, "--epochs", "1")
+    assert any("epoch=1 " in line for line in first)
+    second = await launch(launcher, 1, *training, "--epochs", "2")
+    assert any("resumed epochs_done=1" in line for line in second)
+    assert any("epoch=2 " in line for line in second) and not any("epoch=1 " in line for line in second)
+
+
+async def launch(launcher: str, workers: int, script: str, *args: str) -> list[str]:
+    """Run an example to its end; what it wrote to stdout."""
+    program = await Program.start(
+        sys.executable, *LAUNCHERS[launcher], str(workers), str(EXAMPLES / script), *args, env={"OMP_NUM_THREADS": "1"}
+    )
+    assert await program.exit_code(within_s=LONG_S) == 0, program.err
+    return program.out
