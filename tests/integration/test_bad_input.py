@@ -1,6 +1,5 @@
 """What a person sees who got something wrong: one line that says what to do, exit code 2, nothing left running."""
 
-import asyncio
 import socket
 import sys
 from pathlib import Path
@@ -56,8 +55,8 @@ async def test_nobody_listening() -> None:
 
 
 async def test_something_else_listening(unused_tcp_port: int) -> None:
-    web = await Program.start(sys.executable, "-m", "http.server", "-b", "127.0.0.1", str(unused_tcp_port))
-    await web_is_up(unused_tcp_port)
+    web = await Program.start(sys.executable, "-u", "-m", "http.server", "-b", "127.0.0.1", str(unused_tcp_port))
+    await web.line("Serving HTTP on 127.0.0.1")
     agent = await start_agent("--endpoint", f"127.0.0.1:{unused_tcp_port}", "--connect-timeout", "0")
     await refuses(agent, "(HTTP: status 501: is this an rdzv-server?)", "check that this port is rdzv-server's")
     await web.end()
@@ -116,14 +115,3 @@ async def refuses(program: Program, *says: str) -> None:
         assert text in last, program.err
     assert not any("Traceback" in line for line in program.err)
     assert "error: " in last
-
-
-async def web_is_up(port: int) -> None:
-    while True:
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-        except OSError:
-            await asyncio.sleep(0.02)
-        else:
-            writer.close()
-            return
