@@ -193,7 +193,7 @@ class Driver:
         except (AgentFenced, StaleRound, ServerLost):
             pass  # the run has gone on without it; the conversation hears what there is to do
         except ProtocolError as error:
-            self._console.say(f"rdzv-server refused a {type(message).__name__}: {error}")
+            self._feed(GaveUp(f"rdzv-server refused a {type(message).__name__}: {error}"))
 
     # Time and tasks.
 

@@ -56,7 +56,7 @@ class Signalled:
 
 @dataclass(frozen=True, slots=True)
 class GaveUp:
-    """The server could not be reached for as long as the user allows."""
+    """The server could not be reached for as long as the user allows, or refused what it must know."""
 
     reason: str
 

@@ -108,7 +108,7 @@ class AgentMachine:
                 self._signalled(name)
             case GaveUp(reason):
                 self._say(f"error: {reason}")
-                self._end(EXIT_REFUSED)
+                self._end(self._exit_code if self.state is State.ENDING else EXIT_REFUSED)
             case Started() | TimePassed():
                 pass  # `_proceed` does what is due
 

@@ -362,6 +362,22 @@ def test_an_agent_that_never_reached_its_server_exits_2_and_says_so():
     assert agent.effects == [Say("error: no rdzv-server at host:1 within 5 s"), Exit(2)]
 
 
+def test_a_report_that_the_server_refuses_ends_the_agent_instead_of_leaving_it_waiting():
+    agent = running()
+    agent.workers_fail()
+    agent.gives_up("rdzv-server refused a ReportRequest: too long")
+    agent.workers_are_gone()
+    assert agent.effects == [Exit(2)]
+
+
+def test_an_agent_that_is_ending_keeps_its_exit_code_when_its_last_word_is_refused():
+    agent = running()
+    agent.is_signalled()
+    agent.gives_up("rdzv-server refused a LeaveRequest: too long")
+    agent.workers_are_gone()
+    assert agent.effects == [Exit(1)]
+
+
 # Ending.
 
 
