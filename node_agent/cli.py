@@ -11,6 +11,7 @@ import protocol
 from node_agent.config import AgentConfig
 from node_agent.console import Console
 from node_agent.conversation import Conversation
+from node_agent.core.command import Command
 from node_agent.driver import Driver
 from node_agent.link import Link
 from protocol.paths import DEFAULT_PORT
@@ -169,18 +170,18 @@ def make_config(args: argparse.Namespace) -> AgentConfig:
     )
 
 
-def make_command(script: str, args: Sequence[str], *, module: bool, no_python: bool) -> tuple[str, ...]:
+def make_command(script: str, args: Sequence[str], *, module: bool, no_python: bool) -> Command:
     """What a worker executes. Ends the process with one line if there is no such script or program."""
     if no_python:
         if module:
             fail("-m is for Python modules, --no-python for other programs: give one of them")
-        return (_program(script), *args)
+        return Command((_program(script),), tuple(args))
     python = os.environ.get("PYTHON_EXEC") or sys.executable
     if module:
-        return (python, "-u", "-m", script, *args)
+        return Command((python, "-u", "-m", script), tuple(args))
     if not os.path.isfile(script):
         fail(f"there is no script {script} (looked in {os.getcwd()})")
-    return (python, "-u", script, *args)
+    return Command((python, "-u", script), tuple(args))
 
 
 def _program(name: str) -> str:

@@ -3,14 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from node_agent.core.command import Command
+from node_agent.core.log_options import LogOptions
 from protocol.settings import RequestedSettings
+
+SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+"""torchrun's default for `--signals-to-handle`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
     """The command line, checked. Durations are seconds."""
 
-    command: tuple[str, ...]
+    command: Command
     """What each worker executes."""
     nproc: int
     """Workers on this node."""
@@ -22,10 +27,23 @@ class AgentConfig:
     node_rank: int | None = None
     local_addr: str | None = None
     """Where other nodes reach this one; None: the address from which the agent reaches the server."""
+    master_port: int | None = None
+    """The MASTER_PORT of every round that this node leads; None: a free one, fresh each round."""
     settings: RequestedSettings = field(default_factory=RequestedSettings)
+    logs: LogOptions = field(default_factory=LogOptions)
+    virtual_local_rank: bool = False
+    """Every worker sees its own GPU alone, as device 0, and LOCAL_RANK 0."""
+    numa_binding: str | None = None
+    """Which CPUs a worker may use: node, socket, exclusive or core-complex; None: all."""
+    signals: tuple[str, ...] = SIGNALS
+    """Signals that make the agent leave; the workers get the same one first."""
     shutdown_timeout_s: float = 30.0
-    """From SIGTERM to SIGKILL, torchrun's default."""
+    """From SIGTERM to SIGKILL, torchrun's default; also when workers are stopped for a restart."""
     connect_timeout_s: float = 300.0
     """How long the first answer of the server may take: it may be started after the agents."""
+    farewell_timeout_s: float = 2.0
+    """How long an exiting agent tries to deliver its last report or its leave."""
+    event_log: str = "null"
+    """Where events go, as torchrun's `--event-log-handler`: null or console."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """What the workers inherit."""

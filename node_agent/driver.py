@@ -19,7 +19,7 @@ from node_agent.core.effects import (
     StartWorkers,
     StopWorkers,
 )
-from node_agent.core.environment import omp_warning, worker_environment
+from node_agent.core.environment import omp_warning
 from node_agent.core.events import (
     Answered,
     Event,
@@ -35,14 +35,10 @@ from node_agent.core.events import (
 from node_agent.core.machine import AgentMachine
 from node_agent.ports import ReservedPort
 from node_agent.scratch import ScratchDir
-from node_agent.workers import WorkerGroup, WorkerSpec
+from node_agent.specs import SpecMaker
+from node_agent.workers import WorkerGroup
 from protocol.errors import AgentFenced, ProtocolError, StaleRound
 from protocol.messages import Assignment, JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest
-
-FAREWELL_TIMEOUT_S = 2.0
-"""How long an exiting agent tries to deliver its last report or its leave."""
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""Signals that make the agent leave, as torchrun's `--signals-to-handle`."""
 
 
 class Driver:
@@ -57,6 +53,7 @@ class Driver:
         self._side_line = side_line
         self._console = console
         self._scratch = ScratchDir()
+        self._specs = SpecMaker(config, console, self._scratch)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._conversing: set[asyncio.Task[None]] = set()
@@ -67,7 +64,7 @@ class Driver:
 
     async def run(self) -> int:
         """Join, supervise, and return the process's exit code."""
-        for signum in SIGNALS:
+        for signum in map(signal.Signals.__getitem__, self._config.signals):
             if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup stays nohup
                 self._loop.add_signal_handler(signum, self._feed, Signalled(signum.name))
         self._feed(Started())
@@ -111,8 +108,7 @@ class Driver:
         if self._group is None and (warning := omp_warning(self._config.environment, assignment.local_world_size)):
             self._console.say(warning)
         self._group = WorkerGroup(
-            [self._spec(assignment, local_rank) for local_rank in range(assignment.local_world_size)],
-            self._console,
+            self._specs.specs(assignment),
             succeeded=lambda: self._feed(WorkersSucceeded(round_)),
             failed=lambda failure: self._feed(WorkerFailed(round_, failure)),
             stopped=lambda left: self._workers_stopped(round_, left),
@@ -129,24 +125,6 @@ class Driver:
         if left:
             self._console.say(f"could not kill: pid {', '.join(map(str, left))}; giving them up")
         self._feed(WorkersStopped(round_))
-
-    def _spec(self, assignment: Assignment, local_rank: int) -> WorkerSpec:
-        config = self._config
-        return WorkerSpec(
-            node_id=config.node_id,
-            rank=assignment.first_rank + local_rank,
-            local_rank=local_rank,
-            command=config.command,
-            environment=worker_environment(
-                config.environment,
-                assignment,
-                local_rank,
-                run_id=config.run_id,
-                role=config.role,
-                error_file=self._scratch.error_file(assignment.round, local_rank),
-            ),
-            prefix=f"[{config.role}{local_rank}]:",
-        )
 
     # Messages.
 
@@ -219,7 +197,7 @@ class Driver:
         if self._timer:
             self._timer.cancel()
         if self._telling:
-            await asyncio.wait(self._telling, timeout=FAREWELL_TIMEOUT_S)
+            await asyncio.wait(self._telling, timeout=self._config.farewell_timeout_s)
         leftover = self._telling | self._conversing
         for task in leftover:
             task.cancel()

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections import deque
+from typing import Protocol
 
 from node_agent.console import Console
 
@@ -12,23 +13,46 @@ TAIL_LINES = 20
 TAIL_LINE_CHARACTERS = 500
 
 
+class Stream(Protocol):
+    """One of a worker's two output streams, from before its start until it is gone."""
+
+    def writable(self) -> int:
+        """The descriptor that the worker writes to."""
+
+    def started(self) -> None:
+        """The worker has its copy of the descriptor: let ours go, and follow what it writes."""
+
+    def finish(self) -> None:
+        """The worker is gone, or could not be started: take what it wrote last, and let everything go."""
+
+    def tail(self) -> tuple[str, ...]:
+        """The last lines, fit for a report."""
+
+
 class Relay:
     """Reads one pipe whenever it has something. Lines of several workers are never torn."""
 
-    def __init__(self, pipe: int, prefix: str, console: Console, target: int) -> None:
-        self._pipe = pipe
+    def __init__(self, prefix: str, console: Console, target: int) -> None:
+        self._pipe, self._worker_end = os.pipe()
         self._prefix = prefix.encode()
         self._console = console
         self._target = target
         self._partial = b""
         self._tail: deque[bytes] = deque(maxlen=TAIL_LINES)
         self._open = True
-        os.set_blocking(pipe, False)
+        os.set_blocking(self._pipe, False)
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(pipe, self._on_readable)
+
+    def writable(self) -> int:
+        return self._worker_end
+
+    def started(self) -> None:
+        self._let_go()
+        self._loop.add_reader(self._pipe, self._on_readable)
 
     def finish(self) -> None:
-        """The worker is gone: take what it wrote last, also without a newline, and close."""
+        """Take what it wrote last, also without a newline, and close."""
+        self._let_go()
         while self._open and self._read():
             pass
         self._close()
@@ -36,6 +60,11 @@ class Relay:
     def tail(self) -> tuple[str, ...]:
         """The last lines, fit for a report."""
         return tuple(_readable(line) for line in self._tail)
+
+    def _let_go(self) -> None:
+        if self._worker_end >= 0:
+            os.close(self._worker_end)
+            self._worker_end = -1
 
     def _on_readable(self) -> None:
         self._read()

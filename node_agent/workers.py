@@ -1,29 +1,24 @@
 """The local worker group: spawned, watched and stopped.
 
 Each worker leads its own session and process group, so that a signal to the group reaches its children too. Its exit is
-watched through a pidfd, never polled. The kernel kills it when the agent dies (PR_SET_PDEATHSIG).
+watched through a descriptor, never polled. The kernel kills it when the agent dies (PR_SET_PDEATHSIG).
 """
 
 import asyncio
-import ctypes
-import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from node_agent.console import ERR, OUT, Console
 from node_agent.core.evidence import cause_of
-from node_agent.output import Relay
+from node_agent.output import Stream
+from node_agent.processes import Start, signal_group
 from protocol.messages import Failure
 
 KILL_TIMEOUT_S = 30.0
 """How long a worker may take to go after SIGKILL: one in uninterruptible sleep may not."""
 
-_PR_SET_PDEATHSIG = 1
 _SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,42 +28,42 @@ class WorkerSpec:
     node_id: str
     rank: int
     local_rank: int
-    command: Sequence[str]
-    environment: dict[str, str]
-    prefix: str
+    title: str
+    """What is executed, for a person."""
+    start: Start
+    open_streams: Callable[[], tuple[Stream, Stream]]
+    """Its stdout and stderr; called when it is about to start."""
 
 
 class Worker:
     """A started worker. `on_exit` is called once, when it has been reaped and its output read to the end."""
 
-    def __init__(self, spec: WorkerSpec, console: Console, on_exit: Callable[["Worker"], None]) -> None:
+    def __init__(self, spec: WorkerSpec, on_exit: Callable[["Worker"], None]) -> None:
         self.spec = spec
         self._on_exit = on_exit
-        self._process = _spawn(spec)
+        self.exit_code: int | None = None
+        """None while it runs; negative for a signal."""
+        self._streams = spec.open_streams()
+        try:
+            self._process = spec.start(self._streams[0].writable(), self._streams[1].writable())
+        except BaseException:
+            for stream in self._streams:
+                stream.finish()
+            raise
+        for stream in self._streams:
+            stream.started()
         self.pid = self._process.pid
-        assert self._process.stdout and self._process.stderr
-        self._relays = [
-            Relay(os.dup(self._process.stdout.fileno()), spec.prefix, console, OUT),
-            Relay(os.dup(self._process.stderr.fileno()), spec.prefix, console, ERR),
-        ]
-        self._process.stdout.close()
-        self._process.stderr.close()
-        self._pidfd = os.pidfd_open(self.pid)
-        asyncio.get_running_loop().add_reader(self._pidfd, self._reap)
+        asyncio.get_running_loop().add_reader(self._process.fileno(), self._reap)
 
     def signal(self, signum: int) -> None:
         """Signal the worker and its children."""
-        if self._process.returncode is None:
-            _signal_group(self.pid, signum)
-
-    @property
-    def exit_code(self) -> int | None:
-        """None while it runs; negative for a signal."""
-        return self._process.returncode
+        if self.exit_code is None:
+            signal_group(self.pid, signum)
 
     def failure(self) -> Failure:
         """The evidence, once it has exited."""
-        exit_code = self._process.returncode
+        exit_code = self.exit_code
+        assert exit_code is not None
         return Failure(
             node_id=self.spec.node_id,
             rank=self.spec.rank,
@@ -76,17 +71,16 @@ class Worker:
             pid=self.pid,
             exit_code=exit_code,
             cause=cause_of(exit_code, _SIGNAL_NAMES),
-            stderr_tail=self._relays[1].tail(),
+            stderr_tail=self._streams[1].tail(),
             failed_at=time.time(),
         )
 
     def _reap(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._pidfd)
-        os.close(self._pidfd)
-        _signal_group(self.pid, signal.SIGKILL)  # what it left behind; before the wait, while its group id is its own
-        self._process.wait()
-        for relay in self._relays:
-            relay.finish()
+        asyncio.get_running_loop().remove_reader(self._process.fileno())
+        signal_group(self.pid, signal.SIGKILL)  # what it left behind; before the wait, while its group id is its own
+        self.exit_code = self._process.reap()
+        for stream in self._streams:
+            stream.finish()
         self._on_exit(self)
 
 
@@ -98,7 +92,6 @@ class WorkerGroup:
     def __init__(
         self,
         specs: Sequence[WorkerSpec],
-        console: Console,
         *,
         succeeded: Callable[[], None],
         failed: Callable[[Failure], None],
@@ -110,7 +103,7 @@ class WorkerGroup:
         """Whether the group has called back how it ended, or is being stopped."""
         self._stopping = False
         self._timer: asyncio.TimerHandle | None = None
-        self._start(specs, console)
+        self._start(specs)
 
     def stop(self, signum: int, grace_s: float) -> None:
         """Signal every worker's group; SIGKILL what is left after `grace_s`."""
@@ -122,10 +115,10 @@ class WorkerGroup:
         else:
             asyncio.get_running_loop().call_soon(self._report_stopped)
 
-    def _start(self, specs: Sequence[WorkerSpec], console: Console) -> None:
+    def _start(self, specs: Sequence[WorkerSpec]) -> None:
         for spec in specs:
             try:
-                worker = Worker(spec, console, self._exited)
+                worker = Worker(spec, self._exited)
             except OSError as error:
                 self._settle(self._failed, _not_started(spec, error))
                 return
@@ -162,33 +155,6 @@ class WorkerGroup:
         self._timer = asyncio.get_running_loop().call_later(delay_s, callback)
 
 
-def _spawn(spec: WorkerSpec) -> "subprocess.Popen[bytes]":
-    agent = os.getpid()
-
-    def tie_to_agent() -> None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != agent:  # it died before the tie was made
-            os._exit(1)
-
-    return subprocess.Popen(
-        spec.command,
-        env=spec.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        preexec_fn=tie_to_agent,
-    )
-
-
-def _signal_group(pid: int, signum: int) -> None:
-    try:
-        os.killpg(pid, signum)
-    except ProcessLookupError:
-        pass
-    except PermissionError:  # every process left in the group is another user's, or a zombie on some kernels
-        pass
-
-
 def _not_started(spec: WorkerSpec, error: OSError) -> Failure:
     return Failure(
         node_id=spec.node_id,
@@ -196,6 +162,6 @@ def _not_started(spec: WorkerSpec, error: OSError) -> Failure:
         local_rank=spec.local_rank,
         pid=0,
         exit_code=127,
-        cause=f"could not be started: {spec.command[0]}: {error.strerror or error}",
+        cause=f"could not be started: {spec.title}: {error.strerror or error}",
         failed_at=time.time(),
     )

@@ -67,6 +67,8 @@ class JoinRequest:
     """Begin a new attempt of a run that has already succeeded."""
     returning: bool = False
     """The agent has lost its place in the run: it takes another while the run lasts, and never begins an attempt."""
+    hosts_store: bool = False
+    """torch is installed here: as group rank 0 this agent hosts the workers' store beside them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +116,8 @@ class Assignment:
     master_port: Port
     restart_count: Count
     max_restarts: Count
+    agent_store: bool = False
+    """Group rank 0's agent hosts the store at the master's address; else its first worker does, as the script asks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,8 @@ def worker_environment(
 ) -> dict[str, str]:
     """The environment of one worker: the agent's own, and the worker's place in the round.
 
-    `TORCHELASTIC_USE_AGENT_STORE` is False: rank 0 hosts the store at MASTER_ADDR:MASTER_PORT.
+    `TORCHELASTIC_USE_AGENT_STORE`: "True" when the store at MASTER_ADDR:MASTER_PORT is hosted beside group rank 0's
+    agent and every rank is its client, "False" when rank 0 hosts it.
     """
     return {
         **parent,
@@ -29,7 +30,7 @@ def worker_environment(
         "TORCHELASTIC_RESTART_COUNT": str(assignment.restart_count),
         "TORCHELASTIC_MAX_RESTARTS": str(assignment.max_restarts),
         "TORCHELASTIC_RUN_ID": run_id,
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_USE_AGENT_STORE": str(assignment.agent_store),
         "TORCHELASTIC_ERROR_FILE": error_file,
     }
 

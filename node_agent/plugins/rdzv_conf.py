@@ -7,6 +7,7 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
 from node_agent.config import AgentConfig
+from node_agent.core.command import Command
 from protocol.paths import DEFAULT_PORT
 from protocol.settings import RequestedSettings
 
@@ -49,7 +50,7 @@ def read(params: RendezvousParameters) -> HandlerConfig:
         port=port,
         token=_token(params.get("token_file")),
         agent=AgentConfig(
-            command=(),  # torchrun's agent has the workers
+            command=Command(()),  # torchrun's agent has the workers
             nproc=1,
             run_id=params.run_id,
             explicit_run_id=params.run_id != NO_RUN_ID,

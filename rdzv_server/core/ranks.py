@@ -59,6 +59,7 @@ def assign(run: Run, ordered: list[Agent], restart_count: int) -> tuple[Membersh
             master_port=ordered[0].join.port,
             restart_count=restart_count,
             max_restarts=run.settings.max_restarts,
+            agent_store=ordered[0].join.hosts_store,
         )
         first_rank += join.local_world_size
         first_role_rank[join.role] += join.local_world_size

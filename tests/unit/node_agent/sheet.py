@@ -1,7 +1,12 @@
 """A console that remembers, in place of the one that writes."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from node_agent.output import Relay
+from node_agent.processes import CommandProcess
+from node_agent.workers import WorkerSpec
 
 PATIENCE_S = 10.0
 
@@ -32,3 +37,18 @@ class Sheet:
             while not holds():
                 self._news.clear()
                 await self._news.wait()
+
+
+def command_spec(
+    sheet: Sheet, rank: int, local_rank: int, command: Sequence[str], environment: dict[str, str]
+) -> WorkerSpec:
+    """A worker that executes `command` and whose lines begin with `[<local rank>]:`."""
+    prefix = f"[{local_rank}]:"
+    return WorkerSpec(
+        node_id="a",
+        rank=rank,
+        local_rank=local_rank,
+        title=command[0],
+        start=partial(CommandProcess, command, environment),
+        open_streams=lambda: (Relay(prefix, sheet, 1), Relay(prefix, sheet, 2)),
+    )

@@ -8,6 +8,7 @@ import pytest
 
 from node_agent import cli
 from node_agent.config import AgentConfig
+from node_agent.core.command import Command
 from protocol.settings import RequestedSettings
 
 
@@ -53,7 +54,7 @@ FLAGS = [
     ("local_addr", "10.0.0.7", ["--local-addr", "10.0.0.7"]),
     ("shutdown_timeout_s", 2.5, ["--shutdown-timeout", "2.5"]),
     ("connect_timeout_s", 7.0, ["--connect-timeout", "7"]),
-    ("command", (sys.executable, "-u", "train.py"), []),
+    ("command", Command((sys.executable, "-u", "train.py")), []),
     ("settings", RequestedSettings(max_restarts=1), ["--max-restarts", "1"]),
     ("environment", None, []),
 ]
@@ -105,7 +106,7 @@ def test_workers_inherit_the_agents_environment(monkeypatch):
 def test_flags_after_the_script_are_the_scripts():
     given = config("--nproc", "2", "train.py", "--nproc", "9", "--", "-m")
     assert given.nproc == 2
-    assert given.command[3:] == ("--nproc", "9", "--", "-m")
+    assert given.command.arguments == ("--nproc", "9", "--", "-m")
 
 
 # Nodes and endpoints.
@@ -175,18 +176,18 @@ def test_alone_is_not_for_several_nodes(capsys):
 
 def test_python_exec_names_another_interpreter(monkeypatch):
     monkeypatch.setenv("PYTHON_EXEC", "/opt/python")
-    assert config("train.py", "--lr", "1").command == ("/opt/python", "-u", "train.py", "--lr", "1")
+    assert config("train.py", "--lr", "1").command == Command(("/opt/python", "-u", "train.py"), ("--lr", "1"))
 
 
 def test_an_empty_python_exec_names_none(monkeypatch):
     monkeypatch.setenv("PYTHON_EXEC", "")
-    assert config("train.py").command[0] == sys.executable
+    assert config("train.py").command.title == sys.executable
 
 
 def test_a_module():
-    assert config("-m", "package.train", "--lr", "1").command == (
-        sys.executable, "-u", "-m", "package.train", "--lr", "1"
-    )  # fmt: skip
+    assert config("-m", "package.train", "--lr", "1").command == Command(
+        (sys.executable, "-u", "-m", "package.train"), ("--lr", "1")
+    )
 
 
 def test_a_program_is_looked_for_in_path(tmp_path, monkeypatch):
@@ -194,7 +195,7 @@ def test_a_program_is_looked_for_in_path(tmp_path, monkeypatch):
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert config("--no-python", "mine", "-x").command == (str(program), "-x")
+    assert config("--no-python", "mine", "-x").command == Command((str(program),), ("-x",))
 
 
 @pytest.mark.parametrize(

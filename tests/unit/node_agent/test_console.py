@@ -90,8 +90,9 @@ async def test_a_console_that_has_drained_already_says_so_at_once(console):
 async def test_behind_a_blocked_console_workers_are_paused_and_nothing_is_lost(console, reader, monkeypatch):
     monkeypatch.setattr(console_module, "HIGH", 300_000)
     monkeypatch.setattr(console_module, "LOW", 100_000)
-    worker_reads, worker_writes = os.pipe()
-    relay = Relay(worker_reads, "", console, reader.console_end)
+    relay = Relay("", console, reader.console_end)
+    worker_writes = os.dup(relay.writable())
+    relay.started()
     lines = b"".join(b"line %d of a worker that talks a lot\n" % number for number in range(40_000))
     writing = asyncio.create_task(asyncio.to_thread(_write_all, worker_writes, lines))
     async with asyncio.timeout(PATIENCE_S):

@@ -16,8 +16,9 @@ class Pipe:
     """A worker's end of a pipe whose other end a relay reads."""
 
     def __init__(self, sheet: Sheet, prefix: str, target: int = OUT) -> None:
-        read_end, self.end = os.pipe()
-        self.relay = Relay(read_end, prefix, sheet, target)
+        self.relay = Relay(prefix, sheet, target)
+        self.end = os.dup(self.relay.writable())
+        self.relay.started()
 
     def write(self, data: bytes) -> None:
         assert os.write(self.end, data) == len(data)

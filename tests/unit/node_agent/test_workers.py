@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.workers import WorkerGroup, WorkerSpec
+from node_agent.workers import WorkerGroup
 from protocol.messages import Failure
-from tests.unit.node_agent.sheet import PATIENCE_S, Sheet
+from tests.unit.node_agent.sheet import PATIENCE_S, Sheet, command_spec
 
 NEVER_S = 1_000.0
 
@@ -29,14 +29,11 @@ class Crew:
 
     def start(self, *commands: tuple[str, ...], **environment: str) -> WorkerGroup:
         specs = [
-            WorkerSpec(
-                node_id="a", rank=10 + index, local_rank=index, command=command,
-                environment={**os.environ, **environment}, prefix=f"[{index}]:",
-            )
+            command_spec(self.sheet, 10 + index, index, command, {**os.environ, **environment})
             for index, command in enumerate(commands)
-        ]  # fmt: skip
+        ]
         group = WorkerGroup(
-            specs, self.sheet, succeeded=lambda: self._call("succeeded"), failed=self._failed, stopped=self._stopped
+            specs, succeeded=lambda: self._call("succeeded"), failed=self._failed, stopped=self._stopped
         )
         self.groups.append(group)
         return group
@@ -281,14 +278,13 @@ async def test_no_zombie_and_no_file_descriptor_is_left(crew):
 
 AGENT = """
 import asyncio, os
-from node_agent.workers import WorkerGroup, WorkerSpec
-from tests.unit.node_agent.sheet import Sheet
+from node_agent.workers import WorkerGroup
+from tests.unit.node_agent.sheet import Sheet, command_spec
 
 async def main():
     sheet = Sheet()
     command, environment = ("sh", "-c", "echo $$; exec sleep 1000"), dict(os.environ)
-    spec = WorkerSpec(node_id="a", rank=0, local_rank=0, command=command, environment=environment, prefix="")
-    WorkerGroup([spec], sheet, succeeded=print, failed=print, stopped=print)
+    WorkerGroup([command_spec(sheet, 0, 0, command, environment)], succeeded=print, failed=print, stopped=print)
     await sheet.until(sheet.text)
     print(sheet.text().decode(), flush=True)
     await asyncio.Event().wait()
@@ -299,7 +295,7 @@ asyncio.run(main())
 
 async def test_a_worker_dies_with_its_agent():
     agent = await asyncio.create_subprocess_exec(sys.executable, "-c", AGENT, stdout=asyncio.subprocess.PIPE)
-    gone = watch(int(await agent.stdout.readline()))
+    gone = watch(int((await agent.stdout.readline()).removeprefix(b"[0]:")))
     agent.kill()
     await gone()
     await agent.wait()

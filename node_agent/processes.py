@@ -1,0 +1,86 @@
+"""Child processes: started in a session of their own, tied to the agent's life, and watched without polling."""
+
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Process(Protocol):
+    """A started child. It leads its own process group."""
+
+    pid: int
+
+    def fileno(self) -> int:
+        """A descriptor that becomes readable when the child has exited."""
+
+    def reap(self) -> int:
+        """The exit code of a child that has exited, negative for a signal; lets go of everything that was its own."""
+
+
+Start = Callable[[int, int], Process]
+"""Starts a child whose stdout and stderr are these descriptors. Raises `OSError` with one line that says why not."""
+
+
+class CommandProcess:
+    """A child that executes a command."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        stdout: int,
+        stderr: int,
+        cpus: Collection[int] = (),
+    ) -> None:
+        self._process = subprocess.Popen(
+            command,
+            env=environment,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+            preexec_fn=_preparation(cpus),
+        )
+        self.pid = self._process.pid
+        self._pidfd = os.pidfd_open(self.pid)
+
+    def fileno(self) -> int:
+        return self._pidfd
+
+    def reap(self) -> int:
+        os.close(self._pidfd)
+        return self._process.wait()
+
+
+def tie_to_parent(parent: int) -> None:
+    """Called in a child: the kernel kills it when `parent` dies. Also if that was before the tie was made."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def signal_group(pid: int, signum: int) -> None:
+    """Signal the process group that `pid` leads."""
+    try:
+        os.killpg(pid, signum)
+    except ProcessLookupError:
+        pass
+    except PermissionError:  # every process left in the group is another user's, or a zombie on some kernels
+        pass
+
+
+def _preparation(cpus: Collection[int]) -> Callable[[], None]:
+    """What the child does before it executes its command."""
+    agent = os.getpid()
+
+    def prepare() -> None:
+        tie_to_parent(agent)
+        if cpus:
+            os.sched_setaffinity(0, cpus)
+
+    return prepare
