@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -36,9 +37,10 @@ from node_agent.core.machine import AgentMachine
 from node_agent.ports import ReservedPort
 from node_agent.scratch import ScratchDir
 from node_agent.specs import SpecMaker
+from node_agent.store_host import StoreHost
 from node_agent.workers import WorkerGroup
 from protocol.errors import AgentFenced, ProtocolError, StaleRound
-from protocol.messages import Assignment, JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest
+from protocol.messages import Assignment, Failure, JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest
 
 
 class Driver:
@@ -59,7 +61,9 @@ class Driver:
         self._conversing: set[asyncio.Task[None]] = set()
         self._telling: set[asyncio.Task[None]] = set()
         self._port: ReservedPort | None = None
+        self._store_host = StoreHost(config.environment, self._store_broke)
         self._group: WorkerGroup | None = None
+        self._assignment: Assignment | None = None
         self._exit_code: asyncio.Future[int] = self._loop.create_future()
 
     async def run(self) -> int:
@@ -104,9 +108,12 @@ class Driver:
     # Workers.
 
     def _start_workers(self, assignment: Assignment) -> None:
-        round_ = assignment.round
+        round_, self._assignment = assignment.round, assignment
         if self._group is None and (warning := omp_warning(self._config.environment, assignment.local_world_size)):
             self._console.say(warning)
+        if assignment.agent_store and assignment.group_rank == 0:
+            assert self._port
+            self._store_host.open(self._port.socket)
         self._group = WorkerGroup(
             self._specs.specs(assignment),
             succeeded=lambda: self._feed(WorkersSucceeded(round_)),
@@ -124,16 +131,36 @@ class Driver:
     def _workers_stopped(self, round_: int, left: list[int]) -> None:
         if left:
             self._console.say(f"could not kill: pid {', '.join(map(str, left))}; giving them up")
+        self._store_host.shut()
         self._feed(WorkersStopped(round_))
+
+    def _store_broke(self, reason: str) -> None:
+        """Without their store the workers cannot go on."""
+        assert self._assignment
+        failure = Failure(
+            node_id=self._config.node_id,
+            rank=self._assignment.first_rank,
+            local_rank=0,
+            pid=0,
+            exit_code=1,
+            cause=reason,
+            failed_at=time.time(),
+        )
+        self._feed(WorkerFailed(self._assignment.round, failure))
 
     # Messages.
 
     async def _join(self, agent_id: str, after_round: int, returning: bool) -> None:
-        used, self._port = self._port, ReservedPort()
-        port = self._port.number
-        if used:
-            used.release()  # after the new one was reserved, so that the two differ
+        port = self._reserve_port()
         await self._converse(lambda addr: self._join_request(agent_id, after_round, returning, addr, port))
+
+    def _reserve_port(self) -> int:
+        """A fresh port each round, unless the user chose one."""
+        if self._port is None or self._config.master_port is None:
+            used, self._port = self._port, ReservedPort(self._config.master_port or 0)
+            if used:
+                used.release()  # after the new one was reserved, so that the two differ
+        return self._port.number
 
     def _join_request(self, agent_id: str, after_round: int, returning: bool, addr: str, port: int) -> JoinRequest:
         config = self._config
@@ -151,6 +178,7 @@ class Driver:
             explicit_run_id=config.explicit_run_id,
             rerun=config.rerun,
             returning=returning,
+            hosts_store=self._store_host.is_available,
         )
 
     async def _converse(self, request: Callable[[str], JoinRequest | PollRequest]) -> None:
@@ -204,6 +232,7 @@ class Driver:
         await asyncio.gather(*leftover, return_exceptions=True)
         await self._conversation.close()
         await self._side_line.close()
+        self._store_host.close()
         if self._port:
             self._port.release()
         self._scratch.remove()

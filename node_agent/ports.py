@@ -10,27 +10,28 @@ import socket
 class ReservedPort:
     """The port of one round, kept until `release`."""
 
-    def __init__(self) -> None:
-        self._socket = _bind()
-        self.number: int = self._socket.getsockname()[1]
+    def __init__(self, number: int = 0) -> None:
+        """Reserve this port, or a free one. Raises `OSError` if somebody else has it."""
+        self.socket = _bind(number)
+        self.number: int = self.socket.getsockname()[1]
 
     def release(self) -> None:
-        self._socket.close()
+        self.socket.close()
 
 
-def _bind() -> socket.socket:
+def _bind(number: int) -> socket.socket:
     try:
         reserved = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
         reserved.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        return _reserve(reserved, "::")
+        return _reserve(reserved, "::", number)
     except OSError:  # no IPv6 on this host
-        return _reserve(socket.socket(socket.AF_INET, socket.SOCK_STREAM), "0.0.0.0")
+        return _reserve(socket.socket(socket.AF_INET, socket.SOCK_STREAM), "0.0.0.0", number)
 
 
-def _reserve(reserved: socket.socket, address: str) -> socket.socket:
+def _reserve(reserved: socket.socket, address: str, number: int) -> socket.socket:
     try:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.bind((address, 0))
+        reserved.bind((address, number))
     except OSError:
         reserved.close()
         raise

@@ -37,10 +37,12 @@ class CommandProcess:
         stdout: int,
         stderr: int,
         cpus: Collection[int] = (),
+        stdin: int | None = None,
     ) -> None:
         self._process = subprocess.Popen(
             command,
             env=environment,
+            stdin=stdin,
             stdout=stdout,
             stderr=stderr,
             start_new_session=True,

@@ -19,8 +19,7 @@ class WorkerAtDesk:
         self.env: Mapping[str, str] = report["env"]
         self.rank = int(self.env["RANK"])
         self._reader, self._writer = reader, writer
-        self._gone = asyncio.Event()
-        self._watch()
+        self._gone = process_ended(self.pid)
 
     async def tell(self, order: str) -> str:
         """Give an order and wait until it is carried out; the answer."""
@@ -38,21 +37,6 @@ class WorkerAtDesk:
 
     def close(self) -> None:
         self._writer.close()
-
-    def _watch(self) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            pidfd = os.pidfd_open(self.pid)
-        except ProcessLookupError:
-            self._gone.set()
-            return
-
-        def ended() -> None:
-            loop.remove_reader(pidfd)
-            os.close(pidfd)
-            self._gone.set()
-
-        loop.add_reader(pidfd, ended)
 
 
 class Desk:
@@ -110,3 +94,21 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def process_ended(pid: int) -> asyncio.Event:
+    """An event that is set when the process has ended."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        ended.set()
+        return ended
+
+    def note() -> None:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
+        ended.set()
+
+    loop.add_reader(pidfd, note)
+    return ended

@@ -1,0 +1,119 @@
+"""The workers' store: beside group rank 0's agent, fresh each round, and there for as long as anybody needs it."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Cluster
+from tests.integration.desk import WorkerAtDesk, process_ended
+from tests.integration.programs import PATIENCE_S, WORKER, Program
+
+pytestmark = pytest.mark.torch
+PATIENT = ("--last-call-timeout", "500", "--lease", "500", "--join-timeout", "500")
+
+
+@pytest.fixture
+def stores(cluster: Cluster) -> Cluster:
+    pytest.importorskip("torch")
+    cluster.script = str(Path(WORKER).with_name("store_worker.py"))
+    return cluster
+
+
+def helpers(agent: Program) -> list[int]:
+    """The agent's children that host a store."""
+    children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
+    return [int(pid) for pid in children if b"store_host" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def host(cluster: Cluster) -> Program:
+    """The agent beside which the store is."""
+    (agent,) = (agent for agent in cluster.agents.values() if helpers(agent))
+    return agent
+
+
+async def leave_in_turn(workers: list[WorkerAtDesk]) -> None:
+    for worker in workers:
+        worker.order_exit(0)
+        await worker.gone()
+
+
+async def test_the_store_outlives_the_worker_of_rank_0(stores: Cluster) -> None:
+    first, second = await stores.nodes("a", "--nnodes", "1")
+    assert first.env["TORCHELASTIC_USE_AGENT_STORE"] == second.env["TORCHELASTIC_USE_AGENT_STORE"] == "True"
+    await first.tell("set key 1")
+    await leave_in_turn([first])
+    assert await second.tell("get key") == "1"
+    await second.tell("set late 2")
+    assert await second.tell("get late") == "2"
+    await stores.finish([second])
+
+
+async def test_the_store_outlives_every_worker_of_its_node(stores: Cluster) -> None:
+    workers = await stores.nodes("ab", "--nnodes", "2", *PATIENT)
+    await workers[0].tell("set key 1")
+    await leave_in_turn(workers[:2])
+    assert await workers[3].tell("get key") == "1"
+    await stores.finish(workers[2:])
+
+
+async def test_each_round_has_a_fresh_store_from_one_helper(stores: Cluster) -> None:
+    first = await stores.nodes("a", "--nnodes", "1", "--max-restarts", "1")
+    agent = host(stores)
+    before = helpers(agent)
+    await first[0].tell("set key 1")
+    os.kill(first[1].pid, signal.SIGKILL)
+    second = await stores.desk.group(2)
+    assert await second[0].tell("has key") == "False"
+    assert helpers(agent) == before, "it has torch already"
+    await stores.finish(second)
+
+
+async def test_a_node_that_becomes_group_rank_0_hosts_the_store(stores: Cluster) -> None:
+    workers = await stores.nodes("ab", "--nnodes", "1:2", *PATIENT)
+    name = next(name for name, agent in stores.agents.items() if helpers(agent))
+    stores.agents.pop(name).signal(signal.SIGKILL)
+    survivors = await stores.desk.group(2)
+    assert helpers(host(stores))
+    await survivors[1].tell("set key 1")
+    assert await survivors[0].tell("get key") == "1"
+    for worker in workers:
+        await worker.gone()
+    await stores.finish(survivors)
+
+
+async def test_a_store_that_breaks_restarts_the_round_and_says_why(stores: Cluster) -> None:
+    await stores.nodes("a", "--nnodes", "1", "--max-restarts", "1")
+    (helper,) = helpers(host(stores))
+    os.kill(helper, signal.SIGKILL)
+    second = await stores.desk.group(2)
+    await second[0].tell("set key 1")
+    assert await second[1].tell("get key") == "1"
+    agent = stores.agents["a"]
+    assert await agent.line(rf"the workers' store \(process {helper}\) ended by itself")
+    await stores.finish(second)
+
+
+async def test_a_store_ends_with_its_agent(stores: Cluster) -> None:
+    workers = await stores.nodes("a", "--nnodes", "1")
+    agent = stores.agents.pop("a")
+    (helper,) = helpers(agent)
+    gone = process_ended(helper)
+    agent.signal(signal.SIGKILL)
+    async with asyncio.timeout(PATIENCE_S):
+        await gone.wait()
+    for worker in workers:
+        await worker.gone()
+    await agent.exit_code()
+
+
+async def test_rank_0_hosts_the_store_itself_when_the_user_does_not_share_it(stores: Cluster) -> None:
+    await stores.node("a", "--nnodes", "1", env={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
+    workers = await stores.desk.group(2)
+    assert workers[0].env["TORCHELASTIC_USE_AGENT_STORE"] == "False"
+    await workers[0].tell("set key 1")
+    assert await workers[1].tell("get key") == "1"
+    assert helpers(stores.agents["a"]) == []
+    await stores.finish(workers)
