@@ -10,10 +10,8 @@ from typing import Any, NoReturn
 import protocol
 from node_agent.config import AgentConfig
 from node_agent.console import Console
-from node_agent.conversation import Conversation
 from node_agent.core.command import Command
 from node_agent.driver import Driver
-from node_agent.link import Link
 from protocol.paths import DEFAULT_PORT
 from protocol.settings import RequestedSettings
 
@@ -122,20 +120,13 @@ async def _run(config: AgentConfig, endpoint: tuple[str, int] | None, token: str
             from node_agent.standalone import Standalone
 
             async with Standalone(console.say) as server:
-                return await _drive(config, server.link, "localhost", console)
+                return await Driver(config, server.link, "localhost", console).run()
         from node_agent.client import HttpLink
 
         host, port = endpoint
-        return await _drive(config, lambda: HttpLink(host, port, token), f"{host}:{port}", console)
+        return await Driver(config, lambda: HttpLink(host, port, token), f"{host}:{port}", console).run()
     finally:
         console.close()
-
-
-async def _drive(config: AgentConfig, make_link: Callable[[], Link], where: str, console: Console) -> int:
-    name = f"{config.node_id[:64]}-{os.urandom(6).hex()}"
-    line = Conversation(make_link(), where, config.connect_timeout_s, console.say)
-    side_line = Conversation(make_link(), where, float("inf"), None)  # a report must arrive, however late
-    return await Driver(config, name, line, side_line, console).run()
 
 
 def make_config(args: argparse.Namespace) -> AgentConfig:

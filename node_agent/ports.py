@@ -12,7 +12,10 @@ class ReservedPort:
 
     def __init__(self, number: int = 0) -> None:
         """Reserve this port, or a free one. Raises `OSError` if somebody else has it."""
-        self.socket = _bind(number)
+        try:
+            self.socket = _bind(number)
+        except OSError as error:
+            raise OSError(f"cannot reserve {number or 'a free port'} as MASTER_PORT: {error.strerror}") from None
         self.number: int = self.socket.getsockname()[1]
 
     def release(self) -> None:

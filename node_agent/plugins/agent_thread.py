@@ -1,8 +1,8 @@
 """The agent's machine in a thread of its own, for a program that has its own workers and its own main loop.
 
-It is `node_agent.driver` without workers: the same machine, the same requests, one poll in flight. The program asks for
-the next round, which also says that the workers of the last one are gone, and looks at `round_is_over`, which is set
-once they must go. What ends the agent is kept in `ending`.
+It is `node_agent.driver` without workers: the same machine at the same work. The program asks for the next round, which
+also says that the workers of the last one are gone, and looks at `round_is_over`, which is set once they must go. What
+ends the agent is kept in `ending`.
 """
 
 import asyncio
@@ -15,34 +15,14 @@ from typing import Any, TypeVar
 
 from node_agent.config import AgentConfig
 from node_agent.conversation import ServerLost
-from node_agent.core.effects import (
-    Effect,
-    Exit,
-    Say,
-    SendJoin,
-    SendLeave,
-    SendPoll,
-    SendReport,
-    StartWorkers,
-    StopWorkers,
-)
-from node_agent.core.events import (
-    Answered,
-    Event,
-    GaveUp,
-    Refused,
-    Signalled,
-    Started,
-    TimePassed,
-    WorkerFailed,
-    WorkersStopped,
-    WorkersSucceeded,
-)
+from node_agent.core.effects import SendReport
+from node_agent.core.events import Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.core.machine import AgentMachine
 from node_agent.link import Link
-from node_agent.plugins.run_line import Note, RunLine
+from node_agent.machine_loop import MachineLoop
+from node_agent.run_line import Note, RunLine
 from protocol.errors import AgentFenced, ProtocolError
-from protocol.messages import Assignment, Failure, Finish
+from protocol.messages import Assignment, Failure, Finish, Reply
 
 FAREWELL_TIMEOUT_S = 2.0
 """How long a leaving agent tries to say so."""
@@ -89,11 +69,9 @@ class AgentThread:
         self._has_started = False
         self._closing = False
         self._news = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
-        self._conversing: set[asyncio.Task[None]] = set()
-        self._telling: set[asyncio.Task[None]] = set()
-        self._line = RunLine(config, make_link, endpoint, say=say, warn=warn)
         self._loop = _Loop()
+        line = RunLine(config, make_link, endpoint, warn)
+        self._work = MachineLoop(self._machine, line, self, self._loop, FAREWELL_TIMEOUT_S)
         self._thread = threading.Thread(target=self._loop.run_forever, name="rdzv-server", daemon=True)
         self._thread.start()
 
@@ -130,10 +108,12 @@ class AgentThread:
     async def _next_round(self, failure: Failure) -> Assignment:
         if not self._has_started:
             self._has_started = True
-            self._feed(Started())
+            self._work.feed(Started())
         else:
-            self._feed(WorkerFailed(self._machine.round, failure))  # ignored by a machine that was told to stop them
-            self._feed(WorkersStopped(self._machine.round))
+            self._work.feed(
+                WorkerFailed(self._machine.round, failure)
+            )  # ignored by a machine that was told to stop them
+            self._work.feed(WorkersStopped(self._machine.round))
         while self._assignment is None:
             if self.ending:
                 raise Ended
@@ -147,102 +127,66 @@ class AgentThread:
         try:
             async with asyncio.timeout(within_s or FAREWELL_TIMEOUT_S):
                 await last_words
-                self._feed(WorkersStopped(self._machine.round))
+                self._work.feed(WorkersStopped(self._machine.round))
                 while within_s and not self.ending:
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
             pass
         ended = self.ending is not None and self.ending.finish is not None
-        self._feed(Signalled(reason))  # ignored by a machine that has exited
-        await self._take_leave()
+        self._work.feed(Signalled(reason))  # ignored by a machine that has exited
+        await self._work.take_leave()
         return ended
 
     async def _report_success(self) -> None:
-        self._feed(WorkersSucceeded(self._machine.round))
+        self._work.feed(WorkersSucceeded(self._machine.round))
 
     async def _report(self, failure: Failure) -> None:
-        await self._line.tell(SendReport(self._machine.agent_id, self._machine.round, failure))
+        await self._work.tell(SendReport(self._machine.agent_id, self._machine.round, failure))
 
     async def _nothing_to_report(self) -> None:
         pass
 
-    def _feed(self, event: Event) -> None:
-        for effect in self._machine.handle(event, self._loop.time()):
-            self._perform(effect)
-        self._arm()
+    # What the machine wants done.
 
-    def _perform(self, effect: Effect) -> None:
-        match effect:
-            case SendJoin() if self._closing:
-                self._feed(Signalled("its work is done"))
-            case SendJoin() | SendPoll():
-                self._spawn(self._converse(effect), self._conversing)
-            case SendReport() | SendLeave():
-                self._spawn(self._line.tell(effect), self._telling)
-            case StartWorkers(assignment):
-                self._assignment = assignment
-                self.round_is_over.clear()
-                self._news.set()
-            case StopWorkers():
-                self.round_is_over.set()
-            case Say(text):
-                self._say(text)
-            case Exit():
-                self._end(Ending())
+    hosts_store = True
+    """torch is here, and its store is opened with the port."""
+
+    def open_port(self) -> int | None:
+        return None if self._closing else self._open_port()
+
+    def start_workers(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+        self.round_is_over.clear()
+        self._news.set()
+
+    def stop_workers(self, signal_name: str, kill: bool) -> None:
+        self.round_is_over.set()
+
+    def say(self, text: str) -> None:
+        self._say(text)
+
+    def heard(self, answer: Reply | ProtocolError | ServerLost) -> None:
+        match answer:
+            case Reply(directive=Finish() as finish):
+                self._end(Ending(finish=finish))
+            case AgentFenced():
+                pass  # the machine joins anew
+            case ProtocolError() | ServerLost():
+                self._end(Ending(error=answer))
+
+    def ended(self, exit_code: int) -> None:
+        self._end(Ending())
+
+    def crashed(self, error: BaseException) -> None:
+        if isinstance(error, Exception):
+            self._end(Ending(error=error))
 
     def _end(self, ending: Ending) -> None:
         """The first reason to end stands."""
         self.ending = self.ending or ending
         self.round_is_over.set()
         self._news.set()
-
-    async def _converse(self, effect: SendJoin | SendPoll) -> None:
-        try:
-            reply = await self._line.ask(effect, self._open_port() if isinstance(effect, SendJoin) else 0)
-        except AgentFenced as error:
-            self._feed(Refused(error))
-        except ProtocolError as error:
-            self._end(Ending(error=error))
-            self._feed(Refused(error))
-        except ServerLost as lost:
-            self._end(Ending(error=lost))
-            self._feed(GaveUp(str(lost)))
-        else:
-            if isinstance(reply.directive, Finish):
-                self._end(Ending(finish=reply.directive))
-            self._feed(Answered(reply))
-
-    # Time and tasks.
-
-    def _arm(self) -> None:
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
-        if (at := self._machine.next_deadline()) is not None:
-            self._timer = self._loop.call_at(at, self._feed, TimePassed())
-
-    def _spawn(self, work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
-        task = self._loop.create_task(work)
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-        task.add_done_callback(self._task_ended)
-
-    def _task_ended(self, task: "asyncio.Task[None]") -> None:
-        if not task.cancelled() and isinstance(error := task.exception(), Exception):
-            self._end(Ending(error=error))
-
-    async def _take_leave(self) -> None:
-        """Deliver what is still to be told, within reason, and let everything go."""
-        if self._timer:
-            self._timer.cancel()
-        if self._telling:
-            await asyncio.wait(self._telling, timeout=FAREWELL_TIMEOUT_S)
-        leftover = self._telling | self._conversing
-        for task in leftover:
-            task.cancel()
-        await asyncio.gather(*leftover, return_exceptions=True)
-        await self._line.close()
 
 
 class _Loop(asyncio.SelectorEventLoop):

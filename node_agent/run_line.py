@@ -3,37 +3,35 @@
 from collections.abc import Callable
 
 from node_agent.config import AgentConfig
-from node_agent.conversation import Conversation, ServerLost
+from node_agent.conversation import Conversation
 from node_agent.core.effects import SendJoin, SendLeave, SendPoll, SendReport
 from node_agent.link import Link
-from protocol.errors import AgentFenced, ProtocolError, StaleRound
 from protocol.messages import JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest
 
 Note = Callable[[str], None]
 
 
 class RunLine:
-    """One line for joins and polls, one beside it for reports and leaves."""
+    """One line for joins and polls, one beside it for reports and leaves. `warn` is told of trouble with them."""
 
-    def __init__(self, config: AgentConfig, make_link: Callable[[], Link], endpoint: str, *, say: Note, warn: Note):
+    def __init__(self, config: AgentConfig, make_link: Callable[[], Link], endpoint: str, warn: Note) -> None:
         self._config = config
-        self._say = say
         self._conversation = Conversation(make_link(), endpoint, config.connect_timeout_s, warn)
         self._side_line = Conversation(make_link(), endpoint, float("inf"), None)  # a report must arrive, however late
 
-    async def ask(self, effect: SendJoin | SendPoll, port: int) -> Reply:
-        """The answer to a join, which names the port, or to a poll. Raises `ProtocolError` or `ServerLost`."""
-        match effect:
-            case SendJoin():
-                reply = await self._conversation.ask(lambda addr: self._join(effect, addr, port))
-            case SendPoll(agent_id, revision, hold):
-                poll = PollRequest(run_id=self._config.run_id, agent_id=agent_id, revision=revision, hold=hold)
-                reply = await self._conversation.ask(lambda addr: poll)
-        assert isinstance(reply, Reply)
-        return reply
+    async def join(self, effect: SendJoin, port: int, *, hosts_store: bool) -> Reply:
+        """The answer to a join that names this port as MASTER_PORT. Raises `ProtocolError` or `ServerLost`."""
+        return await self._ask(lambda addr: self._join_request(effect, addr, port, hosts_store))
+
+    async def poll(self, effect: SendPoll) -> Reply:
+        """The answer to a poll. Raises `ProtocolError` or `ServerLost`."""
+        poll = PollRequest(
+            run_id=self._config.run_id, agent_id=effect.agent_id, revision=effect.revision, hold=effect.hold
+        )
+        return await self._ask(lambda addr: poll)
 
     async def tell(self, effect: SendReport | SendLeave) -> None:
-        """Deliver a message that needs no answer."""
+        """Deliver a message that needs no answer. Raises `ProtocolError` or `ServerLost`."""
         run_id = self._config.run_id
         message: ReportRequest | LeaveRequest
         match effect:
@@ -41,18 +39,18 @@ class RunLine:
                 message = ReportRequest(run_id=run_id, agent_id=agent_id, round=round_, failure=failure)
             case SendLeave(agent_id, reason):
                 message = LeaveRequest(run_id=run_id, agent_id=agent_id, reason=reason)
-        try:
-            await self._side_line.ask(lambda addr: message)
-        except (AgentFenced, StaleRound, ServerLost):
-            pass  # the run has gone on without it; the conversation hears what there is to do
-        except ProtocolError as error:
-            self._say(f"rdzv-server refused a {type(message).__name__}: {error}")
+        await self._side_line.ask(lambda addr: message)
 
     async def close(self) -> None:
         await self._conversation.close()
         await self._side_line.close()
 
-    def _join(self, effect: SendJoin, addr: str, port: int) -> JoinRequest:
+    async def _ask(self, request: Callable[[str], JoinRequest | PollRequest]) -> Reply:
+        reply = await self._conversation.ask(request)
+        assert isinstance(reply, Reply)
+        return reply
+
+    def _join_request(self, effect: SendJoin, addr: str, port: int, hosts_store: bool) -> JoinRequest:
         config = self._config
         return JoinRequest(
             run_id=config.run_id,
@@ -63,6 +61,10 @@ class RunLine:
             addr=config.local_addr or addr,
             port=port,
             local_world_size=config.nproc,
+            role=config.role,
+            node_rank=config.node_rank,
             settings=config.settings,
             explicit_run_id=config.explicit_run_id,
+            rerun=config.rerun,
+            hosts_store=hosts_store,
         )
