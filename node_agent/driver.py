@@ -5,11 +5,12 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from node_agent.config import AgentConfig
-from node_agent.console import Console
+from node_agent.console import ERR, Console
 from node_agent.conversation import ServerLost
-from node_agent.core.environment import omp_warning
+from node_agent.core.environment import ENABLE_FILE_TIMER, omp_warning
 from node_agent.core.events import Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.core.machine import AgentMachine
 from node_agent.link import Link
@@ -22,6 +23,10 @@ from node_agent.store_host import StoreHost
 from node_agent.workers import WorkerGroup
 from protocol.errors import ProtocolError
 from protocol.messages import Assignment, Failure, Reply
+
+if TYPE_CHECKING:
+    from node_agent.event_log import EventLog
+    from node_agent.file_timer import FileTimer
 
 
 class Driver:
@@ -38,6 +43,8 @@ class Driver:
         self._port: ReservedPort | None = None
         self._assignment: Assignment | None = None
         self._group: WorkerGroup | None = None
+        self._file_timer: FileTimer | None = None
+        self._events = _event_log(config, console)
         self._exit_code: asyncio.Future[int] = loop.create_future()
         machine = AgentMachine(f"{config.node_id[:64]}-{os.urandom(6).hex()}")
         line = RunLine(config, make_link, where, console.say)
@@ -58,6 +65,8 @@ class Driver:
 
     def _let_go(self) -> None:
         self._store_host.close()
+        if self._file_timer:
+            self._file_timer.close()
         if self._port:
             self._port.release()
         self._scratch.remove()
@@ -66,6 +75,8 @@ class Driver:
 
     def open_port(self) -> int:
         """A fresh port each round, unless the user chose one."""
+        if self._events:
+            self._events.joining()
         if self._port is None or self._config.master_port is None:
             used, self._port = self._port, ReservedPort(self._config.master_port or 0)
             if used:
@@ -79,12 +90,15 @@ class Driver:
         if assignment.agent_store and assignment.group_rank == 0:
             assert self._port
             self._store_host.open(self._port.socket)
+        self._watch_timers()
         self._group = WorkerGroup(
             self._specs.specs(assignment),
             succeeded=lambda: self._machine.feed(WorkersSucceeded(round_)),
-            failed=lambda failure: self._machine.feed(WorkerFailed(round_, failure)),
+            failed=lambda failure: self._worker_failed(round_, failure),
             stopped=lambda left: self._workers_stopped(round_, left),
         )
+        if self._events:
+            self._events.started(assignment, self._group.pids)
 
     def stop_workers(self, signal_name: str, kill: bool) -> None:
         assert self._group
@@ -100,6 +114,8 @@ class Driver:
         pass  # the machine knows what to do
 
     def ended(self, exit_code: int) -> None:
+        if self._events:
+            self._events.ended(exit_code)
         self._exit_code.set_result(exit_code)
 
     def crashed(self, error: BaseException) -> None:
@@ -108,10 +124,34 @@ class Driver:
 
     # What happens to the workers.
 
+    def _watch_timers(self) -> None:
+        """Serve torch's file timer from the first round on, if the user wants it."""
+        if self._file_timer is None and self._config.environment.get(ENABLE_FILE_TIMER) == "1":
+            from node_agent.file_timer import FileTimer
+
+            try:
+                self._file_timer = FileTimer(self._specs.timer_file, self._console.say, self._is_worker)
+            except OSError as error:
+                self._console.say(f"no file timer: {error}")
+
+    def _is_worker(self, pid: int) -> bool:
+        """Whether this process is a worker, or belongs to the session of one."""
+        try:
+            return self._group is not None and os.getsid(pid) in self._group.pids
+        except ProcessLookupError:
+            return False
+
+    def _worker_failed(self, round_: int, failure: Failure) -> None:
+        if self._events:
+            self._events.failed(failure)
+        self._machine.feed(WorkerFailed(round_, failure))
+
     def _workers_stopped(self, round_: int, left: list[int]) -> None:
         if left:
             self._console.say(f"could not kill: pid {', '.join(map(str, left))}; giving them up")
         self._store_host.shut()
+        if self._file_timer:
+            self._file_timer.clear()
         self._machine.feed(WorkersStopped(round_))
 
     def _store_broke(self, reason: str) -> None:
@@ -126,4 +166,12 @@ class Driver:
             cause=reason,
             failed_at=time.time(),
         )
-        self._machine.feed(WorkerFailed(self._assignment.round, failure))
+        self._worker_failed(self._assignment.round, failure)
+
+
+def _event_log(config: AgentConfig, console: Console) -> "EventLog | None":
+    if config.event_log != "console":
+        return None
+    from node_agent.event_log import EventLog
+
+    return EventLog(config, lambda line: console.write(ERR, f"{line}\n".encode()))

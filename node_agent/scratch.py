@@ -10,12 +10,16 @@ class ScratchDir:
         self._path = os.path.join(os.environ.get("TMPDIR") or "/tmp", f"node-agent-{os.urandom(8).hex()}")
         self._made = False
 
-    def error_file(self, round_: int, local_rank: int) -> str:
-        """Where a worker's `@record` writes its error; the folder exists."""
+    def path(self, name: str) -> str:
+        """A path within the folder, which exists then."""
         if not self._made:
             os.makedirs(self._path, mode=0o700)
             self._made = True
-        folder = os.path.join(self._path, f"attempt_{round_ - 1}", str(local_rank))
+        return os.path.join(self._path, name)
+
+    def error_file(self, round_: int, local_rank: int) -> str:
+        """Where a worker's `@record` writes its error; the folder exists."""
+        folder = os.path.join(self.path(f"attempt_{round_ - 1}"), str(local_rank))
         os.makedirs(folder, exist_ok=True)
         return os.path.join(folder, "error.json")
 

@@ -5,7 +5,7 @@ from functools import partial
 
 from node_agent.config import AgentConfig
 from node_agent.console import ERR, OUT, Console
-from node_agent.core.environment import worker_environment
+from node_agent.core.environment import ENABLE_FILE_TIMER, TIMER_FILE, worker_environment
 from node_agent.output import Relay, Stream
 from node_agent.processes import CommandProcess, Start
 from node_agent.scratch import ScratchDir
@@ -20,6 +20,14 @@ class SpecMaker:
         self._config = config
         self._console = console
         self._scratch = scratch
+        self._environment = dict(config.environment)
+        if config.environment.get(ENABLE_FILE_TIMER) == "1":
+            self._environment.setdefault(TIMER_FILE, scratch.path("timer"))
+
+    @property
+    def timer_file(self) -> str:
+        """Where the workers find the file timer, if the user has enabled it."""
+        return self._environment[TIMER_FILE]
 
     def specs(self, assignment: Assignment) -> list[WorkerSpec]:
         """One for each local rank."""
@@ -38,12 +46,13 @@ class SpecMaker:
     def _start(self, assignment: Assignment, local_rank: int) -> Start:
         config = self._config
         environment = worker_environment(
-            config.environment,
+            self._environment,
             assignment,
             local_rank,
             run_id=config.run_id,
             role=config.role,
             error_file=self._scratch.error_file(assignment.round, local_rank),
+            virtual_local_rank=config.virtual_local_rank,
         )
         return partial(CommandProcess, config.command.for_worker(local_rank), environment)
 

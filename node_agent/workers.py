@@ -105,6 +105,11 @@ class WorkerGroup:
         self._timer: asyncio.TimerHandle | None = None
         self._start(specs)
 
+    @property
+    def pids(self) -> list[int]:
+        """The workers that have not exited, by local rank."""
+        return list(self._alive)
+
     def stop(self, signum: int, grace_s: float) -> None:
         """Signal every worker's group; SIGKILL what is left after `grace_s`."""
         self._settled = self._stopping = True

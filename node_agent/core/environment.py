@@ -4,9 +4,19 @@ from collections.abc import Mapping
 
 from protocol.messages import Assignment
 
+ENABLE_FILE_TIMER = "TORCHELASTIC_ENABLE_FILE_TIMER"
+TIMER_FILE = "TORCHELASTIC_TIMER_FILE"
+
 
 def worker_environment(
-    parent: Mapping[str, str], assignment: Assignment, local_rank: int, *, run_id: str, role: str, error_file: str
+    parent: Mapping[str, str],
+    assignment: Assignment,
+    local_rank: int,
+    *,
+    run_id: str,
+    role: str,
+    error_file: str,
+    virtual_local_rank: bool = False,
 ) -> dict[str, str]:
     """The environment of one worker: the agent's own, and the worker's place in the round.
 
@@ -17,7 +27,7 @@ def worker_environment(
         **parent,
         **defaults(parent, assignment.local_world_size),
         "RANK": str(assignment.first_rank + local_rank),
-        "LOCAL_RANK": str(local_rank),
+        **(_own_device(parent, local_rank) if virtual_local_rank else {"LOCAL_RANK": str(local_rank)}),
         "WORLD_SIZE": str(assignment.world_size),
         "LOCAL_WORLD_SIZE": str(assignment.local_world_size),
         "GROUP_RANK": str(assignment.group_rank),
@@ -33,6 +43,18 @@ def worker_environment(
         "TORCHELASTIC_USE_AGENT_STORE": str(assignment.agent_store),
         "TORCHELASTIC_ERROR_FILE": error_file,
     }
+
+
+def visible_devices(parent: Mapping[str, str]) -> list[str] | None:
+    """The GPUs that the agent's own environment allows; None: all."""
+    visible = parent.get("CUDA_VISIBLE_DEVICES")
+    return None if visible is None else [device.strip() for device in visible.split(",")]
+
+
+def _own_device(parent: Mapping[str, str], local_rank: int) -> dict[str, str]:
+    """`--virtual-local-rank`: the worker sees its own GPU alone, as device 0."""
+    visible = visible_devices(parent)
+    return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": str(local_rank) if visible is None else visible[local_rank]}
 
 
 def defaults(parent: Mapping[str, str], local_world_size: int) -> dict[str, str]:
