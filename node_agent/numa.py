@@ -1,0 +1,166 @@
+"""The CPUs near each worker's GPU: `--numa-binding node|socket|exclusive|core-complex`, from sysfs.
+
+The sets are those of torch 2.13 (`torch/numa/binding.py`), which takes GPU n for the one of local rank n. Two things
+differ. `numactl` need not be installed. And `socket` passes over a NUMA node that has no CPUs for this process, or that
+is only a number which the kernel keeps free; torch fails there.
+
+As in torchrun, a binding that cannot be made is an error: torch could fall back to none
+(`NumaOptions.should_fall_back_if_binding_fails`), but by default does not, and torchrun has no flag for it.
+"""
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import pairwise
+
+MODES = ("node", "socket", "exclusive", "core-complex")
+
+
+class NumaError(Exception):
+    """The workers cannot be bound as asked. One line: what is missing, and where it was looked for."""
+
+
+def cpu_sets(
+    mode: str, addresses: Sequence[str], workers: int, *, allowed: Collection[int] | None = None, sysfs: str = "/sys"
+) -> list[frozenset[int]]:
+    """The CPUs on which each worker of this node may run, by local rank; never an empty set. Raises `NumaError`.
+
+    `node`: those of the NUMA node of the worker's GPU. `socket`: those of all NUMA nodes of that node's socket.
+    `exclusive`: an equal share of the node's cores for each of its GPUs; the first ones get the cores left over.
+    `core-complex`: those that share a last-level cache, another one for each of the node's GPUs, the largest first.
+
+    `addresses` are the PCI addresses of all GPUs that a worker sees, in its order. Only CPUs in `allowed` are given;
+    None stands for those that this process may use.
+    """
+    if workers > len(addresses):
+        raise NumaError(
+            f"no GPU for local rank {len(addresses)}: workers to bind: {workers}, visible GPUs: {len(addresses)}; "
+            "start one worker for each GPU, or bind none"
+        )
+    machine = _Machine(sysfs, frozenset(os.sched_getaffinity(0) if allowed is None else allowed))
+    nodes = [machine.node_of_gpu(index, address) for index, address in enumerate(addresses)]
+    shares = {node: iter(_SHARES[mode](machine, node, nodes.count(node))) for node in sorted(set(nodes[:workers]))}
+    return [next(shares[node]) for node in nodes[:workers]]
+
+
+def ranges(cpus: Collection[int]) -> str:
+    """As the kernel writes CPUs: "0-3,8"."""
+    first = [cpu for cpu in sorted(cpus) if cpu - 1 not in cpus]
+    last = [cpu for cpu in sorted(cpus) if cpu + 1 not in cpus]
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in zip(first, last, strict=True))
+
+
+class _Machine:
+    """What sysfs tells about this host, as far as this process may use it."""
+
+    def __init__(self, sysfs: str, allowed: frozenset[int]) -> None:
+        self._sysfs = sysfs
+        self._allowed = allowed
+
+    def node_of_gpu(self, index: int, address: str) -> int:
+        text = self._read(f"bus/pci/devices/{address}/numa_node", f"the NUMA node of GPU {index} is unknown")
+        return max(int(text), 0)  # the kernel says -1 where there is one node only
+
+    def cpus_of_node(self, node: int) -> frozenset[int]:
+        """Those that this process may use; at least one."""
+        cpus = _parse(
+            self._read(f"devices/system/node/node{node}/cpulist", f"the CPUs of NUMA node {node} are unknown")
+        )
+        if not cpus & self._allowed:
+            raise NumaError(
+                f"this process may use none of the CPUs of NUMA node {node} ({ranges(cpus) or 'it has none'}), "
+                f"only {ranges(self._allowed)}; allow some of them, or bind no worker"
+            )
+        return cpus & self._allowed
+
+    def nodes(self) -> list[int]:
+        return sorted(_parse(self._read("devices/system/node/possible", "the NUMA nodes are unknown")))
+
+    def socket_of_node(self, node: int) -> int:
+        cpu = min(self.cpus_of_node(node))
+        return int(self._read(f"devices/system/cpu/cpu{cpu}/topology/physical_package_id", f"CPU {cpu} has no socket"))
+
+    def core_of_cpu(self, cpu: int) -> frozenset[int]:
+        path = f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+        return _parse(self._read(path, f"the core of CPU {cpu} is unknown"))
+
+    def cache_of_cpu(self, cpu: int) -> frozenset[int]:
+        """The CPUs that share its last-level cache."""
+        folder, unknown = f"devices/system/cpu/cpu{cpu}/cache", f"the caches of CPU {cpu} are unknown"
+        levels = {}
+        for index in self._list(folder, unknown):
+            if index.startswith("index") and self._read(f"{folder}/{index}/type", unknown) in ("Unified", "Data"):
+                levels[int(self._read(f"{folder}/{index}/level", unknown))] = index
+        if not levels:
+            raise NumaError(f"{unknown}: {self._sysfs}/{folder} shows none for data")
+        return _parse(self._read(f"{folder}/{levels[max(levels)]}/shared_cpu_list", unknown))
+
+    def _read(self, path: str, unknown: str) -> str:
+        try:
+            with open(f"{self._sysfs}/{path}", encoding="ascii") as file:
+                return file.read().strip()
+        except OSError as error:
+            raise NumaError(f"{unknown}: {self._sysfs}/{path}: {error.strerror}") from None
+
+    def _list(self, path: str, unknown: str) -> list[str]:
+        try:
+            return os.listdir(f"{self._sysfs}/{path}")
+        except OSError as error:
+            raise NumaError(f"{unknown}: {self._sysfs}/{path}: {error.strerror}") from None
+
+
+def _parse(text: str) -> frozenset[int]:
+    """The CPUs of a list like "0-3,8"."""
+    bounds = (part.partition("-") for part in text.split(",") if part)
+    return frozenset(cpu for low, _, high in bounds for cpu in range(int(low), int(high or low) + 1))
+
+
+def _groups(cpus: frozenset[int], group_of: Callable[[int], frozenset[int]]) -> list[frozenset[int]]:
+    """`cpus` by group, in the order of each group's first CPU, whether that is one of them or not."""
+    groups = {}
+    left = set(cpus)
+    while left:
+        group = group_of(min(left)) | {min(left)}
+        groups[min(group)] = group & cpus
+        left -= group
+    return [groups[first] for first in sorted(groups)]
+
+
+# What each of a NUMA node's GPUs gets, in the order of the GPUs.
+
+
+def _whole_node(machine: _Machine, node: int, gpus: int) -> list[frozenset[int]]:
+    return [machine.cpus_of_node(node)] * gpus
+
+
+def _whole_socket(machine: _Machine, node: int, gpus: int) -> list[frozenset[int]]:
+    socket = machine.socket_of_node(node)
+    cpus: frozenset[int] = frozenset()
+    for other in machine.nodes():
+        try:
+            if machine.socket_of_node(other) == socket:
+                cpus |= machine.cpus_of_node(other)
+        except NumaError:  # a node of memory alone, or not there
+            continue
+    return [cpus] * gpus
+
+
+def _exclusive_cores(machine: _Machine, node: int, gpus: int) -> list[frozenset[int]]:
+    cores = _groups(machine.cpus_of_node(node), machine.core_of_cpu)
+    share, left_over = divmod(len(cores), gpus)
+    if not share:
+        raise NumaError(
+            f"exclusive binding needs a core for each of the {gpus} GPUs of NUMA node {node}; "
+            f"this process may use {len(cores)} there"
+        )
+    ends = [share * count + min(count, left_over) for count in range(gpus + 1)]
+    return [frozenset().union(*cores[start:end]) for start, end in pairwise(ends)]
+
+
+def _one_cache(machine: _Machine, node: int, gpus: int) -> list[frozenset[int]]:
+    caches = sorted(_groups(machine.cpus_of_node(node), machine.cache_of_cpu), key=len, reverse=True)
+    return [caches[index % len(caches)] for index in range(gpus)]
+
+
+_SHARES: Mapping[str, Callable[[_Machine, int, int], list[frozenset[int]]]] = dict(
+    zip(MODES, (_whole_node, _whole_socket, _exclusive_cores, _one_cache), strict=True)
+)
