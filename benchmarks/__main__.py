@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 
-from benchmarks import formation, idle, launch, lost_agent, memory, recovery
+from benchmarks import formation, idle, launch, logs, lost_agent, memory, recovery
 from benchmarks.launchers import torch_is_installed
 from benchmarks.plan import Plan
 from benchmarks.results import Row, table
@@ -21,6 +21,7 @@ MEASUREMENTS: dict[str, Callable[[Plan], list[Row]]] = {
     "lost-agent": lost_agent.measure,
     "memory": memory.measure,
     "idle": idle.measure,
+    "logs": logs.measure,
     "round": formation.measure,
 }
 

@@ -44,19 +44,27 @@ class Stage:
         return self
 
     def __exit__(self, *error: object) -> None:
-        _end_all_children()
+        end_all_children()
         for process in self._processes:
             process.wait()
         self._arrivals.close()
         self._log.close()
         self._folder.cleanup()
 
-    def start(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> Program:
+    @property
+    def folder(self) -> str:
+        """For files; gone with the stage."""
+        return self._folder.name
+
+    def start(
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None, stdout: int | None = None
+    ) -> Program:
         """Start a program in a session of its own, so that Ctrl-C reaches only the benchmark."""
         env = {**os.environ, **AS_INSTALLED, "TMPDIR": self._folder.name, **(environment or {})}
         started_s = time.monotonic()
+        output = self._log.fileno() if stdout is None else stdout
         process = subprocess.Popen(
-            command, env=env, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True
+            command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=self._log, start_new_session=True
         )
         self._processes.append(process)
         return Program(process.pid, started_s)
@@ -101,7 +109,7 @@ def free_port() -> int:
         return port
 
 
-def _end_all_children() -> None:
+def end_all_children() -> None:
     """Kill children, and the orphans that thereby become children, until none is left."""
     while pids := procfs.children():
         for pid in pids:

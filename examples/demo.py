@@ -97,8 +97,7 @@ class Story:
     killed_at: float | None = None
     recovery: str | None = None
 
-    def on_line(self, program: str, line: str) -> None:
-        said = re.sub(r"^\[\w+\]:\s*", "", line)  # the agent's prefix: [default0]:
+    def on_line(self, program: str, said: str) -> None:
         facts = dict(re.findall(r"(\w+)=(\S+)", said))
         if said.startswith("worker pid="):
             self._on_worker(program, said, facts)
@@ -107,7 +106,7 @@ class Story:
         elif said.startswith("epoch="):
             self._on_epoch(program, said, facts)
         elif self.verbose or said.startswith("node-agent:"):
-            show(f"{program}  {line}", "dim")
+            show(f"{program}  {said}", "dim")
 
     def _on_worker(self, program: str, said: str, facts: dict[str, str]) -> None:
         pid = self.pids[int(facts["rank"])] = int(facts["pid"])

@@ -2,4 +2,67 @@
 
 `core` decides and knows no processes and no sockets; everything beside it is the shell that carries its decisions out.
 Nothing here imports torch, and nothing on the way to the first worker imports what that worker does not need.
+
+As a library it has torch's launcher API, by the names below: see docs/python-api.md.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from node_agent.api.config import LaunchConfig
+    from node_agent.api.context import PContext, RunProcsResult
+    from node_agent.api.failures import ChildFailedError, LaunchError, ProcessFailure, SignalException
+    from node_agent.api.launch import elastic_launch
+    from node_agent.api.logs_specs import DefaultLogsSpecs
+    from node_agent.api.maps import to_map
+    from node_agent.api.processes import start_processes, start_processes_async
+    from node_agent.core.log_options import Std
+
+_HOMES = {
+    "ChildFailedError": "node_agent.api.failures",
+    "DefaultLogsSpecs": "node_agent.api.logs_specs",
+    "LaunchConfig": "node_agent.api.config",
+    "LaunchError": "node_agent.api.failures",
+    "PContext": "node_agent.api.context",
+    "ProcessFailure": "node_agent.api.failures",
+    "RunProcsResult": "node_agent.api.context",
+    "SignalException": "node_agent.api.failures",
+    "Std": "node_agent.core.log_options",
+    "elastic_launch": "node_agent.api.launch",
+    "start_processes": "node_agent.api.processes",
+    "start_processes_async": "node_agent.api.processes",
+    "to_map": "node_agent.api.maps",
+}
+
+__all__ = [
+    "ChildFailedError",
+    "DefaultLogsSpecs",
+    "LaunchConfig",
+    "LaunchError",
+    "PContext",
+    "ProcessFailure",
+    "RunProcsResult",
+    "SignalException",
+    "Std",
+    "elastic_launch",
+    "start_processes",
+    "start_processes_async",
+    "to_map",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Imported when it is first asked for: `node-agent` and its workers need none of it."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from node_agent.own_protocol import our_protocol
+
+    with our_protocol():
+        value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -8,6 +8,7 @@ other nodes reach this one.
 import asyncio
 import os
 import socket
+from typing import TypeVar
 
 import h11
 
@@ -15,11 +16,24 @@ from node_agent.link import Unreachable
 from protocol import paths
 from protocol.codec import decode, encode
 from protocol.errors import ProtocolError, from_code
-from protocol.messages import Ack, ErrorReply, JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest, Request
+from protocol.messages import (
+    Ack,
+    ErrorReply,
+    JoinRequest,
+    LeaderReply,
+    LeaderRequest,
+    LeaveRequest,
+    PollRequest,
+    Reply,
+    ReportRequest,
+    Request,
+)
 from protocol.schema import MAX_MESSAGE_BYTES
-from protocol.timing import ANSWER_TIMEOUT_S
+from protocol.timing import ANSWER_TIMEOUT_S, LEADER_HOLD_S
 
 CONNECT_TIMEOUT_S = 5.0
+
+T = TypeVar("T")
 
 _PATHS: dict[type[Request], str] = {
     JoinRequest: paths.JOIN,
@@ -50,20 +64,30 @@ class HttpLink:
         return address
 
     async def exchange(self, request: Request) -> Reply | Ack:
+        status, body = await self._post(_PATHS[type(request)], encode(request), ANSWER_TIMEOUT_S)
+        if isinstance(request, JoinRequest | PollRequest):
+            return _read(Reply, status, body)
+        return _read(Ack, status, body)
+
+    async def ask_leader(self, request: LeaderRequest) -> LeaderReply:
+        """Ask one of several servers who leads. Raises as `exchange` does."""
+        status, body = await self._post(paths.LEADER, encode(request), LEADER_HOLD_S + 5.0)
+        return _read(LeaderReply, status, body)
+
+    async def _post(self, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
         await self.connect()
         try:
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                status, body = await self._request(_PATHS[type(request)], encode(request))
+            async with asyncio.timeout(timeout_s):
+                return await self._request(path, body)
         except TimeoutError:
             await self.close()
-            raise Unreachable("HTTP", f"no answer for {ANSWER_TIMEOUT_S:g} s") from None
+            raise Unreachable("HTTP", f"no answer for {timeout_s:g} s") from None
         except (OSError, EOFError, h11.RemoteProtocolError) as error:
             await self.close()
             raise Unreachable("HTTP", str(error) or type(error).__name__) from None
         except asyncio.CancelledError:
             await self.close()
             raise
-        return _read_answer(request, status, body)
 
     async def close(self) -> None:
         if self._streams:
@@ -132,17 +156,18 @@ class HttpLink:
         return status, bytes(answer)
 
 
-def _read_answer(request: Request, status: int, body: bytes) -> Reply | Ack:
+def _read(kind: type[T], status: int, body: bytes) -> T:
+    """The answer. Raises the `ProtocolError` that it is, or `Unreachable` if it is none of ours."""
     if status == 200:
         try:
-            return decode(Reply, body) if isinstance(request, JoinRequest | PollRequest) else decode(Ack, body)
+            return decode(kind, body)
         except ProtocolError as error:
             raise Unreachable("HTTP", f"the answer is not rdzv-server's: {error}") from None
     try:
         refusal = decode(ErrorReply, body)
     except ProtocolError:
         raise Unreachable("HTTP", f"status {status}: is this an rdzv-server?") from None
-    raise from_code(refusal.code, refusal.message)
+    raise from_code(refusal.code, refusal.message, refusal.leader, refusal.leadership)
 
 
 def _authority(host: str, port: int) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 from node_agent.core.command import Command
 from node_agent.core.log_options import LogOptions
@@ -41,6 +42,8 @@ class AgentConfig:
     """From SIGTERM to SIGKILL, torchrun's default; also when workers are stopped for a restart."""
     connect_timeout_s: float = 300.0
     """How long the first answer of the server may take: it may be started after the agents."""
+    server_lost_timeout_s: float = inf
+    """How long to go on without a server that has answered once and is gone."""
     farewell_timeout_s: float = 2.0
     """How long an exiting agent tries to deliver its last report or its leave."""
     event_log: str = "null"

@@ -1,19 +1,31 @@
-"""What people see: the workers' lines and the agent's own, written by a thread.
+"""What people see: the workers' output and the agent's own lines, written by threads.
 
-A console may block for as long as it likes (a pager, a stopped terminal): the thread waits for it, the agent does not.
-What piles up is bounded: above `HIGH` bytes the workers' pipes are no longer read until it falls below `LOW`.
+A console may block for as long as it likes (a pager, a stopped terminal): a thread waits for it, the agent does not.
+While stdout blocks, stderr still has its say, unless one terminal shows both.
+What piles up is bounded: above `HIGH` bytes the workers' output is no longer read until it falls below `LOW`.
+
+Who leaves a line unfinished (a prompt, a progress bar) owns it, and may go on with it; anybody else begins a new one.
+So no line ever mixes what two of them wrote.
 """
 
 import asyncio
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
+from time import monotonic
 
 HIGH, LOW = 8 << 20, 4 << 20
-CLOSE_TIMEOUT_S = 2.0
+PATIENCE_S = 2.0
+"""How long an exiting agent waits for a console that takes nothing at all."""
+WRITE_BYTES, SLOW_WRITE_BYTES = 1 << 16, 1 << 12
+SLOW_S = 0.1
+"""A console that took longer for what it was given last is given less, so that it shows whether it still takes it."""
 
 OUT, ERR = 1, 2
+
+_Queue = SimpleQueue[tuple[int, bytes] | None]
 
 
 class Console:
@@ -22,22 +34,30 @@ class Console:
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
         self._name = name
         self._loop = loop
-        self._queue: SimpleQueue[tuple[int, bytes] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._pending = 0
         self._paused: list[Callable[[], None]] = []
-        self._thread = threading.Thread(target=self._write_all, name="console", daemon=True)
-        self._thread.start()
+        self._err_screen = OUT if _same_file(OUT, ERR) else ERR
+        self._screens: dict[int, _Screen] = {}
 
     def say(self, text: str) -> None:
         """A line of the agent's own, on stderr."""
         self.write(ERR, f"{self._name}: {text}\n".encode(errors="backslashreplace"))
 
-    def write(self, fd: int, chunk: bytes) -> None:
-        """Whole lines, already marked with whose they are."""
+    def write(self, fd: int, chunk: bytes, owner: object = None) -> None:
+        """Whole lines; or, with an `owner`, also the beginning, the middle or the end of one."""
         with self._lock:
+            chunk = self._screen(fd).add(fd, chunk, owner)
             self._pending += len(chunk)
-        self._queue.put((fd, chunk))
+
+    def owns_line(self, fd: int, owner: object) -> bool:
+        """Whether the last line there is unfinished and the owner's, so that it can go on with it."""
+        return self._screen(fd).owner is owner
+
+    @property
+    def pending(self) -> int:
+        """Bytes that are not yet written."""
+        return self._pending
 
     @property
     def is_full(self) -> bool:
@@ -52,33 +72,85 @@ class Console:
         self._loop.call_soon(resume)  # it has drained since the caller looked
 
     def close(self) -> None:
-        """Wait until everything is written, or for as long as a person may wait for a console that blocks."""
-        self._queue.put(None)
-        self._thread.join(CLOSE_TIMEOUT_S)
+        """Wait until everything is written; or until the console has taken nothing for `PATIENCE_S`."""
+        for screen in self._screens.values():
+            screen.queue.put(None)
+        for screen in self._screens.values():
+            left = -1
+            while screen.thread.is_alive() and left != self._pending:
+                left = self._pending
+                screen.thread.join(PATIENCE_S)
 
-    def _write_all(self) -> None:
-        while (item := self._queue.get()) is not None:
+    def put(self, fd: int, view: memoryview) -> int:
+        """Write some of it, in the console's thread; returns how much is done with."""
+        return _write(fd, view)
+
+    def _screen(self, fd: int) -> "_Screen":
+        number = self._err_screen if fd == ERR else fd
+        if number not in self._screens:
+            self._screens[number] = _Screen(self._write_all)
+        return self._screens[number]
+
+    def _write_all(self, queue: "_Queue") -> None:
+        while (item := queue.get()) is not None:
             fd, chunk = item
-            _write(fd, chunk)
-            with self._lock:
-                self._pending -= len(chunk)
-                resumed, self._paused = (self._paused, []) if self._pending < LOW else ([], self._paused)
-            for resume in resumed:
+            view, at_once = memoryview(chunk), WRITE_BYTES
+            while view:
+                began = monotonic()
+                written = self.put(fd, view[:at_once])
+                at_once = SLOW_WRITE_BYTES if monotonic() - began > SLOW_S else WRITE_BYTES
+                view = view[written:]
+                self._account(written)
+
+    def _account(self, written: int) -> None:
+        with self._lock:
+            self._pending -= written
+            resumed, self._paused = (self._paused, []) if self._pending < LOW else ([], self._paused)
+        for resume in resumed:
+            with suppress(RuntimeError):  # the loop is closed: the agent has given up waiting
                 self._loop.call_soon_threadsafe(resume)
 
 
-def _write(fd: int, chunk: bytes) -> None:
-    view = memoryview(chunk)
-    while view:
+class _Screen:
+    """What shows the lines of a descriptor. One terminal often shows both, in the order in which they were written."""
+
+    def __init__(self, write_all: "Callable[[_Queue], None]") -> None:
+        self.queue: _Queue = SimpleQueue()
+        self.owner: object = None
+        """Whose line the last one is, if it has no end yet."""
+        self.thread = threading.Thread(target=write_all, args=[self.queue], name="console", daemon=True)
+        self.thread.start()
+
+    def add(self, fd: int, chunk: bytes, owner: object) -> bytes:
+        """Returns what will be written."""
+        if self.owner is not None and self.owner is not owner:
+            chunk = b"\n" + chunk
+        self.owner = None if chunk.endswith(b"\n") else owner
+        self.queue.put((fd, chunk))
+        return chunk
+
+
+def _write(fd: int, view: memoryview) -> int:
+    """Returns how much is done with."""
+    while True:
         try:
-            view = view[os.write(fd, view) :]
+            return os.write(fd, view)
         except BlockingIOError:
             _wait_writable(fd)
         except OSError:
-            return  # nobody reads any more: the run goes on
+            return len(view)  # nobody reads any more: the run goes on
 
 
 def _wait_writable(fd: int) -> None:
     import select
 
-    select.select([], [fd], [])
+    poll = select.poll()  # unlike select(), it takes descriptors above 1023
+    poll.register(fd, select.POLLOUT)
+    poll.poll()
+
+
+def _same_file(one: int, other: int) -> bool:
+    try:
+        return os.path.sameopenfile(one, other)
+    except OSError:  # one of them is closed
+        return False

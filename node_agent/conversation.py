@@ -3,10 +3,12 @@
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import suppress
+from math import inf
 
 from node_agent.core import backoff
 from node_agent.link import Link, Unreachable
-from protocol.errors import ServerUnavailable
+from protocol.errors import NotLeader, ServerUnavailable
 from protocol.messages import Ack, Reply, Request
 
 
@@ -17,10 +19,18 @@ class ServerLost(Exception):
 class Conversation:
     """One line to the server. `say` is told when the server cannot be reached and when it is back."""
 
-    def __init__(self, link: Link, endpoint: str, connect_timeout_s: float, say: Callable[[str], None] | None) -> None:
+    def __init__(
+        self,
+        link: Link,
+        endpoint: str,
+        connect_timeout_s: float,
+        say: Callable[[str], None] | None,
+        lost_timeout_s: float = inf,
+    ) -> None:
         self._link = link
         self._endpoint = endpoint
         self._connect_timeout_s = connect_timeout_s
+        self._lost_timeout_s = lost_timeout_s
         self._say = say
         self._has_answered = False
         self._line_is_free = asyncio.Lock()
@@ -28,7 +38,8 @@ class Conversation:
     async def ask(self, request: Callable[[str], Request]) -> Reply | Ack:
         """The answer to the request that `request` makes of this node's address; one at a time, in the order of asking.
 
-        Raises the `ProtocolError` that refuses it, or `ServerLost` if the server never answered within the limit.
+        Raises the `ProtocolError` that refuses it, or `ServerLost` if the server did not answer within the limit: the
+        one for its first answer, or the one for a server that is gone.
         """
         async with self._line_is_free:
             return await self._ask(request)
@@ -38,41 +49,66 @@ class Conversation:
 
     async def _ask(self, request: Callable[[str], Request]) -> Reply | Ack:
         loop = asyncio.get_running_loop()
-        began, attempt, said = loop.time(), 0, ""
+        began, attempt = loop.time(), 0
+        unsaid: Exception | None = None
+        said: set[str] = set()
+        failing_since: float | None = None if self._has_answered else began
         while True:
             tried_at = loop.time()
             try:
                 answer = await self._link.exchange(request(await self._link.connect()))
-            except (Unreachable, ServerUnavailable) as error:
+            except (Unreachable, ServerUnavailable, NotLeader) as error:
                 # A line that stood for a while and broke is worth another at once: the grace for coming back is short.
                 attempt = 1 if loop.time() - tried_at > backoff.LONGEST_S else attempt + 1
-                if not self._has_answered and loop.time() - began >= self._connect_timeout_s:
+                failing_since = loop.time() if failing_since is None else failing_since
+                if loop.time() - failing_since >= self._limit_s:
                     raise ServerLost(self._advice(error)) from None
-                said = self._tell(error, said)
-                await asyncio.sleep(backoff.delay(attempt, os.urandom(1)[0] / 255))
+                unsaid = unsaid or error
+                if isinstance(error, Unreachable) and error.at_once:
+                    continue
+                self._tell(unsaid, said)
+                unsaid = None
+                await _pause(backoff.delay(attempt, os.urandom(1)[0] / 255), getattr(error, "sooner", None))
                 continue
             self._has_answered = True
-            if said and self._say:
-                self._say(f"reached rdzv-server at {self._endpoint} after {loop.time() - began:.1f} s")
+            if said and self._say and failing_since is not None:
+                self._say(f"reached rdzv-server at {self._endpoint} after {loop.time() - failing_since:.1f} s")
             return answer
 
-    def _tell(self, error: Exception, said: str) -> str:
-        """Say how far we got, unless that is what was said last."""
+    @property
+    def _limit_s(self) -> float:
+        return self._lost_timeout_s if self._has_answered else self._connect_timeout_s
+
+    def _tell(self, error: Exception, said: set[str]) -> None:
+        """Say how far we got, unless that has been said, or that another server leads is all there is to say."""
         stage = str(error)
-        if self._say and stage != said:
+        is_old = stage in said or (said and isinstance(error, Unreachable) and error.stage == "leader")
+        if self._say and not is_old:
             if self._has_answered:
-                self._say(f"lost rdzv-server at {self._endpoint} ({stage}); workers keep running, trying again")
+                limit = "" if self._limit_s == inf else f" for {self._limit_s:g} s"
+                self._say(f"lost rdzv-server at {self._endpoint} ({stage}); workers keep running, trying again{limit}")
             else:
-                limit = f"trying for {self._connect_timeout_s:g} s"
+                limit = f"trying for {self._limit_s:g} s"
                 self._say(f"cannot reach rdzv-server at {self._endpoint} yet ({stage}); {limit}")
-        return stage
+        said.add(stage)
 
     def _advice(self, error: Exception) -> str:
         stage = error.stage if isinstance(error, Unreachable) else "server"
         hint = {
-            "name": "check the name in --endpoint",
+            "name": "check the name in --endpoint, or in --master-addr",
             "connect": "check that rdzv-server runs there and that no firewall is between",
             "HTTP": "check that this port is rdzv-server's",
             "server": "look at its log",
+            "leader": "check that etcd runs, and that rdzv-server reaches it",
         }[stage]
-        return f"no rdzv-server at {self._endpoint} within {self._connect_timeout_s:g} s ({error}): {hint}"
+        return f"no rdzv-server at {self._endpoint} within {self._limit_s:g} s ({error}): {hint}"
+
+
+async def _pause(delay_s: float, sooner: asyncio.Event | None) -> None:
+    """Wait, until it is worth trying again."""
+    if sooner is None:
+        await asyncio.sleep(delay_s)
+        return
+    with suppress(TimeoutError):
+        async with asyncio.timeout(delay_s):
+            await sooner.wait()

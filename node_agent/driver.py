@@ -5,15 +5,20 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from node_agent.config import AgentConfig
 from node_agent.console import ERR, Console
 from node_agent.conversation import ServerLost
+from node_agent.core.effects import LeaveEvidence
 from node_agent.core.environment import ENABLE_FILE_TIMER, omp_warning
-from node_agent.core.events import Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
+from node_agent.core.events import GaveUp, Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.core.machine import AgentMachine
 from node_agent.link import Link
+from node_agent.logs.agent_logs import AgentLogs
+from node_agent.logs.destinations import PluginFailed
+from node_agent.logs.round_logs import RoundLogs
 from node_agent.machine_loop import MachineLoop
 from node_agent.ports import ReservedPort
 from node_agent.run_line import RunLine
@@ -37,12 +42,15 @@ class Driver:
         self._config = config
         self._console = console
         self._scratch = ScratchDir()
-        self._specs = SpecMaker(config, console, self._scratch)
-        self._store_host = StoreHost(config.environment, self._store_broke)
+        self._specs = SpecMaker(config, self._scratch)
+        self._logs = AgentLogs(config, console, self._scratch, self._logs_broke)
+        self._store_host = StoreHost(config.environment, self._broke)
         self.hosts_store = self._store_host.is_available
         self._port: ReservedPort | None = None
         self._assignment: Assignment | None = None
         self._group: WorkerGroup | None = None
+        self._starting: asyncio.Task[None] | None = None
+        """Workers that are about to be started, once a plug-in has said where their output goes."""
         self._file_timer: FileTimer | None = None
         self._events = _event_log(config, console)
         self._exit_code: asyncio.Future[int] = loop.create_future()
@@ -61,6 +69,7 @@ class Driver:
             return await self._exit_code
         finally:
             await self._machine.take_leave()
+            await self._logs.close()
             self._let_go()
 
     def _let_go(self) -> None:
@@ -84,15 +93,41 @@ class Driver:
         return self._port.number
 
     def start_workers(self, assignment: Assignment) -> None:
-        round_, self._assignment = assignment.round, assignment
-        if self._group is None and (warning := omp_warning(self._config.environment, assignment.local_world_size)):
+        is_first, self._assignment = self._assignment is None, assignment
+        if is_first and (warning := omp_warning(self._config.environment, assignment.local_world_size)):
             self._console.say(warning)
         if assignment.agent_store and assignment.group_rank == 0:
             assert self._port
             self._store_host.open(self._port.socket)
         self._watch_timers()
+        if self._logs.plugin:
+            self._group = None
+            self._starting = asyncio.create_task(self._ask_and_start(assignment))
+        else:
+            self._start_group(assignment, self._logs.open(assignment))
+
+    def stop_workers(self, signal_name: str, kill: bool) -> None:
+        if self._group is None:
+            assert self._starting and self._assignment
+            self._starting.cancel()
+            asyncio.get_running_loop().call_soon(self._workers_stopped, self._assignment.round, [])
+        elif kill:
+            self._group.stop(signal.SIGKILL, 0.0)
+        else:
+            self._group.stop(signal.Signals[signal_name], self._config.shutdown_timeout_s)
+
+    async def _ask_and_start(self, assignment: Assignment) -> None:
+        try:
+            self._start_group(assignment, await self._logs.ask(assignment, self._specs.environments(assignment)))
+        except PluginFailed as error:
+            self._broke(str(error))
+        except Exception as error:
+            self.crashed(error)
+
+    def _start_group(self, assignment: Assignment, logs: RoundLogs) -> None:
+        round_ = assignment.round
         self._group = WorkerGroup(
-            self._specs.specs(assignment),
+            self._specs.specs(assignment, logs),
             succeeded=lambda: self._machine.feed(WorkersSucceeded(round_)),
             failed=lambda failure: self._worker_failed(round_, failure),
             stopped=lambda left: self._workers_stopped(round_, left),
@@ -100,15 +135,19 @@ class Driver:
         if self._events:
             self._events.started(assignment, self._group.pids)
 
-    def stop_workers(self, signal_name: str, kill: bool) -> None:
-        assert self._group
-        if kill:
-            self._group.stop(signal.SIGKILL, 0.0)
-        else:
-            self._group.stop(signal.Signals[signal_name], self._config.shutdown_timeout_s)
-
     def say(self, text: str) -> None:
         self._console.say(text)
+
+    def leave_evidence(self, effect: LeaveEvidence) -> None:
+        from node_agent import farewell
+
+        if effect.finish:
+            farewell.show_report(effect.finish, self._config, self._logs.kept_path, self._console)
+        failure = farewell.failure_of(effect)
+        recorded = ""
+        if self._group and failure and failure.node_id == self._config.node_id:
+            recorded = self._group.error_file(failure.pid)
+        farewell.write_error_file(effect, self._config, recorded, self._console.say)
 
     def heard(self, answer: Reply | ProtocolError | ServerLost) -> None:
         pass  # the machine knows what to do
@@ -142,6 +181,8 @@ class Driver:
             return False
 
     def _worker_failed(self, round_: int, failure: Failure) -> None:
+        if not self._logs.keeps_error_files:
+            failure = replace(failure, error_file="")
         if self._events:
             self._events.failed(failure)
         self._machine.feed(WorkerFailed(round_, failure))
@@ -154,8 +195,8 @@ class Driver:
             self._file_timer.clear()
         self._machine.feed(WorkersStopped(round_))
 
-    def _store_broke(self, reason: str) -> None:
-        """Without their store the workers cannot go on."""
+    def _broke(self, reason: str) -> None:
+        """The workers cannot go on, or not begin, without something that the agent does for them."""
         assert self._assignment
         failure = Failure(
             node_id=self._config.node_id,
@@ -167,6 +208,9 @@ class Driver:
             failed_at=time.time(),
         )
         self._worker_failed(self._assignment.round, failure)
+
+    def _logs_broke(self, reason: str) -> None:
+        self._machine.feed(GaveUp(reason))
 
 
 def _event_log(config: AgentConfig, console: Console) -> "EventLog | None":

@@ -14,9 +14,9 @@ class Watch:
     """Watches one path. Raises `OSError` if the path is not there, or the user's watches are used up."""
 
     def __init__(self, path: str, mask: int) -> None:
-        self._fd = _checked(_libc.inotify_init1(_IN_NONBLOCK_CLOEXEC), path)
+        self._fd = open_queue()
         try:
-            _checked(_libc.inotify_add_watch(self._fd, os.fsencode(path), ctypes.c_uint32(mask)), path)
+            add_watch(self._fd, path, mask)
         except OSError:
             self.close()
             raise
@@ -37,7 +37,22 @@ class Watch:
         os.close(self._fd)
 
 
-def _checked(result: int, path: str) -> int:
+def open_queue() -> int:
+    """A descriptor for watches. Raises `OSError` if the user's are used up: 128, as a rule."""
+    return _checked(_libc.inotify_init1(_IN_NONBLOCK_CLOEXEC))
+
+
+def add_watch(queue: int, path: str, mask: int) -> int:
+    """The watch's number. Raises `OSError` if the path is not there, or the user's watches are used up."""
+    return _checked(_libc.inotify_add_watch(queue, os.fsencode(path), ctypes.c_uint32(mask)), path)
+
+
+def remove_watch(queue: int, watch: int) -> None:
+    """Also one that is gone already."""
+    _libc.inotify_rm_watch(queue, watch)
+
+
+def _checked(result: int, path: str | None = None) -> int:
     if result < 0:
         errno = ctypes.get_errno()
         raise OSError(errno, os.strerror(errno), path)

@@ -1,16 +1,27 @@
 """How the agent reaches a server: one exchange at a time, over HTTP or within the process."""
 
+import asyncio
 from typing import Protocol
 
 from protocol.messages import Ack, Reply, Request
 
 
 class Unreachable(Exception):
-    """The exchange did not come about. `stage` says how far it got: name, connect or HTTP; trying again may help."""
+    """The exchange did not come about. `stage` says how far it got: name, connect or HTTP; trying again may help.
 
-    def __init__(self, stage: str, detail: str) -> None:
+    `sooner` is set when that is worth it before its time: with several servers, when another one is to be asked.
+    """
+
+    def __init__(self, stage: str, detail: str, sooner: asyncio.Event | None = None) -> None:
         super().__init__(f"{stage}: {detail}")
         self.stage = stage
+        self.detail = detail
+        self.sooner = sooner
+
+    @property
+    def at_once(self) -> bool:
+        """Whether the next try is worth it now."""
+        return self.sooner is not None and self.sooner.is_set()
 
 
 class Link(Protocol):

@@ -12,6 +12,7 @@ from node_agent.conversation import ServerLost
 from node_agent.core.effects import (
     Effect,
     Exit,
+    LeaveEvidence,
     Say,
     SendJoin,
     SendLeave,
@@ -45,6 +46,9 @@ class Actor(Protocol):
 
     def say(self, text: str) -> None:
         """One line for the person who watches."""
+
+    def leave_evidence(self, effect: LeaveEvidence) -> None:
+        """The run has failed, or this agent has."""
 
     def heard(self, answer: Reply | ProtocolError | ServerLost) -> None:
         """What came of the last join or poll; the machine is told next."""
@@ -112,6 +116,8 @@ class MachineLoop:
                 self._actor.stop_workers(signal_name, kill)
             case Say(text):
                 self._actor.say(text)
+            case LeaveEvidence():
+                self._actor.leave_evidence(effect)
             case Exit(code):
                 self._actor.ended(code)
 

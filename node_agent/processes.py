@@ -23,6 +23,9 @@ class Process(Protocol):
         """The exit code of a child that has exited, negative for a signal; lets go of everything that was its own."""
 
 
+own_children: set[int] = set()
+"""Children that somebody here waits for: nobody else may reap them."""
+
 Start = Callable[[int, int], Process]
 """Starts a child whose stdout and stderr are these descriptors. Raises `OSError` with one line that says why not."""
 
@@ -38,6 +41,8 @@ class CommandProcess:
         stderr: int,
         cpus: Collection[int] = (),
         stdin: int | None = None,
+        pass_fds: Collection[int] = (),
+        outlives_agent: bool = False,
     ) -> None:
         self._process = subprocess.Popen(
             command,
@@ -46,9 +51,11 @@ class CommandProcess:
             stdout=stdout,
             stderr=stderr,
             start_new_session=True,
-            preexec_fn=_preparation(cpus),
+            preexec_fn=None if outlives_agent else _preparation(cpus),
+            pass_fds=pass_fds,
         )
         self.pid = self._process.pid
+        own_children.add(self.pid)
         self._pidfd = os.pidfd_open(self.pid)
 
     def fileno(self) -> int:
@@ -56,7 +63,9 @@ class CommandProcess:
 
     def reap(self) -> int:
         os.close(self._pidfd)
-        return self._process.wait()
+        exit_code = self._process.wait()
+        own_children.discard(self.pid)
+        return exit_code
 
 
 def tie_to_parent(parent: int) -> None:

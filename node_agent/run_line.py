@@ -16,7 +16,9 @@ class RunLine:
 
     def __init__(self, config: AgentConfig, make_link: Callable[[], Link], endpoint: str, warn: Note) -> None:
         self._config = config
-        self._conversation = Conversation(make_link(), endpoint, config.connect_timeout_s, warn)
+        self._conversation = Conversation(
+            make_link(), endpoint, config.connect_timeout_s, warn, config.server_lost_timeout_s
+        )
         self._side_line = Conversation(make_link(), endpoint, float("inf"), None)  # a report must arrive, however late
 
     async def join(self, effect: SendJoin, port: int, *, hosts_store: bool) -> Reply:

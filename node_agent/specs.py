@@ -1,25 +1,27 @@
 """The workers of an assignment, ready to be started."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from node_agent.config import AgentConfig
-from node_agent.console import ERR, OUT, Console
 from node_agent.core.environment import ENABLE_FILE_TIMER, TIMER_FILE, worker_environment
-from node_agent.output import Relay, Stream
+from node_agent.logs.round_logs import RoundLogs
 from node_agent.processes import CommandProcess, Start
 from node_agent.scratch import ScratchDir
 from node_agent.workers import WorkerSpec
 from protocol.messages import Assignment
 
 
-class SpecMaker:
-    """Makes the specs of one agent's workers, round after round."""
+Starter = Callable[[int, Mapping[str, str], Collection[int]], Start]
+"""What starts the worker with this local rank in this environment, on these CPUs; none: on any."""
 
-    def __init__(self, config: AgentConfig, console: Console, scratch: ScratchDir) -> None:
+
+class SpecMaker:
+    """Makes the specs of one agent's workers, round after round. `starter` None: they execute the command."""
+
+    def __init__(self, config: AgentConfig, scratch: ScratchDir, starter: Starter | None = None) -> None:
         self._config = config
-        self._console = console
-        self._scratch = scratch
+        self._starter = starter or self._execute
         self._environment = dict(config.environment)
         if config.environment.get(ENABLE_FILE_TIMER) == "1":
             self._environment.setdefault(TIMER_FILE, scratch.path("timer"))
@@ -29,33 +31,40 @@ class SpecMaker:
         """Where the workers find the file timer, if the user has enabled it."""
         return self._environment[TIMER_FILE]
 
-    def specs(self, assignment: Assignment) -> list[WorkerSpec]:
-        """One for each local rank."""
-        return [self._spec(assignment, local_rank) for local_rank in range(assignment.local_world_size)]
+    def environments(self, assignment: Assignment) -> list[dict[str, str]]:
+        """Of each local rank, but for what belongs to its logs."""
+        return [
+            worker_environment(
+                self._environment,
+                assignment,
+                local_rank,
+                run_id=self._config.run_id,
+                role=self._config.role,
+                error_file="",
+                virtual_local_rank=self._config.virtual_local_rank,
+            )
+            for local_rank in range(assignment.local_world_size)
+        ]
 
-    def _spec(self, assignment: Assignment, local_rank: int) -> WorkerSpec:
+    def specs(self, assignment: Assignment, logs: RoundLogs) -> list[WorkerSpec]:
+        """One for each local rank."""
+        return [
+            self._spec(assignment, local_rank, {**environment, **logs.environment(local_rank)}, logs)
+            for local_rank, environment in enumerate(self.environments(assignment))
+        ]
+
+    def _spec(
+        self, assignment: Assignment, local_rank: int, environment: dict[str, str], logs: RoundLogs
+    ) -> WorkerSpec:
         return WorkerSpec(
             node_id=self._config.node_id,
             rank=assignment.first_rank + local_rank,
             local_rank=local_rank,
             title=self._config.command.title,
-            start=self._start(assignment, local_rank),
-            open_streams=self._streams(local_rank),
+            start=self._starter(local_rank, environment, ()),
+            open_streams=partial(logs.open_streams, local_rank),
+            error_file=environment.get("TORCHELASTIC_ERROR_FILE", ""),
         )
 
-    def _start(self, assignment: Assignment, local_rank: int) -> Start:
-        config = self._config
-        environment = worker_environment(
-            self._environment,
-            assignment,
-            local_rank,
-            run_id=config.run_id,
-            role=config.role,
-            error_file=self._scratch.error_file(assignment.round, local_rank),
-            virtual_local_rank=config.virtual_local_rank,
-        )
-        return partial(CommandProcess, config.command.for_worker(local_rank), environment)
-
-    def _streams(self, local_rank: int) -> Callable[[], tuple[Stream, Stream]]:
-        prefix = f"[{self._config.role}{local_rank}]:"
-        return lambda: (Relay(prefix, self._console, OUT), Relay(prefix, self._console, ERR))
+    def _execute(self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int]) -> Start:
+        return partial(CommandProcess, self._config.command.for_worker(local_rank), environment, cpus=cpus)

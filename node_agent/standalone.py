@@ -47,10 +47,11 @@ class LocalLink:
 
 
 class Standalone:
-    """The embedded server, as an async context manager; its page opens when the workers run."""
+    """The embedded server, as an async context manager; its page, if it has one, opens when the workers run."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], *, page: bool = True) -> None:
         self._say = say
+        self._has_page = page
         self._server = RendezvousServer()
         self._page: asyncio.Task[None] | None = None
 
@@ -69,7 +70,7 @@ class Standalone:
 
     def _answered(self, answer: Reply | Ack) -> None:
         """Once the assignment has been handed out: open the page."""
-        if self._page is None and isinstance(answer, Reply) and isinstance(answer.directive, Start):
+        if self._has_page and self._page is None and isinstance(answer, Reply) and isinstance(answer.directive, Start):
             self._page = asyncio.create_task(self._open_page())
 
     async def _open_page(self) -> None:

@@ -9,16 +9,20 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from node_agent.core.evidence import cause_of
 from node_agent.output import Stream
 from node_agent.processes import Start, signal_group
 from protocol.messages import Failure
 
+if TYPE_CHECKING:
+    from node_agent.oom import OomWatch
+
 KILL_TIMEOUT_S = 30.0
 """How long a worker may take to go after SIGKILL: one in uninterruptible sleep may not."""
 
-_SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
+CAUSE_TIMEOUT_S = 0.5
+"""How long a failure that follows from another worker's waits for that one to end, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,8 @@ class WorkerSpec:
     start: Start
     open_streams: Callable[[], tuple[Stream, Stream]]
     """Its stdout and stderr; called when it is about to start."""
+    error_file: str = ""
+    """Where torch's `@record` writes the error; empty for nowhere."""
 
 
 class Worker:
@@ -60,20 +66,12 @@ class Worker:
         if self.exit_code is None:
             signal_group(self.pid, signum)
 
-    def failure(self) -> Failure:
+    def failure(self, oom: "OomWatch | None" = None) -> Failure:
         """The evidence, once it has exited."""
-        exit_code = self.exit_code
-        assert exit_code is not None
-        return Failure(
-            node_id=self.spec.node_id,
-            rank=self.spec.rank,
-            local_rank=self.spec.local_rank,
-            pid=self.pid,
-            exit_code=exit_code,
-            cause=cause_of(exit_code, _SIGNAL_NAMES),
-            stderr_tail=self._streams[1].tail(),
-            failed_at=time.time(),
-        )
+        from node_agent.post_mortem import examine
+
+        assert self.exit_code is not None
+        return examine(self.spec, self.pid, self.exit_code, self._streams[1].tail(), oom)
 
     def _reap(self) -> None:
         asyncio.get_running_loop().remove_reader(self._process.fileno())
@@ -87,6 +85,9 @@ class Worker:
 class WorkerGroup:
     """The workers of one round. Calls back once: `succeeded`, or `failed` with the first failure, or neither if it is
     stopped before; and after `stop`, once, `stopped` with the pids of workers that could not be killed.
+
+    A failure that follows from another worker's is not called back at once: if that one is a worker of this group and
+    ends soon, it is the one to report.
     """
 
     def __init__(
@@ -103,12 +104,20 @@ class WorkerGroup:
         """Whether the group has called back how it ended, or is being stopped."""
         self._stopping = False
         self._timer: asyncio.TimerHandle | None = None
+        self._suspect: Failure | None = None
+        """The first failure that follows from another."""
+        self._error_files: dict[int, str] = {}
+        self._oom: OomWatch | None = None
         self._start(specs)
 
     @property
     def pids(self) -> list[int]:
         """The workers that have not exited, by local rank."""
         return list(self._alive)
+
+    def error_file(self, pid: int) -> str:
+        """Where this worker, also one that is gone, was to write its error; empty if it is none of this group."""
+        return self._error_files.get(pid, "")
 
     def stop(self, signum: int, grace_s: float) -> None:
         """Signal every worker's group; SIGKILL what is left after `grace_s`."""
@@ -128,15 +137,31 @@ class WorkerGroup:
                 self._settle(self._failed, _not_started(spec, error))
                 return
             self._alive[worker.pid] = worker
+            self._error_files[worker.pid] = spec.error_file
+        from node_agent.oom import OomWatch
+
+        self._oom = OomWatch()  # when the workers run already: it has no part in their start
 
     def _exited(self, worker: Worker) -> None:
         del self._alive[worker.pid]
-        if worker.exit_code != 0:
-            self._settle(self._failed, worker.failure())
-        elif not self._alive:
-            self._settle(self._succeeded)
+        if not self._settled:
+            self._conclude(worker)
         if self._stopping and not self._alive:
             self._report_stopped()
+
+    def _conclude(self, worker: Worker) -> None:
+        failure = worker.failure(self._oom) if worker.exit_code != 0 else None
+        if failure and not failure.consequence:
+            self._settle(self._failed, failure)
+            return
+        is_first, self._suspect = self._suspect is None, self._suspect or failure
+        if self._suspect is None:
+            if not self._alive:
+                self._settle(self._succeeded)
+        elif not self._alive:
+            self._settle(self._failed, self._suspect)
+        elif is_first:
+            asyncio.get_running_loop().call_later(CAUSE_TIMEOUT_S, self._settle, self._failed, self._suspect)
 
     def _settle(self, callback: Callable[..., None], *args: Failure) -> None:
         if not self._settled:

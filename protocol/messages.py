@@ -4,13 +4,17 @@ An agent sends `JoinRequest` (itself the first long poll), then one `PollRequest
 `ReportRequest` when its workers have ended and `LeaveRequest` when it goes. The server answers a join and a poll
 with a `Reply`, whose directive says what the agent must do now; a report and a leave with an `Ack`; and a request
 that it refuses with an `ErrorReply`. Directives are level-triggered: the latest one stands until another replaces it.
+
+Of several servers one leads at a time. The others refuse all of this and name the leader; they are asked with a
+`LeaderRequest`, a long poll, too, so that an agent hears of a new leader also while the old one hangs.
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from protocol.schema import (
     Address,
+    AtMost,
     Count,
     ExitCode,
     Id,
@@ -24,6 +28,7 @@ from protocol.schema import (
     Round,
     Seconds,
     Sentence,
+    Traceback,
     WallClock,
     WorkerCount,
 )
@@ -41,9 +46,37 @@ class Failure:
     exit_code: ExitCode
     cause: Line
     """The exit code or signal in words: "exit code 3", "signal 9 (SIGKILL)"."""
+    error: Line = ""
+    """The exception that ended it, as Python says it: "ValueError: boom". Empty if none was seen."""
+    traceback: Traceback = ()
+    """The end of the exception's traceback, the exception last."""
     stderr_tail: Lines = ()
+    hint: Line = ""
+    """What a person can do about it."""
+    consequence: bool = False
+    """By what it wrote, it ended because another worker was gone: that one's failure is the root, if it is reported."""
+    error_file: Line = ""
+    """Where on its node torch's `@record` wrote the error; empty if it did not, or if the file goes with the agent."""
     failed_at: WallClock | None = None
     """The node's wall clock, seconds since 1970. For people; nothing is decided by it."""
+
+
+Failures = Annotated[tuple[Failure, ...], AtMost(8)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartEntry:
+    """One line of the run's ledger: why `round` was opened, and whether that was charged to `max_restarts`."""
+
+    round: Round
+    cause: Name
+    charged: bool
+    reason: Line
+    at: WallClock | None = None
+    """The server's wall clock, seconds since 1970. For people; nothing is decided by it."""
+
+
+Restarts = Annotated[tuple[RestartEntry, ...], AtMost(16)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,12 +181,30 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """The run has ended. Stop what still runs and exit: 0 if it succeeded, else 1."""
+    """The run has ended. Stop what still runs and exit: 0 if it succeeded, else 1.
+
+    Carries the run's story, so that any node's log tells all of it; its size does not depend on the number of nodes.
+    """
 
     tag: ClassVar[str] = "finish"
     succeeded: bool
     reason: Sentence
     failure: Failure | None = None
+    """What ended the run: the root among the failures of its last round."""
+    round: Round = 0
+    """The round of `failure`; 0 for none."""
+    first_failure: Failure | None = None
+    """The root of the whole run, where that is another one: the failure of its first charged restart."""
+    first_round: Round = 0
+    others: Failures = ()
+    """Further failures of the last round, without what they wrote."""
+    more_failures: Count = 0
+    """How many failures the last round had beside these."""
+    restarts: Restarts = ()
+    """The latest, oldest first."""
+    restart_total: Count = 0
+    """All restarts, whatever their cause."""
+    charged_restarts: Count = 0
 
 
 Directive = Wait | Start | Stop | Finish
@@ -168,6 +219,8 @@ class Reply:
     lease_s: Seconds
     """How long the server goes on without hearing from the agent."""
     directive: Directive
+    leadership: Revision = 0
+    """Of several servers: the number of this one's leadership. A higher one is later; 0: the server is the only one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +236,28 @@ class ErrorReply:
 
     code: Name
     message: Sentence
+    leader: Address | None = None
+    """With `not_leader`: HOST:PORT of the server to ask, if this one knows."""
+    leadership: Revision = 0
+    """The number of that leadership."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderRequest:
+    """Answered once the server knows of a later leadership than `after`, or after a while."""
+
+    after: Revision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderReply:
+    """The latest leadership that the server knows of, and the leader's HOST:PORT; None if it does not know it now."""
+
+    leadership: Revision
+    leader: Address | None = None
+    leads: bool = False
+    """It is this server itself."""
 
 
 Request = JoinRequest | PollRequest | ReportRequest | LeaveRequest
-Message = Request | Reply | Ack | ErrorReply
+Message = Request | Reply | Ack | ErrorReply | LeaderRequest | LeaderReply

@@ -3,14 +3,19 @@
 Ids travel in the body, never in the path, so that no run id can be taken for a path.
 """
 
+API = "/v1/"
+AGENT = "/v1/agent/"
+
 JOIN = "/v1/agent/join"
 POLL = "/v1/agent/poll"
 REPORT = "/v1/agent/report"
 LEAVE = "/v1/agent/leave"
+LEADER = "/v1/agent/leader"
 
 STATUS = "/v1/status"
 HEALTHZ = "/healthz"
 READYZ = "/readyz"
+LEADERZ = "/leaderz"
 
 MEDIA_TYPE = "application/msgpack"
 DEFAULT_PORT = 29400

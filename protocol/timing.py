@@ -6,3 +6,6 @@ LONGEST_HOLD_S = 10.0
 """No poll is parked for longer, however long the lease: an agent that hears nothing for longer has lost the server."""
 ANSWER_TIMEOUT_S = LONGEST_HOLD_S + 5.0
 """Silence after which an agent gives a line up and tries another."""
+
+LEADER_HOLD_S = 60.0
+"""How long a server keeps an agent that asks for a later leader waiting. Nothing depends on how often it asks."""

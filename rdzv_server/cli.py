@@ -5,14 +5,21 @@ import asyncio
 import errno
 import logging
 import signal
+import socket
 import sys
+from contextlib import AsyncExitStack
 from typing import NoReturn
 
 import protocol
 from protocol.paths import DEFAULT_PORT, STATUS
-from rdzv_server.server import RETENTION_S, RendezvousServer, bind, run_until
+from rdzv_server.etcd_place import EtcdPlace, is_address, join_address
+from rdzv_server.server import RETENTION_S, HttpServer, RendezvousServer, adopt, bind, run_until
+from rdzv_server.store import StoreBroken, StoreUnavailable
+from rdzv_server.stores import make_store
 
 log = logging.getLogger("rdzv_server")
+
+LEADER_LEASE_S = 5
 
 DESCRIPTION = """\
 The rendezvous service for elastic PyTorch runs. It holds the membership rounds, admission and restart
@@ -50,8 +57,39 @@ def make_parser() -> argparse.ArgumentParser:
         "--retention", type=_seconds, default=RETENTION_S, metavar="SECONDS",
         help="how long an ended run is remembered (default: %(default)g)",
     )  # fmt: skip
+    parser.add_argument(
+        "--store", metavar="WHERE",
+        help="where runs are written down, so that a restart of the server disturbs nobody: sqlite:PATH, or memory "
+        "(default: a file for this port in the user's state folder; memory with --port 0); or "
+        "etcd://HOST,HOST,HOST/CLUSTER for several servers, of which one leads and another takes over",
+    )  # fmt: skip
+    parser.add_argument(
+        "--exit-when-idle", type=_seconds, metavar="SECONDS",
+        help="exit by itself: at once when every run is over and every agent has heard so, or when no agent has been "
+        "connected for this long (default: serve for ever)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--listen-fd", type=_descriptor, metavar="N",
+        help="serve on this socket, which the parent process has bound and listens on, instead of --host and --port",
+    )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"rdzv-server {protocol.VERSION}")
+    _add_failover(parser.add_argument_group("one of several servers: --store etcd://HOST,HOST,HOST/CLUSTER"))
     return parser
+
+
+def _add_failover(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--advertise", type=_address, metavar="HOST:PORT",
+        help="where agents reach this server, as the others tell them (default: --host, or this machine's address on "
+        "its way to etcd; and --port)",
+    )  # fmt: skip
+    group.add_argument(
+        "--leader-lease", type=_lease, metavar="SECONDS",
+        help=f"how long a leader that is gone is waited for (default: {LEADER_LEASE_S})",
+    )  # fmt: skip
+    group.add_argument("--etcd-ca", metavar="FILE", help="speak TLS to etcd, and trust these certificates (PEM)")
+    group.add_argument("--etcd-cert", metavar="FILE", help="this server's certificate for etcd (PEM)")
+    group.add_argument("--etcd-key", metavar="FILE", help="its key (PEM)")
 
 
 def main() -> int:
@@ -61,30 +99,100 @@ def main() -> int:
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s rdzv-server: %(message)s", datefmt="%H:%M:%S"
     )
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # noise about peers that do not speak HTTP
-    return asyncio.run(_serve(args.host, args.port, _read_token(args.token_file), args.retention))
+    return asyncio.run(_serve(args, _read_token(args.token_file)))
 
 
-async def _serve(host: str | None, port: int, token: str | None, retention_s: float) -> int:
+async def _serve(args: argparse.Namespace, token: str | None) -> int:
     stop = asyncio.Event()
     for signum in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
-    try:
-        listener = bind(host, port)
-    except OSError as error:
-        fail(_bind_error(host, port, error))
-    async with RendezvousServer(retention_s=retention_s, token=token) as server:
+    listener, idle = _listener(args), list[str]()
+    async with AsyncExitStack() as stack:
+        try:
+            server, place = _make_server(args, listener.getsockname()[1], token)
+            await stack.enter_async_context(server)
+        except (StoreBroken, StoreUnavailable) as error:
+            fail(str(error))
         await server.listen(listener)
         address, bound = listener.getsockname()[:2]
         log.info("listening on %s (status: %s)", url(address, bound), STATUS)
+        log.info("state in %s%s", place, _remembered(server))
         if token is None and address not in ("127.0.0.1", "::1"):
             log.warning("no --token-file: everybody who reaches this port can join, watch and disturb runs")
+        if args.exit_when_idle is not None and isinstance(server, RendezvousServer):
+            _stop_when_idle(server, args.exit_when_idle, stop, idle)
         try:
             await run_until(server, stop)
         except Exception:
             log.exception("cannot go on; workers keep running, and their agents try again")
             return 1
-        log.info("shutting down; workers keep running")
+        log.info("shutting down; %s", idle[0] if idle else "workers keep running")
     return 0
+
+
+def _make_server(args: argparse.Namespace, port: int, token: str | None) -> tuple[HttpServer, str]:
+    """The server, and where its state is, for a person. Raises `StoreBroken`."""
+    if args.store is not None and args.store.startswith("etcd://"):
+        return _make_one_of_several(args, port, token)
+    for name in ("advertise", "leader_lease", "etcd_ca", "etcd_cert", "etcd_key"):
+        if getattr(args, name) is not None:
+            fail(f"--{name.replace('_', '-')} is for one of several servers: with --store etcd://HOST,HOST,HOST")
+    store, place = make_store(args.store, 0 if args.listen_fd is not None else args.port)
+    return RendezvousServer(store=store, retention_s=args.retention, token=token), place
+
+
+def _make_one_of_several(args: argparse.Namespace, port: int, token: str | None) -> tuple[HttpServer, str]:
+    if args.exit_when_idle is not None:
+        fail("--exit-when-idle: not with --store etcd://, where several servers stand by for any run")
+    if (args.etcd_cert is None) != (args.etcd_key is None):
+        fail("--etcd-cert and --etcd-key belong together")
+    place = EtcdPlace.parse(args.store)
+    try:
+        from rdzv_server.etcd_client import EtcdTls
+        from rdzv_server.failover_server import FailoverServer
+    except ImportError as error:
+        fail(f"--store etcd:// needs aetcd ({error}): pip install 'rdzv-server[etcd]'")
+    address = args.advertise or join_address(_own_host(args) or place.own_address(), port)
+    files = EtcdTls(args.etcd_ca, args.etcd_cert, args.etcd_key)
+    server = FailoverServer(
+        place,
+        files if args.etcd_ca or args.etcd_cert else None,
+        address=address,
+        lease_s=args.leader_lease or LEADER_LEASE_S,
+        retention_s=args.retention,
+        token=token,
+    )
+    return server, f"etcd ({', '.join(place.members)}) below {place.prefix}; agents reach this server at {address}"
+
+
+def _own_host(args: argparse.Namespace) -> str | None:
+    """The host that this server was told to listen on, if that is one address."""
+    return None if args.listen_fd is not None or args.host in (None, "", "0.0.0.0", "::") else str(args.host)
+
+
+def _remembered(server: HttpServer) -> str:
+    runs = [run.run_id for run in server.service.runs() if not run.stage.is_end]
+    return f"; goes on with {len(runs)} run{'s' * (len(runs) != 1)}" if runs else ""
+
+
+def _listener(args: argparse.Namespace) -> socket.socket:
+    try:
+        return bind(args.host, args.port) if args.listen_fd is None else adopt(args.listen_fd)
+    except OSError as error:
+        if args.listen_fd is not None:
+            fail(f"--listen-fd {args.listen_fd}: {error.strerror or error}")
+        fail(_bind_error(args.host, args.port, error))
+
+
+def _stop_when_idle(server: RendezvousServer, limit_s: float, stop: asyncio.Event, reasons: list[str]) -> None:
+    from rdzv_server.idle import IdleWatch
+
+    def idle(reason: str) -> None:
+        if not stop.is_set():
+            reasons.append(reason)
+            stop.set()
+
+    IdleWatch(server.rendezvous, limit_s, idle)
 
 
 def url(address: str, port: int) -> str:
@@ -120,6 +228,24 @@ def _port(text: str) -> int:
     if text.isascii() and text.isdigit() and int(text) <= 65_535:
         return int(text)
     raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535, not {text!r}")
+
+
+def _address(text: str) -> str:
+    if is_address(text):
+        return text
+    raise argparse.ArgumentTypeError(f"HOST:PORT, not {text!r}")
+
+
+def _lease(text: str) -> int:
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= 3_600:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"a whole number of seconds from 1 to 3600, not {text!r}")
+
+
+def _descriptor(text: str) -> int:
+    if text.isascii() and text.isdigit():
+        return int(text)
+    raise argparse.ArgumentTypeError(f"the number of a file descriptor, not {text!r}")
 
 
 def _seconds(text: str) -> float:

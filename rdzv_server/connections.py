@@ -14,6 +14,8 @@ class Connections:
 
     def __init__(self, disconnected: Callable[[Key], None]) -> None:
         self._disconnected = disconnected
+        self.changed: Callable[[int], None] = lambda connections: None
+        """Told how many connections carry agents, whenever that may have changed."""
         self._agents: dict[Hashable, set[Key]] = {}
         self._standing: dict[Key, set[Hashable]] = {}
 
@@ -21,11 +23,16 @@ class Connections:
         """The agent's polls come over this connection."""
         self._agents.setdefault(connection, set()).add(key)
         self._standing.setdefault(key, set()).add(connection)
+        self.changed(len(self._agents))
 
     def lost(self, connection: Hashable) -> None:
         """The connection closed: an agent that has no other is missed."""
-        for key in self._agents.pop(connection, ()):
+        carried = self._agents.pop(connection, None)
+        if carried is None:
+            return
+        for key in carried:
             self._standing[key].discard(connection)
             if not self._standing[key]:
                 del self._standing[key]
                 self._disconnected(key)
+        self.changed(len(self._agents))

@@ -6,24 +6,34 @@ woken or answered: what an agent is told to do has always been written down befo
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
-from protocol.errors import ProtocolError
+from protocol.errors import ProtocolError, ServerUnavailable
 from protocol.messages import Directive
 from rdzv_server.core.effects import Announce, Effect, ForgetRun, Record, WakeAgents
 from rdzv_server.core.events import Event
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
-from rdzv_server.store import Store
+from rdzv_server.store import Store, StoreUnavailable
 from rdzv_server.waiters import Waiters
 
 log = logging.getLogger("rdzv_server")
 
 Done = asyncio.Future[None]
 
+STOPPED = "the server is shutting down; workers keep running, and agents try again"
+
+RETRY_S = 0.5
+"""How soon a store that could not be written is tried again."""
+
 
 class Driver:
-    """Feeds the core and carries its effects out. The clock is the event loop's, which is monotonic."""
+    """Feeds the core and carries its effects out.
+
+    The clock is the event loop's, which is monotonic, and goes on from the last record of the server's life before:
+    while the server is down, its time stands still.
+    """
 
     def __init__(self, registry: Registry, store: Store, waiters: Waiters) -> None:
         self._registry = registry
@@ -33,11 +43,24 @@ class Driver:
         self._called = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+        self._unanswered: set[Done] = set()
+        self._is_written = asyncio.Event()
+        self._is_written.set()
+        self._has_stopped = False
+        self._offset_s = 0.0
+        self.started_at = 0.0
+        self.trouble: str | None = None
+        """Why nothing can be decided at present; None as a rule."""
 
     async def start(self) -> None:
-        """Replay what the store holds, then take events."""
-        for record in await self._store.load():
+        """Replay what the store holds, then take events. Raises `StoreBroken` or `StoreUnavailable`."""
+        records = await self._store.load()
+        for record in records:
             self._registry.replay(record)
+        if records:
+            self._offset_s = max(record.at for record in records) - self.now()
+        self.started_at = self.now()
+        self._registry.resume(self.started_at)
         self._task = asyncio.create_task(self._run(), name="rdzv-driver")
         self._arm(self.now())
 
@@ -47,18 +70,36 @@ class Driver:
         await asyncio.shield(self._task)
 
     async def stop(self) -> None:
+        """End. Who still waits for an answer is refused with `ServerUnavailable`."""
+        self._has_stopped = True
+        self._is_written.set()
+        for done in self._unanswered:
+            _answer(done, ServerUnavailable(STOPPED))
         if self._timer:
             self._timer.cancel()
         if self._task:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        await self._store.close()
 
     async def submit(self, run_id: str, event: Event) -> None:
         """Apply an event; returns once its records are written. Raises the `ProtocolError` that refuses it."""
+        if self._has_stopped:
+            raise ServerUnavailable(STOPPED)
         done: Done = asyncio.get_running_loop().create_future()
+        self._unanswered.add(done)
         self._inbox.append((run_id, event, done))
         self._called.set()
-        await done
+        try:
+            await done
+        finally:
+            self._unanswered.discard(done)
+
+    async def written(self) -> None:
+        """Return once all that the core knows is written down: before, it may be told to nobody."""
+        await self._is_written.wait()
+        if self._has_stopped:
+            raise ServerUnavailable(STOPPED)
 
     def notify(self, run_id: str, event: Event) -> None:
         """Apply an event that nobody waits for."""
@@ -77,7 +118,8 @@ class Driver:
         return self._registry.runs()
 
     def now(self) -> float:
-        return asyncio.get_running_loop().time()
+        """The server's time, in seconds."""
+        return asyncio.get_running_loop().time() + self._offset_s
 
     async def _run(self) -> None:
         while True:
@@ -107,7 +149,25 @@ class Driver:
 
     async def _write(self, records: Sequence[Record]) -> None:
         if records:
-            await self._store.append(records)
+            self._is_written.clear()
+            await self._persevere(lambda: self._store.append(records))
+            self._is_written.set()
+
+    async def _persevere(self, write: Callable[[], Awaitable[None]]) -> None:
+        """Write, however long the store cannot: nobody is told what is not written down. Said once."""
+        while True:
+            try:
+                await write()
+            except StoreUnavailable as error:
+                if self.trouble is None:
+                    log.error("%s; nothing is decided until it can be written, and workers keep running", error)
+                self.trouble = str(error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            if self.trouble is not None:
+                log.info("the store can be written again")
+            self.trouble = None
+            return
 
     async def _act(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
@@ -118,14 +178,14 @@ class Driver:
                 case Announce(run_id, round_, reason):
                     log.info("run %s round %d: %s", run_id, round_, reason)
                 case ForgetRun(run_id, attempt):
-                    await self._store.forget(run_id, attempt)
+                    await self._persevere(partial(self._store.forget, run_id, attempt))
 
     def _arm(self, now: float) -> None:
         if self._timer:
             self._timer.cancel()
             self._timer = None
         if (at := self._registry.next_deadline()) is not None:
-            self._timer = asyncio.get_running_loop().call_at(max(at, now), self._called.set)
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, at - now), self._called.set)
 
 
 def _answer(done: Done | None, refusal: ProtocolError | None) -> None:

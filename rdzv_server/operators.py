@@ -4,18 +4,22 @@ from typing import Any
 
 import protocol
 from rdzv_server.core.status import view
-from rdzv_server.rendezvous import Rendezvous
+from rdzv_server.service import Service
 
 
-def status(rendezvous: Rendezvous) -> dict[str, Any]:
+def status(service: Service) -> dict[str, Any]:
     """The whole of it, ready for JSON. Durations are seconds."""
-    now = rendezvous.now()
+    now = service.now()
     return {
         "server": {
             "version": protocol.VERSION,
-            "epoch": rendezvous.epoch,
-            "ready": rendezvous.is_ready,
-            "uptime_s": round(now - rendezvous.started_at, 3),
+            "epoch": service.epoch,
+            "ready": service.trouble is None,
+            "trouble": service.trouble,
+            "leads": service.leads,
+            "leader": service.leader,
+            "leadership": service.leadership,
+            "uptime_s": round(now - service.started_at, 3),
         },
-        "runs": [view(run, now) for run in rendezvous.runs()],
+        "runs": [view(run, now) for run in service.runs()],
     }

@@ -1,10 +1,11 @@
 """What an agent may ask of the server, as messages in and messages out. HTTP is one way to bring them here."""
 
 import os
-from collections.abc import Hashable
+import time
+from collections.abc import Callable, Hashable
 
 from protocol.errors import ServerUnavailable
-from protocol.messages import Ack, JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest, Wait
+from protocol.messages import Ack, Directive, JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest, Wait
 from protocol.timing import HOLDS_PER_LEASE, LONGEST_HOLD_S
 from rdzv_server.connections import Connections
 from rdzv_server.core.events import (
@@ -16,7 +17,7 @@ from rdzv_server.core.events import (
     WorkersSucceeded,
 )
 from rdzv_server.core.run import Run
-from rdzv_server.driver import Driver
+from rdzv_server.driver import STOPPED, Driver
 from rdzv_server.waiters import Key, Waiters
 
 FIRST_HOLD_S = 1.0
@@ -24,21 +25,29 @@ FIRST_HOLD_S = 1.0
 
 
 class Rendezvous:
-    """Joins, polls, reports and leaves. Every method raises the `ProtocolError` that refuses the request."""
+    """Joins, polls, reports and leaves. Every method raises the `ProtocolError` that refuses the request.
 
-    def __init__(self, driver: Driver, waiters: Waiters) -> None:
+    `leadership`: of several servers, the number of the one that this is for.
+    """
+
+    leads = True
+    leader = None
+
+    def __init__(self, driver: Driver, waiters: Waiters, leadership: int = 0) -> None:
         self._driver = driver
         self._waiters = waiters
+        self.leadership = leadership
         self._closing = False
         self.connections = Connections(self._disconnected)
         self.epoch = os.urandom(8).hex()
-        self.started_at = driver.now()
+        self.replied: Callable[[Key, Directive], None] = lambda key, directive: None
+        """Told of every directive that is handed out."""
 
     async def join(self, request: JoinRequest, server_addr: str, connection: Hashable) -> Reply:
         """Join a round; answered with the assignment when the round completes, or with what is waited for."""
         key = (request.run_id, request.agent_id)
         self._admit(key, connection)
-        await self._driver.submit(request.run_id, NodeJoined(request, server_addr))
+        await self._driver.submit(request.run_id, NodeJoined(request, server_addr, wall_at=time.time()))
         revision, directive = self._driver.directive_for(*key)
         if isinstance(directive, Wait):
             await self._park(key, revision, min(FIRST_HOLD_S, self._hold_s(key)))
@@ -75,8 +84,13 @@ class Rendezvous:
         return self._driver.now()
 
     @property
-    def is_ready(self) -> bool:
-        return not self._closing
+    def started_at(self) -> float:
+        return self._driver.started_at
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing can be decided at present; None as a rule."""
+        return "shutting down" if self._closing else self._driver.trouble
 
     def close(self) -> None:
         """Release every parked poll, and park no more: agents keep their workers and try again."""
@@ -90,15 +104,23 @@ class Rendezvous:
     async def _park(self, key: Key, seen: int, hold_s: float) -> None:
         if self._driver.directive_for(*key)[0] <= seen:
             await self._waiters.park(key, hold_s)
+            await self._driver.written()  # its hold may have ended while a newer directive is still being written
 
     def _reply(self, key: Key) -> Reply:
         self._check_open()
         revision, directive = self._driver.directive_for(*key)
-        return Reply(epoch=self.epoch, revision=revision, lease_s=self._lease_s(key), directive=directive)
+        self.replied(key, directive)
+        return Reply(
+            epoch=self.epoch,
+            revision=revision,
+            lease_s=self._lease_s(key),
+            directive=directive,
+            leadership=self.leadership,
+        )
 
     def _check_open(self) -> None:
         if self._closing:
-            raise ServerUnavailable("the server is shutting down; workers keep running, and agents try again")
+            raise ServerUnavailable(STOPPED)
 
     def _hold_s(self, key: Key) -> float:
         return min(self._lease_s(key) / HOLDS_PER_LEASE, LONGEST_HOLD_S)

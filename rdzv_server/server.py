@@ -1,13 +1,17 @@
 """A whole server, put together: what `rdzv-server` runs, and what `node-agent --standalone` embeds."""
 
 import asyncio
+import errno
 import socket
+from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
+from protocol.messages import LeaderReply, LeaderRequest
 from rdzv_server.core.registry import Registry
 from rdzv_server.driver import Driver
 from rdzv_server.rendezvous import Rendezvous
+from rdzv_server.service import Service
 from rdzv_server.store import MemoryStore, Store
 from rdzv_server.waiters import Waiters
 
@@ -20,32 +24,29 @@ SHUTDOWN_S = 0.5
 """How long a closing server lets answers under way go out."""
 
 
-class RendezvousServer:
-    """The core with its driver, and HTTP in front of it once `listen` is called.
+class HttpServer(ABC):
+    """HTTP in front of a service, once `listen` is called: aiohttp is imported by `listen` alone."""
 
-    An embedding program may use `rendezvous` without HTTP: aiohttp is imported by `listen` alone.
-    """
-
-    def __init__(
-        self, *, store: Store | None = None, retention_s: float = RETENTION_S, token: str | None = None
-    ) -> None:
-        waiters = Waiters()
-        self._driver = Driver(Registry(retention_s), store or MemoryStore(), waiters)
+    def __init__(self, service: Service, token: str | None) -> None:
+        self.service = service
         self._token = token
         self._runner: web.AppRunner | None = None
-        self.rendezvous = Rendezvous(self._driver, waiters)
 
-    async def __aenter__(self) -> "RendezvousServer":
-        await self._driver.start()
-        return self
+    @abstractmethod
+    async def __aenter__(self) -> Self: ...
 
+    @abstractmethod
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.rendezvous.close()
-        if self._runner:
-            await self._runner.cleanup()
-        await self._driver.stop()
+    ) -> None: ...
+
+    @abstractmethod
+    async def crashed(self) -> None:
+        """Return never, or raise what the server cannot go on after."""
+
+    async def tell_leader(self, request: LeaderRequest) -> LeaderReply:
+        """Answer who leads: a server alone does."""
+        return LeaderReply(leadership=0, leads=True)
 
     async def listen(self, listener: socket.socket) -> None:
         """Serve HTTP on a bound socket (see `bind`)."""
@@ -53,7 +54,7 @@ class RendezvousServer:
 
         from rdzv_server.app import make_app
 
-        app = make_app(self.rendezvous, self._token)
+        app = make_app(self.service, self.tell_leader, self._token)
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=SHUTDOWN_S)
         await self._runner.setup()
         self._watch_connections(self._runner)
@@ -67,12 +68,41 @@ class RendezvousServer:
 
         def connection_lost(connection: "web.RequestHandler", error: BaseException | None = None) -> None:
             forget(connection, error)
-            self.rendezvous.connections.lost(connection)
+            self.service.connections.lost(connection)
 
         manager.connection_lost = connection_lost  # type: ignore[method-assign, assignment]
 
+    async def close_http(self) -> None:
+        if self._runner:
+            await self._runner.cleanup()
+
+
+class RendezvousServer(HttpServer):
+    """The core with its driver, and HTTP in front of it once `listen` is called.
+
+    An embedding program may use `rendezvous` without HTTP.
+    """
+
+    def __init__(
+        self, *, store: Store | None = None, retention_s: float = RETENTION_S, token: str | None = None
+    ) -> None:
+        waiters = Waiters()
+        self._driver = Driver(Registry(retention_s), store or MemoryStore(), waiters)
+        self.rendezvous = Rendezvous(self._driver, waiters)
+        super().__init__(self.rendezvous, token)
+
+    async def __aenter__(self) -> Self:
+        await self._driver.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.rendezvous.close()
+        await self.close_http()
+        await self._driver.stop()
+
     async def crashed(self) -> None:
-        """Return never, or raise what the server cannot go on after."""
         await self._driver.crashed()
 
 
@@ -86,6 +116,18 @@ def bind(host: str | None, port: int) -> socket.socket:
     else:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((host or "", port), family=family, backlog=4096)
+    return _watching_peers(listener)
+
+
+def adopt(descriptor: int) -> socket.socket:
+    """A socket for `listen` that whoever started this process has bound, and listens on. Raises `OSError`."""
+    listener = socket.socket(fileno=descriptor)
+    if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        raise OSError(errno.EINVAL, "it does not listen")
+    return _watching_peers(listener)
+
+
+def _watching_peers(listener: socket.socket) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 3)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2)
@@ -94,7 +136,7 @@ def bind(host: str | None, port: int) -> socket.socket:
     return listener
 
 
-async def run_until(server: RendezvousServer, stop: asyncio.Event) -> None:
+async def run_until(server: HttpServer, stop: asyncio.Event) -> None:
     """Serve until `stop` is set. Raises what the server cannot go on after."""
     stopped = asyncio.create_task(stop.wait())
     crashed = asyncio.create_task(server.crashed())

@@ -9,17 +9,39 @@ from typing import Protocol
 from rdzv_server.core.effects import Record
 
 
+class StoreBroken(Exception):
+    """The server cannot work with this store. One line that says why and what to do."""
+
+
+class StoreUnavailable(Exception):
+    """Nothing was written, and trying again may help: a full disk, say. One line."""
+
+
+class StoreFenced(Exception):
+    """Another server may lead by now: this one writes nothing any more, and must stop acting. One line."""
+
+
 class Store(Protocol):
-    """What the driver needs of a store. A failed write raises, and nothing that follows from it is acted on."""
+    """What the driver needs of a store. After a failed write nothing that follows from it is acted on."""
 
     async def load(self) -> Sequence[Record]:
-        """Every record that is not forgotten; those of one attempt in the order in which they were written."""
+        """Every record that is not forgotten; those of one attempt in the order in which they were written.
+
+        Called once, first. Raises `StoreBroken` or `StoreUnavailable`.
+        """
 
     async def append(self, records: Sequence[Record]) -> None:
-        """Write the records, all or none, and return once they would survive this process."""
+        """Write the records, and return once they would survive this machine's loss of power.
+
+        All or none; a store that cannot promise it may hold a beginning of them after a crash. Raises
+        `StoreUnavailable`, after which the same records must come next, `StoreBroken` or `StoreFenced`.
+        """
 
     async def forget(self, run_id: str, attempt: int) -> None:
-        """Drop an attempt's records."""
+        """Drop an attempt's records. Raises likewise."""
+
+    async def close(self) -> None:
+        """Let the store go."""
 
 
 class MemoryStore:
@@ -37,3 +59,6 @@ class MemoryStore:
 
     async def forget(self, run_id: str, attempt: int) -> None:
         self._records.pop((run_id, attempt), None)
+
+    async def close(self) -> None:
+        pass

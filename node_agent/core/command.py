@@ -9,7 +9,10 @@ LOCAL_RANK = "${local_rank}"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A program and its arguments. In the `arguments` alone, `${local_rank}` is the worker's local rank."""
+    """A program and its arguments. In the `arguments` alone, `${local_rank}` is the worker's local rank.
+
+    So is `$local_rank`, `$$` is a dollar sign, and everything else stands for itself: torchrun's rules.
+    """
 
     program: tuple[str, ...]
     arguments: tuple[str, ...] = ()
@@ -21,4 +24,12 @@ class Command:
 
     def for_worker(self, local_rank: int) -> Sequence[str]:
         """What the worker with this local rank executes."""
-        return [*self.program, *(argument.replace(LOCAL_RANK, str(local_rank)) for argument in self.arguments)]
+        return [*self.program, *(_substitute(argument, local_rank) for argument in self.arguments)]
+
+
+def _substitute(argument: str, local_rank: int) -> str:
+    if "$" not in argument:
+        return argument
+    from string import Template
+
+    return Template(argument).safe_substitute(local_rank=local_rank)

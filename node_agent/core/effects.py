@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from protocol.messages import Assignment, Failure
+from protocol.messages import Assignment, Failure, Finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,21 @@ class Say:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaveEvidence:
+    """The run has failed, or this agent has: leave behind why, for people and for whoever started the agent.
+
+    `finish`: the run's end and story; None if the agent ends for a reason of its own, which is `error`.
+    """
+
+    error: str
+    finish: Finish | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Exit:
     """No worker is left; end the process."""
 
     code: int
 
 
-Effect = SendJoin | SendPoll | SendReport | SendLeave | StartWorkers | StopWorkers | Say | Exit
+Effect = SendJoin | SendPoll | SendReport | SendLeave | StartWorkers | StopWorkers | Say | LeaveEvidence | Exit

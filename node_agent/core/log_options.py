@@ -14,6 +14,10 @@ class Std(IntFlag):
     ALL = OUT | ERR
 
 
+NO_FILES = "/dev/null"
+"""As `--log-dir`: no log files and no error files, as under torchrun."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
     """The flags about logs, checked. A map leaves out the local ranks that it does not name."""

@@ -15,6 +15,7 @@ from node_agent.core import wording
 from node_agent.core.effects import (
     Effect,
     Exit,
+    LeaveEvidence,
     Say,
     SendJoin,
     SendLeave,
@@ -108,7 +109,10 @@ class AgentMachine:
                 self._signalled(name)
             case GaveUp(reason):
                 self._say(f"error: {reason}")
-                self._end(self._exit_code if self.state is State.ENDING else EXIT_REFUSED)
+                is_first = self.state is not State.ENDING
+                self._end(self._exit_code_without_server())
+                if is_first:
+                    self._effects.append(LeaveEvidence(reason))
             case Started() | TimePassed():
                 pass  # `_proceed` does what is due
 
@@ -142,6 +146,8 @@ class AgentMachine:
         else:
             self._say(f"error: {error}")
             self._end(EXIT_REFUSED)
+        if not isinstance(error, AgentFenced | RunSucceeded):
+            self._effects.append(LeaveEvidence(f"{type(error).__name__}: {error}"))
 
     def _proceed(self, now: float) -> None:
         """Do what the state calls for: exit, become ready for the next round, or send the next message."""
@@ -191,9 +197,10 @@ class AgentMachine:
         self._keep_alive_at = now  # tells the server at once that the stop has arrived
 
     def _finish(self, finish: Finish) -> None:
-        for line in wording.finished(finish):
-            self._say(line)
+        self._say(wording.finished(finish))
         self._end(EXIT_SUCCEEDED if finish.succeeded else EXIT_FAILED)
+        if not finish.succeeded:
+            self._effects.append(LeaveEvidence(finish.reason, finish))
 
     def _join_anew(self, reason: str) -> None:
         """This agent is no longer part of the run: its workers must go, and it comes back as a newcomer."""
@@ -234,9 +241,15 @@ class AgentMachine:
             self._effects.append(SendLeave(self.agent_id, name))
             self._stop_workers(name)
             self._end(EXIT_FAILED)
+            self._effects.append(LeaveEvidence(f"SignalException: the agent got {name}"))
         elif self._has_workers:
             self._say(f"{name} again: killing the workers")
             self._effects.append(StopWorkers(name, kill=True))
+
+    def _exit_code_without_server(self) -> int:
+        if self.state is State.ENDING:
+            return self._exit_code
+        return EXIT_FAILED if self.round else EXIT_REFUSED  # refused means that nothing was ever started
 
     def _end(self, exit_code: int) -> None:
         self._stop_workers()

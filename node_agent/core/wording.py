@@ -18,19 +18,21 @@ def failed(failure: Failure) -> str:
     """Which worker ended how."""
     return (
         f"worker rank {failure.rank} (local rank {failure.local_rank}, pid {failure.pid}) "
-        f"on node {failure.node_id} failed: {failure.cause}"
+        f"on node {failure.node_id} failed: {failure.cause}" + (f": {failure.error}" if failure.error else "")
     )
 
 
-def finished(finish: Finish) -> list[str]:
-    """The run's end; after a failure with its first failing worker and what that wrote last."""
-    if finish.succeeded:
-        return [f"run succeeded: {finish.reason}"]
-    lines = [f"run failed: {finish.reason}"]
-    if finish.failure:
-        lines.append(f"first failure: {failed(finish.failure)}")
-        lines += [f"  | {line}" for line in finish.failure.stderr_tail]
-    return lines
+def finished(finish: Finish) -> str:
+    """The run's end in one line; `report` has the rest."""
+    if not finish.succeeded:
+        return f"run failed: {finish.reason}"
+    return f"run succeeded: {finish.reason}" + (f"; {restarts(finish)}" if finish.restart_total else "")
+
+
+def restarts(finish: Finish) -> str:
+    """How many there were, and how many of them counted."""
+    total, charged = finish.restart_total, finish.charged_restarts
+    return f"{total} restart{'s' * (total != 1)}, {charged or 'none'} of them charged"
 
 
 def without_countdown(reason: str) -> str:

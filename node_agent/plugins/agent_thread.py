@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from node_agent.config import AgentConfig
 from node_agent.conversation import ServerLost
-from node_agent.core.effects import SendReport
+from node_agent.core.effects import LeaveEvidence, SendReport
 from node_agent.core.events import Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.core.machine import AgentMachine
 from node_agent.link import Link
@@ -165,6 +165,9 @@ class AgentThread:
 
     def say(self, text: str) -> None:
         self._say(text)
+
+    def leave_evidence(self, effect: LeaveEvidence) -> None:
+        pass  # the program's own launcher does that
 
     def heard(self, answer: Reply | ProtocolError | ServerLost) -> None:
         match answer:

@@ -25,6 +25,8 @@ class HandlerConfig:
     backend: str
     host: str
     port: int
+    others: tuple[tuple[str, int], ...]
+    """Where further servers listen, of which one leads."""
     token: str | None
     agent: AgentConfig
     store_timeout_s: float
@@ -43,11 +45,12 @@ def read(params: RendezvousParameters) -> HandlerConfig:
     The run's restart budget is torchrun's `--max-restarts`, which every agent counts for itself and tells nobody. So
     the server is asked for restarts without end, and told when an agent has none left.
     """
-    host, port = parse_rendezvous_endpoint(params.endpoint, DEFAULT_PORT)
+    (host, port), *others = [parse_rendezvous_endpoint(each, DEFAULT_PORT) for each in params.endpoint.split(",")]
     return HandlerConfig(
         backend=params.backend,
         host=host,
         port=port,
+        others=tuple(others),
         token=_token(params.get("token_file")),
         agent=AgentConfig(
             command=Command(()),  # torchrun's agent has the workers

@@ -28,12 +28,13 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.elastic.utils.logging import get_logger
 
-from node_agent.client import HttpLink
+from node_agent import error_file
 from node_agent.conversation import ServerLost
-from node_agent.core.evidence import cause_of
+from node_agent.core.evidence import weigh
 from node_agent.plugins import rdzv_conf
 from node_agent.plugins.agent_thread import AgentThread, Ended, Ending
 from node_agent.plugins.rdzv_conf import NO_RESTARTS_LEFT, HandlerConfig
+from node_agent.servers import Servers
 from protocol.errors import ProtocolError, RunFailed, RunSucceeded, Unauthorized
 from protocol.messages import Assignment, Failure
 
@@ -133,10 +134,11 @@ class RdzvServerHandler(RendezvousHandler):
     def _make_agent(self) -> AgentThread:
         config = self._config
         atexit.register(self._leave_at_exit)
+        servers = Servers([(config.host, config.port), *config.others], config.token, log.info)
         return AgentThread(
             config.agent,
-            lambda: HttpLink(config.host, config.port, config.token),
-            f"{config.host}:{config.port}",
+            servers.link,
+            servers.name,
             self._open_store,
             say=log.info,
             warn=log.warning,
@@ -210,14 +212,21 @@ class RdzvServerHandler(RendezvousHandler):
 
     def _last_failure(self, error: ChildFailedError) -> Failure:
         rank, failure = error.get_first_failure()
+        said = failure.message.splitlines() if isinstance(failure.message, str) else ()
+        recorded = error_file.read(failure.error_file)
+        evidence = weigh(failure.exitcode, said, recorded, signal_names=SIGNAL_NAMES)
         return Failure(
             node_id=self._config.agent.node_id,
             rank=rank,
             local_rank=failure.local_rank,
             pid=failure.pid,
             exit_code=NO_RESTARTS_LEFT,
-            cause=f"{cause_of(failure.exitcode, SIGNAL_NAMES)}, and torchrun has no restarts left",
-            stderr_tail=tuple(line[:LONGEST_REASON] for line in str(failure.message).splitlines()[-32:]),
+            cause=f"{evidence.cause}, and torchrun has no restarts left",
+            error=evidence.error,
+            traceback=evidence.traceback,
+            stderr_tail=evidence.stderr_tail,
+            hint=evidence.hint,
+            consequence=evidence.consequence,
             failed_at=float(failure.timestamp),
         )
 

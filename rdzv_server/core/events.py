@@ -14,6 +14,8 @@ class RunFounded:
     attempt: int
     explicit: bool
     settings: RunSettings
+    wall_at: float | None = None
+    """The server's wall clock at that moment, seconds since 1970: what people are told times by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +23,13 @@ class NodeJoined:
     """An agent is ready for a round. `server_addr` is the server's own address as this agent reaches it.
 
     `replaces`: the agents that it is the restart of; whoever tells the run of a join leaves that to the run.
+    `wall_at`: the server's wall clock, for the run that the join may found.
     """
 
     join: JoinRequest
     server_addr: str
     replaces: tuple[str, ...] = ()
+    wall_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,11 @@ class JoinTimedOut:
 
 
 @dataclass(frozen=True, slots=True)
+class CauseNotFound:
+    """What a failure was the consequence of has not been reported in time."""
+
+
+@dataclass(frozen=True, slots=True)
 class ArrivalsAdmitted:
     """The running round ends so that waiting agents get a seat."""
 
@@ -108,6 +117,7 @@ Fact = (
     | WorkersSucceeded
     | LastCallEnded
     | JoinTimedOut
+    | CauseNotFound
     | ArrivalsAdmitted
     | RunSuperseded
 )

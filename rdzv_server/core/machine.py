@@ -12,14 +12,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from protocol.errors import AgentFenced, StaleRound
-from protocol.messages import Directive, Failure, Finish, JoinRequest, Start, Stop, Wait
+from protocol.messages import Directive, Failure, JoinRequest, Start, Stop, Wait
 from protocol.settings import RunSettings
-from rdzv_server.core import admission, completion, ranks, restarts
+from rdzv_server.core import admission, blame, completion, ranks, restarts, story
 from rdzv_server.core.effects import Announce, Effect, ForgetRun, Record, WakeAgents
 from rdzv_server.core.events import (
     AgentDisconnected,
     AgentHeard,
     ArrivalsAdmitted,
+    CauseNotFound,
     Event,
     Fact,
     JoinTimedOut,
@@ -57,6 +58,7 @@ class RunMachine:
             explicit=founded.explicit,
             settings=settings,
             founded_at=now,
+            founded_wall_at=founded.wall_at,
             leases=Leases(settings.lease_s, settings.disconnect_grace_s),
             opening=Opening(Cause.FIRST, "the run begins", now, below_since=now),
         )
@@ -85,6 +87,12 @@ class RunMachine:
         self._effects = []
         self._apply(fact, at)
 
+    def resume(self, now: float) -> None:
+        """Give every agent a fresh lease: nothing was heard of any while the server was away."""
+        if not self.run.stage.is_end:
+            for agent_id in self.run.agents:
+                self.run.leases.renew(agent_id, now)
+
     def directive_for(self, agent_id: str, now: float) -> tuple[int, Directive]:
         """The agent's revision and what it must do now. Raises `AgentFenced` if it is not part of the run."""
         agent = self._agent(agent_id)
@@ -95,7 +103,7 @@ class RunMachine:
         run = self.run
         if run.ended_at is not None:
             return run.ended_at + self._retention_s
-        own = completion.deadline(run) if run.stage is Stage.FORMING else run.scale_up_at
+        own = completion.deadline(run) if run.stage is Stage.FORMING else run.verdict_at or run.scale_up_at
         return min((at for at in (own, run.leases.next_deadline()) if at is not None), default=None)
 
     # Signs: what follows from silence and from time is a fact, and recorded as such.
@@ -116,6 +124,8 @@ class RunMachine:
         forming_until = completion.deadline(run) if run.stage is Stage.FORMING else None
         if forming_until is not None and now >= forming_until:
             return LastCallEnded() if run.opening.min_since is not None else JoinTimedOut()
+        if run.verdict_at is not None and now >= run.verdict_at:
+            return CauseNotFound()
         if run.scale_up_at is not None and now >= run.scale_up_at:
             return ArrivalsAdmitted()
         return None
@@ -155,7 +165,8 @@ class RunMachine:
             case WorkersFailed(agent_id, round_):
                 if not self._is_news(agent_id, round_):
                     return
-                self._lose_corroborated(now, reporter=agent_id)
+                if agent_id not in self.run.waiting:  # one that has rejoined waits for the next round, and adds nothing
+                    self._lose_corroborated(now, reporter=agent_id)
         self._apply(fact, now)
 
     def _is_news(self, agent_id: str, round_: int) -> bool:
@@ -163,9 +174,15 @@ class RunMachine:
         run, agent = self.run, self._agent(agent_id)
         if agent_id in run.failed or agent_id in run.succeeded:
             return False
-        if agent.round != round_ or agent.state not in (AgentState.RUNNING, AgentState.STOPPING):
+        if agent.round != round_ or not self._ended_last(agent):
             raise StaleRound(f"round {round_} of run {run.run_id} is over for node {agent.node_id}")
         return True
+
+    def _ended_last(self, agent: Agent) -> bool:
+        """Whether the agent's last round is the run's last one: then the end of its workers is news, also if the report
+        was overtaken by the join that followed it."""
+        has_joined = agent.state is AgentState.WAITING
+        return not has_joined or (self.run.stage is Stage.FORMING and self.run.seat_of(agent.agent_id) is not None)
 
     def _apply(self, fact: Fact, now: float) -> None:
         self._effects.append(Record(self.run.run_id, self.run.attempt, now, fact))
@@ -184,6 +201,8 @@ class RunMachine:
                 self._succeed(self._agent(agent_id), now)
             case LastCallEnded():
                 self._complete(f"last call ended with {completion.count(len(self.run.waiting))}", now)
+            case CauseNotFound():
+                self._fail_run(now)
             case JoinTimedOut():
                 self._end(Stage.FAILED, f"join timeout: {completion.shortfall(self.run)}", None, now)
             case RunSuperseded():
@@ -218,16 +237,29 @@ class RunMachine:
             restarts.reclassify(run.opening, cause, reason)
 
     def _fail(self, agent: Agent, failure: Failure, now: float) -> None:
-        run = self.run
-        run.note_failure(FailureRecord(agent.round, agent.agent_id, now, failure))
-        reason = f"worker rank {failure.rank} on node {failure.node_id} failed: {failure.cause}"
+        run, record = self.run, FailureRecord(agent.round, agent.agent_id, now, failure)
+        run.note_failure(record, blame.root(run.first_of_round, record))
+        reason = blame.sentence(failure)
         self._announce(reason)
-        if agent.state is AgentState.RUNNING and (verdict := restarts.verdict(run, failure.exit_code)):
+        verdict = restarts.verdict(run, failure.exit_code)
+        if restarts.is_fatal(run, failure.exit_code):
             self._end(Stage.FAILED, f"{reason}; {verdict}", failure, now)
-        elif agent.state is AgentState.RUNNING:
+        elif run.stage is Stage.FORMING:
+            if run.first_of_round is record:
+                restarts.explain(run.opening, reason)
+        elif verdict is None:
             self._open(Cause.WORKER_FAILURE, reason, now)
-        elif failure.exit_code in run.settings.fatal_exit_codes:
-            self._end(Stage.FAILED, f"{reason}; exit code {failure.exit_code} is fatal for this run", failure, now)
+        elif blame.awaits_cause(run, failure):
+            run.verdict_at, run.scale_up_at = run.verdict_at or now + blame.CAUSE_WINDOW_S, None
+        else:
+            self._fail_run(now)
+
+    def _fail_run(self, now: float) -> None:
+        """A failure that no restart answers: the run ends over its round's root."""
+        assert self.run.first_of_round
+        root = self.run.first_of_round.failure
+        verdict = restarts.verdict(self.run, root.exit_code)
+        self._end(Stage.FAILED, f"{blame.sentence(root)}; {verdict}", root, now)
 
     def _succeed(self, agent: Agent, now: float) -> None:
         self.run.move(agent, AgentState.SUCCEEDED)
@@ -237,7 +269,7 @@ class RunMachine:
         """Open the next round: every participant stops its workers and joins again."""
         run = self.run
         ending, run.round = run.round, run.round + 1
-        run.stage, run.scale_up_at = Stage.FORMING, None
+        run.stage, run.scale_up_at, run.verdict_at = Stage.FORMING, None, None
         run.opening = Opening(cause, reason, now, below_since=now)
         stopped = [
             agent for state in (AgentState.RUNNING, AgentState.SUCCEEDED) for agent in run.by_state[state].values()
@@ -258,7 +290,7 @@ class RunMachine:
         elif run.stage is Stage.RUNNING:
             if run.membership and len(run.succeeded) == len(run.membership.seats):
                 self._end(Stage.SUCCEEDED, f"all workers of {completion.count(len(run.succeeded))} exited 0", None, now)
-            else:
+            elif run.verdict_at is None:
                 run.scale_up_at = admission.next_scale_up(run, now)
 
     def _watch_minimum(self, now: float) -> None:
@@ -284,11 +316,11 @@ class RunMachine:
 
     def _end(self, stage: Stage, reason: str, failure: Failure | None, now: float) -> None:
         run = self.run
-        run.stage, run.ended_at, run.scale_up_at = stage, now, None
+        run.stage, run.ended_at, run.scale_up_at, run.verdict_at = stage, now, None, None
         run.end_reason = reason
         run.end_failure = run.first_of_round.failure if failure and run.first_of_round else failure
         run.leases.clear()
-        finish = Finish(succeeded=stage is Stage.SUCCEEDED, reason=reason, failure=run.end_failure)
+        finish = story.finish(run)
         for agent in run.agents.values():
             self._direct(agent, finish)
         self._wake(run.agents.values())

@@ -37,7 +37,7 @@ class Registry:
         """Apply an event to a run. Raises `ProtocolError`, with nothing changed, if it is refused."""
         effects: list[Effect] = []
         if isinstance(event, NodeJoined):
-            machine, effects = self._machine_to_join(event.join, now)
+            machine, effects = self._machine_to_join(event, now)
         else:
             machine = self._machine_of(run_id, getattr(event, "agent_id", ""))
         try:
@@ -85,7 +85,14 @@ class Registry:
             self._machines[key].replay(fact, record.at)
         self._arm(self._machines[key])
 
-    def _machine_to_join(self, join: JoinRequest, now: float) -> tuple[RunMachine, list[Effect]]:
+    def resume(self, now: float) -> None:
+        """The server is back, after all has been replayed: nobody is missed for what happened while it was away."""
+        for machine in self._machines.values():
+            machine.resume(now)
+            self._arm(machine)
+
+    def _machine_to_join(self, event: NodeJoined, now: float) -> tuple[RunMachine, list[Effect]]:
+        join = event.join
         if known := self._machine_with(join.run_id, join.agent_id):
             return known, []
         latest = self._latest_machine(join.run_id)
@@ -94,7 +101,7 @@ class Registry:
         if join.after_round > 0:
             raise AgentFenced(f"run {join.run_id} is not known here: node {join.node_id} must join it anew")
         attempt = self._latest.get(join.run_id, 0) + 1
-        founded = RunFounded(join.run_id, attempt, join.explicit_run_id, admission.settings_of(join))
+        founded = RunFounded(join.run_id, attempt, join.explicit_run_id, admission.settings_of(join), event.wall_at)
         effects = self._supersede(latest, now) if latest else []
         effects.append(Record(join.run_id, attempt, now, founded))
         return self._found(founded, now), effects

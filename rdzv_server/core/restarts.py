@@ -10,11 +10,22 @@ from rdzv_server.core.run import Cause, Opening, Restart, Run
 
 def verdict(run: Run, exit_code: int) -> str | None:
     """Why a failure with this exit code ends the run, or None if a restart answers it."""
-    if exit_code in run.settings.fatal_exit_codes:
+    if is_fatal(run, exit_code):
         return f"exit code {exit_code} is fatal for this run"
     if run.restart_count >= run.settings.max_restarts:
         return f"no restarts left: {run.restart_count} of {run.settings.max_restarts} used"
     return None
+
+
+def is_fatal(run: Run, exit_code: int) -> bool:
+    """Whether the user declared that this exit code fails the run whatever the budget."""
+    return exit_code in run.settings.fatal_exit_codes
+
+
+def explain(opening: Opening, reason: str) -> None:
+    """The failure that the restart was put down to was the consequence of this one."""
+    if opening.cause is Cause.WORKER_FAILURE:
+        opening.reason = reason
 
 
 def reclassify(opening: Opening, cause: Cause, reason: str) -> None:
@@ -31,5 +42,6 @@ def settle(run: Run, now: float) -> None:
         return
     charged = opening.cause is Cause.WORKER_FAILURE
     run.restart_count += charged
+    run.first_charged = run.first_charged or (run.first_of_round if charged else None)
     run.restarts[opening.cause] = run.restarts.get(opening.cause, 0) + 1
     run.ledger.append(Restart(run.round, opening.cause, charged, opening.reason, now))

@@ -139,6 +139,8 @@ class Run:
     explicit: bool
     settings: RunSettings
     founded_at: float
+    founded_wall_at: float | None
+    """The same in wall-clock time, seconds since 1970."""
     leases: Leases
     opening: Opening
     stage: Stage = Stage.FORMING
@@ -160,6 +162,8 @@ class Run:
     """Agents of the membership that reported a failure."""
     started_at: float = 0.0
     scale_up_at: float | None = None
+    verdict_at: float | None = None
+    """When a run without restarts left ends over a failure whose cause has not been reported."""
     revision: int = 0
     restart_count: int = 0
     """Charged restarts: what TORCHELASTIC_RESTART_COUNT says and the budget bounds."""
@@ -168,15 +172,21 @@ class Run:
     ledger: deque[Restart] = field(default_factory=lambda: deque(maxlen=HISTORY))
     failures: deque[FailureRecord] = field(default_factory=lambda: deque(maxlen=HISTORY))
     first_failure: FailureRecord | None = None
-    """Of the whole run."""
+    """The root of the first round that had one, whatever explained it in the end."""
+    first_charged: FailureRecord | None = None
+    """The root of the first round whose end was charged: the root cause of the whole run."""
     first_of_round: FailureRecord | None = None
-    """Of the last completed round: what its end is blamed on."""
+    """The root of the last completed round: what its end is blamed on."""
     failures_by_node: dict[str, int] = field(default_factory=dict)
     departures: deque[Departure] = field(default_factory=lambda: deque(maxlen=HISTORY))
     departed_ids: set[str] = field(default_factory=set)
     end_reason: str = ""
     end_failure: Failure | None = None
     ended_at: float | None = None
+
+    def wall_clock(self, at: float) -> float | None:
+        """A time of the run in seconds since 1970, for people."""
+        return None if self.founded_wall_at is None else self.founded_wall_at + (at - self.founded_at)
 
     @property
     def waiting(self) -> dict[str, Agent]:
@@ -220,12 +230,13 @@ class Run:
         self.leases.drop(agent.agent_id)
         self.departed_ids.add(agent.agent_id)
 
-    def note_failure(self, record: FailureRecord) -> None:
-        """Count a failure of the last completed round; the first few of a round are kept one by one."""
+    def note_failure(self, record: FailureRecord, root: FailureRecord) -> None:
+        """Count a failure of the last completed round, whose root is now `root`; the first few are kept one by one."""
         self.failed.add(record.agent_id)
-        self.first_failure = self.first_failure or record
-        self.first_of_round = self.first_of_round or record
-        if len(self.failed) <= FAILURES_OF_A_ROUND:
+        if self.first_failure is None or self.first_failure is self.first_of_round:
+            self.first_failure = root
+        self.first_of_round = root
+        if len(self.failed) <= FAILURES_OF_A_ROUND or record is root:
             self.failures.append(record)
         node_id = record.failure.node_id
         self.failures_by_node[node_id] = self.failures_by_node.get(node_id, 0) + 1

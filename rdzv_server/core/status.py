@@ -29,6 +29,7 @@ def view(run: Run, now: float) -> View:
         "missing": missing(run),
         "nodes": [_node(run, agent, now) for agent in sorted(run.agents.values(), key=lambda a: _position(run, a))],
         "first_failure": _failure(run.first_failure, now),
+        "end_failure": _failure(run.first_of_round if run.end_failure else None, now),
         "failures": [_failure(record, now) for record in run.failures],
         "departures": [
             {
@@ -147,7 +148,12 @@ def _failure(record: FailureRecord | None, now: float) -> View | None:
         "pid": failure.pid,
         "exit_code": failure.exit_code,
         "cause": failure.cause,
+        "error": failure.error,
+        "traceback": list(failure.traceback),
         "stderr_tail": list(failure.stderr_tail),
+        "hint": failure.hint,
+        "consequence": failure.consequence,
+        "error_file": failure.error_file,
         "failed_at": failure.failed_at,
         "age_s": _round(now - record.at),
     }

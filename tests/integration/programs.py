@@ -86,11 +86,14 @@ class Server(Program):
 
     @classmethod
     async def listen(cls, *flags: str, port: int = 0) -> "Server":
-        command = (sys.executable, "-m", "rdzv_server", "--host", "127.0.0.1", "--port", str(port), *flags)
-        server = await cls.start(*command)
+        server = await cls.start(*cls.command(*flags, port=port))
         assert isinstance(server, Server)
         server.port = int((await server.line(r"listening on http://127\.0\.0\.1:(\d+)"))[1])
         return server
+
+    @staticmethod
+    def command(*flags: str, port: int = 0) -> tuple[str, ...]:
+        return (sys.executable, "-m", "rdzv_server", "--host", "127.0.0.1", "--port", str(port), *flags)
 
     @property
     def endpoint(self) -> str:

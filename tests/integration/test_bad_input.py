@@ -18,20 +18,40 @@ NOWHERE = ("--endpoint", "127.0.0.1:1")
     [
         pytest.param((*NOWHERE, "--nnodes", "4:2"), "MIN is above MAX; did you mean 2:4?", id="nnodes-4:2"),
         pytest.param((*NOWHERE, "--nnodes", "some"), "neither a number of nodes nor MIN:MAX", id="nnodes-text"),
-        pytest.param((*NOWHERE, "--nproc", "0"), "a whole number from 1 to 4096, not '0'", id="nproc-0"),
+        pytest.param((*NOWHERE, "--nproc", "0"), "a whole number from 1 to 4096, auto, cpu, gpu or xpu", id="nproc-0"),
         pytest.param((*NOWHERE, "--lease", "nan"), "a number of seconds from 0.1 to 86400, not 'nan'", id="lease-nan"),
         pytest.param((*NOWHERE, "--run-id", "a\nb"), "--run-id: 1 to 128 printable characters", id="run-id"),
         pytest.param((*NOWHERE, "--token-file", "/nowhere"), "/nowhere: No such file", id="token-file"),
         pytest.param(("--endpoint", "host"), "give HOST:PORT, such as host:29400", id="no-port"),
         pytest.param(("--endpoint", "::1"), "give HOST:PORT", id="ipv6-no-port"),
         pytest.param(("--endpoint", "host:99999"), "a port from 1 to 65535", id="port-too-high"),
-        pytest.param((), "--endpoint HOST:PORT is missing", id="no-endpoint"),
+        pytest.param(("--rdzv-backend", "etcd"), "needs --endpoint HOST:PORT", id="no-endpoint"),
+        pytest.param(("--rdzv-backend", "zeus"), "c10d, static, etcd, etcd-v2 or rdzv-server", id="backend"),
         pytest.param(("--standalone", "--nnodes", "2"), "--standalone is for one node", id="standalone-2-nodes"),
+        pytest.param((*NOWHERE, "--signals-to-handle", "SIGKILL"), "SIGKILL cannot be caught", id="signal"),
         pytest.param((*NOWHERE, "--no-such-flag"), "--help explains every flag", id="unknown-flag"),
     ],
 )
 async def test_a_wrong_flag(flags: tuple[str, ...], says: str) -> None:
     await refuses(await start_agent(*flags), says)
+
+
+async def test_a_wrong_variable() -> None:
+    await refuses(await start_agent(env={"PET_NNODES": "some"}), "PET_NNODES: 'some' is neither a number of nodes")
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--port", "http"), "a port is a number from 0 to 65535, not 'http'"),
+        (("--exit-when-idle", "soon"), "a number of seconds, not 'soon'"),
+        (("--listen-fd", "x"), "the number of a file descriptor, not 'x'"),
+        (("--listen-fd", "99"), "--listen-fd 99: Bad file descriptor"),
+        (("--listen-fd", "0"), "--listen-fd 0: Socket operation on non-socket"),
+    ],
+)
+async def test_a_wrong_flag_of_the_server(flags: tuple[str, ...], says: str) -> None:
+    await refuses(await Program.start(sys.executable, "-m", "rdzv_server", *flags), says)
 
 
 async def test_a_missing_script(tmp_path: Path) -> None:

@@ -171,8 +171,9 @@ async def test_without_restarts_left_every_agent_exits_1_and_names_the_first_fai
         assert await agent.exit_code(within_s=1.0) == 1
         report = "\n".join(agent.err)
         assert "run failed: worker rank 2 on node " in report and "no restarts left: 0 of 0 used" in report
-        assert "first failure: worker rank 2" in report and "exit code 7" in report
-        assert "  | the data loader found no data" in report
+        root = report.partition("Root Cause (first observed failure):")[2]
+        assert "rank      : 2 (local_rank: 0)" in root and "exitcode  : 7 " in root
+        assert "the data loader found no data" in root
 
 
 def ppid(pid: int) -> int:

@@ -66,16 +66,16 @@ async def test_a_second_ctrl_c_kills_at_once(desk: Desk) -> None:
     assert await agent.exit_code() == 1
 
 
-async def test_workers_lines_carry_their_prefix_and_the_last_one_is_not_lost(desk: Desk) -> None:
-    agent = await start_agent("--standalone", "--nproc", "2", "--role", "trainer", env=desk.env)
+async def test_workers_lines_are_shown_and_the_last_one_is_not_lost(desk: Desk) -> None:
+    agent = await start_agent("--standalone", "--nproc", "2", env=desk.env)
     one, two = await desk.group(2)
     await one.tell("say hello")
     await two.tell("complain dear me")
     for worker in (one, two):
         worker.order_exit(0)
     assert await agent.exit_code() == 0
-    assert "[trainer0]:hello" in agent.out
-    assert "[trainer1]:dear me" in agent.err
+    assert "hello" in agent.out
+    assert "dear me" in agent.err
 
 
 async def test_a_console_that_blocks_holds_up_nobody(desk: Desk) -> None:
@@ -137,7 +137,7 @@ async def test_a_protocol_module_of_the_users_own_is_the_users(command: tuple[st
     program = (sys.executable, *command) if command[0] == "-m" else (str(Path(sys.executable).with_name(command[0])),)
     agent = await Program.start(*program, "--standalone", "train.py", cwd=str(tmp_path), env={"PYTHONPATH": "."})
     assert await agent.exit_code() == 0, agent.err
-    assert agent.out == ["[default0]:the script sees the user"]
+    assert agent.out == ["the script sees the user"]
 
 
 async def test_a_late_agent_learns_that_the_run_has_succeeded(cluster: Cluster) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 LEASE_S, GRACE_S = 20.0, 1.0
 JOIN_TIMEOUT_S, LAST_CALL_S = 60.0, 5.0
 WINDOW_S, COOLDOWN_S = 0.5, 40.0
+CAUSE_S = 1.0
+"""How long a run without restarts left waits for what a consequence follows from."""
 FATAL = 42
 
 
@@ -49,12 +51,15 @@ class Model:
     """Participants of the last completed round, gone or not."""
     finished: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
+    reports: list[tuple[str, bool]] = field(default_factory=list)
+    """Who reported a failure of the last completed round, and whether it was a consequence."""
     ledger: list[tuple[str, bool]] = field(default_factory=list)
     joins: int = 0
     opened: float = 0.0
     enough: float | None = None
     started: float = 0.0
     scale_up_at: float | None = None
+    verdict_at: float | None = None
 
     def find(self, name: str) -> Agent | None:
         return next((agent for agent in self.agents if agent.name == name), None)
@@ -65,6 +70,12 @@ class Model:
     @property
     def over(self) -> bool:
         return self.stage in ("succeeded", "failed")
+
+    @property
+    def root(self) -> str | None:
+        """Whose failure the round's end is blamed on."""
+        primary = [name for name, is_consequence in self.reports if not is_consequence]
+        return (primary or [name for name, _ in self.reports] or [None])[0]
 
     # Events.
 
@@ -101,18 +112,27 @@ class Model:
         self._wait(agent)
         self._conclude(now)
 
-    def fail(self, name: str, round: int, exit_code: int, now: float) -> None:
+    def fail(self, name: str, round: int, exit_code: int, is_consequence: bool, now: float) -> None:
         if not self.over and self._is_news(name, round):
-            self._lose_corroborated(now, name)
-            agent = self.find(name)
-            assert agent is not None
+            if name not in [agent.name for agent in self.in_state("waiting")]:
+                self._lose_corroborated(now, name)
             self.failed.add(name)
-            if exit_code == FATAL or (agent.state == "running" and self.restart_count == self.max_restarts):
+            self.reports.append((name, is_consequence))
+            if exit_code == FATAL:
                 self.stage = "failed"
-            elif agent.state == "running":
-                self._open("worker_failure", now)
-                self._conclude(now)
+            elif self.stage == "running":
+                self._answer(is_consequence, now)
         self.pass_time(now)
+
+    def _answer(self, is_consequence: bool, now: float) -> None:
+        others = [agent for agent in self.in_state("running") if agent.name not in self.failed]
+        if self.restart_count < self.max_restarts:
+            self._open("worker_failure", now)
+            self._conclude(now)
+        elif not is_consequence or not others:
+            self.stage = "failed"
+        elif self.verdict_at is None:
+            self.verdict_at, self.scale_up_at = now + CAUSE_S, None
 
     def succeed(self, name: str, round: int, now: float) -> None:
         if not self.over and self._is_news(name, round):
@@ -156,7 +176,7 @@ class Model:
                 self._depart(silent[0], "node_lost", now)
             elif self._last_call_is_over(now):
                 self._complete(now)
-            elif self.stage == "forming" and self.enough is None and now >= self.opened + JOIN_TIMEOUT_S:
+            elif self._starves(now) or (self.verdict_at is not None and now >= self.verdict_at):
                 self.stage = "failed"
             elif self.stage == "running" and self.scale_up_at is not None and now >= self.scale_up_at:
                 self._open("node_arrived", now)
@@ -172,7 +192,8 @@ class Model:
             raise Refused("agent_fenced")
         if name in self.failed or name in self.finished:
             return False
-        if agent.state not in ("running", "stopping") or agent.round != round:
+        overtaken = agent.state == "waiting" and self.stage == "forming" and name in self.seated
+        if not (agent.state in ("running", "stopping") or overtaken) or agent.round != round:
             raise Refused("stale_round")
         return True
 
@@ -205,13 +226,16 @@ class Model:
                 self._depart(agent, "node_lost", now)
                 self._conclude(now)
 
+    def _starves(self, now: float) -> bool:
+        return self.stage == "forming" and self.enough is None and now >= self.opened + JOIN_TIMEOUT_S
+
     def _last_call_is_over(self, now: float) -> bool:
         called = self.stage == "forming" and self.enough is not None and now >= self.enough + LAST_CALL_S
         return called and not self.in_state("stopping")
 
     def _open(self, cause: str, now: float) -> None:
         self.stage, self.round, self.cause = "forming", self.round + 1, cause
-        self.opened, self.enough, self.scale_up_at = now, None, None
+        self.opened, self.enough, self.scale_up_at, self.verdict_at = now, None, None, None
         for agent in self.in_state("running", "succeeded"):
             agent.state = "stopping"
 
@@ -221,7 +245,7 @@ class Model:
         elif self.stage == "running":
             if self.finished == set(self.seated):
                 self.stage = "succeeded"
-            else:
+            elif self.verdict_at is None:
                 self._plan_scale_up(now)
 
     def _watch(self, now: float) -> None:
@@ -243,7 +267,7 @@ class Model:
             agent.state, agent.round = "running", self.round
         self.seated = [agent.name for agent in waiting[: self.high]]
         self.stage, self.started = "running", now
-        self.finished, self.failed = set(), set()
+        self.finished, self.failed, self.reports = set(), set(), []
 
     def _plan_scale_up(self, now: float) -> None:
         waiting, running = len(self.in_state("waiting")), len(self.in_state("running"))

@@ -127,12 +127,15 @@ class RunStory(RuleBasedStateMachine):
         claim = a_join(name, node=join.node_id, node_rank=join.node_rank, after_round=after_round)
         self._join(NodeJoined(claim, SERVER_ADDR))
 
-    @rule(place=places, delay=delays, exit_code=exit_codes)
-    def workers_fail(self, place: int, delay: int, exit_code: int) -> None:
+    @rule(place=places, delay=delays, exit_code=exit_codes, is_consequence=st.booleans())
+    def workers_fail(self, place: int, delay: int, exit_code: int, is_consequence: bool) -> None:
         name = self._who(place)
         round_ = self._round(name, delay)
-        failure = a_failure(name, exit_code=exit_code)
-        self._both(WorkersFailed(name, round_, failure), lambda: self.model.fail(name, round_, exit_code, self.now))
+        failure = a_failure(name, exit_code=exit_code, consequence=is_consequence)
+        self._both(
+            WorkersFailed(name, round_, failure),
+            lambda: self.model.fail(name, round_, exit_code, is_consequence, self.now),
+        )
 
     @rule(place=places, delay=delays)
     def workers_succeed(self, place: int, delay: int) -> None:
@@ -150,13 +153,29 @@ class RunStory(RuleBasedStateMachine):
         if how in ("blinks", "is heard"):
             self._hear(name)
 
-    @rule(place=places, exit_code=exit_codes, disconnect_first=st.booleans())
-    def a_failure_and_a_disconnect_elsewhere(self, place: int, exit_code: int, disconnect_first: bool) -> None:
+    @rule(place=places, exit_code=exit_codes, disconnect_first=st.booleans(), is_consequence=st.booleans())
+    def a_failure_and_a_disconnect_elsewhere(
+        self, place: int, exit_code: int, disconnect_first: bool, is_consequence: bool
+    ) -> None:
         for disconnects in (disconnect_first, not disconnect_first):
             if disconnects:
                 self.an_agent(place + 1, "disconnects")
             else:
-                self.workers_fail(place, 0, exit_code)
+                self.workers_fail(place, 0, exit_code, is_consequence)
+
+    @precondition(lambda self: self.run_.stage is Stage.RUNNING)
+    @rule(place=places, then=st.sampled_from(["its cause", "a departure", "a success", "time", "time"]))
+    def a_consequence_is_reported(self, place: int, then: str) -> None:
+        """In a run without restarts left it waits for its cause."""
+        self.workers_fail(place, 0, 1, True)
+        if then == "its cause":
+            self.workers_fail(place + 1, 0, 1, False)
+        elif then == "a departure":
+            self.an_agent(place + 1, "leaves")
+        elif then == "a success":
+            self.workers_succeed(place + 1, 0)
+        elif not self.run_.stage.is_end:
+            self.the_next_deadline_comes()
 
     @rule(seconds=steps, silent=st.booleans())
     def time_passes(self, seconds: float, silent: bool) -> None:
@@ -238,6 +257,7 @@ class RunStory(RuleBasedStateMachine):
             agent.name: agent.state for agent in model.agents
         }
         assert set(run.membership.seats if run.membership else ()) == set(model.seated)
+        assert (run.first_of_round.agent_id if run.first_of_round else None) == model.root
         assert [(entry.cause.value, entry.charged) for entry in run.ledger] == model.ledger
         assert Counter({cause.value: count for cause, count in run.restarts.items()}) == Counter(
             cause for cause, _ in model.ledger

@@ -83,12 +83,12 @@ class Cluster:
         self.watch.know(agent)
         return agent
 
-    def fail(self, agent: AgentProcess, exit_code: int = 1) -> None:
+    def fail(self, agent: AgentProcess, exit_code: int = 1, *, is_consequence: bool = False) -> None:
         """One of the agent's workers fails, if any trains."""
         if agent.is_live and agent.workers and agent.workers.are_training:
             self.note(agent.name, f"a worker ends with {exit_code}")
             self.watch.failed(agent.workers)
-            agent.workers.fail(exit_code)
+            agent.workers.fail(exit_code, is_consequence=is_consequence)
 
     def finish(self, agent: AgentProcess) -> None:
         """The agent's workers have done their work, if they train."""

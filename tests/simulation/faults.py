@@ -158,8 +158,10 @@ class Schedule:
         victims = cluster.training
         exit_code = self._rng.choice((1, 1, 1, -9, FATAL))
         for agent in self._rng.sample(victims, min(len(victims), self._rng.choice((1, 1, 2, 5)))):
-            after_s = self._rng.choice((0.0, 0.001, 0.3))
-            self._later(after_s, lambda agent=agent: cluster.fail(agent, exit_code))
+            after_s, suffers = self._rng.choice((0.0, 0.001, 0.3)), self._rng.random() < 0.3
+            self._later(
+                after_s, lambda agent=agent, suffers=suffers: cluster.fail(agent, exit_code, is_consequence=suffers)
+            )
 
     def _agent_dies(self) -> None:
         if agent := self._pick():

@@ -38,7 +38,7 @@ class Workers:
         self._is_settled, self.live = True, 0
         self._host.later(0.0, lambda: self._feed(WorkersSucceeded(self.round)))
 
-    def fail(self, exit_code: int) -> None:
+    def fail(self, exit_code: int, *, is_consequence: bool = False) -> None:
         """One worker ends otherwise; the rest of the group waits for it in vain."""
         assert self.are_training
         self._is_settled = True
@@ -51,6 +51,7 @@ class Workers:
             pid=self._rng.randrange(1_000, 9_999),
             exit_code=exit_code,
             cause=cause_of(exit_code, {9: "SIGKILL"}),
+            consequence=is_consequence,
         )
         self._host.later(0.0, lambda: self._feed(WorkerFailed(self.round, failure)))
 

@@ -29,6 +29,8 @@ from rdzv_server.core.run import Run, Stage
 RUN_ID = "run"
 NEVER = 86_400.0
 RETENTION_S = 3_600.0
+WALL_AT = 1_750_000_000.0
+"""Wall-clock time at 0 s."""
 SERVER_ADDR = "10.0.0.100"
 
 
@@ -39,16 +41,10 @@ def a_join(agent: str, *, node: str | None = None, after_round: int = 0, **chang
     return JoinRequest(agent_id=agent, node_id=node_id, after_round=after_round, **(given | changes))
 
 
-def a_failure(node: str, *, rank: int = 0, exit_code: int = 1, cause: str = "") -> Failure:
-    return Failure(
-        node_id=node,
-        rank=rank,
-        local_rank=0,
-        pid=100,
-        exit_code=exit_code,
-        cause=cause or f"exit code {exit_code}",
-        stderr_tail=("Traceback", f"Boom on {node}"),
-    )
+def a_failure(node: str, *, rank: int = 0, exit_code: int = 1, cause: str = "", **changes: Any) -> Failure:
+    given = {"local_rank": 0, "pid": 100, "stderr_tail": ("Traceback", f"Boom on {node}")}
+    cause = cause or f"exit code {exit_code}"
+    return Failure(node_id=node, rank=rank, exit_code=exit_code, cause=cause, **(given | changes))
 
 
 def nnodes(text: str) -> dict[str, int]:
@@ -62,7 +58,7 @@ class Scenario:
 
     def __init__(self, nodes: str = "1", **settings: Any) -> None:
         self.settings = RunSettings(**({"lease_s": NEVER} | nnodes(nodes) | settings))
-        self.founded = RunFounded(RUN_ID, 1, explicit=True, settings=self.settings)
+        self.founded = RunFounded(RUN_ID, 1, explicit=True, settings=self.settings, wall_at=WALL_AT)
         self.machine = RunMachine(self.founded, 0.0, RETENTION_S)
         self.now = 0.0
         self.effects: list[Effect] = []
@@ -78,11 +74,9 @@ class Scenario:
             joined = {"node": known.node_id, "after_round": known.round} if known else {}
             self.handle(NodeJoined(a_join(name, **(joined | changes)), SERVER_ADDR))
 
-    def fails(self, name: str, *, round: int | None = None, exit_code: int = 1, cause: str = "") -> None:
+    def fails(self, name: str, *, round: int | None = None, **evidence: Any) -> None:
         agent, seat = self.run.agents.get(name), self.run.seat_of(name)
-        failure = a_failure(
-            agent.node_id if agent else name, rank=seat.first_rank if seat else 0, exit_code=exit_code, cause=cause
-        )
+        failure = a_failure(agent.node_id if agent else name, rank=seat.first_rank if seat else 0, **evidence)
         self.handle(WorkersFailed(name, self._round_of(name, round), failure))
 
     def succeeds(self, *names: str, round: int | None = None) -> None:

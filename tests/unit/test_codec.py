@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import messages
+from protocol import messages, schema
 from protocol.codec import decode, encode
 from protocol.errors import MalformedMessage, MessageTooLarge
 from protocol.messages import Finish, JoinRequest, Message, PollRequest, Reply, ReportRequest, Wait
@@ -17,7 +17,13 @@ from protocol.schema import MAX_DEPTH, MAX_MESSAGE_BYTES, AtMost, Between, Print
 from protocol.settings import RequestedSettings, RunSettings
 
 KINDS = get_args(Message)
-PARTS = [kind for kind in vars(messages).values() if isinstance(kind, type) and is_dataclass(kind)]
+PARTS = [
+    kind
+    for kind in vars(messages).values()
+    if isinstance(kind, type) and is_dataclass(kind) and kind.__module__ != schema.__name__
+]
+
+WIDE = "\N{GRINNING FACE}"
 
 POLL = {"run_id": "run", "agent_id": "a", "revision": 7}
 JOIN = POLL | {
@@ -223,16 +229,21 @@ def test_a_refusal_is_short_whatever_was_sent():
 
 def test_the_evidence_of_a_failure_may_fill_a_report():
     """In the widest characters that there are, and still a message of allowed size."""
+    line = WIDE * 1_024
     failure = messages.Failure(
-        node_id="n",
+        node_id=WIDE * 256,
         rank=0,
         local_rank=0,
         pid=1,
         exit_code=-9,
-        cause="signal 9",
-        stderr_tail=("\N{GRINNING FACE}" * 1_024,) * 32,
+        cause=line,
+        error=line,
+        traceback=(WIDE * 512,) * 40,
+        stderr_tail=(line,) * 32,
+        hint=line,
+        error_file=line,
     )
-    report = ReportRequest(run_id="run", agent_id="a", round=1, failure=failure)
+    report = ReportRequest(run_id=WIDE * 256, agent_id=WIDE * 256, round=1, failure=failure)
     assert decode(ReportRequest, encode(report)) == report
     too_much = replace(report, failure=replace(failure, stderr_tail=("x",) * 33))
     assert refusal(ReportRequest, encode(too_much)) == (

@@ -86,9 +86,10 @@ def test_the_join_timeout_fails_the_run_and_names_who_was_there_and_who_was_miss
     run.join("a")
     run.passes(600)
     assert run.stage is Stage.FAILED
-    assert run.directive("a") == Finish(
-        succeeded=False,
-        reason="join timeout: waiting for 2 more nodes: 1 of 3 joined (a); b to stop the workers of round 1; gone: c",
+    finish = run.directive("a")
+    assert isinstance(finish, Finish) and not finish.succeeded
+    assert finish.reason == (
+        "join timeout: waiting for 2 more nodes: 1 of 3 joined (a); b to stop the workers of round 1; gone: c"
     )
 
 

@@ -12,7 +12,7 @@ ALL = [ProtocolError, *ProtocolError.__subclasses__()]
 
 def test_every_error_has_a_code_of_its_own():
     codes = [error.code for error in ALL]
-    assert len(set(codes)) == len(codes) == 11
+    assert len(set(codes)) == len(codes) == 13
 
 
 @pytest.mark.parametrize("error", ALL, ids=lambda error: error.code)
@@ -26,7 +26,7 @@ def test_every_error_arrives_as_what_it_was(error):
 
 @pytest.mark.parametrize("error", ALL, ids=lambda error: error.code)
 def test_every_status_is_one_that_http_knows(error):
-    assert error.status in {400, 401, 409, 410, 413, 503}
+    assert error.status in {400, 401, 403, 409, 410, 413, 421, 503}
 
 
 @pytest.mark.parametrize("error", ALL[1:], ids=lambda error: error.code)
@@ -39,3 +39,11 @@ def test_a_newer_servers_code_is_an_error_all_the_same():
     error = from_code("from_the_future", "what is wrong")
     assert type(error) is ProtocolError
     assert str(error) == "what is wrong"
+
+
+def test_who_leads_travels_with_the_refusal():
+    sent = ErrorReply(code="not_leader", message="b leads", leader="b:29400", leadership=41)
+    reply = decode(ErrorReply, encode(sent))
+    error = from_code(reply.code, reply.message, reply.leader, reply.leadership)
+    assert isinstance(error, errors.NotLeader)
+    assert (error.leader, error.leadership) == ("b:29400", 41)

@@ -3,7 +3,7 @@
 import pytest
 
 from protocol.errors import AgentFenced, StaleRound
-from protocol.messages import Finish, Start, Stop
+from protocol.messages import Finish, Start, Stop, Wait
 from rdzv_server.core.run import HISTORY, Stage
 from tests.support.scenario import durable, running
 
@@ -218,10 +218,33 @@ def test_a_report_about_an_earlier_round_is_stale():
     assert durable(run.run) == before
 
 
-def test_a_report_after_its_agent_has_rejoined_is_stale():
+def test_a_report_that_its_agents_join_overtook_is_evidence_and_changes_nothing_else():
     run = running("2", "a", "b", max_restarts=5)
     run.fails("a")
     run.join("b")
+    run.fails("b", round=1)
+    run.fails("b", round=1)
+    assert [record.agent_id for record in run.run.failures] == ["a", "b"]
+    assert run.run.first_failure.agent_id == "a"
+    assert run.told(Wait) == {"b"} and run.told(Stop) == {"a"}
+    run.join("a")
+    assert run.ledger() == [("worker_failure", True)]
+
+
+def test_an_overtaken_report_of_a_fatal_exit_code_is_fatal_all_the_same():
+    run = running("2", "a", "b", max_restarts=5, fatal_exit_codes=(42,))
+    run.fails("a")
+    run.join("b")
+    run.fails("b", round=1, exit_code=42)
+    assert run.stage is Stage.FAILED
+
+
+def test_a_standbys_report_about_a_round_before_is_stale():
+    run = running("1:2", "a", "b", max_restarts=5)
+    run.fails("a")
+    run.join("b")
+    run.is_lost("a")
+    assert run.participants() == ["b"]
     with pytest.raises(StaleRound):
         run.fails("b", round=1)
 

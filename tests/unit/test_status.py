@@ -144,11 +144,13 @@ def test_the_history_says_what_each_restart_was_for_and_how_long_ago():
 
 def test_the_first_failure_comes_with_its_evidence():
     run = running("2", "a", "b", max_restarts=3)
-    run.fails("b", exit_code=3)
+    traceback = ("Traceback (most recent call last):", "ValueError: boom")
+    run.fails("b", exit_code=3, error="ValueError: boom", traceback=traceback, hint="mind the gap")
     run.join("a", "b")
     run.fails("a", exit_code=4)
     run.passes(5)
     seen = view(run)
+    assert seen["end_failure"] is None
     assert seen["first_failure"] == {
         "round": 1,
         "node_id": "b",
@@ -157,7 +159,12 @@ def test_the_first_failure_comes_with_its_evidence():
         "pid": 100,
         "exit_code": 3,
         "cause": "exit code 3",
+        "error": "ValueError: boom",
+        "traceback": ["Traceback (most recent call last):", "ValueError: boom"],
         "stderr_tail": ["Traceback", "Boom on b"],
+        "hint": "mind the gap",
+        "consequence": False,
+        "error_file": "",
         "failed_at": None,
         "age_s": 5.0,
     }

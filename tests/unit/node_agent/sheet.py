@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from node_agent.output import Relay
+from node_agent.logs.lines import Lines
+from node_agent.output import Relay, Tail
 from node_agent.processes import CommandProcess
 from node_agent.workers import WorkerSpec
 
@@ -18,11 +19,26 @@ class Sheet:
         self.chunks: list[tuple[int, bytes]] = []
         self.is_full = False
         self.paused: list[Callable[[], None]] = []
+        self.lines: list[str] = []
+        """The agent's own."""
+        self._owners: dict[int, object] = {}
         self._news = asyncio.Event()
 
-    def write(self, fd: int, chunk: bytes) -> None:
-        self.chunks.append((fd, chunk))
+    def say(self, text: str) -> None:
+        self.lines.append(text)
         self._news.set()
+
+    def write(self, fd: int, chunk: bytes, owner: object = None) -> None:
+        self.chunks.append((fd, chunk))
+        self._owners[fd] = None if chunk.endswith(b"\n") else owner
+        self._news.set()
+
+    def owns_line(self, fd: int, owner: object) -> bool:
+        return self._owners.get(fd) is owner
+
+    @property
+    def pending(self) -> int:
+        return 0
 
     def when_drained(self, resume: Callable[[], None]) -> None:
         self.paused.append(resume)
@@ -43,12 +59,15 @@ def command_spec(
     sheet: Sheet, rank: int, local_rank: int, command: Sequence[str], environment: dict[str, str]
 ) -> WorkerSpec:
     """A worker that executes `command` and whose lines begin with `[<local rank>]:`."""
-    prefix = f"[{local_rank}]:"
+    mark = f"[{local_rank}]:"
     return WorkerSpec(
         node_id="a",
         rank=rank,
         local_rank=local_rank,
         title=command[0],
         start=partial(CommandProcess, command, environment),
-        open_streams=lambda: (Relay(prefix, sheet, 1), Relay(prefix, sheet, 2)),
+        open_streams=lambda: (
+            Relay([Lines(mark, sheet, 1)], sheet),
+            Relay([Lines(mark, sheet, 2), Tail()], sheet),
+        ),
     )

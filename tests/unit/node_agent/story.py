@@ -69,10 +69,9 @@ def stop(round: int = 1, reason: str = "node b left: SIGTERM") -> Stop:
     return Stop(round=round, reason=reason)
 
 
-def finish(*, succeeded: bool = True, failure: Failure | None = None) -> Finish:
-    return Finish(
-        succeeded=succeeded, reason="all workers of 3 nodes exited 0" if succeeded else "spent", failure=failure
-    )
+def finish(*, succeeded: bool = True, **story: Any) -> Finish:
+    reason = "all workers of 3 nodes exited 0" if succeeded else "spent"
+    return Finish(succeeded=succeeded, reason=reason, **story)
 
 
 class Story:

@@ -1,4 +1,4 @@
-"""What the command line means."""
+"""What the command line means, and what is done with it."""
 
 import os
 import sys
@@ -7,239 +7,182 @@ from dataclasses import fields
 import pytest
 
 from node_agent import cli
+from node_agent.commandline.config import Order
 from node_agent.config import AgentConfig
 from node_agent.core.command import Command
+from node_agent.core.log_options import LogOptions, Std
 from protocol.settings import RequestedSettings
+from tests.unit.node_agent.orders import order
 
 
 @pytest.fixture(autouse=True)
 def script(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("PYTHON_EXEC", raising=False)
-    monkeypatch.setattr(cli, "_run", no_agent)
     (tmp_path / "train.py").touch()
+    for name in [name for name in os.environ if name.startswith(("PET_", "TORCH_ELASTIC_", "PYTHON_EXEC"))]:
+        monkeypatch.delenv(name)
 
 
-async def no_agent(*args):
-    raise AssertionError("an agent was started")
-
-
-def config(*argv: str) -> AgentConfig:
-    return cli.make_config(cli.make_parser().parse_args(argv))
-
-
-def endpoint(text: str) -> tuple[str, int]:
-    return cli.make_parser().parse_args(["--endpoint", text, "train.py"]).endpoint
-
-
-def complaint(capsys, *argv: str) -> str:
-    """The one line with which a command line is refused."""
-    with pytest.raises(SystemExit) as exit:
-        cli.main(argv)
-    assert exit.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    return line.removeprefix("node-agent: error: ")
+def config(*argv: str, **environment: str) -> AgentConfig:
+    return order(*argv, "train.py", **environment).config
 
 
 # Where each flag lands.
 
 FLAGS = [
     ("nproc", 8, ["--nproc", "8"]),
-    ("run_id", "nightly", ["--run-id", "nightly"]),
-    ("explicit_run_id", True, ["--run-id", "nightly"]),
+    ("nproc", len(os.sched_getaffinity(0)), ["--nproc", "cpu"]),
+    ("run_id", "nightly", ["--endpoint", "host:1", "--run-id", "nightly"]),
+    ("explicit_run_id", True, ["--endpoint", "host:1", "--run-id", "nightly"]),
+    ("explicit_run_id", False, ["--endpoint", "host:1", "--rdzv-id", "none"]),
     ("rerun", True, ["--rerun"]),
     ("node_id", "n7", ["--node-id", "n7"]),
     ("role", "trainer", ["--role", "trainer"]),
-    ("node_rank", 3, ["--node-rank", "3"]),
+    ("node_rank", 3, ["--endpoint", "host:1", "--node-rank", "3"]),
     ("local_addr", "10.0.0.7", ["--local-addr", "10.0.0.7"]),
+    ("local_addr", None, ["--local-addr", ""]),
+    ("master_port", None, []),
+    ("virtual_local_rank", True, ["--virtual-local-rank"]),
+    ("numa_binding", "core-complex", ["--numa-binding", "core-complex"]),
+    ("signals", ("SIGTERM", "SIGUSR1"), ["--signals-to-handle", "SIGTERM,SIGUSR1"]),
     ("shutdown_timeout_s", 2.5, ["--shutdown-timeout", "2.5"]),
     ("connect_timeout_s", 7.0, ["--connect-timeout", "7"]),
+    ("connect_timeout_s", 8.0, ["--rdzv-conf", "read_timeout=8"]),
+    ("connect_timeout_s", 7.0, ["--rdzv-conf", "read_timeout=8", "--connect-timeout", "7"]),
+    ("server_lost_timeout_s", 9.0, ["--server-lost-timeout", "9"]),
+    ("farewell_timeout_s", 5.0, ["--rdzv-conf", "close_timeout=5"]),
+    ("event_log", "console", ["--event-log-handler", "console"]),
     ("command", Command((sys.executable, "-u", "train.py")), []),
-    ("settings", RequestedSettings(max_restarts=1), ["--max-restarts", "1"]),
-    ("environment", None, []),
+    ("settings", RequestedSettings(min_nodes=1, max_nodes=1, max_restarts=1), ["--max-restarts", "1"]),
+    ("logs", LogOptions(tee=Std.ALL), ["--tee", "3"]),
+    ("environment", {"PATH": "/usr/bin:/bin", "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGHUP"}, ["--signals", "SIGHUP"]),
 ]
 SETTINGS = [
     ("min_nodes", 2, ["--nnodes", "2:4"]),
     ("max_nodes", 4, ["--nnodes", "2:4"]),
     ("max_restarts", 3, ["--max-restarts", "3"]),
     ("join_timeout_s", 60.0, ["--join-timeout", "60"]),
+    ("join_timeout_s", 61.0, ["--rdzv-conf", "join_timeout=61"]),
+    ("join_timeout_s", 60.0, ["--rdzv-conf", "timeout=61", "--join-timeout", "60"]),
     ("last_call_timeout_s", 0.0, ["--last-call-timeout", "0"]),
+    ("last_call_timeout_s", 1.0, ["--rdzv-conf", "last_call_timeout=1"]),
     ("lease_s", 4.0, ["--lease", "4"]),
+    ("lease_s", 8.0, ["--rdzv-conf", "keep_alive_interval=2,keep_alive_max_attempt=4"]),
     ("disconnect_grace_s", 0.5, ["--disconnect-grace", "0.5"]),
     ("scale_up", "manual", ["--scale-up", "manual"]),
     ("fatal_exit_codes", (2, -9), ["--fatal-exit-codes", "2,-9"]),
 ]
 WITHOUT_A_FLAG = {"scale_up_window_s", "scale_up_cooldown_s"}
+LOGS = [
+    ("log_dir", "logs", ["--log-dir", "logs"]),
+    ("log_dir", "/dev/null", ["--log-dir", "/dev/null"]),
+    ("log_dir", None, ["--log-dir", ""]),
+    ("redirects", Std.OUT, ["-r", "1"]),
+    ("redirects", {0: Std.ALL}, ["-r0:3"]),
+    ("tee", {0: Std.OUT, 12: Std.ALL}, ["-t", "0:1,12:3"]),
+    ("local_ranks", {0, 2}, ["--local-ranks-filter", "0,2"]),
+    ("local_ranks", None, ["--local-ranks-filter", ""]),
+    ("ranks", {9}, ["--ranks-filter", "9"]),
+    ("stdout_filters", ("a", "b,c"), ["--duplicate-stdout-filters", "a,b,,c"]),
+    ("stderr_filters", ("d",), ["--duplicate_stderr_filters=d"]),
+    ("prefix", "[${rank}] ", ["--log-prefix", "[${rank}] "]),
+    ("plugin", None, []),
+]
+
+
+def names(it: object) -> str:
+    return it if isinstance(it, str) else ""
 
 
 def test_every_setting_of_an_agent_has_a_case_here():
     assert {name for name, *_ in FLAGS} == {field.name for field in fields(AgentConfig)}
     assert {name for name, *_ in SETTINGS} | WITHOUT_A_FLAG == {field.name for field in fields(RequestedSettings)}
+    assert {name for name, *_ in LOGS} == {field.name for field in fields(LogOptions)}
 
 
-@pytest.mark.parametrize(("name", "value", "flags"), FLAGS[:-1], ids=lambda it: it if isinstance(it, str) else "")
+@pytest.mark.parametrize(("name", "value", "flags"), FLAGS, ids=names)
 def test_a_flag_lands_where_it_should(name, value, flags):
-    assert getattr(config(*flags, "train.py"), name) == value
+    assert getattr(config(*flags), name) == value
 
 
-@pytest.mark.parametrize(("name", "value", "flags"), SETTINGS, ids=lambda it: it if isinstance(it, str) else "")
+@pytest.mark.parametrize(("name", "value", "flags"), SETTINGS, ids=names)
 def test_a_setting_of_the_run_lands_where_it_should(name, value, flags):
-    assert config(*flags, "train.py").settings == RequestedSettings(
+    assert config("--endpoint", "host:1", *flags).settings == RequestedSettings(
         **({"min_nodes": 2, "max_nodes": 4} if "--nnodes" in flags else {name: value})
     )
 
 
+@pytest.mark.parametrize(("name", "value", "flags"), LOGS, ids=names)
+def test_a_flag_about_output_lands_where_it_should(name, value, flags):
+    assert getattr(config(*flags).logs, name) == value
+
+
+def test_the_port_of_the_workers_master(unused_tcp_port):
+    assert config("--master-port", str(unused_tcp_port)).master_port == unused_tcp_port
+
+
 def test_what_is_left_out_is_the_runs_own_or_torchruns_default():
-    given = config("train.py")
+    given = config("--endpoint", "host:1")
     assert given.settings == RequestedSettings()
     assert (given.nproc, given.role, given.shutdown_timeout_s) == (1, "default", 30.0)
     assert (given.run_id, given.explicit_run_id) == ("none", False)
     assert given.node_id == os.uname().nodename
     assert (given.node_rank, given.local_addr) == (None, None)
+    assert given.logs == LogOptions()
 
 
-def test_workers_inherit_the_agents_environment(monkeypatch):
-    monkeypatch.setenv("NCCL_DEBUG", "INFO")
-    assert config("train.py").environment["NCCL_DEBUG"] == "INFO"
-
-
-def test_flags_after_the_script_are_the_scripts():
-    given = config("--nproc", "2", "train.py", "--nproc", "9", "--", "-m")
-    assert given.nproc == 2
-    assert given.command.arguments == ("--nproc", "9", "--", "-m")
-
-
-# Nodes and endpoints.
+def test_workers_inherit_the_agents_environment_with_its_variables():
+    environment = config(NCCL_DEBUG="INFO", PET_NNODES="1").environment
+    assert (environment["NCCL_DEBUG"], environment["PET_NNODES"]) == ("INFO", "1")
 
 
 @pytest.mark.parametrize(("text", "nodes"), [("3", (3, 3)), ("1:4", (1, 4)), ("2:2", (2, 2))])
 def test_nnodes(text, nodes):
-    settings = config("--nnodes", text, "train.py").settings
+    settings = config("--endpoint", "host:1", "--nnodes", text).settings
     assert (settings.min_nodes, settings.max_nodes) == nodes
 
 
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        ("4:1", "MIN is above MAX; did you mean 1:4?"),
-        ("0", "from 1 to 100000 nodes"),
-        ("many", "neither a number of nodes nor MIN:MAX"),
-        ("1:2:3", "neither a number of nodes nor MIN:MAX"),
-    ],
-)
-def test_nnodes_that_make_no_sense(capsys, text, what):
-    assert what in complaint(capsys, "--standalone", "--nnodes", text, "train.py")
+def test_settings_of_a_rendezvous_that_mean_nothing_are_said_once():
+    notes = order("--rdzv-conf", "store_type=file,rank=1", "train.py").notes
+    assert notes == ("--rdzv-conf: store_type, rank means nothing here and is left alone",)
 
 
-@pytest.mark.parametrize(
-    ("text", "where"),
-    [
-        ("host:29400", ("host", 29400)),
-        ("10.0.0.1:1", ("10.0.0.1", 1)),
-        ("[::1]:29400", ("::1", 29400)),
-        ("[fe80::1%eth0]:65535", ("fe80::1%eth0", 65535)),
-    ],
-)
-def test_an_endpoint(text, where):
-    assert endpoint(text) == where
+# What is done with it.
 
 
-@pytest.mark.parametrize("text", ["host", "::1", "[::1]", "fe80::1:29400", "", "29400"])
-def test_an_endpoint_without_a_port_is_explained(capsys, text):
-    assert "has no port: give HOST:PORT" in complaint(capsys, "--endpoint", text, "train.py")
+@pytest.fixture
+def orders(monkeypatch) -> list[Order]:
+    """What the agent would have been told; none is started."""
+    taken: list[Order] = []
+
+    async def take(given: Order) -> int:
+        taken.append(given)
+        return 7
+
+    monkeypatch.setattr(cli, "_run", take)
+    return taken
 
 
-@pytest.mark.parametrize("text", [":29400", "host:", "host:0", "host:65536", "host:http", "host:²", "host:-1"])
-def test_an_endpoint_with_a_port_that_is_none_is_explained(capsys, text):
-    assert "is not HOST:PORT with a port from 1 to 65535" in complaint(capsys, "--endpoint", text, "train.py")
+def test_the_exit_code_is_the_agents(orders):
+    assert cli.main(["--nproc", "2", "train.py"]) == 7
+    assert orders[0].config.nproc == 2
 
 
-def test_without_an_endpoint_there_is_nothing_to_join(capsys):
-    assert "--endpoint HOST:PORT is missing" in complaint(capsys, "train.py")
+def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_started(orders, capsys):
+    with pytest.raises(SystemExit) as exit:
+        cli.main(["--nproc", "0", "train.py"])
+    assert exit.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("node-agent: error: --nproc: a whole number from 1 to 4096")
+    assert not orders
 
 
-# Alone.
+def test_the_environment_is_the_processs_own(orders, monkeypatch):
+    monkeypatch.setenv("PET_NPROC_PER_NODE", "3")
+    cli.main(["train.py"])
+    assert orders[0].config.nproc == 3
 
 
-def test_alone_is_one_node_with_a_run_id_of_its_own():
-    one, other = config("--standalone", "train.py"), config("--standalone", "--nnodes", "1", "train.py")
-    assert (one.settings.min_nodes, one.settings.max_nodes) == (1, 1)
-    assert one.run_id != other.run_id
-
-
-def test_alone_is_not_for_several_nodes(capsys):
-    assert "--standalone is for one node" in complaint(capsys, "--standalone", "--nnodes", "1:2", "train.py")
-
-
-# What the workers execute.
-
-
-def test_python_exec_names_another_interpreter(monkeypatch):
-    monkeypatch.setenv("PYTHON_EXEC", "/opt/python")
-    assert config("train.py", "--lr", "1").command == Command(("/opt/python", "-u", "train.py"), ("--lr", "1"))
-
-
-def test_an_empty_python_exec_names_none(monkeypatch):
-    monkeypatch.setenv("PYTHON_EXEC", "")
-    assert config("train.py").command.title == sys.executable
-
-
-def test_a_module():
-    assert config("-m", "package.train", "--lr", "1").command == Command(
-        (sys.executable, "-u", "-m", "package.train"), ("--lr", "1")
-    )
-
-
-def test_a_program_is_looked_for_in_path(tmp_path, monkeypatch):
-    program = tmp_path / "mine"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert config("--no-python", "mine", "-x").command == Command((str(program),), ("-x",))
-
-
-@pytest.mark.parametrize(
-    ("argv", "what"),
-    [
-        (["no.py"], "there is no script no.py (looked in "),
-        (["--no-python", "no-such-program"], "there is no program no-such-program (looked in PATH and "),
-        (["-m", "--no-python", "train"], "-m is for Python modules, --no-python for other programs"),
-        ([], "the following arguments are required: SCRIPT, ..."),
-    ],
-)
-def test_nothing_to_execute(capsys, argv, what):
-    assert complaint(capsys, "--standalone", *argv).startswith(what)
-
-
-# Values that make no sense.
-
-
-@pytest.mark.parametrize(
-    ("flags", "what"),
-    [
-        (["--nproc", "0"], "argument --nproc: a whole number from 1 to 4096, not '0'"),
-        (["--nproc", "two"], "argument --nproc: a whole number from 1 to 4096, not 'two'"),
-        (["--max-restarts", "-1"], "argument --max-restarts: a whole number from 0 to 10000000, not '-1'"),
-        (["--lease", "soon"], "argument --lease: a number of seconds from 0.1 to 86400, not 'soon'"),
-        (["--lease", "0"], "argument --lease: a number of seconds from 0.1 to 86400, not '0'"),
-        (["--lease", "86401"], "argument --lease: a number of seconds from 0.1 to 86400, not '86401'"),
-        (["--join-timeout", "nan"], "argument --join-timeout: a number of seconds from 0 to 1e+06, not 'nan'"),
-        (["--join-timeout", "inf"], "argument --join-timeout: a number of seconds from 0 to 1e+06, not 'inf'"),
-        (["--shutdown-timeout", "-1"], "argument --shutdown-timeout: a number of seconds from 0 to 1e+06, not '-1'"),
-        (["--fatal-exit-codes", "1,,2"], "argument --fatal-exit-codes: a whole number from -255 to 255, not ''"),
-        (["--fatal-exit-codes", "256"], "argument --fatal-exit-codes: a whole number from -255 to 255, not '256'"),
-        (["--run-id", ""], "--run-id: 1 to 128 printable characters, not ''"),
-        (["--node-id", "two\nlines"], "--node-id: 1 to 128 printable characters, not 'two\\nlines'"),
-        (["--role", "x" * 129], "--role: 1 to 128 printable characters, not 'xxxxx"),
-        (["--local-addr", "two\nlines"], "--local-addr: 1 to 128 printable characters, not 'two\\nlines'"),
-        (["--token-file", "/no/such/file"], "--token-file /no/such/file: No such file or directory"),
-    ],
-)
-def test_a_value_that_makes_no_sense(capsys, flags, what):
-    assert complaint(capsys, "--standalone", *flags, "train.py").startswith(what)
-
-
-@pytest.mark.parametrize("content", [b"", b"\n", b"two\nlines", "größe".encode(), b"\xff"])
-def test_a_token_file_that_holds_no_token(capsys, tmp_path, content):
-    (tmp_path / "token").write_bytes(content)
-    assert complaint(capsys, "--standalone", "--token-file", "token", "train.py").startswith("--token-file token: ")
+def test_launch_passes_the_local_rank(orders):
+    cli.main(["train.py", "x"], use_env=False)
+    assert orders[0].config.command.arguments == ("--local-rank=${local_rank}", "x")

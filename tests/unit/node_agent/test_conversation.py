@@ -1,5 +1,7 @@
 """What fails below the protocol is tried again, and said once."""
 
+from math import inf
+
 import pytest
 
 from node_agent.conversation import Conversation, ServerLost
@@ -54,9 +56,9 @@ def impatient(monkeypatch):
 class Told:
     """A conversation and what it said."""
 
-    def __init__(self, link: ScriptedLink, timeout_s: float = 60.0) -> None:
+    def __init__(self, link: ScriptedLink, timeout_s: float = 60.0, lost_timeout_s: float = inf) -> None:
         self.said: list[str] = []
-        self._conversation = Conversation(link, "host:29400", timeout_s, self.said.append)
+        self._conversation = Conversation(link, "host:29400", timeout_s, self.said.append, lost_timeout_s)
 
     async def ask(self) -> Reply:
         return await self._conversation.ask(lambda addr: POLL)
@@ -106,6 +108,16 @@ async def test_a_server_that_is_not_there_yet_is_said_once_and_so_is_its_arrival
     ]
 
 
+async def test_a_server_that_is_gone_is_given_up_after_a_limit_of_its_own():
+    told = Told(ScriptedLink(REPLY, REFUSED), timeout_s=60.0, lost_timeout_s=0.01)
+    await told.ask()
+    with pytest.raises(ServerLost, match=r"no rdzv-server at host:29400 within 0.01 s \(connect: "):
+        await told.ask()
+    (line,) = told.said
+    assert line.startswith("lost rdzv-server at host:29400 (connect: ")
+    assert line.endswith("; workers keep running, trying again for 0.01 s")
+
+
 async def test_an_outage_is_said_once_and_so_is_its_end():
     told = Told(ScriptedLink(REPLY, CLOSED, CLOSED, REPLY))
     await told.ask()
@@ -127,7 +139,7 @@ async def test_how_far_it_gets_is_said_again_when_that_changes():
 @pytest.mark.parametrize(
     ("trouble", "advice"),
     [
-        (Unreachable("name", "host: no such name"), "check the name in --endpoint"),
+        (Unreachable("name", "host: no such name"), "check the name in --endpoint, or in --master-addr"),
         (REFUSED, "check that rdzv-server runs there and that no firewall is between"),
         (CLOSED, "check that this port is rdzv-server's"),
         (ServerUnavailable("overloaded"), "look at its log"),

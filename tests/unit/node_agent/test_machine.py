@@ -2,7 +2,17 @@
 
 import pytest
 
-from node_agent.core.effects import Exit, Say, SendJoin, SendLeave, SendPoll, SendReport, StartWorkers, StopWorkers
+from node_agent.core.effects import (
+    Exit,
+    LeaveEvidence,
+    Say,
+    SendJoin,
+    SendLeave,
+    SendPoll,
+    SendReport,
+    StartWorkers,
+    StopWorkers,
+)
 from node_agent.core.events import Started, TimePassed, WorkerFailed, WorkersStopped
 from protocol.errors import AgentFenced, NodeRankTaken, RunSucceeded, SettingsConflict, Unauthorized
 from tests.unit.node_agent.story import (
@@ -181,18 +191,20 @@ def test_after_a_failure_it_joins_when_the_stop_has_come_and_then_its_workers_ar
     assert agent.effects == [SendJoin("a.1", after_round=1)]
 
 
-def test_a_failed_run_ends_with_its_first_failure_and_what_that_wrote_last():
+def test_a_failed_run_ends_with_the_evidence_of_it():
     agent = running()
     agent.workers_fail()
     agent.workers_are_gone()
-    agent.is_told(finish(succeeded=False, failure=a_failure(node_id="b")))
-    assert agent.said == [
-        "run failed: spent",
-        "first failure: worker rank 3 (local rank 1, pid 77) on node b failed: exit code 5",
-        "  | Traceback",
-        "  | Boom",
-    ]
-    assert agent.did(Exit) == [Exit(1)]
+    end = finish(succeeded=False, failure=a_failure(node_id="b"))
+    agent.is_told(end)
+    assert agent.effects == [Say("run failed: spent"), LeaveEvidence("spent", end), Exit(1)]
+
+
+def test_the_workers_are_stopped_before_the_evidence_is_left():
+    agent = running()
+    end = finish(succeeded=False, failure=a_failure(node_id="b"))
+    agent.is_told(end)
+    assert agent.effects == [Say("run failed: spent"), StopWorkers("SIGTERM"), LeaveEvidence("spent", end)]
 
 
 # Stopping.
@@ -345,7 +357,8 @@ def test_an_agent_that_comes_after_the_success_exits_0():
 def test_an_agent_that_may_not_take_part_exits_2_and_says_why(error):
     agent = Story()
     agent.is_refused(error("this will not do"))
-    assert agent.effects == [Say("error: this will not do"), Exit(2)]
+    evidence = LeaveEvidence(f"{error.__name__}: this will not do")
+    assert agent.effects == [Say("error: this will not do"), evidence, Exit(2)]
 
 
 def test_a_refusal_stops_the_workers_first():
@@ -359,7 +372,8 @@ def test_a_refusal_stops_the_workers_first():
 def test_an_agent_that_never_reached_its_server_exits_2_and_says_so():
     agent = Story()
     agent.gives_up("no rdzv-server at host:1 within 5 s")
-    assert agent.effects == [Say("error: no rdzv-server at host:1 within 5 s"), Exit(2)]
+    error = "no rdzv-server at host:1 within 5 s"
+    assert agent.effects == [Say(f"error: {error}"), LeaveEvidence(error), Exit(2)]
 
 
 def test_a_report_that_the_server_refuses_ends_the_agent_instead_of_leaving_it_waiting():
@@ -367,7 +381,7 @@ def test_a_report_that_the_server_refuses_ends_the_agent_instead_of_leaving_it_w
     agent.workers_fail()
     agent.gives_up("rdzv-server refused a ReportRequest: too long")
     agent.workers_are_gone()
-    assert agent.effects == [Exit(2)]
+    assert agent.effects == [Exit(1)]
 
 
 def test_an_agent_that_is_ending_keeps_its_exit_code_when_its_last_word_is_refused():
@@ -401,7 +415,8 @@ def test_a_standby_exits_with_the_run():
 def test_a_signal_makes_the_agent_leave_and_stop_its_workers_with_the_same_signal(name):
     agent = running()
     agent.is_signalled(name)
-    assert agent.effects == [Say(f"{name}: leaving the run"), SendLeave("a.1", name), StopWorkers(name)]
+    evidence = LeaveEvidence(f"SignalException: the agent got {name}")
+    assert agent.effects == [Say(f"{name}: leaving the run"), SendLeave("a.1", name), StopWorkers(name), evidence]
     agent.workers_are_gone()
     assert agent.effects == [Exit(1)]
 
@@ -425,7 +440,9 @@ def test_a_signal_after_the_end_of_the_run_kills_the_workers():
 def test_an_agent_without_workers_leaves_at_once():
     agent = Story()
     agent.is_signalled()
-    assert agent.effects == [Say("SIGTERM: leaving the run"), SendLeave("a.1", "SIGTERM"), Exit(1)]
+    assert agent.said == ["SIGTERM: leaving the run"]
+    assert agent.did(SendLeave) == [SendLeave("a.1", "SIGTERM")]
+    assert agent.did(Exit) == [Exit(1)]
 
 
 def test_an_agent_that_was_signalled_while_its_workers_stop_does_not_signal_them_twice():

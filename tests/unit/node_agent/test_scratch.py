@@ -19,43 +19,31 @@ def test_nothing_is_made_before_it_is_needed(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_worker_can_write_its_error_file():
-    path = ScratchDir().error_file(1, 0)
-    with open(path, "x") as file:
-        file.write("{}")
-
-
-def test_every_round_and_every_worker_has_a_file_of_its_own():
-    scratch = ScratchDir()
-    paths = {scratch.error_file(round_, local_rank) for round_ in (1, 2) for local_rank in (0, 1)}
-    assert len(paths) == 4
-
-
-def test_attempts_are_numbered_as_torchruns(tmp_path):
-    path = ScratchDir().error_file(3, 5)
+def test_a_file_can_be_written_there(tmp_path):
+    path = ScratchDir().path("timer")
+    with open(path, "x"):
+        pass
     assert path.startswith(f"{tmp_path}/node-agent-")
-    assert path.endswith("/attempt_2/5/error.json")
 
 
-def test_asking_twice_gives_the_same_file():
+def test_asking_twice_gives_the_same_path():
     scratch = ScratchDir()
-    assert scratch.error_file(1, 0) == scratch.error_file(1, 0)
+    assert scratch.path("timer") == scratch.path("timer")
 
 
 def test_two_agents_do_not_share_files():
-    assert ScratchDir().error_file(1, 0) != ScratchDir().error_file(1, 0)
+    assert ScratchDir().path("timer") != ScratchDir().path("timer")
 
 
 def test_it_is_this_users_alone(tmp_path):
-    ScratchDir().error_file(1, 0)
+    ScratchDir().path("timer")
     (folder,) = tmp_path.iterdir()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 def test_nothing_is_left_of_it(tmp_path):
     scratch = ScratchDir()
-    with open(scratch.error_file(1, 0), "w") as file:
-        file.write("{}")
+    os.makedirs(scratch.path("attempt_0/1"))
     scratch.remove()
     assert os.listdir(tmp_path) == []
     scratch.remove()

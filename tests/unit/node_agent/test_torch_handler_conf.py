@@ -45,6 +45,12 @@ def test_endpoints_without_a_port_and_with_an_ipv6_address() -> None:
     assert (config(endpoint="[::1]:29500").host, config(endpoint="[::1]:29500").port) == ("::1", 29500)
 
 
+def test_several_servers() -> None:
+    made = config(endpoint="a:1, b,[::1]:2")
+    assert [(made.host, made.port), *made.others] == [("a", 1), ("b", 29400), ("::1", 2)]
+    assert config().others == ()
+
+
 def test_torchruns_placeholder_is_no_run_id() -> None:
     assert not config(run_id="none").agent.explicit_run_id
 

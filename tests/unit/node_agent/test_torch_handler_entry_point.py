@@ -17,7 +17,7 @@ print(sorted({name.partition(".")[0] for name in sys.modules} & {"protocol", "to
 SHARED = """
 import sys
 {before}
-from node_agent.plugins.torchrun import our_protocol
+from node_agent.own_protocol import our_protocol
 with our_protocol():
     from protocol.errors import AgentFenced
     from node_agent.client import HttpLink
@@ -63,7 +63,7 @@ def test_a_package_of_the_users_comes_back_with_its_modules(tmp_path: Path) -> N
         """
 import protocol.errors, sys
 mine = protocol.errors
-from node_agent.plugins.torchrun import our_protocol
+from node_agent.own_protocol import our_protocol
 with our_protocol():
     from protocol.errors import AgentFenced
 assert sys.modules["protocol.errors"] is mine and mine.MINE

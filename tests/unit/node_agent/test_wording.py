@@ -23,18 +23,28 @@ def test_a_failure_says_which_worker_where_and_how():
 
 
 def test_a_success_is_one_line():
-    assert wording.finished(finish()) == ["run succeeded: all workers of 3 nodes exited 0"]
+    assert wording.finished(finish()) == "run succeeded: all workers of 3 nodes exited 0"
 
 
-def test_an_end_without_a_failed_worker_says_why_alone():
-    assert wording.finished(finish(succeeded=False)) == ["run failed: spent"]
+@pytest.mark.parametrize(
+    ("total", "charged", "words"),
+    [
+        (1, 0, "1 restart, none of them charged"),
+        (1, 1, "1 restart, 1 of them charged"),
+        (5, 2, "5 restarts, 2 of them charged"),
+    ],
+)
+def test_a_success_after_restarts_says_how_many(total, charged, words):
+    end = finish(restart_total=total, charged_restarts=charged)
+    assert wording.finished(end) == f"run succeeded: all workers of 3 nodes exited 0; {words}"
 
 
-def test_a_failed_worker_without_a_word_is_named_all_the_same():
-    assert wording.finished(finish(succeeded=False, failure=a_failure(stderr_tail=()))) == [
-        "run failed: spent",
-        "first failure: worker rank 3 (local rank 1, pid 77) on node a failed: exit code 5",
-    ]
+def test_a_failed_end_says_why():
+    assert wording.finished(finish(succeeded=False, failure=a_failure())) == "run failed: spent"
+
+
+def test_a_failure_says_with_which_error():
+    assert wording.failed(a_failure(error="ValueError: boom")).endswith(" failed: exit code 5: ValueError: boom")
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,12 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from node_agent import workers
 from node_agent.workers import WorkerGroup
 from protocol.messages import Failure
 from tests.unit.node_agent.sheet import PATIENCE_S, Sheet, command_spec
@@ -24,12 +26,16 @@ class Crew:
         self.calls: list[str] = []
         self.failures: list[Failure] = []
         self.left: list[int] = []
+        self.error_file = ""
         self.groups: list[WorkerGroup] = []
         self._news = asyncio.Event()
 
     def start(self, *commands: tuple[str, ...], **environment: str) -> WorkerGroup:
         specs = [
-            command_spec(self.sheet, 10 + index, index, command, {**os.environ, **environment})
+            replace(
+                command_spec(self.sheet, 10 + index, index, command, {**os.environ, **environment}),
+                error_file=self.error_file,
+            )
             for index, command in enumerate(commands)
         ]
         group = WorkerGroup(
@@ -146,6 +152,87 @@ async def test_the_first_failure_is_reported_with_its_evidence(crew):
     assert (failure.exit_code, failure.cause) == (3, "exit code 3")
     assert failure.stderr_tail == ("dear me", "last words")
     assert failure.pid > 0
+
+
+async def test_an_exception_is_reported_with_its_traceback(crew):
+    crew.start((sys.executable, "-c", "print('fine', flush=True)\nraise ValueError('boom')"))
+    await crew.calls_back("failed")
+    (failure,) = crew.failures
+    assert (failure.error, failure.exit_code, failure.error_file) == ("ValueError: boom", 1, "")
+    assert failure.traceback[0] == "Traceback (most recent call last):"
+    assert failure.traceback[-1] == "ValueError: boom"
+
+
+async def test_an_error_file_is_read(crew, tmp_path):
+    crew.error_file = str(tmp_path / "error.json")
+    content = '{"message": {"message": "KeyError: 7", "extraInfo": {"py_callstack": "all of it", "timestamp": "1000"}}}'
+    group = crew.start(sh(f"echo '{content}' > {crew.error_file}; exit 3"))
+    await crew.calls_back("failed")
+    (failure,) = crew.failures
+    assert (failure.error, failure.traceback, failure.failed_at) == ("KeyError: 7", ("all of it",), 1000.0)
+    assert failure.error_file == crew.error_file
+    assert group.error_file(failure.pid) == crew.error_file
+    assert group.error_file(failure.pid + 1) == ""
+
+
+async def test_a_broken_error_file_holds_up_nobody(crew, tmp_path):
+    crew.error_file = str(tmp_path / "error.json")
+    os.mkfifo(crew.error_file)
+    crew.start(sh("exit 3"))
+    await crew.calls_back("failed")
+    assert crew.failures[0].cause == "exit code 3 (its error file cannot be read: it is not a file)"
+    assert crew.failures[0].error_file == ""
+
+
+# Consequences.
+
+SUFFERS = "echo pid=$$; echo 'RuntimeError: gloo: Connection closed by peer' >&2; exit 1"
+
+
+async def suffered(crew: Crew) -> None:
+    """Return when the first worker, which suffers, is gone and its end has been noticed."""
+    await watch(int(await crew.said(b"[0]:pid=")))()
+    await crew.sheet.until(lambda: b"closed by peer" in crew.sheet.text(2))
+
+
+async def test_a_consequence_waits_for_its_cause(crew, gate):
+    crew.start(sh(SUFFERS), sh(f"read go < {gate.path}; exit 3"))
+    await suffered(crew)
+    assert crew.calls == []
+    await gate.open()
+    await crew.calls_back("failed")
+    assert [failure.rank for failure in crew.failures] == [11]
+    assert not crew.failures[0].consequence
+
+
+async def test_a_consequence_without_a_cause_is_reported_soon(crew):
+    began = asyncio.get_running_loop().time()
+    crew.start(sh(SUFFERS), sh("exec sleep 1000"))
+    await crew.calls_back("failed")
+    assert asyncio.get_running_loop().time() - began >= workers.CAUSE_TIMEOUT_S
+    assert crew.failures[0].rank == 10
+    assert crew.failures[0].consequence
+
+
+@pytest.mark.parametrize("end_of_the_other", ["exit 0", SUFFERS])
+async def test_a_consequence_waits_for_nobody_when_all_are_gone(crew, gate, end_of_the_other, monkeypatch):
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
+    crew.start(sh(SUFFERS), sh(f"read go < {gate.path}; {end_of_the_other}"))
+    await suffered(crew)
+    await gate.open()
+    await crew.calls_back("failed")
+    assert [failure.rank for failure in crew.failures] == [10], "the first of them"
+
+
+async def test_a_stop_takes_the_place_of_a_consequence(crew, monkeypatch):
+    """Another node's failure stops this one: there is nothing more to say."""
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", 0.05)
+    group = crew.start(sh(SUFFERS), sh("exec sleep 1000"))
+    await suffered(crew)
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    await asyncio.sleep(0.1)
+    assert crew.calls == ["stopped"]
 
 
 async def test_a_death_by_signal_is_named(crew):

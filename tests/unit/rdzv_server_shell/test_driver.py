@@ -8,12 +8,13 @@ import pytest
 from protocol.errors import AgentFenced, StaleRound
 from protocol.messages import Start, Stop, Wait
 from protocol.settings import RequestedSettings
+from rdzv_server import driver as driver_module
 from rdzv_server.core.effects import Record
 from rdzv_server.core.events import AgentDisconnected, AgentHeard, NodeJoined, NodeLeft, WorkersFailed, WorkersSucceeded
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Stage
 from rdzv_server.driver import Driver
-from rdzv_server.store import MemoryStore
+from rdzv_server.store import MemoryStore, StoreUnavailable
 from rdzv_server.waiters import Waiters
 from tests.support.scenario import RUN_ID, a_failure, a_join, durable, settings_of
 
@@ -299,3 +300,52 @@ async def test_an_ended_run_is_forgotten_in_time(started):
 
 async def test_a_driver_that_never_started_can_be_stopped():
     await Server(MemoryStore()).driver.stop()
+
+
+# A store that cannot be written for a while, and a server that comes back.
+
+
+class FullForAWhile(MemoryStore):
+    """Refuses to write until there is room."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_room = True
+        self.refused = asyncio.Event()
+
+    async def append(self, records: Sequence[Record]) -> None:
+        if not self.has_room:
+            self.refused.set()
+            raise StoreUnavailable("cannot write: the disk is full")
+        await super().append(records)
+
+
+async def test_while_nothing_can_be_written_nobody_is_told_anything_and_then_all_is(started, monkeypatch):
+    monkeypatch.setattr(driver_module, "RETRY_S", 0.0)
+    server = await started(FullForAWhile())
+    await server.join("a")
+    server.store.has_room = False
+    join = asyncio.create_task(server.join("b"))
+    await server.store.refused.wait()
+    assert not join.done()
+    assert server.driver.trouble == "cannot write: the disk is full"
+    server.store.has_room = True
+    await join
+    assert running(server)
+    assert server.driver.trouble is None
+
+
+async def test_a_server_that_comes_back_knows_everything_and_misses_nobody(started):
+    store = MemoryStore()
+    first = await started(store)
+    await first.join("a", lease_s=5.0)
+    await first.join("b", nodes="")
+    before = durable(first.registry.runs()[0])
+    last_at = max(record.at for record in await store.load())
+    await first.driver.stop()
+    second = await started(store)
+    assert durable(second.registry.runs()[0]) == before
+    assert second.driver.now() == pytest.approx(last_at, abs=1.0), "its time stood still"
+    heard = second.registry.runs()[0].leases.heard_at
+    assert heard == {"a": second.driver.started_at, "b": second.driver.started_at}, "everybody has a fresh lease"
+    assert running(second)

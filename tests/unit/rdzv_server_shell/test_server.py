@@ -192,7 +192,7 @@ async def test_a_server_that_is_closing_takes_no_new_polls(site):
     site.server.rendezvous.close()
     with pytest.raises(ServerUnavailable, match="shutting down; workers keep running"):
         await a.poll()
-    assert not site.server.rendezvous.is_ready
+    assert site.server.rendezvous.trouble == "shutting down"
 
 
 async def test_a_server_serves_until_it_is_told_to_stop(site):
@@ -209,6 +209,9 @@ async def test_a_server_that_cannot_write_ends_with_what_went_wrong():
     class FullDisk:
         async def load(self):
             return []
+
+        async def close(self):
+            pass
 
         async def append(self, records):
             raise OSError(28, "No space left on device")

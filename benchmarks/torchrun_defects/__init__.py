@@ -1,0 +1,6 @@
+"""What torchrun gets wrong, beside node-agent doing the same: `python -m benchmarks.torchrun_defects`.
+
+Each scenario is one function that knows no launcher: it starts real agents, does something to them, and says what it
+saw and whether that is what a user may expect. It runs with torchrun and with node-agent, and the verdict of both comes
+from the same lines. Where torchrun has a flag or a variable that helps, it gets it.
+"""

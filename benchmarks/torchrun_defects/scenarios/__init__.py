@@ -1,0 +1,1 @@
+"""One module a defect, each with `observe(stage, launcher) -> Observation`."""

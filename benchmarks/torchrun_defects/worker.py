@@ -1,0 +1,63 @@
+"""The script that both launchers run: says where it is, then waits, or steps together with its peers, to the end.
+
+Arguments: the scenario's folder, and what kind of worker this is. `idle` does nothing; `deaf` ignores SIGTERM
+besides; `together` takes steps with its peers, as training does, and fails when one of them is gone.
+"""
+
+import time
+
+AT_S = time.monotonic()
+
+import json  # noqa: E402
+import os  # noqa: E402
+import signal  # noqa: E402
+import socket  # noqa: E402
+import sys  # noqa: E402
+
+FOLDER, KIND = sys.argv[1:]
+STEP_S = 0.05
+NAMES = ("RANK", "GROUP_RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT")
+
+
+def say(event: str, at_s: float) -> None:
+    node = os.environ.get("DEFECTS_NODE", "")
+    said = {"event": event, "node": node, "pid": os.getpid(), "at_s": at_s}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
+        line.sendto(json.dumps({**said, **{name: int(os.environ[name]) for name in NAMES}}).encode(), FOLDER + "/desk")
+
+
+def is_told_to_finish() -> bool:
+    return os.path.exists(FOLDER + "/finish")
+
+
+def idle() -> None:
+    while not is_told_to_finish():
+        time.sleep(STEP_S)
+
+
+def together() -> None:
+    import torch
+    import torch.distributed as dist
+
+    def everyone(share: bool) -> bool:
+        total = torch.tensor([int(share)])
+        dist.all_reduce(total)
+        return int(total) == dist.get_world_size()
+
+    dist.init_process_group("gloo")
+    everyone(True)
+    say("stepped", time.monotonic())
+    while not everyone(is_told_to_finish()):
+        time.sleep(STEP_S)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    if KIND == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print(f"worker {os.getpid()} speaks", flush=True)
+    say("started", AT_S)
+    if KIND == "together":
+        together()
+    else:
+        idle()

@@ -1,0 +1,30 @@
+"""A worker that writes a lot: lines of 100 bytes to stdout, as fast as it may, then says how long that took and waits.
+
+Arguments: where to say it; how many megabytes. It writes 8 KiB at once, as most languages' buffered output does.
+"""
+
+import os
+import signal
+import socket
+import sys
+import time
+
+LINE = b"x" * 99 + b"\n"
+AT_ONCE = LINE * (8192 // len(LINE))
+
+
+def main() -> None:
+    count = int(float(sys.argv[2]) * 1e6) // len(AT_ONCE)
+    began_ns = time.monotonic_ns()
+    for _ in range(count):
+        left = memoryview(AT_ONCE)
+        while left:
+            left = left[os.write(1, left) :]
+    taken_ns = time.monotonic_ns() - began_ns
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
+        line.sendto(f"{count * len(AT_ONCE)} {taken_ns}".encode(), sys.argv[1])
+    while True:
+        signal.pause()
+
+
+main()

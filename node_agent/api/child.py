@@ -1,0 +1,243 @@
+"""What a worker that runs a function does before, around and after it. This runs in the worker, and imports little."""
+
+import faulthandler
+import functools
+import io
+import mmap
+import os
+import pickle
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TextIO
+
+from node_agent.api import signals
+from node_agent.processes import tie_to_parent
+
+Call = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A function and its arguments."""
+
+LENGTH_BYTES = 8
+"""At the start of what a worker hands back: how long the pickle behind it is; 0 until all of it is there."""
+
+
+class Descriptor(Protocol):
+    """A file descriptor on its way to a worker, as `multiprocessing.reduction.DupFd` gives it."""
+
+    def detach(self) -> int:
+        """Its number in this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """A descriptor that a forked child has from its parent."""
+
+    fd: int
+
+    def detach(self) -> int:
+        return self.fd
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """How a process that was forked, not executed, becomes a worker."""
+
+    stdout: Descriptor
+    stderr: Descriptor
+    arrived: Descriptor
+    """Written to once the process leads its own group, so that a signal to the group finds it."""
+    environment: Mapping[str, str]
+    cpus: Collection[int]
+    """Where it may run; empty: as its parent."""
+    parent: int | None
+    """Whom to die with; None: whoever forked it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """What a worker is sent to do. `call` is here in memory, or a pickle in `parcel`."""
+
+    result: Descriptor
+    """A file in memory for the return value."""
+    call: Call | None = None
+    parcel: Descriptor | None = None
+    by_value: bool = False
+    """The function was defined where the worker cannot import it from: a notebook, standard input, a lambda."""
+
+
+def arrive(arrival: Arrival) -> None:
+    """Take the place of a worker: session, tie, output, environment. Nothing of the user's has run before."""
+    os.setsid()
+    tie_to_parent(arrival.parent or os.getppid())
+    signal.set_wakeup_fd(-1)
+    stdout, stderr = arrival.stdout.detach(), arrival.stderr.detach()
+    os.dup2(stdout, 1)
+    os.dup2(stderr, 2)
+    for fd in {stdout, stderr} - {0, 1, 2}:
+        os.close(fd)
+    os.environ.clear()
+    os.environ.update(arrival.environment)
+    if arrival.cpus:
+        os.sched_setaffinity(0, arrival.cpus)
+    arrived = arrival.arrived.detach()
+    os.write(arrived, b".")
+    os.close(arrived)
+
+
+def arrive_from_forkserver(arrival: Arrival, name: str) -> str:
+    """`arrive`, as the first thing that `multiprocessing`'s fork server unpickles in the child; returns `name`.
+
+    The server ends when nobody holds the other end of its pipe. A worker does not need it, and would keep the server,
+    and thereby itself, alive beyond the agent.
+    """
+    from multiprocessing import forkserver
+
+    server = forkserver._forkserver
+    if (alive := getattr(server, "_forkserver_alive_fd", None)) is not None:
+        os.close(alive)
+        server._forkserver_alive_fd = None  # type: ignore[attr-defined]
+    arrive(arrival)
+    return name
+
+
+def run_forked(arrival: Arrival, errand: Errand) -> None:
+    """Where a worker begins that was forked from the agent's own process."""
+    signals.undo_in_child()
+    arrive(arrival)
+    run(errand)
+
+
+def run(errand: Errand) -> None:
+    """Call the function and hand back what it returns; the process exits with 1 if it raises."""
+    sys.stdout, sys.stderr = _unbuffered(1), _unbuffered(2)
+    faulthandler.enable(sys.stderr)
+    try:
+        value = _call(errand)
+        _hand_back(value, errand.result.detach())
+    except SystemExit:
+        raise  # multiprocessing makes the exit code of it that any Python program has
+    except KeyboardInterrupt:
+        traceback.print_exc()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException as error:
+        record(error)
+        traceback.print_exception(_without_our_frames(error))
+        sys.exit(1)
+
+
+def _call(errand: Errand) -> Any:
+    function, args = errand.call or _unpack(errand)
+    try:
+        return function(*args)
+    except SystemExit as end:
+        if end.code:
+            raise
+        return None  # it says that all is well
+
+
+def _unpack(errand: Errand) -> Call:
+    assert errand.parcel
+    fd = errand.parcel.detach()
+    with mmap.mmap(fd, 0, prot=mmap.PROT_READ) as data:
+        os.close(fd)
+        call: Call = pickle.loads(data)
+    if errand.by_value:
+        _publish(call[0])
+    return call
+
+
+def _publish(outermost: Callable[..., Any]) -> None:
+    """Put what came with the function into `__main__`: pickles that name it there, such as checkpoints, find it."""
+    main = vars(sys.modules["__main__"])
+    for function in layers(outermost):
+        names = getattr(function, "__globals__", {})
+        if names.get("__name__") == "__main__":
+            main.update({name: value for name, value in names.items() if not name.startswith("__")})
+
+
+def layers(function: Callable[..., Any] | None) -> Iterator[Callable[..., Any]]:
+    """The function, and what a partial, a bound method or a decorated function holds within."""
+    while function is not None:
+        yield function
+        if isinstance(function, functools.partial):
+            function = function.func
+        else:
+            function = getattr(function, "__func__", None) or getattr(function, "__wrapped__", None)
+
+
+def _hand_back(value: Any, fd: int) -> None:
+    """By name where that is possible, so that the agent gets its own classes back."""
+    with open(fd, "r+b") as file:
+        file.seek(LENGTH_BYTES)
+        try:
+            pickle.dump(value, file, pickle.HIGHEST_PROTOCOL)
+        except Exception:
+            import cloudpickle
+
+            file.seek(LENGTH_BYTES)
+            file.truncate()
+            try:
+                cloudpickle.dump(value, file, pickle.HIGHEST_PROTOCOL)
+            except Exception as error:
+                raise TypeError(f"the function returned what cannot be pickled: {type(value).__name__}") from error
+        length = file.tell() - LENGTH_BYTES
+        file.seek(0)
+        file.write(length.to_bytes(LENGTH_BYTES, "little"))
+
+
+# Errors.
+
+
+def record(error: BaseException) -> None:
+    """Leave the error where torch's `@record` does. A nested launcher's error is that of its first failed worker."""
+    import json
+
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not path:
+        return
+    content = _first_failure(error) or {
+        "message": {
+            "message": f"{type(error).__name__}: {error}",
+            "extraInfo": {
+                "py_callstack": "".join(traceback.format_exception(_without_our_frames(error))),
+                "timestamp": str(int(time.time())),
+            },
+        }
+    }
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(content, file)
+    except OSError as problem:
+        print(f"cannot write {path}: {problem.strerror}", file=sys.stderr)  # noqa: T201
+
+
+def _first_failure(error: BaseException) -> dict[str, Any] | None:
+    """What the first failed worker of a launcher in this worker has left, with its exit code; torch's way."""
+    if not hasattr(error, "get_first_failure"):
+        return None
+    _, failure = error.get_first_failure()
+    content: dict[str, Any] = failure.error_file_data
+    if not isinstance(content.get("message"), dict):
+        return None
+    return {**content, "message": {**content["message"], "errorCode": failure.exitcode}}
+
+
+def _without_our_frames(error: BaseException) -> BaseException:
+    """The traceback begins where the user's function does."""
+    trace = error.__traceback__
+    while trace and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return error.with_traceback(trace) if trace else error
+
+
+# Surroundings.
+
+
+def _unbuffered(fd: int) -> TextIO:
+    """As under `python -u`: what is written is out when the worker dies. Also where a notebook has its own stream."""
+    raw = open(fd, "wb", 0, closefd=False)  # noqa: SIM115
+    return io.TextIOWrapper(raw, "utf-8", errors="backslashreplace", write_through=True)

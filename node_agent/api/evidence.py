@@ -1,0 +1,46 @@
+"""What the agent knows of a worker's end, as a program is told it."""
+
+import atexit
+import os
+import time
+from contextlib import suppress
+from typing import Any
+
+from node_agent import error_file
+from node_agent.api.failures import ProcessFailure
+from node_agent.scratch import ScratchDir
+from protocol.messages import Failure
+
+
+def process_failure(failure: Failure, recorded: dict[str, Any] | None = None) -> ProcessFailure:
+    """With the worker's own error file while that can be read. Where it is gone, or another node's, with one that says
+    the same: `recorded`, or what else is known of the error. Without any error it says how the worker ended.
+    """
+    path = failure.error_file
+    if not path or not os.path.isfile(path):
+        path = _kept(recorded or _told_again(failure))
+    told = ProcessFailure(failure.local_rank, failure.pid, failure.exit_code, path)
+    if not path:
+        told.message = "\n".join([failure.cause, *(f"  | {line}" for line in failure.stderr_tail)])
+        told.timestamp = int(failure.failed_at or told.timestamp)
+    return told
+
+
+def _told_again(failure: Failure) -> dict[str, Any] | None:
+    if not failure.error:
+        return None
+    traceback = "\n".join(failure.traceback) or failure.error
+    return error_file.content(failure.error, traceback, failure.failed_at or time.time())
+
+
+def _kept(content: dict[str, Any] | None) -> str:
+    """A file for torch's `@record`, which copies what it finds there. It goes with this process."""
+    if content is None:
+        return ""
+    folder = ScratchDir()
+    atexit.register(folder.remove)
+    with suppress(OSError):
+        path = folder.path("error.json")
+        error_file.write(path, content)
+        return path
+    return ""

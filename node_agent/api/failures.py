@@ -1,0 +1,179 @@
+"""How workers fail, as a program sees it: torch's classes, with the same attributes and in the same words.
+
+Where the program has imported torch's own, what is raised is of torch's class, too: `except ChildFailedError` works
+whichever of the two it names, and torch's `@record` finds what it looks for.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+TORCHS_ERRORS = "torch.distributed.elastic.multiprocessing.errors"
+TORCHS_API = "torch.distributed.elastic.multiprocessing.api"
+
+NOT_AVAILABLE = "<N/A>"
+"""Where there is no error file."""
+WIDEST = 60
+
+
+class LaunchError(RuntimeError):
+    """The run did not come about, or ended without the failure of a worker: nodes were missing, the server refused
+    this one or was out of reach, somebody stopped the run. One line says what happened and what to do."""
+
+
+class SignalException(Exception):
+    """This process got a signal that ends it; `sigval` is the signal. Raised in the main thread, workers and all."""
+
+    def __init__(self, msg: str, sigval: signal.Signals) -> None:
+        Exception.__init__(self, msg)
+        self.sigval = sigval
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SignalException, (str(self), self.sigval)
+
+
+@dataclass
+class ProcessFailure:
+    """How one worker failed.
+
+    `message` is the content of `message` in its error file: normally a map with `message` ("ValueError: boom") and
+    `extraInfo` (`py_callstack`, `timestamp`). Without an error file it is a text that says how the process ended.
+    """
+
+    local_rank: int
+    pid: int
+    exitcode: int
+    """Negative for a signal."""
+    error_file: str
+    """Where the worker left its exception; `<N/A>` if it left none."""
+    error_file_data: dict[str, Any] = field(init=False)
+    message: Any = field(init=False)
+    timestamp: int = field(init=False)
+    """Seconds since 1970."""
+
+    def __post_init__(self) -> None:
+        self.error_file_data = _read(self.error_file)
+        self.message, self.timestamp = self.error_file_data.get("message", ""), int(time.time())
+        if isinstance(self.message, dict):
+            seen_at = self.message.get("extraInfo", {}).get("timestamp", self.timestamp)
+            self.timestamp = int(float(seen_at))
+        if not self.error_file_data:
+            self.error_file, self.error_file_data = NOT_AVAILABLE, {"message": "<NONE>"}
+        if not self.message:
+            self.message = self._end()
+
+    def signal_name(self) -> str:
+        """`SIGKILL`, or `<N/A>` where it was no signal."""
+        try:
+            return signal.Signals(-self.exitcode).name
+        except ValueError:
+            return NOT_AVAILABLE
+
+    def timestamp_isoformat(self) -> str:
+        """`YYYY-MM-DD_HH:MM:SS`, local time."""
+        return time.strftime("%Y-%m-%d_%H:%M:%S", time.localtime(self.timestamp))
+
+    def _end(self) -> str:
+        if self.exitcode < 0:
+            return f"Signal {-self.exitcode} ({self.signal_name()}) received by PID {self.pid}"
+        return f"exit code {self.exitcode}, and no exception was seen"
+
+
+class ChildFailedError(Exception):
+    """Workers failed, and the run with them. `str()` is the whole report: what failed first, and what the run went
+    through.
+
+    `name`: of what they ran. `failures`: by global rank, the root first; of other nodes, too.
+    """
+
+    def __init__(self, name: str, failures: Mapping[int, ProcessFailure], report: str = "") -> None:
+        if not failures:
+            raise ValueError("a ChildFailedError needs at least one failure")
+        self.name = name
+        self.failures = dict(failures)
+        self._report = report
+        Exception.__init__(self, report or self.format_msg())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ChildFailedError, (self.name, self.failures, self._report)
+
+    def get_first_failure(self) -> tuple[int, ProcessFailure]:
+        """The rank that the failure began with, and how it failed."""
+        return next(iter(self.failures.items()))
+
+    def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
+        """torch's box, about the failures alone."""
+        root, _ = self.get_first_failure()
+        blocks = {rank: _block(index, rank, self.failures[rank]) for index, rank in enumerate(self.failures)}
+        title = f"{self.name} FAILED"
+        lines = [title, *(line for block in blocks.values() for line in block)]
+        width = min(WIDEST, max(map(len, lines)))
+        others = [line for rank, block in blocks.items() if rank != root for line in block]
+        return "\n".join(
+            [
+                "",
+                boarder_delim * width,
+                title,
+                section_delim * width,
+                "Failures:",
+                *(others or ["  <NO_OTHER_FAILURES>"]),
+                section_delim * width,
+                "Root Cause (first observed failure):",
+                *blocks[root],
+                boarder_delim * width,
+            ]
+        )
+
+
+def _block(index: int, rank: int, failure: ProcessFailure) -> list[str]:
+    name = failure.signal_name()
+    return [
+        f"[{index}]:",
+        f"  time      : {failure.timestamp_isoformat()}",
+        f"  host      : {socket.getfqdn()}",
+        f"  rank      : {rank} (local_rank: {failure.local_rank})",
+        f"  exitcode  : {failure.exitcode} (pid: {failure.pid})" + (f" ({name})" if name != NOT_AVAILABLE else ""),
+        f"  error_file: {failure.error_file}",
+        *f"  traceback : {_told(failure.message)}".splitlines(),
+    ]
+
+
+def _told(message: Any) -> str:
+    if not isinstance(message, dict):
+        return str(message)
+    told = message.get("extraInfo", {}).get("py_callstack") or message.get("message", NOT_AVAILABLE)
+    return str(told).replace("\n", "\n  ")
+
+
+def _read(path: str) -> dict[str, Any]:
+    """The content of an error file; empty if there is none, or none that can be read."""
+    if not os.path.isfile(path):
+        return {}
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            content = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+E = TypeVar("E", bound=type[Exception])
+
+
+def in_torchs_terms(ours: E) -> E:
+    """Our class, or one that is torch's, too, if this program has imported torch's."""
+    module = sys.modules.get(TORCHS_ERRORS if ours is ChildFailedError else TORCHS_API)
+    theirs = getattr(module, ours.__name__, None)
+    if theirs is None:
+        return ours
+    both: E = _both.get(theirs) or _both.setdefault(theirs, type(ours.__name__, (ours, theirs), {}))
+    return both
+
+
+_both: dict[Any, Any] = {}

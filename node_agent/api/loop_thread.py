@@ -1,0 +1,68 @@
+"""A thread with an event loop of its own, for what must go on whatever the caller's thread does.
+
+The kernel ties a worker to the thread that started it: it must live as long as the worker does.
+"""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class LoopThread(Generic[T]):
+    """Runs one coroutine to its end. `result` is set when nothing of it is left but the end of the thread."""
+
+    def __init__(self, name: str, main: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self.result: Future[T] = Future()
+        self.result.set_running_or_notify_cancel()  # from now on nobody can cancel it
+        self._main = main
+        self._loop = _Loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def call(self, function: Callable[..., object], *args: object) -> bool:
+        """Call a function in the loop, soon. False if the loop has ended."""
+        try:
+            self._loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            return False
+        return True
+
+    def join(self) -> None:
+        """Wait for the end of the thread itself, after `result`."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                result = runner.run(self._main())
+        except BaseException as error:
+            self.result.set_exception(error)
+        else:
+            self.result.set_result(result)
+
+
+async def done(future: Future[Any]) -> None:
+    """Return when it is, however it ended."""
+    loop, is_done = asyncio.get_running_loop(), asyncio.Event()
+
+    def tell(_: object) -> None:
+        with suppress(RuntimeError):  # nobody waits any more: the loop is closed
+            loop.call_soon_threadsafe(is_done.set)
+
+    future.add_done_callback(tell)
+    await is_done.wait()
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """Looks names up in its own thread: an interpreter that exits has no other one left."""
+
+    async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:
+        return socket.getaddrinfo(*args, **kwargs)

@@ -1,0 +1,117 @@
+"""Functions and arguments on their way to workers that are not forked from the agent itself.
+
+Where a plain pickle does, it is a plain pickle, and the worker imports the main module as under `multiprocessing`: what
+runs under torch's launcher finds what it finds there. What a plain pickle cannot name (a notebook's functions, standard
+input's, lambdas, closures) travels by value with cloudpickle, and no main module is imported.
+"""
+
+import io
+import os
+import pickle
+import sys
+from collections import ChainMap
+from collections.abc import Callable
+from multiprocessing import context, reduction
+from typing import Any, cast
+
+from node_agent.api.child import Call, layers
+
+
+class Parcel:
+    """A function and its arguments. Pickled once, in memory that every worker maps.
+
+    What only a process that is being started can be given (a queue, a shared tensor) is pickled for each one.
+    Raises `TypeError` if something in it cannot travel.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        probe = _Probe()
+        data, self.by_value = _pickled(call, probe)
+        self._fd = None if probe.was_used else _in_memory(data)
+
+    def open(self, popen: Any) -> int:
+        """A descriptor of the pickle for the process that `popen` starts; the caller closes it."""
+        return os.dup(self._fd) if self._fd is not None else _in_memory(_pickled(self._call, popen)[0])
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def _pickled(call: Call, popen: Any) -> tuple[bytes, bool]:
+    """The pickle, and whether the function is in it by value."""
+    outer = context.get_spawning_popen()
+    context.set_spawning_popen(popen)
+    try:
+        return _by_name(call) or (_by_value(call), True)
+    finally:
+        context.set_spawning_popen(outer)
+
+
+def _by_name(call: Call) -> tuple[bytes, bool] | None:
+    """None if the worker could not find what is named."""
+    has_source = _main_has_source()
+    if not all(_is_of_the_source(function) for function in layers(call[0])):
+        return None
+    try:
+        data = bytes(reduction.ForkingPickler.dumps(call))
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return None
+    return (data, False) if has_source or b"__main__" not in data else None
+
+
+def _by_value(call: Call) -> bytes:
+    import cloudpickle
+
+    file = io.BytesIO()
+    pickler = cloudpickle.Pickler(file)
+    # multiprocessing's and torch's own ways first: queues, connections, shared tensors
+    pickler.dispatch_table = ChainMap(
+        cast(dict[Any, Any], reduction.ForkingPickler(io.BytesIO()).dispatch_table), pickler.dispatch_table
+    )
+    try:
+        pickler.dump(call)
+    except (pickle.PicklingError, AttributeError, TypeError, RuntimeError) as error:
+        raise TypeError(f"{_name(call[0])} and its arguments cannot be sent to a worker: {error}") from error
+    return file.getvalue()
+
+
+def _main_has_source() -> bool:
+    """Whether a worker can import the main module: a notebook has none, nor has standard input."""
+    main = sys.modules["__main__"]
+    return getattr(main, "__spec__", None) is not None or os.path.isfile(getattr(main, "__file__", None) or "")
+
+
+def _is_of_the_source(function: Callable[..., Any]) -> bool:
+    """Whether importing the main module again would define it: not so what was typed into a console since."""
+    code, path = getattr(function, "__code__", None), getattr(sys.modules["__main__"], "__file__", None)
+    if code is None or path is None or getattr(function, "__module__", None) != "__main__":
+        return True
+    return bool(os.path.abspath(code.co_filename) == os.path.abspath(path))
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)
+
+
+def _in_memory(data: bytes) -> int:
+    fd = os.memfd_create("call", os.MFD_CLOEXEC)
+    with open(fd, "wb", closefd=False) as file:
+        file.write(data)
+    return fd
+
+
+class _Probe:
+    """Stands for a process that is being started, to see whether anything needs one."""
+
+    def __init__(self) -> None:
+        self.was_used = False
+
+    def duplicate_for_child(self, fd: int) -> int:
+        self.was_used = True
+        return fd
+
+    def DupFd(self, fd: int) -> int:
+        return fd

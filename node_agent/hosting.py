@@ -1,0 +1,249 @@
+"""An rdzv-server on this node: what makes a torchrun command line for several nodes work with no server started.
+
+It is a process of its own in a session of its own, since the other nodes need it: losing this agent must not end the
+run. It ends by itself when nobody needs it any more (`rdzv-server --exit-when-idle`). The agent binds the port, so that
+of several only one hosts, and connects to it before the server is up; what listens there already is taken for a server.
+"""
+
+import asyncio
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable
+from os.path import abspath, dirname
+
+from node_agent.client import HttpLink
+from node_agent.console import ERR, Console
+from node_agent.conversation import ServerLost
+from node_agent.link import Unreachable
+from protocol.errors import ProtocolError, RunFailed, RunSucceeded
+from protocol.messages import Ack, Finish, Reply, Request
+
+IDLE_S = 10
+"""How long a server goes on without agents: the lease, after which everybody would be lost anyway."""
+BACKLOG = 4096
+PATIENCE_S = 1.0
+"""A person is told what an agent waits for after this long."""
+STARTS = 3
+"""A server that fails this often before it has ever answered will never do."""
+HOME = dirname(dirname(abspath(__file__)))
+PROGRAM = f"import sys; sys.path.append({HOME!r}); from rdzv_server.__main__ import main; sys.exit(main())"
+"""Not `-m`, which would take modules from the user's folder before Python's own."""
+
+
+class HostedServer:
+    """Hosts the server at a port of this node whenever nothing listens there and the run goes on."""
+
+    def __init__(self, host: str, port: int, token: str | None, token_file: str | None, console: Console) -> None:
+        self._host, self._port = host, port
+        self._token, self._token_file = token, token_file
+        self._console = console
+        self._process: _Process | None = None
+        self._failures = 0
+        self._has_answered = False
+        self._run_has_ended = False
+
+    def link(self) -> "HostingLink":
+        """A line to the server, wherever it is hosted in the end."""
+        return HostingLink(self, self._host, self._port, self._token)
+
+    def ensure(self) -> None:
+        """Host the server, unless something listens at its port or the run is over.
+
+        Raises `OSError` if the port cannot be had, and `ServerLost` if the server fails again and again.
+        """
+        if self._run_has_ended or (self._process and self._process.exit_code is None):
+            return
+        self._count_failures()
+        try:
+            listener = _listen(self._port)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return
+            raise
+        with listener:
+            self._process, self._has_answered = _Process(self._command(listener), listener, self._console), False
+        self._console.say(f"hosting rdzv-server at port {self._port} (process {self._process.pid})")
+
+    def heard(self, answer: Reply | Ack | ProtocolError) -> None:
+        """What the server, wherever it is, has answered."""
+        self._has_answered = True
+        finish = isinstance(answer, Reply) and isinstance(answer.directive, Finish)
+        if finish or isinstance(answer, RunSucceeded | RunFailed):
+            self._run_has_ended = True
+
+    async def farewell(self, timeout_s: float, signals: Iterable[str]) -> None:
+        """After the end of the run: wait until the server has told the other nodes and is gone.
+
+        When this agent exits its container may end, and the server with it. Any of the signals ends the wait.
+        """
+        if self._process is None:
+            return
+        for signum in map(signal.Signals.__getitem__, signals):
+            if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup stays nohup
+                asyncio.get_running_loop().add_signal_handler(signum, self._process.let_go)
+        if self._run_has_ended and not await self._process.is_gone(PATIENCE_S):
+            self._console.say("waiting until the other nodes have heard of the end")
+            if not await self._process.is_gone(timeout_s):
+                self._console.say(f"some have not after {timeout_s:g} s; rdzv-server goes on without this agent")
+        self._process.let_go()
+
+    def _count_failures(self) -> None:
+        if self._process and self._process.exit_code and not self._has_answered:
+            self._failures += 1
+        else:
+            self._failures = 0
+        if self._failures == STARTS:
+            raise ServerLost(f"rdzv-server cannot be hosted at port {self._port}: see what it says above")
+
+    def _command(self, listener: socket.socket) -> list[str]:
+        token = ["--token-file", self._token_file] if self._token_file else []
+        flags = ["--listen-fd", str(listener.fileno()), "--exit-when-idle", str(IDLE_S), *token]
+        return [sys.executable, "-P", "-c", PROGRAM, *flags]
+
+
+class HostingLink(HttpLink):
+    """A line to a server that this node hosts if nobody does."""
+
+    def __init__(self, server: HostedServer, host: str, port: int, token: str | None) -> None:
+        super().__init__(host, port, token)
+        self._server = server
+
+    async def connect(self) -> str:
+        try:
+            self._server.ensure()
+        except OSError as error:
+            raise Unreachable("connect", f"cannot host it: {error.strerror or error}") from None
+        return await super().connect()
+
+    async def exchange(self, request: Request) -> Reply | Ack:
+        try:
+            answer = await super().exchange(request)
+        except ProtocolError as refusal:
+            self._server.heard(refusal)
+            raise
+        self._server.heard(answer)
+        return answer
+
+
+class _Process:
+    """The server's process. What it logs goes to the agent's console, which never blocks it."""
+
+    def __init__(self, command: list[str], listener: socket.socket, console: Console) -> None:
+        self._console = console
+        self._loop = asyncio.get_running_loop()
+        self._log, theirs = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=theirs,
+                pass_fds=[listener.fileno()],
+                start_new_session=True,
+            )
+        finally:
+            os.close(theirs)
+        self.pid = self._process.pid
+        self._pidfd = os.pidfd_open(self.pid)
+        self._gone = asyncio.Event()
+        os.set_blocking(self._log, False)
+        self._loop.add_reader(self._log, self._relay)
+        self._loop.add_reader(self._pidfd, self._reap)
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.returncode
+
+    async def is_gone(self, within_s: float) -> bool:
+        """Whether it has exited, or does so in time, or was let go."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self._gone.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def let_go(self) -> None:
+        """If it still runs it goes on by itself."""
+        self._stop_relaying()
+        if not self._gone.is_set():
+            self._stop_watching()
+            self._process.returncode = 0  # or the destructor would complain of a child that still runs
+
+    def _relay(self) -> None:
+        """Pass its log on as it comes: it writes whole lines."""
+        try:
+            chunk = os.read(self._log, 1 << 16)
+        except BlockingIOError:
+            return
+        if chunk:
+            self._console.write(ERR, chunk)
+        else:
+            self._stop_relaying()
+
+    def _stop_relaying(self) -> None:
+        if self._log >= 0:
+            self._loop.remove_reader(self._log)
+            os.close(self._log)
+            self._log = -1
+
+    def _reap(self) -> None:
+        self._process.wait()
+        self._stop_watching()
+
+    def _stop_watching(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._gone.set()
+
+
+def _listen(port: int) -> socket.socket:
+    """A listening socket at the port of every address, IPv4 and IPv6. Raises `OSError`."""
+    try:
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise
+    except ValueError:
+        pass
+    return socket.create_server(("", port), backlog=BACKLOG)  # no IPv6 on this host
+
+
+def names_this_machine(host: str) -> bool:
+    """Whether `host` is a name or an address of this machine.
+
+    torch's rule (`_matches_machine_hostname`, torch 2.13) by names and by the addresses of the host name; and, which
+    that rule misses, any other address of this machine.
+    """
+    own = socket.gethostname()
+    if host in ("localhost", own):
+        return True
+    addresses = {address for address, _ in _resolve(host)}
+    if any(_is_local(address) for address in addresses):
+        return True
+    return any(name == host or address in addresses for address, name in _resolve(own))
+
+
+def _resolve(host: str) -> list[tuple[str, str]]:
+    """The host's addresses, each with the canonical name where there is one."""
+    try:
+        found = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP, flags=socket.AI_CANONNAME)
+    except (OSError, ValueError):
+        return []
+    return [(str(address[0]), name) for _, _, _, name, address in found]
+
+
+def _is_local(address: str) -> bool:
+    """Only an address of this machine can be bound."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True

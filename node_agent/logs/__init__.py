@@ -1,0 +1,1 @@
+"""Where the workers' output goes: to the console, to files, or to both."""

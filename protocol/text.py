@@ -1,0 +1,35 @@
+"""Texts made fit to travel and to be shown: what a script has written may be as long and as strange as it likes."""
+
+from collections.abc import Iterable, Sequence
+
+
+def printable(text: str) -> str:
+    """The text on one line: whatever would move a cursor or cannot be encoded becomes a space."""
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def clip(text: str, most_bytes: int) -> str:
+    """The text, its end cut off where it has more than so many bytes in UTF-8."""
+    if len(text) * 4 <= most_bytes or len(text.encode(errors="replace")) <= most_bytes:
+        return text
+    return text[:most_bytes].encode(errors="replace")[: most_bytes - 3].decode(errors="ignore") + "..."
+
+
+def last_lines(lines: Sequence[str], most_lines: int, most_bytes: int) -> tuple[str, ...]:
+    """The last lines of at most so many bytes in UTF-8 together. Each may take half of them, and is cut beyond."""
+    kept: list[str] = []
+    share = most_bytes // 2
+    for line in reversed(lines[-most_lines:]):
+        line = clip(line, share)
+        most_bytes -= len(line.encode(errors="replace"))
+        if most_bytes < 0:
+            break
+        kept.append(line)
+    return tuple(reversed(kept))
+
+
+def one_line(texts: Iterable[str]) -> str:
+    """The first of the texts that says something, printable."""
+    return next((line for text in texts if (line := printable(text).strip())), "")

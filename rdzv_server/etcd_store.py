@@ -1,0 +1,184 @@
+"""The records in etcd, for several servers of which one leads: `--store etcd://`.
+
+    PREFIX/leader                        the leader's address; its create revision is the number of its leadership
+    PREFIX/schema                        what the records look like
+    PREFIX/records/RUN/ATTEMPT/NUMBER    some consecutive records of an attempt, in the order of the numbers
+
+Every write compares the leader key's create revision with the leadership that it is made in. That is the fence: once
+another server leads, or none, nothing more is written, however late a request of the old leader comes.
+
+A batch that is too large for one transaction goes into several, in order. When the server dies in between, a beginning
+of the batch remains. That is a state that the run was in, since each record is a fact applied on its own, and nobody
+has been told anything of the batch: whoever caused the rest has no answer and asks again.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+from urllib.parse import quote, unquote
+
+import msgpack
+from aetcd import rpc
+
+from rdzv_server.core.effects import Record
+from rdzv_server.etcd_client import EtcdClient
+from rdzv_server.records import MalformedRecord, pack, unpack
+from rdzv_server.store import StoreBroken, StoreFenced
+
+SCHEMA = b"1"
+MAX_OPERATIONS = 128
+"""etcd's own limit for a transaction."""
+MAX_BYTES = 1 << 20
+"""Of a transaction's values. etcd's own limit for a request is 1.5 MiB."""
+CHUNK_BYTES = 1 << 18
+"""A key's value takes no more records beyond this."""
+PAGE_KEYS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One key with the records that it holds."""
+
+    key: bytes
+    value: bytes
+
+
+Transaction = list[Chunk]
+
+
+class EtcdStore:
+    """The store of one leadership."""
+
+    def __init__(self, client: EtcdClient, prefix: str, leadership: int) -> None:
+        self._client = client
+        self._root = prefix
+        self._fence = rpc.Compare(
+            key=leader_key(prefix),
+            target=rpc.Compare.CREATE,
+            result=rpc.Compare.EQUAL,
+            create_revision=leadership,
+        )
+        self._next_number = 0
+        self._batch: Sequence[Record] | None = None
+        self._unwritten: list[Transaction] = []
+
+    async def load(self) -> Sequence[Record]:
+        await self._check_schema()
+        begin, found = f"{self._root}/records/".encode(), []
+        end, more = f"{self._root}/records0".encode(), True  # 0 follows / in ASCII
+        while more:
+            keys, more = await self._client.page(begin, end, PAGE_KEYS)
+            found += [(_number(key.key), key.key, key.value) for key in keys]
+            if keys:
+                begin = keys[-1].key + b"\0"
+        found.sort()
+        self._next_number = found[-1][0] + 1 if found else 0
+        try:
+            return [record for _, key, value in found for record in _unpack(key, value)]
+        except MalformedRecord as error:
+            raise StoreBroken(
+                f"what {self._client.name} holds below {self._root} is damaged ({error}). Restore a snapshot, or "
+                "delete it to begin without any memory of its runs: their agents then form them anew, and their "
+                "workers restart"
+            ) from error
+
+    async def append(self, records: Sequence[Record]) -> None:
+        """Write the records. After `StoreUnavailable` a beginning of them may be written, and the same batch must come.
+
+        It goes on where it stopped. Raises `StoreFenced` if this leadership is over.
+        """
+        if self._batch is None:
+            self._batch, self._unwritten = records, list(self._plan(records))
+        assert self._batch is records, "a batch that was not written must be tried again before the next one"
+        while self._unwritten:
+            await self._write([_put(chunk.key, chunk.value) for chunk in self._unwritten[0]])
+            del self._unwritten[0]
+        self._batch = None
+
+    async def forget(self, run_id: str, attempt: int) -> None:
+        begin = self._folder(run_id, attempt)
+        await self._write(
+            [rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=begin, range_end=begin[:-1] + b"0"))]
+        )
+
+    async def close(self) -> None:
+        """Nothing: the client is its owner's."""
+
+    async def _check_schema(self) -> None:
+        key = f"{self._root}/schema".encode()
+        found, _ = await self._client.get(key)
+        if found is None:
+            await self._write([_put(key, SCHEMA)])
+        elif found.value != SCHEMA:
+            raise StoreBroken(
+                f"what {self._client.name} holds below {self._root} was written by another version of rdzv-server "
+                f"(schema {found.value.decode(errors='replace')}, this one knows {SCHEMA.decode()}): start that version"
+            )
+
+    async def _write(self, operations: Sequence[Any]) -> None:
+        done, _ = await self._client.transact([self._fence], operations)
+        if not done:
+            raise StoreFenced("this server's leadership is over: another one leads, or soon will")
+
+    def _plan(self, records: Sequence[Record]) -> Iterator[Transaction]:
+        """The batch as transactions, each as large as etcd lets it be."""
+        transaction: Transaction = []
+        size = 0
+        for chunk in self._chunks(records):
+            if transaction and (len(transaction) == MAX_OPERATIONS or size + len(chunk.value) > MAX_BYTES):
+                yield transaction
+                transaction, size = [], 0
+            transaction.append(chunk)
+            size += len(chunk.key) + len(chunk.value)
+        yield transaction
+
+    def _chunks(self, records: Sequence[Record]) -> Iterator[Chunk]:
+        """Consecutive records of one attempt share a key."""
+        for (run_id, attempt), of_attempt in groupby(records, key=lambda record: (record.run_id, record.attempt)):
+            packed: list[tuple[float, str, bytes]] = []
+            size = 0
+            for record in of_attempt:
+                kind, body = pack(record)
+                if packed and size + len(body) > CHUNK_BYTES:
+                    yield self._chunk(run_id, attempt, packed)
+                    packed, size = [], 0
+                packed.append((record.at, kind, body))
+                size += len(body)
+            yield self._chunk(run_id, attempt, packed)
+
+    def _chunk(self, run_id: str, attempt: int, packed: Sequence[tuple[float, str, bytes]]) -> Chunk:
+        key = self._folder(run_id, attempt) + b"%016x" % self._next_number
+        self._next_number += 1
+        return Chunk(key, msgpack.packb(packed))
+
+    def _folder(self, run_id: str, attempt: int) -> bytes:
+        return f"{self._root}/records/{quote(run_id, safe='')}/{attempt:08d}/".encode()
+
+
+def leader_key(prefix: str) -> bytes:
+    """Where the leader's address stands."""
+    return f"{prefix}/leader".encode()
+
+
+def _put(key: bytes, value: bytes) -> Any:
+    return rpc.RequestOp(request_put=rpc.PutRequest(key=key, value=value))
+
+
+def _number(key: bytes) -> int:
+    try:
+        return int(key.rpartition(b"/")[2], 16)
+    except ValueError:
+        return 0  # no key of ours, which `_unpack` says better
+
+
+def _unpack(key: bytes, value: bytes) -> Iterator[Record]:
+    """The records of a chunk. Raises `MalformedRecord`."""
+    try:
+        *_, run_id, attempt, _ = key.decode().split("/")
+        parts = [(float(at), str(kind), bytes(body)) for at, kind, body in msgpack.unpackb(value)]
+        where = unquote(run_id), int(attempt)
+    except Exception as error:  # msgpack's own errors, and whatever foreign bytes bring out of it
+        raise MalformedRecord(f"{key.decode(errors='replace')} holds no records: {error}") from None
+    for at, kind, body in parts:
+        yield unpack(*where, at, kind, body)

@@ -1,0 +1,53 @@
+"""A whole server that is one of several: `--store etcd://HOST,HOST,HOST/CLUSTER`."""
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+from protocol.messages import LeaderReply, LeaderRequest
+from rdzv_server.etcd_client import EtcdClient, EtcdTls
+from rdzv_server.etcd_place import EtcdPlace
+from rdzv_server.etcd_store import EtcdStore
+from rdzv_server.failover import Failover
+from rdzv_server.leadership import Candidacy
+from rdzv_server.server import HttpServer
+
+
+class FailoverServer(HttpServer):
+    """HTTP in front of a server that leads or follows. `address`: HOST:PORT by which agents reach it."""
+
+    def __init__(
+        self,
+        place: EtcdPlace,
+        tls: EtcdTls | None,
+        *,
+        address: str,
+        lease_s: int,
+        retention_s: float,
+        token: str | None,
+    ) -> None:
+        self._client = client = EtcdClient(place.members, tls)
+        candidacy = Candidacy(client, place.prefix, address, lease_s)
+        self._failover = Failover(
+            candidacy, address, lambda leadership: EtcdStore(client, place.prefix, leadership), retention_s
+        )
+        super().__init__(self._failover, token)
+
+    async def __aenter__(self) -> Self:
+        self._running = asyncio.create_task(self._failover.run(), name="failover")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._failover.close()
+        self._running.cancel()  # resigns, so that another server leads while this one still says goodbye
+        await asyncio.gather(self._running, return_exceptions=True)
+        await self.close_http()
+        await self._client.close()
+
+    async def crashed(self) -> None:
+        await asyncio.shield(self._running)
+
+    async def tell_leader(self, request: LeaderRequest) -> LeaderReply:
+        return await self._failover.tell_leader(request)

@@ -1,0 +1,34 @@
+"""Facts as bytes, for stores. The kind of a fact is the name of its class, its body what the wire's codec makes of it.
+
+A store may be older or newer than the program that reads it. A field that is gone is ignored and a new one takes its
+default, as on the wire; a kind that is unknown, or a body that does not fit, raises `MalformedRecord`.
+"""
+
+from typing import get_args
+
+from protocol.codec import decode, encode
+from protocol.errors import ProtocolError
+from rdzv_server.core.effects import Record
+from rdzv_server.core.events import Fact, RunFounded
+
+
+class MalformedRecord(Exception):
+    """What the store holds is no record of ours."""
+
+
+_KINDS: dict[str, type[Fact | RunFounded]] = {kind.__name__: kind for kind in (*get_args(Fact), RunFounded)}
+
+
+def pack(record: Record) -> tuple[str, bytes]:
+    """The kind and the body of a record's fact."""
+    return type(record.fact).__name__, encode(record.fact)
+
+
+def unpack(run_id: str, attempt: int, at: float, kind: str, body: bytes) -> Record:
+    """The record of which these are the parts. Raises `MalformedRecord`."""
+    if kind not in _KINDS:
+        raise MalformedRecord(f"unknown kind {kind!r} in attempt {attempt} of run {run_id!r}")
+    try:
+        return Record(run_id, attempt, at, decode(_KINDS[kind], body))
+    except ProtocolError as error:
+        raise MalformedRecord(f"{kind} in attempt {attempt} of run {run_id!r}: {error}") from None

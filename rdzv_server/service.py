@@ -1,0 +1,55 @@
+"""What HTTP needs of that which it stands in front of: a server alone, or one of several."""
+
+from collections.abc import Hashable
+from typing import Protocol
+
+from protocol.messages import Ack, JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest
+from rdzv_server.core.run import Run
+
+
+class Carried(Protocol):
+    def lost(self, connection: Hashable) -> None:
+        """The connection closed."""
+
+
+class Service(Protocol):
+    """Joins, polls, reports and leaves. Every request raises the `ProtocolError` that refuses it."""
+
+    async def join(self, request: JoinRequest, server_addr: str, connection: Hashable) -> Reply: ...
+
+    async def poll(self, request: PollRequest, connection: Hashable) -> Reply: ...
+
+    async def report(self, request: ReportRequest) -> Ack: ...
+
+    async def leave(self, request: LeaveRequest) -> Ack: ...
+
+    def runs(self) -> list[Run]: ...
+
+    def now(self) -> float: ...
+
+    def close(self) -> None: ...
+
+    @property
+    def connections(self) -> Carried: ...
+
+    @property
+    def epoch(self) -> str: ...
+
+    @property
+    def started_at(self) -> float: ...
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it is of no use to an agent at present; None as a rule."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether it decides: a server alone always does, of several one."""
+
+    @property
+    def leader(self) -> str | None:
+        """Of several: HOST:PORT of the one that leads, if it is known."""
+
+    @property
+    def leadership(self) -> int:
+        """Of several: the number of the latest leadership that is known. 0: a server alone."""

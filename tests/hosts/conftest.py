@@ -1,0 +1,64 @@
+"""Hosts for a test, and the promise that no process and no namespace of theirs is left after it."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.hosts.cluster import Hosts
+from tests.hosts.namespaces import remove_leftovers, why_impossible
+from tests.hosts.network import Network
+from tests.hosts.results import Recovery
+from tests.integration.conftest import desk
+from tests.integration.desk import Desk
+
+__all__ = ["desk"]
+
+Note = Callable[[Recovery], None]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def possible() -> None:
+    """This machine can have such hosts, and has none of an earlier run."""
+    if reason := why_impossible():
+        pytest.skip(reason)
+    remove_leftovers()
+
+
+@pytest.fixture
+async def hosts(desk: Desk, tmp_path: Path) -> AsyncIterator[Hosts]:
+    """Hosts a, b and c, and s with the server."""
+    async with _serving(Network("sabc"), desk, tmp_path) as hosts:
+        yield hosts
+
+
+@pytest.fixture
+async def ipv6_hosts(desk: Desk, tmp_path: Path) -> AsyncIterator[Hosts]:
+    """Hosts a and b, and s with the server, without any IPv4."""
+    async with _serving(Network("sab", ipv6=True), desk, tmp_path) as hosts:
+        yield hosts
+
+
+@asynccontextmanager
+async def _serving(network: Network, desk: Desk, folder: Path) -> AsyncIterator[Hosts]:
+    async with network:
+        cluster = Hosts(desk, network, folder)
+        await cluster.serve()
+        try:
+            yield cluster
+        finally:
+            await cluster.end()
+        assert network.processes() == {}
+    assert desk.survivors() == []
+
+
+@pytest.fixture
+def note(record_property: Callable[[str, object], None]) -> Note:
+    """Checks a recovery, and enters it into the table of docs/reliability.md when that is written."""
+
+    def check_and_enter(recovery: Recovery) -> None:
+        recovery.check()
+        record_property("recovery", recovery.as_property())
+
+    return check_and_enter

@@ -1,0 +1,98 @@
+"""Hosts on one network, each a network namespace of its own; the switch between them has the faults."""
+
+import asyncio
+import http.client
+from collections.abc import Mapping
+from types import TracebackType
+
+from tests.hosts.namespaces import Namespace
+from tests.hosts.switch import Switch
+from tests.integration.programs import PATIENCE_S, Program
+
+DEVICE = "eth0"
+SILENT_NAME_SERVER = "10.77.0.250"
+
+
+class Host:
+    """A machine of its own, as far as the network is concerned. Files and processes are this machine's."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.namespace = Namespace()
+
+    def authority(self, port: int) -> str:
+        """HOST:PORT of a program on this host, as in a URL."""
+        return f"[{self.address}]:{port}" if ":" in self.address else f"{self.address}:{port}"
+
+    async def start(self, kind: type[Program], *command: str, env: Mapping[str, str] | None = None) -> Program:
+        """Start a program on this host."""
+        return await kind.start(*self.namespace.command(*command), env=env)
+
+    async def get(self, port: int, path: str) -> str:
+        """What a program on this host answers over HTTP, however cut off the host is."""
+        return await asyncio.to_thread(self._get, port, path)
+
+    def change_address(self, address: str) -> None:
+        """Give the host another address instead of the one that it has, while it runs."""
+        self.namespace.configure(f"addr del {self.address}/24 dev {DEVICE}", f"addr add {address}/24 dev {DEVICE}")
+        self.address = address
+
+    def lose_names(self) -> None:
+        """The name server says nothing any more, not even no, and nobody's name is in /etc/hosts."""
+        self.namespace.configure(f"neigh add {SILENT_NAME_SERVER} lladdr 02:00:00:00:00:fa dev {DEVICE}")
+        self.namespace.replace_file("resolv.conf", f"nameserver {SILENT_NAME_SERVER}\n")
+        self.namespace.replace_file("hosts", "127.0.0.1 localhost\n::1 localhost\n")
+
+    def _get(self, port: int, path: str) -> str:
+        connection = http.client.HTTPConnection("localhost", port, timeout=PATIENCE_S)
+        connection.sock = self.namespace.connect(port)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().read().decode()
+        finally:
+            connection.close()
+
+
+class Network:
+    """One host for each letter, as an async context manager that leaves nothing behind.
+
+    The first host's address is 10.77.0.1, the second's 10.77.0.2; with `ipv6` fd77::1, fd77::2, and no IPv4 at all.
+    """
+
+    def __init__(self, names: str, *, ipv6: bool = False) -> None:
+        self._names = names
+        self._ipv6 = ipv6
+        self.switch = Switch()
+        self.hosts: dict[str, Host] = {}
+
+    async def __aenter__(self) -> "Network":
+        try:
+            for number, name in enumerate(self._names, start=1):
+                self._add(name, number)
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._remove()
+
+    def __getitem__(self, name: str) -> Host:
+        return self.hosts[name]
+
+    def processes(self) -> dict[str, list[int]]:
+        """The hosts on which processes run, with their pids."""
+        return {name: pids for name, host in self.hosts.items() if (pids := host.namespace.pids())}
+
+    def _add(self, name: str, number: int) -> None:
+        address, length = (f"fd77::{number}", "64 nodad") if self._ipv6 else (f"10.77.0.{number}", "24")
+        host = self.hosts[name] = Host(address)
+        self.switch.plug(name, host.namespace.tap(DEVICE))
+        host.namespace.configure(f"addr add {address}/{length} dev {DEVICE}", f"link set {DEVICE} up")
+
+    def _remove(self) -> None:
+        self.switch.close()
+        for host in self.hosts.values():
+            host.namespace.remove()

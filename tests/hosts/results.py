@@ -1,0 +1,57 @@
+"""What the tests measure, and the table that docs/reliability.md makes of it."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+STARTING_S = 3.0
+"""What a busy machine may take, beside the time that the rules allow, to start interpreters: for the tests alone."""
+
+HEAD = """\
+| fault | back at work after | allowed | because | steps again |
+|---|---|---|---|---|
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovery:
+    """One fault, and how long it took until every worker that should work worked."""
+
+    fault: str
+    took_s: float
+    allowed_s: float
+    because: str
+    """What the time allowed is made of."""
+    steps_again: int | None = None
+    """The most steps that had to be taken again; None where the workers count none."""
+
+    def check(self) -> None:
+        limit_s = self.allowed_s + STARTING_S
+        assert self.took_s <= limit_s, f"{self.fault}: {self.took_s:.1f} s, allowed {self.allowed_s:g} s"
+
+    def as_property(self) -> dict[str, Any]:
+        """Plain values, which travel between pytest's processes."""
+        return asdict(self)
+
+
+def table(recoveries: Iterable[Recovery]) -> str:
+    """A Markdown table with a row for each fault, in the order in which they come, over several runs."""
+    rows: dict[str, list[Recovery]] = defaultdict(list)
+    for recovery in recoveries:
+        rows[recovery.fault].append(recovery)
+    return HEAD + "".join(_row(runs) for runs in rows.values())
+
+
+def _row(runs: list[Recovery]) -> str:
+    first, took = runs[0], [run.took_s for run in runs]
+    steps = [run.steps_again for run in runs if run.steps_again is not None]
+    cells = (
+        first.fault,
+        f"{median(took):.1f} s" + (f", at most {max(took):.1f} s" if len(runs) > 1 else ""),
+        f"{first.allowed_s:g} s",
+        first.because,
+        str(max(steps)) if steps else "",
+    )
+    return f"| {' | '.join(cells)} |\n"

@@ -1,0 +1,114 @@
+"""The bridge that joins the hosts: it passes Ethernet frames on from port to port, and has every fault of a network.
+
+It is in the test's own process, and no kernel bridge with `tc netem`: netem is missing from many kernels, and here a
+fault is exact. It begins with the next frame, holds for one direction alone, and loses the same frames each time.
+"""
+
+import asyncio
+import os
+from contextlib import suppress
+from itertools import permutations
+
+LONGEST_FRAME = 1 << 16
+ETHERNET_HEADER = 14
+ARP = b"\x08\x06"
+
+LOST_OF_TEN = frozenset({2, 5, 6})
+"""Of every ten frames that a connection sends in one direction, those that a lossy network loses: never three in a row,
+so that TCP gets through after a bounded time, and no test hangs on luck."""
+
+
+class Switch:
+    """Ports by the names of their hosts."""
+
+    def __init__(self) -> None:
+        self._ports: dict[str, int] = {}
+        self._learned: dict[bytes, str] = {}
+        self._sent: dict[bytes, int] = {}
+        self._unplugged: set[str] = set()
+        self._cut: set[tuple[str, str]] = set()
+        self._lossy = False
+        self._delay_s = 0.0
+        self._longest = LONGEST_FRAME
+
+    def plug(self, host: str, descriptor: int) -> None:
+        """The frames of this host are read from and written to `descriptor`, which the switch closes in the end."""
+        self._ports[host] = descriptor
+        asyncio.get_running_loop().add_reader(descriptor, self._receive, host)
+
+    def close(self) -> None:
+        for descriptor in self._ports.values():
+            asyncio.get_running_loop().remove_reader(descriptor)
+            os.close(descriptor)
+        self._ports.clear()
+
+    # Faults. Each lasts until `heal`.
+
+    def unplug(self, host: str) -> None:
+        """Nothing passes to or from the host, as if it were switched off."""
+        self._unplugged.add(host)
+
+    def cut(self, source: str, target: str) -> None:
+        """Packets from source to target vanish on the way, in this direction only.
+
+        As on a route that is broken further on: both still resolve the address of their next hop.
+        """
+        self._cut.add((source, target))
+
+    def isolate(self, host: str) -> None:
+        """No packet passes between the host and the others."""
+        self._cut |= {pair for pair in permutations(self._ports, 2) if host in pair}
+
+    def lose_three_of_ten(self) -> None:
+        """Lose 30 % of all frames."""
+        self._lossy = True
+
+    def delay(self, seconds: float) -> None:
+        """Every frame takes this long."""
+        self._delay_s = seconds
+
+    def swallow_above(self, mtu: int) -> None:
+        """Packets that are longer than this vanish, and no ICMP says so: a path MTU black hole."""
+        self._longest = mtu + ETHERNET_HEADER
+
+    def heal(self) -> None:
+        """Nothing is wrong any more."""
+        self._unplugged.clear()
+        self._cut.clear()
+        self._lossy, self._delay_s, self._longest = False, 0.0, LONGEST_FRAME
+
+    # Frames.
+
+    def _receive(self, source: str) -> None:
+        with suppress(BlockingIOError):
+            self._forward(source, os.read(self._ports[source], LONGEST_FRAME))
+
+    def _forward(self, source: str, frame: bytes) -> None:
+        self._learned[frame[6:12]] = source
+        known = self._learned.get(frame[:6])
+        for target in [known] if known else list(self._ports):
+            if target != source and self._passes(source, target, frame):
+                self._deliver(target, frame)
+
+    def _passes(self, source: str, target: str, frame: bytes) -> bool:
+        if self._unplugged & {source, target} or len(frame) > self._longest:
+            return False
+        if (source, target) in self._cut and frame[12:14] != ARP:
+            return False
+        return not (self._lossy and self._is_lost(frame))
+
+    def _is_lost(self, frame: bytes) -> bool:
+        conversation = frame[:14] + frame[26:38]  # the Ethernet header, the IPv4 addresses and the TCP ports
+        number = self._sent.setdefault(conversation, len(self._sent))  # not the same frame of each is the first lost
+        self._sent[conversation] += 1
+        return number % 10 in LOST_OF_TEN
+
+    def _deliver(self, target: str, frame: bytes) -> None:
+        if self._delay_s:
+            asyncio.get_running_loop().call_later(self._delay_s, self._write, target, frame)
+        else:
+            self._write(target, frame)
+
+    def _write(self, target: str, frame: bytes) -> None:
+        with suppress(KeyError, OSError):  # the test is over, or the host's device is down or full
+            os.write(self._ports[target], frame)

@@ -1,0 +1,54 @@
+"""Every test runs by each start method that it asks for, and leaves nothing behind."""
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.api.line import Line
+
+METHODS = ("spawn", "fork", "forkserver")
+
+
+@pytest.fixture(params=METHODS)
+def method(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No thread, no descriptor, no child. Files are looked for by the tests of programs: some go with the program."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    _start_what_stays()
+    threads, fds = set(threading.enumerate()), _open_descriptors()
+    yield
+    assert set(threading.enumerate()) <= threads
+    assert _open_descriptors() == fds
+
+
+def _start_what_stays() -> None:
+    """multiprocessing's fork server and resource tracker stay as long as the process."""
+    from multiprocessing import forkserver, resource_tracker
+
+    forkserver.ensure_running()
+    resource_tracker.ensure_running()
+
+
+def _open_descriptors() -> dict[str, str]:
+    found = {}
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            found[fd] = os.readlink(f"/proc/self/fd/{fd}")
+        except FileNotFoundError:  # that of the listing itself
+            continue
+    return found
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Iterator[Line]:
+    line = Line(tmp_path / "line")
+    yield line
+    line.close()

@@ -1,0 +1,129 @@
+"""Functions that workers run, each for one thing that a test looks at."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class Point:
+    x: int
+    y: int
+
+
+def add(one: Any, other: Any) -> Any:
+    return one + other
+
+
+def point(x: int, y: int) -> Point:
+    return Point(x, y)
+
+
+def variables(*names: str) -> dict[str, str | None]:
+    return {name: os.environ.get(name) for name in names}
+
+
+def say(out: str, err: str) -> None:
+    print(out)
+    print(err, file=sys.stderr)
+
+
+def say_by_every_way(word: str) -> None:
+    """As Python, as the descriptor, and as a child; the last without an end."""
+    print(f"{word} python")
+    os.write(1, f"{word} descriptor\n".encode())
+    os.system(f"echo {word} child")
+    print(f"{word} unfinished", end="")
+    os._exit(0)
+
+
+def place() -> dict[str, Any]:
+    return {
+        "leads": os.getpid() == os.getsid(0) == os.getpgrp(),
+        "main thread": threading.current_thread() is threading.main_thread(),
+        "SIGTERM": signal.getsignal(signal.SIGTERM) is signal.SIG_DFL,
+        "SIGINT": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+        "loop": asyncio.run(answer()),
+    }
+
+
+async def answer() -> int:
+    await asyncio.sleep(0)
+    return 42
+
+
+def boom(text: str) -> None:
+    raise ValueError(text)
+
+
+def leave(code: Any) -> None:
+    sys.exit(code)
+
+
+def leave_at_once(code: int) -> None:
+    os._exit(code)
+
+
+def die(signum: int) -> None:
+    if signum != signal.SIGKILL:
+        signal.signal(signum, signal.SIG_DFL)
+    os.kill(os.getpid(), signum)
+
+
+def big(size: int) -> bytes:
+    return b"x" * size
+
+
+def unpicklable() -> Any:
+    return threading.Lock()
+
+
+def strange() -> Any:
+    """A class that there is only here."""
+
+    class Inner:
+        value = 7
+
+    return Inner()
+
+
+def put(queue: Any, value: Any) -> None:
+    queue.put(value)
+
+
+def wait_for(path: str) -> str:
+    """Until somebody writes to this FIFO."""
+    with open(path) as gate:
+        return gate.read().strip()
+
+
+def report_and_wait(path: str, ignored: tuple[int, ...] = ()) -> None:
+    """Connect to a listener, say the pid, and go when the connection closes or a signal comes."""
+    for signum in ignored:
+        signal.signal(signum, signal.SIG_IGN)
+    with socket.socket(socket.AF_UNIX) as line:
+        line.connect(path)
+        line.sendall(f"{os.getpid()} {os.environ.get('RANK', '')}\n".encode())
+        while line.recv(100):
+            pass
+
+
+def crash_in_round(restarts: int, code: int = 4) -> int:
+    """Rank 0 crashes as often as that; then everybody says how often there was a restart."""
+    count = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    if count < restarts and os.environ["RANK"] == "0":
+        os._exit(code)
+    return count
+
+
+def rank() -> int:
+    return int(os.environ["RANK"])
+
+
+def ranks_and_sizes() -> tuple[int, int, int]:
+    return int(os.environ["RANK"]), int(os.environ["GROUP_RANK"]), int(os.environ["WORLD_SIZE"])

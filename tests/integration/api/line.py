@@ -1,0 +1,36 @@
+"""Where workers report that they run, and see it close."""
+
+import socket
+from pathlib import Path
+
+PATIENCE_S = 30.0
+
+
+class Line:
+    """A listener at `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(self.path)
+        self._listener.listen(16)
+        self._listener.settimeout(PATIENCE_S)
+        self._lines: list[socket.socket] = []
+
+    def pids(self, count: int) -> set[int]:
+        found = set()
+        for _ in range(count):
+            line, _ = self._listener.accept()
+            line.settimeout(PATIENCE_S)
+            self._lines.append(line)
+            found.add(int(line.makefile().readline().split()[0]))
+        return found
+
+    def let_go(self) -> None:
+        for line in self._lines:
+            line.close()
+        self._lines.clear()
+
+    def close(self) -> None:
+        self.let_go()
+        self._listener.close()

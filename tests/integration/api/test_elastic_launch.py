@@ -1,0 +1,382 @@
+"""`elastic_launch`: an agent within this process, alone or at a server, and what comes of its workers."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node_agent import (
+    ChildFailedError,
+    DefaultLogsSpecs,
+    LaunchConfig,
+    LaunchError,
+    SignalException,
+    Std,
+    elastic_launch,
+)
+from tests.integration.api import functions
+from tests.integration.api.line import PATIENCE_S, Line
+from tests.integration.desk import is_running
+from tests.integration.programs import Server
+
+
+def alone(nproc: int = 2, **fields: Any) -> LaunchConfig:
+    return LaunchConfig(1, 1, nproc, **{"max_restarts": 0, **fields})
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    server = await Server.listen()
+    yield server
+    await server.end()
+
+
+def at(server: Server, node_id: str, **fields: Any) -> LaunchConfig:
+    """One of two nodes."""
+    fields = {"rdzv_backend": "rdzv-server", "run_id": "together", "max_restarts": 0, **fields}
+    configs = {"node_id": node_id, "join_timeout": PATIENCE_S, **fields.pop("rdzv_configs", {})}
+    return LaunchConfig(2, 2, fields.pop("nproc", 1), rdzv_endpoint=server.endpoint, rdzv_configs=configs, **fields)
+
+
+async def together(*launches: Any) -> list[Any]:
+    """Call each in a thread of its own, as if each were a node; values and exceptions."""
+    with ThreadPoolExecutor(len(launches)) as threads:
+        loop = asyncio.get_running_loop()
+        calls = [loop.run_in_executor(threads, launch) for launch in launches]
+        return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), PATIENCE_S)
+
+
+async def said(text: str) -> None:
+    """Return when an agent in this process says so."""
+    loop, is_said = asyncio.get_running_loop(), asyncio.Event()
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if text in record.getMessage():
+                loop.call_soon_threadsafe(is_said.set)
+
+    listener, log = Listener(), logging.getLogger("node_agent")
+    log.addHandler(listener)
+    try:
+        await asyncio.wait_for(is_said.wait(), PATIENCE_S)
+    finally:
+        log.removeHandler(listener)
+
+
+# Values.
+
+
+def test_functions_return_by_global_rank(method: str) -> None:
+    assert elastic_launch(alone(3, start_method=method), functions.rank)() == {0: 0, 1: 1, 2: 2}
+
+
+def test_arguments_are_passed_and_name_the_local_rank(method: str) -> None:
+    launch = elastic_launch(alone(start_method=method), functions.add)
+    assert launch("rank ", "${local_rank}") == {0: "rank 0", 1: "rank 1"}
+    assert launch(1, 2) == {0: 3, 1: 3}, "and it may be called again"
+
+
+def test_lambdas_and_large_values(method: str) -> None:
+    size = 5_000_000
+    values = elastic_launch(alone(start_method=method), lambda: b"x" * size)()
+    assert [len(value) for value in values.values()] == [size, size]
+
+
+def test_commands_return_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    assert elastic_launch(alone(), "sh")("-c", "echo rank $RANK of $WORLD_SIZE is ${local_rank}") == {0: None, 1: None}
+    assert sorted(capfd.readouterr().out.splitlines()) == ["rank 0 of 2 is 0", "rank 1 of 2 is 1"]
+
+
+def test_workers_have_torchruns_environment(method: str) -> None:
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "TORCHELASTIC_MAX_RESTARTS")
+    environment = elastic_launch(alone(1, start_method=method, role="trainer", max_restarts=7), functions.variables)(
+        *names
+    )
+    assert environment == {
+        0: {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "ROLE_NAME": "trainer", "MASTER_ADDR": "127.0.0.1",
+            "TORCHELASTIC_MAX_RESTARTS": "7"}
+    }  # fmt: skip
+
+
+def test_the_default_backend_needs_no_endpoint_for_one_node() -> None:
+    assert elastic_launch(LaunchConfig(1, 1, 1), functions.rank)() == {0: 0}
+    assert elastic_launch(
+        LaunchConfig(1, 1, 1, rdzv_backend="c10d", rdzv_endpoint="localhost:0"), functions.rank
+    )() == {0: 0}
+    assert elastic_launch(LaunchConfig(1, 1, 1, rdzv_backend="static"), functions.rank)() == {0: 0}
+
+
+def test_output_goes_where_the_config_says(method: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    specs = DefaultLogsSpecs(tmp_path / "logs", redirects=Std.ERR, tee=Std.OUT)
+    config = alone(2, start_method=method, logs_specs=specs, log_line_prefix_template="<${rank}> ")
+    elastic_launch(config, functions.say)("out ${local_rank}", "err ${local_rank}")
+    shown = capfd.readouterr()
+    assert sorted(shown.out.splitlines()) == ["<0> out 0", "<1> out 1"]
+    assert "err" not in shown.err
+    files = {path.relative_to(tmp_path / "logs").parts[2:]: path.read_text() for path in tmp_path.glob("logs/**/*.log")}
+    assert files == {
+        ("0", "stdout.log"): "out 0\n", ("0", "stderr.log"): "err 0\n",
+        ("1", "stdout.log"): "out 1\n", ("1", "stderr.log"): "err 1\n",
+    }  # fmt: skip
+
+
+def test_logs_specs_of_the_programs_own_name_the_files(method: str, tmp_path: Path) -> None:
+    """torch's interface: `reify` gets the environments and says where everything goes."""
+
+    class Destinations:
+        def __init__(self, envs: dict[int, dict[str, str]]) -> None:
+            self.stdouts = {rank: str(tmp_path / f"{env['RANK']}.out") for rank, env in envs.items()}
+            self.stderrs = dict.fromkeys(envs, "")
+            self.tee_stdouts: dict[int, str] = {}
+            self.tee_stderrs: dict[int, str] = {}
+            self.error_files = dict.fromkeys(envs, "")
+            self.filtered_stdout = self.filtered_stderr = ""
+
+    class Own:
+        def reify(self, envs: dict[int, dict[str, str]]) -> Destinations:
+            return Destinations(envs)
+
+    elastic_launch(alone(2, start_method=method, logs_specs=Own()), functions.say)("out ${local_rank}", "")
+    assert [(tmp_path / f"{rank}.out").read_text() for rank in range(2)] == ["out 0\n", "out 1\n"]
+
+
+def test_it_says_nothing_of_its_own_on_the_console(capfd: pytest.CaptureFixture[str], caplog: Any) -> None:
+    with caplog.at_level(logging.INFO, "node_agent"):
+        elastic_launch(alone(1), functions.rank)()
+    shown = capfd.readouterr()
+    assert (shown.out, shown.err) == ("", "")
+    assert any(record.getMessage().startswith("round 1: node 0 of 1") for record in caplog.records)
+    assert {record.levelname for record in caplog.records if record.name == "node_agent"} == {"INFO"}
+
+
+# Failures.
+
+
+def test_a_crash_restarts_everybody(method: str) -> None:
+    assert elastic_launch(alone(2, start_method=method, max_restarts=2), functions.crash_in_round)(2) == {0: 2, 1: 2}
+
+
+def test_restarts_come_to_an_end(method: str) -> None:
+    with pytest.raises(ChildFailedError) as caught:
+        elastic_launch(alone(2, start_method=method, max_restarts=1), functions.crash_in_round)(5)
+    error = caught.value
+    assert (error.name, list(error.failures)) == ("crash_in_round", [0])
+    rank, failure = error.get_first_failure()
+    assert (rank, failure.local_rank, failure.exitcode) == (0, 0, 4)
+    assert "crash_in_round FAILED" in str(error)
+    assert "Restarts: 1 restart, 1 of them charged" in str(error)
+
+
+def test_an_exception_arrives_with_its_traceback(method: str) -> None:
+    with pytest.raises(ChildFailedError) as caught:
+        elastic_launch(alone(1, start_method=method), functions.boom)("dear me")
+    failure = caught.value.failures[0]
+    assert failure.message["message"] == "ValueError: dear me"
+    assert "in boom" in failure.message["extraInfo"]["py_callstack"]
+    assert os.path.isfile(failure.error_file), "for torch's @record"
+    assert "ValueError: dear me" in str(caught.value)
+
+
+def test_a_signal_is_named(method: str) -> None:
+    with pytest.raises(ChildFailedError) as caught:
+        elastic_launch(alone(1, start_method=method), functions.die)(signal.SIGKILL)
+    failure = caught.value.failures[0]
+    assert (failure.exitcode, failure.signal_name()) == (-9, "SIGKILL")
+
+
+def test_a_program_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ChildFailedError, match="could not be started"):
+        elastic_launch(alone(1), str(tmp_path / "nothing"))()
+
+
+def test_a_script_is_named_not_its_interpreter(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import sys; sys.exit(3)")
+    with pytest.raises(ChildFailedError, match=r"train\.py FAILED"):
+        elastic_launch(alone(1), sys.executable)("-u", str(tmp_path / "train.py"))
+
+
+def test_what_cannot_be_sent_is_said_before_anything_starts() -> None:
+    with pytest.raises(TypeError, match="add and its arguments cannot be sent to a worker"):
+        elastic_launch(alone(1), functions.add)(threading.Lock(), 1)
+
+
+# Several nodes.
+
+
+async def test_two_nodes_are_one_run(method: str, server: Server) -> None:
+    nodes = [elastic_launch(at(server, name, nproc=2, start_method=method), functions.ranks_and_sizes) for name in "ab"]
+    one, other = await together(*nodes)
+    assert {**one, **other} == {0: (0, 0, 4), 1: (1, 0, 4), 2: (2, 1, 4), 3: (3, 1, 4)}
+    assert sorted([*one, *other]) == [0, 1, 2, 3]
+    assert len(one) == len(other) == 2, "each has its own"
+
+
+async def test_a_crash_on_one_node_restarts_both(server: Server) -> None:
+    nodes = [elastic_launch(at(server, name, max_restarts=1), functions.crash_in_round) for name in "ab"]
+    assert sorted(await together(*[lambda node=node: node(1) for node in nodes]), key=list) == [{0: 1}, {1: 1}]
+
+
+async def test_the_failure_of_another_node_is_told_here(server: Server) -> None:
+    def fail_on_rank_1() -> None:
+        if os.environ["RANK"] == "1":
+            raise ValueError("dear me")
+        signal.pause()
+
+    nodes = [elastic_launch(at(server, name), fail_on_rank_1) for name in "ab"]
+    for error in await together(*nodes):
+        assert isinstance(error, ChildFailedError)
+        assert list(error.failures) == [1]
+        assert error.failures[1].message["message"] == "ValueError: dear me"
+
+
+async def test_nodes_meet_where_torch_would_host_the_store(unused_tcp_port: int) -> None:
+    """c10d without any server: the node that the endpoint names hosts it."""
+    nodes = [
+        elastic_launch(
+            LaunchConfig(
+                2, 2, 1, rdzv_backend="c10d", rdzv_endpoint=f"localhost:{unused_tcp_port}", run_id="hosted",
+                rdzv_configs={"node_id": name}, start_method="fork",
+            ),
+            functions.rank,
+        )
+        for name in "ab"
+    ]  # fmt: skip
+    assert sorted(await together(*nodes), key=list) == [{0: 0}, {1: 1}]
+
+
+async def test_a_run_that_has_succeeded_is_over(server: Server) -> None:
+    config = LaunchConfig(1, 1, 1, rdzv_endpoint=server.endpoint, run_id="nightly", start_method="fork")
+    assert await elastic_launch(config, functions.rank).launch_async() == {0: 0}
+    assert await elastic_launch(config, functions.rank).launch_async() == {}, "this node had no part in it"
+    config.rdzv_configs["rerun"] = True
+    assert await elastic_launch(config, functions.rank).launch_async() == {0: 0}
+
+
+async def test_nodes_that_never_come_end_it(server: Server) -> None:
+    launch = elastic_launch(at(server, "a", rdzv_configs={"join_timeout": 0.2}), functions.rank)
+    with pytest.raises(LaunchError, match=r"join timeout.*1 of 2"):
+        await launch.launch_async()
+
+
+async def test_a_server_that_refuses_ends_it(server: Server) -> None:
+    waiting = asyncio.create_task(elastic_launch(at(server, "a", max_restarts=1), functions.rank).launch_async())
+    await said("waiting for 1 more node: 1 of 2 joined")
+    with pytest.raises(LaunchError, match="max_restarts is 1 here, not 2"):
+        await elastic_launch(at(server, "b", max_restarts=2), functions.rank).launch_async()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def test_a_server_that_is_not_there_ends_it(unused_tcp_port: int) -> None:
+    config = LaunchConfig(1, 1, 1, rdzv_endpoint=f"127.0.0.1:{unused_tcp_port}", rdzv_configs={"connect_timeout": 0.1})
+    with pytest.raises(LaunchError, match="no rdzv-server at"):
+        await elastic_launch(config, functions.rank).launch_async()
+
+
+# asyncio and threads.
+
+
+async def test_the_async_form_lets_the_loop_go_on(method: str, line: Line) -> None:
+    launching = asyncio.create_task(
+        elastic_launch(alone(2, start_method=method), functions.report_and_wait).launch_async(line.path)
+    )
+    await asyncio.to_thread(line.pids, 2)
+    line.let_go()
+    assert await asyncio.wait_for(launching, PATIENCE_S) == {0: None, 1: None}
+
+
+async def test_to_cancel_it_stops_the_workers(method: str, line: Line) -> None:
+    launching = asyncio.create_task(
+        elastic_launch(alone(2, start_method=method), functions.report_and_wait).launch_async(line.path)
+    )
+    pids = await asyncio.to_thread(line.pids, 2)
+    launching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(launching, PATIENCE_S)
+    assert not any(map(is_running, pids))
+
+
+async def test_to_cancel_it_twice_kills_the_workers(line: Line) -> None:
+    launching = asyncio.create_task(
+        elastic_launch(alone(1, shutdown_timeout=500), functions.report_and_wait).launch_async(
+            line.path, (signal.SIGTERM,)
+        )
+    )
+    (pid,) = await asyncio.to_thread(line.pids, 1)
+    for _ in range(2):
+        launching.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(launching, PATIENCE_S)
+    assert not is_running(pid)
+
+
+async def test_the_blocking_form_works_within_a_running_loop(method: str) -> None:
+    assert elastic_launch(alone(1, start_method=method), functions.rank)() == {0: 0}
+
+
+def test_a_signal_stops_the_workers_and_is_raised(method: str, line: Line) -> None:
+    before = signal.getsignal(signal.SIGHUP)
+    killer = threading.Thread(target=lambda: (line.pids(1), os.kill(os.getpid(), signal.SIGHUP)))
+    killer.start()
+    with pytest.raises(SignalException) as caught:
+        elastic_launch(alone(1, start_method=method), functions.report_and_wait)(line.path)
+    killer.join()
+    assert caught.value.sigval is signal.SIGHUP
+    assert signal.getsignal(signal.SIGHUP) is before
+
+
+def test_handlers_of_the_programs_own_stay(line: Line) -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGHUP, lambda signum, frame: (seen.append(signum), line.let_go()))
+    try:
+        killer = threading.Thread(target=lambda: (line.pids(1), os.kill(os.getpid(), signal.SIGHUP)))
+        killer.start()
+        assert elastic_launch(alone(1), functions.report_and_wait)(line.path) == {0: None}
+        killer.join()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert seen == [signal.SIGHUP]
+
+
+def test_ctrl_c_stops_the_workers_and_is_raised_again(method: str, line: Line) -> None:
+    pids: set[int] = set()
+    killer = threading.Thread(target=lambda: (pids.update(line.pids(2)), os.kill(os.getpid(), signal.SIGINT)))
+    killer.start()
+    with pytest.raises(KeyboardInterrupt):
+        elastic_launch(alone(2, start_method=method), functions.report_and_wait)(line.path)
+    killer.join()
+    assert not any(map(is_running, pids))
+
+
+def test_a_second_ctrl_c_kills(line: Line) -> None:
+    def interrupt_twice() -> None:
+        line.pids(1)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)  # or the two were one to the main thread
+
+    killer = threading.Thread(target=interrupt_twice)
+    killer.start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        elastic_launch(alone(1, shutdown_timeout=500), functions.report_and_wait)(line.path, (signal.SIGINT,))
+    killer.join()
+    assert time.monotonic() - began < PATIENCE_S
+
+
+def test_it_works_in_a_thread(method: str) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(elastic_launch(alone(1, start_method=method), functions.rank)).result(PATIENCE_S) == {
+            0: 0
+        }

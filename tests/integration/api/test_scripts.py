@@ -1,0 +1,320 @@
+"""Programs that use the Python API, as processes of their own: where functions come from, and how programs end."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.api.conftest import METHODS
+from tests.integration.api.line import PATIENCE_S, Line
+from tests.integration.desk import is_running
+from tests.integration.programs import Program
+
+MAIN = """
+import copy, os, pickle, sys
+from dataclasses import dataclass
+from node_agent import LaunchConfig, elastic_launch
+
+METHOD = {method!r}
+
+@dataclass
+class Point:
+    x: int
+
+def helper(x):
+    return Point(x * 2)
+
+def work(x):
+    assert pickle.loads(pickle.dumps(helper(x))) == helper(x), "what is pickled by name is found in the worker, too"
+    print("working", flush=True)
+    return helper(x)
+
+if __name__ == "__main__":
+    values = elastic_launch(LaunchConfig(1, 1, 2, max_restarts=0, start_method=METHOD), work)(21)
+    assert values == {{0: Point(42), 1: Point(42)}}, values
+    assert type(values[0]) is Point
+    assert elastic_launch(LaunchConfig(1, 1, 1, start_method=METHOD), lambda: helper(1))() == {{0: Point(2)}}
+    assert elastic_launch(LaunchConfig(1, 1, 1, start_method=METHOD), copy.copy)(Point(5)) == {{0: Point(5)}}
+    print("all is well")
+"""
+
+UNGUARDED = """
+import os
+from node_agent import LaunchConfig, elastic_launch, start_processes
+
+def work():
+    return 1
+
+print("importing", flush=True)
+{call}
+"""
+LAUNCH = "print(elastic_launch(LaunchConfig(1, 1, 2, max_restarts=0, start_method={method!r}), work)())"
+START = """
+with start_processes("trainer", work, {{0: ()}}, {{0: {{}}}}, start_method={method!r}) as context:
+    print(context.wait().failures)
+"""
+
+WAITING = """
+import signal, sys
+from node_agent import LaunchConfig, SignalException, elastic_launch, start_processes
+from tests.integration.api.functions import report_and_wait
+
+def launch(path, method):
+    elastic_launch(LaunchConfig(1, 1, 2, start_method=method), report_and_wait)(path)
+
+def start(path, method):
+    args, envs = {0: (path,), 1: (path,)}, {0: {}, 1: {}}
+    with start_processes("t", report_and_wait, args, envs, start_method=method) as context:
+        context.wait()
+
+def start_and_forget(path, method):
+    context = start_processes("t", report_and_wait, {0: (path,), 1: (path,)}, {0: {}, 1: {}}, start_method=method)
+    print(*context.pids().values())
+
+if __name__ == "__main__":
+    try:
+        globals()[sys.argv[1]](*sys.argv[2:])
+    except SignalException as error:
+        print("told:", error.sigval.name, signal.getsignal(error.sigval) is signal.SIG_DFL)
+        sys.exit(7)
+"""
+
+FAILING = """
+import sys
+from node_agent import ChildFailedError, LaunchConfig, elastic_launch, start_processes
+from tests.integration.api.functions import boom
+
+if __name__ == "__main__":
+    with start_processes("t", boom, {0: ("x",)}, {0: {}}, start_method=sys.argv[1]) as context:
+        print(open(context.wait().failures[0].error_file).read())
+    try:
+        elastic_launch(LaunchConfig(1, 1, 1, max_restarts=0, start_method=sys.argv[1]), boom)("x")
+    except ChildFailedError as error:
+        print(open(error.failures[0].error_file).read())
+"""
+
+
+@pytest.fixture
+def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    return {"TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": os.getcwd()}
+
+
+def run(*args: str, cwd: Path, env: dict[str, str], text: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *args],
+        input=text,
+        cwd=cwd,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+# Where functions are defined.
+
+
+def test_in_a_script(method: str, tmp_path: Path, env: dict[str, str]) -> None:
+    (tmp_path / "train.py").write_text(MAIN.format(method=method))
+    done = run("train.py", cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["working", "working", "all is well"]
+
+
+def test_in_a_module_that_is_run(method: str, tmp_path: Path, env: dict[str, str]) -> None:
+    (tmp_path / "train.py").write_text(MAIN.format(method=method))
+    done = run("-m", "train", cwd=tmp_path, env={**env, "PYTHONPATH": f"{os.getcwd()}:{tmp_path}"})
+    assert done.returncode == 0, done.stderr
+
+
+def test_on_standard_input(method: str, tmp_path: Path, env: dict[str, str]) -> None:
+    """The worker has no way to import it: it comes by value."""
+    done = run("-", cwd=tmp_path, env=env, text=MAIN.format(method=method))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["working", "working", "all is well"]
+
+
+def test_on_the_command_line(method: str, tmp_path: Path, env: dict[str, str]) -> None:
+    done = run("-c", MAIN.format(method=method), cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+
+
+NOTEBOOK = """
+import nbclient, nbformat, sys
+book = nbformat.reads(sys.stdin.read(), 4)
+nbclient.NotebookClient(book, timeout=60).execute()
+print(nbformat.writes(book))
+"""
+
+
+def test_in_a_notebook(tmp_path: Path, env: dict[str, str]) -> None:
+    """A real kernel: functions are defined in cells, a loop runs in the main thread, output shows in the notebook."""
+    pytest.importorskip("nbclient")
+    nbformat = pytest.importorskip("nbformat")
+    head, _, tail = MAIN.format(method="").partition('if __name__ == "__main__":\n')
+    call = "\n".join(line.removeprefix("    ") for line in tail.splitlines())
+    wait = "await elastic_launch(LaunchConfig(1, 1, 2, start_method=METHOD), helper).launch_async(4)"
+    cells = [head, *(cell for method in METHODS for cell in (f"METHOD = {method!r}\n{call}", wait))]
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    done = run("-c", NOTEBOOK, cwd=tmp_path, env=env, text=nbformat.writes(book))
+    assert done.returncode == 0, done.stderr
+    ran = nbformat.reads(done.stdout, 4).cells
+    for calling, waiting in zip(ran[1::2], ran[2::2], strict=True):
+        said = "".join(output.get("text", "") for output in calling.outputs)
+        assert sorted(said.split("\n")) == ["", "all is well", "working", "working"]
+        assert waiting.outputs[-1]["data"]["text/plain"] == "{0: Point(x=8), 1: Point(x=8)}"
+    left = [name for name in os.listdir(env["TMPDIR"]) if not name.startswith("pymp-")]  # a kernel is killed in the end
+    assert left == []
+
+
+@pytest.mark.parametrize("call", [LAUNCH, START], ids=["elastic_launch", "start_processes"])
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_script_without_a_guard_is_told(method: str, call: str, tmp_path: Path, env: dict[str, str]) -> None:
+    (tmp_path / "train.py").write_text(UNGUARDED.format(call=call.format(method=method)))
+    done = run("train.py", cwd=tmp_path, env=env)
+    assert "RuntimeError: a worker imports the script that started it, which would start workers again" in done.stderr
+    assert 'put what starts them under `if __name__ == "__main__":`' in done.stderr
+    assert done.stdout.count("importing") <= 3, "the script, and its workers once each"
+    assert "{0: 1" not in done.stdout
+
+
+def test_with_fork_a_script_needs_no_guard(tmp_path: Path, env: dict[str, str]) -> None:
+    (tmp_path / "train.py").write_text(UNGUARDED.format(call=LAUNCH.format(method="fork")))
+    done = run("train.py", cwd=tmp_path, env=env)
+    assert done.stdout.splitlines() == ["importing", "{0: 1, 1: 1}"], done.stderr
+
+
+# How programs end.
+
+
+class Started:
+    """A program whose two workers report at the line."""
+
+    def __init__(self, program: Program, pids: set[int]) -> None:
+        self.program, self.pids = program, pids
+
+    def gone(self) -> bool:
+        return not any(map(is_running, self.pids))
+
+
+async def start(tmp_path: Path, env: dict[str, str], line: Line, call: str, method: str) -> Started:
+    script = tmp_path / "program.py"
+    script.write_text(WAITING)
+    program = await Program.start(sys.executable, str(script), call, line.path, method, env=env, cwd=str(tmp_path))
+    return Started(program, await asyncio.to_thread(line.pids, 2))
+
+
+@pytest.mark.parametrize("call", ["launch", "start"])
+async def test_ctrl_c(method: str, call: str, tmp_path: Path, env: dict[str, str], line: Line) -> None:
+    started = await start(tmp_path, env, line, call, method)
+    started.program.signal(signal.SIGINT)
+    assert await started.program.exit_code() == -signal.SIGINT
+    assert started.gone()
+    assert started.program.err[-1] == "KeyboardInterrupt"
+    assert os.listdir(env["TMPDIR"]) == []
+
+
+@pytest.mark.parametrize("call", ["launch", "start"])
+async def test_sigterm(method: str, call: str, tmp_path: Path, env: dict[str, str], line: Line) -> None:
+    started = await start(tmp_path, env, line, call, method)
+    started.program.signal(signal.SIGTERM)
+    assert await started.program.exit_code() == 7
+    assert started.gone()
+    assert started.program.out == ["told: SIGTERM True"]
+    assert os.listdir(env["TMPDIR"]) == []
+
+
+@pytest.mark.parametrize("call", ["launch", "start"])
+async def test_sigkill(method: str, call: str, tmp_path: Path, env: dict[str, str], line: Line) -> None:
+    """Nothing of the program can help any more: the kernel ends the workers."""
+    started = await start(tmp_path, env, line, call, method)
+    watched = [os.pidfd_open(pid) for pid in started.pids]
+    started.program.signal(signal.SIGKILL)
+    await started.program.exit_code()
+    async with asyncio.timeout(PATIENCE_S):
+        for pidfd in watched:
+            await readable(pidfd)
+            os.close(pidfd)
+
+
+async def test_a_program_that_forgets_its_processes(
+    method: str, tmp_path: Path, env: dict[str, str], line: Line
+) -> None:
+    (tmp_path / "program.py").write_text(WAITING)
+    done = await asyncio.to_thread(run, "program.py", "start_and_forget", line.path, method, cwd=tmp_path, env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not any(is_running(int(pid)) for pid in done.stdout.split())
+    assert os.listdir(env["TMPDIR"]) == []
+
+
+async def test_after_a_failure_no_file_is_left(method: str, tmp_path: Path, env: dict[str, str]) -> None:
+    (tmp_path / "failing.py").write_text(FAILING)
+    done = await asyncio.to_thread(run, "failing.py", method, cwd=tmp_path, env=env)
+    assert done.stdout.count('"ValueError: x"') == 2, "it can be read as long as the program runs"
+    assert os.listdir(env["TMPDIR"]) == []
+
+
+async def readable(fd: int) -> None:
+    is_readable = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(fd, is_readable.set)
+    await is_readable.wait()
+    loop.remove_reader(fd)
+
+
+# Beside other code.
+
+
+def test_a_protocol_module_of_the_programs_own_is_the_programs(tmp_path: Path, env: dict[str, str]) -> None:
+    (tmp_path / "protocol.py").write_text("WHOSE = 'the user'\n")
+    for before in ("import protocol", ""):
+        text = f"""
+{before}
+from node_agent import LaunchConfig, elastic_launch, start_processes
+
+def whose():
+    import protocol
+    return protocol.WHOSE
+
+if __name__ == "__main__":
+    for method in ("spawn", "fork", "forkserver"):
+        print(elastic_launch(LaunchConfig(1, 1, 1, start_method=method, event_log_handler="console"), whose)())
+        with start_processes("t", whose, {{0: ()}}, {{0: {{}}}}, start_method=method) as context:
+            print(context.wait().return_values)
+    import protocol
+    print(protocol.WHOSE)
+"""
+        (tmp_path / "train.py").write_text(text)
+        done = run("train.py", cwd=tmp_path, env=env)
+        assert done.stdout.splitlines() == ["{0: 'the user'}"] * 6 + ["the user"], done.stderr
+
+
+def test_nothing_heavy_is_imported(tmp_path: Path, env: dict[str, str]) -> None:
+    text = """
+import sys
+def loaded(*names): return sorted(set(names) & {name.partition(".")[0] for name in sys.modules})
+import node_agent
+assert loaded("asyncio", "multiprocessing", "protocol", "torch", "aiohttp", "cloudpickle") == []
+from node_agent import *
+elastic_launch(LaunchConfig(1, 1, 1, start_method="fork"), print)()
+heavy = loaded("torch", "aiohttp", "cloudpickle", "protocol")
+assert heavy == [], heavy
+"""
+    done = run("-c", text, cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_public_name_is_there_and_documented() -> None:
+    import node_agent
+
+    for name in node_agent.__all__:
+        value: Any = getattr(node_agent, name)
+        assert value.__doc__, name
+        assert name in dir(node_agent)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        node_agent.nothing  # noqa: B018

@@ -1,0 +1,421 @@
+"""`start_processes`: functions and commands, by every start method, from their start until nothing of them is left."""
+
+import asyncio
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node_agent import (
+    DefaultLogsSpecs,
+    LaunchError,
+    PContext,
+    RunProcsResult,
+    Std,
+    start_processes,
+    start_processes_async,
+)
+from tests.integration.api import functions
+from tests.integration.api.conftest import METHODS
+from tests.integration.api.line import PATIENCE_S, Line
+from tests.integration.desk import is_running
+
+
+def run(entrypoint: Any, *args: tuple[Any, ...], **options: Any) -> RunProcsResult:
+    """Each of `args` is one process; the result."""
+    envs = options.pop("envs", {rank: {} for rank in range(len(args))})
+    with start_processes("trainer", entrypoint, dict(enumerate(args)), envs, **options) as context:
+        result = context.wait(PATIENCE_S)
+    assert result is not None
+    return result
+
+
+# What they run, and what comes back.
+
+
+def test_functions_return_by_local_rank(method: str) -> None:
+    result = run(functions.add, (1, 2), ("a", "b"), ([3], [4]), start_method=method)
+    assert result.return_values == {0: 3, 1: "ab", 2: [3, 4]}
+    assert not result.is_failed()
+    assert (result.stdouts, result.stderrs) == ({0: "", 1: "", 2: ""}, {0: "", 1: "", 2: ""})
+
+
+def test_what_is_returned_is_of_the_programs_own_classes(method: str) -> None:
+    result = run(functions.point, (1, 2), start_method=method)
+    assert result.return_values == {0: functions.Point(1, 2)}
+    assert type(result.return_values[0]) is functions.Point
+
+
+def test_lambdas_closures_and_partials_can_be_sent(method: str) -> None:
+    offset = 40
+    assert run(lambda x: x + offset, (2,), start_method=method).return_values == {0: 42}
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_class_that_was_sent_comes_back_as_itself(method: str) -> None:
+    class Local:
+        def __init__(self, value: int) -> None:
+            self.value = value
+
+    result = run(lambda: Local(3), (), start_method=method)
+    assert type(result.return_values[0]) is Local and result.return_values[0].value == 3
+
+
+def test_a_class_that_only_the_worker_has_comes_along(method: str) -> None:
+    assert run(functions.strange, (), start_method=method).return_values[0].value == 7
+
+
+def test_what_multiprocessing_shares_can_be_an_argument(method: str) -> None:
+    queue = multiprocessing.get_context(method).SimpleQueue()
+    result = run(functions.put, (queue, "hello"), (queue, "hello"), start_method=method)
+    assert not result.is_failed()
+    assert [queue.get() for _ in range(2)] == ["hello", "hello"]
+    queue.close()
+
+
+def test_a_large_value_comes_back_whole(method: str) -> None:
+    size = 100_000_000
+    value = run(functions.big, (size,), start_method=method).return_values[0]
+    assert len(value) == size and not value.strip(b"x")
+
+
+def test_commands_get_their_arguments_as_texts_and_return_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    result = run("echo", (1, "two", [3]), ("four",))
+    assert result.return_values == {0: None, 1: None}
+    assert sorted(capfd.readouterr().out.splitlines()) == ["1 two [3]", "four"]
+
+
+def test_a_command_may_be_a_list(capfd: pytest.CaptureFixture[str]) -> None:
+    run([sys.executable, "-c", "import sys; print(sys.argv[1:])"], ("a b",))
+    assert capfd.readouterr().out == "['a b']\n"
+
+
+def test_no_processes_are_a_success() -> None:
+    assert run(functions.add) == RunProcsResult()
+
+
+@pytest.mark.parametrize("code", [0, None])
+def test_a_function_that_exits_well_has_returned_none(method: str, code: Any) -> None:
+    assert run(functions.leave, (code,), start_method=method).return_values == {0: None}
+
+
+# Where they run.
+
+
+def test_each_has_the_environment_of_the_program_and_its_own(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OF_ALL", "all")
+    monkeypatch.setenv("MINE", "the program's")
+    names = ("OF_ALL", "MINE", "TORCHELASTIC_ERROR_FILE")
+    result = run(functions.variables, names, names, envs={0: {"MINE": "zero"}, 1: {}}, start_method=method)
+    zero, one = result.return_values[0], result.return_values[1]
+    assert (zero["OF_ALL"], zero["MINE"], one["MINE"]) == ("all", "zero", "the program's")
+    assert zero["TORCHELASTIC_ERROR_FILE"].endswith("/0/error.json")
+    assert one["TORCHELASTIC_ERROR_FILE"].endswith("/1/error.json")
+    assert os.environ["MINE"] == "the program's"
+
+
+def test_functions_are_workers_like_commands(method: str) -> None:
+    """A session and a group of their own, Python's own signal handlers, and a main thread that may run asyncio."""
+    assert run(functions.place, (), start_method=method).return_values[0] == {
+        "leads": True, "main thread": True, "SIGTERM": True, "SIGINT": True, "loop": 42,
+    }  # fmt: skip
+
+
+def test_pids_are_those_of_the_processes(method: str, line: Line) -> None:
+    with start_processes(
+        "trainer", functions.report_and_wait, {0: (line.path,), 1: (line.path,)}, {0: {}, 1: {}}, start_method=method
+    ) as context:
+        assert line.pids(2) == set(context.pids().values())
+        assert list(context.pids()) == [0, 1]
+        line.let_go()
+        assert context.wait(PATIENCE_S) == RunProcsResult({0: None, 1: None}, {}, {0: "", 1: ""}, {0: "", 1: ""})
+        assert len(context.pids()) == 2, "also when they are gone"
+
+
+# What they write.
+
+
+def test_by_default_the_console_shows_it(method: str, capfd: pytest.CaptureFixture[str]) -> None:
+    run(functions.say, ("out 0", "err 0"), ("out 1", "err 1"), start_method=method)
+    shown = capfd.readouterr()
+    assert sorted(shown.out.splitlines()) == ["out 0", "out 1"]
+    assert sorted(shown.err.splitlines()) == ["err 0", "err 1"]
+
+
+def test_nothing_that_is_written_is_lost_however_it_is_written(method: str, capfd: pytest.CaptureFixture[str]) -> None:
+    run(functions.say_by_every_way, ("by",), start_method=method)
+    assert capfd.readouterr().out.splitlines() == ["by python", "by descriptor", "by child", "by unfinished"]
+
+
+def test_redirected_output_goes_to_files_alone(method: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    specs = DefaultLogsSpecs(tmp_path / "logs", redirects={0: Std.ALL, 1: Std.OUT})
+    result = run(functions.say, ("out 0", "err 0"), ("out 1", "err 1"), logs_specs=specs, start_method=method)
+    assert Path(result.stdouts[0]).read_text() == "out 0\n"
+    assert Path(result.stderrs[0]).read_text() == "err 0\n"
+    assert Path(result.stdouts[1]).read_text() == "out 1\n"
+    assert result.stderrs[1] == ""
+    shown = capfd.readouterr()
+    assert (shown.out, shown.err) == ("", "err 1\n")
+    assert {Path(path).name for path in os.listdir(tmp_path / "logs")} != set()
+    assert Path(result.stdouts[0]).parts[-3:] == ("attempt_0", "0", "stdout.log")
+
+
+def test_teed_output_goes_to_both_with_its_prefix(
+    method: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    result = run(
+        functions.say, ("out 0", "err 0"), ("out 1", "err 1"), log_dir=tmp_path / "logs", tee=Std.ALL,
+        log_line_prefixes={1: "<one> "}, start_method=method,
+    )  # fmt: skip
+    assert Path(result.stdouts[0]).read_text() == "out 0\n"
+    shown = capfd.readouterr()
+    assert sorted(shown.out.splitlines()) == ["<one> out 1", "[trainer0]:out 0"]
+    assert sorted(shown.err.splitlines()) == ["<one> err 1", "[trainer0]:err 0"]
+
+
+def test_filtered_lines_are_copied(tmp_path: Path) -> None:
+    result = run(
+        functions.say, ("loss 1", ""), ("noise", ""), log_dir=tmp_path / "logs", tee=Std.OUT,
+        duplicate_stdout_filters=["loss"],
+    )  # fmt: skip
+    attempt = Path(result.stdouts[0]).parents[1]
+    assert (attempt / "filtered_stdout.log").read_text() == "[trainer0]:loss 1\n"
+
+
+def test_without_files_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run(functions.variables, ("TORCHELASTIC_ERROR_FILE",), log_dir="/dev/null", tee=Std.ALL)
+    assert result.return_values == {0: {"TORCHELASTIC_ERROR_FILE": ""}}
+    assert result.stdouts == {0: ""}
+
+
+def test_only_some_ranks_are_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    run(functions.say, ("out 0", "err 0"), ("out 1", "err 1"), logs_specs=DefaultLogsSpecs(local_ranks_filter={1}))
+    shown = capfd.readouterr()
+    assert (shown.out, shown.err) == ("out 1\n", "err 1\n")
+
+
+# How they fail.
+
+
+def test_an_exception_is_a_failure_with_its_traceback(method: str, capfd: pytest.CaptureFixture[str]) -> None:
+    result = run(functions.boom, ("dear me",), start_method=method)
+    failure = result.failures[0]
+    assert (failure.exitcode, failure.local_rank) == (1, 0)
+    assert failure.message["message"] == "ValueError: dear me"
+    stack = failure.message["extraInfo"]["py_callstack"]
+    assert "in boom" in stack and "child.py" not in stack
+    assert json.loads(Path(failure.error_file).read_text()) == failure.error_file_data
+    assert capfd.readouterr().err == stack
+    assert result.return_values == {}
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [(3, 3), ("no disk", 1)])
+def test_the_exit_code_is_that_of_a_program(
+    method: str, code: Any, exit_code: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    failure = run(functions.leave, (code,), start_method=method).failures[0]
+    assert (failure.exitcode, failure.error_file) == (exit_code, "<N/A>")
+    assert capfd.readouterr().err == ("no disk\n" if exit_code == 1 else "")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_death_by_signal_is_named(method: str, signum: signal.Signals) -> None:
+    failure = run(functions.die, (signum,), start_method=method).failures[0]
+    assert (failure.exitcode, failure.signal_name()) == (-signum, signum.name)
+    assert signum.name in failure.message
+
+
+def test_what_cannot_be_pickled_is_its_workers_failure(method: str) -> None:
+    failure = run(functions.unpicklable, (), start_method=method).failures[0]
+    assert failure.exitcode == 1
+    assert failure.message["message"] == "TypeError: the function returned what cannot be pickled: lock"
+
+
+def test_one_failure_stops_the_others(method: str, line: Line) -> None:
+    def either(path: str, fails: bool) -> None:
+        if fails:
+            functions.wait_for(path)
+            sys.exit(3)
+        functions.report_and_wait(path)
+
+    gate = Path(line.path).with_name("gate")
+    os.mkfifo(gate)
+    with start_processes(
+        "trainer", either, {0: (line.path, False), 1: (str(gate), True)}, {0: {}, 1: {}}, start_method=method
+    ) as context:
+        (other,) = line.pids(1)
+        gate.write_text("go")
+        result = context.wait(PATIENCE_S)
+    assert result is not None
+    assert {rank: failure.exitcode for rank, failure in result.failures.items()} == {1: 3}
+    assert not is_running(other)
+
+
+def test_commands_that_were_stopped_are_failures_too() -> None:
+    result = run("sh", ("-c", "exec sleep 1000"), ("-c", "exit 3"))
+    assert list(result.failures) == [1, 0], "first failed first"
+    assert {rank: failure.exitcode for rank, failure in result.failures.items()} == {0: -15, 1: 3}
+
+
+def test_a_grandchild_that_keeps_everything_open_hides_no_end(method: str) -> None:
+    """A forked child of the worker has all of its descriptors, multiprocessing's own included."""
+
+    def fork_and_die() -> None:
+        if os.fork() == 0:
+            os.setsid()
+            time.sleep(3)
+            os._exit(0)
+        os._exit(5)
+
+    began = time.monotonic()
+    assert run(fork_and_die, (), start_method=method).failures[0].exitcode == 5
+    assert time.monotonic() - began < 3
+
+
+def test_a_program_that_is_not_there_is_an_error_and_nothing_runs() -> None:
+    with pytest.raises(FileNotFoundError, match="/no/such/program"):
+        start_processes("trainer", "/no/such/program", {0: (), 1: ()}, {0: {}, 1: {}})
+
+
+def test_what_cannot_be_sent_is_an_error_and_nothing_runs() -> None:
+    for method in ("spawn", "forkserver"):
+        with pytest.raises(TypeError, match=r"functions|add.*cannot be sent to a worker: cannot pickle"):
+            start_processes("trainer", functions.add, {0: (threading.Lock(), 1)}, {0: {}}, start_method=method)
+
+
+def test_what_cannot_be_read_here_is_an_error(method: str) -> None:
+    def in_a_module_of_the_workers_own() -> Any:
+        import types
+
+        module = sys.modules["only_there"] = types.ModuleType("only_there")
+        exec("class Thing: pass", vars(module))
+        return module.Thing()
+
+    with (
+        start_processes("trainer", in_a_module_of_the_workers_own, {0: ()}, {0: {}}, start_method=method) as context,
+        pytest.raises(LaunchError, match=r"local rank 0 returned what cannot be read here: ModuleNotFoundError"),
+    ):
+        context.wait(PATIENCE_S)
+
+
+# Waiting and closing.
+
+
+def test_waiting_has_a_limit(method: str, line: Line) -> None:
+    with start_processes(
+        "trainer", functions.report_and_wait, {0: (line.path,)}, {0: {}}, start_method=method
+    ) as context:
+        line.pids(1)
+        assert context.wait(0) is None
+        assert context.wait(0.01) is None
+        line.let_go()
+        assert context.wait() is not None
+        assert context.wait(0) is not None, "and again"
+
+
+def test_close_stops_them_with_a_signal_of_ones_choice(method: str, line: Line) -> None:
+    context = start_processes(
+        "trainer", functions.report_and_wait, {0: (line.path,), 1: (line.path,)}, {0: {}, 1: {}}, start_method=method
+    )
+    pids = line.pids(2)
+    context.close(signal.SIGHUP)
+    assert not any(map(is_running, pids))
+    result = context.wait(0)
+    assert result is not None and result.is_failed()
+    assert {failure.exitcode for failure in result.failures.values()} == {-signal.SIGHUP}
+    context.close()
+
+
+def test_close_kills_whoever_stays(method: str, line: Line) -> None:
+    ignored = (signal.SIGTERM,)
+    context = start_processes(
+        "trainer", functions.report_and_wait, {0: (line.path, ignored)}, {0: {}}, start_method=method
+    )
+    (pid,) = line.pids(1)
+    began = time.monotonic()
+    context.close(timeout=0.2)
+    assert time.monotonic() - began < 10
+    assert not is_running(pid)
+    assert context.wait(0).failures[0].exitcode == -signal.SIGKILL  # type: ignore[union-attr]
+
+
+def test_children_of_a_process_go_with_it(method: str, line: Line) -> None:
+    def with_a_child(path: str) -> None:
+        if os.fork() == 0:
+            functions.report_and_wait(path)
+            os._exit(0)
+        functions.report_and_wait(path)
+
+    with start_processes("trainer", with_a_child, {0: (line.path,)}, {0: {}}, start_method=method):
+        pids = line.pids(2)
+    deadline = time.monotonic() + PATIENCE_S
+    while any(map(is_running, pids)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not any(map(is_running, pids))
+
+
+def test_it_may_be_closed_from_any_thread(line: Line) -> None:
+    context = start_processes("trainer", functions.report_and_wait, {0: (line.path,)}, {0: {}}, start_method="fork")
+    line.pids(1)
+    closer = threading.Thread(target=context.close)
+    closer.start()
+    assert context.wait(PATIENCE_S) is not None
+    closer.join()
+
+
+# Under asyncio.
+
+
+async def test_the_async_form_lets_the_loop_go_on(method: str, line: Line) -> None:
+    async with await start_processes_async(
+        "trainer", functions.report_and_wait, {0: (line.path,)}, {0: {}}, start_method=method
+    ) as context:
+        waiting = asyncio.create_task(context.wait_async())
+        await asyncio.to_thread(line.pids, 1)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await context.wait_async()
+        assert not waiting.done()
+        line.let_go()
+        result = await asyncio.wait_for(waiting, PATIENCE_S)
+    assert result.return_values == {0: None}
+
+
+async def test_an_async_context_that_is_left_early_leaves_nothing(method: str, line: Line) -> None:
+    async with await start_processes_async(
+        "trainer", functions.report_and_wait, {0: (line.path,)}, {0: {}}, start_method=method
+    ) as context:
+        (pid,) = await asyncio.to_thread(line.pids, 1)
+    assert not is_running(pid)
+    assert (await context.wait_async()).failures[0].exitcode == -signal.SIGTERM
+
+
+async def test_a_bad_start_is_an_error_there_too() -> None:
+    with pytest.raises(FileNotFoundError):
+        await start_processes_async("trainer", "/no/such/program", {0: ()}, {0: {}})
+
+
+async def test_the_blocking_form_works_within_a_running_loop(method: str) -> None:
+    """As in a notebook: the loop of the calling thread stands still meanwhile, and nothing needs it."""
+    assert run(functions.add, (1, 2), start_method=method).return_values == {0: 3}
+
+
+def test_contexts_do_not_disturb_each_other(line: Line) -> None:
+    contexts: list[PContext] = [
+        start_processes("trainer", functions.report_and_wait, {0: (line.path,)}, {0: {}}, start_method=method)
+        for method in METHODS
+    ]
+    assert line.pids(3) == {context.pids()[0] for context in contexts}
+    contexts[1].close()
+    assert contexts[0].wait(0) is None and contexts[2].wait(0) is None
+    line.let_go()
+    for context in (contexts[0], contexts[2]):
+        assert context.wait(PATIENCE_S) == RunProcsResult({0: None}, {}, {0: ""}, {0: ""})

@@ -1,0 +1,57 @@
+"""One command line under torchrun and under node-agent: the program's name is replaced, and nothing else."""
+
+import asyncio
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node_agent.ports import ReservedPort
+from tests.integration.programs import Program
+
+PROGRAMS = Path(__file__).parents[1] / "programs"
+TORCHRUN, NODE_AGENT = "torchrun", "node-agent"
+MODULES = {TORCHRUN: "torch.distributed.run", NODE_AGENT: "node_agent"}
+LEGACY_MODULES = {TORCHRUN: "torch.distributed.launch", NODE_AGENT: "node_agent.launch"}
+LONG_S = 100.0
+"""Several imports of torch on a small machine."""
+
+
+async def start(
+    launcher: str,
+    words: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    through: Sequence[str] = (),
+    legacy: bool = False,
+) -> Program:
+    """Start one agent. `through`: a command that executes it."""
+    module = (LEGACY_MODULES if legacy else MODULES)[launcher]
+    return await Program.start(*through, sys.executable, "-m", module, *words, env=env, cwd=str(cwd) if cwd else None)
+
+
+async def launch(launcher: str, *nodes: Sequence[str], exit_code: int = 0, **how: Any) -> None:
+    """Start one agent for each node's command line, see `start`, and let all of them come to their end."""
+    agents = [await start(launcher, words, **how) for words in nodes]
+    try:
+        codes = await asyncio.gather(*(agent.exit_code(LONG_S) for agent in agents))
+    except TimeoutError:
+        pytest.fail(f"{launcher} did not end: {[(agent.process.returncode, agent.err, agent.out) for agent in agents]}")
+    finally:
+        for agent in agents:
+            await agent.end()
+    assert set(codes) == {exit_code}, (launcher, codes, [agent.err for agent in agents])
+
+
+@contextmanager
+def free_port() -> Iterator[str]:
+    """A port that the kernel gives to nobody else meanwhile, and at which either launcher can listen."""
+    port = ReservedPort()
+    try:
+        yield str(port.number)
+    finally:
+        port.release()

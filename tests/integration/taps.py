@@ -1,0 +1,127 @@
+"""Every answer that any server gives an agent, in the order of arrival; and what must hold of all of them together."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from protocol import paths
+from protocol.codec import decode
+from protocol.messages import Directive, JoinRequest, PollRequest, Reply, Wait
+
+TOLD = {paths.JOIN: JoinRequest, paths.POLL: PollRequest}
+ANSWERED = (paths.JOIN, paths.POLL, paths.REPORT, paths.LEAVE)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one server answered to one request."""
+
+    at: float
+    server: str
+    path: str
+    request: bytes
+    status: int
+    body: bytes
+
+    @property
+    def reply(self) -> Reply | None:
+        return decode(Reply, self.body) if self.status == 200 and self.path in TOLD else None
+
+    @property
+    def asker(self) -> tuple[str, str]:
+        request = decode(TOLD[self.path], self.request)
+        return request.run_id, request.agent_id
+
+
+class Answers:
+    """All of a test's."""
+
+    def __init__(self) -> None:
+        self.all: list[Answer] = []
+
+    def check(self) -> None:
+        """At most one server acts, and whichever does says the same."""
+        told: dict[tuple[str, str, int], Directive] = {}
+        leaders: dict[int, str] = {}
+        latest = 0
+        for answer in self.all:
+            assert answer.path not in ANSWERED or answer.status in (200, 421, 503), answer
+            if reply := answer.reply:
+                assert leaders.setdefault(reply.leadership, answer.server) == answer.server
+                assert reply.leadership >= latest, "a leader of the past has answered"
+                latest = reply.leadership
+                if not isinstance(reply.directive, Wait):
+                    key = (*answer.asker, reply.revision)
+                    assert told.setdefault(key, reply.directive) == reply.directive
+            elif answer.status == 200 and answer.path in ANSWERED:
+                led = [leadership for leadership, server in leaders.items() if server == answer.server]
+                assert not led or max(led) == latest, "a leader of the past has taken a report"
+
+
+class Tap:
+    """A TCP proxy in front of one server that reads the answers."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+        self._pipes: set[asyncio.Task[None]] = set()
+        self.target = ("127.0.0.1", 0)
+
+    async def open(self) -> None:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.address = "127.0.0.1:%d" % self._server.sockets[0].getsockname()[1]
+
+    async def close(self) -> None:
+        self._server.close()
+        for pipe in self._pipes:
+            pipe.cancel()
+        await asyncio.gather(*self._pipes, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there, to_there = await asyncio.open_connection(*self.target)
+        except OSError:
+            writer.close()
+            return
+        asked: list[tuple[str, bytes]] = []
+        answered = _Http(lambda line, body: self._note(asked.pop(0), line, body))
+        requests = _Http(lambda line, body: asked.append((line.split()[1], body)))
+        for source, sink, http in ((reader, to_there, requests), (there, writer, answered)):
+            pipe = asyncio.create_task(_pipe(source, sink, http))
+            self._pipes.add(pipe)
+            pipe.add_done_callback(self._pipes.discard)
+
+    def _note(self, asked: tuple[str, bytes], line: str, body: bytes) -> None:
+        self._answers.all.append(Answer(time.monotonic(), self.address, *asked, int(line.split()[1]), body))
+
+
+class _Http:
+    """The messages of one direction, each with its length given."""
+
+    def __init__(self, found: Callable[[str, bytes], None]) -> None:
+        self._found = found
+        self._buffer = b""
+
+    def feed(self, chunk: bytes) -> None:
+        self._buffer += chunk
+        while b"\r\n\r\n" in self._buffer:
+            head, _, rest = self._buffer.partition(b"\r\n\r\n")
+            line, *headers = head.decode().split("\r\n")
+            fields = {name.lower(): value for name, _, value in (header.partition(": ") for header in headers)}
+            length = int(fields["content-length"])
+            if len(rest) < length:
+                return
+            self._buffer = rest[length:]
+            self._found(line, rest[:length])
+
+
+async def _pipe(source: asyncio.StreamReader, sink: asyncio.StreamWriter, http: _Http) -> None:
+    with suppress(ConnectionError):
+        try:
+            while chunk := await source.read(1 << 16):
+                http.feed(chunk)
+                sink.write(chunk)
+                await sink.drain()
+        finally:
+            sink.close()

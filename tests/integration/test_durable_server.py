@@ -1,0 +1,238 @@
+"""A server that is killed in any phase and started again: no worker notices, and nothing is forgotten.
+
+The timeouts of these runs are far longer than the tests wait.
+"""
+
+import asyncio
+import errno
+import os
+import signal
+import subprocess
+import urllib.error
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Cluster
+from tests.integration.desk import Desk, WorkerAtDesk, is_running
+from tests.integration.programs import Program, Server
+
+PATIENT = ("--last-call-timeout", "500", "--lease", "60", "--join-timeout", "500", "--shutdown-timeout", "500")
+
+
+class Durable(Cluster):
+    """A cluster whose server keeps its state in a file and can be killed and started again."""
+
+    def __init__(self, desk: Desk, state: Path) -> None:
+        super().__init__(desk)
+        self.state = state
+
+    async def begin(self, port: int = 0) -> Server:
+        return await self.serve("--store", f"sqlite:{self.state}", port=port)
+
+    async def kill_server(self) -> None:
+        self.server.signal(signal.SIGKILL)
+        await self.server.exit_code()
+
+    async def start_again(self) -> None:
+        await self.begin(self.server.port)
+
+    async def restart(self) -> None:
+        await self.kill_server()
+        await self.start_again()
+
+
+@pytest.fixture
+async def durable(desk: Desk, tmp_path: Path) -> AsyncIterator[Durable]:
+    cluster = Durable(desk, tmp_path / "state.db")
+    await cluster.begin()
+    try:
+        yield cluster
+    finally:
+        await cluster.end()
+    assert desk.survivors() == []
+
+
+def untouched(workers: list[WorkerAtDesk]) -> bool:
+    return all(is_running(worker.pid) for worker in workers)
+
+
+def restart_count(workers: list[WorkerAtDesk]) -> str:
+    return workers[0].env["TORCHELASTIC_RESTART_COUNT"]
+
+
+def ranks_by_node(workers: list[WorkerAtDesk]) -> dict[int, str]:
+    return {worker.rank: worker.env["GROUP_RANK"] for worker in workers}
+
+
+async def test_running_the_workers_notice_nothing_and_the_counters_stand(durable: Durable) -> None:
+    first = await durable.nodes("ab", "--nnodes", "2", "--max-restarts", "3", *PATIENT)
+    os.kill(first[0].pid, signal.SIGKILL)
+    second = await durable.desk.group(4)
+    before = await durable.server.run()
+    await durable.restart()
+    for agent in durable.agents.values():
+        await agent.line("reached rdzv-server at .* after")
+    assert untouched(second)
+    after = await durable.server.run()
+    assert {key: after[key] for key in ("phase", "round", "restart_count", "restarts")} == {
+        key: before[key] for key in ("phase", "round", "restart_count", "restarts")
+    }
+    os.kill(second[3].pid, signal.SIGKILL)
+    third = await durable.desk.group(4)
+    assert restart_count(third) == "2"
+    assert ranks_by_node(third) == ranks_by_node(second)
+    await durable.finish(third)
+
+
+async def test_a_failure_while_it_is_down_is_handled_when_it_is_back(durable: Durable) -> None:
+    first = await durable.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
+    await durable.kill_server()
+    os.kill(first[2].pid, signal.SIGKILL)
+    await first[3].gone()  # its own agent has stopped it
+    assert untouched(first[:2]), "the other node's workers know nothing of it yet"
+    await durable.start_again()
+    second = await durable.desk.group(4)
+    assert restart_count(second) == "1"
+    await durable.finish(second)
+
+
+async def test_forming_the_nodes_that_wait_go_on_waiting_for_the_same_round(durable: Durable) -> None:
+    await durable.node("a", "--nnodes", "2", *PATIENT)
+    await durable.agents["a"].line("waiting for 1 more node")
+    await durable.restart()
+    await durable.agents["a"].line("reached rdzv-server at .* after")
+    assert (await durable.server.run())["nodes"][0]["node_id"] == "a"
+    await durable.node("b", *PATIENT)
+    await durable.finish(await durable.desk.group(4))
+
+
+async def test_restarting_the_next_round_forms_when_the_last_worker_is_gone(durable: Durable) -> None:
+    first = await durable.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
+    await first[0].tell("ignore SIGTERM")
+    os.kill(first[3].pid, signal.SIGKILL)
+    await durable.agents["a"].line("stopping the workers of round 1")
+    await first[2].gone()
+    await durable.restart()
+    assert is_running(first[0].pid)
+    os.kill(first[0].pid, signal.SIGKILL)
+    second = await durable.desk.group(4)
+    assert restart_count(second) == "1", "one failure, one charge"
+    await durable.finish(second)
+
+
+async def test_finishing_a_node_that_is_done_stays_done(durable: Durable) -> None:
+    workers = await durable.nodes("ab", "--nnodes", "2", *PATIENT)
+    for worker in workers[:2]:
+        worker.order_exit(0)
+        await worker.gone()
+    while not any(node["state"] == "succeeded" for node in (await durable.server.run())["nodes"]):  # noqa: ASYNC110
+        await asyncio.sleep(0)  # each look is a round trip
+    await durable.restart()
+    await durable.finish(workers[2:])
+    assert (await durable.server.run())["phase"] == "succeeded"
+
+
+async def test_ended_a_late_agent_is_told_that_the_run_has_succeeded(durable: Durable) -> None:
+    await durable.finish(await durable.nodes("a", "--run-id", "nightly"))
+    await durable.restart()
+    late = await durable.node("b", "--run-id", "nightly")
+    assert await late.exit_code() == 0
+    assert await late.line("run nightly has already succeeded")
+
+
+async def test_a_node_that_vanishes_while_it_is_down_is_missed_after_its_fresh_lease(durable: Durable) -> None:
+    first = await durable.nodes("ab", "--nnodes", "1:2", "--lease", "1", "--join-timeout", "500")
+    await durable.kill_server()
+    durable.agents.pop("b").signal(signal.SIGKILL)
+    for worker in first:
+        if worker.env["GROUP_RANK"] == "1":
+            await worker.gone()
+    await durable.start_again()
+    second = await durable.desk.group(2)
+    assert restart_count(second) == "0", "losing a node is free"
+    await durable.finish(second)
+
+
+# Files that cannot be used.
+
+
+async def refusal(*flags: str) -> str:
+    """The one line with which a server does not start."""
+    server = await Program.start(*Server.command(*flags))
+    assert await server.exit_code() == 2
+    (line,) = server.err
+    return line
+
+
+async def test_a_damaged_file_is_refused_with_a_way_on_and_left_as_it_is(durable: Durable) -> None:
+    await durable.finish(await durable.nodes("a", "--run-id", "nightly"))
+    durable.server.signal(signal.SIGTERM)
+    await durable.server.exit_code()
+    durable.state.write_bytes(b"torn" * 5000)
+    assert "is damaged" in (line := await refusal("--store", f"sqlite:{durable.state}")) and "move it away" in line
+    assert durable.state.read_bytes() == b"torn" * 5000
+
+
+async def test_two_servers_do_not_share_a_file(durable: Durable) -> None:
+    assert "is in use by another rdzv-server" in await refusal("--store", f"sqlite:{durable.state}")
+
+
+@pytest.mark.parametrize("store", ["sqlite:", "postgres:x", "memory:x", ""])
+async def test_a_store_that_is_none_is_refused(store: str) -> None:
+    assert "--store" in await refusal("--store", store)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of its own, with little room."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True).returncode:
+        pytest.skip("this user may not mount a file system")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def fill(path: Path) -> None:
+    """Write until the disk is full."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        while True:
+            os.write(descriptor, bytes(4096))
+    except OSError as error:
+        assert error.errno == errno.ENOSPC
+    finally:
+        os.close(descriptor)
+
+
+async def test_a_read_only_disk_is_refused(small_disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)  # noqa: ASYNC221
+    line = await refusal("--store", f"sqlite:{small_disk}/state.db")
+    assert "cannot" in line and str(small_disk) in line
+
+
+async def test_on_a_full_disk_nothing_is_decided_and_workers_run_until_there_is_room(
+    desk: Desk, small_disk: Path
+) -> None:
+    durable = Durable(desk, small_disk / "state.db")
+    await durable.begin()
+    try:
+        first = await durable.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
+        filler = small_disk / "filler"
+        fill(filler)
+        os.kill(first[3].pid, signal.SIGKILL)
+        await durable.server.line("cannot write to .*: database or disk is full; nothing is decided")
+        assert untouched(first[:2])
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            await durable.server.get("/readyz")
+        filler.unlink()
+        second = await durable.desk.group(4)
+        assert restart_count(second) == "1"
+        await durable.finish(second)
+    finally:
+        await durable.end()
+    assert desk.survivors() == []

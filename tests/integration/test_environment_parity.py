@@ -1,0 +1,294 @@
+"""A script sees under node-agent what it sees under torchrun.
+
+The same script runs under both and writes down all that it finds: every environment variable, its arguments, its
+interpreter, its process. Whatever differs must stand in `DIFFERENCES`, with the reason and with what holds instead.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.side_by_side import NODE_AGENT, PROGRAMS, TORCHRUN, free_port, launch
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+DUMP = PROGRAMS / "dump.py"
+FOUND = "found"
+IN_A_TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
+SIGHUP_IGNORED = 1
+CLEARED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS",
+           "CUDA_VISIBLE_DEVICES", "PYTHON_EXEC", "PYTHONUNBUFFERED")  # fmt: skip
+"""Variables that a machine's own environment may have; a case sets what it needs."""
+
+Finding = dict[str, Any]
+"""What one worker wrote down, flat: `environment/RANK`."""
+Holds = Callable[[Sequence[Finding], str], bool]
+"""Whether what all workers found under one name is in order, by rank."""
+
+
+def every(check: Callable[[Any], bool]) -> Holds:
+    """Of each worker."""
+    return lambda found, name: all(check(worker.get(name)) for worker in found)
+
+
+def same(check: Callable[[Any], bool]) -> Holds:
+    """Of each worker, and no two differ."""
+    return lambda found, name: every(check)(found, name) and len({worker[name] for worker in found}) == 1
+
+
+def is_port(value: str) -> bool:
+    return value.isdigit() and 1024 <= int(value) < 65_536
+
+
+def is_error_file(found: Sequence[Finding], name: str) -> bool:
+    return all(
+        re.search(rf"/attempt_{worker[RESTARTS]}/\d+/error\.json$", worker[name])
+        and worker["process/folder of the error file is there"]
+        for worker in found
+    ) and len({worker[name] for worker in found}) == len(found)
+
+
+RESTARTS = "environment/TORCHELASTIC_RESTART_COUNT"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Why something is not the same here, and what can be relied on instead."""
+
+    reason: str
+    holds: Holds
+
+
+DIFFERENCES: Mapping[str, Difference] = {
+    "environment/MASTER_ADDR": Difference(
+        "torchrun: the host name that the node of rank 0 finds for itself, which the others may not resolve; here the "
+        "address from which that node reaches the server. With static both have --master-addr",
+        same(lambda value: value == "127.0.0.1"),
+    ),
+    "environment/MASTER_PORT": Difference(
+        "torchrun: a free port, or with static on several nodes --master-port, where here the server listens; here a "
+        "port that the agent of rank 0 has reserved, fresh each round",
+        same(is_port),
+    ),
+    "environment/TORCHELASTIC_RUN_ID": Difference(
+        "made up by either launcher, since the command line gives none",
+        same(lambda value: re.fullmatch(r"[0-9a-f]{16}", value) is not None),
+    ),
+    "environment/TORCHELASTIC_ERROR_FILE": Difference(
+        "in a folder with a random name; ends as torchrun's does: attempt_<n>/<local rank>/error.json", is_error_file
+    ),
+    "environment/TORCHELASTIC_TIMER_FILE": Difference(
+        "a named pipe in a folder of the agent's own, which is gone when the agent is",
+        same(lambda value: value.endswith("/timer")),
+    ),
+    "process/death signal": Difference(
+        "torchrun's workers outlive a killed torchrun; here the kernel kills them with their agent",
+        every(lambda value: value == 9),
+    ),
+    "process/ignored signals": Difference(
+        "torchrun handles signals that it was started to ignore; here nohup stays nohup, for the workers, too",
+        every(lambda value: int(value, 16) & SIGHUP_IGNORED == SIGHUP_IGNORED),
+    ),
+    "process/stdout": Difference(
+        "torchrun's workers write to its terminal; here to a pipe, so that the agent can show a failed worker's last "
+        "lines, and so that the lines of two workers do not mix",
+        every(lambda value: value == "pipe, blocking"),
+    ),
+    "process/stderr": Difference("as stdout", every(lambda value: value == "pipe, blocking")),
+    # With --run-path, torchrun calls a function in a child of multiprocessing; here it is a command as ever.
+    "process/leads its session": Difference("torchrun: none of its own, as it has otherwise", every(bool)),
+    "process/leads its group": Difference("as the session", every(bool)),
+    "process/other descriptors": Difference("torchrun: multiprocessing's pipes", every(lambda value: value == [])),
+    "python/command": Difference(
+        "torchrun: what multiprocessing executes", every(lambda value: value[:2] == [sys.executable, "-u"])
+    ),
+    "python/path": Difference(
+        "torchrun: begins as torchrun's own does, with the folder that torchrun was started in or is installed in; "
+        "here with the current folder",
+        every(lambda value: value[0] == ""),
+    ),
+    "python/unbuffered": Difference("torchrun: buffered, as it is not otherwise", every(lambda value: value == [True] * 2)),
+}  # fmt: skip
+RUN_PATH = (
+    "process/leads its session", "process/leads its group", "process/other descriptors",
+    "python/command", "python/path", "python/unbuffered",
+)  # fmt: skip
+ALWAYS = ("environment/TORCHELASTIC_ERROR_FILE", "process/death signal")
+FREE_PLACE = ("environment/MASTER_ADDR", "environment/MASTER_PORT")
+MADE_UP = (*FREE_PLACE, "environment/TORCHELASTIC_RUN_ID")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """Command lines, one a node; `SCRIPT` in them is the script and its first argument, `PORT` a free port."""
+
+    nodes: tuple[str, ...]
+    differs: tuple[str, ...] = ()
+    workers: int
+    environment: Mapping[str, str] = field(default_factory=dict)
+    shell: str = ""
+    """Runs before the agent, in the shell that then executes it."""
+    terminal: bool = False
+    legacy: bool = False
+    """`python -m torch.distributed.launch` and its twin."""
+    restarts: int = 0
+
+
+CASES: Mapping[str, Case] = {
+    "standalone": Case(nodes=("--standalone --nproc-per-node 2 SCRIPT --lr 0.1",), workers=2, differs=MADE_UP),
+    "no flags": Case(nodes=("SCRIPT",), workers=1, differs=MADE_UP),
+    "one static node": Case(nodes=("--nproc_per_node=2 --master_port PORT SCRIPT",), workers=2),
+    "one static node with an address": Case(
+        nodes=("--master_addr localhost --master_port PORT --max-restarts 2 SCRIPT",), workers=1
+    ),
+    "one c10d node at a free port, as TorchX starts it": Case(
+        nodes=("--rdzv_backend c10d --rdzv_endpoint localhost:0 --rdzv_id app-1 --nnodes 1 --nproc_per_node 2 --tee 3 "
+               "--role '' SCRIPT",), workers=2, differs=FREE_PLACE,
+    ),
+    "two c10d nodes": Case(
+        nodes=("--nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:PORT --rdzv-id nightly "
+               "--max-restarts 3 SCRIPT",) * 2, workers=2, differs=FREE_PLACE,
+    ),
+    "two static nodes, two roles, and more workers on one": Case(
+        nodes=("--nnodes 2 --master-addr 127.0.0.1 --master-port PORT --node-rank 0 --role trainer SCRIPT",
+               "--nnodes 2 --master-addr 127.0.0.1 --master-port PORT --node-rank 1 --role reader --nproc-per-node 2 "
+               "SCRIPT"), workers=3, differs=("environment/MASTER_PORT",),
+    ),
+    "the flags from PET variables": Case(
+        nodes=("SCRIPT",), workers=2, environment={"PET_NPROC_PER_NODE": "2", "PET_MASTER_PORT": "PORT",
+                                                   "PET_MAX_RESTARTS": "1", "PET_ROLE": "trainer"},
+    ),
+    "virtual local ranks among some of the GPUs": Case(
+        nodes=("--standalone --nproc-per-node 2 --virtual-local-rank SCRIPT",), workers=2, differs=MADE_UP,
+        environment={"CUDA_VISIBLE_DEVICES": "4, 7"},
+    ),
+    "virtual local ranks among all GPUs; variables of the user's own": Case(
+        nodes=("--standalone --nproc-per-node 2 --virtual-local-rank SCRIPT",), workers=2, differs=MADE_UP,
+        environment={"OMP_NUM_THREADS": "3", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+                     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
+    ),
+    "started by a worker of another run": Case(
+        nodes=("--standalone --nproc-per-node 2 --signals-to-handle SIGTERM,SIGUSR1 SCRIPT",), workers=2,
+        differs=MADE_UP, environment={
+            "RANK": "7", "LOCAL_RANK": "3", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "5",
+            "GROUP_WORLD_SIZE": "6", "ROLE_NAME": "outer", "ROLE_RANK": "7", "ROLE_WORLD_SIZE": "8", "MASTER_ADDR": "h",
+            "MASTER_PORT": "1", "TORCHELASTIC_RESTART_COUNT": "2", "TORCHELASTIC_MAX_RESTARTS": "3",
+            "TORCHELASTIC_RUN_ID": "outer", "TORCHELASTIC_USE_AGENT_STORE": "False",
+            "TORCHELASTIC_ERROR_FILE": "/tmp/outer.json", "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM",
+        },
+    ),
+    "a file timer": Case(
+        nodes=("--standalone --nproc-per-node 2 SCRIPT",), workers=2,
+        differs=(*MADE_UP, "environment/TORCHELASTIC_TIMER_FILE"), environment={"TORCHELASTIC_ENABLE_FILE_TIMER": "1"},
+    ),
+    "a module": Case(nodes=("--standalone -m dump found --lr 0.1",), workers=1, differs=MADE_UP),
+    "a program that is not Python": Case(
+        nodes=("--standalone --no-python sh -c 'exec PYTHON -X dev SCRIPT rank-${RANK} ${local_rank}'",), workers=1,
+        differs=MADE_UP,
+    ),
+    "run-path": Case(
+        nodes=("--standalone --run-path SCRIPT ${local_rank}",), workers=1, differs=(*MADE_UP, *RUN_PATH)
+    ),
+    "local ranks in the arguments": Case(
+        nodes=("--standalone --nproc-per-node 2 SCRIPT --out=part-${local_rank} $local_rank ${rank} $$ $ 5$",),
+        workers=2, differs=MADE_UP,
+    ),
+    "an interpreter of the user's own": Case(
+        nodes=("--standalone SCRIPT",), workers=1, differs=MADE_UP, environment={"PYTHON_EXEC": "OTHER_PYTHON"},
+    ),
+    "torch.distributed.launch": Case(
+        nodes=("--nproc_per_node=2 --master_port=PORT SCRIPT --lr 0.1",), workers=2, legacy=True,
+    ),
+    "torch.distributed.launch --use-env": Case(
+        nodes=("--nproc_per_node=2 --use_env SCRIPT --lr 0.1",), workers=2, differs=MADE_UP, legacy=True
+    ),
+    "the second round": Case(
+        nodes=("--standalone --max-restarts 2 SCRIPT",), workers=1, differs=MADE_UP,
+        environment={"FAIL_ONCE": "1"}, restarts=1,
+    ),
+    "streams in files": Case(
+        nodes=("--nproc-per-node 2 --master-port PORT --rdzv-id nightly --log-dir logs -r 0:3,1:1 SCRIPT",), workers=2
+    ),
+    "no files": Case(nodes=("--nproc-per-node 2 --master-port PORT --log-dir /dev/null SCRIPT",), workers=2),
+    "odds and ends of the process that starts it": Case(
+        nodes=("--standalone SCRIPT",), workers=1, differs=(*MADE_UP, "process/ignored signals"),
+        shell="trap '' HUP USR2; umask 027; ulimit -n 500; ulimit -c 0; exec 7>/dev/null",
+    ),
+    "a terminal": Case(
+        nodes=("--standalone SCRIPT",), workers=1, terminal=True,
+        differs=(*MADE_UP, "process/stdout", "process/stderr"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_a_script_sees_the_same(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_launchers(monkeypatch)
+    with free_port() as port:
+        theirs, ours = [await findings(launcher, CASES[name], port, tmp_path) for launcher in (TORCHRUN, NODE_AGENT)]
+    allowed = {*ALWAYS, *CASES[name].differs}
+    wrong = []
+    for what in sorted({what for worker in (*theirs, *ours) for what in worker}):
+        values = [[worker.get(what, "missing") for worker in workers] for workers in (theirs, ours)]
+        if values[0] != values[1] and not (what in allowed and DIFFERENCES[what].holds(ours, what)):
+            wrong.append(f"{what}\n  {TORCHRUN}:   {values[0]}\n  {NODE_AGENT}: {values[1]}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_difference_that_is_allowed_is_needed() -> None:
+    assert {name for case in CASES.values() for name in case.differs} | set(ALWAYS) == DIFFERENCES.keys()
+
+
+async def findings(launcher: str, case: Case, port: str, folder: Path) -> list[Finding]:
+    """What each worker of the last round wrote down, by rank."""
+    found = folder / FOUND
+    found.mkdir()
+    shutil.copy(DUMP, folder)
+    words = {
+        "PORT": port,
+        "SCRIPT": f"{DUMP.name} {FOUND}",
+        "OTHER_PYTHON": f"{folder}/python",
+        "PYTHON": sys.executable,
+    }
+    (folder / "python").unlink(missing_ok=True)
+    (folder / "python").symlink_to(sys.executable)
+    through = ["sh", "-c", f'{case.shell}; exec "$@"', "sh"] if case.shell else []
+    await launch(
+        launcher,
+        *(shlex.split(filled(node, words)) for node in case.nodes),
+        env={name: filled(value, words) for name, value in case.environment.items()},
+        cwd=folder,
+        through=[sys.executable, "-c", IN_A_TERMINAL] if case.terminal else through,
+        legacy=case.legacy,
+    )
+    reports = [json.loads((found / f"{case.restarts}-{rank}.json").read_text()) for rank in range(case.workers)]
+    shutil.rmtree(found)
+    return [flat(report) for report in reports]
+
+
+def filled(text: str, words: Mapping[str, str]) -> str:
+    return re.sub("|".join(words), lambda match: words[match[0]], text)
+
+
+def flat(report: Mapping[str, Any], above: str = "") -> Finding:
+    found: Finding = {}
+    for name, value in report.items():
+        found |= flat(value, f"{above}{name}/") if isinstance(value, dict) else {above + name: value}
+    return found
+
+
+def forget_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a machine's own environment may say to launchers is out of the way."""
+    for name in [*os.environ]:
+        if name in CLEARED or name.startswith(("TORCH", "PET_", "GROUP_", "ROLE_")):
+            monkeypatch.delenv(name)

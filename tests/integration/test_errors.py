@@ -1,0 +1,297 @@
+"""What a failed run leaves behind: the box on every node's console, the error file of the agent, the status page."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import Cluster
+from tests.integration.desk import Desk
+from tests.integration.programs import Program, start_agent
+from tests.integration.test_elastic import PATIENT, of_node, restart_count
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
+SECOND_FAILS = "import os, sys, time\nif os.environ['RANK'] == '0': time.sleep(1000)\n"
+
+
+def box(agent: Program) -> list[str]:
+    """The final report, without its frame."""
+    first, last = [index for index, line in enumerate(agent.err) if line and set(line) == {"="}]
+    return agent.err[first + 1 : last]
+
+
+def section(agent: Program, heading: str) -> str:
+    """One part of the box."""
+    lines = box(agent)
+    rest = lines[next(index for index, line in enumerate(lines) if line.startswith(heading)) :]
+    end = next((index for index, line in enumerate(rest) if line and set(line) == {"-"}), len(rest))
+    return "\n".join(rest[:end])
+
+
+async def fails(script: str, tmp_path: Path, *flags: str, **env: str) -> Program:
+    """A run of two workers on one node whose second one fails."""
+    path = tmp_path / "train.py"
+    path.write_text(script)
+    agent = await start_agent("--standalone", "--nproc", "2", *flags, script=str(path), env=env)
+    assert await agent.exit_code() == 1
+    return agent
+
+
+def error_of(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text())["message"])
+
+
+# How a worker ends.
+
+
+async def test_an_exception_without_record_is_told_with_its_traceback(tmp_path: Path) -> None:
+    own = tmp_path / "new" / "agent.json"
+    script = SECOND_FAILS + "def step(): raise ValueError('boom')\nstep()\n"
+    agent = await fails(script, tmp_path, TORCHELASTIC_ERROR_FILE=str(own))
+    assert box(agent)[0] == f"{tmp_path}/train.py FAILED"
+    root = section(agent, "Root Cause (first observed failure):")
+    for field in ("rank      : 1 (local_rank: 1)", "exitcode  : 1 (pid: ", "error     : ValueError: boom"):
+        assert f"\n  {field}" in root
+    assert "\n  traceback : Traceback (most recent call last):\n    File " in root
+    assert root.endswith("\n  ValueError: boom")
+    error = error_of(own)
+    assert (error["message"], error["errorCode"]) == ("ValueError: boom", 1)
+    assert error["extraInfo"]["py_callstack"].endswith("ValueError: boom")
+
+
+async def test_an_exit_code_comes_with_the_last_words(tmp_path: Path) -> None:
+    agent = await fails(SECOND_FAILS + "print('no data', file=sys.stderr)\nsys.exit(3)\n", tmp_path)
+    root = section(agent, "Root Cause")
+    assert "exitcode  : 3" in root
+    assert root.endswith("stderr    : no data")
+
+
+@pytest.mark.parametrize(
+    ("signum", "words"), [("SIGSEGV", "segmentation fault"), ("SIGKILL", "killed from outside"), ("SIGABRT", "aborted")]
+)
+async def test_a_signal_is_decoded_with_what_to_do(tmp_path: Path, signum: str, words: str) -> None:
+    own = tmp_path / "agent.json"
+    script = SECOND_FAILS + f"import signal\nos.kill(os.getpid(), signal.{signum})\n"
+    agent = await fails(script, tmp_path, TORCHELASTIC_ERROR_FILE=str(own))
+    root = section(agent, "Root Cause")
+    number = int(signal.Signals[signum])
+    assert f"cause     : signal {number} ({signum}): {words}" in root
+    assert "what to do: " in root
+    assert error_of(own)["errorCode"] == -number
+
+
+@pytest.fixture
+def memory_cgroup() -> Iterator[Path]:
+    """A cgroup with 256 MiB for whoever joins it."""
+    name, limit = f"node-agent-test-{os.getpid()}", str(256 << 20)
+    for root, limits in (
+        ("/sys/fs/cgroup", ("memory.max", "memory.swap.max")),
+        ("/sys/fs/cgroup/memory", ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")),
+    ):
+        folder = Path(root) / name
+        try:
+            folder.mkdir()
+        except OSError:
+            continue
+        try:
+            if not (folder / limits[0]).exists():
+                continue
+            (folder / limits[0]).write_text(limit)
+            if (folder / limits[1]).exists():
+                (folder / limits[1]).write_text("0" if "swap" in limits[1] else limit)
+            yield folder
+            return
+        finally:
+            folder.rmdir()
+    pytest.skip("no memory cgroup can be made here: that takes root and a writable /sys/fs/cgroup")
+
+
+async def test_a_kill_for_lack_of_memory_is_named(tmp_path: Path, memory_cgroup: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("hoard = []\nwhile True: hoard.append(bytearray(1 << 20))\n")
+    agent = await Program.start(
+        "sh", "-c", 'echo $$ > "$0/cgroup.procs"; shift; exec "$@"', str(memory_cgroup), "-",
+        sys.executable, "-m", "node_agent", "--standalone", str(script),
+    )  # fmt: skip
+    assert await agent.exit_code() == 1, agent.err
+    root = section(agent, "Root Cause")
+    assert "SIGKILL): killed by the kernel: out of memory (cgroup limit 256 MiB)" in root
+    assert "what to do: give the job or container more memory" in root
+
+
+async def test_whatever_a_script_writes_the_agent_tells_of_its_end(tmp_path: Path) -> None:
+    script = (
+        SECOND_FAILS
+        + "os.write(2, (b'\\xff\\x1b[2J\\x00' * 7_000) + b'\\r\\xf0\\x9f\\nlast\\x07 words')\nos._exit(9)\n"
+    )
+    agent = await fails(script, tmp_path)
+    assert section(agent, "Root Cause").endswith("\n  last  words")
+    assert all(line.isprintable() for line in box(agent))
+
+
+# Several nodes.
+
+
+async def test_every_node_names_the_root_and_not_its_consequence(cluster: Cluster) -> None:
+    """Whichever report comes first."""
+    a, b = await cluster.nodes("ab", "--nnodes", "2", *PATIENT, nproc=1)
+    names = {worker.rank: worker for worker in (a, b)}
+    await names[1].tell("complain RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer")
+    await names[0].tell("complain the data loader found no data")
+    names[1].order_exit(1)
+    names[0].order_exit(7)
+    for agent in cluster.agents.values():
+        assert await agent.exit_code() == 1
+        root = section(agent, "Root Cause")
+        assert "\n  rank      : 0 (local_rank: 0)\n  exitcode  : 7 " in root
+        assert root.endswith("stderr    : the data loader found no data")
+    run = await cluster.server.run()
+    assert run["end_failure"]["exit_code"] == run["first_failure"]["exit_code"] == 7
+
+
+CONSEQUENCE = """\
+import os, traceback, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+try:
+    while True:
+        dist.all_reduce(torch.ones(1))
+        if dist.get_rank() == 0:
+            raise ValueError("boom")
+except Exception:
+    traceback.print_exc()
+    if dist.get_rank() == 0:
+        dist.destroy_process_group()
+        open(os.environ["GATE"]).read()
+    else:
+        open(os.environ["GATE"], "w").close()
+    os._exit(1)
+"""
+
+
+@pytest.mark.torch
+async def test_a_real_consequence_is_told_from_its_cause(cluster: Cluster, tmp_path: Path) -> None:
+    """Rank 0 closes its connections, and does not end before the other node's worker is about to."""
+    pytest.importorskip("torch")
+    script, gate = tmp_path / "train.py", tmp_path / "gate"
+    script.write_text(CONSEQUENCE)
+    os.mkfifo(gate)
+    cluster.script = str(script)
+    for name in "ab":
+        await cluster.node(name, "--nnodes", "2", *PATIENT, nproc=1, env={"GATE": str(gate)})
+    for agent in cluster.agents.values():
+        assert await agent.exit_code() == 1
+        root = section(agent, "Root Cause")
+        assert "rank      : 0 " in root and "error     : ValueError: boom" in root
+
+
+async def test_the_whole_story_is_on_every_console_and_on_the_status_page(cluster: Cluster) -> None:
+    first = await cluster.nodes("ab", "--nnodes", "1:2", "--max-restarts", "1", *PATIENT, nproc=1)
+    await of_node(first, 0)[0].tell("complain ValueError: the first one")
+    of_node(first, 0)[0].order_exit(1)
+    second = await cluster.desk.group(2)
+    assert restart_count(second) == 1
+    leaver = cluster.agents.pop("b")
+    leaver.signal(signal.SIGTERM)
+    (last,) = await cluster.desk.group(1)
+    assert await leaver.exit_code() == 1
+    last.order_exit(9)
+    agent = cluster.agents["a"]
+    assert await agent.exit_code() == 1
+    assert "\n  round     : 1\n" in section(agent, "Root Cause")
+    assert "\n  exitcode  : 9 " in section(agent, "Failure that ended the run:")
+    charged, free = section(agent, "Restarts: 2 restarts, 1 of them charged").splitlines()[1:]
+    assert "  round 2, charged: worker rank 0 on node " in charged
+    assert free.endswith("  round 3, free: node b left: SIGTERM")
+    run = await cluster.server.run()
+    assert run["first_failure"]["stderr_tail"] == ["ValueError: the first one"]
+    assert run["end_failure"]["exit_code"] == 9
+
+
+async def test_a_success_after_restarts_says_so_in_one_line(desk: Desk) -> None:
+    agent = await start_agent("--standalone", "--max-restarts", "1", env=desk.env)
+    (first,) = await desk.group(1)
+    first.order_exit(1)
+    (second,) = await desk.group(1)
+    second.order_exit(0)
+    assert await agent.exit_code() == 0
+    assert agent.err[-1] == "node-agent: run succeeded: all workers of 1 node exited 0; 1 restart, 1 of them charged"
+
+
+# The agent's own error file.
+
+
+async def test_a_worker_does_not_see_the_agents_error_file(desk: Desk, tmp_path: Path) -> None:
+    own = tmp_path / "agent.json"
+    agent = await start_agent("--standalone", env={**desk.env, "TORCHELASTIC_ERROR_FILE": str(own)})
+    (worker,) = await desk.group(1)
+    assert worker.env["TORCHELASTIC_ERROR_FILE"] not in ("", str(own))
+    worker.order_exit(0)
+    assert await agent.exit_code() == 0
+    assert not own.exists(), "nothing went wrong"
+
+
+async def test_an_agent_that_is_told_to_go_or_finds_no_server_says_so_there(desk: Desk, tmp_path: Path) -> None:
+    own = tmp_path / "agent.json"
+    env = {**desk.env, "TORCHELASTIC_ERROR_FILE": str(own)}
+    agent = await start_agent("--standalone", env=env)
+    await desk.group(1)
+    agent.signal(signal.SIGTERM)
+    assert await agent.exit_code() == 1
+    assert error_of(own)["message"] == "SignalException: the agent got SIGTERM"
+    agent = await start_agent("--endpoint", "127.0.0.1:1", "--connect-timeout", "0.1", env=env)
+    assert await agent.exit_code() == 2
+    assert error_of(own)["message"].startswith("no rdzv-server at 127.0.0.1:1 within 0.1 s")
+
+
+async def test_an_error_file_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    agent = await fails("import sys; sys.exit(3)", tmp_path, TORCHELASTIC_ERROR_FILE="/proc/none/error.json")
+    assert [line for line in agent.err if "TORCHELASTIC_ERROR_FILE" in line] == [
+        "node-agent: cannot write the error file /proc/none/error.json (TORCHELASTIC_ERROR_FILE): "
+        "No such file or directory"
+    ]
+
+
+RECORDED = """\
+import sys, time
+from torch.distributed.elastic.multiprocessing.errors import record
+@record
+def main():
+    if {fails}:
+        raise ValueError("boom")
+    time.sleep(1000)
+main()
+"""
+
+
+@pytest.mark.torch
+async def test_the_agents_error_file_is_torchruns_own(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = tmp_path / "train.py"
+    script.write_text(RECORDED.format(fails="__import__('os').environ['RANK'] == '1'"))
+    errors, flags = {}, ("--standalone", "--nproc-per-node", "2")
+    for name, command in (("ours", (sys.executable, "-m", "node_agent")), ("torchrun's", TORCHRUN)):
+        own = tmp_path / f"{name}.json"
+        launcher = await Program.start(*command, *flags, str(script), env={"TORCHELASTIC_ERROR_FILE": str(own)})
+        assert await launcher.exit_code() == 1
+        assert "Root Cause (first observed failure):" in launcher.err
+        errors[name] = error_of(own)
+        assert errors[name]["extraInfo"].pop("timestamp").isdigit()
+    assert errors["ours"] == errors["torchrun's"]
+    assert errors["ours"]["errorCode"] == 1
+
+
+@pytest.mark.torch
+async def test_a_recorded_error_is_told_with_its_file_if_that_stays(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    logs = tmp_path / "logs"
+    agent = await fails(RECORDED.format(fails="True"), tmp_path, "--log-dir", str(logs))
+    root = section(agent, "Root Cause")
+    path = root.partition("error_file: ")[2].splitlines()[0]
+    assert Path(path).is_relative_to(logs)
+    assert error_of(Path(path))["message"] == "ValueError: boom"
+    assert f"Logs of node {os.uname().nodename}: {Path(path).parents[2]}" in box(agent)

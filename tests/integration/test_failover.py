@@ -1,0 +1,284 @@
+"""Several servers, one leads: it is killed, stopped or cut off, and so is etcd; the runs go on, and no worker notices.
+
+Whatever happens, at most one server acts: every answer of every server is looked at in the end.
+"""
+
+import asyncio
+import re
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from node_agent.client import HttpLink
+from protocol.errors import NotLeader
+from protocol.messages import JoinRequest
+from tests.integration.desk import Desk, WorkerAtDesk, is_running
+from tests.integration.several import TAKEOVER_S, Probe, Several, kill
+from tests.support.etcd import Etcd, Gate, etcd_cluster, need_etcd
+
+PATIENT = ("--last-call-timeout", "500", "--lease", "60", "--join-timeout", "500", "--shutdown-timeout", "500")
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    """Three members."""
+    need_etcd()
+    with etcd_cluster(tmp_path_factory.mktemp("etcd"), 3) as etcd:
+        yield etcd
+
+
+@pytest.fixture
+async def bare(desk: Desk, etcd: Etcd, request: pytest.FixtureRequest) -> AsyncIterator[Several]:
+    """No server yet."""
+    cluster = Several(desk, etcd, re.sub(r"\W+", "-", request.node.name))
+    try:
+        yield cluster
+    finally:
+        await cluster.end()
+    cluster.answers.check()
+    assert desk.survivors() == []
+
+
+@pytest.fixture
+async def several(bare: Several) -> Several:
+    """Two servers, of which the first leads."""
+    await (await bare.serve_as()).leads()
+    await (await bare.serve_as()).line("following")
+    return bare
+
+
+def untouched(workers: list[WorkerAtDesk]) -> bool:
+    return all(is_running(worker.pid) for worker in workers)
+
+
+def restart_count(workers: list[WorkerAtDesk]) -> str:
+    return workers[0].env["TORCHELASTIC_RESTART_COUNT"]
+
+
+# The leader dies.
+
+
+async def test_running_another_takes_over_in_time_and_the_workers_notice_nothing(several: Several) -> None:
+    first = await several.nodes("ab", "--nnodes", "2", "--max-restarts", "3", *PATIENT)
+    kill(first[0].pid)
+    second = await several.desk.group(4)
+    leader = await several.leader()
+    async with Probe(several.endpoints) as probe:
+        began = time.monotonic()
+        kill(leader.pid)
+        assert await probe.takeover_s(began) < TAKEOVER_S
+        assert any("leads now" in line for line in probe.said)
+    assert untouched(second)
+    kill(second[3].pid)
+    third = await several.desk.group(4)
+    assert restart_count(third) == "2", "the one that follows knows what was before"
+    assert [worker.env["GROUP_RANK"] for worker in third] == [worker.env["GROUP_RANK"] for worker in second]
+    for agent in several.agents.values():
+        await agent.line("rdzv-server at .* leads now")
+    await several.finish(third)
+
+
+async def test_forming_the_nodes_that_wait_go_on_waiting_for_the_same_round(several: Several) -> None:
+    await several.node("a", "--nnodes", "2", *PATIENT)
+    await several.agents["a"].line("waiting for 1 more node")
+    kill((await several.leader()).pid)
+    await several.node("b", *PATIENT)
+    await several.finish(await several.desk.group(4))
+
+
+async def test_restarting_the_next_round_forms_when_the_last_worker_is_gone(several: Several) -> None:
+    first = await several.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
+    await first[0].tell("ignore SIGTERM")
+    kill(first[3].pid)
+    await several.agents["a"].line("stopping the workers of round 1")
+    await first[2].gone()
+    leader = await several.leader()
+    kill(leader.pid)
+    await several.next_leader(leader)
+    assert is_running(first[0].pid)
+    kill(first[0].pid)
+    second = await several.desk.group(4)
+    assert restart_count(second) == "1", "one failure, one charge"
+    await several.finish(second)
+
+
+async def test_a_failure_while_nobody_leads_is_handled_by_the_one_that_takes_over(several: Several) -> None:
+    first = await several.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
+    began = time.monotonic()
+    kill((await several.leader()).pid)
+    kill(first[2].pid)
+    await first[3].gone()
+    assert untouched(first[:2]), "the other node's workers know nothing of it yet"
+    second = await several.desk.group(4)
+    assert time.monotonic() - began < TAKEOVER_S + 2.0, "and then there is nothing to wait for"
+    assert restart_count(second) == "1"
+    await several.finish(second)
+
+
+async def test_one_leader_after_another_dies(several: Several) -> None:
+    await (await several.serve_as()).line("following")
+    workers = await several.nodes("ab", "--nnodes", "2", *PATIENT)
+    async with Probe(several.endpoints) as probe:
+        for _ in range(2):
+            leader = await several.leader()
+            began = time.monotonic()
+            kill(leader.pid)
+            assert await probe.takeover_s(began) < TAKEOVER_S
+            several.servers.remove(leader)
+            await leader.exit_code()
+            await leader.tap.close()
+    assert untouched(workers)
+    await several.finish(workers)
+
+
+async def test_all_servers_die_and_one_comes_back(several: Several) -> None:
+    workers = await several.nodes("ab", "--nnodes", "2", *PATIENT)
+    for server in several.servers:
+        kill(server.pid)
+    for server in several.servers:
+        await server.exit_code()
+    again = await several.serve_as()
+    first_tap = several.servers[0].tap
+    first_tap.target = ("127.0.0.1", again.port)  # at the address that agents know
+    await again.leads()
+    assert untouched(workers)
+    await several.finish(workers)
+
+
+async def test_a_leader_that_is_asked_to_stop_is_followed_at_once(several: Several) -> None:
+    workers = await several.nodes("ab", "--nnodes", "2", *PATIENT)
+    leader = await several.leader()
+    async with Probe(several.endpoints) as probe:
+        began = time.monotonic()
+        leader.signal(signal.SIGTERM)
+        assert await probe.takeover_s(began) < 1.0
+    assert await leader.exit_code() == 0
+    assert untouched(workers)
+    await several.finish(workers)
+    for agent in several.agents.values():
+        assert not any("lost rdzv-server" in line for line in agent.err), "nothing to worry about"
+
+
+# The leader hangs.
+
+
+async def test_a_leader_that_was_stopped_writes_nothing_when_it_wakes_and_follows(several: Several) -> None:
+    first = await several.nodes("ab", "--nnodes", "2", "--max-restarts", "1", "--disconnect-grace", "0", *PATIENT[:-2])
+    leader = await several.leader()
+    async with Probe(several.endpoints) as probe:
+        began = time.monotonic()
+        leader.signal(signal.SIGSTOP)
+        late = [asyncio.create_task(join_at(leader.port, f"late {number}")) for number in range(3)]
+        assert await probe.takeover_s(began) < TAKEOVER_S
+    assert untouched(first)
+    kill(first[3].pid)
+    second = await several.desk.group(4)
+    assert restart_count(second) == "1"
+    before, keys = several.revision(), several.keys()
+    leader.signal(signal.SIGCONT)
+    await leader.line("leads no more")
+    await leader.line("following")
+    for refusal in await asyncio.gather(*late):
+        assert isinstance(refusal, NotLeader)
+    assert (several.revision(), several.keys()) == (before, keys), "it has written nothing"
+    assert untouched(second)
+    await several.finish(second)
+
+
+async def join_at(port: int, run_id: str) -> Exception | None:
+    """What a server answers to a join that it finds when it wakes."""
+    link = HttpLink("127.0.0.1", port, None)
+    join = JoinRequest(
+        run_id=run_id, agent_id="late", node_id="late", after_round=0, addr="127.0.0.1", port=1, local_world_size=1
+    )
+    try:
+        await link.exchange(join)
+    except NotLeader as refusal:
+        return refusal
+    finally:
+        await link.close()
+    return None
+
+
+# etcd's members die.
+
+
+@pytest.mark.parametrize("which", ["etcd's leader", "another"])
+async def test_a_member_of_etcd_dies_and_nobody_notices(several: Several, which: str) -> None:
+    first = await several.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
+    member = next(each for each in several.etcd.members if is_etcds_leader(several.etcd, each) == (which == "etcd's leader"))
+    member.kill()
+    try:
+        kill(first[3].pid)
+        second = await several.desk.group(4)
+        assert restart_count(second) == "1"
+        leader = await several.leader()
+        kill(leader.pid)
+        await several.next_leader(leader)
+        await several.finish(second)
+    finally:
+        several.etcd.start(member)
+        several.etcd.ctl("get", "-")
+
+
+def is_etcds_leader(etcd: Etcd, member) -> bool:
+    return etcd.ctl("endpoint", "status", endpoints=[member.address]).split(", ")[4] == "true"
+
+
+# The leader is cut off.
+
+
+async def test_a_leader_that_is_cut_off_from_etcd_says_nothing_more_and_follows_when_it_is_back(bare: Several) -> None:
+    gates = [Gate(address) for address in bare.etcd.addresses]
+    for gate in gates:
+        await gate.__aenter__()
+    try:
+        leader = await bare.serve_as([gate.address for gate in gates])
+        await leader.leads()
+        await (await bare.serve_as()).line("following")
+        first = await bare.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
+        async with Probe(bare.endpoints) as probe:
+            began = time.monotonic()
+            for gate in gates:
+                gate.shut()
+            assert await probe.takeover_s(began) < TAKEOVER_S
+        assert untouched(first)
+        kill(first[3].pid)
+        second = await bare.desk.group(4)
+        assert restart_count(second) == "1"
+        assert isinstance(await join_at(leader.port, "late"), NotLeader)
+        before, keys = bare.revision(), bare.keys()
+        for gate in gates:
+            gate.open()
+        await leader.line("leads no more")
+        await leader.line("following")
+        assert (bare.revision(), bare.keys()) == (before, keys), "it has written nothing"
+        await bare.finish(second)
+    finally:
+        for gate in gates:
+            await gate.__aexit__(None, None, None)
+
+
+# Agents that know little.
+
+
+async def test_an_agent_finds_the_leader_from_any_server(several: Several) -> None:
+    follower = several.others(await several.leader())[0]
+    await several.node("a", "--endpoint", follower.tap.address)
+    await several.finish(await several.desk.group(2))
+    assert several.agents["a"].err[0].startswith("node-agent: round 1"), "without a word"
+
+
+async def test_an_agent_passes_over_a_server_that_is_not_there(several: Several) -> None:
+    await several.node("a", "--endpoint", f"127.0.0.1:1,nowhere.invalid:29400,{several.endpoints}")
+    await several.finish(await several.desk.group(2))
+
+
+async def test_agents_that_start_before_their_servers_wait_for_them(bare: Several) -> None:
+    first, second = await bare.serve_as(), await bare.serve_as()
+    await bare.node("a", "--nnodes", "2")
+    await bare.node("b", "--nnodes", "2")
+    await bare.finish(await bare.desk.group(4))
+    assert {await first.is_leader(), await second.is_leader()} == {True, False}

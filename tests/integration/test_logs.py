@@ -1,0 +1,319 @@
+"""Logs of real agents: what is on the console and in the files after restarts, kills, and trouble with the disk."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Cluster
+from tests.integration.desk import Desk
+from tests.integration.programs import Program, start_agent
+from tests.unit.node_agent.logs_plugin import install
+
+ONE = ("--standalone", "--nproc", "1")
+TWO = ("--standalone", "--nproc", "2")
+QUICK = ("--last-call-timeout", "0.2", "--lease", "500", "--shutdown-timeout", "5")
+
+
+def texts(log_dir: Path) -> dict[str, str]:
+    """Every log file of the only run there, by its path below the run's folder."""
+    (run,) = log_dir.iterdir()
+    return {str(path.relative_to(run)): path.read_text() for path in sorted(run.rglob("*.log"))}
+
+
+async def run_to_end(program: Program, *, code: int = 0) -> Program:
+    assert await program.exit_code() == code, program.err
+    return program
+
+
+async def python(program: str, *flags: str, env: dict[str, str] | None = None, code: int = 0) -> Program:
+    """Run workers that execute this Python program."""
+    command = (sys.executable, "-m", "node_agent", *flags, "--no-python", sys.executable, "-uc", program)
+    return await run_to_end(await Program.start(*command, env=env), code=code)
+
+
+# What the console shows.
+
+
+async def test_a_script_s_stdout_is_its_own(tmp_path: Path) -> None:
+    """`node-agent eval.py > result.json` works."""
+    agent = await python("import json; print(json.dumps({'accuracy': 0.9}))", *ONE)
+    assert json.loads("\n".join(agent.out)) == {"accuracy": 0.9}
+
+
+async def test_a_single_worker_s_unfinished_line_is_seen_at_once(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    program = f"print('name? ', end='', flush=True); print('hello', open({str(gate)!r}).read())"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "node_agent", *ONE, "--no-python", sys.executable, "-c", program,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    assert process.stdout
+    async with asyncio.timeout(30):
+        assert await process.stdout.readexactly(6) == b"name? "
+        await asyncio.to_thread(gate.write_text, "you")
+        assert await process.stdout.read() == b"hello you\n"
+        assert await process.wait() == 0
+
+
+async def test_the_tee_and_the_prefixes(tmp_path: Path) -> None:
+    program = "import os; print('hello from', os.environ['RANK'])"
+    teed = await python(program, *TWO, "-t", "0:1", "--log-dir", str(tmp_path / "a"), "--role", "trainer")
+    assert sorted(teed.out) == ["[trainer0]:hello from 0", "hello from 1"]
+    assert texts(tmp_path / "a") == {"attempt_0/0/stdout.log": "hello from 0\n"}
+    named = await python(program, *TWO, "--log-prefix", "${node_id}/${rank}: ", "--node-id", "gpu-a")
+    assert sorted(named.out) == ["gpu-a/0: hello from 0", "gpu-a/1: hello from 1"]
+    torchs = await python(
+        program, *TWO, "-t", "1", "--log-dir", str(tmp_path / "b"),
+        env={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<${rank}>"},
+    )  # fmt: skip
+    assert sorted(torchs.out) == ["<0>hello from 0", "<1>hello from 1"]
+
+
+async def test_only_some_global_ranks_are_shown(cluster: Cluster, tmp_path: Path) -> None:
+    flags = ("--nnodes", "2", "--ranks-filter", "1,2", "-t", "1", "--log-dir", str(tmp_path / "logs"))
+    workers = await cluster.nodes("ab", *flags)
+    for worker in workers:
+        await worker.tell(f"say I am {worker.rank}")
+    await cluster.finish(workers)
+    shown = [line.partition(":")[2] for agent in cluster.agents.values() for line in agent.out]
+    assert sorted(shown) == ["I am 1", "I am 2"]
+    in_files = [text for run in os.listdir(tmp_path / "logs") for text in _stdouts(tmp_path / "logs" / run)]
+    assert sorted(in_files) == [f"I am {rank}\n" for rank in range(4)]
+
+
+async def test_a_console_that_blocks_holds_up_no_worker_whose_output_is_teed(tmp_path: Path) -> None:
+    """Nobody reads the agent's stdout: the file has everything, stderr says so, and the agent ends."""
+    read_end, write_end = os.pipe()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "node_agent", *ONE, "-t", "1", "--log-dir", str(tmp_path),
+        "--no-python", "sh", "-c", "head -c 30000000 /dev/zero | tr '\\0' x; echo; echo last words",
+        stdout=write_end, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    os.close(write_end)
+    async with asyncio.timeout(30):
+        _, err = await process.communicate()
+    os.close(read_end)
+    assert process.returncode == 0
+    assert texts(tmp_path) == {"attempt_0/0/stdout.log": "x" * 30_000_000 + "\nlast words\n"}
+    assert re.search(rf"the console was too slow for the last [\d.]+ MB: see {tmp_path}", err.decode())
+
+
+@pytest.mark.torch
+async def test_files_and_lines_are_torchruns(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = tmp_path / "train.py"
+    script.write_text("import os, sys\nfor to in (sys.stdout, sys.stderr):\n    print(os.environ['RANK'], file=to)\n")
+    flags = (
+        *("--nproc-per-node", "3", "--role", "trainer", "-r", "0:1,2:2", "-t", "1:3", "--local-ranks-filter", "1,2"),
+        *("--duplicate-stdout-filters", "1"),
+    )
+    files, lines = {}, {}
+    for launcher in ("torch.distributed.run", "node_agent"):
+        command = (sys.executable, "-m", launcher, "--standalone", *flags, "--log-dir", str(tmp_path / launcher))
+        agent = await run_to_end(await Program.start(*command, str(script), env={"OMP_NUM_THREADS": "1"}))
+        files[launcher] = texts(tmp_path / launcher)
+        lines[launcher] = sorted(agent.out)
+    assert files["node_agent"] == files["torch.distributed.run"]
+    assert lines["node_agent"] == lines["torch.distributed.run"]
+    assert files["node_agent"]["attempt_0/filtered_stdout.log"] == "[trainer1]:1\n"
+
+
+# What is in the files.
+
+
+async def test_restarts_of_every_kind_leave_the_files_of_the_attempts_before(cluster: Cluster, tmp_path: Path) -> None:
+    log_dir = tmp_path / "logs"
+    flags = ("--nnodes", "1:2", "--max-restarts", "1", "-r", "3", "--log-dir", str(log_dir), *QUICK)
+    first = await cluster.nodes("a", *flags, nproc=1)
+    await first[0].tell("say first")
+    await cluster.node("b", *flags, nproc=1)  # a membership restart: not counted, and yet another attempt
+    second = await cluster.desk.group(2)
+    for worker in second:
+        await worker.tell("say second")
+    os.kill(second[1].pid, signal.SIGKILL)
+    third = await cluster.desk.group(2)
+    for worker in third:
+        await worker.tell("say third")
+    await cluster.finish(third)
+    runs = {len(os.listdir(log_dir / run)): _stdouts(log_dir / run) for run in os.listdir(log_dir)}
+    assert runs == {3: ["first\n", "second\n", "third\n"], 2: ["second\n", "third\n"]}
+
+
+def _stdouts(run: Path) -> list[str]:
+    return [path.read_text() for path in sorted(run.glob("attempt_*/*/stdout.log"))]
+
+
+async def test_the_last_line_of_a_killed_worker_is_everywhere(tmp_path: Path) -> None:
+    program = "import os; os.write(2, b'x' * 40_000 + b'\\nlast words'); os.kill(os.getpid(), 9)"
+    for number, flags in enumerate((("-t", "3"), ("-r", "3"), ())):
+        log_dir = tmp_path / f"logs{number}"
+        agent = await python(program, *ONE, *flags, "--log-dir", str(log_dir), code=1)
+        heading = next(index for index, line in enumerate(agent.err) if line.startswith("Root Cause"))
+        console, report = agent.err[:heading], agent.err[heading:]
+        assert any(line.endswith("last words") for line in report)
+        if flags:
+            assert texts(log_dir)["attempt_0/0/stderr.log"].endswith("x\nlast words")
+        if "-r" not in flags:
+            assert any(line.endswith("last words") for line in console)
+
+
+async def test_a_run_id_cannot_lead_out_of_the_log_dir(tmp_path: Path) -> None:
+    log_dir = tmp_path / "deep" / "logs"
+    await python("print('hello')", *ONE, "-r", "1", "--log-dir", str(log_dir), "--run-id", "../../x/y")
+    assert (os.listdir(tmp_path), os.listdir(tmp_path / "deep")) == (["deep"], ["logs"])
+    assert list(texts(log_dir)) == ["attempt_0/0/stdout.log"]
+
+
+async def test_filters_copy_the_lines_of_all_workers(tmp_path: Path) -> None:
+    program = "import os; print('loss', os.environ['RANK']); print('a, b'); print('noise')"
+    await python(program, *TWO, "--duplicate-stdout-filters", "loss,a,, b", "-r", "1", "--log-dir", str(tmp_path))
+    copied = texts(tmp_path)["attempt_0/filtered_stdout.log"].splitlines()
+    assert sorted(copied) == ["[default0]:a, b", "[default0]:loss 0", "[default1]:a, b", "[default1]:loss 1"]
+
+
+async def test_dev_null_means_no_files_at_all(desk: Desk, tmp_path: Path) -> None:
+    agent = await start_agent(*ONE, "--log-dir", "/dev/null", "-t", "3", env={**desk.env, "TMPDIR": str(tmp_path)})
+    (worker,) = await desk.group(1)
+    assert worker.env["TORCHELASTIC_ERROR_FILE"] == ""
+    await worker.tell("say hello")
+    worker.order_exit(0)
+    assert (await run_to_end(agent)).out == ["hello"]
+    assert not [name for name in os.listdir(tmp_path) if name.startswith("node-agent")]
+
+
+async def test_the_variable_of_schedulers_names_the_folder(tmp_path: Path) -> None:
+    await python("print('hello')", *ONE, env={"PET_LOG_DIR": str(tmp_path), "PET_TEE": "1"})
+    assert texts(tmp_path) == {"attempt_0/0/stdout.log": "hello\n"}
+
+
+async def test_without_a_log_dir_the_agent_says_where_the_files_are(tmp_path: Path) -> None:
+    agent = await python("print('hello')", *ONE, "-r", "1", env={"TMPDIR": str(tmp_path)})
+    folder = Path((await agent.line(r"node-agent: logs: (.*)"))[1])
+    assert (folder / "attempt_0" / "0" / "stdout.log").read_text() == "hello\n"
+    await python("print('hello')", *ONE, env={"TMPDIR": str(tmp_path / "other")})
+    assert not (tmp_path / "other").exists() or not list((tmp_path / "other").iterdir())
+
+
+# Trouble.
+
+
+@pytest.mark.parametrize("below", ["", "/below"], ids=["a-file", "below-a-file"])
+async def test_a_log_dir_that_cannot_be_made_is_refused_before_anything_starts(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").touch()
+    agent = await python("print('started')", *ONE, "--log-dir", f"{tmp_path}/file{below}", code=2)
+    assert agent.out == []
+    (line,) = agent.err
+    assert f"{tmp_path}/file" in line and "--log-dir" in line
+
+
+async def test_a_log_dir_that_vanishes_loses_no_run(desk: Desk, tmp_path: Path) -> None:
+    log_dir = tmp_path / "logs"
+    agent = await start_agent(*ONE, "--max-restarts", "1", "-t", "1", "--log-dir", str(log_dir), env=desk.env)
+    (first,) = await desk.group(1)
+    await first.tell("say first")
+    log_dir.rename(tmp_path / "moved")
+    await first.tell("say still here")
+    os.kill(first.pid, signal.SIGKILL)
+    (second,) = await desk.group(1)
+    await second.tell("say second")
+    second.order_exit(0)
+    await run_to_end(agent)
+    assert [line.partition(":")[2] for line in agent.out] == ["first", "still here", "second"]
+    assert texts(log_dir) == {"attempt_1/0/stdout.log": "second\n"}
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one megabyte."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True).returncode:
+        pytest.skip("only root may mount")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+async def test_a_full_disk_loses_no_run(small_disk: Path) -> None:
+    """The worker that fills it fails; the one after it does without files, and the run goes on."""
+    program = """
+import os, sys
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    while True:
+        print("x" * 10_000)
+print("fine")
+print("fine", file=sys.stderr)
+"""
+    agent = await python(program, *ONE, "--max-restarts", "1", "-r", "1", "--log-dir", str(small_disk))
+    said = [line for line in agent.err if "log files" in line]
+    assert len(said) == 1 and "No space left on device; the run goes on" in said[0]
+    assert any("OSError: [Errno 28] No space left on device" in line for line in agent.err)
+    assert [line.partition(":")[2] or line for line in agent.out] == ["fine"]
+
+
+# Plug-ins.
+
+
+@pytest.mark.torch
+async def test_a_plug_in_decides_about_the_files(desk: Desk, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    site = install(tmp_path / "site")
+    agent = await start_agent(
+        *TWO, "--logs-specs", "one-folder", "--log-dir", str(tmp_path / "logs"), "--max-restarts", "1",
+        env={**desk.env, "PYTHONPATH": str(site)},
+    )  # fmt: skip
+    folder = tmp_path / "logs" / "by-rank"
+    for words in ("first", "second"):
+        workers = await desk.group(2)
+        assert [worker.env["MY_LOG"] for worker in workers] == [f"{folder}/{rank}.log" for rank in range(2)]
+        assert workers[0].env["TORCHELASTIC_ERROR_FILE"] == f"{folder}/0.log.error"
+        for worker in workers:
+            await worker.tell(f"say {words}")
+        if words == "first":
+            os.kill(workers[0].pid, signal.SIGKILL)
+    for worker in workers:
+        worker.order_exit(0)
+    await run_to_end(agent)
+    assert agent.out == ["[default0]:first", "[default0]:second"]
+    assert (folder / "1.log").read_text() == "first\nsecond\n", "nothing is overwritten"
+
+
+@pytest.mark.torch
+async def test_a_broken_plug_in_is_named_and_nothing_is_started(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    env = {"PYTHONPATH": str(install(tmp_path / "site"))}
+    agent = await python("print('started')", *ONE, "--logs-specs", "broken", env=env, code=1)
+    assert agent.out == []
+    assert "node-agent: error: --logs-specs broken: NotADirectoryError: no such folder" in agent.err
+    failing = await python("print('started')", *ONE, "--logs-specs", "arguments", env=env, code=1)
+    assert failing.out == []
+    assert any("--logs-specs arguments: RuntimeError: <Std.NONE: 0>" in line for line in failing.err)
+
+
+@pytest.mark.torch
+async def test_an_agent_that_is_told_to_go_while_its_plug_in_thinks_goes(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    site = install(tmp_path / "site")
+    env = {"PYTHONPATH": str(site)}
+    agent = await Program.start(
+        sys.executable, "-m", "node_agent", *ONE, "--logs-specs", "one-folder", "--log-dir", str(tmp_path),
+        "--no-python", "true", env=env,
+    )  # fmt: skip
+    await agent.line("round 1")  # torch's import takes longer than this
+    agent.signal(signal.SIGTERM)
+    assert await agent.exit_code() == 1
+
+
+async def test_an_unknown_plug_in_is_refused_and_those_that_there_are_are_named(tmp_path: Path) -> None:
+    env = {"PYTHONPATH": str(install(tmp_path / "site"))}
+    agent = await python("print('started')", *ONE, "--logs-specs", "onefolder", env=env, code=2)
+    assert agent.out == []
+    assert "one-folder" in agent.err[-1] and "onefolder" in agent.err[-1]

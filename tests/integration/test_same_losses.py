@@ -1,0 +1,129 @@
+"""Programs that run under torchrun run under node-agent with the same command line, and print the same losses to the digit.
+
+Each worker's stdout goes to a file of its own, by torchrun's flags, so that lines do not mix.
+"""
+
+import importlib.util
+import json
+import signal
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.integration.programs import Program
+from tests.integration.side_by_side import LONG_S, NODE_AGENT, PROGRAMS, TORCHRUN, free_port, launch, start
+
+pytest.importorskip("torch")
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+
+TO_FILES = ("--log-dir", "logs", "--redirects", "3")
+FAIR = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""Keeps torchrun's restarts clear of the keys that the round before left in its store."""
+QUICK = "keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=10"
+TWO_STATIC_NODES = tuple(f"--nnodes 2 --node-rank {rank} --master-addr 127.0.0.1 --master-port PORT" for rank in (0, 1))
+TWO_C10D_NODES = ("--nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:PORT --rdzv-id=nightly",) * 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A program with its arguments, and each node's flags; `PORT` is a free port."""
+
+    program: str
+    nodes: tuple[str, ...] = ("--standalone --nproc-per-node 2",)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    exit_code: int = 0
+
+
+CASES = {
+    "a DDP tutorial script": Case(program="linear_regression.py 3 1"),
+    "a DDP tutorial script on two static nodes": Case(program="linear_regression.py 3 1", nodes=TWO_STATIC_NODES),
+    "an ImageNet-style script": Case(program="image_classifier.py --epochs 3 -j 1"),
+    "an ImageNet-style script on two c10d nodes": Case(program="image_classifier.py", nodes=TWO_C10D_NODES),
+    "an elastic script that crashes": Case(
+        program="elastic.py --crash-after 3",
+        nodes=("--standalone --nproc-per-node 2 --max-restarts 3",),
+        environment=FAIR,
+    ),
+    "a @record script": Case(program="recorded.py 4 2", exit_code=1),
+}
+
+Printed = list[tuple[str, list[str]]]
+"""Of each worker that there was: its attempt, and its lines."""
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_the_same_losses(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    script, *arguments = case.program.split()
+    theirs, ours = [
+        await run(launcher, case, [str(PROGRAMS / script), *arguments], tmp_path) for launcher in (TORCHRUN, NODE_AGENT)
+    ]
+    assert ours == theirs
+    assert all(any(" loss " in line for line in lines) for _, lines in ours)
+
+
+async def test_a_public_program(tmp_path: Path) -> None:
+    """Hugging Face's own check of a distributed setup: it trains, and compares with training in one process."""
+    found = importlib.util.find_spec("accelerate")
+    if found is None or found.origin is None:
+        pytest.skip("accelerate is not installed")
+    script = Path(found.origin).parent / "test_utils" / "scripts" / "test_script.py"
+    case = Case(program="", environment={"ACCELERATE_USE_CPU": "1", "HF_HUB_OFFLINE": "1"})
+    theirs, ours = [await run(launcher, case, [str(script)], tmp_path) for launcher in (TORCHRUN, NODE_AGENT)]
+    assert ours == theirs
+    assert sum("Training yielded the same results" in line for _, lines in ours for line in lines) >= 2
+
+
+async def test_an_error_is_recorded_alike(tmp_path: Path) -> None:
+    case = CASES["a @record script"]
+    errors = []
+    for launcher in (TORCHRUN, NODE_AGENT):
+        await run(launcher, case, [str(PROGRAMS / "recorded.py"), "2", "1"], tmp_path)
+        (file,) = (tmp_path / launcher / "logs").glob("*/attempt_0/1/error.json")
+        message = json.loads(file.read_text())["message"]
+        errors.append((message["message"], message["extraInfo"].keys()))
+    assert errors[0] == errors[1]
+    assert errors[1][0] == "DataIsBroken: sample 1 of rank 1 has no label"
+
+
+async def test_training_goes_on_alike_when_a_node_goes(tmp_path: Path) -> None:
+    theirs, ours = [await lose_a_node(launcher, tmp_path / launcher) for launcher in (TORCHRUN, NODE_AGENT)]
+    assert ours == theirs
+    assert ("attempt_1", "rank 0 of 1 begins at epoch 3") in [(attempt, lines[0]) for attempt, lines in ours]
+
+
+async def lose_a_node(launcher: str, folder: Path) -> Printed:
+    """Of two nodes, the one that hosts nothing is told to go after three epochs."""
+    folder.mkdir()
+    flags = "--nnodes=1:2 --max-restarts=3 --rdzv-backend=c10d --rdzv-id=nightly --log-dir=logs --tee=1"
+    program = [str(PROGRAMS / "elastic.py"), "--wait-after", "3"]
+    async with AsyncExitStack() as stack:
+        endpoint = f"--rdzv-endpoint=127.0.0.1:{stack.enter_context(free_port())}"
+        agents: list[Program] = []
+        for rank, conf in enumerate(("is_host=1", "is_host=0")):
+            place = [endpoint, f"--node-rank={rank}", f"--rdzv-conf={conf},{QUICK}"]
+            agents.append(await start(launcher, [*flags.split(), *place, *program], env=FAIR, cwd=folder))
+            stack.push_async_callback(agents[-1].end)
+        await agents[1].line(r"rank 1 waits")
+        agents[1].signal(signal.SIGTERM)
+        await agents[1].exit_code(LONG_S)
+        assert await agents[0].exit_code(LONG_S) == 0, (launcher, agents[0].err)
+    return printed(folder)
+
+
+async def run(launcher: str, case: Case, program: list[str], folder: Path) -> Printed:
+    """Run the case to its end."""
+    folder = folder / launcher
+    folder.mkdir()
+    with free_port() as port:
+        nodes = [[*node.replace("PORT", port).split(), *TO_FILES, *program] for node in case.nodes]
+        await launch(launcher, *nodes, env=case.environment, cwd=folder, exit_code=case.exit_code)
+    return printed(folder)
+
+
+def printed(folder: Path) -> Printed:
+    files = folder.glob("logs/*/attempt_*/*/stdout.log")
+    return sorted((file.parents[1].name, file.read_text().splitlines()) for file in files)

@@ -1,0 +1,302 @@
+"""torchrun's command lines for several nodes, with no server started: a node of the run hosts it."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.desk import Desk, WorkerAtDesk, is_running
+from tests.integration.programs import PATIENCE_S, Program, Server, start_agent
+from tests.integration.test_bad_input import refuses
+from tests.integration.test_elastic import of_node, ppid, restart_count
+
+PATIENT = ("--rdzv-conf", "join_timeout=500,last_call_timeout=500", "--shutdown-timeout", "5")
+LONG_IDLE_S = 25.0
+"""More than a server goes on without agents."""
+
+
+class Nodes:
+    """The agents of one run on this machine, and the servers that they host."""
+
+    def __init__(self, desk: Desk, port: int) -> None:
+        self.desk = desk
+        self.port = port
+        self.agents: list[Program] = []
+
+    async def start(self, *flags: str, env: dict[str, str] | None = None) -> Program:
+        agent = await start_agent(*flags, env={**self.desk.env, **(env or {})})
+        self.agents.append(agent)
+        return agent
+
+    async def static(self, rank: int, *flags: str, nnodes: str = "2") -> Program:
+        master = ("--master-addr", "127.0.0.1", "--master-port", str(self.port))
+        return await self.start("--nnodes", nnodes, "--node-rank", str(rank), *master, *PATIENT, *flags)
+
+    async def c10d(self, *flags: str, nnodes: str = "2") -> Program:
+        backend = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self.port}", "--rdzv-id", "job")
+        return await self.start("--nnodes", nnodes, *backend, *PATIENT, *flags)
+
+    async def server_pid(self, agent: Program) -> int:
+        return int((await agent.line(rf"hosting rdzv-server at port {self.port} \(process (\d+)\)"))[1])
+
+    async def finish(self, workers: list[WorkerAtDesk], *, code: int = 0) -> None:
+        """Let these workers exit, and every agent with them."""
+        for worker in workers:
+            worker.order_exit(0)
+        for agent in self.agents:
+            assert await agent.exit_code() == code, agent.err
+
+    async def end(self) -> None:
+        for agent in self.agents:
+            await agent.end()
+        for pid in self.server_pids():
+            await gone(pid, LONG_IDLE_S)
+        for worker in self.desk.all:
+            await worker.gone(5.0)
+
+    def server_pids(self) -> list[int]:
+        said = "hosting rdzv-server at port"
+        return [int(line.split()[-1][:-1]) for agent in self.agents for line in agent.err if said in line]
+
+
+@pytest.fixture
+async def nodes(desk: Desk, unused_tcp_port: int) -> AsyncIterator[Nodes]:
+    nodes = Nodes(desk, unused_tcp_port)
+    try:
+        yield nodes
+    finally:
+        await nodes.end()
+
+
+async def gone(pid: int, within_s: float = PATIENCE_S) -> None:
+    """Return when a process that is not our child has ended."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(pidfd, ended.set)
+    try:
+        async with asyncio.timeout(within_s):
+            await ended.wait()
+    finally:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
+
+
+# Static.
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["the host first", "the host last"])
+async def test_a_plain_command_line_for_two_nodes_works_with_no_server_started(
+    nodes: Nodes, order: tuple[int, int]
+) -> None:
+    first = await nodes.static(order[0])
+    await first.line("hosting rdzv-server" if order[0] == 0 else "cannot reach rdzv-server at .* yet")
+    await nodes.static(order[1])
+    workers = await nodes.desk.group(2)
+    by_rank = dict(zip(order, nodes.agents, strict=True))
+    assert [ppid(worker.pid) for worker in workers] == [by_rank[0].pid, by_rank[1].pid]
+    for worker in workers:
+        assert worker.env["MASTER_ADDR"] == "127.0.0.1"
+        assert worker.env["MASTER_PORT"] != str(nodes.port)
+        assert worker.env["TORCHELASTIC_RUN_ID"] == "none"
+    server = await nodes.server_pid(by_rank[0])
+    await nodes.finish(workers)
+    assert not is_running(server), "the hosting agent waits for it"
+
+
+async def test_as_kubeflow_sets_it_up(nodes: Nodes) -> None:
+    common = {
+        "PET_NNODES": "2",
+        "PET_NPROC_PER_NODE": "2",
+        "PET_MASTER_ADDR": "127.0.0.1",
+        "PET_MASTER_PORT": str(nodes.port),
+    }
+    for rank in ("1", "0"):
+        await nodes.start(env={**common, "PET_NODE_RANK": rank})
+    workers = await nodes.desk.group(4)
+    assert ppid(workers[0].pid) == nodes.agents[1].pid
+    assert workers[0].env["PET_NNODES"] == "2", "workers inherit them, as under torchrun"
+    await nodes.finish(workers)
+
+
+async def test_a_token_for_the_server_that_a_node_hosts(nodes: Nodes, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret\n")
+    host = await nodes.static(0, "--token-file", str(tmp_path / "token"))
+    await refuses(await nodes.static(1), "start the agent with --token-file")
+    nodes.agents.pop()
+    await nodes.static(1, "--token-file", str(tmp_path / "token"))
+    await nodes.finish(await nodes.desk.group(2))
+    assert not any("no --token-file" in line for line in host.err)
+
+
+async def test_one_node_with_a_port_of_its_own_choice(nodes: Nodes) -> None:
+    await nodes.start("--nproc", "2", "--master-addr", "127.0.0.1", "--master-port", str(nodes.port))
+    workers = await nodes.desk.group(2)
+    assert (workers[0].env["MASTER_ADDR"], workers[0].env["MASTER_PORT"]) == ("127.0.0.1", str(nodes.port))
+    await nodes.finish(workers)
+
+
+async def test_a_port_that_is_taken_by_something_else() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        agent = await start_agent("--master-port", port)
+        await refuses(agent, f"--master-port: cannot reserve {port}", "choose another")
+
+
+async def test_a_port_that_needs_privileges() -> None:
+    if os.geteuid() == 0:
+        pytest.skip("nothing needs privileges here")
+    agent = await start_agent("--nnodes", "2", "--master-port", "1")
+    await refuses(agent, "cannot host rdzv-server at port 1 of this node: Permission denied")
+
+
+# c10d.
+
+
+async def test_c10d_is_hosted_by_one_of_the_nodes_that_the_endpoint_names(nodes: Nodes) -> None:
+    for _ in "ab":
+        await nodes.c10d()
+    workers = await nodes.desk.group(2)
+    assert {worker.env["TORCHELASTIC_RUN_ID"] for worker in workers} == {"job"}
+    await nodes.finish(workers)
+    assert len(nodes.server_pids()) == 1
+
+
+async def test_c10d_is_hosted_by_nobody_who_is_told_not_to(nodes: Nodes) -> None:
+    other = await nodes.c10d("--rdzv-conf", "is_host=false")
+    await other.line("cannot reach rdzv-server at .* yet")
+    host = await nodes.c10d("--rdzv-conf", "is_host=true")
+    workers = await nodes.desk.group(2)
+    await nodes.finish(workers)
+    assert nodes.server_pids() == [await nodes.server_pid(host)]
+
+
+async def test_a_server_that_runs_there_already_is_used(nodes: Nodes) -> None:
+    server = await Server.listen(port=nodes.port)
+    await nodes.c10d(nnodes="1")
+    workers = await nodes.desk.group(1)
+    await nodes.finish(workers)
+    assert nodes.server_pids() == []
+    assert (await server.run())["phase"] == "succeeded"
+    await server.end()
+
+
+# The life of the server.
+
+
+async def test_losing_the_agent_that_hosts_the_server_does_not_end_the_run(nodes: Nodes) -> None:
+    host = await nodes.c10d("--node-id", "host", nnodes="1:2")
+    server = await nodes.server_pid(host)
+    other = await nodes.c10d("--node-id", "other", nnodes="1:2")
+    workers = await nodes.desk.group(2)
+    host.signal(signal.SIGKILL)
+    assert await host.exit_code() == -signal.SIGKILL
+    (survivor,) = await nodes.desk.group(1)
+    assert ppid(survivor.pid) == other.pid and restart_count([survivor]) == 0
+    back = await nodes.c10d("--node-id", "host", nnodes="1:2")
+    workers = await nodes.desk.group(2)
+    assert is_running(server)
+    nodes.agents.remove(host)
+    await nodes.finish(workers)
+    assert not any("hosting" in line for line in [*other.err, *back.err])
+    await gone(server)
+
+
+async def test_a_server_whose_only_agent_is_killed_ends_by_itself(nodes: Nodes) -> None:
+    host = await nodes.static(0)
+    server = await nodes.server_pid(host)
+    await host.line("waiting for 1 more node")
+    host.signal(signal.SIGKILL)
+    await gone(server, LONG_IDLE_S)
+
+
+async def test_a_server_whose_only_agent_leaves_ends_at_once(nodes: Nodes) -> None:
+    host = await nodes.static(0)
+    server = await nodes.server_pid(host)
+    await host.line("waiting for 1 more node")
+    host.signal(signal.SIGTERM)
+    assert await host.exit_code() == 1
+    await gone(server, 5.0)
+
+
+async def test_a_server_that_is_killed_is_hosted_again_and_the_run_goes_on(nodes: Nodes) -> None:
+    host = await nodes.static(0)
+    await nodes.static(1)
+    await nodes.desk.group(2)
+    os.kill(await nodes.server_pid(host), signal.SIGKILL)
+    await host.line("lost rdzv-server")
+    workers = await nodes.desk.group(2)
+    assert len(nodes.server_pids()) == 2
+    await nodes.finish(workers)
+
+
+async def test_a_host_that_is_gone_for_good_ends_the_run_in_the_end(nodes: Nodes) -> None:
+    host = await nodes.static(0)
+    server = await nodes.server_pid(host)
+    other = await nodes.static(1, "--server-lost-timeout", "0.5")
+    await nodes.desk.group(2)
+    os.kill(server, signal.SIGSTOP)  # so that it does not tell of the agent's end
+    host.signal(signal.SIGKILL)
+    await host.exit_code()
+    os.kill(server, signal.SIGKILL)
+    assert await other.exit_code() == 1
+    assert "node-agent: error: no rdzv-server at 127.0.0.1" in "\n".join(other.err)
+    nodes.agents.remove(host)
+
+
+async def test_the_host_waits_until_the_others_have_heard_of_the_end(nodes: Nodes) -> None:
+    host = await nodes.static(0)
+    server = await nodes.server_pid(host)
+    other = await nodes.static(1, "--shutdown-timeout", "2")
+    workers = await nodes.desk.group(2)
+    await of_node(workers, 1)[0].tell("ignore SIGTERM")  # its agent needs two seconds to stop it
+    of_node(workers, 0)[0].order_exit(3)
+    await host.line("waiting until the other nodes have heard of the end")
+    assert is_running(server)
+    assert await host.exit_code() == 1
+    assert await other.exit_code() == 1
+    assert not is_running(server)
+    assert any("run failed: worker rank 0" in line for line in other.err)
+
+
+async def test_a_signal_ends_that_wait(nodes: Nodes) -> None:
+    host = await nodes.static(0)
+    await nodes.static(1)
+    workers = await nodes.desk.group(2)
+    stubborn = of_node(workers, 1)[0]
+    await stubborn.tell("ignore SIGTERM")
+    of_node(workers, 0)[0].order_exit(3)
+    await host.line("waiting until the other nodes have heard of the end")
+    host.signal(signal.SIGTERM)
+    assert await host.exit_code() == 1
+    assert is_running(stubborn.pid)
+
+
+async def test_a_server_that_cannot_start_is_given_up(nodes: Nodes, tmp_path: Path) -> None:
+    (tmp_path / "aiohttp.py").write_text("raise ImportError('broken here')\n")
+    agent = await nodes.start("--nnodes", "2", "--master-port", str(nodes.port), env={"PYTHONPATH": str(tmp_path)})
+    assert await agent.exit_code() == 2
+    assert agent.err[-1].startswith(f"node-agent: error: rdzv-server cannot be hosted at port {nodes.port}")
+    assert any("broken here" in line for line in agent.err)
+
+
+async def test_what_stands_in_the_users_folder_is_nothing_to_the_server(nodes: Nodes, tmp_path: Path) -> None:
+    for name in ("aiohttp", "logging", "store", "protocol"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('of the user')\n")
+    command = (sys.executable, "-P", "-m", "node_agent", "--nnodes", "2", "--master-port", str(nodes.port))
+    nodes.agents.append(await Program.start(*command, "--no-python", "true", cwd=str(tmp_path)))
+    nodes.agents.append(
+        await start_agent(
+            "--nnodes", "2", "--node-rank", "1", "--master-port", str(nodes.port), "--no-python", script="true"
+        )
+    )
+    for agent in nodes.agents:
+        assert await agent.exit_code() == 0, agent.err

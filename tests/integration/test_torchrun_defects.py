@@ -1,0 +1,56 @@
+"""The side-by-side scenarios, as far as they take seconds: torchrun's defects show, and node-agent is right.
+
+Run as a user runs them: the program ends every process that it started, also when it is told to stop.
+"""
+
+import json
+import signal
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from benchmarks.torchrun_defects.catalogue import DEFECTS
+from tests.integration.programs import Program
+
+pytestmark = pytest.mark.torch
+
+ROOT = str(Path(__file__).parents[2])
+LONG_S = 80.0
+"""Several imports of torch on a small machine."""
+SEEN_ON = "2.13."
+TAKES_MINUTES = {"one-crash"}
+TORCHRUN_TAKES_SECONDS = ("restart-count", "logs", "orphans", "spare", "rank-0", "intruder", "pet-standalone")
+
+
+@pytest.mark.parametrize("name", [defect.name for defect in DEFECTS if defect.name not in TAKES_MINUTES])
+async def test_node_agent_is_right(name: str, tmp_path: Path) -> None:
+    assert await verdict(name, "node-agent", tmp_path) == "right"
+
+
+@pytest.mark.skipif(not version("torch").startswith(SEEN_ON), reason=f"the defects were seen on torch {SEEN_ON}x")
+@pytest.mark.parametrize("name", TORCHRUN_TAKES_SECONDS)
+async def test_torchrun_is_not(name: str, tmp_path: Path) -> None:
+    assert await verdict(name, "torchrun", tmp_path) == "defect shown"
+
+
+async def verdict(name: str, launcher: str, folder: Path) -> str:
+    """Run one scenario under one launcher."""
+    program = await Program.start(
+        *(sys.executable, "-m", "benchmarks.torchrun_defects", "--only", name, "--launcher", launcher),
+        *("--repeat", "1", "--json", str(folder / "found.json")),
+        cwd=ROOT,
+    )
+    try:
+        await program.exit_code(LONG_S)
+    finally:
+        if program.process.returncode is None:
+            program.signal(signal.SIGTERM)
+            await program.exit_code()
+    print("\n".join(program.err))
+    (defect,) = json.loads((folder / "found.json").read_text())["defects"]
+    (finding,) = defect["findings"]
+    return str(finding["verdict"])

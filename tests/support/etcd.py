@@ -1,0 +1,174 @@
+"""A real etcd cluster on loopback, whose members can be killed, stopped and started again."""
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+QUICK = ("--heartbeat-interval", "50", "--election-timeout", "500")
+"""Its own elections take half a second; its shortest lease is one second then."""
+
+
+def need_etcd() -> None:
+    """Skip the test where etcd is not installed."""
+    if not shutil.which("etcd"):
+        pytest.skip("etcd is not on PATH (Debian: apt-get install etcd-server)")
+    pytest.importorskip("aetcd", reason="aetcd is not installed: pip install 'rdzv-server[etcd]'")
+
+
+class Member:
+    """One etcd process, at ports that nobody else is given while the cluster lives."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self._folder = folder
+        self._held = [_held_port(), _held_port()]
+        self.client_port, self.peer_port = (held.getsockname()[1] for held in self._held)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.client_port}"
+
+    @property
+    def peer(self) -> str:
+        return f"{self.name}=http://127.0.0.1:{self.peer_port}"
+
+    @property
+    def log(self) -> str:
+        return (self._folder / f"{self.name}.log").read_text(errors="replace")
+
+    def start(self, peers: str) -> None:
+        client, peer = f"http://{self.address}", f"http://127.0.0.1:{self.peer_port}"
+        command = (
+            "etcd", "--name", self.name, "--data-dir", str(self._folder / self.name), *QUICK, "--logger", "zap",
+            "--listen-client-urls", client, "--advertise-client-urls", client, "--initial-cluster", peers,
+            "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--enable-grpc-gateway=false",
+        )  # fmt: skip
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
+        with open(self._folder / f"{self.name}.log", "ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+
+    def signal(self, signum: signal.Signals) -> None:
+        assert self._process
+        self._process.send_signal(signum)
+
+    def kill(self) -> None:
+        if self._process:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def release(self) -> None:
+        for held in self._held:
+            held.close()
+
+
+class Etcd:
+    """A cluster of etcd members."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self.members = [Member(f"m{number}", folder) for number in range(size)]
+
+    @property
+    def addresses(self) -> list[str]:
+        return [member.address for member in self.members]
+
+    @property
+    def store(self) -> str:
+        """For `--store`."""
+        return f"etcd://{','.join(self.addresses)}"
+
+    def start(self, member: Member | None = None) -> None:
+        for each in self.members if member is None else [member]:
+            each.start(",".join(every.peer for every in self.members))
+
+    def ctl(self, *command: str, endpoints: Sequence[str] = ()) -> str:
+        """What etcdctl answers; of all members, or of those that are named."""
+        at = ",".join(endpoints or self.addresses)
+        call = ("etcdctl", "--endpoints", at, "--dial-timeout=30s", "--command-timeout=30s", *command)
+        environment = {**os.environ, "ETCDCTL_API": "3"}
+        return subprocess.run(call, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout
+
+    def end(self) -> None:
+        for member in self.members:
+            member.kill()
+            member.release()
+
+
+@contextmanager
+def etcd_cluster(folder: Path, size: int) -> Iterator[Etcd]:
+    """A cluster that answers."""
+    etcd = Etcd(folder, size)
+    try:
+        etcd.start()
+        etcd.ctl("get", "-")
+        yield etcd
+    finally:
+        etcd.end()
+
+
+class Gate:
+    """A TCP proxy to one address that can stop passing anything on, as a network that drops packets would."""
+
+    def __init__(self, target: str) -> None:
+        self._host, _, port = target.rpartition(":")
+        self._port = int(port)
+        self._is_open = asyncio.Event()
+        self._is_open.set()
+        self._pipes: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> "Gate":
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.address = "127.0.0.1:%d" % self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._server.close()
+        for pipe in self._pipes:
+            pipe.cancel()
+        await asyncio.gather(*self._pipes, return_exceptions=True)
+
+    def shut(self) -> None:
+        """From now on nothing arrives, and nothing is refused."""
+        self._is_open.clear()
+
+    def open(self) -> None:
+        """What was held back arrives."""
+        self._is_open.set()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there, to_there = await asyncio.open_connection(self._host, self._port)
+        except OSError:
+            writer.close()
+            return
+        for source, sink in ((reader, to_there), (there, writer)):
+            pipe = asyncio.create_task(self._pipe(source, sink))
+            self._pipes.add(pipe)
+            pipe.add_done_callback(self._pipes.discard)
+
+    async def _pipe(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            try:
+                while chunk := await source.read(1 << 16):
+                    await self._is_open.wait()
+                    sink.write(chunk)
+                    await sink.drain()
+            finally:
+                sink.close()
+
+
+def _held_port() -> socket.socket:
+    """A bound socket that does not listen: the kernel gives its port to nobody but who asks for it by number."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held

@@ -1,0 +1,24 @@
+"""Command lines, and what is made of them."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from node_agent.commandline.config import Order, make_order
+from node_agent.commandline.usage import UsageError
+
+HERE = {"PATH": "/usr/bin:/bin"}
+"""An environment that says nothing."""
+
+
+def order(*argv: str, use_env: bool = True, **environment: str) -> Order:
+    """What a command line asks for. `train.py` must stand in the current folder if it names it."""
+    return make_order(argv, {**HERE, **environment}, use_env=use_env)
+
+
+def complaint(*argv: str, use_env: bool = True, environment: Mapping[str, str] | None = None) -> str:
+    """The one line with which a command line is refused."""
+    with pytest.raises(UsageError) as refusal:
+        make_order(argv, {**HERE, **(environment or {})}, use_env=use_env)
+    (line,) = str(refusal.value).splitlines()
+    return line

@@ -1,0 +1,218 @@
+"""Who leads, by a real etcd: one at a time, and none without being sure."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rdzv_server.store import StoreUnavailable
+from tests.support.etcd import Etcd, Gate, etcd_cluster, need_etcd
+
+need_etcd()
+
+from rdzv_server.etcd_client import EtcdClient  # noqa: E402
+from rdzv_server.etcd_store import leader_key  # noqa: E402
+from rdzv_server.leadership import Candidacy, Leader, Leadership  # noqa: E402
+
+PATIENCE_S = 20.0
+LEASE_S = 1
+
+
+class Server:
+    """One of several that want to lead."""
+
+    def __init__(self, client: EtcdClient, prefix: str, address: str) -> None:
+        self.followed: list[Leader | None] = []
+        self._news = asyncio.Event()
+        candidacy = Candidacy(client, prefix, address, LEASE_S)
+        self.win = asyncio.create_task(candidacy.win(self._follow))
+
+    def _follow(self, leader: Leader | None) -> None:
+        self.followed.append(leader)
+        self._news.set()
+
+    async def leads(self) -> Leadership:
+        async with asyncio.timeout(PATIENCE_S):
+            return await self.win
+
+    async def follows(self) -> Leader:
+        async with asyncio.timeout(PATIENCE_S):
+            while not self.followed or self.followed[-1] is None:
+                self._news.clear()
+                await self._news.wait()
+        return self.followed[-1]
+
+    async def end(self) -> None:
+        self.win.cancel()
+        (result,) = await asyncio.gather(self.win, return_exceptions=True)
+        if isinstance(result, Leadership):
+            await result.resign()
+
+
+@pytest.fixture
+async def start(client: EtcdClient, prefix: str, gated: object) -> AsyncIterator:
+    servers = []
+
+    def start(address: str, over: EtcdClient = client) -> Server:
+        servers.append(Server(over, prefix, address))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        await server.end()
+
+
+@pytest.fixture
+async def gated(etcd: Etcd) -> AsyncIterator[tuple[EtcdClient, Gate]]:
+    """A client whose way to etcd can be shut."""
+    async with Gate(etcd.addresses[0]) as gate:
+        client = EtcdClient([gate.address])
+        yield client, gate
+        gate.open()
+        await client.close()
+
+
+async def test_alone_it_leads_at_once_and_goes_on_leading(start):
+    leadership = await start("a:1").leads()
+    assert leadership.is_certain
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(LEASE_S * 2.5):
+            await leadership.over()
+    assert leadership.is_certain
+
+
+async def test_the_others_are_told_who_leads(start):
+    leadership = await start("a:1").leads()
+    assert await start("b:1").follows() == Leader("a:1", leadership.number)
+
+
+async def test_who_resigns_is_followed_at_once_by_one_other_with_a_higher_number(start):
+    first = await start("a:1").leads()
+    others = [start("b:1"), start("c:1")]
+    for other in others:
+        await other.follows()
+    began = time.monotonic()
+    await first.resign()
+    assert not first.is_certain
+    done, _ = await asyncio.wait({other.win for other in others}, timeout=PATIENCE_S, return_when="FIRST_COMPLETED")
+    assert time.monotonic() - began < LEASE_S
+    second = done.pop().result()
+    assert second.number > first.number
+    (loser,) = (other for other in others if not other.win.done())
+    async with asyncio.timeout(PATIENCE_S):
+        while (await loser.follows()).number != second.number:
+            await asyncio.sleep(0)
+
+
+async def test_a_leader_that_is_cut_off_stops_before_another_begins(start, gated):
+    client, gate = gated
+    first = await start("a:1", client).leads()
+    second = start("b:1")
+    await second.follows()
+    gate.shut()
+    while first.is_certain:  # noqa: ASYNC110
+        assert not second.win.done()
+        await asyncio.sleep(0.005)
+    assert not second.win.done()
+    await second.leads()
+    gate.open()
+    async with asyncio.timeout(PATIENCE_S):
+        assert "lease" in await first.over() or "key" in await first.over()
+    assert not first.is_certain
+
+
+async def test_a_leader_that_is_cut_off_for_a_moment_goes_on_leading(start, gated, client, prefix):
+    gated_client, gate = gated
+    first = await start("a:1", gated_client).leads()
+    # The lease is kept alive by another hand: as etcd does while it has no leader of its own.
+    found, _ = await client.get(leader_key(prefix))
+    gate.shut()
+    while first.is_certain:
+        await client.keep_alive(found.lease, 1.0)
+        await asyncio.sleep(0.05)
+    gate.open()
+    async with asyncio.timeout(PATIENCE_S):
+        while not first.is_certain:
+            await client.keep_alive(found.lease, 1.0)
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("how", ["the key is deleted", "the lease is revoked"])
+async def test_a_leadership_ends_at_once_by_an_operators_hand(start, etcd, client, prefix, how):
+    leadership = await start("a:1").leads()
+    over = asyncio.create_task(leadership.over())
+    found, _ = await client.get(leader_key(prefix))
+    by_hand = ("del", f"{prefix}/leader") if how == "the key is deleted" else ("lease", "revoke", f"{found.lease:x}")
+    await asyncio.to_thread(etcd.ctl, *by_hand)
+    async with asyncio.timeout(PATIENCE_S):
+        await over
+    assert not leadership.is_certain
+
+
+async def test_compaction_of_what_etcd_remembers_ends_nothing(start, etcd, client, gated):
+    gated_client, gate = gated
+    leadership = await start("a:1").leads()
+    over = asyncio.create_task(leadership.over())
+    follower = start("b:1", gated_client)
+    await follower.follows()
+    _, revision = await client.get(b"-")
+    await asyncio.to_thread(etcd.ctl, "compact", str(revision))
+    await asyncio.sleep(0)
+    assert not over.done() and leadership.is_certain
+    await leadership.resign()
+    await follower.leads()
+    over.cancel()
+    await asyncio.gather(over, return_exceptions=True)
+
+
+async def test_its_own_former_life_is_no_address_to_send_agents_to(start, client, prefix):
+    from aetcd import rpc
+
+    lease_id, _ = await client.grant(LEASE_S)
+    put = rpc.PutRequest(key=leader_key(prefix), value=b"a:1", lease=lease_id)
+    await client.transact([], [rpc.RequestOp(request_put=put)])
+    server = start("a:1")
+    await server.leads()
+    assert set(server.followed) == {None}
+
+
+# etcd's own members.
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory):
+    need_etcd()
+    with etcd_cluster(tmp_path_factory.mktemp("three"), 3) as etcd:
+        yield etcd
+
+
+async def test_any_member_may_hang_or_die_one_at_a_time(three, prefix):
+    client = EtcdClient(three.addresses)
+    servers = [Server(client, prefix, "a:1"), Server(client, prefix, "b:1")]
+    try:
+        for member in three.members:
+            await client.get(b"-")
+            member.kill()
+            await answers(client)
+            three.start(member)
+            await asyncio.to_thread(three.ctl, "get", "-")
+        done, (other,) = await asyncio.wait(
+            {each.win for each in servers}, timeout=PATIENCE_S, return_when="FIRST_COMPLETED"
+        )
+        await done.pop().result().resign()
+        await asyncio.wait_for(other, PATIENCE_S)
+    finally:
+        for server in servers:
+            await server.end()
+        await client.close()
+
+
+async def answers(client: EtcdClient) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                await client.transact([], [])
+                return
+            except StoreUnavailable:
+                await asyncio.sleep(0.05)
