@@ -15,7 +15,7 @@ help:  ## list the targets
 demo: $(VENV)/examples.done  ## train a real model over two nodes of two workers, and kill one on the way
 	@$(BIN)/python examples/demo.py
 
-test: $(VENV)/dev.done $(VENV)/examples.done  ## the whole test suite
+test: $(VENV)/dev.done $(VENV)/programs.done  ## the whole test suite
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 check: check-static  ## what a contributor runs before a commit: style, types, layers, and the tests without torch
@@ -49,6 +49,10 @@ $(VENV)/dev.done: $(VENV)/base.done
 $(VENV)/examples.done: $(VENV)/base.done
 	$(BIN)/pip install --quiet --disable-pip-version-check '$(TORCH)'
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[examples]'
+	@touch $@
+
+$(VENV)/programs.done: $(VENV)/examples.done
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[programs]'
 	@touch $@
 
 .PHONY: help demo test check check-static bench clean

@@ -4,12 +4,16 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import NoReturn
 
 from node_agent import meeting
 from node_agent.commandline.config import Order, make_order
 from node_agent.commandline.usage import UsageError
 from node_agent.console import Console
+from node_agent.driver import Driver
+from node_agent.orphans import Orphans
 
 
 def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
@@ -37,7 +41,10 @@ def fail(message: str) -> NoReturn:
 
 async def _run(order: Order) -> int:
     console = Console("node-agent", asyncio.get_running_loop())
+    orphans = Orphans(os.urandom(8).hex())
+    config = replace(order.config, environment={**order.config.environment, **orphans.mark})
     try:
-        return await meeting.run(order, order.config, console)
+        return await meeting.run(order, config, console, partial(Driver, orphans=orphans))
     finally:
+        orphans.close()
         console.close()

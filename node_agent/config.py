@@ -34,8 +34,8 @@ class AgentConfig:
     logs: LogOptions = field(default_factory=LogOptions)
     virtual_local_rank: bool = False
     """Every worker sees its own GPU alone, as device 0, and LOCAL_RANK 0."""
-    numa_binding: str | None = None
-    """Which CPUs a worker may use: node, socket, exclusive or core-complex; None: all."""
+    cpus: tuple[frozenset[int], ...] = ()
+    """The CPUs that each worker may use, by local rank; none: all."""
     signals: tuple[str, ...] = SIGNALS
     """Signals that make the agent leave; the workers get the same one first."""
     shutdown_timeout_s: float = 30.0

@@ -32,13 +32,22 @@ from protocol.messages import Assignment, Failure, Reply
 if TYPE_CHECKING:
     from node_agent.event_log import EventLog
     from node_agent.file_timer import FileTimer
+    from node_agent.orphans import Orphans
 
 
 class Driver:
     """Joins, supervises and leaves. `where` names the server for people, `make_link` opens a line to it."""
 
-    def __init__(self, config: AgentConfig, make_link: Callable[[], Link], where: str, console: Console) -> None:
+    def __init__(
+        self,
+        config: AgentConfig,
+        make_link: Callable[[], Link],
+        where: str,
+        console: Console,
+        orphans: "Orphans | None" = None,
+    ) -> None:
         loop = asyncio.get_running_loop()
+        self._orphans = orphans
         self._config = config
         self._console = console
         self._scratch = ScratchDir()
@@ -128,12 +137,14 @@ class Driver:
         round_ = assignment.round
         self._group = WorkerGroup(
             self._specs.specs(assignment, logs),
-            succeeded=lambda: self._machine.feed(WorkersSucceeded(round_)),
+            succeeded=lambda: self._workers_succeeded(round_),
             failed=lambda failure: self._worker_failed(round_, failure),
             stopped=lambda left: self._workers_stopped(round_, left),
         )
         if self._events:
             self._events.started(assignment, self._group.pids)
+        if self._orphans:
+            self._orphans.guard(self._config.environment)
 
     def say(self, text: str) -> None:
         self._console.say(text)
@@ -180,6 +191,11 @@ class Driver:
         except ProcessLookupError:
             return False
 
+    def _workers_succeeded(self, round_: int) -> None:
+        if self._orphans:
+            self._orphans.end()
+        self._machine.feed(WorkersSucceeded(round_))
+
     def _worker_failed(self, round_: int, failure: Failure) -> None:
         if not self._logs.keeps_error_files:
             failure = replace(failure, error_file="")
@@ -190,6 +206,8 @@ class Driver:
     def _workers_stopped(self, round_: int, left: list[int]) -> None:
         if left:
             self._console.say(f"could not kill: pid {', '.join(map(str, left))}; giving them up")
+        if self._orphans:
+            self._orphans.end()
         self._store_host.shut()
         if self._file_timer:
             self._file_timer.clear()

@@ -19,6 +19,7 @@ from node_agent.client import HttpLink
 from node_agent.console import ERR, Console
 from node_agent.conversation import ServerLost
 from node_agent.link import Unreachable
+from node_agent.processes import CommandProcess
 from protocol.errors import ProtocolError, RunFailed, RunSucceeded
 from protocol.messages import Ack, Finish, Reply, Request
 
@@ -137,27 +138,24 @@ class _Process:
         self._loop = asyncio.get_running_loop()
         self._log, theirs = os.pipe()
         try:
-            self._process = subprocess.Popen(
+            self._process = CommandProcess(
                 command,
+                os.environ,
+                subprocess.DEVNULL,
+                theirs,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=theirs,
                 pass_fds=[listener.fileno()],
-                start_new_session=True,
+                outlives_agent=True,
             )
         finally:
             os.close(theirs)
         self.pid = self._process.pid
-        self._pidfd = os.pidfd_open(self.pid)
+        self.exit_code: int | None = None
+        """None while it runs."""
         self._gone = asyncio.Event()
         os.set_blocking(self._log, False)
         self._loop.add_reader(self._log, self._relay)
-        self._loop.add_reader(self._pidfd, self._reap)
-
-    @property
-    def exit_code(self) -> int | None:
-        """None while it runs."""
-        return self._process.returncode
+        self._loop.add_reader(self._process.fileno(), self._reap)
 
     async def is_gone(self, within_s: float) -> bool:
         """Whether it has exited, or does so in time, or was let go."""
@@ -172,8 +170,9 @@ class _Process:
         """If it still runs it goes on by itself."""
         self._stop_relaying()
         if not self._gone.is_set():
-            self._stop_watching()
-            self._process.returncode = 0  # or the destructor would complain of a child that still runs
+            self._loop.remove_reader(self._process.fileno())
+            self._process.disown()
+            self._gone.set()
 
     def _relay(self) -> None:
         """Pass its log on as it comes: it writes whole lines."""
@@ -193,12 +192,8 @@ class _Process:
             self._log = -1
 
     def _reap(self) -> None:
-        self._process.wait()
-        self._stop_watching()
-
-    def _stop_watching(self) -> None:
-        self._loop.remove_reader(self._pidfd)
-        os.close(self._pidfd)
+        self._loop.remove_reader(self._process.fileno())
+        self.exit_code = self._process.reap()
         self._gone.set()
 
 

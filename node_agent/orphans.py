@@ -28,6 +28,8 @@ class Orphans:
     """Those of one agent, whose process is its own. `mark` is unique to it."""
 
     def __init__(self, mark: str) -> None:
+        self.mark = {MARK: mark}
+        """What the workers' environment must hold."""
         self._mark = f"{MARK}={mark}".encode()
         self._guardian: tuple[CommandProcess, int] | None = None
         self._loop = asyncio.get_running_loop()

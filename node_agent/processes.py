@@ -67,6 +67,11 @@ class CommandProcess:
         own_children.discard(self.pid)
         return exit_code
 
+    def disown(self) -> None:
+        """It goes on by itself; nobody here waits for it any more."""
+        os.close(self._pidfd)
+        self._process.returncode = 0  # or the destructor would complain of a child that still runs
+
 
 def tie_to_parent(parent: int) -> None:
     """Called in a child: the kernel kills it when `parent` dies. Also if that was before the tie was made."""

@@ -11,7 +11,6 @@ from node_agent.scratch import ScratchDir
 from node_agent.workers import WorkerSpec
 from protocol.messages import Assignment
 
-
 Starter = Callable[[int, Mapping[str, str], Collection[int]], Start]
 """What starts the worker with this local rank in this environment, on these CPUs; none: on any."""
 
@@ -61,7 +60,7 @@ class SpecMaker:
             rank=assignment.first_rank + local_rank,
             local_rank=local_rank,
             title=self._config.command.title,
-            start=self._starter(local_rank, environment, ()),
+            start=self._starter(local_rank, environment, self._config.cpus[local_rank] if self._config.cpus else ()),
             open_streams=partial(logs.open_streams, local_rank),
             error_file=environment.get("TORCHELASTIC_ERROR_FILE", ""),
         )

@@ -26,6 +26,8 @@ STOPPED = "the server is shutting down; workers keep running, and agents try aga
 
 RETRY_S = 0.5
 """How soon a store that could not be written is tried again."""
+REPLAY_AT_ONCE = 500
+"""Records that are replayed before anything else in the process gets its turn: a leader's lease must be renewed."""
 
 
 class Driver:
@@ -55,8 +57,10 @@ class Driver:
     async def start(self) -> None:
         """Replay what the store holds, then take events. Raises `StoreBroken` or `StoreUnavailable`."""
         records = await self._store.load()
-        for record in records:
+        for count, record in enumerate(records):
             self._registry.replay(record)
+            if count % REPLAY_AT_ONCE == 0:
+                await asyncio.sleep(0)
         if records:
             self._offset_s = max(record.at for record in records) - self.now()
         self.started_at = self.now()

@@ -41,10 +41,18 @@ def join_address(host: str, port: int) -> str:
 def is_address(text: str) -> bool:
     """Whether it is HOST:PORT, an IPv6 address in brackets."""
     host, colon, port = text.rpartition(":")
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    is_host = bool(bare) and bare.isprintable() and not set(bare) & set(" /,[]") and (":" not in bare or bare != host)
+    is_name = bool(host) and host.isprintable() and not set(host) & set(" /,:[]")
+    is_ipv6 = host.startswith("[") and host.endswith("]") and _is_ipv6(host[1:-1])
     is_port = port.isascii() and port.isdigit() and 1 <= int(port) <= 65_535
-    return bool(colon) and is_host and is_port and len(text) <= 256
+    return bool(colon) and (is_name or is_ipv6) and is_port and len(text) <= 256
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        socket.inet_pton(socket.AF_INET6, text)
+    except OSError:
+        return False
+    return True
 
 
 def _member(text: str, whole: str) -> str:

@@ -12,7 +12,8 @@ of the batch remains. That is a state that the run was in, since each record is 
 has been told anything of the batch: whoever caused the rest has no answer and asks again.
 """
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -65,23 +66,30 @@ class EtcdStore:
 
     async def load(self) -> Sequence[Record]:
         await self._check_schema()
-        begin, found = f"{self._root}/records/".encode(), []
-        end, more = f"{self._root}/records0".encode(), True  # 0 follows / in ASCII
-        while more:
-            keys, more = await self._client.page(begin, end, PAGE_KEYS)
-            found += [(_number(key.key), key.key, key.value) for key in keys]
-            if keys:
-                begin = keys[-1].key + b"\0"
-        found.sort()
-        self._next_number = found[-1][0] + 1 if found else 0
+        found: list[tuple[int, list[Record]]] = []
         try:
-            return [record for _, key, value in found for record in _unpack(key, value)]
+            async for key, value in self._keys():
+                found.append((_number(key), list(_unpack(key, value))))
+                await asyncio.sleep(0)  # the lease is renewed meanwhile
         except MalformedRecord as error:
             raise StoreBroken(
                 f"what {self._client.name} holds below {self._root} is damaged ({error}). Restore a snapshot, or "
                 "delete it to begin without any memory of its runs: their agents then form them anew, and their "
                 "workers restart"
             ) from error
+        found.sort(key=lambda chunk: chunk[0])
+        self._next_number = found[-1][0] + 1 if found else 0
+        return [record for _, records in found for record in records]
+
+    async def _keys(self) -> AsyncIterator[tuple[bytes, bytes]]:
+        """Every key with records, and its value."""
+        begin, more = f"{self._root}/records/".encode(), True
+        end = f"{self._root}/records0".encode()  # 0 follows / in ASCII
+        while more:
+            keys, more = await self._client.page(begin, end, PAGE_KEYS)
+            for key in keys:
+                yield key.key, key.value
+                begin = key.key + b"\0"
 
     async def append(self, records: Sequence[Record]) -> None:
         """Write the records. After `StoreUnavailable` a beginning of them may be written, and the same batch must come.

@@ -27,6 +27,8 @@ ATTEMPTS_PER_LEASE = 4
 MARGIN = 0.1
 """This part of the lease is given away, for what is under way when it ends and for clocks that run differently."""
 RETRY_S = 0.2
+RESIGN_S = 1.0
+"""A server that stops does not wait for etcd for longer: then its lease ends by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +69,9 @@ class Leadership:
         self._certain_until = 0.0
         self._keeping.cancel()
         await asyncio.gather(self._keeping, return_exceptions=True)
-        with suppress(StoreUnavailable, StoreBroken):  # its lease ends by itself, or has ended
-            await self._client.revoke(self._lease_id)
+        with suppress(StoreUnavailable, StoreBroken, TimeoutError):  # its lease ends by itself, or has ended
+            async with asyncio.timeout(RESIGN_S):
+                await self._client.revoke(self._lease_id)
 
     def _extend(self, sent_at: float, ttl_s: float) -> None:
         """etcd counts the lease from when the request arrived, which was after it was sent."""

@@ -41,8 +41,8 @@ def machine() -> str:
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     release = ".".join(platform.release().split(".")[:2])
     return (
-        f"{os.cpu_count()} CPUs (load {os.getloadavg()[2]:.1f}), {memory_gb:.0f} GB of memory, {platform.system()} {release}, "
-        f"Python {platform.python_version()}, torch {_torch()}"
+        f"{os.cpu_count()} CPUs (load {os.getloadavg()[2]:.1f}), {memory_gb:.0f} GB of memory, "
+        f"{platform.system()} {release}, Python {platform.python_version()}, torch {_torch()}"
     )
 
 

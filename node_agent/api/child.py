@@ -12,7 +12,8 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TextIO
+from importlib import import_module
+from typing import Any, BinaryIO, Protocol, TextIO
 
 from node_agent.api import signals
 from node_agent.processes import tie_to_parent
@@ -172,21 +173,22 @@ def layers(function: Callable[..., Any] | None) -> Iterator[Callable[..., Any]]:
 def _hand_back(value: Any, fd: int) -> None:
     """By name where that is possible, so that the agent gets its own classes back."""
     with open(fd, "r+b") as file:
-        file.seek(LENGTH_BYTES)
-        try:
-            pickle.dump(value, file, pickle.HIGHEST_PROTOCOL)
-        except Exception:
-            import cloudpickle
-
-            file.seek(LENGTH_BYTES)
-            file.truncate()
-            try:
-                cloudpickle.dump(value, file, pickle.HIGHEST_PROTOCOL)
-            except Exception as error:
-                raise TypeError(f"the function returned what cannot be pickled: {type(value).__name__}") from error
+        if problem := _dump(pickle, value, file) and _dump(import_module("cloudpickle"), value, file):
+            raise TypeError(f"the function returned what cannot be pickled: {type(value).__name__}: {problem}")
         length = file.tell() - LENGTH_BYTES
         file.seek(0)
         file.write(length.to_bytes(LENGTH_BYTES, "little"))
+
+
+def _dump(pickler: Any, value: Any, file: BinaryIO) -> str:
+    """Why that cannot be done; empty if it has been done."""
+    file.seek(LENGTH_BYTES)
+    file.truncate()
+    try:
+        pickler.dump(value, file, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        return f"{error or type(error).__name__}"
+    return ""
 
 
 # Errors.

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from node_agent.api.functions import START_METHODS, StartMethod
+from node_agent.api.children import StartMethod
+from node_agent.api.functions import START_METHODS
 from node_agent.api.logs_specs import AnyLogsSpecs, DefaultLogsSpecs, understood
-from node_agent.api.numa_options import usable_mode
+from node_agent.api.numa_options import cpu_sets
 from node_agent.commandline.config import Order, make_order
 from node_agent.commandline.usage import UsageError
 from node_agent.config import AgentConfig
@@ -127,7 +128,7 @@ def make_plan(config: LaunchConfig, title: str) -> Plan:
         order.config,
         command=Command((title,)),
         signals=(),  # the main thread has them, and not the agent's
-        numa_binding=usable_mode(config.numa_options, environment, order.config.nproc),
+        cpus=cpu_sets(config.numa_options, environment, order.config.nproc),
         environment=environment,
     )
     custom = None if isinstance(specs, DefaultLogsSpecs) else specs

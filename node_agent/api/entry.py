@@ -6,8 +6,9 @@ from functools import partial
 from string import Template
 from typing import Any, Protocol
 
+from node_agent.api.children import StartMethod
 from node_agent.api.failures import LaunchError
-from node_agent.api.functions import Function, FunctionProcess, StartMethod
+from node_agent.api.functions import Function, FunctionProcess
 from node_agent.processes import CommandProcess, Process, Start
 
 Arguments = Mapping[int, tuple[Any, ...]]

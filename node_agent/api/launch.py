@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 from node_agent import meeting
 from node_agent.api import outcome, preload  # noqa: F401
@@ -30,6 +30,9 @@ from node_agent.link import Link
 
 R = TypeVar("R")
 
+_Result = dict[int, Any] | Exception
+"""What the workers returned, or what to raise in the caller's thread, without the agent's own traceback."""
+
 
 class elastic_launch(Generic[R]):
     """Runs `entrypoint` as this node's part of a run; torch's class of that name.
@@ -46,14 +49,19 @@ class elastic_launch(Generic[R]):
     own, and put back.
     """
 
+    @overload
     def __init__(
-        self,
-        config: LaunchConfig,
-        entrypoint: Callable[..., R] | Command | None,
-        health_check_server: None = None,
+        self: "elastic_launch[None]", config: LaunchConfig, entrypoint: Command, health_check_server: None = None
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self, config: LaunchConfig, entrypoint: Callable[..., R], health_check_server: None = None
+    ) -> None: ...
+
+    def __init__(
+        self, config: LaunchConfig, entrypoint: Callable[..., Any] | Command, health_check_server: None = None
     ) -> None:
-        if entrypoint is None:
-            raise TypeError("entrypoint: a function or a command, not None")
         if health_check_server is not None:
             raise ValueError("health_check_server: there is none here; ask rdzv-server's /healthz")
         self._config = config
@@ -76,7 +84,7 @@ class _Launch:
         self._plan = make_plan(config, self._title)
         self._signal: signal.Signals | None = None
         self._driver: ApiDriver | None = None
-        self._thread: LoopThread[dict[int, Any]] | None = None
+        self._thread: LoopThread[_Result] | None = None
         self._agent: asyncio.Task[int] | None = None
         self._gave_up = False
         ranks = range(self._plan.config.nproc)
@@ -104,7 +112,7 @@ class _Launch:
             watch.stop()
         return self._concluded()
 
-    def _begin(self) -> LoopThread[dict[int, Any]]:
+    def _begin(self) -> LoopThread[_Result]:
         self._thread = LoopThread("elastic_launch", self._main)
         self._thread.start()
         return self._thread
@@ -114,7 +122,10 @@ class _Launch:
         self._thread.join()
         if self._signal:
             raise in_torchs_terms(SignalException)(f"process {os.getpid()} got {self._signal.name}", self._signal)
-        return self._thread.result.result()
+        result = self._thread.result.result()
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     # What ends it early. Each further time is more pressing: see `_leave`.
 
@@ -135,7 +146,7 @@ class _Launch:
             with suppress(asyncio.CancelledError):
                 await done(thread.result)
 
-    def _still_running(self) -> LoopThread[dict[int, Any]] | None:
+    def _still_running(self) -> LoopThread[_Result] | None:
         if self._thread and self._thread.result.done():
             self._thread.join()
             return None
@@ -148,7 +159,7 @@ class _Launch:
 
     # What follows runs in the agent's thread.
 
-    async def _main(self) -> dict[int, Any]:
+    async def _main(self) -> _Result:
         console = ApiConsole("elastic_launch", asyncio.get_running_loop())
         try:
             if self._gave_up:
@@ -157,12 +168,12 @@ class _Launch:
             exit_code = await self._agent
             assert self._driver
             if exit_code:
-                raise outcome.error(self._driver, self._title)
+                return outcome.error(self._driver, self._title)
             return {self._driver.first_rank + rank: value for rank, value in self._entry.values().items()}
         except asyncio.CancelledError:
-            raise LaunchError("it was interrupted before it began") from None
+            return LaunchError("it was interrupted before it began")
         except UsageError as error:
-            raise LaunchError(str(error)) from None
+            return LaunchError(str(error))
         finally:
             self._entry.close()
             console.close()

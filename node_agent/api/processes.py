@@ -6,9 +6,10 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from node_agent.api.children import UNGUARDED, StartMethod
 from node_agent.api.context import PContext
 from node_agent.api.entry import Arguments, Command, CommandEntry, Entry, FunctionEntry
-from node_agent.api.functions import START_METHODS, UNGUARDED, StartMethod
+from node_agent.api.functions import START_METHODS
 from node_agent.api.logs_specs import AnyLogsSpecs, DefaultLogsSpecs, Streams, as_options, understood
 from node_agent.api.maps import check_ranks, checked_environments, checked_texts
 from node_agent.api.numa_options import cpu_sets
@@ -99,6 +100,10 @@ def make_entry(entrypoint: Callable[..., Any] | Command, args: Arguments, start_
     for local_rank, given in args.items():
         if not isinstance(given, tuple | list):
             raise TypeError(f"args[{local_rank}]: a tuple of arguments, not {given!r:.80}")
+    if not callable(entrypoint) and not isinstance(entrypoint, str | os.PathLike | list | tuple):
+        raise TypeError(
+            f"entrypoint: a function, a program, or a list of a program and arguments, not {entrypoint!r:.80}"
+        )
     if callable(entrypoint):
         return FunctionEntry(start_method, entrypoint, args)
     return CommandEntry(entrypoint, args)

@@ -53,11 +53,11 @@ def make_order(argv: Sequence[str], environment: Mapping[str, str], *, use_env: 
 
 
 def _config(asked: Asked, conf: RdzvConf, place: Place, environment: Mapping[str, str], use_env: bool) -> AgentConfig:
-    alone = place.endpoint is None
+    alone, nproc = place.endpoint is None, _nproc(asked, environment)
     connect_timeout_s = _first(asked["connect_timeout"], conf.connect_timeout_s, CONNECT_TIMEOUT_S)
     return AgentConfig(
         command=make_command(asked, environment, use_env=use_env),
-        nproc=_nproc(asked, environment),
+        nproc=nproc,
         run_id=os.urandom(8).hex() if place.has_id_of_its_own else asked["rdzv_id"] or NO_RUN_ID,
         explicit_run_id=not place.has_id_of_its_own and asked["rdzv_id"] not in (None, NO_RUN_ID),
         rerun=asked["rerun"],
@@ -69,7 +69,7 @@ def _config(asked: Asked, conf: RdzvConf, place: Place, environment: Mapping[str
         settings=_settings(asked, conf, alone),
         logs=log_options(asked),
         virtual_local_rank=asked["virtual_local_rank"],
-        numa_binding=asked["numa_binding"],
+        cpus=_cpus(asked, nproc, environment),
         signals=asked["signals_to_handle"],
         shutdown_timeout_s=asked["shutdown_timeout"],
         connect_timeout_s=connect_timeout_s,
@@ -105,6 +105,18 @@ def _nproc(asked: Asked, environment: Mapping[str, str]) -> int:
         return count_workers(wanted, environment)
     except DeviceError as error:
         raise UsageError(f"{asked.source('nproc_per_node')} {wanted}: {error}") from None
+
+
+def _cpus(asked: Asked, nproc: int, environment: Mapping[str, str]) -> tuple[frozenset[int], ...]:
+    mode = asked["numa_binding"]
+    if mode is None:
+        return ()
+    from node_agent import devices, numa
+
+    try:
+        return tuple(numa.cpu_sets(mode, devices.gpu_pci_addresses(environment), nproc))
+    except (devices.DeviceError, numa.NumaError) as error:
+        raise UsageError(f"{asked.source('numa_binding')} {mode}: {error}") from None
 
 
 def _rdzv_conf(asked: Asked) -> RdzvConf:

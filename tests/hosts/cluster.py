@@ -2,7 +2,7 @@
 
 import signal
 import sys
-from itertools import groupby, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 from protocol.paths import DEFAULT_PORT
@@ -90,12 +90,20 @@ class Hosts(Cluster):
         restarts = (await self.server.run())["restarts"]
         return {cause: times for cause, times in restarts.items() if times}
 
+    async def silence_s(self, name: str) -> float:
+        """How long the server has not heard of the agent on this host."""
+        nodes = (await self.server.run())["nodes"]
+        (silence_s,) = (node["lease_age_s"] for node in nodes if node["node_id"] == name)
+        return float(silence_s)
+
     def lost_steps(self) -> list[int]:
         """For each restart, how many steps were taken before it and had to be taken again."""
-        journal = (self._training / "journal").read_text().split("\n")[:-1]
-        rounds = groupby((line.split() for line in journal), lambda entry: entry[0])
-        steps = [[int(step) for _, step in entries] for _, entries in rounds]
-        return [before[-1] - after[0] + 1 for before, after in pairwise(steps)]
+        rounds: dict[str, list[int]] = {}
+        for line in (self._training / "journal").read_text().splitlines():
+            pid, step = line.split()
+            if pid not in rounds or pid == next(reversed(rounds)):  # else one that was cut off ends its last step
+                rounds.setdefault(pid, []).append(int(step))
+        return [before[-1] - after[0] + 1 for before, after in pairwise(rounds.values())]
 
     def _environment(self, name: str) -> dict[str, str]:
         return {

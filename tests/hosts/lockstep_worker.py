@@ -29,7 +29,7 @@ JOURNAL = Path(os.environ["TEST_TRAINING"], "journal")
 def main() -> None:
     together = meet()
     together(0)
-    progress = Progress(int(CHECKPOINT.read_text()) if CHECKPOINT.exists() else 0)
+    progress = Progress(last_checkpoint())
     threading.Thread(target=listen, args=(progress,), daemon=True).start()
     while together(int(progress.told_to_finish)) < WORLD_SIZE:
         step = progress.advance()
@@ -59,10 +59,16 @@ class Progress:
             self._news.wait_for(lambda: self._step >= goal)
 
 
+def last_checkpoint() -> int:
+    return int(CHECKPOINT.read_text()) if CHECKPOINT.exists() else 0
+
+
 def write_down(step: int) -> None:
     with JOURNAL.open("a") as journal:
         journal.write(f"{os.getpid()} {step}\n")
-    if step % EVERY == 0:
+    if (
+        step % EVERY == 0 and step > last_checkpoint()
+    ):  # one that was cut off may end its last step when others are ahead
         new = CHECKPOINT.with_suffix(".new")
         new.write_text(str(step))
         new.replace(CHECKPOINT)

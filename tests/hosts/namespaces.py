@@ -65,6 +65,8 @@ class Namespace:
         return _pids(self.name)
 
     def remove(self) -> None:
+        """Kill what is still inside, and remove all of it."""
+        _kill(self.name)
         _remove(self.name)
 
     def _inside(self, work: Callable[[], T]) -> T:
@@ -108,9 +110,7 @@ def why_impossible() -> str | None:
 def remove_leftovers() -> None:
     """Remove what test runs that were killed have left: namespaces whose maker is gone, and the processes inside."""
     for name in _leftovers(path.name for path in (*_entries(NAMES), *_entries(FILES))):
-        for pid in _pids(name):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        _kill(name)
         _remove(name)
 
 
@@ -128,6 +128,12 @@ def _pids(name: str) -> list[int]:
         return [int(pid) for pid in _run("ip", "netns", "pids", name).split()]
     except subprocess.CalledProcessError:  # no such namespace
         return []
+
+
+def _kill(name: str) -> None:
+    for pid in _pids(name):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _remove(name: str) -> None:

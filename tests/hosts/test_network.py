@@ -2,10 +2,9 @@
 
 import asyncio
 import os
-import socket
-import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from tests.hosts import namespaces
 from tests.hosts.namespaces import FILES, NAMES, PREFIX, Namespace, remove_leftovers
 from tests.hosts.network import Network
-from tests.integration.programs import Program
+from tests.integration.programs import PATIENCE_S, Program
 
 pytestmark = pytest.mark.hosts
 
@@ -56,7 +55,7 @@ class Pair:
 
 
 @pytest.fixture
-async def pair():
+async def pair() -> AsyncIterator[Pair]:
     async with Network("ab") as network:
         echo = await network["b"].start(Program, sys.executable, "-c", ECHO)
         try:
@@ -66,10 +65,8 @@ async def pair():
             await echo.end()
 
 
-async def test_hosts_reach_each_other_and_this_machine_reaches_neither(pair: Pair) -> None:
+async def test_hosts_reach_each_other(pair: Pair) -> None:
     assert await pair.shout() == "answered 8"
-    with pytest.raises(OSError), socket.create_connection((pair.network["b"].address, 9), timeout=0.2):
-        pass
 
 
 async def test_a_cut_holds_in_one_direction(pair: Pair) -> None:
@@ -112,26 +109,34 @@ async def test_three_frames_of_ten_are_lost(pair: Pair) -> None:
     assert not any(all(lost[at : at + 3]) for at in range(98))
 
 
+async def went_in(namespace: Namespace, program: Program) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while namespace.pids() != [program.pid]:  # noqa: ASYNC110 - each look takes its time
+            await asyncio.sleep(0)
+
+
 async def test_nothing_is_left_of_a_test_that_fails() -> None:
     with pytest.raises(ZeroDivisionError):
         async with Network("ab", ipv6=True) as network:
             names = [host.namespace.name for host in network.hosts.values()]
             network["a"].lose_names()
+            inside = await network["a"].start(Program, "sleep", "1000")
             assert all((NAMES / name).exists() for name in names)
+            await went_in(network["a"].namespace, inside)
             raise ZeroDivisionError
+    assert await inside.exit_code() < 0
     assert not any((NAMES / name).exists() or (FILES / name).exists() for name in names)
 
 
 async def test_what_a_killed_test_run_has_left_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    maker = subprocess.Popen([sys.executable, "-c", ""])
-    maker.wait()
+    maker = await Program.start("true")
+    await maker.exit_code()
     monkeypatch.setattr(os, "getpid", lambda: maker.pid)
     leftover = Namespace()
     monkeypatch.undo()
     leftover.replace_file("resolv.conf", "")
     inside = await Program.start(*leftover.command("sleep", "1000"))
-    while leftover.pids() != [inside.pid]:  # until it has gone in
-        await asyncio.sleep(0)
+    await went_in(leftover, inside)
     ours = Namespace()
     try:
         remove_leftovers()

@@ -111,7 +111,6 @@ class Several(Cluster):
             assert isinstance(server, OneOfSeveral)
             await server.tap.close()
 
-
     def _show(self) -> None:
         """What everybody said, for a test that fails."""
         for number, server in enumerate(self.servers):

@@ -22,6 +22,7 @@ from tests.integration.side_by_side import NODE_AGENT, PROGRAMS, TORCHRUN, free_
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
+PAGE = PROGRAMS.parents[1] / "docs" / "migrating-from-torchrun.md"
 DUMP = PROGRAMS / "dump.py"
 FOUND = "found"
 IN_A_TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
@@ -117,7 +118,9 @@ DIFFERENCES: Mapping[str, Difference] = {
         "here with the current folder",
         every(lambda value: value[0] == ""),
     ),
-    "python/unbuffered": Difference("torchrun: buffered, as it is not otherwise", every(lambda value: value == [True] * 2)),
+    "python/unbuffered": Difference(
+        "torchrun: buffered, as it is not otherwise", every(lambda value: value == [True, True])
+    ),
 }  # fmt: skip
 RUN_PATH = (
     "process/leads its session", "process/leads its group", "process/other descriptors",
@@ -247,6 +250,11 @@ async def test_a_script_sees_the_same(name: str, tmp_path: Path, monkeypatch: py
 
 def test_every_difference_that_is_allowed_is_needed() -> None:
     assert {name for case in CASES.values() for name in case.differs} | set(ALWAYS) == DIFFERENCES.keys()
+
+
+def test_every_variable_that_differs_is_on_the_migration_page() -> None:
+    variables = [name.removeprefix("environment/") for name in DIFFERENCES if name.startswith("environment/")]
+    assert [name for name in variables if f"`{name}`" not in PAGE.read_text()] == []
 
 
 async def findings(launcher: str, case: Case, port: str, folder: Path) -> list[Finding]:

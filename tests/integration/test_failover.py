@@ -7,6 +7,7 @@ import asyncio
 import re
 import signal
 import time
+import urllib.error
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -15,8 +16,9 @@ from node_agent.client import HttpLink
 from protocol.errors import NotLeader
 from protocol.messages import JoinRequest
 from tests.integration.desk import Desk, WorkerAtDesk, is_running
+from tests.integration.programs import Program, Server
 from tests.integration.several import TAKEOVER_S, Probe, Several, kill
-from tests.support.etcd import Etcd, Gate, etcd_cluster, need_etcd
+from tests.support.etcd import Etcd, Gate, Member, etcd_cluster, need_etcd, written
 
 PATIENT = ("--last-call-timeout", "500", "--lease", "60", "--join-timeout", "500", "--shutdown-timeout", "500")
 
@@ -208,7 +210,9 @@ async def join_at(port: int, run_id: str) -> Exception | None:
 @pytest.mark.parametrize("which", ["etcd's leader", "another"])
 async def test_a_member_of_etcd_dies_and_nobody_notices(several: Several, which: str) -> None:
     first = await several.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
-    member = next(each for each in several.etcd.members if is_etcds_leader(several.etcd, each) == (which == "etcd's leader"))
+    member = next(
+        each for each in several.etcd.members if is_etcds_leader(several.etcd, each) == (which == "etcd's leader")
+    )
     member.kill()
     try:
         kill(first[3].pid)
@@ -220,10 +224,10 @@ async def test_a_member_of_etcd_dies_and_nobody_notices(several: Several, which:
         await several.finish(second)
     finally:
         several.etcd.start(member)
-        several.etcd.ctl("get", "-")
+        await written([member.address])
 
 
-def is_etcds_leader(etcd: Etcd, member) -> bool:
+def is_etcds_leader(etcd: Etcd, member: Member) -> bool:
     return etcd.ctl("endpoint", "status", endpoints=[member.address]).split(", ")[4] == "true"
 
 
@@ -282,3 +286,42 @@ async def test_agents_that_start_before_their_servers_wait_for_them(bare: Severa
     await bare.node("b", "--nnodes", "2")
     await bare.finish(await bare.desk.group(4))
     assert {await first.is_leader(), await second.is_leader()} == {True, False}
+
+
+# What cannot be.
+
+REFUSED = {
+    ("--advertise", "a:29400"): "--advertise is for one of several servers",
+    ("--leader-lease", "5", "--store", "memory"): "--leader-lease is for one of several servers",
+    ("--store", "etcd://a:0"): "'a:0' is no etcd member; give etcd://HOST",
+    ("--store", "etcd://a", "--advertise", "a"): "--advertise: HOST:PORT, not 'a'",
+    ("--store", "etcd://a", "--leader-lease", "0.5"): "--leader-lease: a whole number of seconds from 1 to 3600",
+    ("--store", "etcd://a", "--etcd-cert", "x"): "--etcd-cert and --etcd-key belong together",
+    ("--store", "etcd://a", "--etcd-ca", "/nowhere/ca"): "cannot read /nowhere/ca: No such file or directory",
+    ("--store", "etcd://a", "--exit-when-idle", "5"): "--exit-when-idle: not with --store etcd://",
+}
+
+
+async def test_what_a_command_line_asks_for_in_vain_is_said_in_one_line() -> None:
+    need_etcd()
+    servers = [await Program.start(*Server.command(*flags)) for flags in REFUSED]
+    for server, said in zip(servers, REFUSED.values(), strict=True):
+        assert await server.exit_code() == 2
+        (line,) = server.err
+        assert line.startswith("rdzv-server: error: ") and said in line
+
+
+async def test_without_etcd_a_server_says_so_and_goes_on_trying() -> None:
+    need_etcd()
+    server = await Server.listen("--store", "etcd://127.0.0.1:1,127.0.0.1:2")
+    try:
+        await server.line(r"cannot use etcd \(127.0.0.1:1, 127.0.0.1:2\): .*refused; trying again")
+        with pytest.raises(urllib.error.HTTPError, match="503") as caught:
+            await server.get("/readyz")
+        assert caught.value.read() == b"no leader is known\n"
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            await server.get("/leaderz")
+        server.signal(signal.SIGTERM)
+        assert await server.exit_code() == 0
+    finally:
+        await server.end()

@@ -1,4 +1,4 @@
-"""Programs that run under torchrun run under node-agent with the same command line, and print the same losses to the digit.
+"""Programs that run under torchrun run under node-agent with the same command line, and print the same losses, exactly.
 
 Each worker's stdout goes to a file of its own, by torchrun's flags, so that lines do not mix.
 """
@@ -47,7 +47,6 @@ CASES = {
         nodes=("--standalone --nproc-per-node 2 --max-restarts 3",),
         environment=FAIR,
     ),
-    "a @record script": Case(program="recorded.py 4 2", exit_code=1),
 }
 
 Printed = list[tuple[str, list[str]]]
@@ -57,10 +56,7 @@ Printed = list[tuple[str, list[str]]]
 @pytest.mark.parametrize("name", CASES)
 async def test_the_same_losses(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    script, *arguments = case.program.split()
-    theirs, ours = [
-        await run(launcher, case, [str(PROGRAMS / script), *arguments], tmp_path) for launcher in (TORCHRUN, NODE_AGENT)
-    ]
+    theirs, ours = [await run(launcher, case, tmp_path) for launcher in (TORCHRUN, NODE_AGENT)]
     assert ours == theirs
     assert all(any(" loss " in line for line in lines) for _, lines in ours)
 
@@ -71,33 +67,37 @@ async def test_a_public_program(tmp_path: Path) -> None:
     if found is None or found.origin is None:
         pytest.skip("accelerate is not installed")
     script = Path(found.origin).parent / "test_utils" / "scripts" / "test_script.py"
-    case = Case(program="", environment={"ACCELERATE_USE_CPU": "1", "HF_HUB_OFFLINE": "1"})
-    theirs, ours = [await run(launcher, case, [str(script)], tmp_path) for launcher in (TORCHRUN, NODE_AGENT)]
+    case = Case(program=str(script), environment={"ACCELERATE_USE_CPU": "1", "HF_HUB_OFFLINE": "1"})
+    theirs, ours = [await run(launcher, case, tmp_path) for launcher in (TORCHRUN, NODE_AGENT)]
     assert ours == theirs
     assert sum("Training yielded the same results" in line for _, lines in ours for line in lines) >= 2
 
 
-async def test_an_error_is_recorded_alike(tmp_path: Path) -> None:
-    case = CASES["a @record script"]
-    errors = []
-    for launcher in (TORCHRUN, NODE_AGENT):
-        await run(launcher, case, [str(PROGRAMS / "recorded.py"), "2", "1"], tmp_path)
-        (file,) = (tmp_path / launcher / "logs").glob("*/attempt_0/1/error.json")
-        message = json.loads(file.read_text())["message"]
-        errors.append((message["message"], message["extraInfo"].keys()))
+async def test_a_record_script_fails_alike(tmp_path: Path) -> None:
+    case = Case(program="recorded.py 4 2", exit_code=1)
+    theirs, ours = [await run(launcher, case, tmp_path) for launcher in (TORCHRUN, NODE_AGENT)]
+    assert ours == theirs
+    errors = [recorded_error(tmp_path / launcher) for launcher in (TORCHRUN, NODE_AGENT)]
     assert errors[0] == errors[1]
-    assert errors[1][0] == "DataIsBroken: sample 1 of rank 1 has no label"
+    assert errors[1][0] == "DataIsBroken: sample 2 of rank 1 has no label"
+
+
+def recorded_error(folder: Path) -> tuple[str, set[str]]:
+    """The text of the failed worker's error file, and what else is in there."""
+    (file,) = folder.glob("logs/*/attempt_0/1/error.json")
+    message = json.loads(file.read_text())["message"]
+    return message["message"], {*message, *message["extraInfo"]}
 
 
 async def test_training_goes_on_alike_when_a_node_goes(tmp_path: Path) -> None:
-    theirs, ours = [await lose_a_node(launcher, tmp_path / launcher) for launcher in (TORCHRUN, NODE_AGENT)]
+    theirs, ours = [await lose_a_node(launcher, tmp_path) for launcher in (TORCHRUN, NODE_AGENT)]
     assert ours == theirs
     assert ("attempt_1", "rank 0 of 1 begins at epoch 3") in [(attempt, lines[0]) for attempt, lines in ours]
 
 
 async def lose_a_node(launcher: str, folder: Path) -> Printed:
     """Of two nodes, the one that hosts nothing is told to go after three epochs."""
-    folder.mkdir()
+    folder = folder_for(launcher, folder)
     flags = "--nnodes=1:2 --max-restarts=3 --rdzv-backend=c10d --rdzv-id=nightly --log-dir=logs --tee=1"
     program = [str(PROGRAMS / "elastic.py"), "--wait-after", "3"]
     async with AsyncExitStack() as stack:
@@ -114,14 +114,20 @@ async def lose_a_node(launcher: str, folder: Path) -> Printed:
     return printed(folder)
 
 
-async def run(launcher: str, case: Case, program: list[str], folder: Path) -> Printed:
+async def run(launcher: str, case: Case, folder: Path) -> Printed:
     """Run the case to its end."""
-    folder = folder / launcher
-    folder.mkdir()
+    folder = folder_for(launcher, folder)
     with free_port() as port:
+        program = str(PROGRAMS / case.program).split()
         nodes = [[*node.replace("PORT", port).split(), *TO_FILES, *program] for node in case.nodes]
         await launch(launcher, *nodes, env=case.environment, cwd=folder, exit_code=case.exit_code)
     return printed(folder)
+
+
+def folder_for(launcher: str, folder: Path) -> Path:
+    """The current folder of a launcher and its workers."""
+    (folder / launcher).mkdir()
+    return folder / launcher
 
 
 def printed(folder: Path) -> Printed:

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 
 
@@ -35,6 +36,8 @@ def carry_out(order: str, argument: str) -> str:
         if child == 0:
             signal.pause()
         return str(child)
+    elif order == "daemon":
+        return str(subprocess.Popen(["sleep", "1000"], start_new_session=True).pid)
     return argument
 
 

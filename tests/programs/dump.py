@@ -1,7 +1,6 @@
-"""What a worker finds when it starts, as JSON: `dump.py FOLDER [ANYTHING ...]` writes FOLDER/<round>-<rank>.json.
+"""What a worker finds when it starts, as JSON: `dump.py FOLDER [ANYTHING ...]` writes FOLDER/<restarts>-<rank>.json.
 
-A first argument `--local-rank=N`, which `torch.distributed.launch` puts there, is left where it is. With FAIL_ONCE in the
-environment the worker fails in the round without restarts. No torch: it is what the launcher made, nothing else.
+With FAIL_ONCE in the environment it fails in the round without restarts. No torch: what the launcher made alone.
 """
 
 import ctypes

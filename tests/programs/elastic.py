@@ -1,7 +1,7 @@
 """Training that goes on from its checkpoint, whatever happened and with however many workers.
 
-`--crash-after N`: rank 1 is killed after that epoch in the first round. `--wait-after N`: after that epoch rank 1 says so
-and waits to be ended, and the others wait for it in a collective, as they would in training.
+`--crash-after N`: rank 1 is killed after that epoch in the first round. `--wait-after N`: after that epoch rank 1 says
+that it waits, until somebody ends it, and the others wait for it in a collective, as they would in training.
 """
 
 import argparse

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
 CLASSES, SIDE = 5, 12
+Loader = DataLoader[tuple[Tensor, int]]
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--epochs", default=2, type=int)
@@ -75,9 +76,7 @@ class Meter:
         return repr(self.total / self.count)
 
 
-def train(
-    loader: DataLoader[tuple[Tensor, int]], model: nn.Module, optimizer: torch.optim.Optimizer, epoch: int
-) -> None:
+def train(loader: Loader, model: nn.Module, optimizer: torch.optim.Optimizer, epoch: int) -> None:
     losses, top1 = Meter(), Meter()
     model.train()
     for step, (images, labels) in enumerate(loader):
@@ -93,7 +92,7 @@ def train(
 
 
 @torch.no_grad()
-def validate(loader: DataLoader[tuple[Tensor, int]], model: nn.Module) -> float:
+def validate(loader: Loader, model: nn.Module) -> float:
     """The accuracy over all workers' shares."""
     model.eval()
     counts = torch.zeros(2, dtype=torch.int64)
@@ -112,7 +111,7 @@ def adjust_learning_rate(optimizer: torch.optim.Optimizer, epoch: int) -> None:
         group["lr"] = args.lr * 0.1 ** (epoch // 2)
 
 
-def make_loader(count: int, seed: int, *, shuffle: bool) -> DataLoader[tuple[Tensor, int]]:
+def make_loader(count: int, seed: int, *, shuffle: bool) -> Loader:
     images = GeneratedImages(count, seed)
     sampler: DistributedSampler[tuple[Tensor, int]] = DistributedSampler(images, shuffle=shuffle)
     return DataLoader(images, args.batch_size // dist.get_world_size(), sampler=sampler, num_workers=args.workers)

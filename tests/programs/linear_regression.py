@@ -1,7 +1,7 @@
-"""A linear model trained with DistributedDataParallel, in the style of the tutorials: EPOCHS SAVE_EVERY [--batch-size N].
+"""A linear model trained with DistributedDataParallel, in the style of the tutorials: EPOCHS SAVE_EVERY.
 
-Every rank prints its loss each epoch, and at the end what its weights amount to. Rank 0 saves a snapshot to snapshot.pt,
-from which a later run goes on.
+Every rank prints its loss each epoch, and in the end a digest of its weights. Rank 0 saves a snapshot, from which a
+later run goes on.
 """
 
 import argparse

@@ -12,23 +12,30 @@ from pathlib import Path
 
 import pytest
 
+PATIENCE_S = 30.0
 QUICK = ("--heartbeat-interval", "50", "--election-timeout", "500")
 """Its own elections take half a second; its shortest lease is one second then."""
 
 
 def need_etcd() -> None:
-    """Skip the test where etcd is not installed."""
-    if not shutil.which("etcd"):
-        pytest.skip("etcd is not on PATH (Debian: apt-get install etcd-server)")
+    """Skip the test, or the module, where etcd is not installed."""
+    for program, package in (("etcd", "etcd-server"), ("etcdctl", "etcd-client")):
+        if not shutil.which(program):
+            pytest.skip(f"{program} is not on PATH (Debian: apt-get install {package})", allow_module_level=True)
+    need_aetcd()
+
+
+def need_aetcd() -> None:
     pytest.importorskip("aetcd", reason="aetcd is not installed: pip install 'rdzv-server[etcd]'")
 
 
 class Member:
-    """One etcd process, at ports that nobody else is given while the cluster lives."""
+    """One etcd process, at ports that nobody else is given while the cluster lives. `tls`: a folder, see `make_tls`."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, tls: Path | None = None) -> None:
         self.name = name
         self._folder = folder
+        self._tls = tls
         self._held = [_held_port(), _held_port()]
         self.client_port, self.peer_port = (held.getsockname()[1] for held in self._held)
         self._process: subprocess.Popen[bytes] | None = None
@@ -41,18 +48,18 @@ class Member:
     def peer(self) -> str:
         return f"{self.name}=http://127.0.0.1:{self.peer_port}"
 
-    @property
-    def log(self) -> str:
-        return (self._folder / f"{self.name}.log").read_text(errors="replace")
-
     def start(self, peers: str) -> None:
-        client, peer = f"http://{self.address}", f"http://127.0.0.1:{self.peer_port}"
-        command = (
+        client, peer = f"http{'s' * bool(self._tls)}://{self.address}", f"http://127.0.0.1:{self.peer_port}"
+        command = [
             "etcd", "--name", self.name, "--data-dir", str(self._folder / self.name), *QUICK, "--logger", "zap",
             "--listen-client-urls", client, "--advertise-client-urls", client, "--initial-cluster", peers,
             "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--enable-grpc-gateway=false",
-        )  # fmt: skip
+        ]  # fmt: skip
+        if self._tls:
+            command += ["--client-cert-auth", "--trusted-ca-file", str(self._tls / "ca.pem")]
+            command += ["--cert-file", str(self._tls / "etcd.pem"), "--key-file", str(self._tls / "etcd.key")]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
+        environment["ETCD_UNSUPPORTED_ARCH"] = {"aarch64": "arm64"}.get(os.uname().machine, "")
         with open(self._folder / f"{self.name}.log", "ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
 
@@ -103,6 +110,26 @@ class Etcd:
             member.release()
 
 
+def make_tls(folder: Path) -> None:
+    """Certificates of an authority, of etcd and of a server, each `NAME.pem` with its `NAME.key`."""
+    _openssl("req", "-x509", "-subj", "/CN=ca", "-days", "1", *_new_key(folder, "ca"), "-out", f"{folder}/ca.pem")
+    (folder / "names").write_text("subjectAltName = IP:127.0.0.1\n")
+    for name in ("etcd", "server"):
+        _openssl("req", "-subj", f"/CN={name}", *_new_key(folder, name), "-out", f"{folder}/{name}.csr")
+        _openssl(
+            "x509", "-req", "-in", f"{folder}/{name}.csr", "-CA", f"{folder}/ca.pem", "-CAkey", f"{folder}/ca.key",
+            "-CAcreateserial", "-days", "1", "-extfile", f"{folder}/names", "-out", f"{folder}/{name}.pem",
+        )  # fmt: skip
+
+
+def _new_key(folder: Path, name: str) -> tuple[str, ...]:
+    return "-newkey", "rsa:2048", "-nodes", "-keyout", f"{folder}/{name}.key"
+
+
+def _openssl(*command: str) -> None:
+    subprocess.run(("openssl", *command), check=True, capture_output=True)
+
+
 @contextmanager
 def etcd_cluster(folder: Path, size: int) -> Iterator[Etcd]:
     """A cluster that answers."""
@@ -113,6 +140,26 @@ def etcd_cluster(folder: Path, size: int) -> Iterator[Etcd]:
         yield etcd
     finally:
         etcd.end()
+
+
+async def written(addresses: Sequence[str], key: str = "/written") -> None:
+    """Return once a write has been taken by one of these members; they may have to start, or to elect, first."""
+    from aetcd import rpc
+
+    from rdzv_server.etcd_client import EtcdClient
+    from rdzv_server.store import StoreUnavailable
+
+    client = EtcdClient(addresses)
+    put = rpc.RequestOp(request_put=rpc.PutRequest(key=key.encode(), value=b"x"))
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                with suppress(StoreUnavailable):
+                    await client.transact([], [put])
+                    return
+                await asyncio.sleep(0.02)
+    finally:
+        await client.close()
 
 
 class Gate:
@@ -127,7 +174,7 @@ class Gate:
 
     async def __aenter__(self) -> "Gate":
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.address = "127.0.0.1:%d" % self._server.sockets[0].getsockname()[1]
+        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
     async def __aexit__(self, *error: object) -> None:

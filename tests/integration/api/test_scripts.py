@@ -318,3 +318,44 @@ def test_every_public_name_is_there_and_documented() -> None:
         assert name in dir(node_agent)
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         node_agent.nothing  # noqa: B018
+
+
+TORCH = """
+import os, sys
+import torch, torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from node_agent import LaunchConfig, elastic_launch
+
+def train(shared):
+    dist.init_process_group("gloo")
+    total = torch.tensor([dist.get_rank() + 1.0])
+    dist.all_reduce(total)
+    shared[dist.get_rank()] = 7
+    dist.barrier()
+    dist.destroy_process_group()
+    return total, os.environ["TORCHELASTIC_USE_AGENT_STORE"]
+
+def fail():
+    raise KeyError("x")
+
+if __name__ == "__main__":
+    shared = torch.zeros(2).share_memory_()
+    values = elastic_launch(LaunchConfig(1, 1, 2, start_method=sys.argv[1]), train)(shared)
+    print(values, shared.tolist())
+    try:
+        elastic_launch(LaunchConfig(1, 1, 1, max_restarts=0, start_method=sys.argv[1]), fail)()
+    except ChildFailedError as error:
+        print(error.failures[0].message["message"])
+"""
+
+
+@pytest.mark.torch
+def test_torch_workers_tensors_and_errors(method: str, tmp_path: Path, env: dict[str, str]) -> None:
+    """Workers meet, share a tensor with the program, return tensors; torch's own exception class catches ours."""
+    pytest.importorskip("torch")
+    (tmp_path / "train.py").write_text(TORCH)
+    done = run("train.py", method, cwd=tmp_path, env=env)
+    assert done.stdout.splitlines() == [
+        "{0: (tensor([3.]), 'True'), 1: (tensor([3.]), 'True')} [7.0, 7.0]",
+        "KeyError: 'x'",
+    ], done.stderr

@@ -128,6 +128,14 @@ def test_functions_are_workers_like_commands(method: str) -> None:
     }  # fmt: skip
 
 
+def test_each_runs_on_the_cpus_that_it_is_given(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cpus = sorted(os.sched_getaffinity(0))
+    sets = (frozenset(cpus[:1]), frozenset(cpus[-1:]))
+    monkeypatch.setattr("node_agent.api.processes.cpu_sets", lambda options, environment, workers: sets)
+    result = run(os.sched_getaffinity, (0,), (0,), numa_options="node", start_method=method)
+    assert result.return_values == dict(enumerate(sets))
+
+
 def test_pids_are_those_of_the_processes(method: str, line: Line) -> None:
     with start_processes(
         "trainer", functions.report_and_wait, {0: (line.path,), 1: (line.path,)}, {0: {}, 1: {}}, start_method=method
@@ -236,7 +244,9 @@ def test_a_death_by_signal_is_named(method: str, signum: signal.Signals) -> None
 def test_what_cannot_be_pickled_is_its_workers_failure(method: str) -> None:
     failure = run(functions.unpicklable, (), start_method=method).failures[0]
     assert failure.exitcode == 1
-    assert failure.message["message"] == "TypeError: the function returned what cannot be pickled: lock"
+    assert failure.message["message"] == (
+        "TypeError: the function returned what cannot be pickled: lock: cannot pickle '_thread.lock' object"
+    )
 
 
 def test_one_failure_stops_the_others(method: str, line: Line) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from node_agent import cli
 from node_agent.commandline.config import Order
+from node_agent.commandline.usage import UsageError
 from node_agent.config import AgentConfig
 from node_agent.core.command import Command
 from node_agent.core.log_options import LogOptions, Std
@@ -43,7 +44,7 @@ FLAGS = [
     ("local_addr", None, ["--local-addr", ""]),
     ("master_port", None, []),
     ("virtual_local_rank", True, ["--virtual-local-rank"]),
-    ("numa_binding", "core-complex", ["--numa-binding", "core-complex"]),
+    ("cpus", (), []),
     ("signals", ("SIGTERM", "SIGUSR1"), ["--signals-to-handle", "SIGTERM,SIGUSR1"]),
     ("shutdown_timeout_s", 2.5, ["--shutdown-timeout", "2.5"]),
     ("connect_timeout_s", 7.0, ["--connect-timeout", "7"]),
@@ -186,3 +187,20 @@ def test_the_environment_is_the_processs_own(orders, monkeypatch):
 def test_launch_passes_the_local_rank(orders):
     cli.main(["train.py", "x"], use_env=False)
     assert orders[0].config.command.arguments == ("--local-rank=${local_rank}", "x")
+
+
+# Which CPUs the workers may use.
+
+
+def test_workers_are_bound_near_their_gpus(monkeypatch):
+    monkeypatch.setattr("node_agent.devices.gpu_pci_addresses", lambda environment: ["0000:3b:00.0", "0000:5e:00.0"])
+    near = [frozenset({0, 1}), frozenset({2, 3})]
+    asked = []
+    monkeypatch.setattr("node_agent.numa.cpu_sets", lambda *what: asked.append(what) or near)
+    assert config("--numa-binding", "socket", "--nproc", "2", "train.py").cpus == tuple(near)
+    assert asked == [("socket", ["0000:3b:00.0", "0000:5e:00.0"], 2)]
+
+
+def test_a_binding_that_cannot_be_is_one_line():
+    with pytest.raises(UsageError, match=r"^--numa-binding node: "):
+        config("--numa-binding", "node", "--nproc", "4000", "train.py")

@@ -21,25 +21,29 @@ from node_agent.processes import CommandProcess
 
 DAEMON = "setsid sh -c 'echo $$; exec sleep 1000 >&- 2>&- <&-' & exit 0"
 
+def say(line):
+    os.write(1, f"{line}\\n".encode())  # in one piece: the daemon writes there, too
+
 async def main():
-    orphans = Orphans("me")
+    mine = f"agent-{os.getpid()}"  # other tests run beside this one
+    orphans = Orphans(mine)
     orphans.guard(os.environ)
-    own = CommandProcess(("sh", "-c", "exec sleep 1000 >&- 2>&- <&-"), {**os.environ, MARK: "me"}, 1, 2)
-    worker = CommandProcess(("sh", "-c", DAEMON), {**os.environ, MARK: sys.argv[1]}, 1, 2)
+    own = CommandProcess(("sh", "-c", "exec sleep 1000 >&- 2>&- <&-"), {**os.environ, MARK: mine}, 1, 2)
+    worker = CommandProcess(("sh", "-c", DAEMON), {**os.environ, MARK: sys.argv[1] or mine}, 1, 2)
     loop = asyncio.get_running_loop()
     gone = asyncio.Event()
     loop.add_reader(worker.fileno(), gone.set)
     await gone.wait()
     loop.remove_reader(worker.fileno())
-    print("worker", worker.reap(), "own", own.pid, flush=True)
+    say(f"worker {worker.reap()} own {own.pid}")
     while order := await asyncio.to_thread(sys.stdin.readline):
         if order.strip() == "end":
-            print("ended", orphans.end(), flush=True)
+            say(f"ended {orphans.end()}")
         elif order.strip() == "children":
-            print("children", len(children()), flush=True)
+            say(f"children {len(children())}")
         elif order.strip() == "close":
             orphans.close()
-            print("closed", flush=True)
+            say("closed")
 
 asyncio.run(main())
 """
@@ -51,7 +55,7 @@ class Agent:
         self.daemon = self.own = 0
 
     @classmethod
-    async def start(cls, mark: str) -> "Agent":
+    async def start(cls, mark: str = "") -> "Agent":
         agent = cls(
             await asyncio.create_subprocess_exec(
                 sys.executable, "-c", AGENT, mark, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
@@ -88,7 +92,7 @@ async def gone(pid: int) -> None:
 
 @pytest.fixture
 async def agent() -> AsyncIterator[Agent]:
-    agent = await Agent.start("me")
+    agent = await Agent.start()
     yield agent
     await agent.kill()
     await gone(agent.daemon)

@@ -15,6 +15,14 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
         yield etcd
 
 
+@pytest.fixture(scope="session")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    """A cluster of three members."""
+    need_etcd()
+    with etcd_cluster(tmp_path_factory.mktemp("three"), 3) as etcd:
+        yield etcd
+
+
 @pytest.fixture
 async def client(etcd: Etcd) -> AsyncIterator:
     from rdzv_server.etcd_client import EtcdClient

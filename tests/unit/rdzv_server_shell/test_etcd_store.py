@@ -1,6 +1,5 @@
 """The records in a real etcd: what is written is there for the next leader, and the old one writes nothing more."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 

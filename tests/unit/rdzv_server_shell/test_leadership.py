@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rdzv_server.store import StoreUnavailable
-from tests.support.etcd import Etcd, Gate, etcd_cluster, need_etcd
+from tests.support.etcd import Etcd, Gate, need_etcd
 
 need_etcd()
 
@@ -31,15 +30,16 @@ class Server:
     def _follow(self, leader: Leader | None) -> None:
         self.followed.append(leader)
         self._news.set()
+        self._news = asyncio.Event()
 
     async def leads(self) -> Leadership:
         async with asyncio.timeout(PATIENCE_S):
             return await self.win
 
-    async def follows(self) -> Leader:
+    async def follows(self, number: int = 0) -> Leader:
+        """Return once it follows somebody: of that leadership, if one is given."""
         async with asyncio.timeout(PATIENCE_S):
-            while not self.followed or self.followed[-1] is None:
-                self._news.clear()
+            while not self.followed or self.followed[-1] is None or number not in (0, self.followed[-1].number):
                 await self._news.wait()
         return self.followed[-1]
 
@@ -100,9 +100,7 @@ async def test_who_resigns_is_followed_at_once_by_one_other_with_a_higher_number
     second = done.pop().result()
     assert second.number > first.number
     (loser,) = (other for other in others if not other.win.done())
-    async with asyncio.timeout(PATIENCE_S):
-        while (await loser.follows()).number != second.number:
-            await asyncio.sleep(0)
+    await loser.follows(second.number)
 
 
 async def test_a_leader_that_is_cut_off_stops_before_another_begins(start, gated):
@@ -111,7 +109,7 @@ async def test_a_leader_that_is_cut_off_stops_before_another_begins(start, gated
     second = start("b:1")
     await second.follows()
     gate.shut()
-    while first.is_certain:  # noqa: ASYNC110
+    while first.is_certain:
         assert not second.win.done()
         await asyncio.sleep(0.005)
     assert not second.win.done()
@@ -151,7 +149,7 @@ async def test_a_leadership_ends_at_once_by_an_operators_hand(start, etcd, clien
 
 
 async def test_compaction_of_what_etcd_remembers_ends_nothing(start, etcd, client, gated):
-    gated_client, gate = gated
+    gated_client, _ = gated
     leadership = await start("a:1").leads()
     over = asyncio.create_task(leadership.over())
     follower = start("b:1", gated_client)
@@ -177,42 +175,11 @@ async def test_its_own_former_life_is_no_address_to_send_agents_to(start, client
     assert set(server.followed) == {None}
 
 
-# etcd's own members.
-
-
-@pytest.fixture(scope="module")
-def three(tmp_path_factory):
-    need_etcd()
-    with etcd_cluster(tmp_path_factory.mktemp("three"), 3) as etcd:
-        yield etcd
-
-
-async def test_any_member_may_hang_or_die_one_at_a_time(three, prefix):
-    client = EtcdClient(three.addresses)
-    servers = [Server(client, prefix, "a:1"), Server(client, prefix, "b:1")]
-    try:
-        for member in three.members:
-            await client.get(b"-")
-            member.kill()
-            await answers(client)
-            three.start(member)
-            await asyncio.to_thread(three.ctl, "get", "-")
-        done, (other,) = await asyncio.wait(
-            {each.win for each in servers}, timeout=PATIENCE_S, return_when="FIRST_COMPLETED"
-        )
-        await done.pop().result().resign()
-        await asyncio.wait_for(other, PATIENCE_S)
-    finally:
-        for server in servers:
-            await server.end()
-        await client.close()
-
-
-async def answers(client: EtcdClient) -> None:
+async def test_another_server_under_the_same_address_is_said(start, caplog):
+    await start("a:1").leads()
+    start("a:1")
+    said = asyncio.Event()
+    caplog.handler.addFilter(lambda record: said.set() or True)
     async with asyncio.timeout(PATIENCE_S):
-        while True:
-            try:
-                await client.transact([], [])
-                return
-            except StoreUnavailable:
-                await asyncio.sleep(0.05)
+        await said.wait()
+    assert "another server leads as a:1, too: give each its own address with --advertise" in caplog.messages

@@ -1,0 +1,156 @@
+"""Addresses that change, IPv6 alone, and names that nobody resolves."""
+
+import asyncio
+import os
+import signal
+import time
+
+import pytest
+
+from protocol.paths import DEFAULT_PORT
+from tests.hosts.cluster import CHECKPOINT_EVERY, Hosts, host_of, on_host
+from tests.hosts.conftest import Note
+from tests.hosts.results import Recovery
+from tests.integration.desk import is_running
+from tests.integration.programs import TORCH_WORKER
+
+pytestmark = pytest.mark.hosts
+
+LEASE_S = 1.5
+KEEP_ALIVE_S = 9.0
+NEW_ADDRESS = "10.77.0.77"
+LOOKUP_S = 5.0
+"""How long the C library waits for a name server that says nothing, at each of its tries."""
+LOOKS_UP_ITSELF = pytest.mark.xfail(
+    strict=True,
+    raises=TimeoutError,
+    reason="with --rdzv-backend c10d an agent looks its own name up, also if the endpoint is an address",
+)
+
+
+async def test_a_master_whose_address_changes_comes_back_with_the_new_one(hosts: Hosts, note: Note) -> None:
+    first = await hosts.nodes("abc", "--nnodes", "3", "--lease", str(LEASE_S))
+    await first[0].tell("steps 15")
+    moved = host_of(first[0])
+    began = time.monotonic()
+    hosts.network[moved].change_address(NEW_ADDRESS)
+    second = await hosts.desk.group(3)
+    took_s = time.monotonic() - began
+    assert host_of(second[0]) == moved and second[0].env["MASTER_ADDR"] == NEW_ADDRESS
+    await hosts.finish(second)
+    assert await hosts.restarts() == {"node_lost": 1}
+    (steps_again,) = hosts.lost_steps()
+    assert steps_again < CHECKPOINT_EVERY
+    note(
+        Recovery(
+            fault="the address of rank 0's host changes, with a short lease",
+            took_s=took_s,
+            allowed_s=KEEP_ALIVE_S,
+            because=f"its agent knows by TCP keep-alive, {KEEP_ALIVE_S:g} s",
+            steps_again=steps_again,
+        )
+    )
+
+
+async def test_an_agent_whose_address_changes_within_its_lease_connects_from_the_new_one(
+    hosts: Hosts, note: Note
+) -> None:
+    first = await hosts.nodes("ab", "--nnodes", "2", "--max-restarts", "1", "--lease", "30")
+    await first[0].tell("steps 15")
+    moved = host_of(first[0])
+    began = time.monotonic()
+    hosts.network[moved].change_address(NEW_ADDRESS)
+    await hosts.agents[moved].line("lost rdzv-server at .*; workers keep running, trying again")
+    while await hosts.silence_s(moved) > LEASE_S:  # noqa: ASYNC110 - each look is a round trip
+        await asyncio.sleep(0)
+    took_s = time.monotonic() - began
+    assert all(is_running(worker.pid) for worker in first)
+    os.kill(first[1].pid, signal.SIGKILL)
+    second = await hosts.desk.group(2)
+    assert on_host(second, moved).env["MASTER_ADDR"] == NEW_ADDRESS
+    await hosts.finish(second)
+    assert await hosts.restarts() == {"worker_failure": 1}
+    note(
+        Recovery(
+            fault="the same with a lease of 30 s: its agent connects again, and nothing restarts",
+            took_s=took_s,
+            allowed_s=KEEP_ALIVE_S,
+            because=f"its agent knows by TCP keep-alive, {KEEP_ALIVE_S:g} s",
+        )
+    )
+
+
+@pytest.mark.torch
+async def test_torch_trains_on_a_network_that_has_ipv6_alone(ipv6_hosts: Hosts) -> None:
+    pytest.importorskip("torch")
+    ipv6_hosts.script = TORCH_WORKER
+    workers = await ipv6_hosts.nodes("ab", "--nnodes", "2")
+    assert workers[0].env["MASTER_ADDR"] == ipv6_hosts.network[host_of(workers[0])].address
+    await ipv6_hosts.finish(workers)
+    assert await ipv6_hosts.restarts() == {}
+
+
+async def test_with_ipv6_alone_a_lost_workers_round_forms_again(ipv6_hosts: Hosts, note: Note) -> None:
+    first = await ipv6_hosts.nodes("ab", "--nnodes", "2", "--max-restarts", "1")
+    await first[0].tell("steps 15")
+    began = time.monotonic()
+    os.kill(first[1].pid, signal.SIGKILL)
+    second = await ipv6_hosts.desk.group(2)
+    took_s = time.monotonic() - began
+    assert second[0].env["MASTER_ADDR"].startswith("fd77::")
+    await ipv6_hosts.finish(second)
+    assert await ipv6_hosts.restarts() == {"worker_failure": 1}
+    (steps_again,) = ipv6_hosts.lost_steps()
+    assert steps_again < CHECKPOINT_EVERY
+    note(
+        Recovery(
+            fault="IPv6 only: a worker dies",
+            took_s=took_s,
+            allowed_s=0.0,
+            because="nothing to wait for",
+            steps_again=steps_again,
+        )
+    )
+
+
+@pytest.fixture
+def nameless(hosts: Hosts) -> Hosts:
+    """No name server answers, and none refuses. A lookup that somebody waits for takes at least `LOOKUP_S`."""
+    for host in hosts.network.hosts.values():
+        host.lose_names()
+    return hosts
+
+
+async def test_without_dns_nothing_of_ours_waits(nameless: Hosts, note: Note) -> None:
+    await nameless.server.end()
+    nameless.servers.clear()
+    began = time.monotonic()
+    async with asyncio.timeout(LOOKUP_S):
+        await nameless.serve()
+        workers = await nameless.nodes("abc", "--nnodes", "3")
+    took_s = time.monotonic() - began
+    async with asyncio.timeout(LOOKUP_S):
+        await nameless.finish(workers)
+    note(
+        Recovery(
+            fault="the name server is silent: server, agents and first round",
+            took_s=took_s,
+            allowed_s=0.0,
+            because="nobody asks it",
+        )
+    )
+
+
+@pytest.mark.parametrize("backend", ["static", pytest.param("c10d", marks=LOOKS_UP_ITSELF)])
+async def test_without_dns_torchruns_command_lines_do_not_wait(nameless: Hosts, backend: str) -> None:
+    master = nameless.network["a"]
+    where = {
+        "static": ("--master-addr", master.address, "--master-port", str(DEFAULT_PORT)),
+        "c10d": ("--rdzv-backend", "c10d", "--rdzv-endpoint", master.authority(DEFAULT_PORT)),
+    }[backend]
+    for rank, name in enumerate("ab"):
+        ranks = ("--node-rank", str(rank)) if backend == "static" else ()
+        await nameless.agent(name, "--nnodes", "2", *where, *ranks)
+    async with asyncio.timeout(LOOKUP_S):
+        workers = await nameless.desk.group(2)
+    await nameless.finish(workers)

@@ -1,0 +1,164 @@
+"""Networks that fall apart and are healed: both ways, one way, around a host, around the server."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.hosts.cluster import CHECKPOINT_EVERY, SERVER, Hosts, host_of, on_host
+from tests.hosts.conftest import Note
+from tests.hosts.results import Recovery
+from tests.hosts.switch import Switch
+from tests.integration.desk import WorkerAtDesk, is_running
+
+pytestmark = pytest.mark.hosts
+
+LEASE_S = 1.5
+SHORT_S, ROOMY_LEASE_S = 1.0, 3.0
+LONG_S = 4.0
+"""Longer than the lease."""
+KEEP_ALIVE_S = 9.0
+RECONNECT_S = 3.0
+"""Between two SYNs of a connection attempt there are at most 2 s, and between two attempts 1 s."""
+
+
+async def passes(seconds: float, since: float) -> None:
+    """The fault lasts for so long."""
+    await asyncio.sleep(since + seconds - time.monotonic())
+
+
+async def step_on(workers: list[WorkerAtDesk]) -> None:
+    await asyncio.gather(*(worker.tell("steps 5") for worker in workers))
+
+
+# Shorter than the lease: nothing restarts.
+
+
+async def test_a_host_that_is_cut_off_for_less_than_its_lease_goes_on(hosts: Hosts, note: Note) -> None:
+    first = await hosts.nodes("abc", "--nnodes", "2:3", "--lease", str(ROOMY_LEASE_S))
+    await step_on(first)
+    began = time.monotonic()
+    hosts.switch.isolate("b")
+    await passes(SHORT_S, began)
+    hosts.switch.heal()
+    await step_on(first)
+    took_s = time.monotonic() - began
+    await hosts.finish(first)
+    assert await hosts.restarts() == {}
+    note(
+        Recovery(
+            fault=f"a host is cut off for {SHORT_S:g} s: nothing restarts",
+            took_s=took_s,
+            allowed_s=2 * SHORT_S,
+            because="TCP sends again after pauses that double: the cut, and as long again",
+            steps_again=0,
+        )
+    )
+
+
+async def test_a_server_that_is_cut_off_for_less_than_the_lease_is_not_missed(hosts: Hosts, note: Note) -> None:
+    first = await hosts.nodes("abc", "--nnodes", "2:3", "--lease", str(ROOMY_LEASE_S))
+    began = time.monotonic()
+    hosts.switch.isolate(SERVER)
+    await step_on(first)
+    took_s = time.monotonic() - began
+    await passes(SHORT_S, began)
+    hosts.switch.heal()
+    await step_on(first)
+    await hosts.finish(first)
+    assert await hosts.restarts() == {}
+    assert not any("lost rdzv-server" in line for agent in hosts.agents.values() for line in agent.err)
+    note(
+        Recovery(
+            fault=f"the server is cut off for {SHORT_S:g} s: nothing restarts",
+            took_s=took_s,
+            allowed_s=0.0,
+            because="workers do not need it: five steps, as ever",
+            steps_again=0,
+        )
+    )
+
+
+# Longer than the lease.
+
+
+CUTS: dict[str, Callable[[Switch], None]] = {
+    "both ways": lambda switch: switch.isolate("b"),
+    "it no longer hears the server": lambda switch: switch.cut(SERVER, "b"),
+    "the server no longer hears it": lambda switch: switch.cut("b", SERVER),
+}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+async def test_a_host_that_is_cut_off_for_longer_comes_back_as_a_newcomer(hosts: Hosts, note: Note, cut: str) -> None:
+    first = await hosts.nodes("abc", "--nnodes", "2:3", "--lease", str(LEASE_S))
+    await first[0].tell("steps 15")
+    lost = on_host(first, "b")
+    began = time.monotonic()
+    CUTS[cut](hosts.switch)
+    second = await hosts.desk.group(2)
+    others_s = time.monotonic() - began
+    assert {host_of(worker) for worker in second} == {"a", "c"}
+    if cut == "both ways":
+        assert is_running(lost.pid), "its agent cannot know, and a worker outlives the silence of a server"
+    await second[0].tell("steps 15")
+    await passes(LONG_S, began)
+    hosts.switch.heal()
+    healed = time.monotonic()
+    third = await hosts.desk.group(3)
+    back_s = time.monotonic() - healed
+    assert not is_running(lost.pid), "stopped before its successor began"
+    await hosts.agents["b"].line("is no longer part of run none; joining anew")
+    await hosts.finish(third)
+    assert await hosts.restarts() == {"node_lost": 1, "node_arrived": 1}
+    assert max(hosts.lost_steps()) < CHECKPOINT_EVERY
+    note(
+        Recovery(
+            fault=f"a host is cut off for {LONG_S:g} s, {cut}: the others go on",
+            took_s=others_s,
+            allowed_s=LEASE_S,
+            because=f"lease of {LEASE_S:g} s",
+            steps_again=hosts.lost_steps()[0],
+        )
+    )
+    note(
+        Recovery(
+            fault=f"{cut}, healed: it is back",
+            took_s=back_s,
+            allowed_s=LONG_S,
+            because="TCP sends again after pauses that double: as long as the cut lasted",
+            steps_again=hosts.lost_steps()[1],
+        )
+    )
+
+
+async def test_workers_run_on_while_the_server_is_cut_off_and_form_again_when_it_is_back(
+    hosts: Hosts, note: Note
+) -> None:
+    first = await hosts.nodes("abc", "--nnodes", "2:3", "--lease", str(LEASE_S))
+    await step_on(first)
+    hosts.switch.isolate(SERVER)
+    for agent in hosts.agents.values():
+        await agent.line("lost rdzv-server at .*; workers keep running, trying again")
+    await step_on(first)
+    hosts.switch.heal()
+    healed = time.monotonic()
+    second = await hosts.desk.group(3)
+    took_s = time.monotonic() - healed
+    await hosts.finish(second)
+    restarts = await hosts.restarts()
+    assert restarts.keys() <= {"node_lost", "node_arrived"}, "nothing is charged"
+    assert max(hosts.lost_steps()) < CHECKPOINT_EVERY
+    for agent in hosts.agents.values():
+        said = [line for line in agent.err if "lost rdzv-server" in line]
+        assert len(said) == len(set(said)) <= 2, said
+    note(
+        Recovery(
+            fault="the server is cut off until every agent says so: back after it is healed",
+            took_s=took_s,
+            allowed_s=RECONNECT_S,
+            because="agents try to connect at least every 3 s",
+            steps_again=max(hosts.lost_steps()),
+        )
+    )

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Installs what tests need beside Python: etcd, for those of several servers. They are skipped where it is missing.
+# Only on Debian and its kin and only as root; does nothing where everything is there. Starts no service.
+set -euo pipefail
+
+declare -A package_of=([etcd]=etcd-server [etcdctl]=etcd-client [openssl]=openssl)
+
+missing=()
+for program in "${!package_of[@]}"; do
+  command -v "$program" >/dev/null || missing+=("${package_of[$program]}")
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+if ! command -v apt-get >/dev/null || [ "$(id -u)" -ne 0 ]; then
+  echo "install-debian-packages: without apt-get and root; tests that need ${missing[*]} are skipped" >&2
+  exit 0
+fi
+
+echo "install-debian-packages: installing ${missing[*]}"
+# RUNLEVEL: invoke-rc.d starts no service then.
+export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1
+install=(apt-get install --quiet --quiet --yes --no-install-recommends "${missing[@]}")
+"${install[@]}" >/dev/null 2>&1 || { apt-get update --quiet --quiet && "${install[@]}" >/dev/null; }
