@@ -145,6 +145,8 @@ class Case:
     legacy: bool = False
     """`python -m torch.distributed.launch` and its twin."""
     restarts: int = 0
+    not_yet: str = ""
+    """What is known to be missing."""
 
 
 CASES: Mapping[str, Case] = {
@@ -156,7 +158,10 @@ CASES: Mapping[str, Case] = {
     ),
     "one c10d node at a free port, as TorchX starts it": Case(
         nodes=("--rdzv_backend c10d --rdzv_endpoint localhost:0 --rdzv_id app-1 --nnodes 1 --nproc_per_node 2 --tee 3 "
-               "--role '' SCRIPT",), workers=2, differs=FREE_PLACE,
+               "SCRIPT",), workers=2, differs=FREE_PLACE,
+    ),
+    "a role without a name, as TorchX gives it": Case(
+        nodes=("--standalone --role '' SCRIPT",), workers=1, differs=MADE_UP, not_yet="an empty --role is refused"
     ),
     "two c10d nodes": Case(
         nodes=("--nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:PORT --rdzv-id nightly "
@@ -234,7 +239,11 @@ CASES: Mapping[str, Case] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
+def marks(case: Case) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.xfail(strict=True, reason=case.not_yet)] if case.not_yet else []
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(case)) for name, case in CASES.items()])
 async def test_a_script_sees_the_same(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     forget_launchers(monkeypatch)
     with free_port() as port:
