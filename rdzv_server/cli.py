@@ -123,6 +123,9 @@ async def _serve(args: argparse.Namespace, token: str | None) -> int:
             _stop_when_idle(server, args.exit_when_idle, stop, idle)
         try:
             await run_until(server, stop)
+        except StoreBroken as error:
+            log.error("cannot go on; workers keep running, and their agents try again: %s", error)
+            return 1
         except Exception:
             log.exception("cannot go on; workers keep running, and their agents try again")
             return 1

@@ -117,7 +117,8 @@ class Failover:
         try:
             await reign.begin()
             self._set(reign, None)
-            log.info("leading: %d runs", len(reign.driver.runs()))
+            count = len(reign.driver.runs())
+            log.info("leading: %d run%s", count, "s" * (count != 1))
             await reign.driver.crashed()
         except StoreFenced as error:
             return str(error)

@@ -72,8 +72,9 @@ class SqliteStore:
         except sqlite3.OperationalError as error:
             raise self._unavailable(error) from error
         except (sqlite3.DatabaseError, MalformedRecord) as error:
+            detail = " ".join(str(error).split())
             raise StoreBroken(
-                f"{self.path} is damaged ({' '.join(str(error).split())}). Restore a copy of it, or move it away to begin without any memory "
+                f"{self.path} is damaged ({detail}). Restore a copy of it, or move it away to begin without any memory "
                 "of its runs: their agents then form them anew, and their workers restart"
             ) from error
 

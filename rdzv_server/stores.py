@@ -4,7 +4,7 @@ import os
 
 from rdzv_server.store import MemoryStore, Store, StoreBroken
 
-FORMS = "sqlite:PATH or memory"
+FORMS = "sqlite:PATH, memory or etcd://HOST,HOST,HOST/CLUSTER"
 
 
 def make_store(name: str | None, port: int) -> tuple[Store, str]:

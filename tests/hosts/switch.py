@@ -13,9 +13,9 @@ LONGEST_FRAME = 1 << 16
 ETHERNET_HEADER = 14
 ARP = b"\x08\x06"
 
-LOST_OF_TEN = frozenset({2, 5, 6})
-"""Of every ten frames that a connection sends in one direction, those that a lossy network loses: never three in a row,
-so that TCP gets through after a bounded time, and no test hangs on luck."""
+LOST_OF_TEN = frozenset({2, 5, 8})
+"""Of every ten frames that a conversation sends in one direction, those that a lossy network loses. Never two in a row:
+TCP's pauses double with each loss, and a test must not hang on luck."""
 
 
 class Switch:

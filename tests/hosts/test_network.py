@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -106,7 +107,7 @@ async def test_three_frames_of_ten_are_lost(pair: Pair) -> None:
     pair.network.switch.lose_three_of_ten()
     lost = [pair.network.switch._is_lost(b"the same conversation") for _ in range(100)]
     assert sum(lost) == 30
-    assert not any(all(lost[at : at + 3]) for at in range(98))
+    assert not any(all(pair) for pair in pairwise(lost))
 
 
 async def went_in(namespace: Namespace, program: Program) -> None:

@@ -124,7 +124,7 @@ async def test_a_host_that_is_cut_off_for_longer_comes_back_as_a_newcomer(hosts:
     )
     note(
         Recovery(
-            fault=f"{cut}, healed: it is back",
+            fault=f"a host is cut off for {LONG_S:g} s, {cut}: it is back after the repair",
             took_s=back_s,
             allowed_s=LONG_S,
             because="TCP sends again after pauses that double: as long as the cut lasted",
@@ -155,7 +155,7 @@ async def test_workers_run_on_while_the_server_is_cut_off_and_form_again_when_it
         assert len(said) == len(set(said)) <= 2, said
     note(
         Recovery(
-            fault="the server is cut off until every agent says so: back after it is healed",
+            fault="the server is cut off until every agent says so: after the repair",
             took_s=took_s,
             allowed_s=RECONNECT_S,
             because="agents try to connect at least every 3 s",

@@ -74,7 +74,7 @@ async def test_with_a_long_lease_tcp_finds_it(hosts: Hosts, note: Note) -> None:
     assert steps_again < CHECKPOINT_EVERY
     note(
         Recovery(
-            fault="the same with a lease of 60 s",
+            fault="a host vanishes, and the lease is 60 s",
             took_s=took_s,
             allowed_s=KEEP_ALIVE_S + GRACE_S,
             because=f"TCP keep-alive {KEEP_ALIVE_S:g} s, `--disconnect-grace` {GRACE_S:g} s",
@@ -97,7 +97,7 @@ async def test_workers_with_torch_that_wait_for_it_are_stopped(hosts: Hosts, not
     assert await hosts.restarts() == {"node_lost": 1}
     note(
         Recovery(
-            fault="the same with torch and gloo, until the old workers are gone",
+            fault="a host vanishes, with torch and gloo: the others are stopped",
             took_s=stopped_s,
             allowed_s=LEASE_S,
             because=f"lease of {LEASE_S:g} s",

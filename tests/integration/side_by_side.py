@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,15 @@ async def launch(launcher: str, *nodes: Sequence[str], exit_code: int = 0, **how
         for agent in agents:
             await agent.end()
     assert set(codes) == {exit_code}, (launcher, codes, [agent.err for agent in agents])
+
+
+async def line(agent: Program, pattern: str) -> None:
+    """Return when the agent has written such a line, however long torch's import takes."""
+    async with asyncio.timeout(LONG_S):
+        while True:
+            with suppress(TimeoutError):
+                await agent.line(pattern)
+                return
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import pytest
 from tests.integration.side_by_side import NODE_AGENT, PROGRAMS, TORCHRUN, free_port, launch
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 PAGE = PROGRAMS.parents[1] / "docs" / "migrating-from-torchrun.md"
 DUMP = PROGRAMS / "dump.py"
@@ -88,6 +88,10 @@ DIFFERENCES: Mapping[str, Difference] = {
     "environment/TORCHELASTIC_ERROR_FILE": Difference(
         "in a folder with a random name; ends as torchrun's does: attempt_<n>/<local rank>/error.json", is_error_file
     ),
+    "environment/NODE_AGENT_ID": Difference(
+        "torchrun has none: it marks what a worker starts, so that nothing of it outlives its round and its agent",
+        every(lambda value: re.fullmatch(r"[0-9a-f]{16}", value) is not None),
+    ),
     "environment/TORCHELASTIC_TIMER_FILE": Difference(
         "a named pipe in a folder of the agent's own, which is gone when the agent is",
         same(lambda value: value.endswith("/timer")),
@@ -126,7 +130,7 @@ RUN_PATH = (
     "process/leads its session", "process/leads its group", "process/other descriptors",
     "python/command", "python/path", "python/unbuffered",
 )  # fmt: skip
-ALWAYS = ("environment/TORCHELASTIC_ERROR_FILE", "process/death signal")
+ALWAYS = ("environment/NODE_AGENT_ID", "environment/TORCHELASTIC_ERROR_FILE", "process/death signal")
 FREE_PLACE = ("environment/MASTER_ADDR", "environment/MASTER_PORT")
 MADE_UP = (*FREE_PLACE, "environment/TORCHELASTIC_RUN_ID")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.programs import Program
-from tests.integration.side_by_side import LONG_S, NODE_AGENT, PROGRAMS, TORCHRUN, free_port, launch, start
+from tests.integration.side_by_side import LONG_S, NODE_AGENT, PROGRAMS, TORCHRUN, free_port, launch, line, start
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
@@ -107,7 +107,7 @@ async def lose_a_node(launcher: str, folder: Path) -> Printed:
             place = [endpoint, f"--node-rank={rank}", f"--rdzv-conf={conf},{QUICK}"]
             agents.append(await start(launcher, [*flags.split(), *place, *program], env=FAIR, cwd=folder))
             stack.push_async_callback(agents[-1].end)
-        await agents[1].line(r"rank 1 waits")
+        await line(agents[1], "rank 1 waits")
         agents[1].signal(signal.SIGTERM)
         await agents[1].exit_code(LONG_S)
         assert await agents[0].exit_code(LONG_S) == 0, (launcher, agents[0].err)

@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +102,10 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    return {"TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": os.getcwd()}
+def env() -> Iterator[dict[str, str]]:
+    """A temporary folder of its own, with a short path: multiprocessing keeps a socket in it."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield {"TMPDIR": folder, "PYTHONPATH": os.getcwd()}
 
 
 def run(*args: str, cwd: Path, env: dict[str, str], text: str | None = None) -> subprocess.CompletedProcess[str]:

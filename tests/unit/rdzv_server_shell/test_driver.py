@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from protocol.errors import AgentFenced, StaleRound
+from protocol.errors import AgentFenced, ServerUnavailable, StaleRound
 from protocol.messages import Start, Stop, Wait
 from protocol.settings import RequestedSettings
 from rdzv_server import driver as driver_module
@@ -296,6 +296,25 @@ async def test_an_ended_run_is_forgotten_in_time(started):
         while await server.store.load():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     assert server.driver.runs() == []
+
+
+async def test_who_still_waits_when_it_stops_is_refused(started):
+    server = await started(SlowStore())
+    join = asyncio.create_task(server.join("a"))
+    await server.store.is_writing.wait()
+    written = asyncio.create_task(server.driver.written())
+    await asyncio.sleep(0)
+    assert not written.done(), "the core knows what is not written yet"
+    await server.driver.stop()
+    for waiting in (join, written, server.join("b")):
+        with pytest.raises(ServerUnavailable):
+            await waiting
+
+
+async def test_what_is_written_may_be_told_at_once(server):
+    await server.join("a")
+    async with asyncio.timeout(PATIENCE_S):
+        await server.driver.written()
 
 
 async def test_a_driver_that_never_started_can_be_stopped():

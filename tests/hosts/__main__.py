@@ -1,0 +1,69 @@
+"""The table of docs/reliability.md, measured: `python -m tests.hosts [--runs N] [--write FILE]`."""
+
+import argparse
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.hosts.results import Recovery, table
+
+FILES = [
+    str(Path(__file__).with_name(f"test_{name}.py")) for name in ("vanishing", "partitions", "bad_links", "addresses")
+]
+BEGIN, END = "<!-- measured -->\n", "<!-- end -->\n"
+
+
+class Collector:
+    """A plug-in of pytest that gathers what the tests note, in the order of the tests."""
+
+    def __init__(self) -> None:
+        self.recoveries: list[Recovery] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call":
+            self.recoveries += [Recovery(**value) for name, value in report.user_properties if name == "recovery"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tests, and print or write the table. Exit codes: 0, or pytest's own if a test fails."""
+    args = _parser().parse_args(argv)
+    collector = Collector()
+    for _ in range(args.runs):
+        if code := pytest.main([*FILES, "-q", "-p", "no:cacheprovider"], plugins=[collector]):
+            return int(code)
+    text = f"{_machine(args.runs)}\n\n{table(collector.recoveries)}"
+    if args.write:
+        _replace(Path(args.write), text)
+    else:
+        print(text)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.hosts", description=__doc__)
+    parser.add_argument("--runs", type=int, default=3, metavar="N", help="of every test (default: %(default)s)")
+    parser.add_argument("--write", metavar="FILE", help="replace the table in this file instead of printing it")
+    return parser
+
+
+def _replace(file: Path, text: str) -> None:
+    before, _, rest = file.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        sys.exit(f"tests.hosts: {file} has no place for the table: {BEGIN.strip()} and {END.strip()}")
+    file.write_text(f"{before}{BEGIN}{text}{END}{after}")
+
+
+def _machine(runs: int) -> str:
+    return (
+        f"{os.cpu_count()} CPUs, Linux {platform.release().partition('-')[0]}, Python {platform.python_version()}; "
+        f"the median of {runs} runs, and the longest."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
