@@ -6,7 +6,6 @@ Nothing here imports torch, and nothing on the way to the first worker imports w
 As a library it has torch's launcher API, by the names below: see docs/python-api.md.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -56,6 +55,8 @@ def __getattr__(name: str) -> Any:
     """Imported when it is first asked for: `node-agent` and its workers need none of it."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
     from node_agent.own_protocol import our_protocol
 
     with our_protocol():

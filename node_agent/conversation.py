@@ -4,12 +4,16 @@ import asyncio
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from math import inf
 
 from node_agent.core import backoff
 from node_agent.link import Link, Unreachable
 from protocol.errors import NotLeader, ServerUnavailable
 from protocol.messages import Ack, Reply, Request
+
+HANDOVER_S = 0.5
+"""One of several servers hands over to another one in less, and nobody need be told that it went."""
 
 
 class ServerLost(Exception):
@@ -49,31 +53,35 @@ class Conversation:
 
     async def _ask(self, request: Callable[[str], Request]) -> Reply | Ack:
         loop = asyncio.get_running_loop()
-        began, attempt = loop.time(), 0
-        unsaid: Exception | None = None
-        said: set[str] = set()
-        failing_since: float | None = None if self._has_answered else began
+        outage = None if self._has_answered else _Outage(loop.time())
         while True:
             tried_at = loop.time()
             try:
                 answer = await self._link.exchange(request(await self._link.connect()))
             except (Unreachable, ServerUnavailable, NotLeader) as error:
-                # A line that stood for a while and broke is worth another at once: the grace for coming back is short.
-                attempt = 1 if loop.time() - tried_at > backoff.LONGEST_S else attempt + 1
-                failing_since = loop.time() if failing_since is None else failing_since
-                if loop.time() - failing_since >= self._limit_s:
-                    raise ServerLost(self._advice(error)) from None
-                unsaid = unsaid or error
-                if isinstance(error, Unreachable) and error.at_once:
-                    continue
-                self._tell(unsaid, said)
-                unsaid = None
-                await _pause(backoff.delay(attempt, os.urandom(1)[0] / 255), getattr(error, "sooner", None))
+                outage = outage or _Outage(loop.time())
+                await self._bear(error, outage, loop.time() - tried_at)
                 continue
             self._has_answered = True
-            if said and self._say and failing_since is not None:
-                self._say(f"reached rdzv-server at {self._endpoint} after {loop.time() - failing_since:.1f} s")
+            if outage and outage.said and self._say:
+                self._say(f"reached rdzv-server at {self._endpoint} after {loop.time() - outage.since:.1f} s")
             return answer
+
+    async def _bear(self, error: Exception, outage: "_Outage", stood_s: float) -> None:
+        """Wait until it is worth trying again. Raises `ServerLost` when it is worth it no more."""
+        # A line that stood for a while and broke is worth another at once: the grace for coming back is short.
+        outage.attempt = 1 if stood_s > backoff.LONGEST_S else outage.attempt + 1
+        outage.cause = outage.cause or error
+        lasts_s = asyncio.get_running_loop().time() - outage.since
+        if lasts_s >= self._limit_s:
+            raise ServerLost(self._advice(error)) from None
+        sooner = error.sooner if isinstance(error, Unreachable) else None
+        if sooner and sooner.is_set():
+            return
+        if sooner is None or lasts_s >= HANDOVER_S:
+            self._tell(outage.cause, outage.said)
+            outage.cause = None
+        await _pause(backoff.delay(outage.attempt, os.urandom(1)[0] / 255), sooner)
 
     @property
     def _limit_s(self) -> float:
@@ -102,6 +110,17 @@ class Conversation:
             "leader": "check that etcd runs, and that rdzv-server reaches it",
         }[stage]
         return f"no rdzv-server at {self._endpoint} within {self._limit_s:g} s ({error}): {hint}"
+
+
+@dataclass(slots=True)
+class _Outage:
+    """A while without the server, within one request."""
+
+    since: float
+    attempt: int = 0
+    cause: Exception | None = None
+    """What happened first, of that which has not been said."""
+    said: set[str] = field(default_factory=set)
 
 
 async def _pause(delay_s: float, sooner: asyncio.Event | None) -> None:

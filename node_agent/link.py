@@ -18,11 +18,6 @@ class Unreachable(Exception):
         self.detail = detail
         self.sooner = sooner
 
-    @property
-    def at_once(self) -> bool:
-        """Whether the next try is worth it now."""
-        return self.sooner is not None and self.sooner.is_set()
-
 
 class Link(Protocol):
     """A line to the server. A second line may be open beside it."""

@@ -148,7 +148,7 @@ class ServersLink:
                 return await self._connect(self._line)
             except Unreachable as error:
                 failure = await self._fail(error)
-        failure.sooner = self._servers.news
+        failure.sooner = self._servers.news if self._servers.spare else None
         raise failure
 
     async def exchange(self, request: Request) -> Reply | Ack:
@@ -233,8 +233,10 @@ class ServersLink:
             self._servers.prefer(leader)
         return False
 
-    def _elsewhere(self) -> asyncio.Event:
-        """When to try the next one: at once, until all have been tried."""
+    def _elsewhere(self) -> asyncio.Event | None:
+        """When to try the next one: at once, until all have been tried. None: there is no other."""
+        if not self._servers.spare:
+            return None
         self._spare -= 1
         if self._spare >= 0:
             return _now()

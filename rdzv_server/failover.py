@@ -91,12 +91,13 @@ class Failover:
         """Lead whenever it can, for ever; resigns when cancelled. Raises what it cannot go on after."""
         while True:
             leadership = await self._candidacy.win(self._follow)
+            reign = Reign(leadership, self._make_store(leadership.number), self._retention_s)
             try:
-                reason = await self._lead(Reign(leadership, self._make_store(leadership.number), self._retention_s))
-                log.warning("leads no more: %s", reason)
+                log.warning("leads no more: %s", await self._lead(reign))
             finally:
                 self._set(None, None)
                 await asyncio.shield(leadership.resign())
+                await reign.end()  # sends the agents away, when another server may lead already
 
     async def _lead(self, reign: Reign) -> str:
         """Act as the leader until that is over; the reason."""
@@ -107,11 +108,9 @@ class Failover:
             await asyncio.wait({over, work}, return_when=asyncio.FIRST_COMPLETED)
             return (work if work.done() else over).result()
         finally:
-            self._set(None, None)
             for task in (over, work):
                 task.cancel()
             await asyncio.gather(over, work, return_exceptions=True)
-            await reign.end()
 
     async def _act(self, reign: Reign) -> str:
         try:
@@ -232,10 +231,8 @@ class Failover:
         return None if self._others else "no leader is known"
 
     def close(self) -> None:
-        """Release every parked poll, and park no more: agents keep their workers and try another server."""
+        """Take no more requests: agents keep their workers and try another server. `run` has been cancelled."""
         self._closing = True
-        if self._reign:
-            self._reign.rendezvous.close()
         self._news.set()
 
 

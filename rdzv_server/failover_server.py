@@ -40,9 +40,9 @@ class FailoverServer(HttpServer):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._failover.close()
-        self._running.cancel()  # resigns, so that another server leads while this one still says goodbye
+        self._running.cancel()  # it resigns, so that agents that are sent away find another one that leads
         await asyncio.gather(self._running, return_exceptions=True)
+        self._failover.close()
         await self.close_http()
         await self._client.close()
 

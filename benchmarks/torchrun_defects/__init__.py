@@ -2,5 +2,6 @@
 
 Each scenario is one function that knows no launcher: it starts real agents, does something to them, and says what it
 saw and whether that is what a user may expect. It runs with torchrun and with node-agent, and the verdict of both comes
-from the same lines. Where torchrun has a flag or a variable that helps, it gets it.
+from the same lines; `intruder` alone has to speak to each in its language. Where torchrun has a flag or a variable
+that helps, it gets it.
 """

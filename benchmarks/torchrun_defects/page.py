@@ -16,6 +16,7 @@ PAGE = """# What torchrun gets wrong
 
 Each line is a scenario that runs with torchrun {torch} and with node-agent, one after the other. The scenario knows no
 launcher: it starts real agents, does something to them, and looks; one and the same condition gives both verdicts.
+Line 13 is the exception: its stranger has to speak each one's language.
 
     {command} --write FILE
     {command} --only NAME ...

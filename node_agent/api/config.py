@@ -17,6 +17,7 @@ from node_agent.core.command import Command
 from node_agent.core.log_names import PREFIX_TEMPLATE
 from node_agent.core.log_options import Std
 
+LONGEST_RUN_ID = 128
 SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 SHUTDOWN_TIMEOUT_S = 30
 FROM_COMMAND_LINES = ("PET_", "TORCH_ELASTIC_")
@@ -128,11 +129,19 @@ def make_plan(config: LaunchConfig, title: str) -> Plan:
         order.config,
         command=Command((title,)),
         signals=(),  # the main thread has them, and not the agent's
+        run_id=_run_id(config, order),
         cpus=cpu_sets(config.numa_options, environment, order.config.nproc),
         environment=environment,
     )
     custom = None if isinstance(specs, DefaultLogsSpecs) else specs
     return Plan(order=order, config=agent, signals=order.config.signals, custom_logs=custom)
+
+
+def _run_id(config: LaunchConfig, order: Order) -> str:
+    """A program names its run, also that of this node alone, which torchrun's `--standalone` would name for it."""
+    if len(config.run_id) > LONGEST_RUN_ID or not config.run_id.isprintable():
+        raise ValueError(f"run_id: at most {LONGEST_RUN_ID} printable characters, not {config.run_id!r:.60}")
+    return config.run_id or order.config.run_id
 
 
 def _flags(config: LaunchConfig, specs: Any) -> Iterator[str]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from node_agent.api.console import ApiConsole
 from node_agent.api.entry import Entry
-from node_agent.api.evidence import process_failure
+from node_agent.api.evidence import process_failure, unkillable
 from node_agent.api.failures import ProcessFailure, SignalException, in_torchs_terms
 from node_agent.api.group import Endings, ProcessGroup
 from node_agent.api.loop_thread import LoopThread, done
@@ -239,9 +239,13 @@ class PContext:
         )
 
     def _result(self, endings: Endings, outputs: Outputs) -> RunProcsResult:
-        failures = {local_rank: process_failure(failure) for local_rank, failure in endings.failures.items()}
+        failures = {
+            local_rank: process_failure(failure, was_stopped=local_rank in endings.stopped)
+            for local_rank, failure in endings.failures.items()
+        }
+        failures |= {local_rank: unkillable(local_rank, pid) for local_rank, pid in endings.left.items()}
         first = {local_rank: failure for local_rank, failure in failures.items() if local_rank not in endings.stopped}
         if first and not self._entry.counts_stopped:
             failures = first
-        values = {} if failures or endings.left else self._entry.values()
+        values = {} if failures else self._entry.values()
         return RunProcsResult(values, failures, outputs.stdouts, outputs.stderrs)

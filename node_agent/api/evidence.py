@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import signal
 import time
 from contextlib import suppress
 from typing import Any
@@ -12,7 +13,9 @@ from node_agent.scratch import ScratchDir
 from protocol.messages import Failure
 
 
-def process_failure(failure: Failure, recorded: dict[str, Any] | None = None) -> ProcessFailure:
+def process_failure(
+    failure: Failure, recorded: dict[str, Any] | None = None, *, was_stopped: bool = False
+) -> ProcessFailure:
     """With the worker's own error file while that can be read. Where it is gone, or another node's, with one that says
     the same: `recorded`, or what else is known of the error. Without any error it says how the worker ended.
     """
@@ -21,8 +24,16 @@ def process_failure(failure: Failure, recorded: dict[str, Any] | None = None) ->
         path = _kept(recorded or _told_again(failure))
     told = ProcessFailure(failure.local_rank, failure.pid, failure.exit_code, path)
     if not path:
-        told.message = "\n".join([failure.cause, *(f"  | {line}" for line in failure.stderr_tail)])
+        cause = f"{failure.cause.partition(':')[0]}: it was told to go" if was_stopped else failure.cause
+        told.message = "\n".join([cause, *(f"  | {line}" for line in failure.stderr_tail)])
         told.timestamp = int(failure.failed_at or told.timestamp)
+    return told
+
+
+def unkillable(local_rank: int, pid: int) -> ProcessFailure:
+    """Of a process that SIGKILL has not ended: it hangs in the kernel."""
+    told = ProcessFailure(local_rank, pid, -signal.SIGKILL, "")
+    told.message = f"SIGKILL has not ended pid {pid}, which hangs in the kernel; given up"
     return told
 
 

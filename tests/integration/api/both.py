@@ -25,9 +25,9 @@ class Ours:
         return self.api.start_processes("t", entrypoint, args, envs, specs, start_method=METHOD, **options)
 
     def launch(self, entrypoint: Any, *args: Any, **fields: Any) -> Any:
-        return self.api.elastic_launch(self.api.LaunchConfig(1, 1, **{"nproc_per_node": 2, **fields}), entrypoint)(
-            *args
-        )
+        return self.api.elastic_launch(
+            self.api.LaunchConfig(1, 1, **{"nproc_per_node": 2, "run_id": "r", **fields}), entrypoint
+        )(*args)
 
     @property
     def streams(self) -> Any:
@@ -46,7 +46,7 @@ class Torchs(Ours):
         self.api = Both
 
     def launch(self, entrypoint: Any, *args: Any, **fields: Any) -> Any:
-        fields = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "run_id": "r", **fields}
+        fields = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", **fields}
         return super().launch(entrypoint, *args, **fields)
 
 
@@ -112,7 +112,7 @@ def fail_on(rank: int, text: str) -> None:
 
 NAMES = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_NAME",
-    "ROLE_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "MINE",
+    "ROLE_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID", "MINE",
 )  # fmt: skip
 
 CASES: dict[str, Callable[[Ours], Any]] = {

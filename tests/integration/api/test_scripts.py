@@ -116,7 +116,7 @@ def run(*args: str, cwd: Path, env: dict[str, str], text: str | None = None) -> 
         env={**os.environ, **env},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
     )
 
 

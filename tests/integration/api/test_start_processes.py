@@ -273,6 +273,7 @@ def test_commands_that_were_stopped_are_failures_too() -> None:
     result = run("sh", ("-c", "exec sleep 1000"), ("-c", "exit 3"))
     assert list(result.failures) == [1, 0], "first failed first"
     assert {rank: failure.exitcode for rank, failure in result.failures.items()} == {0: -15, 1: 3}
+    assert result.failures[0].message == "signal 15 (SIGTERM): it was told to go"
 
 
 def test_a_grandchild_that_keeps_everything_open_hides_no_end(method: str) -> None:

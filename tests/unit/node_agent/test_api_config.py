@@ -120,6 +120,11 @@ def test_the_older_name_of_the_timeout() -> None:
     assert LaunchConfig(1, 1, 1, rdzv_timeout=60).rdzv_configs == {"timeout": 60}
 
 
+def test_a_program_names_its_run() -> None:
+    assert agent(run_id="mine").run_id == "mine"
+    assert agent().run_id != agent().run_id
+
+
 BAD: list[tuple[dict[str, Any], str]] = [
     (
         {"rdzv_backend": "zeus", "rdzv_endpoint": "h:1"},
@@ -130,6 +135,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"min_nodes": 2, "max_nodes": 2}, "rdzv_backend etcd needs rdzv_endpoint=HOST:PORT"),
     ({"nproc_per_node": 0}, "nproc_per_node: a whole number from 1 to 4096"),
     ({"max_restarts": -1}, "max_restarts: a whole number from 0"),
+    ({"run_id": "a\n"}, "run_id: at most 128 printable characters"),
     ({"role": ""}, "role: 1 to 128 printable characters"),
     ({"start_method": "thread"}, "start_method: spawn, fork, forkserver; not 'thread'"),
     ({"monitor_interval": 0}, "monitor_interval: a number of seconds above 0"),

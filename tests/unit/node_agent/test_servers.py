@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from node_agent import conversation
 from node_agent.conversation import Conversation
 from node_agent.core import backoff
 from node_agent.link import Unreachable
@@ -245,6 +246,7 @@ async def test_a_leader_that_dies_is_left_for_the_next_one_which_is_said_once(cl
 
 async def test_while_nobody_leads_it_waits_for_the_news(cluster, monkeypatch):
     monkeypatch.setattr(backoff, "delay", lambda attempt, jitter, longest_s=1.0: 3600.0)
+    monkeypatch.setattr(conversation, "HANDOVER_S", 0.0)
     a, b, c = cluster.all
     await cluster.lead(a, 5)
     cluster.agent()
@@ -321,6 +323,23 @@ async def test_numbers_that_begin_anew_are_followed(cluster):
     await cluster.lead(c, 3, [b, c])  # another etcd
     assert (await polled(line)).leadership == 3
     assert cluster.servers.leadership == 3
+
+
+async def test_a_leader_that_hands_over_is_not_spoken_of(cluster, monkeypatch):
+    """The next one may know of it a moment later than the agent."""
+    monkeypatch.setattr(conversation, "HANDOVER_S", PATIENCE_S)
+    a, b, c = cluster.all
+    await cluster.lead(a, 5)
+    cluster.agent()
+    line = cluster.line()
+    await polled(line)
+    await b.asked_for(paths.LEADER)
+    await a.close()
+    poll = asyncio.create_task(polled(line))
+    await c.asked_for(paths.POLL)
+    await cluster.lead(c, 6, [b, c])
+    assert (await poll).leadership == 6
+    assert cluster.said == [f"rdzv-server at 127.0.0.1:{c.port} leads now"]
 
 
 # No server.

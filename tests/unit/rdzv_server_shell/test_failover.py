@@ -110,9 +110,9 @@ class Server:
         return await self.failover.poll(PollRequest(run_id=RUN_ID, agent_id=name, revision=revision, hold=hold), name)
 
     async def end(self) -> None:
-        self.failover.close()
         self.running.cancel()
         await asyncio.gather(self.running, return_exceptions=True)
+        self.failover.close()
 
 
 @pytest.fixture(autouse=True)
