@@ -4,6 +4,7 @@ One event when a worker starts and one when the run is over for it (SUCCEEDED, F
 another one failed), one for each rendezvous, and one for the agent's own end.
 """
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -73,7 +74,7 @@ class EventLog:
         assignment, worker = self._assignment, local_rank is not None
         details: dict[str, Any] = {
             "group_world_size": assignment and assignment.group_world_size,
-            "entry_point": self._config.command.title,
+            "entry_point": os.path.basename(self._config.command.title),
         }
         if assignment and local_rank is not None:
             details |= {

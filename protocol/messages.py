@@ -25,6 +25,7 @@ from protocol.schema import (
     Port,
     Rank,
     Revision,
+    RoleName,
     Round,
     Seconds,
     Sentence,
@@ -92,7 +93,7 @@ class JoinRequest:
     port: Port
     """Reserved by the agent for this round: the MASTER_PORT if it becomes group rank 0."""
     local_world_size: WorkerCount
-    role: Name = "default"
+    role: RoleName = "default"
     node_rank: Rank | None = None
     settings: RequestedSettings = field(default_factory=RequestedSettings)
     explicit_run_id: bool = False

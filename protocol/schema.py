@@ -55,6 +55,8 @@ Limit = Between | Printable | AtMost
 
 Id = Annotated[str, Printable(longest=256)]
 Name = Annotated[str, Printable(longest=128)]
+RoleName = Annotated[str, Printable(longest=128, shortest=0)]
+"""A role may be nameless: TorchX gives such ones."""
 Address = Annotated[str, Printable(longest=256)]
 Sentence = Annotated[str, AtMost(8_192)]
 Line = Annotated[str, AtMost(1_024)]

@@ -24,6 +24,11 @@ def name(given: str) -> str:
     return given
 
 
+def role_name(given: str) -> str:
+    """A name, or none: TorchX gives that."""
+    return name(given) if given else given
+
+
 def switch(given: str) -> bool:
     """A word or a number. torchrun takes numbers alone."""
     word = given.strip().lower()

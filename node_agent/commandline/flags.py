@@ -15,6 +15,7 @@ from node_agent.commandline.argument_types import (
     nnodes,
     one_of,
     ranks,
+    role_name,
     seconds,
     signals,
     streams,
@@ -117,7 +118,7 @@ GROUPS: dict[str, list[Flag]] = {
         _flag("--node-rank", "R", whole(0, 10**7), "ask for this group rank (with static default: 0)"),
         _flag("--local-addr", "ADDR", text, "where other nodes reach this one (default: the address from which it "
               "reaches the server)"),
-        _flag("--role", "NAME", name, "name of the workers' role (default: default)", "default"),
+        _flag("--role", "NAME", role_name, "name of the workers' role (default: default)", "default"),
         _switch("--virtual-local-rank", "each worker has LOCAL_RANK 0 and sees its own GPU alone, as device 0"),
         _flag("--numa-binding", "HOW", one_of("node", "socket", "exclusive", "core-complex"), "keep each worker on the "
               "CPUs near its GPU: node, socket, exclusive or core-complex"),

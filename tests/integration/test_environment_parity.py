@@ -165,7 +165,7 @@ CASES: Mapping[str, Case] = {
                "SCRIPT",), workers=2, differs=FREE_PLACE,
     ),
     "a role without a name, as TorchX gives it": Case(
-        nodes=("--standalone --role '' SCRIPT",), workers=1, differs=MADE_UP, not_yet="an empty --role is refused"
+        nodes=("--standalone --role '' SCRIPT",), workers=1, differs=MADE_UP
     ),
     "two c10d nodes": Case(
         nodes=("--nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:PORT --rdzv-id nightly "
