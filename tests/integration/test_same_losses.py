@@ -63,7 +63,7 @@ async def test_the_same_losses(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("script", "says"),
-    [("test_script.py", "Training yielded the same results"), ("test_ops.py", "test_gather")],
+    [("test_script.py", "Training yielded the same results"), ("test_ops.py", "testing gather")],
 )
 async def test_a_public_program(script: str, says: str, tmp_path: Path) -> None:
     """Hugging Face's own checks of a distributed setup, unmodified: one trains, and compares with one process."""
