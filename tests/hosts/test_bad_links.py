@@ -60,7 +60,7 @@ async def test_a_network_that_loses_30_percent(plain: Hosts, note: Note) -> None
 async def test_a_network_with_a_delay_of_500_ms(plain: Hosts, note: Note) -> None:
     plain.switch.delay(DELAY_S)
     began = time.monotonic()
-    first = await plain.nodes("abc", *ONE_MORE, "--lease", "3")
+    first = await plain.nodes("abc", *ONE_MORE, "--lease", "5")
     formed_s = time.monotonic() - began
     second, took_s = await a_worker_dies(plain, first)
     await plain.finish(second)
