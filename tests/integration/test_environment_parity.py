@@ -6,10 +6,10 @@ interpreter, its process. Whatever differs must stand in `DIFFERENCES`, with the
 
 import json
 import os
-import signal
 import re
 import shlex
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
