@@ -9,9 +9,8 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -246,14 +245,6 @@ CASES: Mapping[str, Case] = {
 
 def marks(case: Case) -> list[pytest.MarkDecorator]:
     return [pytest.mark.xfail(strict=True, reason=case.not_yet)] if case.not_yet else []
-
-
-@pytest.fixture(autouse=True)
-def heeding_hangups() -> Iterator[None]:
-    """The tests themselves may run under nohup, which launchers treat in ways of their own."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks(case)) for name, case in CASES.items()])
