@@ -31,11 +31,13 @@ def main() -> None:
     together(0)
     progress = Progress(last_checkpoint())
     threading.Thread(target=listen, args=(progress,), daemon=True).start()
-    while together(int(progress.told_to_finish)) < WORLD_SIZE:
+    all_told = False
+    while not all_told:  # every round takes a step
         step = progress.advance()
         if RANK == 0:
             write_down(step)
         time.sleep(STEP_S)
+        all_told = together(int(progress.told_to_finish)) == WORLD_SIZE
 
 
 class Progress:

@@ -136,7 +136,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"nproc_per_node": 0}, "nproc_per_node: a whole number from 1 to 4096"),
     ({"max_restarts": -1}, "max_restarts: a whole number from 0"),
     ({"run_id": "a\n"}, "run_id: at most 128 printable characters"),
-    ({"role": ""}, "role: 1 to 128 printable characters"),
+    ({"role": "x" * 129}, "role: 1 to 128 printable characters"),
     ({"start_method": "thread"}, "start_method: spawn, fork, forkserver; not 'thread'"),
     ({"monitor_interval": 0}, "monitor_interval: a number of seconds above 0"),
     ({"metrics_cfg": {"a": "b"}}, "metrics_cfg: leave it empty"),
