@@ -31,13 +31,14 @@ class Collector:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tests, and print or write the table. Exit codes: 0, or pytest's own if a test fails."""
     args = _parser().parse_args(argv)
+    place = _place(Path(args.write)) if args.write else ("", "")
     collector = Collector()
     for _ in range(args.runs):
         if code := pytest.main([*FILES, "-q", "-p", "no:cacheprovider"], plugins=[collector]):
             return int(code)
     text = f"{_machine(args.runs)}\n\n{table(collector.recoveries)}"
     if args.write:
-        _replace(Path(args.write), text)
+        Path(args.write).write_text(text.join(place))
     else:
         print(text)
     return 0
@@ -50,12 +51,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _replace(file: Path, text: str) -> None:
-    before, _, rest = file.read_text().partition(BEGIN)
+def _place(file: Path) -> tuple[str, str]:
+    """What stands before and after the table in this file."""
+    before, begin, rest = file.read_text().partition(BEGIN)
     _, end, after = rest.partition(END)
     if not end:
         sys.exit(f"tests.hosts: {file} has no place for the table: {BEGIN.strip()} and {END.strip()}")
-    file.write_text(f"{before}{BEGIN}{text}{END}{after}")
+    return before + begin, end + after
 
 
 def _machine(runs: int) -> str:

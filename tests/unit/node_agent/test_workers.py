@@ -356,11 +356,13 @@ async def test_a_child_in_a_session_of_its_own_holds_up_nobody(crew, gate):
 
 async def test_no_zombie_and_no_file_descriptor_is_left(crew):
     before = len(os.listdir("/proc/self/fd"))
-    crew.start(*[sh("exit 0")] * 4)
+    pids = crew.start(*[sh("exit 0")] * 4).pids()
     await crew.calls_back("succeeded")
     assert len(os.listdir("/proc/self/fd")) == before
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)  # noqa: ASYNC222
+    assert len(pids) == 4
+    for pid in pids:
+        with pytest.raises(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)  # noqa: ASYNC222
 
 
 AGENT = """
