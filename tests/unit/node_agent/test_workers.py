@@ -356,7 +356,7 @@ async def test_a_child_in_a_session_of_its_own_holds_up_nobody(crew, gate):
 
 async def test_no_zombie_and_no_file_descriptor_is_left(crew):
     before = len(os.listdir("/proc/self/fd"))
-    pids = crew.start(*[sh("exit 0")] * 4).pids()
+    pids = crew.start(*[sh("exit 0")] * 4).pids
     await crew.calls_back("succeeded")
     assert len(os.listdir("/proc/self/fd")) == before
     assert len(pids) == 4
