@@ -1,17 +1,21 @@
 """What an agent may ask of the server, as messages in and messages out. HTTP is one way to bring them here."""
 
+import asyncio
 import os
 import time
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 
 from protocol.errors import ServerUnavailable
 from protocol.messages import Ack, Directive, JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest, Wait
 from protocol.timing import HOLDS_PER_LEASE, LONGEST_HOLD_S
 from rdzv_server.connections import Connections
+from rdzv_server.core.admission import HolderInDoubt
 from rdzv_server.core.events import (
     AgentDisconnected,
     AgentHeard,
     NodeJoined,
+    NodeKnocked,
     NodeLeft,
     WorkersFailed,
     WorkersSucceeded,
@@ -38,6 +42,8 @@ class Rendezvous:
         self._waiters = waiters
         self.leadership = leadership
         self._closing = False
+        self._asked: dict[Key, asyncio.Event] = {}
+        """Agents that must show that they live; set when they poll."""
         self.connections = Connections(self._disconnected)
         self.epoch = os.urandom(8).hex()
         self.replied: Callable[[Key, Directive], None] = lambda key, directive: None
@@ -47,7 +53,7 @@ class Rendezvous:
         """Join a round; answered with the assignment when the round completes, or with what is waited for."""
         key = (request.run_id, request.agent_id)
         self._admit(key, connection)
-        await self._driver.submit(request.run_id, NodeJoined(request, server_addr, wall_at=time.time()))
+        await self._join(request, server_addr)
         revision, directive = self._driver.directive_for(*key)
         if isinstance(directive, Wait):
             await self._park(key, revision, min(FIRST_HOLD_S, self._hold_s(key)))
@@ -58,6 +64,8 @@ class Rendezvous:
         key = (request.run_id, request.agent_id)
         self._admit(key, connection)
         await self._driver.submit(request.run_id, AgentHeard(request.agent_id))
+        if heard := self._asked.pop(key, None):
+            heard.set()
         if request.hold:
             await self._park(key, request.revision, self._hold_s(key))
         return self._reply(key)
@@ -96,6 +104,23 @@ class Rendezvous:
         """Release every parked poll, and park no more: agents keep their workers and try again."""
         self._closing = True
         self._waiters.wake_all()
+
+    async def _join(self, request: JoinRequest, server_addr: str) -> None:
+        while True:
+            self._driver.notify(request.run_id, NodeKnocked(request))
+            try:
+                await self._driver.submit(request.run_id, NodeJoined(request, server_addr, wall_at=time.time()))
+                return
+            except HolderInDoubt as doubt:
+                await self._hear((request.run_id, doubt.holder), doubt.until - self._driver.now())
+
+    async def _hear(self, key: Key, within_s: float) -> None:
+        """Return when the agent polls, or when the time is up."""
+        heard = self._asked.setdefault(key, asyncio.Event())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await heard.wait()
+        self._asked.pop(key, None)
 
     def _admit(self, key: Key, connection: Hashable) -> None:
         self._check_open()

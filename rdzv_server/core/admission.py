@@ -2,11 +2,21 @@
 
 from itertools import islice
 
-from protocol.errors import AgentFenced, MalformedMessage, NodeRankTaken, SettingsConflict
+from protocol.errors import AgentFenced, MalformedMessage, NodeRankTaken, ServerUnavailable, SettingsConflict
 from protocol.messages import JoinRequest
 from protocol.settings import RunSettings
+from protocol.timing import HOLDS_PER_LEASE
 from rdzv_server.core import completion
 from rdzv_server.core.run import Agent, AgentState, Run
+
+
+class HolderInDoubt(ServerUnavailable):
+    """Refused or not: that turns out when `holder`, the agent that has the `--node-rank`, is heard, or `until` then."""
+
+    def __init__(self, message: str, holder: str, until: float) -> None:
+        super().__init__(message)
+        self.holder = holder
+        self.until = until
 
 
 def settings_of(join: JoinRequest) -> RunSettings:
@@ -41,11 +51,12 @@ def _check_identity(agent: Agent, join: JoinRequest) -> None:
 
 def _check_node_rank(run: Run, join: JoinRequest) -> None:
     holder = None if join.node_rank is None else run.node_ranks.get(join.node_rank)
-    if holder is not None and holder not in run.leases.absent_since:
-        raise NodeRankTaken(
-            f"--node-rank {join.node_rank} of run {run.run_id} is taken by node {run.agents[holder].node_id}: "
-            "give every node its own, or leave it out"
-        )
+    if holder is None or holder in run.leases.absent_since:
+        return
+    held = f"--node-rank {join.node_rank} of run {run.run_id} is taken by node {run.agents[holder].node_id}"
+    if (until := run.leases.doubted_until.get(holder)) is not None:
+        raise HolderInDoubt(f"{held}, which has been asked whether it lives", holder, until)
+    raise NodeRankTaken(f"{held}: give every node its own, or leave it out")
 
 
 def is_rejoining(run: Run, join: JoinRequest) -> bool:
@@ -62,6 +73,22 @@ def predecessors(run: Run, join: JoinRequest) -> list[str]:
     if join.agent_id in run.agents:
         return []
     return [agent_id for agent_id in run.leases.absent_since if _is_same_node(run.agents[agent_id].join, join)]
+
+
+def doubtful(run: Run, join: JoinRequest, now: float) -> dict[str, float]:
+    """Agents that claim to be the node of a newcomer, though their connections stand, and until when each must be
+    heard. One that lives polls at once when it is woken, or, while it stops its workers, three times in a lease."""
+    claimed = join.node_id in run.node_ids or join.node_rank in run.node_ranks
+    if not claimed or join.agent_id in run.agents or join.agent_id in run.departed_ids:
+        return {}
+    poll_s = run.settings.lease_s / HOLDS_PER_LEASE
+    return {
+        agent.agent_id: now + (2 * poll_s if agent.state is AgentState.STOPPING else poll_s)
+        for agent in run.agents.values()
+        if _is_same_node(agent.join, join)
+        and agent.agent_id not in run.leases.absent_since
+        and not run.leases.is_proven(agent.agent_id, now)
+    }
 
 
 def _is_same_node(old: JoinRequest, new: JoinRequest) -> bool:

@@ -98,6 +98,13 @@ class AgentHeard:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeKnocked:
+    """An agent is about to join, so that agents which claim to be the same node must show that they live."""
+
+    join: JoinRequest
+
+
+@dataclass(frozen=True, slots=True)
 class AgentDisconnected:
     """The connection that carries the agent's polls was closed."""
 
@@ -121,5 +128,5 @@ Fact = (
     | ArrivalsAdmitted
     | RunSuperseded
 )
-Sign = AgentHeard | AgentDisconnected | TimePassed
+Sign = AgentHeard | NodeKnocked | AgentDisconnected | TimePassed
 Event = Fact | Sign

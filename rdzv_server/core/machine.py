@@ -26,6 +26,7 @@ from rdzv_server.core.events import (
     JoinTimedOut,
     LastCallEnded,
     NodeJoined,
+    NodeKnocked,
     NodeLeft,
     NodeLost,
     RunFounded,
@@ -72,6 +73,9 @@ class RunMachine:
             case AgentHeard(agent_id):
                 if agent_id in self.run.agents and not self.run.stage.is_end:
                     self.run.leases.renew(agent_id, now)
+            case NodeKnocked(join):
+                if not self.run.stage.is_end:
+                    self._doubt(admission.doubtful(self.run, join, now))
             case AgentDisconnected(agent_id):
                 self.run.leases.disconnect(agent_id, now)
                 self._lose_corroborated(now)
@@ -140,6 +144,13 @@ class RunMachine:
             others_failed = len(run.failed) > (agent_id in run.failed) or reporter not in (None, agent_id)
             if held and others_failed:
                 self._apply(NodeLost(agent_id, "its connection closed and other nodes' workers failed"), now)
+
+    def _doubt(self, doubtful: dict[str, float]) -> None:
+        """One that lives polls at once when its poll is answered."""
+        for agent_id, until in doubtful.items():
+            self.run.leases.doubt(agent_id, until)
+        if doubtful:
+            self._effects.append(WakeAgents(self.run.run_id, tuple(doubtful)))
 
     # Facts: check, then what they imply, then apply. `_apply` records.
 

@@ -32,6 +32,10 @@ class Agent:
     heard_turn: int = 0
     absent_turn: int = 0
     """Which came first, where the times are the same."""
+    doubted_until: float | None = None
+    doubt_turn: int = 0
+    proven: float | None = None
+    """When it answered a doubt."""
 
 
 @dataclass
@@ -99,6 +103,8 @@ class Model:
         if name in self.departed or after_round > 0:
             raise Refused("agent_fenced")
         rivals = [agent for agent in self.agents if node_rank is not None and agent.node_rank == node_rank]
+        if any(rival.absent is None and rival.doubted_until is not None for rival in rivals):
+            raise Refused("unavailable")
         if any(rival.absent is None or self.over for rival in rivals):
             raise Refused("node_rank_taken")
         if self.over:
@@ -111,6 +117,16 @@ class Model:
         self._heard(agent, now)
         self._wait(agent)
         self._conclude(now)
+
+    def knock(self, name: str, node: str, node_rank: int | None, now: float) -> None:
+        is_new = self.find(name) is None and name not in self.departed
+        for agent in list(self.agents) if is_new and not self.over else []:
+            is_rival = agent.node == node or (node_rank is not None and agent.node_rank == node_rank)
+            is_proven = agent.proven is not None and now < agent.proven + LEASE_S
+            if is_rival and agent.absent is None and not is_proven and agent.doubted_until is None:
+                agent.doubted_until = now + LEASE_S / 3 * (2 if agent.state == "stopping" else 1)
+                agent.doubt_turn = self._turn()
+        self.pass_time(now)
 
     def fail(self, name: str, round: int, exit_code: int, is_consequence: bool, now: float) -> None:
         if not self.over and self._is_news(name, round):
@@ -169,9 +185,13 @@ class Model:
     def pass_time(self, now: float) -> None:
         while not self.over:
             absent = sorted((a for a in self.agents if a.absent is not None), key=lambda a: a.absent_turn)
+            doubted = sorted((a for a in self.agents if a.doubted_until is not None), key=lambda a: a.doubt_turn)
+            unproven = [a for a in doubted if a.doubted_until is not None and now >= a.doubted_until]
             silent = sorted(self.agents, key=lambda a: a.heard_turn)
             if absent and absent[0].absent is not None and now >= absent[0].absent + GRACE_S:
                 self._depart(absent[0], "node_lost", now)
+            elif unproven:
+                self._depart(unproven[0], "node_lost", now)
             elif silent and now >= silent[0].heard + LEASE_S:
                 self._depart(silent[0], "node_lost", now)
             elif self._last_call_is_over(now):
@@ -199,6 +219,8 @@ class Model:
 
     def _heard(self, agent: Agent, now: float) -> None:
         agent.heard, agent.heard_turn, agent.absent = now, self._turn(), None
+        if agent.doubted_until is not None:
+            agent.doubted_until, agent.proven = None, now
 
     def _turn(self) -> int:
         self.turns += 1

@@ -16,6 +16,7 @@ from rdzv_server.core.events import (
     AgentHeard,
     Event,
     NodeJoined,
+    NodeKnocked,
     NodeLeft,
     RunFounded,
     TimePassed,
@@ -91,10 +92,14 @@ class RunStory(RuleBasedStateMachine):
         node=st.sampled_from(NODES),
         node_rank=st.one_of(st.none(), st.none(), st.none(), st.integers(0, 3)),
         size=st.integers(1, 4),
+        knocks=st.booleans(),
     )
-    def a_new_agent_joins(self, node: str, node_rank: int | None, size: int) -> None:
+    def a_new_agent_joins(self, node: str, node_rank: int | None, size: int, knocks: bool = False) -> None:
         for name in NAMES:
             if name not in self.run_.agents and name not in self.run_.departed_ids:
+                if knocks:
+                    join = a_join(name, node=node, node_rank=node_rank)
+                    self._both(NodeKnocked(join), lambda: self.model.knock(name, node, node_rank, self.now))
                 self._join(NodeJoined(a_join(name, node=node, node_rank=node_rank, local_world_size=size), SERVER_ADDR))
                 return
 

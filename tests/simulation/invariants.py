@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from protocol.messages import Assignment, Start
+from protocol.timing import HOLDS_PER_LEASE
 from rdzv_server.core.run import Agent, AgentState, Cause, Departure, Membership, Restart, Run, Stage
 from simulation.agent import AgentProcess
 from simulation.clock import Clock
@@ -175,6 +176,12 @@ class Watch:
             return
         is_silent = self._clock.now - self._server.heard_at[gone.agent_id] >= run.settings.lease_s - EPSILON
         assert process.host.is_suspect or not is_silent, f"{gone.agent_id} fell silent, and nothing had happened to it"
+        if "no sign of life" in gone.cause:
+            assert process.is_dead or process.host.is_suspect, f"{gone.agent_id} lived, and nobody heard it"
+            silent_s = self._clock.now - self._server.heard_at[gone.agent_id]
+            asked_s = run.settings.lease_s / HOLDS_PER_LEASE
+            assert silent_s >= asked_s - EPSILON, f"{gone.agent_id} was asked, and not waited for"
+            return
         closed_at = self._server.closed_at.get(gone.agent_id)
         assert is_silent or closed_at is not None, f"{gone.agent_id} was there, and was lost: {gone.cause}"
         if not is_silent and "within" in gone.cause:

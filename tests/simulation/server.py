@@ -24,6 +24,7 @@ from rdzv_server.core.events import (
     AgentHeard,
     Event,
     NodeJoined,
+    NodeKnocked,
     NodeLeft,
     WorkersFailed,
     WorkersSucceeded,
@@ -87,6 +88,7 @@ class Server:
         match request:
             case JoinRequest():
                 self._carry(connection, key)
+                self._notify(run_id, NodeKnocked(request))
                 self._submit(run_id, NodeJoined(request, ADDR))
                 self._hear(agent_id)
                 revision, directive = self._directive(key)

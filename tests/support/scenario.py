@@ -17,6 +17,7 @@ from rdzv_server.core.events import (
     AgentHeard,
     Event,
     NodeJoined,
+    NodeKnocked,
     NodeLeft,
     RunFounded,
     TimePassed,
@@ -73,6 +74,10 @@ class Scenario:
             known = self.run.agents.get(name)
             joined = {"node": known.node_id, "after_round": known.round} if known else {}
             self.handle(NodeJoined(a_join(name, **(joined | changes)), SERVER_ADDR))
+
+    def knocks(self, name: str, **changes: Any) -> None:
+        """A newcomer is about to join."""
+        self.handle(NodeKnocked(a_join(name, **changes)))
 
     def fails(self, name: str, *, round: int | None = None, **evidence: Any) -> None:
         agent, seat = self.run.agents.get(name), self.run.seat_of(name)

@@ -6,6 +6,7 @@ from protocol.errors import AgentFenced, MalformedMessage, NodeRankTaken, Settin
 from protocol.messages import Finish, Start, Stop, Wait
 from protocol.settings import RequestedSettings, RunSettings
 from rdzv_server.core import admission
+from rdzv_server.core.admission import HolderInDoubt
 from rdzv_server.core.run import AgentState, Stage
 from tests.support.scenario import Scenario, a_join, durable, running, settings_of, snapshot
 
@@ -76,6 +77,37 @@ def test_a_new_node_takes_the_node_rank_of_one_that_has_disconnected():
         run.directive("a")
 
 
+def test_a_node_rank_is_refused_when_its_holder_has_shown_that_it_lives():
+    run = Scenario("2")
+    run.join("a", node_rank=1)
+    run.knocks("b", node_rank=1)
+    assert run.woken() == ["a"]
+    assert refused(run, HolderInDoubt, "b", node_rank=1).endswith("by node a, which has been asked whether it lives")
+    run.hears("a")
+    run.knocks("b", node_rank=1)
+    assert run.woken() == [], "asked once in a lease"
+    refused(run, NodeRankTaken, "b", node_rank=1)
+
+
+def test_a_node_rank_is_free_when_its_holder_gives_no_sign_of_life():
+    run = Scenario("2", lease_s=6)
+    run.join("a", node_rank=1)
+    run.knocks("b", node_rank=1)
+    with pytest.raises(HolderInDoubt) as refusal:
+        run.join("b", node_rank=1)
+    assert refusal.value.until == 2
+    run.passes(2)
+    run.join("b", node_rank=1)
+    assert set(run.run.agents) == {"b"}
+
+
+def test_who_has_left_the_run_raises_no_doubts():
+    run = running("1:2", "a", "b")
+    run.leaves("b")
+    run.knocks("b", node="a")
+    assert run.woken() == []
+
+
 # More than max.
 
 
@@ -120,6 +152,28 @@ def test_a_standby_exits_0_when_the_run_succeeds():
 
 
 # A node's agent starts again.
+
+
+def test_a_restarted_agent_takes_the_place_of_one_whose_end_nobody_saw():
+    run = running("2", "a", "b", lease_s=9)
+    run.knocks("a-again", node="a")
+    run.join("a-again", node="a")
+    assert run.told(Start) == {"a", "b"}, "it may live, and then they are two nodes"
+    run.passes(3)
+    assert run.reason("b") == "node a lost: another agent of its node joined, and it gave no sign of life"
+    run.join("b")
+    assert run.participants() == ["a-again", "b"]
+    assert run.ledger() == [("node_lost", False)]
+
+
+def test_an_agent_that_stops_its_workers_is_given_the_time_until_it_speaks_again():
+    run = running("2", "a", "b", max_restarts=1, lease_s=9)
+    run.fails("b")
+    run.knocks("a-again", node="a")
+    run.passes(5)
+    assert run.told(Stop) == {"a", "b"}
+    run.passes(1)
+    assert run.told(Stop) == {"b"}
 
 
 def test_a_restarted_agent_takes_its_dead_predecessors_place_at_once():
