@@ -260,5 +260,21 @@ class LeaderReply:
     """It is this server itself."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequest:
+    """An operator ends the run: its agents stop their workers and exit with 1."""
+
+    run_id: Id
+    reason: Line = ""
+    """For the people whose run it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmitRequest:
+    """An operator ends the running round, so that nodes which stand by get its free seats: with `scale_up` manual, say."""
+
+    run_id: Id
+
+
 Request = JoinRequest | PollRequest | ReportRequest | LeaveRequest
 Message = Request | Reply | Ack | ErrorReply | LeaderRequest | LeaderReply

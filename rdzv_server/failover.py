@@ -15,6 +15,7 @@ from typing import TypeVar
 from protocol.errors import NotLeader, ProtocolError, ServerUnavailable
 from protocol.messages import (
     Ack,
+    AdmitRequest,
     JoinRequest,
     LeaderReply,
     LeaderRequest,
@@ -22,6 +23,7 @@ from protocol.messages import (
     PollRequest,
     Reply,
     ReportRequest,
+    StopRequest,
 )
 from protocol.timing import LEADER_HOLD_S
 from rdzv_server.core.registry import Registry
@@ -148,6 +150,12 @@ class Failover:
 
     async def leave(self, request: LeaveRequest) -> Ack:
         return await self._as_leader(lambda rendezvous: rendezvous.leave(request))
+
+    async def stop(self, request: StopRequest) -> Ack:
+        return await self._as_leader(lambda rendezvous: rendezvous.stop(request))
+
+    async def admit(self, request: AdmitRequest) -> Ack:
+        return await self._as_leader(lambda rendezvous: rendezvous.admit(request))
 
     async def tell_leader(self, request: LeaderRequest) -> LeaderReply:
         """A long poll for a later leadership than the one that the agent knows."""

@@ -7,16 +7,29 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 
 from protocol.errors import ServerUnavailable
-from protocol.messages import Ack, Directive, JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest, Wait
+from protocol.messages import (
+    Ack,
+    AdmitRequest,
+    Directive,
+    JoinRequest,
+    LeaveRequest,
+    PollRequest,
+    Reply,
+    ReportRequest,
+    StopRequest,
+    Wait,
+)
 from protocol.timing import HOLDS_PER_LEASE, LONGEST_HOLD_S
 from rdzv_server.connections import Connections
 from rdzv_server.core.admission import HolderInDoubt
 from rdzv_server.core.events import (
     AgentDisconnected,
     AgentHeard,
+    ArrivalsAdmitted,
     NodeJoined,
     NodeKnocked,
     NodeLeft,
+    RunStopped,
     WorkersFailed,
     WorkersSucceeded,
 )
@@ -83,6 +96,18 @@ class Rendezvous:
     async def leave(self, request: LeaveRequest) -> Ack:
         """Let the agent go."""
         await self._driver.submit(request.run_id, NodeLeft(request.agent_id, request.reason))
+        return Ack(epoch=self.epoch)
+
+    async def stop(self, request: StopRequest) -> Ack:
+        """An operator ends the run; one that has ended stays as it is."""
+        self._check_open()
+        await self._driver.submit(request.run_id, RunStopped(request.reason))
+        return Ack(epoch=self.epoch)
+
+    async def admit(self, request: AdmitRequest) -> Ack:
+        """An operator admits the nodes that stand by."""
+        self._check_open()
+        await self._driver.submit(request.run_id, ArrivalsAdmitted())
         return Ack(epoch=self.epoch)
 
     def runs(self) -> list[Run]:

@@ -3,7 +3,16 @@
 from collections.abc import Hashable
 from typing import Protocol
 
-from protocol.messages import Ack, JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest
+from protocol.messages import (
+    Ack,
+    AdmitRequest,
+    JoinRequest,
+    LeaveRequest,
+    PollRequest,
+    Reply,
+    ReportRequest,
+    StopRequest,
+)
 from rdzv_server.core.run import Run
 
 
@@ -13,7 +22,7 @@ class Carried(Protocol):
 
 
 class Service(Protocol):
-    """Joins, polls, reports and leaves. Every request raises the `ProtocolError` that refuses it."""
+    """Joins, polls, reports, leaves, and operators' actions. Every request raises the `ProtocolError` that refuses it."""
 
     async def join(self, request: JoinRequest, server_addr: str, connection: Hashable) -> Reply: ...
 
@@ -22,6 +31,10 @@ class Service(Protocol):
     async def report(self, request: ReportRequest) -> Ack: ...
 
     async def leave(self, request: LeaveRequest) -> Ack: ...
+
+    async def stop(self, request: StopRequest) -> Ack: ...
+
+    async def admit(self, request: AdmitRequest) -> Ack: ...
 
     def runs(self) -> list[Run]: ...
 

@@ -86,6 +86,13 @@ class ArrivalsAdmitted:
 
 
 @dataclass(frozen=True, slots=True)
+class RunStopped:
+    """An operator ended the run."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunSuperseded:
     """A new attempt begins in place of this one, which every node has left."""
 
@@ -126,6 +133,7 @@ Fact = (
     | JoinTimedOut
     | CauseNotFound
     | ArrivalsAdmitted
+    | RunStopped
     | RunSuperseded
 )
 Sign = AgentHeard | NodeKnocked | AgentDisconnected | TimePassed

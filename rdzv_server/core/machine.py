@@ -3,7 +3,7 @@
     FORMING --completes / LastCallEnded--> RUNNING --every participant succeeded--> SUCCEEDED
        ^                                      |
        +--failure, loss, leave, arrival-------+--budget spent, fatal exit code--> FAILED
-       +--JoinTimedOut--> FAILED
+       +--JoinTimedOut--> FAILED                any --RunStopped--> FAILED
 
 An event that is refused raises a `ProtocolError` and changes nothing. A repeated one is accepted and changes nothing.
 """
@@ -11,7 +11,7 @@ An event that is refused raises a `ProtocolError` and changes nothing. A repeate
 from collections.abc import Iterable
 from dataclasses import replace
 
-from protocol.errors import AgentFenced, StaleRound
+from protocol.errors import AgentFenced, NobodyWaits, StaleRound
 from protocol.messages import Directive, Failure, JoinRequest, Start, Stop, Wait
 from protocol.settings import RunSettings
 from rdzv_server.core import admission, blame, completion, ranks, restarts, story
@@ -30,6 +30,7 @@ from rdzv_server.core.events import (
     NodeLeft,
     NodeLost,
     RunFounded,
+    RunStopped,
     RunSuperseded,
     TimePassed,
     WorkersFailed,
@@ -155,7 +156,7 @@ class RunMachine:
     # Facts: check, then what they imply, then apply. `_apply` records.
 
     def _handle_fact(self, fact: Fact, now: float) -> None:
-        if self.run.stage.is_end and not isinstance(fact, NodeJoined):
+        if self.run.stage.is_end and not isinstance(fact, NodeJoined | ArrivalsAdmitted):
             return
         match fact:
             case NodeJoined(join):
@@ -178,6 +179,9 @@ class RunMachine:
                     return
                 if agent_id not in self.run.waiting:  # one that has rejoined waits for the next round, and adds nothing
                     self._lose_corroborated(now, reporter=agent_id)
+            case ArrivalsAdmitted():
+                if self.run.stage is not Stage.RUNNING or not self.run.waiting or admission.free_seats(self.run) <= 0:
+                    raise NobodyWaits(f"no node stands by for a free seat in run {self.run.run_id}")
         self._apply(fact, now)
 
     def _is_news(self, agent_id: str, round_: int) -> bool:
@@ -216,6 +220,8 @@ class RunMachine:
                 self._fail_run(now)
             case JoinTimedOut():
                 self._end(Stage.FAILED, f"join timeout: {completion.shortfall(self.run)}", None, now)
+            case RunStopped(reason):
+                self._end(Stage.FAILED, f"stopped by an operator{reason and ': '}{reason}", None, now)
             case RunSuperseded():
                 self._end(Stage.FAILED, "every node left, and a new attempt began", None, now)
             case ArrivalsAdmitted():

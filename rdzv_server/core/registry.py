@@ -7,7 +7,7 @@ one that finds a run which every node has left, if nobody asked for that run by 
 
 from heapq import heappop, heappush
 
-from protocol.errors import AgentFenced, RunFailed, RunSucceeded
+from protocol.errors import AgentFenced, RunFailed, RunSucceeded, UnknownRun
 from protocol.messages import Directive, JoinRequest
 from rdzv_server.core import admission
 from rdzv_server.core.effects import Effect, ForgetRun, Record
@@ -39,7 +39,7 @@ class Registry:
         if isinstance(event, NodeJoined):
             machine, effects = self._machine_to_join(event, now)
         else:
-            machine = self._machine_of(run_id, getattr(event, "agent_id", ""))
+            machine = self._machine_for(run_id, event)
         try:
             effects += machine.handle(event, now)
         finally:
@@ -130,6 +130,13 @@ class Registry:
         self._machines[founded.run_id, founded.attempt] = machine
         self._latest[founded.run_id] = founded.attempt
         return machine
+
+    def _machine_for(self, run_id: str, event: Event) -> RunMachine:
+        if agent_id := getattr(event, "agent_id", None):
+            return self._machine_of(run_id, agent_id)
+        if latest := self._latest_machine(run_id):
+            return latest
+        raise UnknownRun(f"no run {run_id} is known here")
 
     def _machine_of(self, run_id: str, agent_id: str) -> RunMachine:
         machine = self._machine_with(run_id, agent_id) or self._latest_machine(run_id)

@@ -1,5 +1,7 @@
 """How a refusal travels."""
 
+from http import HTTPStatus
+
 import pytest
 
 from protocol import errors
@@ -12,7 +14,7 @@ ALL = [ProtocolError, *ProtocolError.__subclasses__()]
 
 def test_every_error_has_a_code_of_its_own():
     codes = [error.code for error in ALL]
-    assert len(set(codes)) == len(codes) == 13
+    assert len(set(codes)) == len(codes)
 
 
 @pytest.mark.parametrize("error", ALL, ids=lambda error: error.code)
@@ -26,7 +28,7 @@ def test_every_error_arrives_as_what_it_was(error):
 
 @pytest.mark.parametrize("error", ALL, ids=lambda error: error.code)
 def test_every_status_is_one_that_http_knows(error):
-    assert error.status in {400, 401, 403, 409, 410, 413, 421, 503}
+    assert HTTPStatus(error.status) >= HTTPStatus.BAD_REQUEST
 
 
 @pytest.mark.parametrize("error", ALL[1:], ids=lambda error: error.code)

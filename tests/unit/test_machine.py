@@ -2,9 +2,10 @@
 
 import pytest
 
-from protocol.errors import AgentFenced
+from protocol.errors import AgentFenced, NobodyWaits
 from protocol.messages import Finish, Start, Stop, Wait
 from rdzv_server.core.effects import Announce, ForgetRun, Record, WakeAgents
+from rdzv_server.core.events import ArrivalsAdmitted, RunStopped
 from rdzv_server.core.run import Stage
 from tests.support.scenario import RETENTION_S, Scenario, durable, replayed, running, snapshot
 
@@ -312,3 +313,51 @@ def test_the_records_bring_a_run_back_as_it_was():
 def test_the_records_bring_an_end_back(succeeded):
     run = ended(succeeded=succeeded)
     assert durable(replayed(run.founded, run.records)) == durable(run.run)
+
+
+# What operators do.
+
+
+def test_an_operator_stops_a_run_in_whatever_stage_it_is():
+    forming = Scenario("2")
+    forming.join("a")
+    for run in (forming, running("1", "a"), running("1", "a", max_restarts=1)):
+        run.handle(RunStopped("wrong data"))
+        assert run.stage is Stage.FAILED
+        assert run.directive("a") == Finish(succeeded=False, reason="stopped by an operator: wrong data")
+        assert run.woken() == ["a"]
+
+
+def test_a_run_that_has_ended_is_not_stopped():
+    run = running("1", "a")
+    run.succeeds("a")
+    before = snapshot(run.run)
+    run.handle(RunStopped(""))
+    assert snapshot(run.run) == before
+
+
+def test_an_operator_admits_those_that_stand_by():
+    run = running("1:3", "a", scale_up="manual")
+    run.join("b")
+    run.passes(1_000)
+    assert run.told(Wait) == {"b"}
+    run.handle(ArrivalsAdmitted())
+    assert run.reason("a") == "admitting 1 more: b"
+    run.join("a")
+    run.passes(run.settings.last_call_timeout_s)
+    assert run.participants() == ["a", "b"]
+    assert run.ledger() == [("node_arrived", False)]
+
+
+def test_there_must_be_somebody_to_admit_and_a_seat_for_them():
+    nobody, full, over = running("1:2", "a", scale_up="manual"), running("1", "a"), running("1", "a")
+    full.join("b")
+    over.join("b")
+    over.succeeds("a")
+    forming = Scenario("2")
+    forming.join("a")
+    for run in (nobody, full, over, forming):
+        before = snapshot(run.run)
+        with pytest.raises(NobodyWaits, match="no node stands by for a free seat in run run"):
+            run.handle(ArrivalsAdmitted())
+        assert snapshot(run.run) == before
