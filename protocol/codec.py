@@ -6,13 +6,14 @@ does not know are ignored, so that a newer peer may say more; a missing field ta
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from enum import EnumType
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgpack
 
 from protocol.errors import MalformedMessage, MessageTooLarge
-from protocol.schema import MAX_DEPTH, MAX_MESSAGE_BYTES, Limit
+from protocol.schema import MAX_DEPTH, MAX_ITEMS, MAX_MESSAGE_BYTES, Limit
 
 T = TypeVar("T")
 
@@ -33,13 +34,20 @@ def decode(kind: type[T], body: bytes) -> T:
     """
     if len(body) > MAX_MESSAGE_BYTES:
         raise MessageTooLarge(f"a message has at most {MAX_MESSAGE_BYTES} bytes, not {len(body)}")
-    value: T = _reader(kind)(_unpack(body), kind.__name__)
+    value: T = _reader(kind)(_unpack(body, MAX_ITEMS), kind.__name__)
     return value
 
 
-def _unpack(body: bytes) -> object:
+def decode_own(kind: type[T], body: bytes) -> T:
+    """The same of what this program has encoded itself, however large. Raises `MalformedMessage`."""
+    value: T = _reader(kind)(_unpack(body, len(body)), kind.__name__)
+    return value
+
+
+def _unpack(body: bytes, most_items: int) -> object:
+    limits = {"max_array_len": most_items, "max_map_len": most_items}
     try:
-        value: object = msgpack.unpackb(body, strict_map_key=True, use_list=False)
+        value: object = msgpack.unpackb(body, strict_map_key=True, use_list=False, **limits)
     except Exception as error:  # msgpack's own errors, and whatever hostile bytes bring out of it
         detail = str(error) or type(error).__name__
         raise MalformedMessage(f"the body is not one msgpack value: {detail[:200]}") from None
@@ -56,9 +64,9 @@ def _check_depth(value: object) -> None:
         level = [
             child
             for item in level
-            if isinstance(item, dict | tuple)
+            if type(item) in (dict, tuple)
             for child in (item.values() if isinstance(item, dict) else item)
-            if isinstance(child, dict | tuple)
+            if type(child) in (dict, tuple)
         ]
 
 
@@ -90,6 +98,8 @@ def _make_reader(kind: Any) -> Reader:
         return _sequence(_reader(args[0]))
     if origin is Literal:
         return _choice(args)
+    if isinstance(kind, EnumType):
+        return _member(kind)
     return _record(kind) if is_dataclass(kind) else _scalar(kind)
 
 
@@ -121,6 +131,12 @@ def _choice(choices: tuple[Any, ...]) -> Reader:
         return value
 
     return read
+
+
+def _member(kind: Any) -> Reader:
+    """An enumeration of texts."""
+    choose = _choice(tuple(member.value for member in kind))
+    return lambda value, where: kind(choose(value, where))
 
 
 def _optional(args: tuple[Any, ...]) -> Reader:
@@ -177,7 +193,10 @@ _WORDS: dict[type, str] = {str: "text", int: "an integer", float: "a number", bo
 
 
 def _word(value: object) -> str:
-    text = repr(value)
+    """The value in a few characters, and as quickly: it may be as large as a message."""
+    if isinstance(value, dict | tuple) and value:
+        return f"a {'map' if isinstance(value, dict) else 'list'} of {len(value)}"
+    text = repr(value[:40] if isinstance(value, str | bytes) else value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 

@@ -8,6 +8,8 @@ from typing import Annotated
 
 MAX_MESSAGE_BYTES = 256 * 1024
 MAX_DEPTH = 8
+MAX_ITEMS = 1_024
+"""Of one list or map: memory is set aside for as many as it claims to have, and lists may claim within lists."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from functools import partial
 
 from protocol.errors import ProtocolError, ServerUnavailable
 from protocol.messages import Directive
+from rdzv_server.compaction import Compaction
 from rdzv_server.core.effects import Announce, Effect, ForgetRun, Record, WakeAgents
 from rdzv_server.core.events import Event
 from rdzv_server.core.registry import Registry
@@ -41,6 +42,7 @@ class Driver:
         self._registry = registry
         self._store = store
         self._waiters = waiters
+        self._compaction = Compaction(registry, store)
         self._inbox: list[tuple[str, Event, Done | None]] = []
         self._called = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -61,6 +63,7 @@ class Driver:
             self._registry.replay(record)
             if count % REPLAY_AT_ONCE == 0:
                 await asyncio.sleep(0)
+        self._compaction.written(records)
         if records:
             self._offset_s = max(record.at for record in records) - self.now()
         self.started_at = self.now()
@@ -150,11 +153,13 @@ class Driver:
         for done, refusal in answers:
             _answer(done, refusal)
         self._arm(now)
+        await self._compaction.run(now)
 
     async def _write(self, records: Sequence[Record]) -> None:
         if records:
             self._is_written.clear()
             await self._persevere(lambda: self._store.append(records))
+            self._compaction.written(records)
             self._is_written.set()
 
     async def _persevere(self, write: Callable[[], Awaitable[None]]) -> None:
@@ -183,6 +188,7 @@ class Driver:
                     log.info("run %s round %d: %s", run_id, round_, reason)
                 case ForgetRun(run_id, attempt):
                     await self._persevere(partial(self._store.forget, run_id, attempt))
+                    self._compaction.forgotten((run_id, attempt))
 
     def _arm(self, now: float) -> None:
         if self._timer:

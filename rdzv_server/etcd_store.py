@@ -9,7 +9,8 @@ another server leads, or none, nothing more is written, however late a request o
 
 A batch that is too large for one transaction goes into several, in order. When the server dies in between, a beginning
 of the batch remains. That is a state that the run was in, since each record is a fact applied on its own, and nobody
-has been told anything of the batch: whoever caused the rest has no answer and asks again.
+has been told anything of the batch: whoever caused the rest has no answer and asks again. A snapshot that is only begun
+does not count (`records.settled`).
 """
 
 import asyncio
@@ -24,10 +25,12 @@ from aetcd import rpc
 
 from rdzv_server.core.effects import Record
 from rdzv_server.etcd_client import EtcdClient
-from rdzv_server.records import MalformedRecord, pack, unpack
-from rdzv_server.store import StoreBroken, StoreFenced
+from rdzv_server.records import MalformedRecord, pack, settled, unpack
+from rdzv_server.store import StoreBroken, StoreFenced, StoreUnavailable
 
-SCHEMA = b"1"
+SCHEMA = b"2"
+"""1: facts alone. 2: snapshots, too."""
+READABLE = (b"1", SCHEMA)
 MAX_OPERATIONS = 128
 """etcd's own limit for a transaction."""
 MAX_BYTES = 1 << 20
@@ -79,7 +82,7 @@ class EtcdStore:
             ) from error
         found.sort(key=lambda chunk: chunk[0])
         self._next_number = found[-1][0] + 1 if found else 0
-        return [record for _, records in found for record in records]
+        return _settled([record for _, records in found for record in records])
 
     async def _keys(self) -> AsyncIterator[tuple[bytes, bytes]]:
         """Every key with records, and its value."""
@@ -106,9 +109,18 @@ class EtcdStore:
 
     async def forget(self, run_id: str, attempt: int) -> None:
         begin = self._folder(run_id, attempt)
-        await self._write(
-            [rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=begin, range_end=begin[:-1] + b"0"))]
-        )
+        await self._write([_delete(begin, begin[:-1] + b"0")])  # 0 follows / in ASCII
+
+    async def compact(self, records: Sequence[Record]) -> None:
+        """Write the snapshot, then drop what it stands for. Who dies in between leaves both, or a beginning of one."""
+        first = self._next_number
+        try:
+            await self.append(records)
+        except StoreUnavailable:
+            self._batch, self._unwritten = None, []
+            raise
+        folder = self._folder(records[0].run_id, records[0].attempt)
+        await self._write([_delete(folder, folder + b"%016x" % first)])
 
     async def close(self) -> None:
         """Nothing: the client is its owner's."""
@@ -116,13 +128,13 @@ class EtcdStore:
     async def _check_schema(self) -> None:
         key = f"{self._root}/schema".encode()
         found, _ = await self._client.get(key)
-        if found is None:
-            await self._write([_put(key, SCHEMA)])
-        elif found.value != SCHEMA:
+        if found is not None and found.value not in READABLE:
             raise StoreBroken(
                 f"what {self._client.name} holds below {self._root} was written by another version of rdzv-server "
                 f"(schema {found.value.decode(errors='replace')}, this one knows {SCHEMA.decode()}): start that version"
             )
+        if found is None or found.value != SCHEMA:
+            await self._write([_put(key, SCHEMA)])
 
     async def _write(self, operations: Sequence[Any]) -> None:
         done, _ = await self._client.transact([self._fence], operations)
@@ -171,6 +183,19 @@ def leader_key(prefix: str) -> bytes:
 
 def _put(key: bytes, value: bytes) -> Any:
     return rpc.RequestOp(request_put=rpc.PutRequest(key=key, value=value))
+
+
+def _settled(records: Sequence[Record]) -> list[Record]:
+    """Those that count, of all attempts, in their order."""
+    attempts: dict[tuple[str, int], list[Record]] = {}
+    for record in records:
+        attempts.setdefault((record.run_id, record.attempt), []).append(record)
+    count = {id(record) for of_attempt in attempts.values() for record in settled(of_attempt)}
+    return [record for record in records if id(record) in count]
+
+
+def _delete(begin: bytes, end: bytes) -> Any:
+    return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=begin, range_end=end))
 
 
 def _number(key: bytes) -> int:

@@ -17,7 +17,8 @@ from rdzv_server.store import StoreBroken, StoreUnavailable
 
 APPLICATION_ID = 0x72647A76
 """Marks the file as ours, in SQLite's header."""
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""1: facts alone. 2: snapshots, too."""
 
 _SCHEMA = """
 CREATE TABLE records (
@@ -31,8 +32,11 @@ CREATE TABLE records (
 CREATE INDEX records_of_attempt ON records (run_id, attempt, id);
 """
 
-_MIGRATIONS: dict[int, str] = {0: _SCHEMA}
+_MIGRATIONS: dict[int, str] = {0: _SCHEMA, 1: ""}
 """What leads from each version of the schema to the next; 0 is an empty file."""
+
+_INSERT = "INSERT INTO records (run_id, attempt, at, kind, body) VALUES (?, ?, ?, ?, ?)"
+_DELETE = "DELETE FROM records WHERE run_id = ? AND attempt = ?"
 
 T = TypeVar("T")
 
@@ -51,11 +55,14 @@ class SqliteStore:
 
     async def append(self, records: Sequence[Record]) -> None:
         """One transaction. Raises `StoreUnavailable`: nothing was written, and trying again may help."""
-        rows = [(record.run_id, record.attempt, record.at, *pack(record)) for record in records]
-        await self._call(lambda: self._append(rows))
+        await self._call(lambda: self._append(records))
 
     async def forget(self, run_id: str, attempt: int) -> None:
         await self._call(lambda: self._forget(run_id, attempt))
+
+    async def compact(self, records: Sequence[Record]) -> None:
+        """One transaction. Raises `StoreUnavailable`: nothing has changed."""
+        await self._call(lambda: self._compact(records))
 
     async def close(self) -> None:
         """Let the file go; another server may open it then."""
@@ -129,17 +136,21 @@ class SqliteStore:
         # Takes the lock now, not with the first record.
         file.executescript("BEGIN IMMEDIATE; COMMIT;")
 
-    def _append(self, rows: Sequence[tuple[object, ...]]) -> None:
-        self._transact("INSERT INTO records (run_id, attempt, at, kind, body) VALUES (?, ?, ?, ?, ?)", rows)
+    def _append(self, records: Sequence[Record]) -> None:
+        self._transact((_INSERT, _rows(records)))
 
     def _forget(self, run_id: str, attempt: int) -> None:
-        self._transact("DELETE FROM records WHERE run_id = ? AND attempt = ?", [(run_id, attempt)])
+        self._transact((_DELETE, [(run_id, attempt)]))
 
-    def _transact(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
+    def _compact(self, records: Sequence[Record]) -> None:
+        self._transact((_DELETE, [(records[0].run_id, records[0].attempt)]), (_INSERT, _rows(records)))
+
+    def _transact(self, *statements: tuple[str, Sequence[tuple[object, ...]]]) -> None:
         assert self._file
         try:
             self._file.execute("BEGIN IMMEDIATE")
-            self._file.executemany(statement, rows)
+            for statement, rows in statements:
+                self._file.executemany(statement, rows)
             self._file.execute("COMMIT")
         except sqlite3.Error:
             if self._file.in_transaction:
@@ -150,3 +161,7 @@ class SqliteStore:
         if self._file:
             self._file.close()
             self._file = None
+
+
+def _rows(records: Sequence[Record]) -> list[tuple[object, ...]]:
+    return [(record.run_id, record.attempt, record.at, *pack(record)) for record in records]

@@ -40,6 +40,12 @@ class Store(Protocol):
     async def forget(self, run_id: str, attempt: int) -> None:
         """Drop an attempt's records. Raises likewise."""
 
+    async def compact(self, records: Sequence[Record]) -> None:
+        """These records stand for all of their attempt that were written before, which are dropped.
+
+        Raises as `append` does; after `StoreUnavailable` it is as if nothing had been asked for.
+        """
+
     async def close(self) -> None:
         """Let the store go."""
 
@@ -59,6 +65,9 @@ class MemoryStore:
 
     async def forget(self, run_id: str, attempt: int) -> None:
         self._records.pop((run_id, attempt), None)
+
+    async def compact(self, records: Sequence[Record]) -> None:
+        self._records[records[0].run_id, records[0].attempt] = list(records)
 
     async def close(self) -> None:
         pass

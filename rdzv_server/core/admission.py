@@ -9,6 +9,9 @@ from protocol.timing import HOLDS_PER_LEASE
 from rdzv_server.core import completion
 from rdzv_server.core.run import Agent, AgentState, Run
 
+MOST_AGENTS = 100_000
+"""Of one run, those that stand by included; as many nodes as a round may have."""
+
 
 class HolderInDoubt(ServerUnavailable):
     """Refused or not: that turns out when `holder`, the agent that has the `--node-rank`, is heard, or `until` then."""
@@ -34,6 +37,8 @@ def check(run: Run, join: JoinRequest) -> None:
     if agent := run.agents.get(join.agent_id):
         _check_identity(agent, join)
         return
+    if len(run.agents) >= MOST_AGENTS:
+        raise ServerUnavailable(f"run {run.run_id} holds {MOST_AGENTS} agents, as many as a run may")
     if join.agent_id in run.departed_ids or join.after_round > 0:
         raise AgentFenced(f"agent {join.agent_id} of node {join.node_id} is no longer part of run {run.run_id}")
     if conflicts := join.settings.conflicts(run.settings):

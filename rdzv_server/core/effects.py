@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from rdzv_server.core.events import Fact, RunFounded
+from rdzv_server.core.snapshot import Kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +13,7 @@ class Record:
     run_id: str
     attempt: int
     at: float
-    fact: Fact | RunFounded
+    fact: Fact | RunFounded | Kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from protocol.errors import AgentFenced, NobodyWaits, StaleRound
 from protocol.messages import Directive, Failure, JoinRequest, Start, Stop, Wait
 from protocol.settings import RunSettings
-from rdzv_server.core import admission, blame, completion, ranks, restarts, story
+from rdzv_server.core import admission, blame, completion, ranks, restarts, snapshot, story
 from rdzv_server.core.effects import Announce, Effect, ForgetRun, Record, WakeAgents
 from rdzv_server.core.events import (
     AgentDisconnected,
@@ -47,6 +47,7 @@ from rdzv_server.core.run import (
     Run,
     Stage,
 )
+from rdzv_server.core.snapshot import Kept
 
 
 class RunMachine:
@@ -87,10 +88,13 @@ class RunMachine:
         self._pass_time(now)
         return self._effects
 
-    def replay(self, fact: Fact, at: float) -> None:
-        """Apply a recorded fact again."""
+    def replay(self, fact: Fact | Kept, at: float) -> None:
+        """Apply a recorded fact again, or a part of a snapshot."""
         self._effects = []
-        self._apply(fact, at)
+        if isinstance(fact, Kept):
+            snapshot.restore(self.run, fact)
+        else:
+            self._apply(fact, at)
 
     def resume(self, now: float) -> None:
         """Give every agent a fresh lease: nothing was heard of any while the server was away."""

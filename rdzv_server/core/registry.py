@@ -7,23 +7,27 @@ one that finds a run which every node has left, if nobody asked for that run by 
 
 from heapq import heappop, heappush
 
-from protocol.errors import AgentFenced, RunFailed, RunSucceeded, UnknownRun
+from protocol.errors import AgentFenced, RunFailed, RunSucceeded, ServerUnavailable, UnknownRun
 from protocol.messages import Directive, JoinRequest
-from rdzv_server.core import admission
+from rdzv_server.core import admission, snapshot
 from rdzv_server.core.effects import Effect, ForgetRun, Record
-from rdzv_server.core.events import Event, Fact, NodeJoined, RunFounded, RunSuperseded, TimePassed
+from rdzv_server.core.events import Event, NodeJoined, RunFounded, RunSuperseded, TimePassed
 from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.run import Run, Stage
 
 Key = tuple[str, int]
 """run_id and attempt."""
 
+MOST_RUNS = 10_000
+"""Attempts, ended ones included, until they are forgotten: what a server's memory is meant for."""
+
 
 class Registry:
-    """All attempts of all runs. `retention_s`: how long an ended attempt is remembered."""
+    """All attempts of all runs, at most `max_runs`. `retention_s`: how long an ended one is remembered."""
 
-    def __init__(self, retention_s: float) -> None:
+    def __init__(self, retention_s: float, max_runs: int = MOST_RUNS) -> None:
         self._retention_s = retention_s
+        self._max_runs = max_runs
         self._machines: dict[Key, RunMachine] = {}
         self._latest: dict[str, int] = {}
         self._deadlines: list[tuple[float, Key]] = []
@@ -81,9 +85,18 @@ class Registry:
         if isinstance(record.fact, RunFounded):
             self._found(record.fact, record.at)
         else:
-            fact: Fact = record.fact
-            self._machines[key].replay(fact, record.at)
+            self._machines[key].replay(record.fact, record.at)
         self._arm(self._machines[key])
+
+    def snapshot(self, key: Key, now: float) -> list[Record]:
+        """Records to replay in place of all that led to this attempt; none if it has ended, or is forgotten."""
+        machine = self._machines.get(key)
+        if machine is None or machine.run.stage.is_end:
+            return []
+        run = machine.run
+        founded = RunFounded(run.run_id, run.attempt, run.explicit, run.settings, run.founded_wall_at)
+        kept = (Record(*key, now, fact) for fact in snapshot.take(run))
+        return [Record(*key, run.founded_at, founded), *kept]
 
     def resume(self, now: float) -> None:
         """The server is back, after all has been replayed: nobody is missed for what happened while it was away."""
@@ -100,6 +113,11 @@ class Registry:
             return latest, []
         if join.after_round > 0:
             raise AgentFenced(f"run {join.run_id} is not known here: node {join.node_id} must join it anew")
+        if len(self._machines) >= self._max_runs:
+            raise ServerUnavailable(
+                f"this server holds {self._max_runs} runs, as many as --max-runs allows; those that have ended are "
+                "forgotten after --retention, and then there is room"
+            )
         attempt = self._latest.get(join.run_id, 0) + 1
         founded = RunFounded(join.run_id, attempt, join.explicit_run_id, admission.settings_of(join), event.wall_at)
         effects = self._supersede(latest, now) if latest else []

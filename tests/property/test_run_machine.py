@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from protocol.errors import ProtocolError
-from protocol.messages import Assignment, Finish, Start, Stop, Wait
+from protocol.messages import Assignment, Finish, JoinRequest, Start, Stop, Wait
 from protocol.settings import RunSettings
 from rdzv_server.core.effects import Announce, Record
 from rdzv_server.core.events import (
@@ -25,6 +25,8 @@ from rdzv_server.core.events import (
 )
 from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.run import AgentState, Run, Stage
+from rdzv_server.core.snapshot import take
+from rdzv_server.records import pack, unpack
 from tests.property import model as rules
 from tests.property.model import Model, Refused
 from tests.support.scenario import RETENTION_S, SERVER_ADDR, a_failure, a_join, durable, replayed, snapshot
@@ -98,8 +100,7 @@ class RunStory(RuleBasedStateMachine):
         for name in NAMES:
             if name not in self.run_.agents and name not in self.run_.departed_ids:
                 if knocks:
-                    join = a_join(name, node=node, node_rank=node_rank)
-                    self._both(NodeKnocked(join), lambda: self.model.knock(name, node, node_rank, self.now))
+                    self._knock(a_join(name, node=node, node_rank=node_rank))
                 self._join(NodeJoined(a_join(name, node=node, node_rank=node_rank, local_world_size=size), SERVER_ADDR))
                 return
 
@@ -200,8 +201,26 @@ class RunStory(RuleBasedStateMachine):
             self._both(TimePassed(), lambda: self.model.pass_time(self.now))
             assert snapshot(self.run_) != before, "a deadline without consequence"
 
+    @precondition(lambda self: not self.run_.stage.is_end)
+    @rule()
+    def the_records_become_a_snapshot(self) -> None:
+        """From here on the run is the one that the snapshot gives."""
+        packed = [pack(Record("run", 1, self.now, kept)) for kept in take(self.run_)]
+        self.records = [unpack("run", 1, self.now, *parts) for parts in packed]
+        machine = RunMachine(self.founded, 0.0, RETENTION_S)
+        for record in self.records:
+            machine.replay(record.fact, record.at)
+        unordered = {"agents", "node_ids", "node_ranks", "leases"}
+        assert _without(snapshot(machine.run), unordered) == _without(snapshot(self.run_), unordered)
+        assert machine.run.agents == self.run_.agents
+        machine.run.leases = self.run_.leases  # the one thing that is not kept
+        self.machine = machine
+
     def _hear(self, name: str) -> None:
         self._both(AgentHeard(name), lambda: self.model.hear(name, self.now))
+
+    def _knock(self, join: JoinRequest) -> None:
+        self._both(NodeKnocked(join), lambda: self.model.knock(join.agent_id, join.node_id, join.node_rank, self.now))
 
     def _join(self, event: NodeJoined) -> None:
         join = event.join

@@ -15,7 +15,7 @@ from tests.support.scenario import RUN_ID, a_failure, a_join
 need_etcd()
 
 from rdzv_server.etcd_client import EtcdClient  # noqa: E402
-from rdzv_server.etcd_store import MAX_OPERATIONS, EtcdStore, leader_key  # noqa: E402
+from rdzv_server.etcd_store import MAX_OPERATIONS, SCHEMA, EtcdStore, leader_key  # noqa: E402
 
 RECORDS = [
     Record(RUN_ID, 1, 0.0, RunFounded(RUN_ID, 1, True, RunSettings(min_nodes=1, max_nodes=2, fatal_exit_codes=(3,)))),
@@ -185,7 +185,7 @@ async def test_a_batch_that_was_interrupted_is_taken_up_where_it_stopped(shared,
             raise StoreUnavailable("cannot use etcd: no answer in time")
         return await client.transact(compare, do)
 
-    large = joins(6_000, size=100)
+    large = joins(6_000, size=100, run_id="large")
     monkeypatch.setattr(store, "_client", Wrapped(client, transact))
     with pytest.raises(StoreUnavailable):
         await store.append(large)
@@ -215,8 +215,17 @@ async def test_what_is_no_record_of_ours_is_damage(shared, key, value, what):
         await held(shared)
 
 
+async def test_records_of_the_schema_before_are_read_and_marked_with_the_present_one(shared, client, prefix):
+    store = await shared.lead()
+    await store.load()
+    await store.append(RECORDS)
+    await shared.put("/schema", b"1")
+    assert await held(shared) == RECORDS
+    assert (await client.get(f"{prefix}/schema".encode()))[0].value == SCHEMA
+
+
 async def test_records_from_the_future_ask_for_their_server(shared):
-    await shared.put("/schema", b"2")
+    await shared.put("/schema", b"3")
     with pytest.raises(StoreBroken, match="another version of rdzv-server"):
         await held(shared)
 

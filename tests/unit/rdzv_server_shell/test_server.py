@@ -7,9 +7,11 @@ import pytest
 from aiohttp import ClientSession
 
 from node_agent.client import HttpLink
+from node_agent.credentials import Credentials
 from protocol import paths
 from protocol.errors import AgentFenced, MalformedMessage, ServerUnavailable, Unauthorized
 from protocol.messages import PollRequest, Reply, ReportRequest, Start, Stop, Wait
+from rdzv_server.access import Access, Role, Token
 from rdzv_server.server import RendezvousServer, bind, run_until
 from tests.support.scenario import RUN_ID, a_failure, a_join, settings_of
 
@@ -21,7 +23,7 @@ class Site:
     """A server, and the lines of its agents."""
 
     def __init__(self, token: str | None = None) -> None:
-        self.server = RendezvousServer(token=token)
+        self.server = RendezvousServer(access=Access([Token(Role.AGENT, token.encode())] if token else []))
         self.links: list[HttpLink] = []
 
     async def open(self) -> None:
@@ -34,7 +36,9 @@ class Site:
         return Agent(name, self.link(token))
 
     def link(self, token: str | None = None) -> HttpLink:
-        self.links.append(HttpLink("127.0.0.1", self.port, token))
+        credentials = Credentials()
+        credentials.token = token
+        self.links.append(HttpLink("127.0.0.1", self.port, credentials))
         return self.links[-1]
 
     async def close(self) -> None:

@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import sys
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -190,6 +191,20 @@ async def test_a_file_from_the_future_asks_for_its_server(store, path):
     file.close()
     with pytest.raises(StoreBroken, match="newer rdzv-server"):
         await store().load()
+
+
+async def test_a_file_of_the_schema_before_is_migrated(store, path):
+    first = store()
+    await first.load()
+    await first.append(RECORDS)
+    await first.close()
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("PRAGMA user_version = 1")
+    second = store()
+    assert list(await second.load()) == RECORDS
+    await second.close()
+    with closing(sqlite3.connect(path)) as file:
+        assert file.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
 
 
 async def test_a_folder_that_is_not_there_is_named(tmp_path):
