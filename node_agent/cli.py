@@ -14,6 +14,7 @@ from node_agent.commandline.usage import UsageError
 from node_agent.console import Console
 from node_agent.driver import Driver
 from node_agent.orphans import Orphans
+from node_agent.processes import given_up
 
 
 def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
@@ -46,5 +47,6 @@ async def _run(order: Order) -> int:
     try:
         return await meeting.run(order, config, console, partial(Driver, orphans=orphans))
     finally:
-        orphans.close()
+        for pid in orphans.close():
+            console.say(given_up(pid))
         console.close()

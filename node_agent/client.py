@@ -8,14 +8,15 @@ other nodes reach this one.
 import asyncio
 import os
 import socket
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import h11
 
+from node_agent.credentials import Credentials
 from node_agent.link import Unreachable
 from protocol import paths
 from protocol.codec import decode, encode
-from protocol.errors import ProtocolError, from_code
+from protocol.errors import ProtocolError, Unauthorized, from_code
 from protocol.messages import (
     Ack,
     ErrorReply,
@@ -32,8 +33,12 @@ from protocol.schema import MAX_MESSAGE_BYTES
 from protocol.timing import ANSWER_TIMEOUT_S, LEADER_HOLD_S
 
 CONNECT_TIMEOUT_S = 5.0
+SEGMENT_BYTES = 1220
+"""What a packet of ours carries at the most, both ways: it fits IPv6's least MTU of 1280, so that a path which swallows
+large packets without a word lets every message through."""
 
 T = TypeVar("T")
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 _PATHS: dict[type[Request], str] = {
     JoinRequest: paths.JOIN,
@@ -42,16 +47,24 @@ _PATHS: dict[type[Request], str] = {
     LeaveRequest: paths.LEAVE,
 }
 
+_SOCKET_OPTIONS = (
+    (socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 3),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
+
 
 class HttpLink:
     """A line to `host:port`."""
 
-    def __init__(self, host: str, port: int, token: str | None) -> None:
+    def __init__(self, host: str, port: int, credentials: Credentials | None) -> None:
         self._host, self._port = host, port
+        self._credentials = credentials or Credentials()
         self._headers = [("Host", _authority(host, port)), ("Content-Type", paths.MEDIA_TYPE)]
-        if token is not None:
-            self._headers.append(("Authorization", f"Bearer {token}"))
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._streams: Streams | None = None
         self._http = h11.Connection(h11.CLIENT)
 
     async def connect(self) -> str:
@@ -75,16 +88,23 @@ class HttpLink:
         return _read(LeaderReply, status, body)
 
     async def _post(self, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
+        token = self._credentials.token
+        status, answer = await self._post_with(token, path, body, timeout_s)
+        if status == Unauthorized.status and self._credentials.renew(token):
+            return await self._post_with(self._credentials.token, path, body, timeout_s)
+        return status, answer
+
+    async def _post_with(self, token: str | None, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
         await self.connect()
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._request(path, body)
+                return await self._request(token, path, body)
         except TimeoutError:
             await self.close()
             raise Unreachable("HTTP", f"no answer for {timeout_s:g} s") from None
         except (OSError, EOFError, h11.RemoteProtocolError) as error:
             await self.close()
-            raise Unreachable("HTTP", str(error) or type(error).__name__) from None
+            raise self._of_tls(error) or Unreachable("HTTP", str(error) or type(error).__name__) from None
         except asyncio.CancelledError:
             await self.close()
             raise
@@ -94,41 +114,50 @@ class HttpLink:
             self._streams[1].close()
             self._streams = None
 
-    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _open(self) -> Streams:
         failure = Unreachable("connect", "no address")
-        for address in await self._resolve():
+        for family, address in await self._resolve():
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    reader, writer = await asyncio.open_connection(*address, limit=MAX_MESSAGE_BYTES)
+                    return await self._open_at(family, address)
             except TimeoutError:
                 failure = Unreachable("connect", f"{address[0]}: no answer within {CONNECT_TIMEOUT_S:g} s")
             except OSError as error:
-                failure = Unreachable("connect", f"{address[0]}: {os.strerror(error.errno or 0)}")
-            else:
-                self._watch(writer.get_extra_info("socket"))
-                return reader, writer
+                failure = self._of_tls(error) or Unreachable("connect", f"{address[0]}: {_words(error)}")
+            except ValueError as error:  # a file of ours
+                failure = Unreachable("TLS", str(error))
         raise failure
 
-    async def _resolve(self) -> list[tuple[str, int]]:
+    async def _open_at(self, family: int, address: tuple[Any, ...]) -> Streams:
+        tls = self._credentials.context()
+        connection = await _connected(family, address)
+        return await asyncio.open_connection(
+            sock=connection, limit=MAX_MESSAGE_BYTES, ssl=tls, server_hostname=self._host if tls else None
+        )
+
+    def _of_tls(self, error: Exception) -> Unreachable | None:
+        """The same, if TLS is what it was about."""
+        if self._credentials.tls is None or not isinstance(error, OSError):
+            return None
+        from node_agent.tls import explain
+
+        why = explain(error, self._credentials.tls, self._host)
+        return Unreachable("TLS", why, is_final=True) if why else None
+
+    async def _resolve(self) -> list[tuple[int, tuple[Any, ...]]]:
         loop = asyncio.get_running_loop()
         try:
             found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
         except (socket.gaierror, UnicodeError) as error:
             raise Unreachable("name", f"{self._host}: {getattr(error, 'strerror', None) or error}") from None
-        return [(str(address[0]), int(address[1])) for *_, address in found]
+        return [(family, address) for family, *_, address in found]
 
-    def _watch(self, connection: socket.socket) -> None:
-        """A server host that vanishes without a word is noticed also while a poll is parked."""
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 3)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-
-    async def _request(self, path: str, body: bytes) -> tuple[int, bytes]:
+    async def _request(self, token: str | None, path: str, body: bytes) -> tuple[int, bytes]:
         assert self._streams is not None
         http, (reader, writer) = self._http, self._streams
         headers = [*self._headers, ("Content-Length", str(len(body)))]
+        if token is not None:
+            headers.append(("Authorization", f"Bearer {token}"))
         head = http.send(h11.Request(method="POST", target=path, headers=headers)) or b""
         writer.write(head + (http.send(h11.Data(data=body)) or b"") + (http.send(h11.EndOfMessage()) or b""))
         status, answer = 0, bytearray()
@@ -156,6 +185,20 @@ class HttpLink:
         return status, bytes(answer)
 
 
+async def _connected(family: int, address: tuple[Any, ...]) -> socket.socket:
+    """A connection to this address. A server host that vanishes is noticed also while a poll is parked."""
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connection.setblocking(False)
+        for level, option, value in _SOCKET_OPTIONS:
+            connection.setsockopt(level, option, value)
+        await asyncio.get_running_loop().sock_connect(connection, address)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 def _read(kind: type[T], status: int, body: bytes) -> T:
     """The answer. Raises the `ProtocolError` that it is, or `Unreachable` if it is none of ours."""
     if status == 200:
@@ -168,6 +211,10 @@ def _read(kind: type[T], status: int, body: bytes) -> T:
     except ProtocolError:
         raise Unreachable("HTTP", f"status {status}: is this an rdzv-server?") from None
     raise from_code(refusal.code, refusal.message, refusal.leader, refusal.leadership)
+
+
+def _words(error: OSError) -> str:
+    return os.strerror(error.errno) if error.errno else str(error) or type(error).__name__
 
 
 def _authority(host: str, port: int) -> str:

@@ -9,7 +9,7 @@ from math import inf
 
 from node_agent.core import backoff
 from node_agent.link import Link, Unreachable
-from protocol.errors import NotLeader, ServerUnavailable
+from protocol.errors import KEPT_OUT, NotLeader, ServerUnavailable
 from protocol.messages import Ack, Reply, Request
 
 HANDOVER_S = 0.5
@@ -30,13 +30,17 @@ class Conversation:
         connect_timeout_s: float,
         say: Callable[[str], None] | None,
         lost_timeout_s: float = inf,
+        *,
+        has_joined: bool = False,
     ) -> None:
+        """`has_joined`: the agent has been answered over another line: what keeps it out is borne."""
         self._link = link
         self._endpoint = endpoint
         self._connect_timeout_s = connect_timeout_s
         self._lost_timeout_s = lost_timeout_s
         self._say = say
         self._has_answered = False
+        self._has_joined = has_joined
         self._line_is_free = asyncio.Lock()
 
     async def ask(self, request: Callable[[str], Request]) -> Reply | Ack:
@@ -58,11 +62,13 @@ class Conversation:
             tried_at = loop.time()
             try:
                 answer = await self._link.exchange(request(await self._link.connect()))
-            except (Unreachable, ServerUnavailable, NotLeader) as error:
+            except (Unreachable, ServerUnavailable, NotLeader, *KEPT_OUT) as error:
+                if isinstance(error, KEPT_OUT) and not self._has_joined:
+                    raise
                 outage = outage or _Outage(loop.time())
                 await self._bear(error, outage, loop.time() - tried_at)
                 continue
-            self._has_answered = True
+            self._has_answered = self._has_joined = True
             if outage and outage.said and self._say:
                 self._say(f"reached rdzv-server at {self._endpoint} after {loop.time() - outage.since:.1f} s")
             return answer
@@ -73,6 +79,8 @@ class Conversation:
         outage.attempt = 1 if stood_s > backoff.LONGEST_S else outage.attempt + 1
         outage.cause = outage.cause or error
         lasts_s = asyncio.get_running_loop().time() - outage.since
+        if isinstance(error, Unreachable) and error.is_final and not self._has_joined:
+            raise ServerLost(f"cannot use rdzv-server at {self._endpoint} ({error})") from None
         if lasts_s >= self._limit_s:
             raise ServerLost(self._advice(error)) from None
         sooner = error.sooner if isinstance(error, Unreachable) else None
@@ -92,7 +100,9 @@ class Conversation:
         stage = str(error)
         is_old = stage in said or (said and isinstance(error, Unreachable) and error.stage == "leader")
         if self._say and not is_old:
-            if self._has_answered:
+            if said:
+                self._say(f"still no rdzv-server at {self._endpoint} ({stage})")
+            elif self._has_answered:
                 limit = "" if self._limit_s == inf else f" for {self._limit_s:g} s"
                 self._say(f"lost rdzv-server at {self._endpoint} ({stage}); workers keep running, trying again{limit}")
             else:
@@ -105,6 +115,7 @@ class Conversation:
         hint = {
             "name": "check the name in --endpoint, or in --master-addr",
             "connect": "check that rdzv-server runs there and that no firewall is between",
+            "TLS": "check the certificates of both sides",
             "HTTP": "check that this port is rdzv-server's",
             "server": "look at its log",
             "leader": "check that etcd runs, and that rdzv-server reaches it",

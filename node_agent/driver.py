@@ -21,6 +21,7 @@ from node_agent.logs.destinations import PluginFailed
 from node_agent.logs.round_logs import RoundLogs
 from node_agent.machine_loop import MachineLoop
 from node_agent.ports import ReservedPort
+from node_agent.processes import given_up
 from node_agent.run_line import RunLine
 from node_agent.scratch import ScratchDir
 from node_agent.specs import SpecMaker
@@ -204,8 +205,8 @@ class Driver:
         self._machine.feed(WorkerFailed(round_, failure))
 
     def _workers_stopped(self, round_: int, left: list[int]) -> None:
-        if left:
-            self._console.say(f"could not kill: pid {', '.join(map(str, left))}; giving them up")
+        for pid in left:
+            self._console.say(given_up(pid))
         if self._orphans:
             self._orphans.end()
         self._store_host.shut()

@@ -18,6 +18,7 @@ from os.path import abspath, dirname
 from node_agent.client import HttpLink
 from node_agent.console import ERR, Console
 from node_agent.conversation import ServerLost
+from node_agent.credentials import Credentials
 from node_agent.link import Unreachable
 from node_agent.processes import CommandProcess
 from protocol.errors import ProtocolError, RunFailed, RunSucceeded
@@ -38,9 +39,9 @@ PROGRAM = f"import sys; sys.path.append({HOME!r}); from rdzv_server.__main__ imp
 class HostedServer:
     """Hosts the server at a port of this node whenever nothing listens there and the run goes on."""
 
-    def __init__(self, host: str, port: int, token: str | None, token_file: str | None, console: Console) -> None:
+    def __init__(self, host: str, port: int, credentials: Credentials, console: Console) -> None:
         self._host, self._port = host, port
-        self._token, self._token_file = token, token_file
+        self._credentials = credentials
         self._console = console
         self._process: _Process | None = None
         self._failures = 0
@@ -49,7 +50,7 @@ class HostedServer:
 
     def link(self) -> "HostingLink":
         """A line to the server, wherever it is hosted in the end."""
-        return HostingLink(self, self._host, self._port, self._token)
+        return HostingLink(self, self._host, self._port, self._credentials)
 
     def ensure(self) -> None:
         """Host the server, unless something listens at its port or the run is over.
@@ -101,7 +102,8 @@ class HostedServer:
             raise ServerLost(f"rdzv-server cannot be hosted at port {self._port}: see what it says above")
 
     def _command(self, listener: socket.socket) -> list[str]:
-        token = ["--token-file", self._token_file] if self._token_file else []
+        path = self._credentials.token_file
+        token = ["--token-file", path] if path else []
         flags = ["--listen-fd", str(listener.fileno()), "--exit-when-idle", str(IDLE_S), *token]
         return [sys.executable, "-P", "-c", PROGRAM, *flags]
 
@@ -109,8 +111,8 @@ class HostedServer:
 class HostingLink(HttpLink):
     """A line to a server that this node hosts if nobody does."""
 
-    def __init__(self, server: HostedServer, host: str, port: int, token: str | None) -> None:
-        super().__init__(host, port, token)
+    def __init__(self, server: HostedServer, host: str, port: int, credentials: Credentials) -> None:
+        super().__init__(host, port, credentials)
         self._server = server
 
     async def connect(self) -> str:
@@ -212,25 +214,20 @@ def _listen(port: int) -> socket.socket:
 def names_this_machine(host: str) -> bool:
     """Whether `host` is a name or an address of this machine.
 
-    torch's rule (`_matches_machine_hostname`, torch 2.13) by names and by the addresses of the host name; and, which
-    that rule misses, any other address of this machine.
+    torch's rule (`_matches_machine_hostname`, torch 2.13), but without a lookup of this machine's own name, which takes
+    long where names are not served: an address is one of this machine's if it can be bound. `host` itself is looked up
+    if it is another's name: whoever connects there has to.
     """
-    own = socket.gethostname()
-    if host in ("localhost", own):
-        return True
-    addresses = {address for address, _ in _resolve(host)}
-    if any(_is_local(address) for address in addresses):
-        return True
-    return any(name == host or address in addresses for address, name in _resolve(own))
+    return host in ("localhost", socket.gethostname()) or any(map(_is_local, _resolve(host)))
 
 
-def _resolve(host: str) -> list[tuple[str, str]]:
-    """The host's addresses, each with the canonical name where there is one."""
+def _resolve(host: str) -> set[str]:
+    """The host's addresses; an address is its own."""
     try:
-        found = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP, flags=socket.AI_CANONNAME)
+        found = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)
     except (OSError, ValueError):
-        return []
-    return [(str(address[0]), name) for _, _, _, name, address in found]
+        return set()
+    return {str(address[0]) for *_, address in found}
 
 
 def _is_local(address: str) -> bool:

@@ -7,16 +7,18 @@ from protocol.messages import Ack, Reply, Request
 
 
 class Unreachable(Exception):
-    """The exchange did not come about. `stage` says how far it got: name, connect or HTTP; trying again may help.
+    """The exchange did not come about. `stage` says how far it got: name, connect, TLS or HTTP; trying again may help.
 
     `sooner` is set when that is worth it before its time: with several servers, when another one is to be asked.
+    `is_final`: it will not help unless somebody changes something first.
     """
 
-    def __init__(self, stage: str, detail: str, sooner: asyncio.Event | None = None) -> None:
+    def __init__(self, stage: str, detail: str, sooner: asyncio.Event | None = None, *, is_final: bool = False) -> None:
         super().__init__(f"{stage}: {detail}")
         self.stage = stage
         self.detail = detail
         self.sooner = sooner
+        self.is_final = is_final
 
 
 class Link(Protocol):

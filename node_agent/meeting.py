@@ -42,7 +42,7 @@ async def _run_at_servers(order: Order, config: AgentConfig, console: Console, m
     from node_agent.servers import Servers
 
     assert order.place.endpoint
-    servers = Servers([order.place.endpoint, *order.place.others], order.token, console.say)
+    servers = Servers([order.place.endpoint, *order.place.others], order.credentials, console.say)
     return await make_driver(config, servers.link, servers.name, console).run()
 
 
@@ -51,7 +51,7 @@ async def _run_hosting(
 ) -> int:
     from node_agent.hosting import HostedServer
 
-    server = HostedServer(host, port, order.token, order.token_file, console)
+    server = HostedServer(host, port, order.credentials, console)
     try:
         server.ensure()
     except OSError as error:

@@ -2,26 +2,33 @@
 
 While the agent lives it is their subreaper: the kernel makes it the parent of every descendant that loses its own, so
 that it finds them among its children, whatever session they are in. A guardian covers the agent's own sudden death: a
-shell that waits for the end of a pipe, and then ends whatever carries the agent's mark in its environment.
+shell that waits for the end of a pipe, and then ends whatever carries the agent's mark in its environment. One that is
+killed is replaced.
 """
 
 import asyncio
 import ctypes
 import os
+import select
 import signal
 import sys
 from collections.abc import Mapping
+from time import monotonic
 
 from node_agent.processes import CommandProcess, own_children
+from node_agent.workers import KILL_TIMEOUT_S
 
 MARK = "NODE_AGENT_ID"
 """In the environment of every worker, and so of whatever it starts."""
 REAPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "plugins", "reaper.py")
 
+REPLACEMENT_S = 0.5
+"""How soon a guardian that was killed is replaced."""
+
 _PR_SET_CHILD_SUBREAPER = 36
 _DEVNULL = -3  # subprocess.DEVNULL
 _STDERR = 2
-_WAIT_THEN_REAP = 'read -r word; test -n "$word" || exec "$@"'
+_WAIT_THEN_REAP = 'read -r word; exec "$@"'
 
 
 class Orphans:
@@ -32,22 +39,26 @@ class Orphans:
         """What the workers' environment must hold."""
         self._mark = f"{MARK}={mark}".encode()
         self._guardian: tuple[CommandProcess, int] | None = None
+        self._killed: set[int] = set()
+        self._is_closed = False
         self._loop = asyncio.get_running_loop()
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._loop.add_signal_handler(signal.SIGCHLD, reap)
 
     def guard(self, environment: Mapping[str, str]) -> None:
         """From now on the agent's sudden death takes its workers' descendants along."""
-        if self._guardian is None:
-            reads, writes = os.pipe()
-            command = ("/bin/sh", "-c", _WAIT_THEN_REAP, "sh", sys.executable, "-IS", REAPER, self._mark.decode())
-            try:
-                guardian = CommandProcess(command, environment, _DEVNULL, _STDERR, stdin=reads, outlives_agent=True)
-            except OSError:  # no shell here
-                os.close(writes)
-            else:
-                self._guardian = guardian, writes
-            os.close(reads)
+        if self._guardian is not None or self._is_closed:
+            return
+        reads, writes = os.pipe()
+        command = ("/bin/sh", "-c", _WAIT_THEN_REAP, "sh", sys.executable, "-IS", REAPER, self._mark.decode())
+        try:
+            guardian = CommandProcess(command, environment, _DEVNULL, _STDERR, stdin=reads, outlives_agent=True)
+        except OSError:  # no shell here
+            os.close(writes)
+        else:
+            self._guardian = guardian, writes
+            self._loop.add_reader(guardian.fileno(), self._guardian_ended, environment)
+        os.close(reads)
 
     def end(self) -> int:
         """End what the round's workers, which are gone, have left behind. How many processes that were."""
@@ -57,16 +68,31 @@ class Orphans:
                 os.kill(pid, signal.SIGKILL)
             ended.update(strays)
             reap()
+        self._killed |= ended
         return len(ended)
 
-    def close(self) -> None:
-        """The agent ends well: the guardian is not needed any more."""
+    def close(self) -> list[int]:
+        """The agent ends well: the guardian is not needed any more. Returns whom `end` could not end, after waiting."""
+        self._is_closed = True
         self._loop.remove_signal_handler(signal.SIGCHLD)
         if self._guardian:
-            guardian, writes = self._guardian
-            os.write(writes, b"well\n")
-            os.close(writes)
-            guardian.reap()
+            self._dismiss()
+        until = monotonic() + KILL_TIMEOUT_S
+        return [pid for pid in self._killed & children() - own_children if _outlives(pid, until)]
+
+    def _guardian_ended(self, environment: Mapping[str, str]) -> None:
+        """One that was killed is replaced. One that gave up by itself would do so again."""
+        if self._dismiss() < 0:
+            self._loop.call_later(REPLACEMENT_S, self.guard, environment)
+
+    def _dismiss(self) -> int:
+        """End the guardian, in whatever state it is; its exit code."""
+        assert self._guardian
+        (guardian, writes), self._guardian = self._guardian, None
+        self._loop.remove_reader(guardian.fileno())
+        os.kill(guardian.pid, signal.SIGKILL)  # before its pipe ends, which it would take for the agent's death
+        os.close(writes)
+        return guardian.reap()
 
     def _is_marked(self, pid: int) -> bool:
         try:
@@ -95,3 +121,17 @@ def reap() -> None:
             os.waitpid(pid, os.WNOHANG)
         except ChildProcessError:
             continue
+
+
+def _outlives(pid: int, until: float) -> bool:
+    """Whether a child that was killed is still there at `until`."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    ended = select.poll()
+    ended.register(descriptor, select.POLLIN)
+    try:
+        return not ended.poll(1000 * max(0.0, until - monotonic()))
+    finally:
+        os.close(descriptor)

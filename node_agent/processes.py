@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 _PR_SET_PDEATHSIG = 1
+_STATES = {"D": "uninterruptible sleep", "Z": "dead, but held by a debugger or a thread of its own"}
+"""Those of /proc/PID/stat in which a process outlives SIGKILL."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -88,6 +90,20 @@ def signal_group(pid: int, signum: int) -> None:
         pass
     except PermissionError:  # every process left in the group is another user's, or a zombie on some kernels
         pass
+
+
+def given_up(pid: int) -> str:
+    """Says that a child outlives SIGKILL, and why, as far as the kernel tells."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            state = stat.read().rpartition(")")[2].split()[0]
+        with open(f"/proc/{pid}/wchan") as wchan:
+            place = wchan.read()
+    except OSError:  # gone this moment, or not ours to look at
+        return f"could not kill pid {pid}: giving it up"
+    where = f" in {place}" if place not in ("", "0") else ""
+    why = _STATES.get(state, f"state {state}")
+    return f"could not kill pid {pid} ({why}{where}): giving it up, and what it holds with it"
 
 
 def _preparation(cpus: Collection[int]) -> Callable[[], None]:

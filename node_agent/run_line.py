@@ -19,7 +19,8 @@ class RunLine:
         self._conversation = Conversation(
             make_link(), endpoint, config.connect_timeout_s, warn, config.server_lost_timeout_s
         )
-        self._side_line = Conversation(make_link(), endpoint, float("inf"), None)  # a report must arrive, however late
+        # A report must arrive, however late.
+        self._side_line = Conversation(make_link(), endpoint, float("inf"), None, has_joined=True)
 
     async def join(self, effect: SendJoin, port: int, *, hosts_store: bool) -> Reply:
         """The answer to a join that names this port as MASTER_PORT. Raises `ProtocolError` or `ServerLost`."""

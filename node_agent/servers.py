@@ -14,8 +14,9 @@ from typing import TypeVar
 
 from node_agent.client import HttpLink
 from node_agent.core import backoff
+from node_agent.credentials import Credentials
 from node_agent.link import Unreachable
-from protocol.errors import NotLeader, ProtocolError, ServerUnavailable
+from protocol.errors import KEPT_OUT, NotLeader, ProtocolError, ServerUnavailable
 from protocol.messages import Ack, LeaderRequest, Reply, Request
 
 Endpoint = tuple[str, int]
@@ -30,14 +31,16 @@ WATCH_PAUSE_S = 5.0
 class Servers:
     """What the lines of one agent know together: who leads, and whom to ask next. `say` is told when that changes."""
 
-    def __init__(self, endpoints: Sequence[Endpoint], token: str | None, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, endpoints: Sequence[Endpoint], credentials: Credentials | None, say: Callable[[str], None]
+    ) -> None:
         self.name = ", ".join(map(_text, endpoints))
         self.leadership = 0
         """The latest one that is known; 0: none, or a server that is the only one."""
         self.news = asyncio.Event()
         """Set when a later leader is known, and replaced."""
         self._endpoints = list(endpoints)
-        self._token = token
+        self._credentials = credentials
         self._say = say
         self._order = list(endpoints)
         self._current: Endpoint | None = None
@@ -51,7 +54,7 @@ class Servers:
         return link
 
     def line(self, endpoint: Endpoint) -> HttpLink:
-        return HttpLink(*endpoint, self._token)
+        return HttpLink(*endpoint, self._credentials)
 
     def next(self, tried: set[Endpoint]) -> Endpoint | None:
         """The one to try now."""
@@ -135,7 +138,7 @@ class ServersLink:
         self._is_left = False
         self._patience: asyncio.Timeout | None = None
         self._spare = servers.spare
-        self._trouble: dict[Endpoint, str] = {}
+        self._trouble: dict[Endpoint, Unreachable] = {}
 
     async def connect(self) -> str:
         if self._is_left:
@@ -164,6 +167,10 @@ class ServersLink:
             is_news = isinstance(error, NotLeader) and self._is_pointed(error)
             failure.sooner = _now() if is_news else self._elsewhere()
             raise failure from None
+        except KEPT_OUT:
+            await self._drop()
+            self._servers.failed(endpoint)  # another one may know better
+            raise
         except ProtocolError:
             self._settle()
             raise
@@ -211,10 +218,12 @@ class ServersLink:
         await self._drop()
         self._servers.failed(endpoint)
         self._trouble.pop(endpoint, None)
-        self._trouble[endpoint] = cause.detail
+        self._trouble[endpoint] = cause
         if self._servers.spare:
-            told = "; ".join(f"{_text(at)}: {detail}" for at, detail in self._trouble.items())
-            return Unreachable(cause.stage, told)
+            told = "; ".join(f"{_text(at)}: {each.detail}" for at, each in self._trouble.items())
+            is_everywhere = len(self._trouble) > self._servers.spare
+            is_final = is_everywhere and all(each.is_final for each in self._trouble.values())
+            return Unreachable(cause.stage, told, is_final=is_final)
         return cause
 
     def _settle(self) -> None:

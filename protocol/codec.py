@@ -38,6 +38,12 @@ def decode(kind: type[T], body: bytes) -> T:
     return value
 
 
+def read(kind: type[T], value: object) -> T:
+    """The message of type `kind` that is in a value of plain maps and texts. Raises `MalformedMessage`."""
+    message: T = _reader(kind)(value, kind.__name__)
+    return message
+
+
 def decode_own(kind: type[T], body: bytes) -> T:
     """The same of what this program has encoded itself, however large. Raises `MalformedMessage`."""
     value: T = _reader(kind)(_unpack(body, len(body)), kind.__name__)
@@ -56,7 +62,8 @@ def _unpack(body: bytes, most_items: int) -> object:
 
 
 def _check_depth(value: object) -> None:
-    level, depth = [value], 0
+    level: list[Any] = [value]
+    depth = 0
     while level:
         depth += 1
         if depth > MAX_DEPTH:

@@ -2,6 +2,7 @@
 
     ProtocolError               code                status
     ├── MalformedMessage        malformed_message   400   the body is not what its path takes
+    ├── TlsRequired             tls_required        400   the server speaks TLS, and the agent does not
     ├── MessageTooLarge         message_too_large   413
     ├── Unauthorized            unauthorized        401   no token, or a wrong one
     ├── Forbidden               forbidden           403   the token is good, but not for this
@@ -9,14 +10,18 @@
     ├── NodeRankTaken           node_rank_taken     409   two live nodes claim one --node-rank
     ├── AgentFenced             agent_fenced        409   this agent is no longer part of the run
     ├── StaleRound              stale_round         409   the report is about a round that is over
+    ├── UnknownRun              unknown_run         404   an operator asks for what there is not
+    ├── NobodyWaits             nobody_waits        409   an operator admits, and no node stands by for a free seat
     ├── RunSucceeded            run_succeeded       410   the run is over: nothing is left to do
     ├── RunFailed               run_failed          410   the run that this agent was part of has failed
     ├── NotLeader               not_leader          421   of several servers another one leads: ask that one
-    └── ServerUnavailable       unavailable         503   starting, shutting down or overloaded: try again
+    └── ServerUnavailable       unavailable         503   starting, shutting down or full: try again
+        └── TooManyRequests     too_many_requests   429   from this address: try again later
 
 A refused request has changed nothing. `AgentFenced` tells an agent to stop its workers and to join anew;
 `RunSucceeded` lets it exit with 0, `RunFailed` with 1; `NotLeader`, `ServerUnavailable` and everything below HTTP is
-retried; the rest ends the agent with exit code 2.
+retried; the rest ends the agent with exit code 2. An agent that has been answered before goes on all the same when it is
+kept out (`KEPT_OUT`): a mistake with tokens or certificates ends no run.
 """
 
 from typing import ClassVar
@@ -36,6 +41,10 @@ class MalformedMessage(ProtocolError):
 class MessageTooLarge(ProtocolError):
     code = "message_too_large"
     status = 413
+
+
+class TlsRequired(ProtocolError):
+    code = "tls_required"
 
 
 class Unauthorized(ProtocolError):
@@ -68,6 +77,16 @@ class StaleRound(ProtocolError):
     status = 409
 
 
+class UnknownRun(ProtocolError):
+    code = "unknown_run"
+    status = 404
+
+
+class NobodyWaits(ProtocolError):
+    code = "nobody_waits"
+    status = 409
+
+
 class RunSucceeded(ProtocolError):
     code = "run_succeeded"
     status = 410
@@ -95,11 +114,19 @@ class ServerUnavailable(ProtocolError):
     status = 503
 
 
+class TooManyRequests(ServerUnavailable):
+    code = "too_many_requests"
+    status = 429
+
+
+KEPT_OUT = (TlsRequired, Unauthorized, Forbidden)
+
 _BY_CODE: dict[str, type[ProtocolError]] = {
     error.code: error
     for error in (
         ProtocolError,
         MalformedMessage,
+        TlsRequired,
         MessageTooLarge,
         Unauthorized,
         Forbidden,
@@ -107,10 +134,13 @@ _BY_CODE: dict[str, type[ProtocolError]] = {
         NodeRankTaken,
         AgentFenced,
         StaleRound,
+        UnknownRun,
+        NobodyWaits,
         RunSucceeded,
         RunFailed,
         NotLeader,
         ServerUnavailable,
+        TooManyRequests,
     )
 }
 

@@ -271,7 +271,7 @@ class StopRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmitRequest:
-    """An operator ends the running round, so that nodes which stand by get its free seats: with `scale_up` manual, say."""
+    """An operator ends the running round, so that nodes which stand by get its free seats."""
 
     run_id: Id
 

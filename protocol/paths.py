@@ -13,9 +13,12 @@ LEAVE = "/v1/agent/leave"
 LEADER = "/v1/agent/leader"
 
 STATUS = "/v1/status"
+STOP = "/v1/runs/stop"
+ADMIT = "/v1/runs/admit"
 HEALTHZ = "/healthz"
 READYZ = "/readyz"
 LEADERZ = "/leaderz"
+OPENAPI = "/openapi.json"
 
 MEDIA_TYPE = "application/msgpack"
 DEFAULT_PORT = 29400

@@ -1,17 +1,28 @@
 """The HTTP face of the server: the agents' paths in msgpack, the operators' in JSON."""
 
-import hmac
+import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
+from dataclasses import asdict
+from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
 from protocol import paths
-from protocol.codec import decode, encode
-from protocol.errors import MalformedMessage, MessageTooLarge, NotLeader, ProtocolError, ServerUnavailable, Unauthorized
+from protocol.codec import decode, encode, read
+from protocol.errors import (
+    Forbidden,
+    MalformedMessage,
+    MessageTooLarge,
+    NotLeader,
+    ProtocolError,
+    ServerUnavailable,
+    TlsRequired,
+    Unauthorized,
+)
 from protocol.messages import (
+    AdmitRequest,
     ErrorReply,
     JoinRequest,
     LeaderReply,
@@ -19,20 +30,32 @@ from protocol.messages import (
     LeaveRequest,
     PollRequest,
     ReportRequest,
+    StopRequest,
 )
 from protocol.schema import MAX_MESSAGE_BYTES
+from rdzv_server import openapi
+from rdzv_server.access import Caller
+from rdzv_server.guard import Guard
 from rdzv_server.operators import status
 from rdzv_server.service import Service
+from rdzv_server.visits import Visit
 
 log = logging.getLogger("rdzv_server")
 
+
+class OfARun(Protocol):
+    @property
+    def run_id(self) -> str: ...
+
+
+Message = TypeVar("Message", bound=OfARun)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 TellLeader = Callable[[LeaderRequest], Awaitable[LeaderReply]]
 
 
-def make_app(service: Service, tell_leader: TellLeader, token: str | None) -> web.Application:
-    """The application of one server. `token`: what agents and operators must bear; None lets everybody in."""
-    app = web.Application(client_max_size=MAX_MESSAGE_BYTES, middlewares=[_errors, _bearer(token)])
+def make_app(service: Service, tell_leader: TellLeader, guard: Guard) -> web.Application:
+    """The application of one server. `guard` judges every request; their connections are `Visit`s."""
+    app = web.Application(client_max_size=MAX_MESSAGE_BYTES, middlewares=[_errors, _guarded(guard)])
     agents = _AgentApi(service, tell_leader)
     operators = _OperatorApi(service)
     app.add_routes(
@@ -43,9 +66,12 @@ def make_app(service: Service, tell_leader: TellLeader, token: str | None) -> we
             web.post(paths.LEAVE, agents.leave),
             web.post(paths.LEADER, agents.leader),
             web.get(paths.STATUS, operators.status),
+            web.post(paths.STOP, operators.stop),
+            web.post(paths.ADMIT, operators.admit),
             web.get(paths.HEALTHZ, operators.healthz),
             web.get(paths.READYZ, operators.readyz),
             web.get(paths.LEADERZ, operators.leaderz),
+            web.get(paths.OPENAPI, operators.openapi),
         ]
     )
     return app
@@ -57,18 +83,18 @@ class _AgentApi:
         self._tell_leader = tell_leader
 
     async def join(self, request: web.Request) -> web.Response:
-        message = decode(JoinRequest, await _body(request))
+        message = await _read(JoinRequest, request)
         return _packed(await self._service.join(message, _server_addr(request), request.protocol))
 
     async def poll(self, request: web.Request) -> web.Response:
-        message = decode(PollRequest, await _body(request))
+        message = await _read(PollRequest, request)
         return _packed(await self._service.poll(message, request.protocol))
 
     async def report(self, request: web.Request) -> web.Response:
-        return _packed(await self._service.report(decode(ReportRequest, await _body(request))))
+        return _packed(await self._service.report(await _read(ReportRequest, request)))
 
     async def leave(self, request: web.Request) -> web.Response:
-        return _packed(await self._service.leave(decode(LeaveRequest, await _body(request))))
+        return _packed(await self._service.leave(await _read(LeaveRequest, request)))
 
     async def leader(self, request: web.Request) -> web.Response:
         return _packed(await self._tell_leader(decode(LeaderRequest, await _body(request))))
@@ -80,6 +106,19 @@ class _OperatorApi:
 
     async def status(self, request: web.Request) -> web.Response:
         return web.json_response(status(self._service), dumps=lambda value: json.dumps(value, indent=2) + "\n")
+
+    async def stop(self, request: web.Request) -> web.Response:
+        message = await _read_json(StopRequest, request)
+        log.info("run %s: stopped by %s", message.run_id, request.remote)
+        return web.json_response(asdict(await self._service.stop(message)))
+
+    async def admit(self, request: web.Request) -> web.Response:
+        message = await _read_json(AdmitRequest, request)
+        log.info("run %s: those that stand by are admitted by %s", message.run_id, request.remote)
+        return web.json_response(asdict(await self._service.admit(message)))
+
+    async def openapi(self, request: web.Request) -> web.Response:
+        return web.json_response(openapi.document())
 
     async def healthz(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -112,25 +151,71 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return _refused(request, ServerUnavailable("internal error; the server's log has the details"))
 
 
-def _bearer(token: str | None) -> Any:
+def _guarded(guard: Guard) -> Any:
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if token is not None and request.path.startswith("/v1/"):
-            given = request.headers.get("Authorization", "")
-            if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
-                raise Unauthorized("this server asks for a token: start the agent with --token-file")
-        return await handler(request)
+        visit, caller, now = _visit(request), _caller(request), asyncio.get_running_loop().time()
+        if visit.lacks_tls:
+            raise TlsRequired("this server speaks TLS: start the agent with --tls-ca (curl: https://)")
+        if not request.body_exists:
+            visit.request_arrived()
+        try:
+            permit = guard.check(request.method, request.path, caller, visit.badge, now)
+            if request.path.startswith(paths.API):
+                visit.let_in(permit, caller.authorization)
+            return await handler(request)
+        except (Unauthorized, Forbidden):
+            guard.note_refusal(caller, now)
+            raise
+        finally:
+            visit.request_answered()
 
     return check
 
 
+def _visit(request: web.Request) -> Visit:
+    visit = request.transport.get_protocol() if request.transport else None
+    if not isinstance(visit, Visit):
+        raise ServerUnavailable("the connection is closed")
+    return visit
+
+
+def _caller(request: web.Request) -> Caller:
+    headers = request.headers
+    return Caller(
+        peer=request.remote or "",
+        authorization=headers.get("Authorization", ""),
+        host=request.host,
+        origin=headers.get("Origin", ""),
+    )
+
+
+async def _read(kind: type[Message], request: web.Request) -> Message:
+    """The message, if it is about a run that the caller may take part in."""
+    message = decode(kind, await _body(request))
+    _visit(request).permit.check_run(message.run_id)
+    return message
+
+
+async def _read_json(kind: type[Message], request: web.Request) -> Message:
+    try:
+        value = json.loads(await _body(request))
+    except ValueError:
+        raise MalformedMessage('the body is not JSON: give {"run_id": "..."}') from None
+    message = read(kind, value)
+    _visit(request).permit.check_run(message.run_id)
+    return message
+
+
 async def _body(request: web.Request) -> bytes:
     try:
-        return await request.read()
+        body = await request.read()
     except (web.HTTPException, ConnectionError):
         raise
     except Exception as error:  # a chunked or compressed body that is not one
         raise MalformedMessage(f"the body cannot be read: {type(error).__name__}") from None
+    _visit(request).request_arrived()
+    return body
 
 
 def _packed(message: Any, status: int = 200) -> web.Response:
@@ -138,9 +223,9 @@ def _packed(message: Any, status: int = 200) -> web.Response:
 
 
 def _refused(request: web.Request, error: ProtocolError) -> web.Response:
-    if request.method == "POST":
+    if request.path.startswith(paths.AGENT) and request.method == "POST":
         return _packed(_reply(error), error.status)
-    return web.json_response({"code": error.code, "message": str(error)}, status=error.status)
+    return web.json_response(asdict(_reply(error)), status=error.status)
 
 
 def _reply(error: ProtocolError) -> ErrorReply:

@@ -26,7 +26,7 @@ from protocol.messages import (
     StopRequest,
 )
 from protocol.timing import LEADER_HOLD_S
-from rdzv_server.core.registry import Registry
+from rdzv_server.core.registry import MOST_RUNS, Registry
 from rdzv_server.core.run import Run
 from rdzv_server.driver import STOPPED, Driver
 from rdzv_server.leadership import Candidacy, Leader, Leadership
@@ -46,10 +46,10 @@ Answer = TypeVar("Answer")
 class Reign:
     """This server's time as the leader."""
 
-    def __init__(self, leadership: Leadership, store: Store, retention_s: float) -> None:
+    def __init__(self, leadership: Leadership, store: Store, retention_s: float, max_runs: int) -> None:
         waiters = Waiters()
         self.leadership = leadership
-        self.driver = Driver(Registry(retention_s), store, waiters)
+        self.driver = Driver(Registry(retention_s, max_runs), store, waiters)
         self.rendezvous = Rendezvous(self.driver, waiters, leadership.number)
 
     async def begin(self) -> None:
@@ -73,13 +73,19 @@ class Failover:
     """What agents and operators are answered, whoever leads. `run` makes it work."""
 
     def __init__(
-        self, candidacy: Candidacy, address: str, make_store: Callable[[int], Store], retention_s: float
+        self,
+        candidacy: Candidacy,
+        address: str,
+        make_store: Callable[[int], Store],
+        retention_s: float,
+        max_runs: int = MOST_RUNS,
     ) -> None:
         self.connections = _Connections(self)
         self._candidacy = candidacy
         self._address = address
         self._make_store = make_store
         self._retention_s = retention_s
+        self._max_runs = max_runs
         self._reign: Reign | None = None
         self._others: Leader | None = None
         self._latest = 0
@@ -93,7 +99,8 @@ class Failover:
         """Lead whenever it can, for ever; resigns when cancelled. Raises what it cannot go on after."""
         while True:
             leadership = await self._candidacy.win(self._follow)
-            reign = Reign(leadership, self._make_store(leadership.number), self._retention_s)
+            store = self._make_store(leadership.number)
+            reign = Reign(leadership, store, self._retention_s, self._max_runs)
             try:
                 log.warning("leads no more: %s", await self._lead(reign))
             finally:

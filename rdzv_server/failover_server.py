@@ -5,11 +5,13 @@ from types import TracebackType
 from typing import Self
 
 from protocol.messages import LeaderReply, LeaderRequest
+from rdzv_server.access import Access
 from rdzv_server.etcd_client import EtcdClient, EtcdTls
 from rdzv_server.etcd_place import EtcdPlace
 from rdzv_server.etcd_store import EtcdStore
 from rdzv_server.failover import Failover
 from rdzv_server.leadership import Candidacy
+from rdzv_server.limits import Limits
 from rdzv_server.server import HttpServer
 
 
@@ -24,14 +26,16 @@ class FailoverServer(HttpServer):
         address: str,
         lease_s: int,
         retention_s: float,
-        token: str | None,
+        max_runs: int,
+        access: Access,
+        limits: Limits,
     ) -> None:
         self._client = client = EtcdClient(place.members, tls)
         candidacy = Candidacy(client, place.prefix, address, lease_s)
         self._failover = Failover(
-            candidacy, address, lambda leadership: EtcdStore(client, place.prefix, leadership), retention_s
+            candidacy, address, lambda leadership: EtcdStore(client, place.prefix, leadership), retention_s, max_runs
         )
-        super().__init__(self._failover, token)
+        super().__init__(self._failover, access, limits)
 
     async def __aenter__(self) -> Self:
         self._running = asyncio.create_task(self._failover.run(), name="failover")

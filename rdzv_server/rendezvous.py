@@ -19,6 +19,7 @@ from protocol.messages import (
     StopRequest,
     Wait,
 )
+from protocol.text import printable
 from protocol.timing import HOLDS_PER_LEASE, LONGEST_HOLD_S
 from rdzv_server.connections import Connections
 from rdzv_server.core.admission import HolderInDoubt
@@ -101,7 +102,7 @@ class Rendezvous:
     async def stop(self, request: StopRequest) -> Ack:
         """An operator ends the run; one that has ended stays as it is."""
         self._check_open()
-        await self._driver.submit(request.run_id, RunStopped(request.reason))
+        await self._driver.submit(request.run_id, RunStopped(printable(request.reason)))
         return Ack(epoch=self.epoch)
 
     async def admit(self, request: AdmitRequest) -> Ack:

@@ -4,19 +4,27 @@ import asyncio
 import errno
 import socket
 from abc import ABC, abstractmethod
+from collections.abc import Hashable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from protocol.messages import LeaderReply, LeaderRequest
-from rdzv_server.core.registry import Registry
+from rdzv_server.access import Access
+from rdzv_server.core.registry import MOST_RUNS, Registry
 from rdzv_server.driver import Driver
+from rdzv_server.guard import Guard
+from rdzv_server.limits import Limits
 from rdzv_server.rendezvous import Rendezvous
 from rdzv_server.service import Service
 from rdzv_server.store import MemoryStore, Store
 from rdzv_server.waiters import Waiters
 
 if TYPE_CHECKING:
+    import ssl
+
     from aiohttp import web
+
+    from rdzv_server.door import Door
 
 RETENTION_S = 3600.0
 """How long an ended run is remembered."""
@@ -27,9 +35,11 @@ SHUTDOWN_S = 0.5
 class HttpServer(ABC):
     """HTTP in front of a service, once `listen` is called: aiohttp is imported by `listen` alone."""
 
-    def __init__(self, service: Service, token: str | None) -> None:
+    def __init__(self, service: Service, access: Access | None, limits: Limits | None) -> None:
         self.service = service
-        self._token = token
+        self._limits = limits or Limits()
+        self._guard = Guard(access or Access(), self._limits)
+        self._door: Door | None = None
         self._runner: web.AppRunner | None = None
 
     @abstractmethod
@@ -48,31 +58,38 @@ class HttpServer(ABC):
         """Answer who leads: a server alone does."""
         return LeaderReply(leadership=0, leads=True)
 
-    async def listen(self, listener: socket.socket) -> None:
+    async def listen(self, listener: socket.socket, tls: "ssl.SSLContext | None" = None) -> None:
         """Serve HTTP on a bound socket (see `bind`)."""
         from aiohttp import web
 
         from rdzv_server.app import make_app
+        from rdzv_server.door import Door
 
-        app = make_app(self.service, self.tell_leader, self._token)
-        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=SHUTDOWN_S)
+        app = make_app(self.service, self.tell_leader, self._guard)
+        self._runner = web.AppRunner(
+            app, handler_cancellation=True, access_log=None, shutdown_timeout=SHUTDOWN_S,
+            keepalive_timeout=self._limits.idle_s,
+        )  # fmt: skip
         await self._runner.setup()
-        self._watch_connections(self._runner)
-        await web.SockSite(self._runner, listener, backlog=4096).start()
+        http = self._runner.server
+        assert http is not None
+        self._door = Door(listener, http, self._limits, self._forget)
+        self._door.tls = tls
+        self._door.open()
 
-    def _watch_connections(self, runner: "web.AppRunner") -> None:
-        """Hear of every connection that closes, also between two requests, when no handler could be cancelled."""
-        manager = runner.server
-        assert manager is not None
-        forget = manager.connection_lost
+    def renew(self, access: Access, tls: "ssl.SSLContext | None") -> None:
+        """Judge the requests to come by this, and shake hands with new connections by that."""
+        self._guard.access = access
+        if self._door:
+            self._door.tls = tls
 
-        def connection_lost(connection: "web.RequestHandler", error: BaseException | None = None) -> None:
-            forget(connection, error)
-            self.service.connections.lost(connection)
-
-        manager.connection_lost = connection_lost  # type: ignore[method-assign, assignment]
+    def _forget(self, connection: Hashable) -> None:
+        """A connection has closed, perhaps between two requests, when no handler could be cancelled."""
+        self.service.connections.lost(connection)
 
     async def close_http(self) -> None:
+        if self._door:
+            await self._door.close()
         if self._runner:
             await self._runner.cleanup()
 
@@ -84,12 +101,18 @@ class RendezvousServer(HttpServer):
     """
 
     def __init__(
-        self, *, store: Store | None = None, retention_s: float = RETENTION_S, token: str | None = None
+        self,
+        *,
+        store: Store | None = None,
+        retention_s: float = RETENTION_S,
+        max_runs: int = MOST_RUNS,
+        access: Access | None = None,
+        limits: Limits | None = None,
     ) -> None:
         waiters = Waiters()
-        self._driver = Driver(Registry(retention_s), store or MemoryStore(), waiters)
+        self._driver = Driver(Registry(retention_s, max_runs), store or MemoryStore(), waiters)
         self.rendezvous = Rendezvous(self._driver, waiters)
-        super().__init__(self.rendezvous, token)
+        super().__init__(self.rendezvous, access, limits)
 
     async def __aenter__(self) -> Self:
         await self._driver.start()

@@ -22,7 +22,7 @@ class Carried(Protocol):
 
 
 class Service(Protocol):
-    """Joins, polls, reports, leaves, and operators' actions. Every request raises the `ProtocolError` that refuses it."""
+    """What agents and operators ask for. Every request raises the `ProtocolError` that refuses it."""
 
     async def join(self, request: JoinRequest, server_addr: str, connection: Hashable) -> Reply: ...
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import node_agent.tls  # noqa: F401 - while `protocol` is ours: it is imported late otherwise
 from node_agent.api.children import StartMethod
 from node_agent.api.functions import START_METHODS
 from node_agent.api.logs_specs import AnyLogsSpecs, DefaultLogsSpecs, understood
@@ -24,8 +25,8 @@ FROM_COMMAND_LINES = ("PET_", "TORCH_ELASTIC_")
 """Variables that stand in for flags, not for what a program says or leaves out."""
 
 OWN_KEYS = (
-    "node_id", "node_rank", "rank", "token_file", "connect_timeout", "server_lost_timeout", "lease", "disconnect_grace",
-    "scale_up", "fatal_exit_codes",
+    "node_id", "node_rank", "rank", "token_file", "tls_ca", "tls_cert", "tls_key", "connect_timeout",
+    "server_lost_timeout", "lease", "disconnect_grace", "scale_up", "fatal_exit_codes",
 )  # fmt: skip
 """Flags of `node-agent` that torch has no field for: they stand in `rdzv_configs`, as `rerun` does."""
 
@@ -58,7 +59,8 @@ class LaunchConfig:
     rdzv_configs: dict[str, Any] = field(default_factory=dict)
     """torch's: join_timeout, last_call_timeout, close_timeout, read_timeout, keep_alive_interval,
     keep_alive_max_attempt, is_host, rank. Ours besides, as the flags of node-agent: node_id, node_rank, token_file,
-    connect_timeout, server_lost_timeout, lease, disconnect_grace, scale_up, fatal_exit_codes, rerun."""
+    tls_ca, tls_cert, tls_key, connect_timeout, server_lost_timeout, lease, disconnect_grace, scale_up,
+    fatal_exit_codes, rerun."""
     rdzv_timeout: int = -1
     """torch's older name of `rdzv_configs["timeout"]`; -1: not given."""
     max_restarts: int = 3

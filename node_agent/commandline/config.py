@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 from node_agent.commandline import rendezvous
 from node_agent.commandline.asked import Asked, read
 from node_agent.commandline.command import make_command
+from node_agent.commandline.credentials import credentials
 from node_agent.commandline.logs import log_options
 from node_agent.commandline.rdzv_conf import RdzvConf, parse
 from node_agent.commandline.rendezvous import Place
 from node_agent.commandline.usage import UsageError
 from node_agent.config import AgentConfig
+from node_agent.credentials import Credentials
 from protocol.settings import RequestedSettings
 
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
@@ -27,8 +29,7 @@ class Order(NamedTuple):
 
     config: AgentConfig
     place: Place
-    token_file: str | None
-    token: str | None
+    credentials: Credentials
     notes: tuple[str, ...]
     """What the user should hear before anything happens, one line each."""
 
@@ -47,9 +48,7 @@ def make_order(argv: Sequence[str], environment: Mapping[str, str], *, use_env: 
     config = _config(asked, conf, place, environment, use_env)
     _check_devices(asked, config)
     _check_port(asked, config)
-    token_file = asked["token_file"]
-    token = _read_token(token_file, asked.source("token_file")) if token_file is not None else None
-    return Order(config=config, place=place, token_file=token_file, token=token, notes=tuple(_notes(asked, conf)))
+    return Order(config=config, place=place, credentials=credentials(asked, place), notes=tuple(_notes(asked, conf)))
 
 
 def _config(asked: Asked, conf: RdzvConf, place: Place, environment: Mapping[str, str], use_env: bool) -> AgentConfig:
@@ -147,17 +146,6 @@ def _check_port(asked: Asked, config: AgentConfig) -> None:
     except OSError as error:
         name = "rdzv_endpoint" if asked["master_port"] is None else "master_port"
         raise UsageError(f"{asked.source(name)}: {error}; stop what uses it, or choose another") from None
-
-
-def _read_token(path: str, source: str) -> str:
-    try:
-        with open(path, encoding="utf-8") as file:
-            token = file.read().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{source} {path}: {getattr(error, 'strerror', None) or error}") from None
-    if not token or not token.isascii() or not token.isprintable():
-        raise UsageError(f"{source} {path}: put one line of printable ASCII into it")
-    return token
 
 
 def _notes(asked: Asked, conf: RdzvConf) -> list[str]:

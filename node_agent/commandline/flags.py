@@ -105,11 +105,18 @@ GROUPS: dict[str, list[Flag]] = {
         _flag("--nnodes", "N|MIN:MAX", nnodes, "nodes of the run (default: the run's, or 1)"),
         _flag("--rdzv-conf", "K=V,K=V", text, "torchrun's settings: join_timeout, last_call_timeout, close_timeout, "
               "keep_alive_interval, keep_alive_max_attempt, timeout, read_timeout, is_host"),
-        _own("--token-file", "FILE", text, "bear the token in this file, as rdzv-server asks"),
         _own("--connect-timeout", "S", seconds(), "how long the server's first answer may take; it may start after the "
              "agents (default: 300)"),
         _own("--server-lost-timeout", "S", seconds(), "how long to go on without a server that is gone (default: for "
              "ever; as long as --connect-timeout with c10d and static, where a node of the run hosts it)"),
+    ],
+    "security": [
+        _own("--token-file", "FILE", text, "bear the token in this file, as rdzv-server asks; read again when the "
+             "server does not know it any more"),
+        _own("--tls-ca", "FILE|system", text, "speak TLS to rdzv-server, whose certificate one of these authorities "
+             "(PEM), or of those that the system trusts, must vouch for"),
+        _own("--tls-cert", "FILE", text, "show this certificate (PEM), as rdzv-server --tls-client-ca asks"),
+        _own("--tls-key", "FILE", text, "its key (PEM, not encrypted)"),
     ],
     "this node": [
         _flag("--nproc-per-node --nproc", "N", whole(1, 4096, PLACES), "workers on this node, or one for each of its "

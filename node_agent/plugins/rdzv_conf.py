@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
+import node_agent.tls  # noqa: F401 - while `protocol` is ours: it is imported late otherwise
 from node_agent.config import AgentConfig
 from node_agent.core.command import Command
+from node_agent.credentials import Credentials, TlsFiles
 from protocol.paths import DEFAULT_PORT
 from protocol.settings import RequestedSettings
 
@@ -27,7 +29,7 @@ class HandlerConfig:
     port: int
     others: tuple[tuple[str, int], ...]
     """Where further servers listen, of which one leads."""
-    token: str | None
+    credentials: Credentials
     agent: AgentConfig
     store_timeout_s: float
     """`read_timeout`: how long the agents of a round may take to meet, and one operation on their store. 60."""
@@ -40,7 +42,8 @@ def read(params: RendezvousParameters) -> HandlerConfig:
 
     `join_timeout`, `last_call_timeout`, `read_timeout` and `close_timeout` are torchrun's own; `keep_alive_interval`
     times `keep_alive_max_attempt` is the lease. Ours besides: `disconnect_grace`, `scale_up`, `connect_timeout`,
-    `node_id` and `token_file`. Options that are not ours are left alone, as torchrun's handlers do.
+    `node_id`, `token_file`, `tls_ca`, `tls_cert` and `tls_key`. Options that are not ours are left alone, as torchrun's
+    handlers do.
 
     The run's restart budget is torchrun's `--max-restarts`, which every agent counts for itself and tells nobody. So
     the server is asked for restarts without end, and told when an agent has none left.
@@ -51,7 +54,7 @@ def read(params: RendezvousParameters) -> HandlerConfig:
         host=host,
         port=port,
         others=tuple(others),
-        token=_token(params.get("token_file")),
+        credentials=_credentials(params),
         agent=AgentConfig(
             command=Command(()),  # torchrun's agent has the workers
             nproc=1,
@@ -102,14 +105,16 @@ def _seconds(params: RendezvousParameters, key: str, default: float) -> float:
     return number
 
 
-def _token(path: str | None) -> str | None:
-    if path is None:
-        return None
+def _credentials(params: RendezvousParameters) -> Credentials:
+    ca, cert, key = (params.get(name) for name in ("tls_ca", "tls_cert", "tls_key"))
+    if (cert is None) != (key is None) or (cert is not None and ca is None):
+        raise ValueError("--rdzv-conf: tls_cert and tls_key belong together, and with tls_ca")
     try:
-        with open(path, encoding="utf-8") as file:
-            token = file.read().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"--rdzv-conf token_file={path}: {getattr(error, 'strerror', None) or error}") from None
-    if not token or not token.isascii() or not token.isprintable():
-        raise ValueError(f"--rdzv-conf token_file={path}: put one line of printable ASCII into it")
-    return token
+        found = Credentials(params.get("token_file"), TlsFiles(ca, cert, key) if ca is not None else None)
+    except ValueError as error:
+        raise ValueError(f"--rdzv-conf token_file={error}") from None
+    try:
+        found.context()
+    except ValueError as error:
+        raise ValueError(f"--rdzv-conf {str(error).replace('--tls-', 'tls_')}") from None
+    return found

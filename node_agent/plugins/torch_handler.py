@@ -35,7 +35,7 @@ from node_agent.plugins import rdzv_conf
 from node_agent.plugins.agent_thread import AgentThread, Ended, Ending
 from node_agent.plugins.rdzv_conf import NO_RESTARTS_LEFT, HandlerConfig
 from node_agent.servers import Servers
-from protocol.errors import ProtocolError, RunFailed, RunSucceeded, Unauthorized
+from protocol.errors import Forbidden, ProtocolError, RunFailed, RunSucceeded, TlsRequired, Unauthorized
 from protocol.messages import Assignment, Failure
 
 MEETING_INTERVAL_S = 0.02
@@ -134,7 +134,7 @@ class RdzvServerHandler(RendezvousHandler):
     def _make_agent(self) -> AgentThread:
         config = self._config
         atexit.register(self._leave_at_exit)
-        servers = Servers([(config.host, config.port), *config.others], config.token, log.info)
+        servers = Servers([(config.host, config.port), *config.others], config.credentials, log.info)
         return AgentThread(
             config.agent,
             servers.link,
@@ -254,7 +254,7 @@ def _error(ending: Ending) -> BaseException:
     match ending.error:
         case RunSucceeded() | RunFailed() as error:
             return _finished(isinstance(error, RunSucceeded), str(error))
-        case ServerLost() | Unauthorized() as error:
+        case ServerLost() | Unauthorized() | Forbidden() | TlsRequired() as error:
             return RendezvousConnectionError(str(error))
         case ProtocolError() as error:
             return RendezvousError(str(error))

@@ -23,6 +23,7 @@ FILES = Path("/etc/netns")
 """What lies in the folder of a namespace's name takes the place of /etc's file of that name for programs inside."""
 TUN = "/dev/net/tun"
 CLONE_NEWNET = 0x40000000
+TCP_TABLES, TCP_LISTEN = ("tcp", "tcp6"), "0A"
 TUNSETIFF, IFF_TAP, IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -63,6 +64,11 @@ class Namespace:
     def pids(self) -> list[int]:
         """The processes inside."""
         return _pids(self.name)
+
+    def listening(self) -> list[int]:
+        """The TCP ports inside at which somebody listens."""
+        rows = self._inside(lambda: [row.split() for table in TCP_TABLES for row in _rows(table)])
+        return sorted({int(local.rpartition(":")[2], 16) for _, local, _, state, *_ in rows if state == TCP_LISTEN})
 
     def remove(self) -> None:
         """Kill what is still inside, and remove all of it."""
@@ -150,6 +156,11 @@ def _enter(path: Path) -> None:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     finally:
         os.close(descriptor)
+
+
+def _rows(table: str) -> list[str]:
+    """Without the head, what the calling thread sees of this table of its network."""
+    return Path("/proc/thread-self/net", table).read_text().splitlines()[1:]
 
 
 def _open_tap(device: str) -> int:

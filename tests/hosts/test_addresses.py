@@ -22,11 +22,6 @@ NEW_ADDRESS = "10.77.0.77"
 LOOKUP_S = 10.0
 """How long a lookup waits for a name server that says nothing: two tries of 5 s."""
 SOONER_S = 0.8 * LOOKUP_S
-LOOKS_UP_ITSELF = pytest.mark.xfail(
-    strict=True,
-    raises=TimeoutError,
-    reason="with --rdzv-backend c10d an agent looks its own name up, also if the endpoint is an address",
-)
 
 
 async def test_a_master_whose_address_changes_comes_back_with_the_new_one(hosts: Hosts, note: Note) -> None:
@@ -142,7 +137,7 @@ async def test_without_dns_nothing_of_ours_waits(nameless: Hosts, note: Note) ->
     )
 
 
-@pytest.mark.parametrize("backend", ["static", pytest.param("c10d", marks=LOOKS_UP_ITSELF)])
+@pytest.mark.parametrize("backend", ["static", "c10d"])
 async def test_without_dns_torchruns_command_lines_do_not_wait(nameless: Hosts, backend: str) -> None:
     master = nameless.network["a"]
     where = {

@@ -23,11 +23,6 @@ exchanges, a restart four, and each may lose a packet on its way there and one o
 
 MTU = 1280
 ONE_MORE = ("--nnodes", "3", "--max-restarts", "3")
-UNDELIVERED = pytest.mark.xfail(
-    strict=True,
-    raises=TimeoutError,
-    reason="a report of more than one packet is sent whole for ever, and nobody says so: see TCP_MAXSEG",
-)
 
 
 @pytest.fixture
@@ -99,7 +94,6 @@ async def test_a_black_hole_for_large_packets_is_no_matter_for_small_messages(pl
     )
 
 
-@UNDELIVERED
 async def test_a_report_of_several_packets_gets_through_a_black_hole(plain: Hosts, note: Note) -> None:
     plain.switch.swallow_above(MTU)
     first = await plain.nodes("abc", *ONE_MORE)

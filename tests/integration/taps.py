@@ -86,11 +86,15 @@ class Tap:
             return
         asked: list[tuple[str, bytes]] = []
         answered = _Http(lambda line, body: self._note(asked.pop(0), line, body))
-        requests = _Http(lambda line, body: asked.append((line.split()[1], body)))
+        requests = _Http(lambda line, body: self._ask(asked, line.split()[1], body))
         for source, sink, http in ((reader, to_there, requests), (there, writer, answered)):
             pipe = asyncio.create_task(_pipe(source, sink, http))
             self._pipes.add(pipe)
             pipe.add_done_callback(self._pipes.discard)
+
+    def _ask(self, asked: list[tuple[str, bytes]], path: str, body: bytes) -> None:
+        """A request is on its way to the server."""
+        asked.append((path, body))
 
     def _note(self, asked: tuple[str, bytes], line: str, body: bytes) -> None:
         self._answers.all.append(Answer(time.monotonic(), self.address, *asked, int(line.split()[1]), body))

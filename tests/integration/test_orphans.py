@@ -1,40 +1,81 @@
 """A worker that forks daemons, which leave its process group and its session: none outlives its round, or its agent."""
 
-import asyncio
+import os
 import signal
 
 from tests.integration.conftest import Cluster
-from tests.integration.desk import process_ended
-from tests.integration.programs import PATIENCE_S
+from tests.integration.desk import WorkerAtDesk, is_running, process_ended
+from tests.integration.kin import ended, guardians, until
+from tests.integration.programs import Program
 
 
-async def gone(pid: int) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        await process_ended(pid).wait()
+async def descendants(workers: list[WorkerAtDesk]) -> list[int]:
+    """What each worker has been told to start: a child in its group, one in a session of its own, and one whose parent
+    is gone."""
+    return [int(await worker.tell(how)) for worker in workers for how in ("fork", "daemon", "double-fork")]
+
+
+async def killed(agent: Program) -> None:
+    agent.signal(signal.SIGKILL)
+    assert await agent.exit_code() == -signal.SIGKILL
 
 
 async def test_daemons_end_when_the_run_does(cluster: Cluster) -> None:
     workers = await cluster.nodes("a", "--nnodes", "1")
-    daemons = [int(await worker.tell("daemon")) for worker in workers]
+    pids = await descendants(workers)
     await cluster.finish(workers)
-    for pid in daemons:
-        await gone(pid)
+    for pid in pids:
+        await ended(pid)
 
 
 async def test_daemons_of_a_round_are_gone_when_the_next_one_begins(cluster: Cluster) -> None:
     first = await cluster.nodes("a", "--nnodes", "1", "--max-restarts", "1")
-    daemons = [process_ended(int(await worker.tell("daemon"))) for worker in first]
+    ends = [process_ended(pid) for pid in await descendants(first)]
     first[0].order_exit(3)
     second = await cluster.desk.group(2)
-    assert all(ended.is_set() for ended in daemons)
+    assert all(end.is_set() for end in ends)
     await cluster.finish(second)
 
 
-async def test_daemons_go_with_an_agent_that_is_killed(cluster: Cluster) -> None:
+async def test_workers_and_their_descendants_go_with_an_agent_that_is_killed(cluster: Cluster) -> None:
     workers = await cluster.nodes("a", "--nnodes", "1")
-    daemons = [int(await worker.tell("daemon")) for worker in workers]
+    pids = await descendants(workers)
+    await killed(cluster.agents.pop("a"))
+    for pid in [*pids, *(worker.pid for worker in workers)]:
+        await ended(pid)
+
+
+async def test_a_guardian_that_is_killed_is_replaced(cluster: Cluster) -> None:
+    workers = await cluster.nodes("a", "--nnodes", "1")
     agent = cluster.agents.pop("a")
-    agent.signal(signal.SIGKILL)
-    for pid in [*daemons, *(worker.pid for worker in workers)]:
-        await gone(pid)
-    await agent.exit_code()
+    await until(lambda: guardians(agent.pid))
+    (guardian,) = guardians(agent.pid)
+    os.kill(guardian, signal.SIGKILL)
+    await until(lambda: guardians(agent.pid) not in ([], [guardian]))
+    pids = await descendants(workers)
+    await killed(agent)
+    for pid in [*pids, *(worker.pid for worker in workers)]:
+        await ended(pid)
+
+
+async def test_an_agent_that_ends_well_is_held_up_by_no_guardian(cluster: Cluster) -> None:
+    workers = await cluster.nodes("a", "--nnodes", "1")
+    agent = cluster.agents["a"]
+    await until(lambda: guardians(agent.pid))
+    (guardian,) = guardians(agent.pid)
+    os.kill(guardian, signal.SIGSTOP)
+    await cluster.finish(workers)
+    assert not is_running(guardian)
+
+
+async def test_workers_die_with_an_agent_whose_guardian_dies_in_the_same_moment(cluster: Cluster) -> None:
+    """What they have started in sessions of their own is then nobody's: no one is left who could know of it."""
+    workers = await cluster.nodes("a", "--nnodes", "1")
+    agent = cluster.agents.pop("a")
+    await until(lambda: guardians(agent.pid))
+    agent.signal(signal.SIGSTOP)
+    for pid in guardians(agent.pid):
+        os.kill(pid, signal.SIGKILL)
+    await killed(agent)
+    for worker in workers:
+        await worker.gone()

@@ -13,6 +13,7 @@ import pytest
 
 from node_agent.client import HttpLink
 from protocol.messages import JoinRequest, Reply, Start
+from rdzv_server.access import Access, Role, Token
 from rdzv_server.server import RendezvousServer, bind
 
 pytest.importorskip("torch")
@@ -268,8 +269,8 @@ async def test_a_server_out_of_reach(unused_tcp_port: int) -> None:
 
 
 async def test_a_server_that_asks_for_a_token(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("open sesame\n")
-    async with RendezvousServer(token="open sesame") as server:
+    (tmp_path / "token").write_text("open-sesame\n")
+    async with RendezvousServer(access=Access([Token(Role.AGENT, b"open-sesame")])) as server:
         listener = bind("127.0.0.1", 0)
         await server.listen(listener)
         site = Site(f"127.0.0.1:{listener.getsockname()[1]}")

@@ -38,6 +38,11 @@ def carry_out(order: str, argument: str) -> str:
         return str(child)
     elif order == "daemon":
         return str(subprocess.Popen(["sleep", "1000"], start_new_session=True).pid)
+    elif order == "double-fork":
+        return subprocess.check_output("setsid sleep 1000 >/dev/null 2>&1 & echo $!", shell=True, text=True).strip()
+    elif order == "close":
+        os.close(1)
+        os.close(2)
     return argument
 
 

@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol import messages, schema
-from protocol.codec import decode, encode
+from protocol.codec import decode, decode_own, encode
 from protocol.errors import MalformedMessage, MessageTooLarge
-from protocol.messages import Finish, JoinRequest, Message, PollRequest, Reply, ReportRequest, Wait
-from protocol.schema import MAX_DEPTH, MAX_MESSAGE_BYTES, AtMost, Between, Printable
+from protocol.messages import Finish, JoinRequest, PollRequest, Reply, ReportRequest, Wait
+from protocol.schema import MAX_DEPTH, MAX_ITEMS, MAX_MESSAGE_BYTES, AtMost, Between, Printable
 from protocol.settings import RequestedSettings, RunSettings
+from rdzv_server.core.events import NodeJoined
+from tests.support.messages import KINDS, values
 
-KINDS = get_args(Message)
 PARTS = [
     kind
     for kind in vars(messages).values()
@@ -33,38 +34,6 @@ JOIN = POLL | {
     "port": 29_500,
     "local_world_size": 8,
 }
-
-
-# Values of a type, drawn from the very hints that the codec reads.
-
-
-def values(hint: Any) -> st.SearchStrategy[Any]:
-    origin, args = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        return limited(args[0], args[1])
-    if origin in (Union, types.UnionType):
-        return st.one_of([values(arg) for arg in args])
-    if origin is Literal:
-        return st.sampled_from(args)
-    if hint is types.NoneType:
-        return st.none()
-    if hint is bool:
-        return st.booleans()
-    hints = get_type_hints(hint, include_extras=True)
-    return st.builds(hint, **{field.name: values(hints[field.name]) for field in fields(hint)})
-
-
-def limited(base: Any, limit: Any) -> st.SearchStrategy[Any]:
-    if get_origin(base) is tuple:
-        return st.lists(values(get_args(base)[0]), max_size=min(limit.count, 3)).map(tuple)
-    if base is str and isinstance(limit, Printable):
-        letters = st.characters(exclude_categories=("C", "Z"))
-        return st.text(letters, min_size=limit.shortest, max_size=8).filter(str.isprintable)
-    if base is str:
-        return st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
-    if base is int:
-        return st.integers(int(limit.low), int(limit.high))
-    return st.floats(limit.low, limit.high)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -221,6 +190,22 @@ def test_nesting_is_refused_even_where_nobody_would_look():
 def test_a_body_that_is_too_large_is_refused_unread():
     with pytest.raises(MessageTooLarge, match=f"at most {MAX_MESSAGE_BYTES} bytes, not {MAX_MESSAGE_BYTES + 1}"):
         decode(PollRequest, b"\xc1" * (MAX_MESSAGE_BYTES + 1))
+
+
+@pytest.mark.parametrize(
+    ("items", "limit"),
+    [([1] * (MAX_ITEMS + 1), "max_array_len"), ({str(key): 1 for key in range(MAX_ITEMS + 1)}, "max_map_len")],
+    ids=["list", "map"],
+)
+def test_more_items_than_any_message_has_are_refused_unread(items, limit):
+    assert refusal(PollRequest, POLL | {"unknown": items}).endswith(f"{MAX_ITEMS + 1} exceeds {limit}({MAX_ITEMS})")
+
+
+def test_what_a_program_has_written_itself_may_be_of_any_size():
+    agents = tuple(f"agent-{number}-{'x' * 200}" for number in range(2_000))
+    joined = NodeJoined(decode(JoinRequest, msgpack.packb(JOIN)), "10.0.0.2", replaces=agents)
+    assert len(encode(joined)) > MAX_MESSAGE_BYTES
+    assert decode_own(NodeJoined, encode(joined)) == joined
 
 
 def test_a_refusal_is_short_whatever_was_sent():

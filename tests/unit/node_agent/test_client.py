@@ -1,12 +1,14 @@
 """The HTTP line, against servers of every kind."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
 from node_agent import client
 from node_agent.client import HttpLink
+from node_agent.credentials import Credentials
 from node_agent.link import Unreachable
 from protocol import paths
 from protocol.codec import decode, encode
@@ -40,7 +42,9 @@ class HttpServer:
         self.tasks: set[asyncio.Task[None]] = set()
 
     def link(self, token: str | None = None) -> HttpLink:
-        return HttpLink(self.host, self.port, token)
+        credentials = Credentials()
+        credentials.token = token
+        return HttpLink(self.host, self.port, credentials)
 
     async def close(self) -> None:
         self._server.close()
@@ -51,6 +55,7 @@ class HttpServer:
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.tasks.add(asyncio.current_task())
         self.connections += 1
+        self.socket = writer.get_extra_info("socket")
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -141,6 +146,14 @@ async def test_after_a_server_closed_as_it_said_it_would_the_line_is_opened_anew
     assert await link.exchange(POLL) == REPLY
     assert await link.exchange(LEAVE) == ACK
     assert server.connections == 2
+
+
+async def test_packets_fit_every_path(server, link):
+    server.answers = [http(encode(REPLY))]
+    await link.exchange(POLL)
+    longest_s = server.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+    longest_c = link._streams[1].get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+    assert max(longest_s, longest_c) + 60 <= 1280, "IPv6's and TCP's headers included: the least MTU there is"
 
 
 @pytest.mark.parametrize("token", ["secret", None])
@@ -288,7 +301,7 @@ async def test_a_host_that_does_not_answer_is_given_up_in_time(server, link, mon
         await asyncio.Event().wait()
 
     monkeypatch.setattr(client, "CONNECT_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(client.asyncio, "open_connection", silence)
+    monkeypatch.setattr(client, "_connected", silence)
     assert str(await unreachable(link)) == "connect: 127.0.0.1: no answer within 0.05 s"
 
 
@@ -296,8 +309,8 @@ async def test_every_address_of_a_name_is_tried(server, monkeypatch):
     """The server listens on IPv4 alone; its name has an IPv6 address too."""
     link = HttpLink("both.example", server.port, None)
 
-    async def both() -> list[tuple[str, int]]:
-        return [("::1", server.port), ("127.0.0.1", server.port)]
+    async def both() -> list[tuple[int, tuple[str, int]]]:
+        return [(socket.AF_INET6, ("::1", server.port)), (socket.AF_INET, ("127.0.0.1", server.port))]
 
     monkeypatch.setattr(link, "_resolve", both)
     assert await link.connect() == "127.0.0.1"

@@ -24,6 +24,9 @@ BAD = [
     ("rdzv_conf", "join_timeout", "settings as KEY=VALUE,KEY=VALUE, not 'join_timeout'"),
     ("rdzv_conf", "join_timeout=soon", "join_timeout: " + NO_SECONDS),
     ("token_file", "/no/such/file", "No such file or directory"),
+    ("tls_ca", "/no/such/file", "a server that a node hosts speaks no TLS"),
+    ("tls_cert", "/no/such/file", "a server that a node hosts speaks no TLS"),
+    ("tls_key", "/no/such/file", "a server that a node hosts speaks no TLS"),
     ("connect_timeout", "soon", NO_SECONDS),
     ("server_lost_timeout", "soon", NO_SECONDS),
     ("nproc_per_node", "0", "a whole number from 1 to 4096, auto, cpu, gpu or xpu, not '0'"),
@@ -106,7 +109,7 @@ def test_alone_is_not_for_several_nodes():
     assert line == ("--standalone is for one node: leave --nnodes out, or start rdzv-server and give --endpoint")
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"two\nlines", "größe".encode(), b"\xff"])
+@pytest.mark.parametrize("content", [b"", b"\n", b"two\nlines", b"two words", b"# a comment", "größe".encode(), b"\xff"])
 def test_a_token_file_that_holds_no_token(tmp_path, content):
     (tmp_path / "token").write_bytes(content)
     assert complaint("--standalone", "--token-file", "token", "train.py").startswith("--token-file token: ")

@@ -20,7 +20,7 @@ def config(*, endpoint: str = "head:29500", run_id: str = "nightly", **conf: obj
 def test_the_defaults_are_the_runs() -> None:
     made = config()
     asked = made.agent.settings
-    assert (made.host, made.port, made.token) == ("head", 29500, None)
+    assert (made.host, made.port, made.credentials.token) == ("head", 29500, None)
     assert (made.agent.run_id, made.agent.explicit_run_id, made.agent.nproc) == ("nightly", True, 1)
     assert (made.agent.node_id, made.agent.local_addr) == (os.uname().nodename, None)
     assert (asked.min_nodes, asked.max_nodes, asked.max_restarts) == (1, 3, 10_000_000)
@@ -66,7 +66,7 @@ def test_token_files(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="No such file or directory"):
         config(token_file=str(token))
     token.write_text("\n")
-    with pytest.raises(ValueError, match="put one line of printable ASCII into it"):
+    with pytest.raises(ValueError, match="put one word of printable ASCII into it"):
         config(token_file=str(token))
-    token.write_text("open sesame\n")
-    assert config(token_file=str(token)).token == "open sesame"
+    token.write_text("open-sesame\n")
+    assert config(token_file=str(token)).credentials.token == "open-sesame"

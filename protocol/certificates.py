@@ -1,0 +1,82 @@
+"""Certificates and keys in PEM files, as both sides of a TLS connection load theirs.
+
+What is wrong with a file is told in one line that names the flag and the file: OpenSSL's own words name neither.
+"""
+
+import re
+import ssl
+from datetime import UTC, datetime
+
+_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_SEQUENCE, _UTC_TIME = 0x30, 0x17
+
+
+class BadCertificate(ValueError):
+    """One line that says which file is wrong, and how."""
+
+
+def load_own(context: ssl.SSLContext, cert: str, key: str) -> None:
+    """Show this certificate to the other side. Raises `BadCertificate`."""
+    if not _CERTIFICATE.search(_text("--tls-cert", cert)):
+        raise BadCertificate(f"--tls-cert {cert}: there is no certificate in it (PEM)")
+    if "PRIVATE KEY-----" not in _text("--tls-key", key):
+        raise BadCertificate(f"--tls-key {key}: there is no private key in it (PEM)")
+    try:
+        context.load_cert_chain(cert, key, password=lambda: _is_encrypted(key))
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise BadCertificate(f"--tls-key {key} does not belong to --tls-cert {cert}") from None
+        raise BadCertificate(f"--tls-cert {cert}, --tls-key {key}: {_reason(error)}") from None
+
+
+def load_authorities(context: ssl.SSLContext, flag: str, path: str) -> None:
+    """Trust the other side's certificate if one of these vouches for it. Raises `BadCertificate`."""
+    if not _CERTIFICATE.search(_text(flag, path)):
+        raise BadCertificate(f"{flag} {path}: there is no certificate in it (PEM)")
+    try:
+        context.load_verify_locations(path)
+    except ssl.SSLError as error:
+        raise BadCertificate(f"{flag} {path}: {_reason(error)}") from None
+
+
+def expires_at(cert: str) -> datetime:
+    """When the first certificate in this file expires. Raises `BadCertificate`."""
+    pem = _CERTIFICATE.search(_text("--tls-cert", cert))
+    if pem is None:
+        raise BadCertificate(f"--tls-cert {cert}: there is no certificate in it (PEM)")
+    ((_, certificate),) = _elements(ssl.PEM_cert_to_DER_cert(pem[0]))
+    signed = _elements(_elements(certificate)[0][1])
+    _algorithm, _issuer, validity, *_ = (content for tag, content in signed if tag == _SEQUENCE)  # RFC 5280, 4.1
+    tag, not_after = _elements(validity)[1]
+    return datetime.strptime(
+        not_after.decode(), "%y%m%d%H%M%SZ" if tag == _UTC_TIME else "%Y%m%d%H%M%SZ"
+    ).replace(tzinfo=UTC)  # fmt: skip
+
+
+def _elements(der: bytes) -> list[tuple[int, bytes]]:
+    """The tag and the content of each element in a row of them."""
+    elements, at = [], 0
+    while at < len(der):
+        tag, size, at = der[at], der[at + 1], at + 2
+        if size & 0x80:
+            digits = size & 0x7F
+            size, at = int.from_bytes(der[at : at + digits], "big"), at + digits
+        elements.append((tag, der[at : at + size]))
+        at += size
+    return elements
+
+
+def _text(flag: str, path: str) -> str:
+    try:
+        with open(path, encoding="latin-1") as file:
+            return file.read()
+    except OSError as error:
+        raise BadCertificate(f"{flag} {path}: {error.strerror or error}") from None
+
+
+def _is_encrypted(key: str) -> str:
+    raise BadCertificate(f"--tls-key {key} is encrypted, and nobody is there to unlock it: openssl pkey -in {key}")
+
+
+def _reason(error: ssl.SSLError) -> str:
+    return (error.reason or str(error)).replace("_", " ").lower()

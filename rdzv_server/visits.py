@@ -1,0 +1,105 @@
+"""The time limits of one connection. HTTP itself is aiohttp's, which has a limit for idle connections alone."""
+
+import asyncio
+from collections.abc import Callable
+
+from rdzv_server.access import Permit
+from rdzv_server.limits import Limits
+
+
+class Visit(asyncio.Protocol):
+    """Stands between a connection and its HTTP protocol, and passes everything on.
+
+    A connection is cut if a request takes too long to arrive, or an answer is left unread. So one that dribbles holds
+    no place for long, and one that does not read holds no memory for long.
+    """
+
+    def __init__(
+        self, http: asyncio.Protocol, peer: str, limits: Limits, known: "Told", gone: "Told"
+    ) -> None:  # fmt: skip
+        """`known` is told when the server has let the caller in, `gone` when the connection is closed."""
+        self.http = http
+        self.peer = peer
+        self.badge: str | None = None
+        """The Authorization with which the caller was last let in; None: it has not been yet."""
+        self.lacks_tls = False
+        """It came without, and this server speaks nothing else."""
+        self.permit = Permit(())
+        """What the present request may be about."""
+        self._known, self._gone = known, gone
+        self._transport: asyncio.Transport | None = None
+        self._is_answering = False
+        self._arriving = _Limit(limits.request_s, self.close)
+        self._unread = _Limit(limits.unread_s, self.close)
+
+    def request_arrived(self) -> None:
+        """The request is here, to its last byte."""
+        self._is_answering = True
+        self._arriving.stop()
+
+    def request_answered(self) -> None:
+        """The next byte begins the next request."""
+        self._is_answering = False
+        self._arriving.stop()
+
+    def let_in(self, permit: Permit, badge: str) -> None:
+        """The caller may do what it asks for, because it bears this."""
+        self.permit = permit
+        if self.badge is None:
+            self._known(self)
+        self.badge = badge
+
+    def close(self) -> None:
+        """Cut the connection."""
+        if self._transport:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._arriving.start()
+        self.http.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._is_answering:
+            self._arriving.start()
+        self.http.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self.http.eof_received()
+
+    def pause_writing(self) -> None:
+        self._unread.start()
+        self.http.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._unread.stop()
+        self.http.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._arriving.stop()
+        self._unread.stop()
+        self.http.connection_lost(error)
+        self._gone(self)
+
+
+Told = Callable[[Visit], None]
+
+
+class _Limit:
+    """Something that must not take longer than this."""
+
+    def __init__(self, seconds: float, over: Callable[[], None]) -> None:
+        self._seconds, self._over = seconds, over
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """It has begun; or goes on."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._seconds, self._over)
+
+    def stop(self) -> None:
+        """It is over."""
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None

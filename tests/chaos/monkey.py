@@ -1,0 +1,140 @@
+"""What the monkey can do to a fleet. Each deed tells the ledger what it must cause.
+
+A fault that a lease bears is brief, and causes nothing. The others last until the run has gone on without the node.
+"""
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+from tests.chaos.disk import SlowSyncs
+from tests.chaos.fleet import LEASE_S, NODES, Fleet
+from tests.chaos.ledger import Ledger
+
+BRIEF_S = 0.8
+"""The longest brief fault: a node was heard up to a third of a lease before, and TCP may pause as long again."""
+WAYS = ("both ways", "inwards", "outwards")
+
+
+class Monkey:
+    """`random` decides what is left open; `say` is told each thing that is done."""
+
+    def __init__(self, fleet: Fleet, ledger: Ledger, random_: random.Random, say: Callable[[str], None]) -> None:
+        self.fleet = fleet
+        self.ledger = ledger
+        self.random = random_
+        self.say = say
+
+    def nodes(self, number: int) -> list[str]:
+        return self.random.sample(NODES, number)
+
+    async def pause(self, least_s: float, most_s: float) -> None:
+        """Let a fault last, or let the next one come so much later."""
+        await asyncio.sleep(self.random.uniform(least_s, most_s))
+
+    async def calm(self) -> None:
+        """Return when the run works again; its ledger must be the monkey's then."""
+        view = await self.fleet.works()
+        self.ledger.works_again()
+        assert not (differences := self.ledger.differences(view)), "; ".join(differences)
+
+    # Workers and agents.
+
+    def kill_workers(self, *nodes: str) -> None:
+        """One on each of these nodes, all at once."""
+        chosen = [self.random.choice(self.fleet.workers_of(node)) for node in nodes]
+        self.say(f"kill rank {', '.join(str(worker.rank) for worker in chosen)} on {', '.join(nodes)}")
+        for worker in chosen:
+            os.kill(worker.pid, signal.SIGKILL)
+
+    async def kill_agents(self, *nodes: str) -> None:
+        self.say(f"kill the agents of {', '.join(nodes)}")
+        await self.fleet.kill_agents(*nodes)
+
+    async def start_agents(self, *nodes: str) -> None:
+        """As the cluster's scheduler does."""
+        self.say(f"start agents on {', '.join(nodes)}")
+        for node in nodes:
+            await self.fleet.start_agent(node)
+
+    async def return_one_by_one(self, *nodes: str) -> None:
+        for node in nodes:
+            await self.start_agents(node)
+            self.ledger.node_arrived()
+            await self.calm()
+
+    @asynccontextmanager
+    async def agent_stopped(self, node: str) -> AsyncIterator[None]:
+        agent = self.fleet.agents[node]
+        self.say(f"stop the agent of {node}")
+        agent.signal(signal.SIGSTOP)
+        yield
+        self.say(f"wake the agent of {node}")
+        with suppress(ProcessLookupError):  # it was killed meanwhile
+            agent.signal(signal.SIGCONT)
+
+    @asynccontextmanager
+    async def worker_held(self, node: str) -> AsyncIterator[None]:
+        """A worker that does not stop when it is told to: a round that forms must wait for it."""
+        worker = self.random.choice(self.fleet.workers_of(node))
+        self.say(f"hold rank {worker.rank} on {node}")
+        os.kill(worker.pid, signal.SIGSTOP)
+        yield
+        self.say(f"let go of rank {worker.rank}")
+        os.kill(worker.pid, signal.SIGCONT)
+
+    # The network.
+
+    @asynccontextmanager
+    async def cut_off(self, host: str) -> AsyncIterator[None]:
+        way = self.random.choice(WAYS)
+        self.say(f"cut {host} off, {way}")
+        for other in self.fleet.network.hosts:
+            if way != "outwards":
+                self.fleet.switch.cut(other, host)
+            if way != "inwards":
+                self.fleet.switch.cut(host, other)
+        yield
+        self.say("heal the network")
+        self.fleet.switch.heal()
+
+    # The server and its disk.
+
+    @asynccontextmanager
+    async def server_down(self) -> AsyncIterator[None]:
+        if self.random.random() < 0.7:
+            self.say("kill the server")
+            await self.fleet.kill_server()
+        else:
+            self.say("end the server")
+            await self.fleet.end_server()
+        yield
+        self.say("start the server")
+        await self.fleet.start_server()
+
+    @asynccontextmanager
+    async def server_stopped(self) -> AsyncIterator[None]:
+        self.say("stop the server")
+        self.fleet.server.signal(signal.SIGSTOP)
+        yield
+        self.say("wake the server")
+        self.fleet.server.signal(signal.SIGCONT)
+
+    @asynccontextmanager
+    async def disk_full(self) -> AsyncIterator[None]:
+        self.say("fill the disk")
+        self.fleet.disk.fill()
+        yield
+        self.say("free the disk")
+        self.fleet.disk.free()
+
+    @asynccontextmanager
+    async def disk_slow(self, least_s: float, most_s: float) -> AsyncIterator[None]:
+        delay_s = self.random.uniform(least_s, most_s)
+        self.say(f"slow the disk: {delay_s:.2f} s a sync")
+        async with SlowSyncs(self.fleet.server.pid, delay_s):
+            yield
+        self.say("the disk is fast again")

@@ -1,0 +1,137 @@
+"""schemathesis at a running server: requests that its OpenAPI document describes, and requests that it rules out."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import hypothesis
+import msgpack
+import requests
+import schemathesis
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+from schemathesis import Case, DeserializationContext, GenerationMode, Response, SerializationContext
+from schemathesis.checks import CheckContext, not_a_server_error
+from schemathesis.schemas import APIOperation
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from protocol import paths
+from rdzv_server.json_schema import PRINTABLE
+
+NAMES = ("run", "../../etc/passwd", '{run="x"}')
+"""A few, so that requests are about the same runs and agents."""
+LEASE_S = 2.0
+"""Long enough to be still there when the next request comes. A poll is parked for a third of it."""
+LARGEST, SMALLEST = 2**64 - 1, -(2**63)
+"""What msgpack's integers hold."""
+
+_BEYOND_SCHEMA = re.compile(r"is above max_nodes|must keep its node id")
+"""What a schema cannot say: how fields, and requests, go together."""
+
+_names = st.sampled_from(NAMES) | st.text(min_size=1, max_size=20).filter(str.isprintable)
+schemathesis.openapi.format(PRINTABLE, _names)
+
+
+@schemathesis.serializer(paths.MEDIA_TYPE)
+def pack(context: SerializationContext, value: Any) -> Any:
+    return value if isinstance(value, bytes) else msgpack.packb(_fitting(value))
+
+
+@schemathesis.deserializer(paths.MEDIA_TYPE)
+def unpack(context: DeserializationContext, response: Response) -> Any:
+    return msgpack.unpackb(response.content)
+
+
+@schemathesis.check
+def described_requests_are_taken(context: CheckContext, response: Response, case: Case) -> None:
+    """What the document describes is never called malformed."""
+    if _is_described(case) and response.status_code == 400:
+        assert _BEYOND_SCHEMA.search(msgpack.unpackb(response.content)["message"]), response.content
+
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+    described_requests_are_taken,
+]
+
+
+class Fuzzer:
+    """Sends what the server's document describes, and what it rules out, in any order; checks every answer."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        published = schemathesis.openapi.from_url(f"{url}{paths.OPENAPI}")
+        self.operations: list[APIOperation] = [found.ok() for found in published.get_all_operations()]
+        self.statuses = {operation.path: Counter[int]() for operation in self.operations}
+        """How often each path was answered with which status."""
+        self._seated = {"run_id": "", "agent_id": ""}
+        """The agent that was let in last."""
+
+    def run(self, examples: int) -> None:
+        cases = [cases for operation in self.operations for cases in _cases(operation)]
+        (status,) = (operation for operation in self.operations if operation.path == paths.STATUS)
+
+        @hypothesis.settings(max_examples=examples, suppress_health_check=list(HealthCheck))
+        @given(st.one_of(cases))
+        def is_answered(case: Case) -> None:
+            if isinstance(case.body, dict) and _is_described(case):
+                case.body |= self._steer(case.operation.path, case.body)
+            response = case.call(session=session, timeout=30)
+            case.validate_response(response, checks=CHECKS)
+            self.statuses[case.operation.path][response.status_code] += 1
+            if case.operation.path == paths.JOIN and response.status_code == 200:
+                self._seated = {name: case.body[name] for name in self._seated}
+                status.validate_response(session.get(f"{self._url}{paths.STATUS}"))
+
+        with requests.Session() as session:
+            session.trust_env = False
+            is_answered()
+
+    def _steer(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """What leads there where something happens: to runs that let newcomers in, to agents and rounds that there are,
+        and past long polls."""
+        agent = self._seated if body.get("agent_id") in NAMES else {}
+        match path:
+            case paths.JOIN:
+                count = sum(self.statuses[path].values())
+                asked = body.get("settings", {}) if count % 4 == 0 else {}
+                names = {"agent_id": f"agent-{count}"} if agent else {}
+                return names | {"after_round": body["after_round"] % 2, "settings": asked | {"lease_s": LEASE_S}}
+            case paths.POLL:
+                return agent | {"hold": body["revision"] % 4 == 1}
+            case paths.REPORT:
+                return agent | {"round": body["round"] % 2}
+        return agent
+
+
+def _cases(operation: APIOperation) -> Iterator[st.SearchStrategy[Case]]:
+    if operation.body:
+        yield operation.as_strategy(generation_mode=GenerationMode.NEGATIVE)
+    yield operation.as_strategy(generation_mode=GenerationMode.POSITIVE)
+
+
+def _is_described(case: Case) -> bool:
+    return case.meta is not None and case.meta.generation.mode is GenerationMode.POSITIVE
+
+
+def _fitting(value: Any) -> Any:
+    """The value with numbers that msgpack has, and that are as wrong."""
+    if isinstance(value, dict):
+        return {key: _fitting(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_fitting(item) for item in value]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return max(SMALLEST, min(LARGEST, value))
+    return value

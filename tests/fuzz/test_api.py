@@ -1,0 +1,85 @@
+"""Every endpoint, fuzzed from the document that the server publishes. `HYPOTHESIS_PROFILE=thorough` looks further."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from node_agent.client import HttpLink
+from protocol import paths
+from protocol.messages import Ack, JoinRequest, LeaveRequest, PollRequest, Reply, Request, Start
+from protocol.settings import RequestedSettings
+from tests.fuzz.api import Fuzzer
+from tests.integration.programs import PATIENCE_S, Server
+
+EXAMPLES = settings().max_examples * 3
+ROOM_MB = 32
+"""What some thousand requests, with the runs that they found, may leave in memory."""
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What the server's process holds."""
+
+    rss_mb: float
+    descriptors: int
+
+    @classmethod
+    def of(cls, pid: int) -> "Footprint":
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        return cls(pages * 4096 / 1e6, len(list(Path(f"/proc/{pid}/fd").iterdir())))
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    server = await Server.listen("--store", "memory", "--retention", "1")
+    yield server
+    await server.end()
+
+
+async def test_every_operation_is_answered_as_documented(server: Server) -> None:
+    await serves_a_run(server)
+    before = Footprint.of(server.pid)
+    fuzzer = await asyncio.to_thread(Fuzzer, f"http://{server.endpoint}")
+    await asyncio.to_thread(fuzzer.run, EXAMPLES)
+    seen = fuzzer.statuses
+    assert all(seen[operation.path][200] + seen[operation.path][409] for operation in fuzzer.operations), seen
+    assert all(seen[operation.path][400] for operation in fuzzer.operations if operation.body), seen
+    assert all(sum(counts[status] for counts in seen.values()) for status in (200, 409)), seen
+
+    await serves_a_run(server)
+    await forgets(server, before.descriptors)
+    assert Footprint.of(server.pid).rss_mb - before.rss_mb < ROOM_MB
+    assert [line for line in server.err if "Traceback" in line or "Error" in line] == []
+
+
+async def serves_a_run(server: Server) -> None:
+    """A well-behaved agent is seated and let go, and operators are answered."""
+    link = HttpLink("127.0.0.1", server.port, None)
+
+    async def ask(request: Request) -> Reply | Ack:
+        async with asyncio.timeout(PATIENCE_S):
+            return await link.exchange(request)
+
+    run = {"run_id": "well-behaved", "agent_id": f"agent-{id(link)}"}
+    join = JoinRequest(
+        **run, node_id="node", after_round=0, addr=await link.connect(), port=29_500, local_world_size=2,
+        settings=RequestedSettings(min_nodes=1, max_nodes=1),
+    )  # fmt: skip
+    seated = await ask(join)
+    assert isinstance(seated, Reply) and isinstance(seated.directive, Start)
+    assert await ask(PollRequest(**run, revision=0)) == seated
+    assert isinstance(await ask(LeaveRequest(**run, reason="done")), Ack)
+    await link.close()
+    assert '"run_id": "well-behaved"' in await server.get(paths.STATUS)
+    assert await server.get(paths.READYZ) == "ready\n"
+
+
+async def forgets(server: Server, descriptors: int) -> None:
+    """Return when no more descriptors are open than before."""
+    async with asyncio.timeout(PATIENCE_S):
+        while Footprint.of(server.pid).descriptors > descriptors:  # noqa: ASYNC110 - another process closes them
+            await asyncio.sleep(0.05)

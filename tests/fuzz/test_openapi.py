@@ -1,0 +1,202 @@
+"""The published document: it is valid, complete, and says of every message what the codec and the server do."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator, FormatChecker
+from openapi_spec_validator import validate
+from referencing import Registry, Resource
+from referencing.jsonschema import DRAFT202012
+
+from protocol import paths
+from protocol.codec import decode, encode
+from protocol.errors import ProtocolError
+from protocol.messages import Failure, JoinRequest, LeaderRequest, LeaveRequest, PollRequest, ReportRequest
+from protocol.settings import RequestedSettings
+from rdzv_server.access import Access
+from rdzv_server.app import make_app
+from rdzv_server.guard import Guard
+from rdzv_server.json_schema import PRINTABLE
+from rdzv_server.limits import Limits
+from rdzv_server.openapi import document
+from rdzv_server.server import RendezvousServer
+from tests.integration.programs import Server
+from tests.support.messages import KINDS, values
+
+DOCUMENT = "urn:document"
+
+formats = FormatChecker(())
+formats.checks(PRINTABLE)(lambda value: not isinstance(value, str) or value.isprintable())
+
+
+def closed(schema: Any) -> Any:
+    """The same, with nothing beside what is described."""
+    if isinstance(schema, list):
+        return [closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    shut = {"additionalProperties": False} if schema.get("type") == "object" and "properties" in schema else {}
+    return {name: closed(each) for name, each in schema.items()} | shut
+
+
+def validator(pointer: str, *, strict: bool = False) -> Draft202012Validator:
+    """Of what the document says there. `strict`: nothing else may be in the value."""
+    content = closed(document()) if strict else document()
+    registry: Registry[Any] = Registry().with_resource(DOCUMENT, Resource(content, DRAFT202012))
+    return Draft202012Validator({"$ref": f"{DOCUMENT}#{pointer}"}, registry=registry, format_checker=formats)
+
+
+def of_answer(path: str, method: str, status: int, media: str) -> Draft202012Validator:
+    answer = f"/paths/{path.replace('/', '~1')}/{method}/responses/{status}/content/{media.replace('/', '~1')}/schema"
+    return validator(answer, strict=status == 200)
+
+
+def test_the_document_is_valid() -> None:
+    validate(document())
+
+
+def test_every_route_is_documented_and_every_documented_path_is_a_route() -> None:
+    server = RendezvousServer()
+    app = make_app(server.service, server.tell_leader, Guard(Access(), Limits()))
+    routes = {
+        (route.resource.canonical, route.method.lower())
+        for route in app.router.routes()
+        if route.resource and route.method != "HEAD"  # which comes with every GET
+    }
+    assert routes == {(path, method) for path, methods in document()["paths"].items() for method in methods}
+
+
+# The schemas and the codec.
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_the_schema_lets_in_what_the_codec_lets_in(kind: Any) -> None:
+    fits = validator(f"/components/schemas/{kind.__name__}").is_valid
+    seen: set[bool] = set()
+    anything = (
+        st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text(max_size=3) | st.just([]) | st.just({})
+        | st.floats(allow_nan=False).filter(lambda number: not number.is_integer())
+        | st.sampled_from([[1, 2], [""] * 50, "x" * 9_000, "two\nlines", {"tag": "wait"}, {"tag": "stop", "round": 1}])
+    )  # fmt: skip
+
+    @settings(max_examples=settings().max_examples // 3)
+    @given(values(kind), st.data())
+    def agree(message: Any, data: st.DataObject) -> None:
+        body = msgpack.unpackb(encode(message))
+        name = data.draw(st.sampled_from(sorted(body)))
+        body[name] = data.draw(anything)
+        try:
+            decode(kind, msgpack.packb(body))
+            is_taken = True
+        except ProtocolError:
+            is_taken = False
+        assert fits(body) == is_taken
+        seen.add(is_taken)
+
+    agree()
+    assert seen == {True, False}
+
+
+# The document and a real server.
+
+
+class Visitor:
+    """Asks a server, and checks every answer against what the document says of it."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+        self.seen: set[tuple[str, int]] = set()
+
+    async def tell(self, path: str, message: Any) -> Any:
+        body = message if isinstance(message, bytes) else encode(message)
+        async with self._session.post(path, data=body) as answer:
+            said = msgpack.unpackb(await answer.read())
+            self._check(path, "post", answer, said)
+        return said
+
+    async def look(self, path: str) -> Any:
+        async with self._session.get(path) as answer:
+            is_json = answer.content_type == "application/json"
+            said = json.loads(await answer.read()) if is_json else await answer.text()
+            self._check(path, "get", answer, said)
+        return said
+
+    def _check(self, path: str, method: str, answer: aiohttp.ClientResponse, said: Any) -> None:
+        of_answer(path, method, answer.status, answer.content_type).validate(said)
+        self.seen.add((path, answer.status))
+
+
+@pytest.fixture
+async def visitor() -> AsyncIterator[Visitor]:
+    server = await Server.listen("--store", "memory")
+    async with aiohttp.ClientSession(f"http://{server.endpoint}") as session:
+        yield Visitor(session)
+    await server.end()
+
+
+def join(name: str, **others: Any) -> JoinRequest:
+    settings = RequestedSettings(min_nodes=2, max_nodes=2, max_restarts=1, lease_s=0.5, disconnect_grace_s=60.0)
+    fields: dict[str, Any] = {"settings": settings, "run_id": "run", "after_round": 0, **others}
+    return JoinRequest(agent_id=name, node_id=f"node-{name}", addr="h", port=1, local_world_size=2, **fields)
+
+
+def failure(name: str) -> Failure:
+    return Failure(
+        node_id=f"node-{name}", rank=0, local_rank=0, pid=7, exit_code=3, cause="exit code 3", error="ValueError: boom",
+        traceback=("Traceback", "ValueError: boom"), stderr_tail=("boom",), hint="look", failed_at=1.5,
+    )  # fmt: skip
+
+
+async def test_the_document_is_served(visitor: Visitor) -> None:
+    assert await visitor.look(paths.OPENAPI) == json.loads(json.dumps(document()))
+
+
+async def test_every_answer_of_a_runs_life_is_as_documented(visitor: Visitor) -> None:
+    phases: list[str] = []
+
+    async def look() -> None:
+        (run,) = (await visitor.look(paths.STATUS))["runs"]
+        phases.append(run["phase"])
+
+    async def poll(name: str, revision: int = 0, run_id: str = "run") -> Any:
+        return await visitor.tell(paths.POLL, PollRequest(run_id=run_id, agent_id=name, revision=revision, hold=False))
+
+    async def report(name: str, round_: int, end: Failure | None) -> Any:
+        return await visitor.tell(paths.REPORT, ReportRequest(run_id="run", agent_id=name, round=round_, failure=end))
+
+    assert (await visitor.tell(paths.JOIN, join("a")))["directive"]["tag"] == "wait"
+    await look()
+    assert (await visitor.tell(paths.JOIN, join("b")))["directive"]["tag"] == "start"
+    await look()
+    assert (await visitor.tell(paths.JOIN, join("c", settings=RequestedSettings(min_nodes=1))))["code"]
+    assert (await visitor.tell(paths.JOIN, join("d", settings=RequestedSettings())))["directive"]["tag"] == "wait"
+    await report("a", 1, failure("a"))
+    assert (await poll("b"))["directive"]["tag"] == "stop"
+    await look()
+    for name in ("a", "b"):
+        await visitor.tell(paths.JOIN, join(name, after_round=1))
+    await report("a", 2, None)
+    await look()
+    assert (await report("b", 1, None))["code"] == "stale_round"
+    await report("b", 2, failure("b"))
+    assert (await poll("a"))["directive"]["tag"] == "finish"
+    await look()
+    assert (await poll("nobody"))["code"] == "agent_fenced"
+    await visitor.tell(paths.LEAVE, LeaveRequest(run_id="run", agent_id="d", reason="SIGTERM"))
+    await visitor.tell(paths.LEADER, LeaderRequest(after=0))
+    for path in (paths.JOIN, paths.POLL, paths.REPORT, paths.LEAVE, paths.LEADER):
+        assert (await visitor.tell(path, b"garbage"))["code"] == "malformed_message"
+        assert (await visitor.tell(path, b"x" * 300_000))["code"] == "message_too_large"
+    assert phases == ["forming", "running", "restarting", "finishing", "failed"]
+
+
+async def test_what_anybody_may_ask_is_answered_as_documented(visitor: Visitor) -> None:
+    for path in (paths.HEALTHZ, paths.READYZ, paths.LEADERZ):
+        assert (await visitor.look(path)).endswith("\n")
+    assert {status for _, status in visitor.seen} == {200}

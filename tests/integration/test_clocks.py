@@ -1,0 +1,198 @@
+"""A wall clock that jumps by an hour, forwards or back, under a real server and a real agent: nothing comes of it.
+
+libfaketime gives a program a wall clock of its own, which the test sets while the program runs.
+"""
+
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import Cluster
+from tests.integration.desk import Desk, WorkerAtDesk, is_running
+from tests.integration.programs import Program, Server
+
+HOUR_S, DAY_S = 3600, 86_400
+LEASE_S = 2.0
+BUSY_S = 3.0
+"""What a busy machine may take beside the time that the rules allow."""
+jumps = pytest.mark.parametrize("jump_s", [HOUR_S, -HOUR_S], ids=["an hour on", "an hour back"])
+
+
+def libfaketime() -> Path:
+    for library in Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"):
+        return library
+    pytest.skip("libfaketime is missing: tests/install-debian-packages.sh installs it")
+
+
+class WallClock:
+    """The wall clock of the programs that are started with its environment, and of what they start."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.jump(0)
+        self.env = {
+            "LD_PRELOAD": str(libfaketime()),
+            "FAKETIME_TIMESTAMP_FILE": str(file),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "NO_FAKE_STAT": "1",
+        }
+
+    def jump(self, offset_s: int) -> None:
+        """From now on it is this much ahead of the true time."""
+        new = self._file.with_suffix(".new")
+        new.write_text(f"{offset_s:+d}\n")
+        new.replace(self._file)
+
+
+class Clocked(Cluster):
+    """A durable server with a wall clock of its own, and agents of which `a` has one."""
+
+    def __init__(self, desk: Desk, folder: Path) -> None:
+        super().__init__(desk)
+        self._state = folder / "state.db"
+        self.servers_clock = WallClock(folder / "server")
+        self.agents_clock = WallClock(folder / "agent")
+
+    async def serve(self, *flags: str, port: int = 0) -> Server:
+        command = Server.command("--store", f"sqlite:{self._state}", *flags, port=port)
+        server = await Server.start(*command, env=self.servers_clock.env)
+        assert isinstance(server, Server)
+        server.port = int((await server.line(r"listening on http://127\.0\.0\.1:(\d+)"))[1])
+        self.servers.append(server)
+        return server
+
+    async def node(self, node_id: str, *flags: str, nproc: int = 1, env: dict[str, str] | None = None) -> Program:
+        clock = self.agents_clock.env if node_id == "a" else {}
+        return await super().node(node_id, *flags, nproc=nproc, env={**clock, **(env or {})})
+
+    def jump(self, offset_s: int) -> None:
+        """The server's clock jumps, and that of node a."""
+        self.servers_clock.jump(offset_s)
+        self.agents_clock.jump(offset_s)
+
+
+@pytest.fixture
+async def clocked(desk: Desk, tmp_path: Path) -> AsyncIterator[Clocked]:
+    cluster = Clocked(desk, tmp_path)
+    await cluster.serve()
+    try:
+        yield cluster
+    finally:
+        await cluster.end()
+    assert desk.survivors() == []
+
+
+def ages(value: Any, name: str = "") -> list[float]:
+    """Every age and every time left that stands anywhere in a status."""
+    if isinstance(value, dict):
+        return [age for key, part in value.items() for age in ages(part, key)]
+    if isinstance(value, list):
+        return [age for part in value for age in ages(part)]
+    is_age = name.endswith(("age_s", "_left_s")) or name == "deadline_s"
+    return [value] if is_age and value is not None else []
+
+
+async def watched(server: Server, seconds: float, sane_s: float) -> None:
+    """Nothing is lost, restarted or absurd for so long, by the server's own time."""
+    began_at = (await server.run())["age_s"]
+    while (run := await server.run())["age_s"] < began_at + seconds:
+        assert (run["round"], run["restart_count"], run["departures"]) == (1, 0, [])
+        assert all(node["connected"] and node["lease_age_s"] < LEASE_S for node in run["nodes"])
+        assert all(0.0 <= age < sane_s for age in ages(run)), run
+
+
+async def failed_at(server: Server) -> float:
+    """When the last failure was, as its agent says."""
+    return float((await server.run())["failures"][-1]["failed_at"])
+
+
+def log_lag_s(server: Server) -> float:
+    """How far the time of the server's last line is from the true one, in either direction."""
+    hours, minutes, seconds = map(int, server.err[-1].split()[0].split(":"))
+    now = time.localtime()
+    lag_s = 3600 * (hours - now.tm_hour) + 60 * (minutes - now.tm_min) + seconds - now.tm_sec
+    return min(lag_s % DAY_S, -lag_s % DAY_S)
+
+
+@jumps
+async def test_while_a_run_runs_no_lease_and_no_worker_notices(clocked: Clocked, jump_s: int) -> None:
+    first = await clocked.nodes("ab", "--nnodes", "2", "--max-restarts", "1", "--lease", str(LEASE_S), nproc=1)
+    began = time.monotonic()
+    clocked.jump(jump_s)
+    await watched(clocked.server, 2 * LEASE_S, sane_s=600.0 + time.monotonic() - began)
+    assert all(is_running(worker.pid) for worker in first)
+    os.kill(of_node_a(first).pid, signal.SIGKILL)
+    second = await clocked.desk.group(2)
+    assert abs(await failed_at(clocked.server) - time.time() - jump_s) < 60.0, "its clock has jumped indeed"
+    await clocked.finish(second)
+    run = await clocked.server.run()
+    assert run["restarts"] == {"worker_failure": 1, "node_lost": 0, "node_left": 0, "node_arrived": 0}
+    assert all(0.0 <= age < 600.0 for age in ages(run)), run
+
+
+def of_node_a(workers: list[WorkerAtDesk]) -> WorkerAtDesk:
+    (worker,) = (worker for worker in workers if "FAKETIME_TIMESTAMP_FILE" in worker.env)
+    return worker
+
+
+@jumps
+async def test_while_a_round_forms_the_last_call_takes_as_long_as_ever(clocked: Clocked, jump_s: int) -> None:
+    last_call_s = 2.0
+    agent = await clocked.node("a", "--nnodes", "1:2", "--last-call-timeout", str(last_call_s), "--join-timeout", "500")
+    await agent.line("1 \\(a\\) joined of 1 to 2")
+    waited_since = time.monotonic() - (await clocked.server.run())["age_s"]
+    clocked.jump(jump_s)
+    assert 0.0 <= (await clocked.server.run())["deadline_s"] <= last_call_s
+    workers = await clocked.desk.group(1)
+    assert last_call_s <= time.monotonic() - waited_since < last_call_s + BUSY_S
+    await clocked.server.line("round 1 runs on 1 node")
+    assert HOUR_S - BUSY_S < log_lag_s(clocked.server) < HOUR_S + BUSY_S, "its log goes on, an hour off"
+    await clocked.finish(workers)
+
+
+@jumps
+async def test_while_a_round_restarts_workers_get_their_grace_and_no_more(clocked: Clocked, jump_s: int) -> None:
+    grace_s = 1.5
+    flags = ("--nnodes", "2", "--max-restarts", "1", "--lease", str(LEASE_S), "--shutdown-timeout", str(grace_s))
+    first = await clocked.nodes("ab", *flags, nproc=1)
+    stubborn = of_node_a(first)
+    await stubborn.tell("ignore SIGTERM")
+    began = time.monotonic()
+    next(worker for worker in first if worker is not stubborn).order_exit(3)
+    await clocked.agents["a"].line("stopping the workers of round 1")
+    clocked.jump(jump_s)
+    await stubborn.gone()
+    assert grace_s <= time.monotonic() - began
+    second = await clocked.desk.group(2)
+    assert time.monotonic() - began < grace_s + BUSY_S
+    assert (await clocked.server.run())["departures"] == []
+    await clocked.finish(second)
+
+
+@jumps
+async def test_a_server_whose_clock_jumped_between_its_two_lives_goes_on(clocked: Clocked, jump_s: int) -> None:
+    first = await clocked.nodes("ab", "--nnodes", "2", "--max-restarts", "2", "--lease", str(LEASE_S), nproc=1)
+    os.kill(first[0].pid, signal.SIGKILL)
+    second = await clocked.desk.group(2)
+    clocked.server.signal(signal.SIGKILL)
+    await clocked.server.exit_code()
+    clocked.jump(jump_s)
+    await clocked.serve(port=clocked.server.port)
+    for agent in clocked.agents.values():
+        away_s = float((await agent.line(r"reached rdzv-server at .* after (\S+) s"))[1])
+        assert 0.0 <= away_s < 60.0
+    run = await clocked.server.run()
+    assert (run["round"], run["restart_count"], run["departures"]) == (2, 1, [])
+    assert all(0.0 <= age < 600.0 for age in ages(run)), run
+    os.kill(second[1].pid, signal.SIGKILL)
+    third = await clocked.desk.group(2)
+    ages_of_restarts = [restart["age_s"] for restart in (await clocked.server.run())["history"]]
+    assert ages_of_restarts == sorted(ages_of_restarts, reverse=True)
+    await clocked.finish(third)
+    assert all(0.0 <= age < 600.0 for age in ages(await clocked.server.run()))

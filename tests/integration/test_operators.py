@@ -1,0 +1,103 @@
+"""What an operator can do to a run, over HTTP, with real agents and workers."""
+
+import asyncio
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from protocol.paths import ADMIT, STOP
+from tests.integration.conftest import Cluster
+from tests.integration.desk import Desk
+from tests.integration.programs import Server
+from tests.integration.test_elastic import PATIENT
+
+
+async def act(server: Server, path: str, body: object, token: str = "") -> tuple[int, dict]:
+    """Status and answer."""
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = urllib.request.Request(f"http://{server.endpoint}{path}", raw, headers, method="POST")
+    return await asyncio.to_thread(_answer, request)
+
+
+def _answer(request: urllib.request.Request) -> tuple[int, dict]:
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as refusal:
+        with refusal:
+            return refusal.code, json.load(refusal)
+
+
+async def test_stopping_a_run_ends_every_agent_and_says_why(cluster: Cluster) -> None:
+    workers = await cluster.nodes("ab", "--nnodes", "2", "--max-restarts", "3", "--run-id", "r/1", *PATIENT)
+    status, _ = await act(cluster.server, STOP, {"run_id": "r/1", "reason": "wrong\ndata set"})
+    assert status == 200
+    for agent in cluster.agents.values():
+        assert await agent.exit_code() == 1
+        assert any("stopped by an operator: wrong data set" in line for line in agent.err)
+    for worker in workers:
+        await worker.gone()
+    run = await cluster.server.run()
+    assert (run["phase"], run["restart_count"]) == ("failed", 0)
+    assert (await act(cluster.server, STOP, {"run_id": "r/1"}))[0] == 200, "asked for twice, done once"
+
+
+async def test_with_manual_scale_up_an_operator_admits(cluster: Cluster) -> None:
+    flags = ("--nnodes", "1:2", "--run-id", "r", "--scale-up", "manual", *PATIENT, "--last-call-timeout", "0")
+    await cluster.nodes("a", *flags)
+    assert (await act(cluster.server, ADMIT, {"run_id": "r"}))[0] == 409, "nobody stands by"
+    newcomer = await cluster.node("b", *flags)
+    await newcomer.line("standing by: round 1 runs, and scale-up is manual")
+    assert (await act(cluster.server, ADMIT, {"run_id": "r"}))[0] == 200
+    await cluster.finish(await cluster.desk.group(4))
+    assert (await cluster.server.run())["restarts"]["node_arrived"] == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        ({"run_id": "none such"}, 404, "no run none such is known here"),
+        ({}, 400, "StopRequest.run_id is missing"),
+        ({"run_id": 7}, 400, "StopRequest.run_id must be text, not 7"),
+        ({"run_id": "a\nb"}, 400, "must not contain control characters"),
+        ([], 400, "StopRequest must be a map, not"),
+        (b"{", 400, 'the body is not JSON: give {"run_id": "..."}'),
+        (b"\xff", 400, "the body is not JSON"),
+    ],
+)
+async def test_a_mistake_is_said_and_changes_nothing(cluster: Cluster, body, status, says) -> None:
+    answered, answer = await act(cluster.server, STOP, body)
+    assert answered == status and says in answer["message"]
+
+
+@pytest.fixture
+async def guarded(tmp_path: Path, desk: Desk) -> AsyncIterator[Cluster]:
+    """A server with three tokens, and agents that have theirs."""
+    cluster = Cluster(desk)
+    for role in ("agent", "read", "admin"):
+        (tmp_path / role).touch(0o600)
+        (tmp_path / role).write_text(f"{role}-secret\n")
+    await cluster.serve(
+        "--token-file", str(tmp_path / "agent"),
+        "--read-token-file", str(tmp_path / "read"),
+        "--admin-token-file", str(tmp_path / "admin"),
+    )  # fmt: skip
+    yield cluster
+    await cluster.end()
+
+
+async def test_only_the_admin_token_lets_its_bearer_act(guarded: Cluster, tmp_path: Path) -> None:
+    flags = ("--run-id", "r", "--token-file", str(tmp_path / "agent"), *PATIENT)
+    (worker,) = await guarded.nodes("a", *flags, nproc=1)
+    assert (await act(guarded.server, STOP, {"run_id": "r"}))[0] == 401
+    for token, status in (("guess", 401), ("agent-secret", 403), ("read-secret", 403)):
+        assert (await act(guarded.server, STOP, {"run_id": "r"}, token))[0] == status
+    os.kill(worker.pid, 0)
+    assert (await act(guarded.server, STOP, {"run_id": "r"}, "admin-secret"))[0] == 200
+    assert await guarded.agents["a"].exit_code() == 1

@@ -1,0 +1,293 @@
+"""Workers that do not go, and agents that are in a bad place: every agent exits within its bound, and nothing is left.
+
+The bound: `--shutdown-timeout` for the workers, two seconds for a last word to the server, two for a console that takes
+nothing; and for a worker that outlives SIGKILL another 30 s, which are one here.
+"""
+
+import asyncio
+import os
+import pty
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Cluster
+from tests.integration.desk import Desk, WorkerAtDesk, is_running
+from tests.integration.kin import Freezer, children, ended, freezing, state, until
+from tests.integration.programs import WORKER, Program, Server, start_agent
+
+GRACE_S = 0.5
+GRACE = ("--shutdown-timeout", str(GRACE_S))
+BUSY_S = 3.0
+"""What a busy machine may take beside the time that the rules allow."""
+LAST_WORD_S, CONSOLE_S = 2.0, 2.0
+KILL_S = 1.0
+IMPATIENT = f"from node_agent import workers; workers.KILL_TIMEOUT_S = {KILL_S}; from node_agent.cli import main"
+"""A real agent, but that the half minute for a worker that outlives SIGKILL is a second."""
+PATIENT = ("--last-call-timeout", "500", "--lease", "500", "--join-timeout", "500")
+
+
+@asynccontextmanager
+async def within(seconds: float, *, at_least: float = 0.0) -> AsyncIterator[None]:
+    """What happens inside takes no longer; nor less, if there is something that must be waited for."""
+    began = time.monotonic()
+    async with asyncio.timeout(seconds + BUSY_S):
+        yield
+    assert time.monotonic() - began >= at_least
+
+
+# Workers that ignore a signal.
+
+
+@pytest.mark.parametrize("signum", ["SIGTERM", "SIGINT", "SIGHUP"])
+async def test_an_agent_kills_workers_that_ignore_its_signal_after_their_grace(cluster: Cluster, signum: str) -> None:
+    workers = await cluster.nodes("a", "--nnodes", "1", *GRACE)
+    for worker in workers:
+        await worker.tell(f"ignore {signum}")
+    agent = cluster.agents.pop("a")
+    async with within(GRACE_S, at_least=GRACE_S):
+        agent.signal(signal.Signals[signum])
+        assert await agent.exit_code() == 1
+    assert not any(is_running(worker.pid) for worker in workers)
+
+
+async def test_a_worker_that_ignores_sigterm_holds_up_the_next_round_for_its_grace(cluster: Cluster) -> None:
+    first = await cluster.nodes("a", "--nnodes", "1", "--max-restarts", "1", *GRACE)
+    await first[0].tell("ignore SIGTERM")
+    async with within(GRACE_S, at_least=GRACE_S):
+        first[1].order_exit(3)
+        second = await cluster.desk.group(2)
+    assert not is_running(first[0].pid)
+    await cluster.finish(second)
+
+
+async def test_a_second_signal_ends_the_grace_and_a_third_changes_nothing(cluster: Cluster) -> None:
+    workers = await cluster.nodes("a", "--nnodes", "1", "--shutdown-timeout", "500")
+    await workers[0].tell("ignore SIGTERM")
+    agent = cluster.agents.pop("a")
+    agent.signal(signal.SIGTERM)
+    await agent.line("SIGTERM: leaving the run")
+    assert is_running(workers[0].pid)
+    async with within(0.0):
+        agent.signal(signal.SIGTERM)
+        await agent.line("SIGTERM again: killing the workers")
+        if agent.process.returncode is None:
+            agent.signal(signal.SIGTERM)
+        assert await agent.exit_code() == 1
+    assert not any("Traceback" in line for line in agent.err)
+
+
+# Workers that close their pipes.
+
+
+async def test_a_worker_that_closes_its_pipes_is_watched_like_any_other(cluster: Cluster) -> None:
+    first = await cluster.nodes("a", "--nnodes", "1", "--max-restarts", "1", *GRACE)
+    for worker in first:
+        await worker.tell("close")
+    first[1].order_exit(3)
+    second = await cluster.desk.group(2)
+    for worker in second:
+        await worker.tell("close")
+    await cluster.finish(second)
+    assert (await cluster.server.run())["restart_count"] == 1
+
+
+async def test_a_worker_that_has_closed_its_pipes_is_stopped_like_any_other(cluster: Cluster) -> None:
+    (worker,) = await cluster.nodes("a", "--nnodes", "1", *GRACE, nproc=1)
+    await worker.tell("close")
+    await worker.tell("ignore SIGTERM")
+    agent = cluster.agents.pop("a")
+    async with within(GRACE_S):
+        agent.signal(signal.SIGTERM)
+        assert await agent.exit_code() == 1
+    assert not is_running(worker.pid)
+
+
+async def test_a_daemon_that_keeps_a_workers_pipes_holds_up_nobody(cluster: Cluster) -> None:
+    first = await cluster.nodes("a", "--nnodes", "1", "--max-restarts", "1", nproc=1)
+    daemon = int(await first[0].tell("daemon"))
+    async with within(0.0):
+        first[0].order_exit(3)
+        second = await cluster.desk.group(1)
+    await ended(daemon)
+    await second[0].tell("daemon")
+    async with within(0.0):
+        await cluster.finish(second)
+
+
+# Processes that SIGKILL does not end.
+
+
+@pytest.fixture
+async def freezer(tmp_path: Path) -> AsyncIterator[Freezer]:
+    async with freezing(tmp_path / "freezer") as freezer:
+        yield freezer
+
+
+class Impatient(Cluster):
+    """A cluster whose agents wait a second where others wait half a minute."""
+
+    async def node(self, node_id: str, *flags: str, nproc: int = 2, env: dict[str, str] | None = None) -> Program:
+        command = ("--endpoint", self.server.endpoint, "--node-id", node_id, "--nproc", str(nproc), *flags, self.script)
+        environment = {**self.desk.env, **(env or {})}
+        program = f"{IMPATIENT}; raise SystemExit(main())"
+        self.agents[node_id] = await Program.start(sys.executable, "-c", program, *command, env=environment)
+        return self.agents[node_id]
+
+
+@pytest.fixture
+async def impatient(desk: Desk, freezer: Freezer) -> AsyncIterator[Impatient]:
+    cluster = Impatient(desk)
+    await cluster.serve()
+    try:
+        yield cluster
+    finally:
+        freezer.thaw()
+        await cluster.end()
+    assert desk.survivors() == []
+
+
+async def test_an_agent_gives_up_a_worker_in_uninterruptible_sleep_and_names_it(
+    impatient: Impatient, freezer: Freezer
+) -> None:
+    workers = await impatient.nodes("a", "--nnodes", "1", *GRACE)
+    freezer.freeze(workers[1].pid)
+    agent = impatient.agents.pop("a")
+    async with within(GRACE_S + KILL_S, at_least=GRACE_S + KILL_S):
+        agent.signal(signal.SIGTERM)
+        assert await agent.exit_code() == 1
+    assert (state(workers[0].pid), state(workers[1].pid)) == ("", "D")
+    said = [line for line in agent.err if "could not kill" in line]
+    assert len(said) == 1 and f"could not kill pid {workers[1].pid} (uninterruptible sleep" in said[0]
+    freezer.thaw()
+    await workers[1].gone()
+
+
+async def test_the_next_round_goes_on_without_a_worker_that_cannot_be_killed(
+    impatient: Impatient, freezer: Freezer
+) -> None:
+    first = await impatient.nodes("a", "--nnodes", "1", "--max-restarts", "1", *GRACE)
+    freezer.freeze(first[1].pid)
+    async with within(GRACE_S + KILL_S, at_least=GRACE_S + KILL_S):
+        os.kill(first[0].pid, signal.SIGKILL)
+        second = await impatient.desk.group(2)
+    freezer.thaw()
+    await first[1].gone()
+    await until(lambda: state(first[1].pid) == "")  # no zombie either
+    await impatient.finish(second)
+
+
+async def test_an_agent_names_a_daemon_that_it_could_not_end(impatient: Impatient, freezer: Freezer) -> None:
+    (worker,) = await impatient.nodes("a", "--nnodes", "1", *GRACE, nproc=1)
+    daemon = int(await worker.tell("double-fork"))
+    freezer.freeze(daemon)
+    agent = impatient.agents.pop("a")
+    async with within(KILL_S, at_least=KILL_S):
+        worker.order_exit(0)
+        assert await agent.exit_code() == 0
+    assert f"could not kill pid {daemon} (uninterruptible sleep" in "\n".join(agent.err)
+
+
+# Agents in a bad place.
+
+
+async def test_an_agent_whose_server_is_gone_exits_within_its_bound(cluster: Cluster) -> None:
+    workers = await cluster.nodes("a", "--nnodes", "1", *GRACE)
+    cluster.server.signal(signal.SIGKILL)
+    agent = cluster.agents.pop("a")
+    await agent.line("lost rdzv-server at .*; workers keep running, trying again")
+    async with within(GRACE_S + LAST_WORD_S):
+        agent.signal(signal.SIGTERM)
+        assert await agent.exit_code() == 1
+    assert not any(is_running(worker.pid) for worker in workers)
+    assert sum("lost rdzv-server" in line for line in agent.err) == 1
+
+
+async def test_an_agent_whose_console_nobody_reads_exits_within_its_bound(cluster: Cluster) -> None:
+    reads, writes = os.pipe()
+    agent = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "node_agent", "--endpoint", cluster.server.endpoint, *GRACE, WORKER,
+        env={**os.environ, **cluster.desk.env}, stdout=writes, stderr=writes,
+    )  # fmt: skip
+    os.close(writes)
+    (worker,) = await cluster.desk.group(1)
+    for _ in range(40):
+        await worker.tell(f"say {'x' * 50_000}")  # more than the pipe has room for
+    async with within(GRACE_S + LAST_WORD_S + 2 * CONSOLE_S):
+        agent.send_signal(signal.SIGTERM)
+        assert await agent.wait() == 1
+    assert not is_running(worker.pid)
+    os.close(reads)
+
+
+async def test_an_agent_whose_terminal_hangs_up_leaves_the_run(cluster: Cluster) -> None:
+    terminal, its_side = pty.openpty()
+    agent = await asyncio.create_subprocess_exec(
+        "setsid", "--ctty", sys.executable, "-m", "node_agent", "--endpoint", cluster.server.endpoint, *GRACE, WORKER,
+        env={**os.environ, **cluster.desk.env}, stdin=its_side, stdout=its_side, stderr=its_side,
+    )  # fmt: skip
+    os.close(its_side)
+    workers = await cluster.desk.group(1)
+    async with within(GRACE_S + LAST_WORD_S):
+        os.close(terminal)
+        assert await agent.wait() == 1
+    assert not is_running(workers[0].pid)
+    assert [gone["cause"] for gone in (await cluster.server.run())["departures"]] == ["SIGHUP"]
+
+
+@pytest.mark.parametrize("signum", ["SIGINT", "SIGTERM"])
+async def test_a_signal_while_it_waits_for_the_others_ends_an_agent_at_once(cluster: Cluster, signum: str) -> None:
+    agent = await cluster.node("a", "--nnodes", "2", *PATIENT)
+    await agent.line("waiting for 1 more node")
+    async with within(0.0):
+        agent.signal(signal.Signals[signum])
+        assert await agent.exit_code() == 1
+    del cluster.agents["a"]
+    assert not any("Traceback" in line for line in agent.err)
+    assert (await cluster.server.run())["nodes"] == []
+
+
+async def test_a_signal_while_it_looks_for_its_server_ends_an_agent_at_once(desk: Desk, unused_tcp_port: int) -> None:
+    agent = await start_agent("--endpoint", f"127.0.0.1:{unused_tcp_port}", env=desk.env)
+    await agent.line("cannot reach rdzv-server")
+    async with within(LAST_WORD_S):
+        agent.signal(signal.SIGINT)
+        assert await agent.exit_code() == 1
+    assert not any("Traceback" in line for line in agent.err)
+
+
+# No zombies.
+
+ROUNDS = 8
+
+
+async def test_after_many_rounds_an_agent_has_no_children_but_its_workers_and_one_guardian(cluster: Cluster) -> None:
+    workers = await cluster.nodes("a", "--nnodes", "1", "--max-restarts", str(ROUNDS), *GRACE)
+    agent = cluster.agents["a"]
+    for _ in range(ROUNDS):
+        for order in ("fork", "daemon", "double-fork"):
+            await workers[0].tell(order)
+        os.kill(workers[1].pid, signal.SIGKILL)
+        workers = await cluster.desk.group(2)
+        await until(lambda: len(children(agent.pid)) == 3)
+        assert children(agent.pid) > {worker.pid for worker in workers}
+        assert not any(state(pid) == "Z" for pid in children(agent.pid))
+    await cluster.finish(workers)
+
+
+async def test_an_agent_with_its_own_server_that_is_killed_leaves_nothing(desk: Desk) -> None:
+    agent = await start_agent("--standalone", "--nproc", "2", env=desk.env)
+    workers: list[WorkerAtDesk] = await desk.group(2)
+    port = int((await agent.line(r"status: http://127\.0\.0\.1:(\d+)"))[1])
+    family = children(agent.pid) | {int(await workers[0].tell("double-fork"))}
+    agent.signal(signal.SIGKILL)
+    assert await agent.exit_code() == -signal.SIGKILL
+    for pid in family:
+        await ended(pid)
+    server = await Server.listen(port=port)  # nobody has it any more
+    await server.end()

@@ -1,0 +1,152 @@
+"""TLS between agents and servers: what comes through, and what each failure is told as."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from node_agent.client import HttpLink
+from node_agent.credentials import Credentials
+from node_agent.link import Unreachable
+from protocol.errors import TlsRequired
+from protocol.messages import Reply
+from rdzv_server.server import RendezvousServer, bind
+from rdzv_server.tls import TlsFiles
+from tests.support.certificates import Authority, Pair
+from tests.support.scenario import a_join
+
+NOWHERE_NEAR_S = 10.0
+"""Well before an agent's patience with a server that is not there ends, which is 300 s."""
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Authority:
+    return Authority(tmp_path, "stranger")
+
+
+@asynccontextmanager
+async def serving(tls: ssl.SSLContext | None) -> AsyncIterator[int]:
+    """A server in this process; its port."""
+    async with RendezvousServer() as server:
+        listener = bind("127.0.0.1", 0)
+        await server.listen(listener, tls)
+        yield listener.getsockname()[1]
+
+
+async def join(port: int, credentials: Credentials | None, host: str = "127.0.0.1") -> object:
+    """The answer to a join."""
+    link = HttpLink(host, port, credentials)
+    try:
+        return await link.exchange(a_join("a"))
+    finally:
+        await link.close()
+
+
+async def failure(port: int, credentials: Credentials | None, host: str = "127.0.0.1") -> Unreachable:
+    """Why a join did not come about: for good."""
+    with pytest.raises(Unreachable) as raised:
+        await join(port, credentials, host)
+    assert raised.value.is_final
+    return raised.value
+
+
+# What comes through.
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_an_agent_that_trusts_the_servers_authority_comes_in(authority: Authority, host: str) -> None:
+    async with serving(TlsFiles(*authority.issue("server")).context()) as port:
+        assert isinstance(await join(port, authority.credentials(), host), Reply)
+
+
+async def test_with_a_client_authority_only_its_nodes_come_in(authority: Authority, stranger: Authority) -> None:
+    tls = TlsFiles(*authority.issue("server"), client_ca=stranger.ca).context()
+    async with serving(tls) as port:
+        assert isinstance(await join(port, authority.credentials(stranger.issue("node", "node-a"))), Reply)
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated:DeprecationWarning")
+async def test_older_versions_are_not_spoken(authority: Authority) -> None:
+    context = authority.credentials().context()
+    assert context
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
+    async with serving(TlsFiles(*authority.issue("server")).context()) as port:
+        with pytest.raises(ssl.SSLError):
+            await asyncio.open_connection("127.0.0.1", port, ssl=context)
+
+
+# What does not, and why.
+
+
+async def test_a_server_of_an_unknown_authority(authority: Authority, stranger: Authority) -> None:
+    async with serving(TlsFiles(*stranger.issue("server")).context()) as port:
+        error = await failure(port, authority.credentials())
+    assert str(error) == f"TLS: the server's certificate is from no authority in --tls-ca {authority.ca}"
+
+
+@pytest.mark.parametrize(("name", "host"), [("other.example", "localhost"), ("10.9.9.9", "127.0.0.1")])
+async def test_a_server_of_another_name(authority: Authority, name: str, host: str) -> None:
+    async with serving(TlsFiles(*authority.issue("server", name)).context()) as port:
+        error = await failure(port, authority.credentials(), host)
+    assert str(error).startswith(f"TLS: the server's certificate is not for {host}: ")
+
+
+async def test_a_server_whose_certificate_has_expired(authority: Authority) -> None:
+    async with serving(TlsFiles(*authority.issue("server", days=-1)).context()) as port:
+        error = await failure(port, authority.credentials())
+    assert str(error) == "TLS: the server's certificate has expired"
+
+
+async def test_a_server_without_tls(authority: Authority) -> None:
+    async with serving(None) as port:
+        error = await failure(port, authority.credentials())
+    assert str(error).startswith("TLS: the server there speaks no TLS: leave --tls-ca out")
+
+
+async def test_an_agent_without_tls(authority: Authority) -> None:
+    async with serving(TlsFiles(*authority.issue("server")).context()) as port:
+        with pytest.raises(TlsRequired, match="this server speaks TLS: start the agent with --tls-ca"):
+            await join(port, None)
+
+
+NodeCertificate = Callable[[Authority, Authority], Pair | None]
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"])
+@pytest.mark.parametrize(
+    ("certificate", "says"),
+    [
+        (lambda ours, theirs: None, "the server asks for a certificate of this node: give --tls-cert and --tls-key"),
+        (lambda ours, theirs: theirs.issue("node", "a"), "the server refuses this node's TLS (unknown ca)"),
+        (lambda ours, theirs: ours.issue("node", "a", days=-1), "the server refuses this node's TLS (certificate exp"),
+    ],
+    ids=["none", "another authority's", "expired"],
+)
+async def test_a_node_that_is_not_let_in_is_told_why(
+    authority: Authority, stranger: Authority, version: ssl.TLSVersion, certificate: NodeCertificate, says: str
+) -> None:
+    tls = TlsFiles(*authority.issue("server"), client_ca=authority.ca).context()
+    tls.maximum_version = version
+    async with serving(tls) as port:
+        error = await failure(port, authority.credentials(certificate(authority, stranger)))
+    assert str(error).startswith(f"TLS: {says}")
+
+
+async def test_a_server_that_hangs_up_may_be_there_the_next_time(authority: Authority) -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    with pytest.raises(Unreachable) as raised:
+        await join(server.sockets[0].getsockname()[1], authority.credentials())
+    assert raised.value.stage == "connect"
+    assert not raised.value.is_final
+    server.close()

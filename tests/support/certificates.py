@@ -1,0 +1,46 @@
+"""Certificates for tests, made anew for each."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import trustme
+
+from node_agent.credentials import Credentials, TlsFiles
+
+SERVER_NAMES = ("localhost", "127.0.0.1", "::1")
+
+
+class Pair(NamedTuple):
+    """PEM files."""
+
+    cert: str
+    key: str
+
+
+class Authority:
+    """Somebody who vouches for servers and nodes. `ca` is the file by which it is trusted."""
+
+    def __init__(self, folder: Path, name: str = "ca") -> None:
+        self._folder = folder
+        self._name = name
+        self._authority = trustme.CA()
+        self.ca = str(folder / f"{name}.pem")
+        self._authority.cert_pem.write_to_path(self.ca)
+
+    def issue(self, file_name: str, *names: str, days: int = 90) -> Pair:
+        """A certificate for these names, good for so many days from now: with less than none, it has expired."""
+        made = self._authority.issue_cert(
+            *(names or SERVER_NAMES),
+            not_before=datetime.now(UTC) - timedelta(days=200),
+            not_after=datetime.now(UTC) + timedelta(days=days),
+        )
+        pair = Pair(str(self._folder / f"{file_name}.pem"), str(self._folder / f"{file_name}.key"))
+        made.private_key_pem.write_to_path(pair.key)
+        Path(pair.key).chmod(0o600)
+        Path(pair.cert).write_bytes(b"".join(pem.bytes() for pem in made.cert_chain_pems))
+        return pair
+
+    def credentials(self, pair: Pair | None = None, token_file: str | None = None) -> Credentials:
+        """Those of an agent that trusts this authority."""
+        return Credentials(token_file, TlsFiles(self.ca, *(pair or (None, None))))
