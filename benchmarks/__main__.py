@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 
-from benchmarks import formation, idle, launch, logs, lost_agent, memory, recovery
+from benchmarks import formation, idle, launch, logs, lost_agent, memory, recovery, warm
 from benchmarks.launchers import torch_is_installed
 from benchmarks.plan import Plan
 from benchmarks.results import Row, table
@@ -18,6 +18,7 @@ from benchmarks.stage import Broken
 MEASUREMENTS: dict[str, Callable[[Plan], list[Row]]] = {
     "launch": launch.measure,
     "recovery": recovery.measure,
+    "warm": warm.measure,
     "lost-agent": lost_agent.measure,
     "memory": memory.measure,
     "idle": idle.measure,

@@ -52,6 +52,15 @@ class NodeAgent:
         ]
 
 
+class WarmNodeAgent(NodeAgent):
+    """Its workers' torch is imported already."""
+
+    name = "node-agent --preload torch"
+
+    def agent(self, number: int, nnodes: str, port: int) -> list[str]:
+        return [*super().agent(number, nnodes, port), "--preload", "torch"]
+
+
 class Torchrun:
     """In its best form: agent 0 is the store's host for certain, and no round reuses the store of the one before."""
 

@@ -9,7 +9,7 @@ from benchmarks.cluster import AGENTS, Cluster
 from benchmarks.launchers import NPROC, Launcher, NodeAgent
 from benchmarks.plan import Plan
 from benchmarks.results import NEVER, Row
-from benchmarks.stage import Stage
+from benchmarks.stage import WORKER, Stage
 
 BAR_MS = 150
 CAP_S = 30.0
@@ -24,7 +24,7 @@ def measure(plan: Plan) -> list[Row]:
     while any(len(taken) < plan.repeat for taken in samples.values()):
         for launcher in plan.launchers():
             taken = samples[launcher.name]
-            taken += _kills(launcher, min(KILLS_OF_A_RUN, plan.repeat - len(taken)))
+            taken += kills(launcher, min(KILLS_OF_A_RUN, plan.repeat - len(taken)))
     bars = {NodeAgent.name: BAR_MS}
     return [
         Row(measurement="recovery", subject=name, unit="ms", samples=taken, bar=bars.get(name), cap=1e3 * CAP_S)
@@ -32,12 +32,12 @@ def measure(plan: Plan) -> list[Row]:
     ]
 
 
-def _kills(launcher: Launcher, count: int) -> list[float]:
+def kills(launcher: Launcher, count: int, script: str = WORKER) -> list[float]:
     """The times of `count` recoveries in one run; fewer if it does not recover."""
     samples: list[float] = []
     if count == 0:
         return samples
-    with Stage() as stage:
+    with Stage(script) as stage:
         workers = Cluster(stage, launcher, nnodes=str(AGENTS)).workers
         for number in range(count):
             time.sleep(SETTLE_S)

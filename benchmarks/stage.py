@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from benchmarks import procfs
 from benchmarks.arrivals import Arrivals, FirstLine
 
-WORKER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "worker.py")
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+WORKER, TORCH_WORKER = (os.path.join(FOLDER, name) for name in ("worker.py", "torch_worker.py"))
 START_TIMEOUT_S = 60.0
 LOG_TAIL = 2_000
 AS_INSTALLED = {"PYTHONDONTWRITEBYTECODE": ""}
@@ -34,6 +35,9 @@ class Program:
 
 class Stage:
     """A context manager; every process that was started in it, and all below that, end with it."""
+
+    def __init__(self, script: str = WORKER) -> None:
+        self._script = script
 
     def __enter__(self) -> "Stage":
         procfs.adopt_orphans()
@@ -72,7 +76,7 @@ class Stage:
     @property
     def worker(self) -> list[str]:
         """The script that the launchers run, with its argument."""
-        return [WORKER, self._arrivals.path]
+        return [self._script, self._arrivals.path]
 
     def first_lines(self, ranks: int, since_s: float) -> dict[int, FirstLine]:
         """The first line of each worker that is started. Raises `Broken`."""

@@ -20,6 +20,8 @@ class AgentConfig:
     """What each worker executes."""
     nproc: int
     """Workers on this node."""
+    preload: tuple[str, ...] = ()
+    """Modules that workers need not import: they are forked from a process that has."""
     run_id: str
     node_id: str
     explicit_run_id: bool = False

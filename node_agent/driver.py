@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from node_agent.config import AgentConfig
 from node_agent.console import ERR, Console
 from node_agent.conversation import ServerLost
 from node_agent.core.effects import LeaveEvidence
-from node_agent.core.environment import ENABLE_FILE_TIMER, omp_warning
+from node_agent.core.environment import ENABLE_FILE_TIMER, defaults, omp_warning
 from node_agent.core.events import GaveUp, Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.core.machine import AgentMachine
 from node_agent.link import Link
@@ -21,7 +21,7 @@ from node_agent.logs.destinations import PluginFailed
 from node_agent.logs.round_logs import RoundLogs
 from node_agent.machine_loop import MachineLoop
 from node_agent.ports import ReservedPort
-from node_agent.processes import given_up
+from node_agent.processes import Start, given_up
 from node_agent.run_line import RunLine
 from node_agent.scratch import ScratchDir
 from node_agent.specs import SpecMaker
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from node_agent.event_log import EventLog
     from node_agent.file_timer import FileTimer
     from node_agent.orphans import Orphans
+    from node_agent.warm.reserve import Reserve
 
 
 class Driver:
@@ -52,15 +53,16 @@ class Driver:
         self._config = config
         self._console = console
         self._scratch = ScratchDir()
-        self._specs = SpecMaker(config, self._scratch)
+        self._warm = _reserve(config, console)
+        self._specs = SpecMaker(config, self._scratch, self._start_warm if self._warm else None)
         self._logs = AgentLogs(config, console, self._scratch, self._logs_broke)
-        self._store_host = StoreHost(config.environment, self._broke)
+        self._store_host = StoreHost(config.environment, self._broke, self._warm)
         self.hosts_store = self._store_host.is_available
         self._port: ReservedPort | None = None
         self._assignment: Assignment | None = None
         self._group: WorkerGroup | None = None
         self._starting: asyncio.Task[None] | None = None
-        """Workers that are about to be started, once a plug-in has said where their output goes."""
+        """Workers that will start when a plug-in has said where their output goes, and when they can be warm."""
         self._file_timer: FileTimer | None = None
         self._events = _event_log(config, console)
         self._exit_code: asyncio.Future[int] = loop.create_future()
@@ -84,6 +86,8 @@ class Driver:
 
     def _let_go(self) -> None:
         self._store_host.close()
+        if self._warm:
+            self._warm.close()
         if self._file_timer:
             self._file_timer.close()
         if self._port:
@@ -110,9 +114,9 @@ class Driver:
             assert self._port
             self._store_host.open(self._port.socket)
         self._watch_timers()
-        if self._logs.plugin:
+        if self._logs.plugin or self._warm:
             self._group = None
-            self._starting = asyncio.create_task(self._ask_and_start(assignment))
+            self._starting = asyncio.create_task(self._prepare_and_start(assignment))
         else:
             self._start_group(assignment, self._logs.open(assignment))
 
@@ -126,13 +130,22 @@ class Driver:
         else:
             self._group.stop(signal.Signals[signal_name], self._config.shutdown_timeout_s)
 
-    async def _ask_and_start(self, assignment: Assignment) -> None:
+    async def _prepare_and_start(self, assignment: Assignment) -> None:
         try:
-            self._start_group(assignment, await self._logs.ask(assignment, self._specs.environments(assignment)))
+            if self._warm:
+                await self._warm.full()
+            if assignment.agent_store and assignment.group_rank == 0:
+                self._store_host.hurry()
+            logs = self._logs.ask(assignment, self._specs.environments(assignment)) if self._logs.plugin else None
+            self._start_group(assignment, await logs if logs else self._logs.open(assignment))
         except PluginFailed as error:
             self._broke(str(error))
         except Exception as error:
             self.crashed(error)
+
+    def _start_warm(self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int]) -> Start:
+        assert self._warm
+        return self._warm.starter(self._config.command.for_worker(local_rank), environment, cpus)
 
     def _start_group(self, assignment: Assignment, logs: RoundLogs) -> None:
         round_ = assignment.round
@@ -145,7 +158,7 @@ class Driver:
         if self._events:
             self._events.started(assignment, self._group.pids)
         if self._orphans:
-            self._orphans.guard(self._config.environment)
+            self._orphans.guard(self._config.environment, self._scratch.folder)
 
     def say(self, text: str) -> None:
         self._console.say(text)
@@ -230,6 +243,16 @@ class Driver:
 
     def _logs_broke(self, reason: str) -> None:
         self._machine.feed(GaveUp(reason))
+
+
+def _reserve(config: AgentConfig, console: Console) -> "Reserve | None":
+    if not config.preload:
+        return None
+    from node_agent.warm.reserve import Reserve
+
+    environment = {**config.environment, **defaults(config.environment, config.nproc)}
+    spare = int("torch" in {name.partition(".")[0] for name in config.preload})  # becomes the store's helper
+    return Reserve(config.preload, config.command.for_worker(0), environment, config.nproc + spare, console.say)
 
 
 def _event_log(config: AgentConfig, console: Console) -> "EventLog | None":

@@ -10,12 +10,15 @@ import asyncio
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from node_agent.inotify import IN_OPEN, Watch
-from node_agent.processes import CommandProcess, signal_group
+from node_agent.processes import CommandProcess, Process, signal_group
+
+if TYPE_CHECKING:
+    from node_agent.warm.reserve import Reserve
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "plugins", "store_host.py")
 BACKLOG = 4096
@@ -34,9 +37,12 @@ def torch_folder() -> str | None:
 class StoreHost:
     """Hosts the store of one round after another. `broken` is told, with one line, when the helper ends by itself."""
 
-    def __init__(self, environment: Mapping[str, str], broken: Callable[[str], None]) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], broken: Callable[[str], None], warm: "Reserve | None" = None
+    ) -> None:
         self._environment = environment
         self._broken = broken
+        self._warm = warm
         shared = environment.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "0") != "1"
         self._torch = torch_folder() if shared else None
         self._loop = asyncio.get_running_loop()
@@ -55,8 +61,13 @@ class StoreHost:
         self._listener = listener
         if self._helper:
             self._helper.open(listener)
-        else:
+        elif self._warm is None:
             self._await_use()
+
+    def hurry(self) -> None:
+        """Start the helper, if a store is open and it has not started: the workers will not import torch any more."""
+        if self._listener and not self._helper:
+            self._start()
 
     def shut(self) -> None:
         """The round's workers are gone: its store goes, too."""
@@ -92,7 +103,7 @@ class StoreHost:
     def _start(self) -> None:
         assert self._listener
         self._stop_awaiting()
-        self._helper = _Helper(self._environment, self._ended)
+        self._helper = _Helper(self._environment, self._ended, self._warm)
         self._helper.open(self._listener)
 
     def _ended(self, exit_code: int) -> None:
@@ -105,14 +116,12 @@ class StoreHost:
 class _Helper:
     """The process that has torch. Told what to do over a socket: a listening descriptor, or none to shut the store."""
 
-    def __init__(self, environment: Mapping[str, str], ended: Callable[[int], None]) -> None:
+    def __init__(self, environment: Mapping[str, str], ended: Callable[[int], None], warm: "Reserve | None") -> None:
         self._ended = ended
         environment = {**environment, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}  # a store needs no accelerator
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:  # stdout is for the workers' lines alone
-            self._process = CommandProcess(
-                [sys.executable, "-P", PROGRAM], environment, subprocess.DEVNULL, STDERR, stdin=theirs.fileno()
-            )
+            self._process = _start(environment, theirs.fileno(), warm)
         self.pid = self._process.pid
         asyncio.get_running_loop().add_reader(self._process.fileno(), self._reap)
 
@@ -133,3 +142,10 @@ class _Helper:
         asyncio.get_running_loop().remove_reader(self._process.fileno())
         self._orders.close()
         return self._process.reap()
+
+
+def _start(environment: Mapping[str, str], stdin: int, warm: "Reserve | None") -> Process:
+    command = (sys.executable, "-P", PROGRAM)
+    with open(os.devnull, "w") as nowhere:
+        process = warm.start(command, environment, (stdin, nowhere.fileno(), STDERR)) if warm else None
+        return process or CommandProcess(command, environment, nowhere.fileno(), STDERR, stdin=stdin)

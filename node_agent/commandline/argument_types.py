@@ -24,6 +24,15 @@ def name(given: str) -> str:
     return given
 
 
+def modules(given: str) -> tuple[str, ...]:
+    """Names of Python modules, with commas."""
+    found = tuple(each.strip() for each in given.split(",")) if given else ()
+    for each in found:
+        if not all(part.isidentifier() for part in each.split(".")):
+            raise ValueError(f"names of modules, such as torch or torch,numpy.random, not {each!r:.60}")
+    return found
+
+
 def role_name(given: str) -> str:
     """A name, or none: TorchX gives that."""
     return name(given) if given else given

@@ -43,6 +43,8 @@ def make_order(argv: Sequence[str], environment: Mapping[str, str], *, use_env: 
     use_env = use_env or asked["use_env"]
     if asked["no_python"] and not use_env:
         raise UsageError("--no-python needs --use-env here: other programs are given no --local-rank")
+    if asked["preload"] and asked["no_python"] and not asked["run_path"]:
+        raise UsageError(f"{asked.source('preload')}: is for Python scripts, not with --no-python")
     conf = _rdzv_conf(asked)
     place = rendezvous.find(asked, conf)
     config = _config(asked, conf, place, environment, use_env)
@@ -57,6 +59,7 @@ def _config(asked: Asked, conf: RdzvConf, place: Place, environment: Mapping[str
     return AgentConfig(
         command=make_command(asked, environment, use_env=use_env),
         nproc=nproc,
+        preload=asked["preload"],
         run_id=os.urandom(8).hex() if place.has_id_of_its_own else asked["rdzv_id"] or NO_RUN_ID,
         explicit_run_id=not place.has_id_of_its_own and asked["rdzv_id"] not in (None, NO_RUN_ID),
         rerun=asked["rerun"],

@@ -11,6 +11,7 @@ from node_agent.commandline.argument_types import (
     Read,
     codes,
     filters,
+    modules,
     name,
     nnodes,
     one_of,
@@ -166,6 +167,9 @@ GROUPS: dict[str, list[Flag]] = {
         _switch("-m --module", "SCRIPT is a module, as with python -m"),
         _switch("--no-python", "SCRIPT is a program, not a Python script"),
         _switch("--run-path", "run SCRIPT with runpy.run_path, as __main__; before --no-python"),
+        _own("--preload", "MODULE,MODULE", modules, "import these once, and fork workers that have them: a restart "
+             "then takes no import. For Python scripts; not for modules that start threads or open a GPU when they are "
+             "imported", ()),
         _switch("--use-env", "pass no --local-rank to the script: always so, but for python -m node_agent.launch"),
     ],
     "accepted, for torchrun's command lines": [

@@ -33,6 +33,7 @@ def config(*argv: str, **environment: str) -> AgentConfig:
 FLAGS = [
     ("nproc", 8, ["--nproc", "8"]),
     ("nproc", len(os.sched_getaffinity(0)), ["--nproc", "cpu"]),
+    ("preload", ("torch", "torch.distributed"), ["--preload", "torch, torch.distributed"]),
     ("run_id", "nightly", ["--endpoint", "host:1", "--run-id", "nightly"]),
     ("explicit_run_id", True, ["--endpoint", "host:1", "--run-id", "nightly"]),
     ("explicit_run_id", False, ["--endpoint", "host:1", "--rdzv-id", "none"]),

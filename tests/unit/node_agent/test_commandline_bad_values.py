@@ -48,6 +48,7 @@ BAD = [
     ("lease", "0", "a number of seconds from 0.1 to 86400, not '0'"),
     ("lease", "86401", "a number of seconds from 0.1 to 86400, not '86401'"),
     ("disconnect_grace", "soon", NO_SECONDS),
+    ("preload", "torch,", "names of modules, such as torch or torch,numpy.random, not ''"),
     ("scale_up", "later", "immediate, cooldown or manual, not 'later'"),
     ("log_dir", "train.py", "train.py is a file: name a folder, or /dev/null for no files"),
     ("redirects", "4", NO_STREAMS),

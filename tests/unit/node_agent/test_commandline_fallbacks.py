@@ -38,6 +38,7 @@ TEXTS = {
     "lease": "10",
     "disconnect_grace": "2",
     "scale_up": "manual",
+    "preload": "torch,numpy.random",
     "rerun": "on",
     "log_dir": "logs",
     "redirects": "3",

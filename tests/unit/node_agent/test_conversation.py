@@ -7,13 +7,14 @@ import pytest
 from node_agent.conversation import Conversation, ServerLost
 from node_agent.core import backoff
 from node_agent.link import Unreachable
-from protocol.errors import AgentFenced, ServerUnavailable
+from protocol.errors import AgentFenced, Forbidden, ServerUnavailable, TlsRequired, Unauthorized
 from protocol.messages import PollRequest, Reply, Wait
 
 POLL = PollRequest(run_id="run", agent_id="a.1", revision=7)
 REPLY = Reply(epoch="e", revision=8, lease_s=10.0, directive=Wait(reason="waiting"))
 
 REFUSED = Unreachable("connect", "10.0.0.1: Connection refused")
+UNTRUSTED = Unreachable("TLS", "of an unknown authority", is_final=True)
 CLOSED = Unreachable("HTTP", "the server closed the connection")
 
 
@@ -97,6 +98,39 @@ async def test_a_refusal_is_an_answer_and_not_tried_again():
     with pytest.raises(AgentFenced):
         await Told(link).ask()
     assert len(link.requests) == 1
+
+
+@pytest.mark.parametrize("refusal", [Unauthorized("no token"), Forbidden("not this run"), TlsRequired("TLS")])
+async def test_who_has_been_in_bears_to_be_kept_out(refusal):
+    """Somebody has made a mistake with tokens or certificates, and will mend it."""
+    link = ScriptedLink(REPLY, refusal, refusal, REPLY)
+    told = Told(link)
+    await told.ask()
+    assert await told.ask() == REPLY
+    assert told.said[0] == f"lost rdzv-server at host:29400 ({refusal}); workers keep running, trying again"
+    assert told.said[1].startswith("reached rdzv-server at host:29400 after ")
+
+
+@pytest.mark.parametrize("refusal", [Unauthorized("no token"), Forbidden("not this run"), TlsRequired("TLS")])
+async def test_who_has_never_been_in_is_told_at_once(refusal):
+    with pytest.raises(type(refusal)):
+        await Told(ScriptedLink(refusal, REPLY)).ask()
+
+
+async def test_the_side_line_of_an_agent_that_is_in_bears_it_from_the_first():
+    link = ScriptedLink(Unauthorized("no token"), UNTRUSTED, REPLY)
+    assert await Conversation(link, "host:1", inf, None, has_joined=True).ask(lambda addr: POLL) == REPLY
+
+
+async def test_what_waiting_cannot_heal_is_not_waited_for():
+    with pytest.raises(ServerLost, match=r"^cannot use rdzv-server at host:29400 \(TLS: of an unknown authority\)$"):
+        await Told(ScriptedLink(UNTRUSTED, REPLY)).ask()
+
+
+async def test_what_waiting_cannot_heal_is_borne_by_who_has_been_in():
+    told = Told(ScriptedLink(REPLY, UNTRUSTED, REPLY))
+    await told.ask()
+    assert await told.ask() == REPLY
 
 
 async def test_a_server_that_is_not_there_yet_is_said_once_and_so_is_its_arrival():

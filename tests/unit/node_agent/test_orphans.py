@@ -18,6 +18,7 @@ AGENT = """
 import asyncio, os, sys
 from node_agent.orphans import MARK, Orphans, children
 from node_agent.processes import CommandProcess
+from node_agent.scratch import ScratchDir
 
 DAEMON = "setsid sh -c 'echo $$; exec sleep 1000 >&- 2>&- <&-' & exit 0"
 
@@ -26,8 +27,8 @@ def say(line):
 
 async def main():
     mine = f"agent-{os.getpid()}"  # other tests run beside this one
-    orphans = Orphans(mine)
-    orphans.guard(os.environ)
+    orphans, scratch = Orphans(mine), ScratchDir()
+    orphans.guard(os.environ, scratch.folder)
     own = CommandProcess(("sh", "-c", "exec sleep 1000 >&- 2>&- <&-"), {**os.environ, MARK: mine}, 1, 2)
     worker = CommandProcess(("sh", "-c", DAEMON), {**os.environ, MARK: sys.argv[1] or mine}, 1, 2)
     loop = asyncio.get_running_loop()
@@ -41,6 +42,9 @@ async def main():
             say(f"ended {orphans.end()}")
         elif order.strip() == "children":
             say(f"children {len(children())}")
+        elif order.strip() == "folder":
+            os.makedirs(folder := scratch.path("attempt_0"))
+            say(folder)
         elif order.strip() == "close":
             orphans.close()
             say("closed")
@@ -122,6 +126,14 @@ async def test_after_the_agents_sudden_death_the_guardian_ends_them(agent):
     agent.process.kill()
     await gone(agent.daemon)
     await gone(agent.own)
+
+
+async def test_after_the_agents_sudden_death_its_temporary_folder_is_gone(agent):
+    folder = Path(await agent.told("folder")).parent
+    agent.process.kill()
+    async with asyncio.timeout(PATIENCE_S):
+        while folder.exists():  # noqa: ASYNC110 - nobody tells when it is removed
+            await asyncio.sleep(0.01)
 
 
 async def test_an_agent_that_ends_well_dismisses_its_guardian():

@@ -1,0 +1,7 @@
+"""A worker that imports torch before it says that it is there. Argument: where to say it."""
+
+import torch  # noqa: F401 I001 - what takes its time
+import runpy
+import os
+
+runpy.run_path(os.path.join(os.path.dirname(os.path.abspath(__file__)), "worker.py"))

@@ -1,0 +1,1 @@
+"""`--preload`: workers that are forked from a process which has imported their modules already."""

@@ -1,0 +1,41 @@
+"""What the process that imports for the workers refuses, and what it gives away before it forks."""
+
+import os
+import threading
+
+from node_agent.warm import zygote
+
+
+def test_a_module_that_opens_a_gpu_is_refused(tmp_path, monkeypatch):
+    """Any file will do for one: the rule goes by its path."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "opens_a_gpu.py").write_text(f"device = open({str(tmp_path / 'nvidia0')!r}, 'w')\n")
+    monkeypatch.setattr(zygote, "DEVICES", (str(tmp_path / "nvidia"),))
+    assert zygote._load("opens_a_gpu") == (
+        f"opens_a_gpu opens {tmp_path}/nvidia0 when it is imported, and a fork cannot share it"
+    )
+
+
+def test_the_devices_are_those_of_the_kernels_gpu_drivers():
+    for path in ("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/kfd", "/dev/dri/renderD128", "/dev/accel0"):
+        assert path.startswith(zygote.DEVICES)
+    assert not "/dev/null".startswith(zygote.DEVICES)
+
+
+def test_a_process_that_cannot_be_born_is_said_to_have_failed():
+    control, agent = zygote.socket.socketpair(zygote.socket.AF_UNIX, zygote.socket.SOCK_SEQPACKET)
+    born, bear = os.pipe()
+    pairs = [zygote.socket.socketpair() for _ in range(2)]
+    os.write(bear, zygote.BIRTH.pack(1, 4711))
+    os.close(bear)
+    with control, agent:
+        zygote._announce(born, pairs, control)
+        answers = [zygote.socket.recv_fds(agent, 64, 1)[:2] for _ in range(2)]
+    assert answers[0] == (b"failed", [])
+    assert answers[1][0] == b"4711"
+    os.close(answers[1][1][0])
+
+
+def test_threads_have_names():
+    here = threading.get_native_id()
+    assert zygote._name(str(here)) and zygote._name("0") == "?"
