@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 
-from benchmarks import formation, idle, launch, logs, lost_agent, memory, recovery, warm
+from benchmarks import formation, idle, launch, logs, lost_agent, memory, recovery, swarm, warm
 from benchmarks.launchers import torch_is_installed
 from benchmarks.plan import Plan
 from benchmarks.results import Row, table
@@ -24,6 +24,7 @@ MEASUREMENTS: dict[str, Callable[[Plan], list[Row]]] = {
     "idle": idle.measure,
     "logs": logs.measure,
     "round": formation.measure,
+    "swarm": swarm.measure,
 }
 
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import glob
+import os
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -9,6 +10,18 @@ _PR_SET_CHILD_SUBREAPER = 36
 def peak_rss_mb(pid: int) -> float:
     """The most memory that the process has held, without its children."""
     return _status(f"/proc/{pid}/status")["VmHWM"] / 1024
+
+
+def rss_kb(pid: int) -> float:
+    """The memory that the process holds now."""
+    return float(_status(f"/proc/{pid}/status")["VmRSS"])
+
+
+def cpu_s(pid: int) -> float:
+    """The time that all of its threads have run."""
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+        user, system = file.read().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def wake_ups(pid: int) -> int:

@@ -77,6 +77,8 @@ class Driver:
             if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup stays nohup
                 loop.add_signal_handler(signum, self._machine.feed, Signalled(signum.name))
         self._machine.feed(Started())
+        if self._orphans:  # soon: while the server is asked
+            loop.call_soon(self._orphans.guard, self._config.environment, self._scratch.folder)
         try:
             return await self._exit_code
         finally:
@@ -157,8 +159,6 @@ class Driver:
         )
         if self._events:
             self._events.started(assignment, self._group.pids)
-        if self._orphans:
-            self._orphans.guard(self._config.environment, self._scratch.folder)
 
     def say(self, text: str) -> None:
         self._console.say(text)

@@ -5,7 +5,8 @@ workers of its own, `node_agent.plugins.agent_thread` works for a program that h
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, Protocol
 
 from node_agent.conversation import ServerLost
@@ -107,7 +108,7 @@ class MachineLoop:
             case SendJoin():
                 self._join(effect)
             case SendPoll():
-                self._spawn(self._converse(self._line.poll(effect)), self._conversing)
+                self._spawn(self._converse(partial(self._line.poll, effect)), self._conversing)
             case SendReport() | SendLeave():
                 self._spawn(self.tell(effect), self._telling)
             case StartWorkers(assignment):
@@ -130,13 +131,13 @@ class MachineLoop:
         if port is None:
             self.feed(Signalled("its work is done"))
         else:
-            join = self._line.join(effect, port, hosts_store=self._actor.hosts_store)
+            join = partial(self._line.join, effect, port, hosts_store=self._actor.hosts_store)
             self._spawn(self._converse(join), self._conversing)
 
-    async def _converse(self, answering: Coroutine[Any, Any, Reply]) -> None:
+    async def _converse(self, ask: Callable[[], Awaitable[Reply]]) -> None:
         answer: Reply | ProtocolError | ServerLost
         try:
-            answer = await answering
+            answer = await ask()
         except (ProtocolError, ServerLost) as error:
             answer = error
         self._actor.heard(answer)

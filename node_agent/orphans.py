@@ -2,8 +2,8 @@
 
 While the agent lives it is their subreaper: the kernel makes it the parent of every descendant that loses its own, so
 that it finds them among its children, whatever session they are in. A guardian covers the agent's own sudden death: a
-shell that waits for the end of a pipe, and then ends whatever carries the agent's mark in its environment. One that is
-killed is replaced.
+shell that waits for the end of a pipe, and then ends whatever carries the agent's mark in its environment, and removes
+the agent's temporary folder. One that is killed is replaced.
 """
 
 import asyncio
@@ -45,19 +45,19 @@ class Orphans:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._loop.add_signal_handler(signal.SIGCHLD, reap)
 
-    def guard(self, environment: Mapping[str, str]) -> None:
-        """From now on the agent's sudden death takes its workers' descendants along."""
+    def guard(self, environment: Mapping[str, str], folder: str) -> None:
+        """From now on the agent's sudden death takes its workers' descendants along, and its temporary folder."""
         if self._guardian is not None or self._is_closed:
             return
         reads, writes = os.pipe()
-        command = ("/bin/sh", "-c", _WAIT_THEN_REAP, "sh", sys.executable, "-IS", REAPER, self._mark.decode())
+        command = ("/bin/sh", "-c", _WAIT_THEN_REAP, "sh", sys.executable, "-IS", REAPER, self._mark.decode(), folder)
         try:
             guardian = CommandProcess(command, environment, _DEVNULL, _STDERR, stdin=reads, outlives_agent=True)
         except OSError:  # no shell here
             os.close(writes)
         else:
             self._guardian = guardian, writes
-            self._loop.add_reader(guardian.fileno(), self._guardian_ended, environment)
+            self._loop.add_reader(guardian.fileno(), self._guardian_ended, environment, folder)
         os.close(reads)
 
     def end(self) -> int:
@@ -80,10 +80,10 @@ class Orphans:
         until = monotonic() + KILL_TIMEOUT_S
         return [pid for pid in self._killed & children() - own_children if _outlives(pid, until)]
 
-    def _guardian_ended(self, environment: Mapping[str, str]) -> None:
+    def _guardian_ended(self, environment: Mapping[str, str], folder: str) -> None:
         """One that was killed is replaced. One that gave up by itself would do so again."""
         if self._dismiss() < 0:
-            self._loop.call_later(REPLACEMENT_S, self.guard, environment)
+            self._loop.call_later(REPLACEMENT_S, self.guard, environment, folder)
 
     def _dismiss(self) -> int:
         """End the guardian, in whatever state it is; its exit code."""

@@ -7,21 +7,22 @@ class ScratchDir:
     """Made on first use, for this user alone. No part of its path comes from a run id or a node id."""
 
     def __init__(self) -> None:
-        self._path = temporary_path("node-agent")
+        self.folder = temporary_path("node-agent")
+        """Its path, whether it has been made or not."""
         self._made = False
 
     def path(self, name: str) -> str:
         """A path within the folder, which exists then. Raises `OSError`."""
         if not self._made:
-            os.makedirs(self._path, mode=0o700)
+            os.makedirs(self.folder, mode=0o700)
             self._made = True
-        return os.path.join(self._path, name)
+        return os.path.join(self.folder, name)
 
     def remove(self) -> None:
         if self._made:
             import shutil
 
-            shutil.rmtree(self._path, ignore_errors=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def temporary_path(beginning: str) -> str:

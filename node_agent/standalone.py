@@ -1,10 +1,11 @@
 """`--standalone`: a server within the agent's own process, for a run of one node.
 
-The agent talks to it without HTTP, so that nothing is imported or bound before the workers run; its status page opens
-after they have started.
+The agent talks to it without HTTP, so that nothing is imported or bound before the workers run. Its status page has an
+address once they have started, and is loaded when somebody visits it: most runs end without, and need no memory for it.
 """
 
 import asyncio
+import socket
 from collections.abc import Callable
 from importlib import import_module
 
@@ -47,7 +48,7 @@ class LocalLink:
 
 
 class Standalone:
-    """The embedded server, as an async context manager; its page, if it has one, opens when the workers run."""
+    """The embedded server, as an async context manager. Its page, if it has one, has an address when workers run."""
 
     def __init__(self, say: Callable[[str], None], *, page: bool = True) -> None:
         self._say = say
@@ -74,7 +75,18 @@ class Standalone:
             self._page = asyncio.create_task(self._open_page())
 
     async def _open_page(self) -> None:
-        await asyncio.to_thread(import_module, "rdzv_server.app")  # not in the way of the workers' first lines
-        listener = bind(ADDRESS, 0)
-        await self._server.listen(listener)
-        self._say(f"status: http://{ADDRESS}:{listener.getsockname()[1]}{STATUS}")
+        with bind(ADDRESS, 0) as listener:
+            self._say(f"status: http://{ADDRESS}:{listener.getsockname()[1]}{STATUS}")
+            await _visitor(listener)
+            await asyncio.to_thread(import_module, "rdzv_server.app")
+            await self._server.listen(listener.dup())
+
+
+async def _visitor(listener: socket.socket) -> None:
+    """Return when somebody connects."""
+    loop, came = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(listener, came.set)
+    try:
+        await came.wait()
+    finally:
+        loop.remove_reader(listener)

@@ -102,7 +102,7 @@ class WorkerGroup:
         self._alive: dict[int, Worker] = {}
         self._settled = False
         """Whether the group has called back how it ended, or is being stopped."""
-        self._stopping = False
+        self._stopping = self._killed = False
         self._timer: asyncio.TimerHandle | None = None
         self._suspect: Failure | None = None
         """The first failure that follows from another."""
@@ -120,7 +120,9 @@ class WorkerGroup:
         return self._error_files.get(pid, "")
 
     def stop(self, signum: int, grace_s: float) -> None:
-        """Signal every worker's group; SIGKILL what is left after `grace_s`."""
+        """Signal every worker's group; SIGKILL what is left after `grace_s`. May be repeated until they are killed."""
+        if self._killed:
+            return
         self._settled = self._stopping = True
         for worker in self._alive.values():
             worker.signal(signum)
@@ -169,12 +171,13 @@ class WorkerGroup:
             asyncio.get_running_loop().call_soon(callback, *args)
 
     def _kill(self) -> None:
+        self._killed = True
         for worker in self._alive.values():
             worker.signal(signal.SIGKILL)
         self._after(KILL_TIMEOUT_S, self._report_stopped)
 
     def _report_stopped(self) -> None:
-        self._stopping = False
+        self._stopping = self._killed = False
         if self._timer:
             self._timer.cancel()
         self._stopped(list(self._alive))

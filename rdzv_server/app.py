@@ -36,7 +36,7 @@ from protocol.schema import MAX_MESSAGE_BYTES
 from rdzv_server import openapi
 from rdzv_server.access import Caller
 from rdzv_server.guard import Guard
-from rdzv_server.operators import status
+from rdzv_server.operators import StatusView
 from rdzv_server.service import Service
 from rdzv_server.visits import Visit
 
@@ -103,9 +103,16 @@ class _AgentApi:
 class _OperatorApi:
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._view = StatusView(service)
 
-    async def status(self, request: web.Request) -> web.Response:
-        return web.json_response(status(self._service), dumps=lambda value: json.dumps(value, indent=2) + "\n")
+    async def status(self, request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse(headers={"Content-Type": "application/json; charset=utf-8"})
+        await answer.prepare(request)
+        if request.method != "HEAD":
+            async for piece in self._view.pieces():
+                await answer.write(piece)
+        await answer.write_eof()
+        return answer
 
     async def stop(self, request: web.Request) -> web.Response:
         message = await _read_json(StopRequest, request)
@@ -143,9 +150,9 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except web.HTTPRequestEntityTooLarge:
         return _refused(request, MessageTooLarge(f"a message has at most {MAX_MESSAGE_BYTES} bytes"))
     except web.HTTPException as error:
-        return web.Response(
-            text=f"{error.status} {error.reason}: {request.method} {request.path}\n", status=error.status
-        )
+        allow = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+        text = f"{error.status} {error.reason}: {request.method} {request.path}\n"
+        return web.Response(text=text, status=error.status, headers=allow)
     except Exception:
         log.exception("%s %s failed", request.method, request.path)
         return _refused(request, ServerUnavailable("internal error; the server's log has the details"))
@@ -200,7 +207,7 @@ async def _read(kind: type[Message], request: web.Request) -> Message:
 async def _read_json(kind: type[Message], request: web.Request) -> Message:
     try:
         value = json.loads(await _body(request))
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter: a hundred thousand brackets
         raise MalformedMessage('the body is not JSON: give {"run_id": "..."}') from None
     message = read(kind, value)
     _visit(request).permit.check_run(message.run_id)

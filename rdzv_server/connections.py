@@ -25,6 +25,14 @@ class Connections:
         self._standing.setdefault(key, set()).add(connection)
         self.changed(len(self._agents))
 
+    def put_down(self, connection: Hashable, key: Key) -> None:
+        """It was no agent's poll after all, and nobody is missed."""
+        self._agents.get(connection, set()).discard(key)
+        standing = self._standing.get(key, set())
+        standing.discard(connection)
+        if not standing:
+            self._standing.pop(key, None)
+
     def lost(self, connection: Hashable) -> None:
         """The connection closed: an agent that has no other is missed."""
         carried = self._agents.pop(connection, None)

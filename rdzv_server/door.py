@@ -1,11 +1,15 @@
-"""Lets connections in: as many as there is room for, and with TLS only those that come through its handshake."""
+"""Lets connections in: as many as there is room for, and with TLS only those that come through its handshake.
+
+A connection is a stranger's until a request of it has been let in. When there is no room for a new one, the stranger
+who has been there for longest has to go: whoever belongs here is let in by the first request, a round trip later.
+"""
 
 import asyncio
 import errno
 import logging
 import socket
 import ssl
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Hashable
 
 from rdzv_server.limits import Limits, peer_of
@@ -39,7 +43,8 @@ class Door:
         self._closed = closed
         self._loop = asyncio.get_running_loop()
         self._visits: set[Visit] = set()
-        self._strangers = Counter[str]()
+        self._strangers: dict[Visit, None] = {}
+        self._strangers_of = defaultdict[str, dict[Visit, None]](dict)
         self._arrivals: set[asyncio.Task[None]] = set()
         self._has_said_full = False
 
@@ -49,14 +54,12 @@ class Door:
 
     async def close(self) -> None:
         """Take no more connections. Those that stand go on."""
-        self._loop.remove_reader(self._listener)
+        if self._listener.fileno() >= 0:
+            self._loop.remove_reader(self._listener)
         self._listener.close()
         for task in self._arrivals:
             task.cancel()
         await asyncio.gather(*self._arrivals, return_exceptions=True)
-
-    def __len__(self) -> int:
-        return len(self._visits)
 
     def _accept(self) -> None:
         for _ in range(AT_ONCE):
@@ -79,28 +82,40 @@ class Door:
             self.open()
 
     def _receive(self, connection: socket.socket, peer: str) -> None:
-        if reason := self._is_full(peer):
+        if not self._has_room(peer):
             connection.close()
-            if not self._has_said_full:
-                log.warning("%s; closing new ones, and those that stand go on", reason)
-            self._has_said_full = True
             return
         visit = Visit(self._http(), peer, self._limits, self._known, self._gone)
         self._visits.add(visit)
-        self._strangers[peer] += 1
-        task = self._loop.create_task(self._begin(connection, visit))
-        self._arrivals.add(task)
-        task.add_done_callback(self._arrivals.discard)
+        self._strangers[visit] = self._strangers_of[peer][visit] = None
+        visit.arrival = self._loop.create_task(self._begin(connection, visit))
+        self._arrivals.add(visit.arrival)
+        visit.arrival.add_done_callback(self._arrivals.discard)
 
-    def _is_full(self, peer: str) -> str | None:
-        most = self._limits.connections
-        if len(self._visits) >= most:
-            return f"{most} connections, as many as --max-connections allows"
-        if self._strangers[peer] >= max(1, most // 2):
-            return f"{self._strangers[peer]} connections from {peer} that no request has been taken from"
-        if len(self._visits) < 0.9 * most:
-            self._has_said_full = False
-        return None
+    def _has_room(self, peer: str) -> bool:
+        """Make some, if need be and if that can be done."""
+        most, of_peer = self._limits.connections, self._strangers_of.get(peer, {})
+        if len(of_peer) >= max(1, most // 2):
+            self._say(f"{len(of_peer)} connections from {peer} that no request has been taken from; closing the oldest")
+            self._send_away(next(iter(of_peer)))
+        elif len(self._visits) < most:
+            self._has_said_full = len(self._visits) > 0.9 * most and self._has_said_full
+        elif self._strangers:
+            self._say(f"{most} connections, as many as --max-connections allows; closing those that nobody knows")
+            self._send_away(next(iter(self._strangers)))
+        else:
+            self._say(f"{most} connections, as many as --max-connections allows; closing new ones")
+            return False
+        return True
+
+    def _say(self, trouble: str) -> None:
+        if not self._has_said_full:
+            log.warning("%s; those that have been let in go on", trouble)
+        self._has_said_full = True
+
+    def _send_away(self, visit: Visit) -> None:
+        visit.close()
+        self._gone(visit)
 
     async def _begin(self, connection: socket.socket, visit: Visit) -> None:
         connection.setblocking(False)
@@ -112,6 +127,9 @@ class Door:
                 await self._loop.connect_accepted_socket(lambda: visit, connection)
         except OSError:  # among them TimeoutError and every failure of TLS
             self._gone(visit)
+        except BaseException:
+            self._gone(visit)
+            raise
 
     async def _first_byte(self, connection: socket.socket) -> bytes:
         """Raises `TimeoutError` if there is none in time, having closed the connection."""
@@ -137,14 +155,14 @@ class Door:
         )
 
     def _known(self, visit: Visit) -> None:
-        self._strangers[visit.peer] -= 1
-        if not self._strangers[visit.peer]:
-            del self._strangers[visit.peer]
+        if self._strangers.pop(visit, visit) is None:
+            of_peer = self._strangers_of[visit.peer]
+            del of_peer[visit]
+            if not of_peer:
+                del self._strangers_of[visit.peer]
 
     def _gone(self, visit: Visit) -> None:
-        if visit not in self._visits:
-            return
-        self._visits.remove(visit)
-        if visit.badge is None:
+        if visit in self._visits:
+            self._visits.remove(visit)
             self._known(visit)
-        self._closed(visit.http)
+            self._closed(visit.http)

@@ -11,6 +11,7 @@ from functools import partial
 
 from protocol.errors import ProtocolError, ServerUnavailable
 from protocol.messages import Directive
+from rdzv_server.clock import Clock
 from rdzv_server.compaction import Compaction
 from rdzv_server.core.effects import Announce, Effect, ForgetRun, Record, WakeAgents
 from rdzv_server.core.events import Event
@@ -32,11 +33,7 @@ REPLAY_AT_ONCE = 500
 
 
 class Driver:
-    """Feeds the core and carries its effects out.
-
-    The clock is the event loop's, which is monotonic, and goes on from the last record of the server's life before:
-    while the server is down, its time stands still.
-    """
+    """Feeds the core and carries its effects out. Time goes on from the last record of the server's life before."""
 
     def __init__(self, registry: Registry, store: Store, waiters: Waiters) -> None:
         self._registry = registry
@@ -51,7 +48,7 @@ class Driver:
         self._is_written = asyncio.Event()
         self._is_written.set()
         self._has_stopped = False
-        self._offset_s = 0.0
+        self._clock = Clock()
         self.started_at = 0.0
         self.trouble: str | None = None
         """Why nothing can be decided at present; None as a rule."""
@@ -64,12 +61,11 @@ class Driver:
             if count % REPLAY_AT_ONCE == 0:
                 await asyncio.sleep(0)
         self._compaction.written(records)
-        if records:
-            self._offset_s = max(record.at for record in records) - self.now()
-        self.started_at = self.now()
+        self._clock.start(max((record.at for record in records), default=None))
+        self.started_at = self._clock.tick()
         self._registry.resume(self.started_at)
         self._task = asyncio.create_task(self._run(), name="rdzv-driver")
-        self._arm(self.now())
+        self._arm(self.started_at)
 
     async def crashed(self) -> None:
         """Return never, or raise what made the driver stop: a failed write, or a contradiction in the core."""
@@ -79,6 +75,7 @@ class Driver:
     async def stop(self) -> None:
         """End. Who still waits for an answer is refused with `ServerUnavailable`."""
         self._has_stopped = True
+        self._clock.stop()
         self._is_written.set()
         for done in self._unanswered:
             _answer(done, ServerUnavailable(STOPPED))
@@ -126,7 +123,7 @@ class Driver:
 
     def now(self) -> float:
         """The server's time, in seconds."""
-        return asyncio.get_running_loop().time() + self._offset_s
+        return self._clock.now()
 
     async def _run(self) -> None:
         while True:
@@ -140,7 +137,7 @@ class Driver:
         batch, self._inbox = self._inbox, []
         effects: list[Effect] = []
         answers: list[tuple[Done | None, ProtocolError | None]] = []
-        now = self.now()
+        now = self._clock.tick()
         for run_id, event, done in batch:
             try:
                 effects += self._registry.handle(run_id, event, now)
@@ -148,12 +145,14 @@ class Driver:
             except ProtocolError as error:
                 answers.append((done, error))
         effects += self._registry.pass_time(now)
-        await self._write([effect for effect in effects if isinstance(effect, Record)])
-        await self._act(effects)
+        with self._clock.writing():
+            await self._write([effect for effect in effects if isinstance(effect, Record)])
+            await self._act(effects)
         for done, refusal in answers:
             _answer(done, refusal)
         self._arm(now)
-        await self._compaction.run(now)
+        with self._clock.writing():
+            await self._compaction.run(now)
 
     async def _write(self, records: Sequence[Record]) -> None:
         if records:

@@ -1,10 +1,13 @@
 """How much one server takes from its network before it says no."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 
 MOST_PEERS = 100_000
 """Peers that one `Buckets` remembers; the longest known are forgotten first."""
+
+ROUNDING_S = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +23,7 @@ class Limits:
     """Durations are seconds. Rates are for one peer: an IPv4 address, or an IPv6 network of 64 bits."""
 
     connections: int = 4_096
-    """Beyond it, new ones are closed. One peer may have half of them without having been let in by a request."""
+    """Of these, one peer may have half without having been let in by a request."""
     handshake_s: float = 5.0
     """From a connection's begin to its first byte, and from there to the end of TLS's handshake."""
     request_s: float = 10.0
@@ -46,7 +49,7 @@ class Buckets:
 
     def has_any(self, peer: str, now: float) -> bool:
         """Whether the peer has one left."""
-        return self._full_at.get(peer, now) - now <= self._all_s - self._each_s
+        return self._full_at.get(peer, now) - now <= self._all_s - self._each_s + ROUNDING_S
 
     def take(self, peer: str, now: float) -> None:
         """Take one, or what is left of it."""
@@ -61,6 +64,7 @@ class Buckets:
         self._full_at = dict(busy if len(busy) < MOST_PEERS else busy[MOST_PEERS // 2 :])
 
 
+@lru_cache(maxsize=16_384)
 def peer_of(address: str) -> str:
     """Whom an address belongs to: who has an IPv6 network has all of its addresses."""
     try:

@@ -104,7 +104,7 @@ def _exchange(path: str, request: Any, answer: Any, summary: str, *refusals: typ
 
 def _action(path: str, request: Any, summary: str, *refusals: type[ProtocolError]) -> Operation:
     """What an operator has done to a run."""
-    answers = {200: (_sentence(Ack), JSON, reference(Ack))}
+    answers = {200: ("It is done, or was before.", JSON, reference(Ack))}
     refused = (*_OF_EVERY_MESSAGE, NotLeader, UnknownRun, *refusals)
     return Operation(method="post", path=path, summary=summary, request=request, answers=answers, refusals=refused)
 
@@ -211,9 +211,7 @@ def _either(one: Schema, other: Schema) -> Schema:
 
 def _of_access(roles: frozenset[Role]) -> Refusals:
     """The refusals that come of asking for a token with one of these roles."""
-    if not roles:
-        return ()
-    return (Unauthorized,) if roles == frozenset(Role) else (Unauthorized, Forbidden)
+    return (Unauthorized, Forbidden) if roles else ()
 
 
 def _scheme(role: Role) -> str:

@@ -3,10 +3,10 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable, Hashable
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, suppress
 
-from protocol.errors import ServerUnavailable
+from protocol.errors import ProtocolError, ServerUnavailable
 from protocol.messages import (
     Ack,
     AdmitRequest,
@@ -66,8 +66,8 @@ class Rendezvous:
     async def join(self, request: JoinRequest, server_addr: str, connection: Hashable) -> Reply:
         """Join a round; answered with the assignment when the round completes, or with what is waited for."""
         key = (request.run_id, request.agent_id)
-        self._admit(key, connection)
-        await self._join(request, server_addr)
+        with self._carrying(key, connection):
+            await self._join(request, server_addr)
         revision, directive = self._driver.directive_for(*key)
         if isinstance(directive, Wait):
             await self._park(key, revision, min(FIRST_HOLD_S, self._hold_s(key)))
@@ -76,8 +76,8 @@ class Rendezvous:
     async def poll(self, request: PollRequest, connection: Hashable) -> Reply:
         """Answered once the agent's directive is newer than the revision that it has seen, or when the hold ends."""
         key = (request.run_id, request.agent_id)
-        self._admit(key, connection)
-        await self._driver.submit(request.run_id, AgentHeard(request.agent_id))
+        with self._carrying(key, connection):
+            await self._driver.submit(request.run_id, AgentHeard(request.agent_id))
         if heard := self._asked.pop(key, None):
             heard.set()
         if request.hold:
@@ -96,7 +96,7 @@ class Rendezvous:
 
     async def leave(self, request: LeaveRequest) -> Ack:
         """Let the agent go."""
-        await self._driver.submit(request.run_id, NodeLeft(request.agent_id, request.reason))
+        await self._driver.submit(request.run_id, NodeLeft(request.agent_id, printable(request.reason)))
         return Ack(epoch=self.epoch)
 
     async def stop(self, request: StopRequest) -> Ack:
@@ -148,9 +148,18 @@ class Rendezvous:
                 await heard.wait()
         self._asked.pop(key, None)
 
-    def _admit(self, key: Key, connection: Hashable) -> None:
+    @contextmanager
+    def _carrying(self, key: Key, connection: Hashable) -> Iterator[None]:
+        """The connection carries the agent, unless that turns out to be none: strangers are not remembered."""
         self._check_open()
         self.connections.carry(connection, key)
+        try:
+            yield
+        except ServerUnavailable:
+            raise
+        except ProtocolError:
+            self.connections.put_down(connection, key)
+            raise
 
     async def _park(self, key: Key, seen: int, hold_s: float) -> None:
         if self._driver.directive_for(*key)[0] <= seen:
@@ -181,4 +190,5 @@ class Rendezvous:
 
     def _disconnected(self, key: Key) -> None:
         run_id, agent_id = key
-        self._driver.notify(run_id, AgentDisconnected(agent_id))
+        if not self._closing:  # or it is this server that goes away, and not the agent
+            self._driver.notify(run_id, AgentDisconnected(agent_id))

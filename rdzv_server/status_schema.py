@@ -1,4 +1,4 @@
-"""What `/v1/status` answers, as JSON Schema; `operators.status` and `core.status.view` make it."""
+"""What `/v1/status` answers, as JSON Schema; `operators` and `core.status.view` make it."""
 
 from typing import Any
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import cast
 
 from rdzv_server.access import Permit
 from rdzv_server.limits import Limits
@@ -22,6 +23,8 @@ class Visit(asyncio.Protocol):
         self.peer = peer
         self.badge: str | None = None
         """The Authorization with which the caller was last let in; None: it has not been yet."""
+        self.arrival: asyncio.Task[None] | None = None
+        """What lets it in, with TLS's handshake."""
         self.lacks_tls = False
         """It came without, and this server speaks nothing else."""
         self.permit = Permit(())
@@ -53,10 +56,11 @@ class Visit(asyncio.Protocol):
         """Cut the connection."""
         if self._transport:
             self._transport.abort()
+        elif self.arrival:
+            self.arrival.cancel()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are none by their class
         self._arriving.start()
         self.http.connection_made(transport)
 

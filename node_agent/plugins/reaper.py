@@ -1,15 +1,23 @@
-"""What the guardian becomes when its agent has died without a word: ends every process that carries the agent's mark.
+"""What the guardian becomes when its agent has died without a word: it tidies up after it.
 
-A program of its own, started by node_agent/orphans.py; its argument is the mark as it stands in the environment. The
+It ends every process that carries the agent's mark, then removes the agent's temporary folder. A program of its own,
+started by node_agent/orphans.py; its arguments are the mark as it stands in the environment, and the folder. The
 workers themselves die with the agent (PR_SET_PDEATHSIG): this is for their children, in whatever session they are.
 """
 
 import os
+import shutil
 import signal
 import sys
 
 
-def main(mark: bytes) -> int:
+def main(mark: bytes, folder: bytes) -> int:
+    code = _end(mark)
+    shutil.rmtree(folder, ignore_errors=True)  # it may never have been made
+    return code
+
+
+def _end(mark: bytes) -> int:
     """Kill until nothing is left; what is killed may have started something else just before."""
     while marked := [pid for pid in _processes() if _is_marked(pid, mark)]:
         for pid in marked:
@@ -48,4 +56,4 @@ def _wait(pid: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(os.fsencode(sys.argv[1])))
+    sys.exit(main(*map(os.fsencode, sys.argv[1:])))

@@ -65,7 +65,8 @@ class RunMachine:
             leases=Leases(settings.lease_s, settings.disconnect_grace_s),
             opening=Opening(Cause.FIRST, "the run begins", now, below_since=now),
         )
-        self._retention_s = retention_s
+        # Every agent that is alive asks within a lease, and must hear of the end: else it would form the run anew.
+        self._retention_s = max(retention_s, settings.lease_s)
         self._effects: list[Effect] = []
 
     def handle(self, event: Event, now: float) -> list[Effect]:

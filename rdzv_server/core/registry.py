@@ -5,7 +5,7 @@ and `--rerun` starts it again. After a failure, or without an explicit run id, a
 one that finds a run which every node has left, if nobody asked for that run by name or its settings are others.
 """
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from protocol.errors import AgentFenced, RunFailed, RunSucceeded, ServerUnavailable, UnknownRun
 from protocol.messages import Directive, JoinRequest
@@ -17,6 +17,9 @@ from rdzv_server.core.run import Run, Stage
 
 Key = tuple[str, int]
 """run_id and attempt."""
+
+SPARE_DEADLINES = 64
+"""So many may be stale, and as many again as there are runs."""
 
 MOST_RUNS = 10_000
 """Attempts, ended ones included, until they are forgotten: what a server's memory is meant for."""
@@ -180,8 +183,16 @@ class Registry:
         if at is not None and at < self._armed.get(key, float("inf")):
             self._armed[key] = at
             heappush(self._deadlines, (at, key))
+            self._drop_stale()
+
+    def _drop_stale(self) -> None:
+        """Deadlines that an earlier one has replaced, or whose run is forgotten: some lie days ahead."""
+        if len(self._deadlines) > 2 * len(self._armed) + SPARE_DEADLINES:
+            self._deadlines = [(at, key) for key, at in self._armed.items()]
+            heapify(self._deadlines)
 
     def _forget(self, key: Key) -> None:
+        self._drop_stale()
         del self._machines[key]
         if self._latest.get(key[0]) == key[1]:
             del self._latest[key[0]]

@@ -1,4 +1,4 @@
-"""Chaos for as long as you like: `python -m tests.chaos --seed 1 --minutes 10`."""
+"""Chaos for as long as you like: `python -m tests.chaos --seed 1 2 3 --minutes 10`."""
 
 import argparse
 import asyncio
@@ -6,57 +6,75 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
+from statistics import median
 
 from tests.chaos import disk
-from tests.chaos.campaign import Campaign
+from tests.chaos.campaign import Campaign, Outcome
 from tests.chaos.plan import Step, plan
 from tests.hosts import namespaces
 
 
 def main() -> int:
+    """Exit codes: 0, 1 if the run did not bear something, 2 for bad input."""
     args = _parser().parse_args()
     if reason := namespaces.why_impossible() or disk.why_impossible():
         sys.exit(f"tests.chaos: {reason}")
     namespaces.remove_leftovers()
-    codes = [_carry_out(seed, args) for seed in args.seed]
-    return max(codes)
+    campaigns = [_carry_out(seed, args) for seed in args.seed]
+    outcomes = [outcome for campaign, _ in campaigns for outcome in campaign.outcomes]
+    print(*_table(outcomes), sep="\n")
+    return int(not all(is_well for _, is_well in campaigns))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--seed", type=int, nargs="+", default=[1], metavar="N")
-    parser.add_argument("--minutes", type=float, default=5.0, metavar="M", help="for each seed (default: %(default)g)")
-    parser.add_argument("--deeds", type=int, metavar="K", help="end after so many deeds")
-    parser.add_argument("--skip", type=int, default=0, metavar="K", help="leave out so many first")
-    parser.add_argument("--only", metavar="TEXT", help="only deeds whose description has this text")
+    parser.add_argument("--seed", type=int, nargs="+", default=[1], metavar="N", help="one run for each (default: 1)")
+    parser.add_argument("--minutes", type=float, default=5.0, metavar="M", help="of each run (default: %(default)g)")
+    parser.add_argument("--deeds", type=int, metavar="K", help="end a run after so many deeds")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only deeds that are described with this text")
     return parser
 
 
-def _carry_out(seed: int, args: argparse.Namespace) -> int:
-    steps = (step for step in plan(seed) if args.only is None or args.only in str(step))
-    campaign = Campaign(_for_minutes(islice(steps, args.skip, args.deeds and args.skip + args.deeds), args.minutes))
+def _carry_out(seed: int, args: argparse.Namespace) -> tuple[Campaign, bool]:
+    """One run, and whether all went well."""
+    steps = (step for step in plan(seed) if args.only in str(step))
+    campaign, is_well = Campaign(_for_minutes(islice(steps, args.deeds), args.minutes), seed), True
     try:
         with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
             asyncio.run(campaign.run(Path(folder)))
     except Exception:
         traceback.print_exc()
         print(*campaign.log, sep="\n")
-        print(f"seed {seed}: FAILED")
-        return 1
-    print(*campaign.log, sep="\n")
-    print(f"seed {seed}: {len(campaign.took)} deeds, {len(campaign.ledger.entries)} restarts")
-    return 0
+        is_well = False
+    restarts = len(campaign.ledger.entries)
+    print(
+        f"seed {seed}: {len(campaign.outcomes)} deeds, {restarts} restarts{'' if is_well else ', FAILED'}", flush=True
+    )
+    return campaign, is_well
 
 
-def _for_minutes(steps: Iterator[Step], minutes: float) -> Iterator[Step]:
+def _for_minutes(steps: Iterable[Step], minutes: float) -> Iterator[Step]:
     until = time.monotonic() + 60 * minutes
     for step in steps:
         yield step
         if time.monotonic() > until:
             return
+
+
+def _table(outcomes: Iterable[Outcome]) -> Iterator[str]:
+    """A row for each deed: how often it was done and not borne, and how long it took until all worked again."""
+    by_deed: dict[str, list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        by_deed[outcome.step.deed.name].append(outcome)
+    yield f"{'deed':<56} {'done':>5} {'failed':>7} {'median':>8} {'longest':>8}"
+    for name, done in sorted(by_deed.items()):
+        took_s = [outcome.took_s for outcome in done]
+        failed = sum(not outcome.is_well for outcome in done)
+        yield f"{name:<56} {len(done):>5} {failed:>7} {median(took_s):>6.1f} s {max(took_s):>6.1f} s"
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
 import asyncio
 import random
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.chaos.deeds import Act
@@ -18,60 +19,73 @@ NUISANCE_WITHIN_S = 1.0
 """How long after its deed has begun a nuisance begins at the latest."""
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """A step, how long it took in seconds, and whether the run bore it."""
+
+    step: Step
+    took_s: float
+    is_well: bool
+
+
 class Campaign:
     """The log of what was done, and what came of it."""
 
-    def __init__(self, steps: Iterable[Step]) -> None:
+    def __init__(self, steps: Iterable[Step], seed: int) -> None:
         self.log: list[str] = []
-        self.took: list[tuple[Step, float]] = []
-        """The steps that ended well, with their durations in seconds."""
+        self.outcomes: list[Outcome] = []
         self.ledger = Ledger()
         self._steps = steps
+        self._seed = seed
         self._began = time.monotonic()
 
     async def run(self, folder: Path) -> None:
-        """Raises `AssertionError` about the first thing that is not as it must be."""
+        """Raises about the first thing that is not as it must be."""
         async with fleet(folder) as patient:
+            async with self._server_perhaps_down(patient, "begin"):
+                pass
             await self._monkey(patient, "begin").calm()
             for step in self._steps:
-                self._say(str(step))
-                with self._timed(step):
+                async with self._noted(step):
                     await self._carry_out(patient, step)
             await self._end(patient)
 
     async def _carry_out(self, patient: Fleet, step: Step) -> None:
         async with asyncio.TaskGroup() as both:
-            if step.nuisance:
-                both.create_task(self._disturb(patient, step.nuisance, step.seed))
             both.create_task(self._act(step.deed.act, patient, step.seed))
+            if step.nuisance:
+                both.create_task(self._disturb(step.nuisance, patient, step.seed))
         await self._monkey(patient, step.seed).calm()
 
     async def _act(self, act: Act, patient: Fleet, seed: str) -> None:
         await act(self._monkey(patient, seed))
 
-    async def _disturb(self, patient: Fleet, nuisance: Act, seed: str) -> None:
+    async def _disturb(self, nuisance: Act, patient: Fleet, seed: str) -> None:
         monkey = self._monkey(patient, f"nuisance {seed}")
         await monkey.pause(0.0, NUISANCE_WITHIN_S)
         await nuisance(monkey)
 
     async def _end(self, patient: Fleet) -> None:
-        self._say("calm: the run may finish")
-        await patient.finish_run()
-        self._check_training(patient)
+        async with self._server_perhaps_down(patient, "end"):
+            self._say("the run may finish")
+            await patient.finish_work()
+        await patient.ends_well()
+        _check_training(patient, len(self.ledger.entries))
         view = await patient.view()
         assert view["phase"] == "succeeded", view["reason"]
         assert not (differences := self.ledger.differences(view)), "; ".join(differences)
         await patient.end_server()
-        assert not (left := patient.leftovers()), f"left behind: {', '.join(left)}"
+        await patient.leaves_nothing()
 
-    def _check_training(self, patient: Fleet) -> None:
-        ends = patient.training.ends()
-        assert sorted(ends) == list(range(NPROC * len(NODES)))
-        ((steps, value),) = set(ends.values())
-        assert value == undisturbed(steps), "a step was lost or taken twice"
-        repeated = patient.training.repeated()
-        assert len(repeated) == len(self.ledger.entries), f"{len(repeated)} restarts, not {len(self.ledger.entries)}"
-        assert all(-1 <= steps < CHECKPOINT_EVERY for steps in repeated), f"steps taken again: {repeated}"
+    @asynccontextmanager
+    async def _server_perhaps_down(self, patient: Fleet, when: str) -> AsyncIterator[None]:
+        monkey = self._monkey(patient, f"{when} {self._seed}")
+        if monkey.random.random() < 0.5:
+            yield
+            return
+        await monkey.pause(0.0, 0.5)
+        async with monkey.server_down():
+            yield
 
     def _monkey(self, patient: Fleet, seed: str) -> Monkey:
         return Monkey(patient, self.ledger, random.Random(seed), self._say)
@@ -79,8 +93,23 @@ class Campaign:
     def _say(self, text: str) -> None:
         self.log.append(f"{time.monotonic() - self._began:7.2f}  {text}")
 
-    @contextmanager
-    def _timed(self, step: Step) -> Iterator[None]:
-        began = time.monotonic()
-        yield
-        self.took.append((step, time.monotonic() - began))
+    @asynccontextmanager
+    async def _noted(self, step: Step) -> AsyncIterator[None]:
+        self._say(str(step))
+        began, is_well = time.monotonic(), False
+        try:
+            yield
+            is_well = True
+        finally:
+            self.outcomes.append(Outcome(step, time.monotonic() - began, is_well))
+
+
+def _check_training(patient: Fleet, restarts: int) -> None:
+    """Every worker has learned what it would have learned undisturbed, and no restart cost a checkpoint."""
+    ends = patient.training.ends()
+    assert sorted(ends) == list(range(NPROC * len(NODES)))
+    ((steps, value),) = set(ends.values())
+    assert value == undisturbed(steps), "a step was lost or taken twice"
+    repeated = patient.training.repeated()
+    assert len(repeated) <= restarts, f"the training began again {len(repeated)} times, not {restarts}"
+    assert all(-1 <= again < CHECKPOINT_EVERY for again in repeated), f"steps that were taken again: {repeated}"

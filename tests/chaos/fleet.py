@@ -1,4 +1,4 @@
-"""The run that the monkey lives in: eight nodes of two workers, a server with its disk, and all that can befall them."""
+"""The run that the monkey is let loose on: eight nodes of two workers, and a server with its disk."""
 
 import asyncio
 import json
@@ -12,6 +12,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
+from tests.chaos import traces
 from tests.chaos.disk import Disk
 from tests.chaos.training import Folder
 from tests.hosts.cluster import SERVER, Hosts
@@ -27,8 +28,6 @@ PATIENCE_S = 60.0
 """How long the fleet may take to work again: a lease, TCP's pauses, and a busy machine."""
 LOOK_S = 0.05
 WORKER = str(Path(__file__).with_name("worker.py"))
-MARK = "TEST_FLEET"
-"""In the environment of every process of the run, the test's folder."""
 FLAGS = (
     *("--run-id", "chaos", "--nnodes", f"{MIN_NODES}:{len(NODES)}", "--max-restarts", "100000"),
     *("--lease", f"{LEASE_S:g}", "--shutdown-timeout", "30"),
@@ -72,20 +71,40 @@ class Fleet(Hosts):
             await self.agents.pop(name).exit_code()
             self.up.discard(name)
 
-    async def dismiss_agent(self, name: str) -> None:
-        """SIGTERM: it leaves the run."""
-        agent = self.agents.pop(name)
-        agent.signal(signal.SIGTERM)
-        self.up.discard(name)
-        assert await agent.exit_code() == 1, agent.err
+    async def dismiss_agents(self, *names: str) -> None:
+        """SIGTERM: they leave the run."""
+        for name in names:
+            self.agents[name].signal(signal.SIGTERM)
+        for name in names:
+            agent = self.agents.pop(name)
+            assert await agent.exit_code() == 1, agent.err
+            self.up.discard(name)
 
     def workers_of(self, name: str) -> list[WorkerAtDesk]:
         return [worker for worker in self.crew if worker.env["TEST_HOST"] == name]
 
+    async def fresh_worker(self, name: str) -> int:
+        """The pid of a worker on this node that has not met the others yet, once there is one."""
+        known = {worker.pid for worker in self.desk.all}
+        async with asyncio.timeout(PATIENCE_S):
+            while not (fresh := traces.workers(self.agents[name].pid, self.script) - known):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        return fresh.pop()
+
     # The server.
 
     async def start_server(self) -> None:
-        await self.serve("--store", f"sqlite:{self.disk.path}/state.db")
+        await self.serve(*self._store)
+
+    async def start_server_for(self, seconds: float) -> None:
+        """It is killed so soon that it may not have come to anything."""
+        server = await self.network[SERVER].start(Program, sys.executable, "-m", "rdzv_server", *self._store)
+        await asyncio.sleep(seconds)
+        await server.end()
+
+    @property
+    def _store(self) -> tuple[str, str]:
+        return "--store", f"sqlite:{self.disk.path}/state.db"
 
     async def kill_server(self) -> None:
         self.server.signal(signal.SIGKILL)
@@ -116,8 +135,14 @@ class Fleet(Hosts):
         await self._until(lambda view: _unless((view["missing"] or {}).get("stopping") == [name], f"{name} to stop"))
 
     async def waits(self, name: str) -> None:
-        """Return when this node's agent was told to wait until others have stopped their workers."""
+        """Return when this node's agent was told to wait until others have stopped their workers, and it is the only
+        one of its node: a dead one that the server still believes in would get a place in the round."""
         await self.agents[name].line("waiting for .* to stop the workers")
+        await self._until(lambda view: _unless(_node_ids(view).count(name) == 1, f"one agent of {name}"))
+
+    async def takes_part(self, name: str) -> None:
+        """Return when this node's agent has a place in a round."""
+        await self.agents[name].line(r"round \d+: node \d+ of")
 
     async def deserted(self) -> None:
         """Return when the server has given up every node."""
@@ -127,24 +152,28 @@ class Fleet(Hosts):
         """Return when the server cannot write."""
         await self._until(lambda view: _unless(view["server"]["trouble"], "trouble"))
 
-    async def finish_run(self) -> None:
-        """Let the workers end: the run succeeds, and every agent says so."""
+    async def finish_work(self) -> None:
+        """Return when the workers have ended their training together."""
         for worker in self.crew:
             worker.order_exit(0)
-        codes = {name: await agent.exit_code() for name, agent in self.agents.items()}
-        assert set(codes.values()) == {0}, codes
+        for worker in self.crew:
+            await worker.gone()
 
-    def leftovers(self) -> list[str]:
-        """What there is of the run that should not be there once it is over."""
-        inside = [f"process {pid} on host {name}" for name, pids in self.network.processes().items() for pid in pids]
-        listening = [
-            f"port {port} on host {name}"
-            for name, host in self.network.hosts.items()
-            for port in host.namespace.listening()
-        ]
-        files = [str(path) for path in self.temporary.rglob("*")]
-        state = [str(path) for path in self.disk.path.iterdir() if path.name != "state.db"]
-        return [*inside, *self._marked(), *listening, *files, *state]
+    async def ends_well(self) -> None:
+        """Return when every agent has ended because the run has succeeded."""
+        codes = {name: await agent.exit_code() for name, agent in self.agents.items()}
+        assert set(codes.values()) == {0}, f"exit codes: {codes}"
+
+    async def leaves_nothing(self) -> None:
+        """Return when nothing is left of the run, whose server has ended."""
+        until = time.monotonic() + PATIENCE_S
+        while left := [*traces.of(self._mark, self.network), *self._files()]:
+            assert time.monotonic() < until, f"left behind: {', '.join(left)}"
+            await asyncio.sleep(LOOK_S)
+
+    def _files(self) -> list[str]:
+        state = (path for path in self.disk.path.iterdir() if path.name != "state.db")
+        return list(map(str, [*self.temporary.rglob("*"), *state]))
 
     async def end(self) -> None:
         for program in [*self.agents.values(), *self.servers]:
@@ -156,7 +185,7 @@ class Fleet(Hosts):
         await super().end()
 
     def _environment(self, name: str) -> dict[str, str]:
-        return {**super()._environment(name), **self._lockstep, MARK: self._mark, "TMPDIR": str(self.temporary)}
+        return {**super()._environment(name), **self._lockstep, traces.MARK: self._mark, "TMPDIR": str(self.temporary)}
 
     async def _until(self, why_not: Callable[[View], str]) -> View:
         """The run, once there is no reason why not. Raises `Unsettled` with the last one."""
@@ -191,15 +220,10 @@ class Fleet(Hosts):
         crew = [each for each in self.desk.all if _meeting_place(each) == newest and is_running(each.pid)]
         return sorted(crew, key=lambda worker: worker.rank)
 
-    def _marked(self) -> list[str]:
-        mark = f"{MARK}={self._mark}".encode()
-        return [f"process {pid}" for pid in _pids() if mark in _environ(pid).split(b"\0")]
-
 
 @asynccontextmanager
 async def fleet(folder: Path) -> AsyncIterator[Fleet]:
     """A fleet that is at work, of which nothing is left afterwards."""
-    folder.mkdir(exist_ok=True)
     with Disk(folder / "disk") as disk:
         async with Network(SERVER + NODES) as network, Desk(folder / "desk") as desk:
             fleet = Fleet(desk, network, folder, disk)
@@ -228,16 +252,9 @@ def _states(view: View) -> set[tuple[str, str]]:
     return {(node["node_id"], node["state"]) for node in view["nodes"]}
 
 
+def _node_ids(view: View) -> list[str]:
+    return [node["node_id"] for node in view["nodes"]]
+
+
 def _meeting_place(worker: WorkerAtDesk) -> str:
     return f"{worker.env['MASTER_ADDR']}:{worker.env['MASTER_PORT']}"
-
-
-def _pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
-def _environ(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:  # gone
-        return b""

@@ -1,76 +1,97 @@
 """What the run's ledger of restarts must hold: a small model that knows only what the monkey has done.
 
-    nothing --a worker dies, a node goes, a node comes--> opened --every node that is left works again--> one entry
+    nothing --a worker dies, a node goes, a node comes--> opened --the next round is complete--> one entry
 
 Whatever happens between is part of the same restart. A node that goes explains the deaths of workers.
 """
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
+
+WEIGHT = {"node_arrived": 0, "worker_failure": 0, "node_left": 1, "node_lost": 1}
+"""What happens while a restart is under way becomes its cause if it weighs more."""
+
+NAMES = {
+    "node_arrived": r"^admitting \d+ more: (.+)$",
+    "worker_failure": r"^worker rank \d+ on node (.+) failed: ",
+    "node_left": r"^node (.+) left: ",
+    "node_lost": r"^node (.+) lost: ",
+}
+"""Where the reason of a restart names the nodes."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One restart. Only a worker's failure is charged."""
+    """One restart. `nodes`: whom its reason may name; empty for any, as of workers that die of each other's death."""
 
     cause: str
+    nodes: frozenset[str] = frozenset()
 
     @property
     def is_charged(self) -> bool:
         return self.cause == "worker_failure"
 
+    def is_told_by(self, restart: Mapping[str, Any]) -> bool:
+        """Whether that is what operators see."""
+        told = restart["cause"], restart["charged"]
+        named = re.search(NAMES[self.cause], restart["reason"])
+        return told == (self.cause, self.is_charged) and named is not None and self._may_name(named[1].split(", "))
+
+    def _may_name(self, nodes: list[str]) -> bool:
+        return not self.nodes or self.nodes.issuperset(nodes)
+
     def __str__(self) -> str:
-        return f"{self.cause}{' (charged)' if self.is_charged else ''}"
-
-
-RANK_OF_CAUSE = {"node_arrived": 0, "worker_failure": 0, "node_left": 1, "node_lost": 1}
-"""A restart that was put down to a cause of rank 0 is put down to one of rank 1 that joins it."""
+        return " ".join([self.cause, *sorted(self.nodes)])
 
 
 class Ledger:
-    """The monkey tells it what it does, and when the run works again."""
+    """The monkey tells it what it does, and when rounds are complete."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
-        self._open: str | None = None
+        self._open: Entry | None = None
 
     def worker_failed(self) -> None:
         self._because("worker_failure")
 
-    def node_lost(self) -> None:
-        self._because("node_lost")
+    def node_lost(self, *nodes: str) -> None:
+        self._because("node_lost", *nodes)
 
-    def node_left(self) -> None:
-        self._because("node_left")
+    def node_left(self, *nodes: str) -> None:
+        self._because("node_left", *nodes)
 
-    def node_arrived(self) -> None:
-        self._because("node_arrived")
+    def node_arrived(self, *nodes: str) -> None:
+        self._because("node_arrived", *nodes)
 
-    def works_again(self) -> None:
-        """Every node that should be in the run is in its round, and works."""
+    def round_completes(self) -> None:
+        """Every node that should be in the run has joined its next round, or none was opened."""
         if self._open:
-            self.entries.append(Entry(self._open))
+            self.entries.append(self._open)
         self._open = None
 
-    def _because(self, cause: str) -> None:
-        if self._open is None or RANK_OF_CAUSE[cause] > RANK_OF_CAUSE[self._open]:
-            self._open = cause
-
-    def differences(self, view: dict[str, Any]) -> list[str]:
-        """Where the run, as its operators see it, tells another story."""
-        told = [Entry(restart["cause"]) for restart in view["history"]]
-        charges = [restart["charged"] for restart in view["history"]]
-        counts = Counter(entry.cause for entry in self.entries)
+    def differences(self, view: Mapping[str, Any]) -> list[str]:
+        """Where the run, as its operators see it, tells another story. Of a long one it remembers the end."""
+        told: list[Mapping[str, Any]] = view["history"]
+        wanted = self.entries[-len(told) :] if told else self.entries
+        same = len(list(takewhile(lambda pair: pair[0].is_told_by(pair[1]), zip(wanted, told, strict=False))))
+        counts = {cause: times for cause, times in view["restarts"].items() if times}
         checks = {
-            "history": (told, self.entries[-len(told) :] if told else self.entries),
-            "charges": (charges, [entry.is_charged for entry in told]),
-            "restarts": ({cause: times for cause, times in view["restarts"].items() if times}, dict(counts)),
             "restart_count": (view["restart_count"], sum(entry.is_charged for entry in self.entries)),
+            "restarts": (counts, dict(Counter(entry.cause for entry in self.entries))),
+            "history": (list(map(_text, told[same:])), list(map(str, wanted[same:]))),
         }
-        return [f"{name}: {_text(is_)}, not {_text(want)}" for name, (is_, want) in checks.items() if is_ != want]
+        return [f"{name}: {is_}, not {want}" for name, (is_, want) in checks.items() if is_ != want]
+
+    def _because(self, cause: str, *nodes: str) -> None:
+        if self._open is None or WEIGHT[cause] > WEIGHT[self._open.cause]:
+            self._open = Entry(cause, frozenset(nodes))
+        elif cause == self._open.cause:
+            self._open = Entry(cause, self._open.nodes.union(nodes))
 
 
-def _text(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, Sequence) else str(value)
+def _text(restart: Mapping[str, Any]) -> str:
+    return f"{restart['cause']}{', charged' * restart['charged']} ({restart['reason']})"

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 from tests.chaos.disk import SlowSyncs
-from tests.chaos.fleet import LEASE_S, NODES, Fleet
+from tests.chaos.fleet import NODES, Fleet
 from tests.chaos.ledger import Ledger
 
 BRIEF_S = 0.8
@@ -38,7 +38,7 @@ class Monkey:
     async def calm(self) -> None:
         """Return when the run works again; its ledger must be the monkey's then."""
         view = await self.fleet.works()
-        self.ledger.works_again()
+        self.ledger.round_completes()
         assert not (differences := self.ledger.differences(view)), "; ".join(differences)
 
     # Workers and agents.
@@ -50,9 +50,19 @@ class Monkey:
         for worker in chosen:
             os.kill(worker.pid, signal.SIGKILL)
 
+    async def kill_fresh_worker(self, node: str) -> None:
+        """One that has just been started."""
+        pid = await self.fleet.fresh_worker(node)
+        self.say(f"kill a fresh worker on {node}")
+        os.kill(pid, signal.SIGKILL)
+
     async def kill_agents(self, *nodes: str) -> None:
         self.say(f"kill the agents of {', '.join(nodes)}")
         await self.fleet.kill_agents(*nodes)
+
+    async def dismiss_agents(self, *nodes: str) -> None:
+        self.say(f"end the agents of {', '.join(nodes)}")
+        await self.fleet.dismiss_agents(*nodes)
 
     async def start_agents(self, *nodes: str) -> None:
         """As the cluster's scheduler does."""
@@ -63,7 +73,7 @@ class Monkey:
     async def return_one_by_one(self, *nodes: str) -> None:
         for node in nodes:
             await self.start_agents(node)
-            self.ledger.node_arrived()
+            self.ledger.node_arrived(node)
             await self.calm()
 
     @asynccontextmanager
@@ -101,6 +111,14 @@ class Monkey:
         self.say("heal the network")
         self.fleet.switch.heal()
 
+    @asynccontextmanager
+    async def network_lossy(self) -> AsyncIterator[None]:
+        self.say("lose three frames of ten")
+        self.fleet.switch.lose_three_of_ten()
+        yield
+        self.say("heal the network")
+        self.fleet.switch.heal()
+
     # The server and its disk.
 
     @asynccontextmanager
@@ -112,6 +130,10 @@ class Monkey:
             self.say("end the server")
             await self.fleet.end_server()
         yield
+        for _ in range(self.random.choice((0, 0, 1, 3))):
+            seconds = self.random.uniform(0.0, 0.6)
+            self.say(f"start the server, and kill it after {seconds:.2f} s")
+            await self.fleet.start_server_for(seconds)
         self.say("start the server")
         await self.fleet.start_server()
 

@@ -40,7 +40,7 @@ class Folder:
         return int(step), int(value)
 
     def save(self, step: int, value: int) -> None:
-        """Atomically; never an older step than the one that is there, such as the last one of a host that was cut off."""
+        """Atomically, unless a later one is there: a host that was cut off may end its last step late."""
         if step > self.checkpoint()[0]:
             new = self._checkpoint.with_suffix(".new")
             new.write_text(f"{step} {value}")

@@ -2,8 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -14,23 +12,11 @@ from protocol.messages import Ack, JoinRequest, LeaveRequest, PollRequest, Reply
 from protocol.settings import RequestedSettings
 from tests.fuzz.api import Fuzzer
 from tests.integration.programs import PATIENCE_S, Server
+from tests.support.footprint import Footprint
 
-EXAMPLES = settings().max_examples * 3
+EXAMPLES = settings().max_examples * 2
 ROOM_MB = 32
 """What some thousand requests, with the runs that they found, may leave in memory."""
-
-
-@dataclass(frozen=True)
-class Footprint:
-    """What the server's process holds."""
-
-    rss_mb: float
-    descriptors: int
-
-    @classmethod
-    def of(cls, pid: int) -> "Footprint":
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        return cls(pages * 4096 / 1e6, len(list(Path(f"/proc/{pid}/fd").iterdir())))
 
 
 @pytest.fixture

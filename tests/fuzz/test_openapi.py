@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -70,6 +71,21 @@ def test_every_route_is_documented_and_every_documented_path_is_a_route() -> Non
         if route.resource and route.method != "HEAD"  # which comes with every GET
     }
     assert routes == {(path, method) for path, methods in document()["paths"].items() for method in methods}
+
+
+def test_the_page_for_people_names_every_request_and_every_refusal() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text()
+    requests = {f"`{method.upper()} {path}`" for path, methods in document()["paths"].items() for method in methods}
+    refusals = {
+        code
+        for operation in (operation for methods in document()["paths"].values() for operation in methods.values())
+        for answer in operation["responses"].values()
+        for content in answer["content"].values()
+        for part in content["schema"].get("allOf", ())
+        for code in part.get("properties", {}).get("code", {}).get("enum", ())
+    }
+    assert len(requests) > 10 and len(refusals) > 10
+    assert [wanted for wanted in requests | {f"`{code}`" for code in refusals} if wanted not in page] == []
 
 
 # The schemas and the codec.
@@ -141,7 +157,7 @@ async def visitor() -> AsyncIterator[Visitor]:
 
 
 def join(name: str, **others: Any) -> JoinRequest:
-    settings = RequestedSettings(min_nodes=2, max_nodes=2, max_restarts=1, lease_s=0.5, disconnect_grace_s=60.0)
+    settings = RequestedSettings(min_nodes=2, max_nodes=2, max_restarts=1, lease_s=60.0, disconnect_grace_s=60.0)
     fields: dict[str, Any] = {"settings": settings, "run_id": "run", "after_round": 0, **others}
     return JoinRequest(agent_id=name, node_id=f"node-{name}", addr="h", port=1, local_world_size=2, **fields)
 

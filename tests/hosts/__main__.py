@@ -61,10 +61,9 @@ def _place(file: Path) -> tuple[str, str]:
 
 
 def _machine(runs: int) -> str:
-    return (
-        f"{os.cpu_count()} CPUs, Linux {platform.release().partition('-')[0]}, Python {platform.python_version()}; "
-        f"the median of {runs} runs, and the longest."
-    )
+    how_often = "one run of each" if runs == 1 else f"the median of {runs} runs, and the longest"
+    linux = platform.release().partition("-")[0]
+    return f"{os.cpu_count()} CPUs, Linux {linux}, Python {platform.python_version()}; {how_often}."
 
 
 if __name__ == "__main__":

@@ -30,9 +30,17 @@ def children(pid: int) -> set[int]:
     return found
 
 
+def command_line(pid: int) -> str:
+    """Empty for a process that is gone, and for a zombie."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 def guardians(agent: int) -> list[int]:
     """The processes that would end what the agent's workers leave behind."""
-    return [pid for pid in children(agent) if "reaper.py" in _command_line(pid)]
+    return [pid for pid in children(agent) if "reaper.py" in command_line(pid)]
 
 
 async def ended(pid: int, within_s: float = PATIENCE_S) -> None:
@@ -89,10 +97,3 @@ async def freezing(mount: Path) -> AsyncIterator[Freezer]:
             await freezer.remove()
     finally:
         subprocess.run(["umount", "-l", mount], check=True)  # noqa: ASYNC221
-
-
-def _command_line(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""

@@ -88,7 +88,7 @@ class Server(Program):
     async def listen(cls, *flags: str, port: int = 0) -> "Server":
         server = await cls.start(*cls.command(*flags, port=port))
         assert isinstance(server, Server)
-        server.port = int((await server.line(r"listening on http://127\.0\.0\.1:(\d+)"))[1])
+        server.port = int((await server.line(r"listening on https?://127\.0\.0\.1:(\d+)"))[1])
         return server
 
     @staticmethod

@@ -1,12 +1,15 @@
 """Garbage on every path gets a 4xx answer and leaves the server unharmed."""
 
 import asyncio
+import re
+import zlib
 from collections.abc import AsyncIterator
 
 import aiohttp
 import msgpack
 import pytest
 
+from benchmarks.procfs import peak_rss_mb
 from protocol import paths
 from protocol.codec import decode
 from protocol.messages import ErrorReply
@@ -53,6 +56,30 @@ async def test_garbage_on_the_agents_paths(server: Server) -> None:
     await is_unharmed(server)
 
 
+JSON_BODIES = {
+    "empty": (b"", 400),
+    "no JSON": (b'{"run_id":', 400),
+    "no text": (b"\xff\xfe", 400),
+    "no map": (b"[1, 2]", 400),
+    "deep": (b'{"run_id": ' + b"[" * 100_000, 400),
+    "a number of many digits": (b'{"run_id": ' + b"9" * 100_000 + b"}", 400),
+    "no name": (b'{"run_id": "a\\u0000b"}', 400),
+    "half a letter": (b'{"run_id": "\\ud800"}', 400),
+    "oversized": (b" " * (MAX_MESSAGE_BYTES + 1), 413),
+    "a run that there is not": (b'{"run_id": "../../etc/passwd"}', 404),
+}
+
+
+async def test_garbage_on_the_operators_paths(server: Server) -> None:
+    async with aiohttp.ClientSession(f"http://{server.endpoint}") as session:
+        for path in (paths.STOP, paths.ADMIT):
+            for name, (body, status) in JSON_BODIES.items():
+                async with session.post(path, data=body) as answer:
+                    assert answer.status == status, (path, name)
+                    assert (await answer.json())["message"].isprintable()
+    await is_unharmed(server)
+
+
 async def test_oversized_without_a_length(server: Server) -> None:
     async def endless() -> AsyncIterator[bytes]:
         for _ in range(64):
@@ -70,10 +97,10 @@ async def test_wrong_methods_and_unknown_paths(server: Server) -> None:
     async with aiohttp.ClientSession(f"http://{server.endpoint}") as session:
         for path in AGENT_PATHS:
             async with session.get(path) as answer:
-                assert answer.status == 405
+                assert (answer.status, answer.headers["Allow"]) == (405, "POST")
         for path in OPERATOR_PATHS:
             async with session.post(path, data=b"x") as answer:
-                assert answer.status == 405
+                assert (answer.status, answer.headers["Allow"]) == (405, "GET,HEAD")
         for path in ("/", "/v1", "/v1/agent/../../etc/passwd", "/v1/agent/join/x", "/%00"):
             async with session.get(path) as answer:
                 assert answer.status == 404
@@ -92,6 +119,114 @@ async def test_bytes_that_are_not_http(server: Server) -> None:
         answer = await asyncio.wait_for(reader.read(4096), 10)
         assert answer == b"" or (answer.startswith(b"HTTP/1.") and answer.split()[1].startswith(b"4"))
         writer.close()
+    await is_unharmed(server)
+
+
+HOST = b"Host: x\r\n"
+GET = b"GET /healthz HTTP/1.1\r\n" + HOST
+POLL = b"POST /v1/agent/poll HTTP/1.1\r\n" + HOST
+CHUNKED = POLL + b"Transfer-Encoding: chunked\r\n\r\n"
+
+RAW: dict[str, tuple[bytes, int]] = {
+    "HTTP/1.0": (b"GET /healthz HTTP/1.0\r\n\r\n", 200),
+    "absolute form": (b"GET http://elsewhere/healthz HTTP/1.1\r\n" + HOST + b"\r\n", 200),
+    "empty lines before": (b"\r\n\r\n" + GET + b"\r\n", 200),
+    "a body nobody asked for": (GET + b"Content-Length: 3\r\n\r\nabc", 200),
+    "upgrade to websocket": (GET + b"Upgrade: websocket\r\nConnection: Upgrade\r\n\r\n", 200),
+    "upgrade to HTTP/2": (GET + b"Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\n\r\n", 200),
+    "HTTP/2 at once": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+    "a proxy's method": (b"CONNECT 10.0.0.1:22 HTTP/1.1\r\n" + HOST + b"\r\n", 404),
+    "the method TRACE": (b"TRACE /healthz HTTP/1.1\r\n" + HOST + b"\r\n", 405),
+    "no method": (b"BREW /healthz HTTP/1.1\r\n" + HOST + b"\r\n", 400),
+    "no host": (b"GET /healthz HTTP/1.1\r\n\r\n", 400),
+    "two hosts": (GET + b"Host: y\r\n\r\n", 400),
+    "NUL in the path": (b"GET /\0 HTTP/1.1\r\n" + HOST + b"\r\n", 400),
+    "a path out of the folder": (b"GET /v1/agent/../status HTTP/1.1\r\n" + HOST + b"\r\n", 404),
+    "a long path": (b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n" + HOST + b"\r\n", 400),
+    "a long header": (GET + b"X: " + b"y" * 100_000 + b"\r\n\r\n", 400),
+    "ten thousand headers": (GET + b"".join(b"X-%d: y\r\n" % number for number in range(10_000)) + b"\r\n", 400),
+    "a folded header": (GET + b"X: a\r\n b\r\n\r\n", 400),
+    "a space before the colon": (GET + b"X : a\r\n\r\n", 400),
+    "a control character": (GET + b"X: a\x01\r\n\r\n", 400),
+    "a negative length": (POLL + b"Content-Length: -1\r\n\r\n", 400),
+    "a length with a sign": (POLL + b"Content-Length: +3\r\n\r\nabc", 400),
+    "two lengths": (POLL + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", 400),
+    "a length beyond any": (POLL + b"Content-Length: 99999999999999999999\r\n\r\nabc", 400),
+    "length and chunks": (POLL + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+    "another encoding": (POLL + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", 400),
+    "a chunk without a size": (CHUNKED + b"zz\r\nabc\r\n0\r\n\r\n", 400),
+    "a chunk of negative size": (CHUNKED + b"-3\r\nabc\r\n0\r\n\r\n", 400),
+    "a chunk beyond any size": (CHUNKED + b"f" * 20 + b"\r\nabc\r\n0\r\n\r\n", 400),
+    "a chunk longer than it says": (CHUNKED + b"3\r\nabcdef\r\n0\r\n\r\n", 400),
+    "ten thousand trailers": (
+        CHUNKED + b"0\r\n" + b"".join(b"X-%d: y\r\n" % number for number in range(10_000)) + b"\r\n",
+        400,
+    ),
+    "no gzip": (POLL + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc", 400),
+    "an expectation": (POLL + b"Expect: the unexpected\r\nContent-Length: 0\r\n\r\n", 417),
+    "bare CR": (b"GET /healthz HTTP/1.1\rHost: x\r\r\r\n\r\n", 400),
+    "bare LF": (b"GET /healthz HTTP/1.1\nHost: x\n\n", 400),
+    "SSH": (b"SSH-2.0-OpenSSH_9.0\r\n", 400),
+    "redis": (b"*1\r\n$4\r\nPING\r\n", 400),
+    "pickle": (b"\x80\x04\x95\x10\0\0\0\0\0\0\0.\r\n\r\n", 400),
+}
+
+
+async def test_http_that_no_agent_speaks(server: Server) -> None:
+    statuses: dict[str, int] = {}
+    for name, (noise, _) in RAW.items():
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(noise)
+        answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+        statuses[name] = int(answer.split()[1])
+        writer.close()
+    assert statuses == {name: status for name, (_, status) in RAW.items()}
+    await is_unharmed(server)
+
+
+async def test_a_body_that_never_comes(server: Server) -> None:
+    """It holds a connection, and no memory for what it has promised."""
+    writers = [(await asyncio.open_connection("127.0.0.1", server.port))[1] for _ in range(20)]
+    for writer in writers:
+        writer.write(POLL + b"Content-Length: 1000000000\r\n\r\nabc")
+        await writer.drain()
+    await is_unharmed(server)
+    for writer in writers:
+        writer.close()
+    assert peak_rss_mb(server.pid) < 100
+
+
+async def test_pipelined_requests_are_answered_in_their_order(server: Server) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write((GET + b"\r\n") * 100 + POLL + b"Content-Length: 3\r\n\r\nabc" + GET + b"Connection: close\r\n\r\n")
+    answers = await asyncio.wait_for(reader.read(-1), 10)
+    writer.close()
+    assert [int(line.split()[1]) for line in re.findall(rb"HTTP/1.1 \d+", answers)] == [200] * 100 + [400, 200]
+    await is_unharmed(server)
+
+
+@pytest.mark.parametrize("path", [*OPERATOR_PATHS, paths.OPENAPI])
+async def test_head_is_answered_without_a_body(server: Server, path: str) -> None:
+    """Else what follows on the connection is taken for something else."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(f"HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode() + GET + b"Connection: close\r\n\r\n")
+    answers = await asyncio.wait_for(reader.read(-1), 10)
+    writer.close()
+    head, _, rest = answers.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200") and rest.startswith(b"HTTP/1.1 200") and rest.endswith(b"\r\n\r\nok\n")
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+async def test_a_body_that_swells(server: Server, encoding: str) -> None:
+    """200 MB in less than a message may have."""
+    squeezed = zlib.compressobj(9, wbits=31 if encoding == "gzip" else 15)
+    body = b"".join(squeezed.compress(b"\xc0" * 1_000_000) for _ in range(200)) + squeezed.flush()
+    assert len(body) < MAX_MESSAGE_BYTES
+    async with aiohttp.ClientSession(f"http://{server.endpoint}") as session:
+        headers = {"Content-Encoding": encoding}
+        async with session.post(paths.JOIN, data=body, headers=headers) as answer:
+            assert answer.status == 413
+    assert peak_rss_mb(server.pid) < 100
     await is_unharmed(server)
 
 

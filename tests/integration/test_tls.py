@@ -18,9 +18,6 @@ from rdzv_server.tls import TlsFiles
 from tests.support.certificates import Authority, Pair
 from tests.support.scenario import a_join
 
-NOWHERE_NEAR_S = 10.0
-"""Well before an agent's patience with a server that is not there ends, which is 300 s."""
-
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:

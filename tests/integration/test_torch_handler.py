@@ -281,6 +281,25 @@ async def test_a_server_that_asks_for_a_token(tmp_path: Path) -> None:
         await asyncio.gather(*(dismiss(handler) for handler in site.handlers))
 
 
+async def test_a_server_that_speaks_tls(tmp_path: Path) -> None:
+    authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
+    async with RendezvousServer() as server:
+        listener = bind("127.0.0.1", 0)
+        await server.listen(listener, TlsFiles(*authority.issue("server"), authority.ca).context())
+        site = Site(f"127.0.0.1:{listener.getsockname()[1]}")
+        for conf, says in (
+            ({}, "this server speaks TLS"),
+            ({"tls_ca": stranger.ca}, "from no authority in --tls-ca"),
+            ({"tls_ca": authority.ca}, "asks for a certificate of this node"),
+        ):
+            with pytest.raises(RendezvousConnectionError, match=says):
+                await rendezvous(site.handler("1", **conf))
+        node = authority.issue("node", "node")
+        (info,) = await rendezvous(site.handler("1", tls_ca=authority.ca, tls_cert=node.cert, tls_key=node.key))
+        assert info.world_size == 1
+        await asyncio.gather(*(dismiss(handler) for handler in site.handlers))
+
+
 async def test_a_silent_node_is_lost_with_its_lease_and_nobody_waits_for_it_at_the_store(site: Site) -> None:
     """It gets rank 0, and says no more: no keep-alive, no store. The other one forms the next round by itself."""
     conf: dict[str, Any] = {"keep_alive_interval": 3, "keep_alive_max_attempt": 2}  # torch's sockets may ask a slow DNS

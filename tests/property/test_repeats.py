@@ -1,5 +1,6 @@
 """A network that delivers twice, and late: what has been taken once changes nothing when it arrives again."""
 
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import precondition, rule
 
@@ -31,5 +32,5 @@ class RepeatedStory(RunStory):
             self.taken.append((event, model))
 
 
-TestRepeatedStory = RepeatedStory.TestCase
+TestRepeatedStory = pytest.mark.timeout(900)(RepeatedStory.TestCase)
 TestRepeatedStory.settings = settings(max_examples=settings().max_examples // 2)

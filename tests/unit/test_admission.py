@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocol.errors import AgentFenced, MalformedMessage, NodeRankTaken, SettingsConflict
+from protocol.errors import AgentFenced, MalformedMessage, NodeRankTaken, ServerUnavailable, SettingsConflict
 from protocol.messages import Finish, Start, Stop, Wait
 from protocol.settings import RequestedSettings, RunSettings
 from rdzv_server.core import admission
@@ -46,6 +46,13 @@ def test_an_agent_without_settings_takes_the_runs():
     run.join("a", settings=settings_of("2"))
     run.join("b", settings=RequestedSettings())
     assert run.participants() == ["a", "b"]
+
+
+def test_a_run_holds_no_more_agents_than_there_is_memory_for(monkeypatch):
+    monkeypatch.setattr(admission, "MOST_AGENTS", 2)
+    run = Scenario("1:2")
+    run.join("a", "b")
+    assert refused(run, ServerUnavailable, "c") == "run run holds 2 agents, as many as a run may"
 
 
 # Node ranks.

@@ -203,7 +203,7 @@ def test_a_failure_after_a_success_of_the_same_round_is_ignored():
 
 
 def ended(*, succeeded):
-    run = running("2", "a", "b")
+    run = running("2", "a", "b", lease_s=20)
     run.join("spare")
     if succeeded:
         run.succeeds("a", "b")

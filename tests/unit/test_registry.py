@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocol.errors import AgentFenced, MalformedMessage, RunSucceeded
+from protocol.errors import AgentFenced, MalformedMessage, RunSucceeded, ServerUnavailable
 from protocol.messages import Finish, Start, Stop, Wait
 from rdzv_server.core.effects import ForgetRun, Record
 from rdzv_server.core.events import (
@@ -85,6 +85,18 @@ def test_a_run_whose_settings_cannot_be_met_is_not_founded(server):
     with pytest.raises(MalformedMessage):
         server.join("a", settings=settings_of("3:2"))
     assert server.attempts() == []
+
+
+def test_no_more_runs_than_there_is_memory_for(server):
+    server.registry = Registry(RETENTION_S, max_runs=2)
+    server.join("a", "one")
+    server.join("b", "two")
+    with pytest.raises(ServerUnavailable, match="this server holds 2 runs, as many as --max-runs allows"):
+        server.join("c", "three")
+    assert [run_id for run_id, *_ in server.attempts()] == ["one", "two"]
+    server.succeeds("a", "one")
+    server.passes(RETENTION_S + 1)
+    server.join("c", "three")
 
 
 def test_runs_do_not_meet(server):
@@ -283,3 +295,34 @@ def test_an_agent_finds_its_own_attempt(server):
     assert server.registry.run_of("run", "b").attempt == 2
     server.fails("b")
     assert isinstance(server.directive("b"), Stop)
+
+
+def test_runs_that_are_forgotten_leave_no_deadlines_behind(server):
+    """Some lie days ahead: the server would remember them, and wake up, for nothing."""
+    for number in range(500):
+        server.join("a", f"run-{number}", explicit=False, settings=settings_of("2", join_timeout_s=1e6))
+        server.leaves("a", f"run-{number}")
+    server.passes(60)
+    for number in range(500):
+        server.join("b", f"run-{number}", explicit=False)
+        server.succeeds("b", f"run-{number}")
+    server.passes(RETENTION_S)
+    assert server.registry.runs() == []
+    wake_ups = 0
+    while (at := server.registry.next_deadline()) is not None:
+        assert server.registry.pass_time(at) == []
+        wake_ups += 1
+    assert wake_ups < 100
+
+
+def test_every_agent_has_a_lease_to_hear_how_the_run_ended():
+    """However soon it is forgotten else: one that heard nothing would take the server for a new one, and begin anew."""
+    registry = Registry(retention_s=0.0)
+    joins = [a_join(name, settings=settings_of("2", lease_s=20)) for name in ("a", "b")]
+    for join in joins:
+        registry.handle("run", NodeJoined(join, SERVER_ADDR), 0.0)
+    for name in ("a", "b"):
+        registry.handle("run", WorkersSucceeded(name, 1), 1.0)
+    assert isinstance(registry.directive_for("run", "b", 20.9)[1], Finish)
+    assert registry.pass_time(20.9) == []
+    assert registry.pass_time(21.0) == [ForgetRun("run", 1)]

@@ -110,7 +110,9 @@ def test_alone_is_not_for_several_nodes():
     assert line == ("--standalone is for one node: leave --nnodes out, or start rdzv-server and give --endpoint")
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"two\nlines", b"two words", b"# a comment", "größe".encode(), b"\xff"])
+@pytest.mark.parametrize(
+    "content", [b"", b"\n", b"two\nlines", b"two words", b"# a comment", "größe".encode(), b"\xff"]
+)
 def test_a_token_file_that_holds_no_token(tmp_path, content):
     (tmp_path / "token").write_bytes(content)
     assert complaint("--standalone", "--token-file", "token", "train.py").startswith("--token-file token: ")

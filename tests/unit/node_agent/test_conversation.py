@@ -4,11 +4,15 @@ from math import inf
 
 import pytest
 
+from node_agent.config import AgentConfig
 from node_agent.conversation import Conversation, ServerLost
 from node_agent.core import backoff
+from node_agent.core.command import Command
+from node_agent.core.effects import SendReport
 from node_agent.link import Unreachable
+from node_agent.run_line import RunLine
 from protocol.errors import AgentFenced, Forbidden, ServerUnavailable, TlsRequired, Unauthorized
-from protocol.messages import PollRequest, Reply, Wait
+from protocol.messages import PollRequest, Reply, ReportRequest, Wait
 
 POLL = PollRequest(run_id="run", agent_id="a.1", revision=7)
 REPLY = Reply(epoch="e", revision=8, lease_s=10.0, directive=Wait(reason="waiting"))
@@ -211,3 +215,12 @@ async def test_closing_gives_the_line_up():
     link = ScriptedLink(REPLY)
     await Conversation(link, "host:1", 60.0, None).close()
     assert link.is_closed
+
+
+async def test_a_report_is_delivered_when_the_server_lets_the_agent_in_again():
+    links = [ScriptedLink(REPLY), ScriptedLink(Unauthorized("no token"), REPLY)]
+    reports = links[1]
+    config = AgentConfig(command=Command(("true",)), nproc=1, run_id="run", node_id="a")
+    line = RunLine(config, lambda: links.pop(0), "host:1", lambda text: None)
+    await line.tell(SendReport("a.1", 1, None))
+    assert [type(request) for request in reports.requests] == [ReportRequest] * 2

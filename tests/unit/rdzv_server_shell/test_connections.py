@@ -41,6 +41,16 @@ def test_an_agent_that_has_moved_to_a_newer_connection_does_not_miss_the_older(c
     assert connections.missed == [A]
 
 
+def test_what_turns_out_to_be_no_agents_is_forgotten(connections):
+    for number in range(100):
+        connections.carry("one", ("run", f"stranger {number}"))
+        connections.put_down("one", ("run", f"stranger {number}"))
+    connections.carry("one", A)
+    assert len(connections._standing) == 1
+    connections.lost("one")
+    assert connections.missed == [A]
+
+
 def test_an_agent_may_move_back(connections):
     for connection in ("one", "two", "one"):
         connections.carry(connection, A)

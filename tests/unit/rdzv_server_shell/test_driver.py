@@ -290,7 +290,7 @@ async def test_a_deadline_that_moves_closer_fires_in_time(server):
 
 async def test_an_ended_run_is_forgotten_in_time(started):
     server = await started(MemoryStore(), retention_s=0.02)
-    await server.join("a", "1")
+    await server.join("a", "1", lease_s=0.1)
     await server.driver.submit(RUN_ID, WorkersSucceeded("a", 1))
     async with asyncio.timeout(PATIENCE_S):
         while await server.store.load():  # noqa: ASYNC110
@@ -352,6 +352,22 @@ async def test_while_nothing_can_be_written_nobody_is_told_anything_and_then_all
     await join
     assert running(server)
     assert server.driver.trouble is None
+
+
+async def test_while_a_write_takes_long_no_lease_runs_out(started):
+    server = await started(SlowStore())
+    server.store.may_write.set()
+    await server.join("a", lease_s=1.0)
+    server.store.may_write.clear()
+    server.store.is_writing.clear()
+    join = asyncio.create_task(server.join("b", ""))
+    await server.store.is_writing.wait()
+    await asyncio.sleep(1.5)  # longer than the lease
+    server.store.may_write.set()
+    await join
+    await server.driver.submit(RUN_ID, AgentHeard("a"))
+    assert running(server)
+    assert not server.registry.runs()[0].departures
 
 
 async def test_a_server_that_comes_back_knows_everything_and_misses_nobody(started):

@@ -98,6 +98,19 @@ async def test_a_batch_of_one_run_is_one_transaction_with_one_key(shared, client
     assert await held(shared) == joins(500)
 
 
+async def test_no_run_id_leads_out_of_the_records(shared, client):
+    names = ["../../leader", "/", "..", "a/00000001/0", "%2F", "\0", "{x}", " ", "\N{GHOST}" * 256]
+    many = [record for name in names for record in joins(1, run_id=name)]
+    store = await shared.lead()
+    await store.load()
+    await store.append(many)
+    keys = [key.key.decode() for key in (await client.page(*records_of(shared), 0))[0]]
+    assert [key.count("/") - shared.prefix.count("/") for key in keys] == [4] * len(names)
+    assert await held(shared) == many
+    await (await shared.lead()).forget("..", 1)
+    assert await held(shared) == [record for record in many if record.run_id != ".."]
+
+
 async def test_more_runs_than_a_transaction_takes_are_written_in_several(shared, client):
     many = [record for n in range(MAX_OPERATIONS + 5) for record in joins(1, run_id=f"run {n}")]
     store = await shared.lead()

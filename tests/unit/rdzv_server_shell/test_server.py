@@ -161,6 +161,15 @@ async def test_a_stranger_is_fenced(site):
         await site.agent("stranger").poll()
 
 
+async def test_strangers_are_not_remembered(site):
+    stranger = site.agent("stranger")
+    for number in range(10):
+        stranger.name = f"stranger {number}"
+        with pytest.raises(AgentFenced):
+            await stranger.poll()
+    assert not site.server.rendezvous.connections._standing
+
+
 async def test_the_wrong_message_is_refused_by_its_fields_name(site):
     async with ClientSession() as session:
         answer = await session.post(f"http://127.0.0.1:{site.port}{paths.POLL}", data=b"\x80")
@@ -197,6 +206,15 @@ async def test_a_server_that_is_closing_takes_no_new_polls(site):
     with pytest.raises(ServerUnavailable, match="shutting down; workers keep running"):
         await a.poll()
     assert site.server.rendezvous.trouble == "shutting down"
+
+
+async def test_a_server_that_closes_takes_nobody_for_lost_whose_connection_it_closes_itself(site):
+    a, b = await two_running(site)
+    await site.link().exchange(ReportRequest(run_id=RUN_ID, agent_id="a", round=1, failure=a_failure("a")))
+    await asyncio.gather(a.told(Stop), b.told(Stop))
+    await site.server.__aexit__(None, None, None)
+    (run,) = site.server.rendezvous.runs()
+    assert not run.departures and len(run.agents) == 2
 
 
 async def test_a_server_serves_until_it_is_told_to_stop(site):

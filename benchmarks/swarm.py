@@ -1,0 +1,248 @@
+"""Many nodes at a real server, over real sockets: how long a round takes, and what an idle node costs.
+
+The server has one core, and the nodes, which are a few lines in one process, have another.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from benchmarks import procfs
+from benchmarks.plan import Plan
+from benchmarks.results import Row
+from benchmarks.stage import Broken, Program, Stage, free_port
+from protocol import paths
+from protocol.codec import decode, encode
+from protocol.messages import ErrorReply, Failure, JoinRequest, PollRequest, Reply, ReportRequest, Start, Stop
+from protocol.settings import RequestedSettings
+
+ROUND_BARS_S = {256: 0.1, 1_000: 0.3, 10_000: 3.0}
+MEMORY_BAR_KB = 20
+IDLE_NODES, IDLE_BAR_PERCENT, IDLE_S = 10_000, 25, 20.0
+REPEAT = 3
+CAP_S = 120.0
+RUN_ID = "benchmark"
+SERVER_CPU, NODES_CPU = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One run of so many nodes. Seconds, the server's own microseconds a node, kB a node, per cent of a core."""
+
+    round_s: float
+    round_cpu_us: float
+    restart_s: float
+    memory_kb: float
+    idle_percent: float | None
+
+
+def measure(plan: Plan) -> list[Row]:
+    """Smaller swarms are repeated as often as asked, the largest a few times."""
+    rows: list[Row] = []
+    for nodes, bar_s in ROUND_BARS_S.items():
+        samples = [_run(nodes, nodes == IDLE_NODES) for _ in range(min(plan.repeat, REPEAT))]
+        subject = f"{nodes} nodes"
+        rows += [
+            Row(measurement="swarm round", subject=subject, unit="s", samples=[s.round_s for s in samples], bar=bar_s),
+            Row(
+                measurement="swarm round, server", subject=subject, unit="µs", samples=[s.round_cpu_us for s in samples]
+            ),
+            Row(measurement="swarm restart", subject=subject, unit="s", samples=[s.restart_s for s in samples]),
+            Row(
+                measurement="swarm memory, a node",
+                subject=subject,
+                unit="kB",
+                samples=[s.memory_kb for s in samples],
+                bar=MEMORY_BAR_KB,
+            ),
+        ]
+        if idle := [s.idle_percent for s in samples if s.idle_percent is not None]:
+            rows.append(
+                Row(measurement="swarm idle", subject=subject, unit="% of a core", samples=idle, bar=IDLE_BAR_PERCENT)
+            )
+    return rows
+
+
+def _run(nodes: int, with_idle: bool) -> Sample:
+    with Stage() as stage, _on_cpu(NODES_CPU):
+        port = free_port()
+        store = f"sqlite:{os.path.join(stage.folder, 'state.db')}"
+        command = ("rdzv_server", "--host", "127.0.0.1", "--port", str(port), "--store", store)
+        server = stage.start([sys.executable, "-m", *command])
+        os.sched_setaffinity(server.pid, {SERVER_CPU})
+        stage.wait_for_port(port)
+        return asyncio.run(_measure(Swarm(nodes, port), server, with_idle))
+
+
+async def _measure(swarm: "Swarm", server: Program, with_idle: bool) -> Sample:
+    before_kb = procfs.rss_kb(server.pid)
+    cpu_before_us = 1e6 * procfs.cpu_s(server.pid) / len(swarm.nodes)
+    async with asyncio.timeout(CAP_S):
+        began_s = time.monotonic()
+        await swarm.join()
+        round_s = time.monotonic() - began_s
+        cpu_us = 1e6 * procfs.cpu_s(server.pid) / len(swarm.nodes) - cpu_before_us
+        memory_kb = (procfs.rss_kb(server.pid) - before_kb) / len(swarm.nodes)
+        idle = await _idle(server) if with_idle else None
+        began_s = time.monotonic()
+        await swarm.restart()
+        restart_s = time.monotonic() - began_s
+    swarm.close()
+    return Sample(round_s, cpu_us, restart_s, memory_kb, idle)
+
+
+async def _idle(server: Program) -> float:
+    """Per cent of a core that the server takes while its nodes do nothing but live."""
+    before_s = procfs.cpu_s(server.pid)
+    await asyncio.sleep(IDLE_S)
+    return 100 * (procfs.cpu_s(server.pid) - before_s) / IDLE_S
+
+
+@contextmanager
+def _on_cpu(cpu: int) -> Iterator[None]:
+    """On machines that have several."""
+    all_cpus = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {cpu} & all_cpus or all_cpus)
+    yield
+    os.sched_setaffinity(0, all_cpus)
+
+
+class Swarm:
+    """So many nodes of one run."""
+
+    def __init__(self, nodes: int, port: int) -> None:
+        self._port = port
+        self._settled = asyncio.Event()
+        self._missing = 0
+        self._refusal = ""
+        self.nodes = [Node(number, nodes, self._started, self._refused) for number in range(nodes)]
+
+    async def join(self) -> None:
+        """Connect and join; returns when every node has its assignment."""
+        self._expect_all()
+        loop = asyncio.get_running_loop()
+        await asyncio.gather(
+            *(loop.create_connection(lambda node=node: node, "127.0.0.1", self._port) for node in self.nodes)
+        )
+        await self._all_started()
+
+    async def restart(self) -> None:
+        """A worker of the first node fails; returns when every node has its next assignment."""
+        self._expect_all()
+        self.nodes[0].fail(self._port)
+        await self._all_started()
+
+    async def _all_started(self) -> None:
+        await self._settled.wait()
+        if self._refusal:
+            raise Broken(f"a node was refused: {self._refusal}")
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.close()
+
+    def _expect_all(self) -> None:
+        self._settled.clear()
+        self._missing = len(self.nodes)
+
+    def _started(self) -> None:
+        self._missing -= 1
+        if not self._missing:
+            self._settled.set()
+
+    def _refused(self, why: str) -> None:
+        self._refusal = why
+        self._settled.set()
+
+
+class Node(asyncio.Protocol):
+    """An agent that does as it is told at once. It has no workers."""
+
+    def __init__(self, number: int, nodes: int, started: Callable[[], None], refused: Callable[[str], None]) -> None:
+        self._number, self._nodes, self._started, self._refused = number, nodes, started, refused
+        self._agent_id = f"node-{number}-0123456789ab.1"
+        self._round = self._revision = 0
+        self._received = b""
+        self._line: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._line = transport
+        self._join()
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        head, separator, body = self._received.partition(b"\r\n\r\n")
+        if separator and len(body) >= _length(head):
+            self._received = b""
+            if head.startswith(b"HTTP/1.1 200 "):
+                self._obey(decode(Reply, body))
+            else:
+                self._refused(decode(ErrorReply, body).message)
+
+    def fail(self, port: int) -> None:
+        """Report a failure, over a connection of its own, as agents do."""
+        failure = Failure(
+            node_id="node-0", rank=0, local_rank=0, pid=4711, exit_code=1, cause="exit code 1",
+            stderr_tail=("RuntimeError: boom",),
+        )  # fmt: skip
+        report = ReportRequest(run_id=RUN_ID, agent_id=self._agent_id, round=self._round, failure=failure)
+        asyncio.get_running_loop().create_task(_tell(port, _request(paths.REPORT, report)))
+
+    def close(self) -> None:
+        if self._line:
+            self._line.abort()
+
+    def _obey(self, reply: Reply) -> None:
+        self._revision = reply.revision
+        match reply.directive:
+            case Start(assignment=assignment) if assignment.round > self._round:
+                self._round = assignment.round
+                self._started()
+                self._poll()
+            case Stop():
+                self._join()
+            case _:
+                self._poll()
+
+    def _join(self) -> None:
+        join = JoinRequest(
+            run_id=RUN_ID,
+            agent_id=self._agent_id,
+            node_id=f"node-{self._number}",
+            after_round=self._round,
+            addr=f"10.1.{self._number // 250}.{self._number % 250 + 1}",
+            port=29_500 + self._round,
+            local_world_size=8,
+            settings=RequestedSettings(min_nodes=self._nodes, max_nodes=self._nodes, max_restarts=3),
+        )
+        self._send(paths.JOIN, join)
+
+    def _poll(self) -> None:
+        self._send(paths.POLL, PollRequest(run_id=RUN_ID, agent_id=self._agent_id, revision=self._revision))
+
+    def _send(self, path: str, message: object) -> None:
+        assert self._line
+        self._line.write(_request(path, message))
+
+
+def _request(path: str, message: object) -> bytes:
+    body = encode(message)
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {paths.MEDIA_TYPE}\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def _length(head: bytes) -> int:
+    _, _, rest = head.lower().partition(b"content-length: ")
+    return int(rest.split(b"\r\n", 1)[0])
+
+
+async def _tell(port: int, request: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    await reader.read(1)
+    writer.close()

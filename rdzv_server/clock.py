@@ -1,0 +1,67 @@
+"""The server's time. It stands still while the server is down, hangs, or waits for its store.
+
+Agents are heard only while the server listens: what it was held up by (a stopped process, a paused machine, a slow
+disk) must end no lease. A crash gives every agent a fresh lease; a hang takes none of it away.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+BEAT_S = 0.5
+"""How often the clock looks whether the process is held up."""
+SLACK_S = 0.5
+"""Delays up to this are no standstill: a busy server's time goes on."""
+
+
+class Clock:
+    """Seconds, from the event loop's monotonic clock."""
+
+    def __init__(self) -> None:
+        self._behind_s = 0.0
+        self._latest = float("-inf")
+        self._beat_at = float("inf")
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, at: float | None) -> None:
+        """Begin to look out for hang-ups; the time goes on from `at`, the end of the server's life before."""
+        if at is not None:
+            self._behind_s = self._loop_s() - at
+        self._beat()
+
+    def stop(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+
+    def now(self) -> float:
+        """For people, and for those who wait. It may go back by what turns out to have been a standstill."""
+        return self._loop_s() - self._behind_s
+
+    def tick(self) -> float:
+        """For decisions: it never goes back."""
+        self._notice_hang()
+        self._latest = max(self._latest, self.now())
+        return self._latest
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """If what is done inside takes long, no time passes."""
+        began = self.now()
+        yield
+        took_s = self.now() - began
+        if took_s > SLACK_S:
+            self._behind_s += took_s
+
+    def _beat(self) -> None:
+        self._notice_hang()
+        self._beat_at = self._loop_s() + BEAT_S
+        self._timer = asyncio.get_running_loop().call_at(self._beat_at, self._beat)
+
+    def _notice_hang(self) -> None:
+        late_s = self._loop_s() - self._beat_at
+        if late_s > SLACK_S:
+            self._behind_s += late_s
+            self._beat_at += late_s
+
+    def _loop_s(self) -> float:
+        return asyncio.get_running_loop().time()

@@ -1,0 +1,14 @@
+"""Where chaos is possible."""
+
+import pytest
+
+from tests.chaos import disk
+from tests.hosts import namespaces
+
+
+@pytest.fixture(scope="session")
+def possible() -> None:
+    """This machine can have such hosts and disks, and has no hosts of an earlier run."""
+    if reason := namespaces.why_impossible() or disk.why_impossible():
+        pytest.skip(reason)
+    namespaces.remove_leftovers()

@@ -1,0 +1,46 @@
+"""What may come beside a deed, at any moment of it: brief, and at no cost."""
+
+from tests.chaos.monkey import BRIEF_S, Monkey
+from tests.hosts.cluster import SERVER
+
+
+async def server_down(m: Monkey) -> None:
+    async with m.server_down():
+        await m.pause(0.0, BRIEF_S)
+
+
+async def server_stopped(m: Monkey) -> None:
+    async with m.server_stopped():
+        await m.pause(0.2, BRIEF_S)
+
+
+async def server_cut_off(m: Monkey) -> None:
+    async with m.cut_off(SERVER):
+        await m.pause(0.2, BRIEF_S)
+
+
+async def agent_stopped(m: Monkey) -> None:
+    (node,) = m.nodes(1)
+    if node in m.fleet.agents:
+        async with m.agent_stopped(node):
+            await m.pause(0.2, BRIEF_S)
+
+
+async def host_cut_off(m: Monkey) -> None:
+    async with m.cut_off(*m.nodes(1)):
+        await m.pause(0.2, BRIEF_S)
+
+
+async def network_lossy(m: Monkey) -> None:
+    async with m.network_lossy():
+        await m.pause(0.5, 2.0)
+
+
+async def disk_slow(m: Monkey) -> None:
+    async with m.disk_slow(0.1, 0.3):
+        await m.pause(0.5, 1.0)
+
+
+async def disk_full(m: Monkey) -> None:
+    async with m.disk_full():
+        await m.pause(0.2, BRIEF_S)

@@ -1,0 +1,69 @@
+"""The disk's faults are what they are called."""
+
+import asyncio
+import errno
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.disk import Disk, SlowSyncs
+from tests.integration.programs import Program
+
+pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("possible")]
+
+DELAY_S = 0.5
+WRITER = """
+import os, sys, time
+with open(sys.argv[1], "w") as file:
+    for _ in sys.stdin:
+        began = time.monotonic()
+        file.write("x")
+        os.fsync(file.fileno())
+        print("synced in", time.monotonic() - began, flush=True)
+"""
+
+
+class Writer(Program):
+    """Writes and syncs once for each line that it is given."""
+
+    async def sync_s(self) -> float:
+        """How long a sync takes."""
+        assert self.process.stdin
+        before = len(self.out)
+        self.process.stdin.write(b"\n")
+        async with asyncio.timeout(10.0):
+            while len(self.out) == before:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        return float(self.out[-1].split()[-1])
+
+
+@pytest.fixture
+async def writer(tmp_path: Path) -> AsyncIterator[Writer]:
+    with Disk(tmp_path / "disk") as disk:  # in memory, where a sync takes no time
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", WRITER, str(disk.path / "file"),
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        writer = Writer(process)
+        yield writer
+        await writer.end()
+
+
+async def test_syncs_are_slow_for_a_while(writer: Writer) -> None:
+    await writer.sync_s()
+    async with SlowSyncs(writer.pid, DELAY_S):
+        assert await writer.sync_s() >= DELAY_S
+    assert await writer.sync_s() < DELAY_S
+
+
+def test_a_full_disk_takes_nothing_until_it_is_freed(tmp_path: Path) -> None:
+    with Disk(tmp_path / "disk") as disk:
+        disk.fill()
+        with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+            (disk.path / "file").write_bytes(b"x")
+        disk.free()
+        (disk.path / "file").write_bytes(b"x")
+    assert list(disk.path.iterdir()) == [], "it is gone"

@@ -1,0 +1,65 @@
+"""A worker that looks around: which files it has open, and whether anything that it sees lets it into the server."""
+
+import http.client
+import json
+import os
+import sys
+from collections.abc import Iterable
+
+from worker import carry_out, report
+
+DEEDS = (
+    ("GET", "/v1/status"),
+    ("POST", "/v1/agent/poll"),
+    ("POST", "/v1/agent/leave"),
+    ("POST", "/v1/runs/stop"),
+)
+
+
+def open_files() -> list[str]:
+    """What each file descriptor is, but for the folder that is read here."""
+    names = {fd: f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")}
+    links = {fd: os.readlink(name) for fd, name in names.items() if os.path.lexists(name)}
+    return sorted(f"{fd}: {link}" for fd, link in links.items() if "/fd" not in link)
+
+
+def all_that_it_sees() -> set[str]:
+    """Every word of its own environment and of its agent's, and of both command lines."""
+    texts: list[bytes] = []
+    for pid in ("self", str(os.getppid())):
+        for name in ("environ", "cmdline"):
+            with open(f"/proc/{pid}/{name}", "rb") as file:
+                texts += file.read().split(b"\0")
+    words = {text.partition(b"=")[2] or text for text in texts} | set(texts)
+    return {word.decode("latin-1") for word in words if word.isascii() and word.decode().isprintable()}
+
+
+def answers(address: str, tokens: Iterable[str]) -> dict[str, list[int]]:
+    """By token, how the server answers to each deed."""
+    host, _, port = address.rpartition(":")
+    found = {}
+    for token in tokens:
+        statuses = []
+        for method, path in DEEDS:
+            connection = http.client.HTTPConnection(host, int(port), timeout=10)
+            connection.request(method, path, body=b"\x80", headers={"Authorization": f"Bearer {token}"})
+            statuses.append(connection.getresponse().status)
+            connection.close()
+        found[token] = statuses
+    return found
+
+
+if __name__ == "__main__":
+    desk = report()
+    for line in desk:
+        order, _, argument = str(line).strip().partition(" ")
+        if order == "exit":
+            sys.exit(int(argument))
+        elif order == "files":
+            done = json.dumps(open_files())
+        elif order == "attack":
+            done = json.dumps(answers(argument, sorted(all_that_it_sees())))
+        else:
+            done = carry_out(order, argument)
+        desk.write(f"done {done}\n")
+        desk.flush()

@@ -1,0 +1,159 @@
+"""Run ids and node ids that look like paths, commands, patterns or markup: nothing but their own run takes notice."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from node_agent.client import HttpLink
+from protocol import paths
+from protocol.errors import AgentFenced
+from protocol.messages import JoinRequest, LeaveRequest
+from tests.integration.programs import Program, Server, start_agent
+
+GHOST = "\N{GHOST}"
+NAMES = [
+    "../../etc/passwd",
+    "a/../b",
+    "/etc/cron.d/evil",
+    "..",
+    ".",
+    "~root",
+    "-rf",
+    "--help",
+    " ",
+    "con",
+    "nul.txt",
+    "%00",
+    "%2e%2e%2f",
+    "${rank}%s{0}",
+    "$(touch evil)",
+    "`touch evil`; touch evil #",
+    '"; DROP TABLE records; --',
+    '{run="x"} 1',
+    "<script>alert(1)</script>",
+    "* ? [a-z]",
+    "http://169.254.169.254/",
+    "NAME=value",
+    "\N{COMBINING ACUTE ACCENT}\N{HEBREW LETTER ALEF}\N{FULLWIDTH SOLIDUS}",
+    GHOST * 128,
+]
+"""All of them work."""
+
+REFUSED = {
+    "empty": "",
+    "a line break": "a\nb",
+    "an escape": "a\x1b[2Jb",
+    "written backwards": "a\N{RIGHT-TO-LEFT OVERRIDE}b",
+    "no text": os.fsdecode(b"a\xffb"),
+    "too long": GHOST * 129,
+}
+
+SCRIPT = """\
+import os, sys
+print(os.environ["TORCHELASTIC_RUN_ID"], flush=True)
+sys.stderr.write("done\\n")
+"""
+
+AT_ONCE = 4
+
+
+class Place:
+    """A folder deep in another one, so that a way out of it would still end where the test looks."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.home = root / "a" / "b" / "c"
+        self.logs = self.home / "logs"
+        self.state = root / "state"
+        self.script = root / "script.py"
+        self.temporary = root / "tmp"
+        for folder in (self.logs, self.state, self.temporary):
+            folder.mkdir(parents=True)
+        self.script.write_text(SCRIPT)
+
+    async def run(self, endpoint: str, run_id: str, node_id: str = "node") -> Program:
+        """An agent that leaves behind whatever it can."""
+        flags = ("--run-id", run_id, "--node-id", node_id, "--endpoint", endpoint, "--connect-timeout", "10")
+        return await start_agent(
+            *(part for flag, value in zip(flags[::2], flags[1::2], strict=True) for part in (f"{flag}={value}",)),
+            "--log-dir", "logs", "--redirects", "3", "--tee", "3", "--event-log-handler", "console",
+            script=str(self.script), cwd=str(self.home),
+            env={"HOME": str(self.home), "TMPDIR": str(self.temporary), "TORCHELASTIC_ERROR_FILE": "error.json"},
+        )  # fmt: skip
+
+    def strays(self) -> list[str]:
+        """Files that are where none belongs."""
+        ours = (self.logs, self.state, self.script)
+        everything = [path for path in self.root.rglob("*") if not path.is_dir()]
+        return [str(path) for path in everything if not any(path.is_relative_to(place) for place in ours)]
+
+    def outputs(self) -> list[str]:
+        """What the workers wrote, by the folders that agents make."""
+        return sorted(path.read_text() for path in self.logs.glob("*/attempt_0/0/stdout.log"))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.fixture
+async def server(place: Place) -> AsyncIterator[Server]:
+    server = await Server.listen("--store", f"sqlite:{place.state}/server.db")
+    yield server
+    await server.end()
+
+
+async def runs_of(server: Server) -> dict[str, str]:
+    return {run["run_id"]: run["phase"] for run in json.loads(await server.get(paths.STATUS))["runs"]}
+
+
+async def test_any_printable_name_works_and_reaches_no_file(place: Place, server: Server) -> None:
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def run(name: str) -> None:
+        async with turns:
+            agent = await place.run(server.endpoint, name, node_id=name)
+            assert await agent.exit_code() == 0, (name, agent.err)
+
+    await asyncio.gather(*map(run, NAMES))
+    assert place.outputs() == sorted(f"{name}\n" for name in NAMES)
+    assert place.strays() == []
+    assert await runs_of(server) == dict.fromkeys(NAMES, "succeeded")
+
+    await server.end()
+    again = await Server.listen("--store", f"sqlite:{place.state}/server.db")
+    assert await runs_of(again) == dict.fromkeys(NAMES, "succeeded")
+    await again.end()
+
+
+@pytest.mark.parametrize("name", REFUSED.values(), ids=REFUSED)
+async def test_a_name_that_cannot_be_shown_is_refused_in_one_line(place: Place, server: Server, name: str) -> None:
+    for flag, asked in (("--run-id", {"run_id": name}), ("--node-id", {"run_id": "r", "node_id": name})):
+        agent = await place.run(server.endpoint, **asked)
+        assert await agent.exit_code() == 2, agent.err
+        assert len(agent.err) == 1 and agent.err[0].isprintable()
+        assert f"{flag}: 1 to 128 printable characters, not " in agent.err[0]
+    assert await runs_of(server) == {}
+    assert place.strays() == [] and place.outputs() == []
+
+
+async def test_nobody_writes_a_line_of_the_servers_log_but_the_server(server: Server) -> None:
+    """Nor moves the cursor of those who read it, or an agent's console."""
+    forged = "SIGTERM\n12:00:00 rdzv-server: run x round 7: all is well\x1b[2J"
+    link = HttpLink("127.0.0.1", server.port, None)
+    run = {"run_id": "run", "agent_id": "agent"}
+    await link.exchange(
+        JoinRequest(**run, node_id="n", after_round=0, addr=await link.connect(), port=1, local_world_size=1)
+    )
+    await link.exchange(LeaveRequest(**run, reason=forged))
+    with pytest.raises(AgentFenced):
+        await link.exchange(JoinRequest(**run, node_id="n", after_round=3, addr="h", port=1, local_world_size=1))
+    await link.close()
+    await server.line("node n left: SIGTERM 12:00:00 rdzv-server: run x round 7: all is well")
+    assert all(line.isprintable() for line in server.err)
+    assert not any(line.startswith("12:00:00") for line in server.err)

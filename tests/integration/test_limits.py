@@ -1,0 +1,370 @@
+"""Who takes too much is cut off, and those who behave notice nothing. Real sockets, and limits worth waiting for."""
+
+import asyncio
+import resource
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from node_agent.client import HttpLink
+from node_agent.conversation import Conversation
+from node_agent.credentials import Credentials
+from node_agent.link import Unreachable
+from protocol.errors import TooManyRequests, Unauthorized
+from protocol.messages import LeaveRequest, PollRequest, Reply, Wait
+from protocol.settings import RequestedSettings
+from rdzv_server.access import Access, Role, Token
+from rdzv_server.limits import Limits, Rate
+from rdzv_server.server import RendezvousServer, bind
+from rdzv_server.tls import TlsFiles
+from tests.integration.conftest import Cluster
+from tests.integration.programs import Program, Server, start_agent
+from tests.integration.test_bad_input import refuses
+from tests.support.certificates import Authority
+from tests.support.scenario import a_join
+
+SHORT_S = 0.3
+SOON_S = 10.0
+"""How long a test waits for what takes `SHORT_S` on an idle machine."""
+BEFORE_TCP_DOES_S = 6.0
+"""The kernel gives up a peer that takes nothing after 9 s."""
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+STATUS = b"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n"
+POST = b"POST /v1/agent/join HTTP/1.1\r\nHost: x\r\n"
+
+
+class Line:
+    """A connection that the test has in its own hands."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def asks(self, request: bytes = HEALTH) -> int:
+        """The status of the answer."""
+        self.writer.write(request)
+        async with asyncio.timeout(SOON_S):
+            head = await self.reader.readuntil(b"\r\n\r\n")
+            sizes = [int(line.split()[1]) for line in head.lower().splitlines() if line.startswith(b"content-length")]
+            await (self.reader.readexactly(sizes[0]) if sizes else self.reader.readuntil(b"\r\n0\r\n\r\n"))
+        return int(head.split()[1])
+
+    async def is_cut(self) -> None:
+        """Return when the server has closed it."""
+        async with asyncio.timeout(SOON_S):
+            try:
+                while await self.reader.read(1 << 16):
+                    pass
+            except ConnectionError:
+                pass
+
+    def close(self) -> None:
+        self.writer.transport.abort()
+
+
+class Site:
+    """A server in this process, and those who come to it."""
+
+    def __init__(self, **limits: object) -> None:
+        tokens = [Token(Role.AGENT, b"right")] if limits.pop("asks_for_a_token", False) else []
+        self.server = RendezvousServer(access=Access(tokens), limits=Limits(**limits))  # type: ignore[arg-type]
+        self._visitors: list[Line | HttpLink] = []
+
+    async def open(self, tls: ssl.SSLContext | None = None) -> None:
+        await self.server.__aenter__()
+        listener = bind("127.0.0.1", 0)
+        self.port = listener.getsockname()[1]
+        await self.server.listen(listener, tls)
+
+    async def line(self, source: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> Line:
+        streams = await asyncio.open_connection(
+            "127.0.0.1", self.port, local_addr=(source, 0), ssl=tls, limit=1 << 26
+        )  # fmt: skip
+        self._visitors.append(line := Line(*streams))
+        return line
+
+    def link(self, token: str | None = None) -> HttpLink:
+        credentials = Credentials()
+        credentials.token = token
+        self._visitors.append(link := HttpLink("127.0.0.1", self.port, credentials))
+        return link
+
+    async def close(self) -> None:
+        for visitor in self._visitors:
+            if isinstance(visitor, Line):
+                visitor.close()
+            else:
+                await visitor.close()
+        await self.server.__aexit__(None, None, None)
+
+
+MakeSite = Callable[..., Awaitable[Site]]
+
+
+@pytest.fixture
+async def make_site() -> AsyncIterator[MakeSite]:
+    sites: list[Site] = []
+
+    async def make(tls: ssl.SSLContext | None = None, **limits: object) -> Site:
+        sites.append(Site(**limits))
+        await sites[-1].open(tls)
+        return sites[-1]
+
+    yield make
+    for site in sites:
+        await site.close()
+
+
+def alone() -> RequestedSettings:
+    return RequestedSettings(min_nodes=1, max_nodes=1)
+
+
+# Connections.
+
+
+async def test_beyond_the_limit_new_connections_are_closed_and_those_that_stand_go_on(
+    make_site: MakeSite, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = await make_site(connections=4)
+    standing: list[Line] = []
+    for _ in range(4):
+        standing.append(await site.line())
+        assert await standing[-1].asks(STATUS) == 200
+    for _ in range(10):
+        await (await site.line()).is_cut()
+    said = [record.getMessage() for record in caplog.records if "--max-connections" in record.getMessage()]
+    assert said == [
+        "4 connections, as many as --max-connections allows; closing new ones; those that have been let in go on"
+    ]
+    assert [await each.asks() for each in standing] == [200] * 4
+    standing[0].close()
+    async with asyncio.timeout(SOON_S):
+        while True:
+            try:
+                assert await (await site.line()).asks() == 200
+                break
+            except (ConnectionError, asyncio.IncompleteReadError):
+                pass  # it has not heard of the close yet
+
+
+async def test_one_address_cannot_take_all_places_without_being_let_in(make_site: MakeSite) -> None:
+    site = await make_site(connections=8, asks_for_a_token=True)
+    agent = site.link("right")
+    assert isinstance(await agent.exchange(a_join("a", settings=alone())), Reply)
+    strangers = [await site.line() for _ in range(4)]
+    for each in strangers:
+        assert await each.asks() == 200, "a probe lets nobody in"
+    for each in strangers:
+        newcomer = await site.line()
+        await each.is_cut()
+        assert await newcomer.asks() == 200
+    assert await (await site.line("127.0.0.2")).asks() == 200
+    assert isinstance(await agent.exchange(PollRequest(run_id="run", agent_id="a", revision=0, hold=False)), Reply)
+
+
+async def test_agents_go_on_beside_a_crowd_at_the_door(cluster: Cluster) -> None:
+    await cluster.serve("--max-connections", "40")
+    first = await cluster.nodes("ab", "--nnodes", "2", "--max-restarts", "1")
+    crowd = [socket.create_connection(("127.0.0.1", cluster.server.port)) for _ in range(100)]
+    await cluster.server.line("20 connections from 127.0.0.1 that no request has been taken from; closing the oldest")
+    first[0].order_exit(3)
+    async with asyncio.timeout(Limits().request_s / 2):
+        second = await cluster.desk.group(4)
+    for each in crowd:
+        each.close()
+    await cluster.finish(second)
+
+
+async def test_the_limit_of_open_files_is_raised_to_what_the_system_allows() -> None:
+    command = " ".join(Server.command())
+    server = await Program.start("bash", "-c", f"ulimit -Sn 200; exec {command}")
+    await server.line("listening on")
+    soft, hard = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+    assert soft == hard > 200
+    await server.end()
+
+
+async def test_more_connections_than_files_are_a_mistake() -> None:
+    await refuses(
+        await Program.start(*Server.command("--max-connections", "9999999")),
+        "--max-connections 9999999: this process may have",
+        "raise its hard limit (ulimit -Hn, LimitNOFILE=)",
+    )
+
+
+# Requests that take their time.
+
+DRIBBLES = {
+    "nothing": (b"", b""),
+    "half a head": (b"GET /healthz HT", b""),
+    "a head, byte by byte": (b"GET /healthz HTTP/1.1\r\nX: ", b"x"),
+    "no body": (POST + b"Content-Length: 9\r\n\r\n", b""),
+    "a body, byte by byte": (POST + b"Content-Length: 999999\r\n\r\n", b"x"),
+    "a body in chunks, one by one": (POST + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+    "a second request, byte by byte": (HEALTH + b"GET /heal", b"x"),
+    "a body that nobody asked for": (b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n\r\n", b"x"),
+}
+
+
+async def dribble(line: Line, first: bytes, then: bytes) -> None:
+    """Send `first`, then `then` again and again, until the server has had enough."""
+
+    async def go_on() -> None:
+        while then:
+            line.writer.write(then)
+            await asyncio.sleep(SHORT_S / 20)
+
+    line.writer.write(first)
+    going_on = asyncio.create_task(go_on())
+    try:
+        await line.is_cut()
+    finally:
+        going_on.cancel()
+        await asyncio.gather(going_on, return_exceptions=True)
+
+
+@pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("case", DRIBBLES)
+async def test_a_request_that_does_not_arrive_is_cut_off(
+    make_site: MakeSite, tmp_path: Path, case: str, is_tls: bool
+) -> None:
+    authority = Authority(tmp_path) if is_tls else None
+    tls = TlsFiles(*authority.issue("server")).context() if authority else None
+    site = await make_site(tls, request_s=SHORT_S, idle_s=1_000.0)
+    line = await site.line(tls=authority.credentials().context() if authority else None)
+    await dribble(line, *DRIBBLES[case])
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [(b"", b""), (b"\x16\x03\x01\x02\x00\x01\x00", b""), (b"\x16\x03\x01\x02\x00\x01\x00", b"\x01"), (b"G", b"E")],
+    ids=["nothing", "half", "byte by byte", "no TLS"],
+)
+async def test_a_handshake_that_takes_its_time_is_cut_off(
+    make_site: MakeSite, tmp_path: Path, first: bytes, then: bytes
+) -> None:
+    tls = TlsFiles(*Authority(tmp_path).issue("server")).context()
+    site = await make_site(tls, handshake_s=SHORT_S, request_s=SHORT_S, idle_s=1_000.0)
+    await dribble(await site.line(), first, then)
+
+
+async def test_a_parked_poll_takes_its_time_unharmed(make_site: MakeSite) -> None:
+    """A join is held for a second."""
+    site = await make_site(request_s=SHORT_S, idle_s=SHORT_S, unread_s=SHORT_S)
+    reply = await site.link().exchange(a_join("a", settings=RequestedSettings(min_nodes=2, max_nodes=2)))
+    assert isinstance(reply, Reply)
+    assert isinstance(reply.directive, Wait)
+
+
+async def test_an_idle_connection_is_closed_and_an_agents_line_survives_that(make_site: MakeSite) -> None:
+    site = await make_site(idle_s=SHORT_S)
+    idle = await site.line()
+    assert await idle.asks() == 200
+    link = site.link()
+    await link.exchange(a_join("a", settings=alone()))
+    await idle.is_cut()
+    async with asyncio.timeout(SOON_S):
+        assert link._streams
+        await link._streams[0].read()
+    await link.exchange(LeaveRequest(run_id="run", agent_id="a", reason="SIGTERM"))
+
+
+async def test_who_does_not_read_his_answers_is_cut_off(make_site: MakeSite) -> None:
+    """The status of many runs is more than the kernel keeps for a reader."""
+    site = await make_site(unread_s=SHORT_S)
+    for number in range(2_000):
+        await site.server.rendezvous.join(a_join("a", run_id=f"run {number}", settings=alone()), "127.0.0.1", object())
+    raw = socket.socket()
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    raw.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", site.port))
+    raw.send(STATUS * 20)
+    door = site.server._door
+    assert door
+    async with asyncio.timeout(BEFORE_TCP_DOES_S):
+        while not door._visits:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        while door._visits:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    raw.close()
+    assert await (await site.line()).asks(STATUS) == 200, "a reader gets all of it"
+
+
+# Rates.
+
+
+async def test_an_agent_that_is_told_to_come_less_often_comes_through(make_site: MakeSite) -> None:
+    site = await make_site(requests=Rate(20, 3))
+    link = site.link()
+    await link.exchange(a_join("a", settings=alone()))
+    poll = PollRequest(run_id="run", agent_id="a", revision=0, hold=False)
+    with pytest.raises(TooManyRequests, match=r"^too many requests from 127\.0\.0\.1"):
+        for _ in range(10):
+            await link.exchange(poll)
+    said: list[str] = []
+    conversation = Conversation(link, "here", SOON_S, said.append)
+    for _ in range(5):
+        assert isinstance(await conversation.ask(lambda addr: poll), Reply)
+    assert any("too many requests" in line for line in said)
+
+
+async def test_guessing_tokens_is_slow_and_disturbs_nobody_who_is_in(make_site: MakeSite) -> None:
+    site = await make_site(asks_for_a_token=True, refusals=Rate(0.001, 5))
+    agent = site.link("right")
+    await agent.exchange(a_join("a", settings=alone()))
+    poll = PollRequest(run_id="run", agent_id="a", revision=0, hold=False)
+    for guess in range(5):
+        with pytest.raises(Unauthorized):
+            await site.link(f"guess {guess}").exchange(poll)
+    for token in ("guess", "right"):
+        with pytest.raises(TooManyRequests, match="without the right token"):
+            await site.link(token).exchange(poll)
+    assert isinstance(await agent.exchange(poll), Reply)
+
+
+# Sizes.
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 20_000 + b"\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + b"".join(b"X%d: x\r\n" % n for n in range(500)) + b"\r\n",
+    ],
+    ids=["path", "header", "headers"],
+)
+async def test_a_head_that_is_too_large_is_refused(make_site: MakeSite, head: bytes) -> None:
+    site = await make_site()
+    line = await site.line()
+    assert await line.asks(head) == 400
+    await line.is_cut()
+
+
+async def test_a_run_too_many_is_refused_with_what_to_do(cluster: Cluster) -> None:
+    await cluster.serve("--max-runs", "1")
+    workers = await cluster.nodes("a", "--run-id", "one")
+    other = await start_agent("--endpoint", cluster.server.endpoint, "--run-id", "two", "--connect-timeout", "1")
+    await refuses(other, "this server holds 1 runs, as many as --max-runs allows")
+    await cluster.finish(workers)
+
+
+async def test_a_path_is_a_path(make_site: MakeSite) -> None:
+    """Who has not been let in by a path of ours is a stranger, whatever else the server answers him."""
+    site = await make_site(connections=2)
+    stranger = await site.line()
+    assert await stranger.asks(b"GET /v1x HTTP/1.1\r\nHost: x\r\n\r\n") == 404
+    known = await site.line()
+    await stranger.is_cut()
+    assert await known.asks(STATUS) == 200
+    assert await (await site.line()).asks() == await known.asks() == 200
+
+
+async def test_a_server_that_is_full_is_one_to_try_again(make_site: MakeSite) -> None:
+    site = await make_site(connections=1)
+    assert await (await site.line()).asks(STATUS) == 200
+    with pytest.raises(Unreachable) as error:
+        await site.link().exchange(a_join("a"))
+    assert not error.value.is_final

@@ -1,0 +1,285 @@
+"""Tokens in the real programs: who is let in, where no secret is found, and what a worker cannot do."""
+
+import json
+import re
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+import aiohttp
+import msgpack
+import pytest
+
+from protocol import paths
+from tests.integration.conftest import Cluster
+from tests.integration.desk import WorkerAtDesk, is_running
+from tests.integration.programs import HERE, Program, Server, start_agent
+from tests.integration.test_bad_input import refuses
+from tests.support.certificates import Authority
+
+NOSY_WORKER = str(HERE / "nosy_worker.py")
+LOOK, JOIN, STOP = ("GET", paths.STATUS), ("POST", paths.JOIN), ("POST", paths.STOP)
+SECRETS = {"agents": "aG3nt-5ecret", "readers": "r3ad-5ecret", "admins": "adm1n-5ecret"}
+FLAGS = {"agents": "--token-file", "readers": "--read-token-file", "admins": "--admin-token-file"}
+
+
+def token_files(folder: Path, **contents: str) -> dict[str, str]:
+    """Files by the name of those who bear their tokens."""
+    found = {}
+    for name, content in (contents or SECRETS).items():
+        path = folder / f"{name}.token"
+        path.write_text(f"{content}\n")
+        path.chmod(0o600)
+        found[name] = str(path)
+    return found
+
+
+def flags(files: Mapping[str, str]) -> list[str]:
+    return [word for name, path in files.items() for word in (FLAGS[name], path)]
+
+
+# Who is let in.
+
+
+async def test_each_token_opens_what_it_is_for(cluster: Cluster, tmp_path: Path) -> None:
+    server = await cluster.serve(*flags(token_files(tmp_path)))
+
+    async def statuses(token: str | None) -> list[int]:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        found = []
+        for method, path in (LOOK, JOIN, STOP, ("GET", paths.HEALTHZ)):
+            async with session.request(method, path, headers=headers, data=b"\x80") as answer:
+                found.append(answer.status)
+        return found
+
+    async with aiohttp.ClientSession(f"http://{server.endpoint}") as session:
+        assert await statuses(SECRETS["agents"]) == [200, 400, 403, 200], "an empty message is none"
+        assert await statuses(SECRETS["readers"]) == [200, 403, 403, 200]
+        assert await statuses(SECRETS["admins"]) == [200, 400, 400, 200]
+        assert await statuses(None) == await statuses("guess") == [401, 401, 401, 200]
+
+
+async def test_teams_share_a_server(cluster: Cluster, tmp_path: Path) -> None:
+    files = token_files(tmp_path, agents="# two teams\nours team-a-*\ntheirs team-b-*", a="ours")
+    await cluster.serve("--token-file", files["agents"])
+    workers = await cluster.nodes("a", "--run-id", "team-a-1", "--token-file", files["a"])
+    other = await start_agent(
+        "--endpoint", cluster.server.endpoint, "--run-id", "team-b-1", "--token-file", files["a"]
+    )  # fmt: skip
+    await refuses(other, "this token is good for runs team-a-* alone, not for team-b-1")
+    await cluster.finish(workers)
+
+
+async def test_tokens_are_replaced_while_a_run_goes_on(cluster: Cluster, tmp_path: Path) -> None:
+    """First the server's file, which is a mistake in the order; the agent is kept out, and its workers run."""
+    servers, agents = tmp_path / "server", tmp_path / "agents"
+    servers.mkdir()
+    agents.mkdir()
+    server = await cluster.serve(*flags(token_files(servers, agents="old")))
+    first = await cluster.nodes("a", "--max-restarts", "1", *flags(token_files(agents, agents="old")))
+    token_files(servers, agents="new")
+    server.signal(signal.SIGHUP)
+    await cluster.agents["a"].line(
+        r"lost rdzv-server at .*this server does not know this token.*; workers keep running"
+    )
+    assert all(is_running(worker.pid) for worker in first)
+    token_files(agents, agents="new")
+    await cluster.agents["a"].line("reached rdzv-server at")
+    first[0].order_exit(3)
+    second = await cluster.desk.group(2)
+    assert second[0].env["TORCHELASTIC_RESTART_COUNT"] == "1"
+    await cluster.finish(second)
+
+
+async def test_a_bad_token_file_is_said_and_the_old_tokens_stay(cluster: Cluster, tmp_path: Path) -> None:
+    files = token_files(tmp_path, agents="old")
+    server = await cluster.serve(*flags(files))
+    token_files(tmp_path, agents="far too many words")
+    server.signal(signal.SIGHUP)
+    await server.line("SIGHUP: --token-file .*: each line holds .*; keeping the tokens and certificates that there are")
+    token_files(tmp_path, agents="old")
+    await cluster.finish(await cluster.nodes("a", *flags(files)))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("--token-file", "/nowhere"), "--token-file /nowhere: No such file or directory"),
+        (("--admin-token-file", "/nowhere"), "--admin-token-file needs --token-file, too"),
+        (("--tls-cert", "/nowhere"), "--tls-cert and --tls-key belong together"),
+        (("--tls-cert", "/nowhere", "--tls-key", "/nowhere"), "--tls-cert /nowhere: No such file or directory"),
+        (("--tls-client-ca", "/nowhere"), "--tls-client-ca needs --tls-cert and --tls-key, too"),
+    ],
+)
+async def test_a_server_whose_security_is_a_mistake_does_not_start(given: tuple[str, ...], says: str) -> None:
+    await refuses(await Program.start(*Server.command(*given)), says)
+
+
+async def test_a_server_that_everybody_reaches_says_so() -> None:
+    command = [word for word in Server.command() if word not in ("--host", "127.0.0.1")]
+    server = await Program.start(*command)
+    await server.line("no --token-file: everybody who reaches this port can join, watch and disturb runs; operators'")
+    await server.end()
+
+
+# Where no secret is found.
+
+
+def private_lines(key: str) -> list[str]:
+    return [line for line in Path(key).read_text().splitlines() if len(line) > 40]
+
+
+def contents(folder: Path, pattern: str) -> list[str]:
+    return [path.read_bytes().decode("latin-1") for path in folder.glob(pattern)]
+
+
+def of_process(pid: int) -> str:
+    folder = Path(f"/proc/{pid}")
+    return "".join((folder / name).read_bytes().decode("latin-1") for name in ("cmdline", "environ"))
+
+
+async def misplaced(server: Server, authority: Authority, node: tuple[str, str]) -> list[str]:
+    """Ask for the status, and bear the tokens where none belongs; what the server answers."""
+    context = authority.credentials(node).context()  # type: ignore[arg-type]
+    token = SECRETS["admins"]
+    bodies = []
+    status = (paths.STATUS, {"Authorization": f"Bearer {SECRETS['readers']}"})
+    async with aiohttp.ClientSession(
+        f"https://{server.endpoint}", connector=aiohttp.TCPConnector(ssl=context)
+    ) as session:
+        for path, headers in (
+            status,
+            (f"{paths.STATUS}?token={token}", {}),
+            (paths.STATUS, {"Authorization": token}),
+            (paths.STATUS, {"Authorization": f"Basic {token}"}),
+            (paths.STATUS, {"X-Token": token, "Cookie": f"token={token}"}),
+            (paths.STATUS, {"Authorization": f"Bearer {token}, Bearer {token}"}),
+            (paths.JOIN, {"Authorization": f"Bearer {token}"}),
+        ):
+            body = msgpack.packb({"run_id": 1})
+            async with session.request("POST" if path == paths.JOIN else "GET", path, headers=headers, data=body) as a:
+                assert a.status == (200 if (path, headers) == status else 400 if path == paths.JOIN else 401)
+                bodies.append((await a.read()).decode("latin-1"))
+    return bodies
+
+
+async def test_no_secret_is_found_where_somebody_might_look(cluster: Cluster, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    files, store = token_files(tmp_path), tmp_path / "runs.db"
+    shown, node = authority.issue("server"), authority.issue("node", "node")
+    server = await cluster.serve(
+        *flags(files), "--store", f"sqlite:{store}", "--tls-cert", shown.cert, "--tls-key", shown.key,
+        "--tls-client-ca", authority.ca,
+    )  # fmt: skip
+    by_flag = (
+        "--token-file",
+        files["agents"],
+        "--tls-ca",
+        authority.ca,
+        "--tls-cert",
+        node.cert,
+        "--tls-key",
+        node.key,
+    )
+    await cluster.node("a", "--nnodes", "2", "--max-restarts", "1", *by_flag)
+    by_variable = {
+        f"PET_{name[2:].upper().replace('-', '_')}": value
+        for name, value in zip(by_flag[::2], by_flag[1::2], strict=True)
+    }
+    await cluster.node("b", "--nnodes", "2", "--max-restarts", "1", env=by_variable)
+    first = await cluster.desk.group(4)
+    first[0].order_exit(3)
+    second = await cluster.desk.group(4)
+
+    bodies = await misplaced(server, authority, node)
+    programs = [server, *cluster.agents.values()]
+    processes = [of_process(pid) for pid in (*(each.pid for each in programs), *(worker.pid for worker in second))]
+    await cluster.finish(second)
+    await server.end()
+    found = {
+        "what the server answers": bodies,
+        "command lines and environments": processes,
+        "workers' environments": [json.dumps(dict(worker.env)) for worker in cluster.desk.all],
+        "consoles and logs": ["\n".join([*each.out, *each.err]) for each in programs],
+        "state": contents(tmp_path, "runs.db*"),
+    }
+    assert all(texts and any(texts) for texts in found.values())
+    for secret in (*SECRETS.values(), *private_lines(shown.key), *private_lines(node.key)):
+        for where, texts in found.items():
+            assert not any(secret in text for text in texts), where
+
+
+# What a worker cannot do.
+
+
+async def look(worker: WorkerAtDesk, order: str) -> object:
+    return json.loads(await worker.tell(order))
+
+
+async def test_a_worker_cannot_act_on_any_run_with_what_it_sees(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.script = NOSY_WORKER
+    files = token_files(tmp_path)
+    await cluster.serve(*flags(files))
+    victims = await cluster.nodes("a", "--run-id", "theirs", "--token-file", files["agents"], nproc=1)
+    (worker,) = await cluster.nodes("b", "--run-id", "ours", "--token-file", files["agents"], nproc=1)
+    tried = await look(worker, f"attack {cluster.server.endpoint}")
+    assert isinstance(tried, dict)
+    assert files["agents"] in tried, "it looks well enough to find the file's name"
+    assert {status for statuses in tried.values() for status in statuses} <= {401, 429}
+    assert all(is_running(each.pid) for each in victims)
+    await cluster.finish([*victims, worker])
+
+
+STREAMS = {0: r"/dev/null", 1: r"pipe:\[\d+\]|/.*", 2: r"pipe:\[\d+\]|/.*", 3: r"socket:\[\d+\]"}
+"""What a worker has open: its streams, and the line to the test's desk that it has opened itself."""
+
+
+@pytest.mark.parametrize("where", ["at a server", "alone", "hosting"])
+async def test_a_worker_inherits_no_file_but_its_streams(
+    cluster: Cluster, tmp_path: Path, unused_tcp_port: int, where: str
+) -> None:
+    """In a second round, when agent and server have everything open that they ever will."""
+    cluster.script = NOSY_WORKER
+    logs = ("--log-dir", str(tmp_path), "--tee", "3", "--max-restarts", "1", "--event-log-handler", "console")
+    files = token_files(tmp_path)
+    if where == "at a server":
+        await cluster.serve("--token-file", files["agents"])
+        first = await cluster.nodes("a", *logs, "--token-file", files["agents"])
+    else:
+        place = ("--standalone",) if where == "alone" else ("--rdzv-backend", "c10d", "--nnodes", "1:2",
+            "--last-call-timeout", "0", "--endpoint", f"localhost:{unused_tcp_port}")  # fmt: skip
+        agent = await start_agent(*place, *logs, "--nproc", "2", script=NOSY_WORKER, env=cluster.desk.env)
+        cluster.agents["a"] = agent
+        first = await cluster.desk.group(2)
+        await agent.line("status: http" if where == "alone" else "hosting rdzv-server at port")
+    first[0].order_exit(3)
+    second = await cluster.desk.group(2)
+    for worker in second:
+        files_open = await look(worker, "files")
+        assert isinstance(files_open, list)
+        assert len(files_open) == len(STREAMS), files_open
+        for descriptor, each in enumerate(files_open):
+            assert re.fullmatch(f"{descriptor}: ({STREAMS[descriptor]})", each), files_open
+    await cluster.finish(second)
+
+
+async def test_a_server_that_an_agent_hosts_inherits_no_file_but_its_socket(
+    cluster: Cluster, unused_tcp_port: int
+) -> None:
+    agent = await start_agent(
+        "--rdzv-backend", "c10d", "--nnodes", "1:2", "--last-call-timeout", "0",
+        "--endpoint", f"localhost:{unused_tcp_port}", env=cluster.desk.env,
+    )  # fmt: skip
+    cluster.agents["a"] = agent
+    pid = int((await agent.line(r"hosting rdzv-server at port \d+ \(process (\d+)\)"))[1])
+    workers = await cluster.desk.group(1)
+    theirs = {link for link in links(agent.pid) if not link.startswith(("/dev/null", "anon_inode"))}
+    shared = links(pid) & theirs
+    assert not any(link.startswith("socket") for link in shared), "not even the agent's own line to it"
+    assert len(shared) <= 1, "the pipe of its log"
+    await cluster.finish(workers)
+
+
+def links(pid: int) -> set[str]:
+    """What a process has open."""
+    return {str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()}

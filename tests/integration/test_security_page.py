@@ -1,0 +1,63 @@
+"""docs/security.md: its commands work, and its table has the limits that there are."""
+
+import re
+import subprocess
+from pathlib import Path
+
+from rdzv_server.core.admission import MOST_AGENTS
+from rdzv_server.core.registry import MOST_RUNS
+from rdzv_server.flags import MOST_CONNECTIONS
+from rdzv_server.limits import Limits, Rate
+from rdzv_server.security import OTHER_FILES
+from tests.integration.conftest import Cluster
+
+PAGE = (Path(__file__).parents[2] / "docs/security.md").read_text()
+
+
+def carry_out_commands(folder: Path) -> None:
+    """Run every shell script of the page."""
+    for script in re.findall(r"^```sh\n(.+?)^```", PAGE, re.DOTALL | re.MULTILINE):
+        subprocess.run(["bash", "-euc", script], check=True, cwd=folder, capture_output=True, timeout=60)
+
+
+async def test_what_the_page_makes_lets_a_run_through(cluster: Cluster, tmp_path: Path) -> None:
+    carry_out_commands(tmp_path)
+    own = ("--tls-cert", "server.pem", "--tls-key", "server.key", "--tls-client-ca", "ca.pem")
+    tokens = (
+        "--token-file",
+        "agents.token",
+        "--read-token-file",
+        "readers.token",
+        "--admin-token-file",
+        "admins.token",
+    )
+    node = ("--tls-ca", "ca.pem", "--tls-cert", "node.pem", "--tls-key", "node.key", "--token-file", "agents.token")
+    server = await cluster.serve(*in_folder(tmp_path, own + tokens))
+    for host in ("localhost", "127.0.0.1"):
+        await cluster.node("a", "--endpoint", f"{host}:{server.port}", *in_folder(tmp_path, node))
+        await cluster.finish(await cluster.desk.group(2))
+    assert not any("others than its owner" in line for line in server.err)
+
+
+def in_folder(folder: Path, flags: tuple[str, ...]) -> list[str]:
+    return [flag if flag.startswith("--") else str(folder / flag) for flag in flags]
+
+
+def test_the_table_has_the_limits_that_there_are() -> None:
+    limits = Limits()
+    for row in (
+        f" the limit of open files less {OTHER_FILES}, at most {MOST_CONNECTIONS:,} |",
+        f"| TLS handshake | {limits.handshake_s:g} s to the first byte, {limits.handshake_s:g} s for the rest |",
+        f"| a request, to the last byte of its body | {limits.request_s:g} s |",
+        f"| an answer that is not read | {limits.unread_s:g} s |",
+        f"| between two requests | {limits.idle_s:g} s |",
+        f"| requests of one peer | {in_words(limits.requests)} |",
+        f"| refused tokens of one peer | {in_words(limits.refusals)} |",
+        f"| runs, ended ones included | `--max-runs`: {MOST_RUNS:,} |",
+        f"| agents of a run | {MOST_AGENTS:,} |",
+    ):
+        assert row in PAGE
+
+
+def in_words(rate: Rate) -> str:
+    return f"{rate.per_s:,} a second, {rate.burst:,} at once"

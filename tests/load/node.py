@@ -1,0 +1,107 @@
+"""A node without a process: the agent's real machine and its real line to the server, with workers that are played."""
+
+import asyncio
+from collections.abc import Callable
+from itertools import count
+from math import inf
+
+from node_agent.client import HttpLink
+from node_agent.config import AgentConfig
+from node_agent.conversation import ServerLost
+from node_agent.core.command import Command
+from node_agent.core.effects import LeaveEvidence
+from node_agent.core.events import Event, Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
+from node_agent.core.machine import AgentMachine
+from node_agent.machine_loop import MachineLoop
+from node_agent.run_line import RunLine
+from protocol.errors import ProtocolError
+from protocol.messages import Assignment, Failure, Reply
+from protocol.settings import RequestedSettings
+
+FAREWELL_S = 10.0
+_numbers = count()
+EXIT_CODE = 3
+EVIDENCE = tuple(f"line {number} of what the script wrote last" for number in range(20))
+
+
+class Node:
+    """One agent of a run. `news` is called when its workers start, and when it has ended."""
+
+    hosts_store = False
+
+    def __init__(
+        self, port: int, run_id: str, name: str, settings: RequestedSettings, news: Callable[[], None], *, rerun: bool
+    ) -> None:
+        self.name = name
+        self.assignment: Assignment | None = None
+        """Of the workers that run now."""
+        self.exit_code: int | None = None
+        self.trouble: list[str] = []
+        """Refusals, and whatever went wrong with the line."""
+        self._news = news
+        config = AgentConfig(
+            command=Command(("true",)), nproc=2, run_id=run_id, node_id=name, explicit_run_id=True,
+            rerun=rerun, settings=settings, connect_timeout_s=60.0, server_lost_timeout_s=inf,
+        )  # fmt: skip
+        self._machine = AgentMachine(f"{name}-{next(_numbers)}")
+        line = RunLine(config, lambda: HttpLink("127.0.0.1", port, None), "the server", self.trouble.append)
+        self._work = MachineLoop(self._machine, line, self, asyncio.get_running_loop(), FAREWELL_S)
+        self._work.feed(Started())
+
+    # What happens to it.
+
+    def succeed(self) -> None:
+        """Its workers exit 0."""
+        self._over(WorkersSucceeded(self._machine.round))
+
+    def fail(self) -> None:
+        """One of its workers exits otherwise."""
+        assert self.assignment
+        failure = Failure(
+            node_id=self.name, rank=self.assignment.first_rank, local_rank=0, pid=7, exit_code=EXIT_CODE,
+            cause=f"exit code {EXIT_CODE}", error="ValueError: boom", stderr_tail=EVIDENCE,
+        )  # fmt: skip
+        self._over(WorkerFailed(self._machine.round, failure))
+
+    async def leave(self) -> None:
+        """It is asked to go, says so, and goes."""
+        self._work.feed(Signalled("SIGTERM"))
+        await self.gone()
+
+    async def gone(self) -> None:
+        """Let its lines go: after its machine has ended, or, if that has not, without a word."""
+        await self._work.take_leave()
+
+    def _over(self, event: Event) -> None:
+        self.assignment = None
+        self._work.feed(event)
+
+    # What the machine wants done.
+
+    def open_port(self) -> int | None:
+        return 29_500
+
+    def start_workers(self, assignment: Assignment) -> None:
+        self.assignment = assignment
+        self._news()
+
+    def stop_workers(self, signal_name: str, kill: bool) -> None:
+        asyncio.get_running_loop().call_soon(self._over, WorkersStopped(self._machine.round))
+
+    def say(self, text: str) -> None:
+        pass
+
+    def leave_evidence(self, effect: LeaveEvidence) -> None:
+        pass
+
+    def heard(self, answer: Reply | ProtocolError | ServerLost) -> None:
+        if not isinstance(answer, Reply):
+            self.trouble.append(str(answer))
+
+    def ended(self, exit_code: int) -> None:
+        self.exit_code = exit_code
+        self._news()
+
+    def crashed(self, error: BaseException) -> None:
+        self.trouble.append(repr(error))
+        self._news()

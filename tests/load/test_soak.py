@@ -1,0 +1,79 @@
+"""After many runs a server holds what it held before them. `python -m tests.load --minutes 60` looks for longer."""
+
+import asyncio
+import gc
+import logging
+import resource
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rdzv_server.server import RendezvousServer, bind
+from rdzv_server.sqlite_store import SqliteStore
+from tests.load.soak import PATIENCE_S, POLL_S, Soak, forgotten, records, serve, settled
+
+SOAK_S = 8.0
+ROOM_MB = 16.0
+"""Of fragmentation: a heap that is used this way grows by a kilobyte or two a run at first, though what is in use does
+not, as the test below shows."""
+BLOCKS_A_RUN = 20
+"""Python's memory blocks. One run has hundreds, and caches that still fill some hundred."""
+
+
+@pytest.fixture(autouse=True)
+def many_files() -> Iterator[None]:
+    """Every node of every run has connections of its own."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_a_server_keeps_nothing_of_runs_that_are_over(tmp_path: Path) -> None:
+    """Two hundred at once, whose workers fail, and whose nodes are lost, leave and come back: each ends as planned."""
+    server = await serve(tmp_path)
+    try:
+        soak = Soak(server.port)
+        await soak.play()
+        before = await settled(server)
+        await soak.play(SOAK_S)
+        after = await settled(server, before.descriptors)
+        print(f"{soak.played} runs: {before}, then {after}")
+        assert after.rss_mb - before.rss_mb < ROOM_MB
+        await forgotten(server)
+        server.signal(signal.SIGTERM)
+        assert await server.exit_code() == 0
+    finally:
+        await server.end()
+    assert records(tmp_path) == 0
+    assert [line for line in server.err if "Traceback" in line] == []
+
+
+async def test_neither_tasks_nor_memory_remain(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The same in this process, where they can be counted."""
+    caplog.set_level(logging.CRITICAL, "rdzv_server")  # pytest keeps what is logged
+    store = SqliteStore(str(tmp_path / "server.db"))
+    async with RendezvousServer(store=store, retention_s=0.5) as server:
+        listener = bind("127.0.0.1", 0)
+        await server.listen(listener)
+        soak = Soak(listener.getsockname()[1], runs=25)
+        await soak.play()
+        before = await counted(server)
+        for _ in range(3):
+            await soak.play()
+        after = await counted(server, before[0])
+        runs = soak.played // 4 * 3
+    print(f"{runs} runs: {before} tasks and blocks, then {after}")
+    assert after[1] - before[1] < BLOCKS_A_RUN * runs
+
+
+async def counted(server: RendezvousServer, tasks: int = 0) -> tuple[int, int]:
+    """Tasks and memory blocks, once every run is forgotten and, if given, no more tasks are left than this."""
+    async with asyncio.timeout(PATIENCE_S):
+        while server.service.runs() or (tasks and len(asyncio.all_tasks()) > tasks):  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S)
+    gc.collect()
+    return len(asyncio.all_tasks()), sys.getallocatedblocks()

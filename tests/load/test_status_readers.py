@@ -1,0 +1,131 @@
+"""People who ask for the status of many runs, and read it slowly or not at all, keep no agent waiting."""
+
+import asyncio
+import json
+import socket
+import statistics
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+
+import aiohttp
+import pytest
+
+from node_agent.client import HttpLink
+from protocol import paths
+from protocol.messages import Failure, JoinRequest, PollRequest, Reply, ReportRequest, Start
+from protocol.settings import RequestedSettings
+from tests.integration.programs import Server
+from tests.support.footprint import Footprint
+
+RUNS = 200
+DEAF = 50
+READERS = 5
+POLLS = 200
+LONGEST_S = 2.0
+"""Less than a poll may take anyhow. The whole status takes the server half a second, and all of these 25 s."""
+EACH_MB = 1.0
+"""One run's view at the most, and what the kernel and the server buffer of it; not the whole, of 17 MB."""
+WRITTEN = ("what the script wrote last " * 20)[:500]
+ROUNDS = 4
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    server = await Server.listen("--store", "memory")
+    yield server
+    await server.end()
+    assert not any("Traceback" in line for line in server.err)
+
+
+class Crowd:
+    """Runs of one node each, that have failed a few times and left their evidence."""
+
+    def __init__(self, server: Server) -> None:
+        self._link = HttpLink("127.0.0.1", server.port, None)
+        self._addr = ""
+
+    async def __aenter__(self) -> "Crowd":
+        self._addr = await self._link.connect()
+        for number in range(RUNS):
+            await self._found(f"run-{number}")
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._link.close()
+
+    async def _found(self, run_id: str) -> None:
+        for round_ in range(ROUNDS):
+            await self._link.exchange(self._join(run_id, round_))
+            failure = Failure(
+                node_id="node", rank=0, local_rank=0, pid=7, exit_code=3, cause="exit code 3",
+                stderr_tail=(WRITTEN,) * 32,
+            )  # fmt: skip
+            await self._link.exchange(ReportRequest(run_id=run_id, agent_id="agent", round=round_ + 1, failure=failure))
+        await self._link.exchange(self._join(run_id, ROUNDS))
+
+    def _join(self, run_id: str, after_round: int) -> JoinRequest:
+        settings = RequestedSettings(max_restarts=100, lease_s=600.0, disconnect_grace_s=600.0)
+        return JoinRequest(
+            run_id=run_id, agent_id="agent", node_id="node", after_round=after_round, addr=self._addr, port=29_500,
+            local_world_size=1, settings=settings,
+        )  # fmt: skip
+
+    async def poll(self, number: int) -> float:
+        """How long it takes to ask what to do now; seconds."""
+        began = time.perf_counter()
+        poll = PollRequest(run_id=f"run-{number % RUNS}", agent_id="agent", revision=0, hold=False)
+        reply = await self._link.exchange(poll)
+        assert isinstance(reply, Reply) and isinstance(reply.directive, Start)
+        return time.perf_counter() - began
+
+
+@contextmanager
+def deaf_readers(port: int) -> Iterator[None]:
+    """Clients that ask for the status and read nothing of it."""
+    clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(DEAF)]
+    try:
+        for client in clients:
+            client.sendall(f"GET {paths.STATUS} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        yield
+    finally:
+        for client in clients:
+            client.close()
+
+
+def told(name: str, latencies: list[float]) -> str:
+    ordered = sorted(1e3 * latency for latency in latencies)
+    return f"{name}: median {statistics.median(ordered):.1f} ms, longest {ordered[-1]:.1f} ms"
+
+
+async def test_no_agent_waits_for_those_who_do_not_read(server: Server) -> None:
+    async with Crowd(server) as crowd:
+        alone = [await crowd.poll(number) for number in range(POLLS)]
+        before = Footprint.of(server.pid)
+        with deaf_readers(server.port):
+            beside = [await crowd.poll(number) for number in range(POLLS)]
+            during = Footprint.of(server.pid)
+    print(told("alone", alone), told(f"beside {DEAF}", beside), before, during, sep="\n")
+    assert max(beside) < LONGEST_S
+    assert during.rss_mb - before.rss_mb < DEAF * EACH_MB
+
+
+async def test_agents_have_their_turn_while_others_read(server: Server) -> None:
+    """Between any two runs of a status: so they are asked many times while it is made."""
+    async with Crowd(server) as crowd, aiohttp.ClientSession(f"http://{server.endpoint}") as session:
+        reading = asyncio.gather(*(read_status(session) for _ in range(READERS)))
+        beside: list[float] = []
+        while not reading.done():
+            beside.append(await crowd.poll(len(beside)))
+        (size,) = set(await reading)
+    print(told(f"{len(beside)} polls beside {READERS} who read {size / 1e6:.1f} MB", beside))
+    assert len(beside) > READERS * RUNS / 20
+
+
+async def read_status(session: aiohttp.ClientSession) -> int:
+    """Its size in bytes; every run must be in it."""
+    async with session.get(paths.STATUS) as answer:
+        text = await answer.read()
+    runs = await asyncio.to_thread(json.loads, text)
+    assert len(runs["runs"]) == RUNS
+    return len(text) // 100_000 * 100_000
