@@ -111,7 +111,7 @@ class HttpLink:
 
     async def close(self) -> None:
         if self._streams:
-            self._streams[1].close()
+            self._streams[1].transport.abort()  # with TLS, `close` would wait for the server to say farewell, too
             self._streams = None
 
     async def _open(self) -> Streams:

@@ -8,8 +8,9 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-BEAT_S = 0.5
-"""How often the clock looks whether the process is held up."""
+BEAT_S = 2.0
+"""How often the clock looks whether the process is held up: seldom, since the agent of `--standalone` wakes up for it.
+What a hang lasts beyond the next look counts as a standstill, so that a lease should be well above this."""
 SLACK_S = 0.5
 """Delays up to this are no standstill: a busy server's time goes on."""
 

@@ -186,6 +186,18 @@ async def test_the_limit_of_open_files_is_raised_to_what_the_system_allows() -> 
     await server.end()
 
 
+async def test_a_server_that_may_open_no_more_files_goes_on_when_it_may_again() -> None:
+    server = await Server.listen()
+    soft, hard = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (3, hard))
+    waiting = socket.create_connection(("127.0.0.1", server.port))
+    await server.line(r"cannot take connections \(Too many open files\); trying again")
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (soft, hard))
+    assert await server.get("/healthz") == "ok\n"
+    waiting.close()
+    await server.end()
+
+
 async def test_more_connections_than_files_are_a_mistake() -> None:
     await refuses(
         await Program.start(*Server.command("--max-connections", "9999999")),

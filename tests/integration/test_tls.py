@@ -147,3 +147,15 @@ async def test_a_server_that_hangs_up_may_be_there_the_next_time(authority: Auth
     assert raised.value.stage == "connect"
     assert not raised.value.is_final
     server.close()
+
+
+async def test_a_line_that_is_given_up_waits_for_no_farewell(authority: Authority) -> None:
+    """The agent's loop may end right after it."""
+    async with serving(TlsFiles(*authority.issue("server")).context()) as port:
+        link = HttpLink("127.0.0.1", port, authority.credentials())
+        await link.connect()
+        assert link._streams
+        line = link._streams[1].get_extra_info("socket")
+        await link.close()
+        await asyncio.sleep(0)
+        assert line.fileno() == -1

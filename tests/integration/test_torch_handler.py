@@ -15,6 +15,8 @@ from node_agent.client import HttpLink
 from protocol.messages import JoinRequest, Reply, Start
 from rdzv_server.access import Access, Role, Token
 from rdzv_server.server import RendezvousServer, bind
+from rdzv_server.tls import TlsFiles
+from tests.support.certificates import Authority
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

@@ -20,7 +20,7 @@ async def soak(runs: int, minutes: float, seed: int) -> None:
             await work.play()
             print(f"warm: {await settled(server)}", flush=True)
             while time.monotonic() < began + 60 * minutes:
-                await work.play(min(SPAN_S, 60 * minutes))
+                await work.play(seconds=min(SPAN_S, 60 * minutes))
                 print(f"{time.monotonic() - began:.0f} s, {work.played} runs: {await settled(server)}", flush=True)
             await forgotten(server)
         finally:

@@ -30,20 +30,19 @@ class Soak:
         self._runs = runs
         self._rng = random.Random(seed)
 
-    async def play(self, seconds: float = 0.0) -> None:
-        """So many runs at once for so long, and to their ends; each at least once. Raises `Unplanned`."""
+    async def play(self, times: int = 1, seconds: float = 0.0) -> None:
+        """So many runs at once, so often and for so long, and to their ends. Raises `Unplanned`."""
         until = time.monotonic() + seconds
         async with asyncio.TaskGroup() as lanes:
             for lane in range(self._runs):
-                lanes.create_task(self._lane(lane, until))
+                lanes.create_task(self._lane(lane, times, until))
 
-    async def _lane(self, lane: int, until: float) -> None:
-        while True:
+    async def _lane(self, lane: int, times: int, until: float) -> None:
+        while times > 0 or time.monotonic() < until:
             name = f"run-{lane}" if lane % 2 else f"run-{lane}-{self.played}"
             await Play(self._port, name, draw(self._rng)).run()
             self.played += 1
-            if time.monotonic() >= until:
-                return
+            times -= 1
 
 
 async def settled(server: Server, descriptors: int | None = None) -> Footprint:

@@ -10,6 +10,7 @@ pytestmark = pytest.mark.torch
 
 from torch.distributed.elastic.rendezvous import RendezvousParameters  # noqa: E402
 
+from node_agent.credentials import TlsFiles  # noqa: E402
 from node_agent.plugins.rdzv_conf import HandlerConfig, read  # noqa: E402
 
 
@@ -70,3 +71,22 @@ def test_token_files(tmp_path: Path) -> None:
         config(token_file=str(token))
     token.write_text("open-sesame\n")
     assert config(token_file=str(token)).credentials.token == "open-sesame"
+
+
+@pytest.mark.parametrize(
+    ("conf", "says"),
+    [
+        ({"tls_cert": "c", "tls_key": "k"}, "--rdzv-conf: tls_cert and tls_key belong together, and with tls_ca"),
+        ({"tls_ca": "system", "tls_key": "k"}, "--rdzv-conf: tls_cert and tls_key belong together, and with tls_ca"),
+        ({"tls_ca": "/nowhere"}, "--rdzv-conf tls_ca /nowhere: No such file or directory"),
+        ({"tls_ca": "system", "tls_cert": "/c", "tls_key": "/k"}, "--rdzv-conf tls_cert /c: No such file or directory"),
+    ],
+)
+def test_tls_files_that_are_no_good_are_refused_by_name(conf: dict[str, str], says: str) -> None:
+    with pytest.raises(ValueError, match=f"^{says}$"):
+        config(**conf)
+
+
+def test_tls_files() -> None:
+    assert config().credentials.tls is None
+    assert config(tls_ca="system").credentials.tls == TlsFiles("system")
