@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Cluster
-from tests.integration.desk import is_running, process_ended
+from tests.integration.desk import is_running
 from tests.integration.kin import children, ended, until
 from tests.integration.programs import Program, start_agent
 from tests.integration.side_by_side import PROGRAMS

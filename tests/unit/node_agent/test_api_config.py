@@ -10,6 +10,7 @@ import pytest
 from node_agent import DefaultLogsSpecs, LaunchConfig, Std
 from node_agent.api.config import make_plan
 from node_agent.config import AgentConfig
+from node_agent.credentials import TlsFiles
 
 
 def agent(*nodes_and_workers: int, **given: Any) -> AgentConfig:
@@ -169,3 +170,11 @@ def test_a_log_dir_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError, match="is a file: name a folder"):
         DefaultLogsSpecs(tmp_path / "file")
+
+
+def test_a_server_that_speaks_tls() -> None:
+    where = {"rdzv_endpoint": "host:1234", "rdzv_backend": "rdzv-server"}
+    plan = make_plan(LaunchConfig(1, 2, 1, **where, rdzv_configs={"tls_ca": "system"}), "train")
+    assert plan.order.credentials.tls == TlsFiles("system")
+    with pytest.raises(ValueError, match=r"^tls_ca /nowhere: No such file or directory$"):
+        make_plan(LaunchConfig(1, 2, 1, **where, rdzv_configs={"tls_ca": "/nowhere"}), "train")
