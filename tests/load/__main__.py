@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import resource
+import signal
 import tempfile
 import time
 from pathlib import Path
@@ -13,6 +14,9 @@ SPAN_S = 60.0
 
 
 async def soak(runs: int, minutes: float, seed: int) -> None:
+    task = asyncio.current_task()
+    assert task
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     with tempfile.TemporaryDirectory() as folder:
         server = await serve(Path(folder))
         try:
