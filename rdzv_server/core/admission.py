@@ -80,20 +80,27 @@ def predecessors(run: Run, join: JoinRequest) -> list[str]:
     return [agent_id for agent_id in run.leases.absent_since if _is_same_node(run.agents[agent_id].join, join)]
 
 
-def doubtful(run: Run, join: JoinRequest, now: float) -> dict[str, float]:
-    """Agents that claim to be the node of a newcomer, though their connections stand, and until when each must be
-    heard. One that lives polls at once when it is woken, or, while it stops its workers, three times in a lease."""
+def doubtful(run: Run, join: JoinRequest, now: float) -> tuple[str, ...]:
+    """Agents that claim to be the node of a newcomer, though their connections stand."""
     claimed = join.node_id in run.node_ids or join.node_rank in run.node_ranks
     if not claimed or join.agent_id in run.agents or join.agent_id in run.departed_ids:
-        return {}
-    poll_s = run.settings.lease_s / HOLDS_PER_LEASE
-    return {
-        agent.agent_id: now + (2 * poll_s if agent.state is AgentState.STOPPING else poll_s)
+        return ()
+    return tuple(
+        agent.agent_id
         for agent in run.agents.values()
         if _is_same_node(agent.join, join)
         and agent.agent_id not in run.leases.absent_since
         and not run.leases.is_proven(agent.agent_id, now)
-    }
+    )
+
+
+def answers_until(run: Run, agent_id: str, now: float) -> float:
+    """By when an agent that lives is heard if it is asked for a sign of life now.
+
+    It polls at once when it is woken, or, while it stops its workers, three times in a lease.
+    """
+    poll_s = run.settings.lease_s / HOLDS_PER_LEASE
+    return now + (2 * poll_s if agent_id in run.stopping else poll_s)
 
 
 def _is_same_node(old: JoinRequest, new: JoinRequest) -> bool:

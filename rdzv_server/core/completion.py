@@ -3,7 +3,8 @@
 A round completes at once when (a) max_nodes have joined, or (b) every participant of the round before that is still
 alive has rejoined and min_nodes are there; else (c) `last_call_timeout_s` after min_nodes were there. The seats of
 participants that are alive and still stop their workers are kept for them: no spare that waits already takes one, and
-no last call shuts them out. A round that none of the last participants survived forms like a first one.
+no last call shuts them out. Nor does a round complete while it is in doubt whether one who waits for it lives. A round
+that none of the last participants survived forms like a first one.
 """
 
 from collections.abc import Iterable
@@ -18,7 +19,7 @@ NAMES = 4
 def completes(run: Run) -> str | None:
     """Why the forming round completes now, by rule (a) or (b); None while it waits."""
     joined, low, high = len(run.waiting), run.settings.min_nodes, run.settings.max_nodes
-    if run.stopping:
+    if run.stopping or run.doubted:
         return None
     if joined > high:
         return f"{joined} nodes joined for {count(high, 'seat')}"
@@ -36,7 +37,7 @@ def deadline(run: Run) -> float | None:
     their return would restart the run once more; an agent bounds its own stop, and one that goes silent is lost.
     """
     if run.opening.min_since is not None:
-        return None if run.stopping else run.opening.min_since + run.settings.last_call_timeout_s
+        return None if run.stopping or run.doubted else run.opening.min_since + run.settings.last_call_timeout_s
     return run.opening.below_since + run.settings.join_timeout_s
 
 
@@ -73,7 +74,12 @@ def _seated(run: Run) -> int:
 def _last_call(run: Run) -> str:
     low, high = run.settings.min_nodes, run.settings.max_nodes
     text = f"{_joined(run)} of {low} to {high}"
-    return text + (f"; waiting for {_stopping(run)}" if run.stopping else f"; at once with {high}")
+    if run.stopping:
+        return f"{text}; waiting for {_stopping(run)}"
+    if run.doubted:
+        doubted = {agent_id: run.agents[agent_id] for agent_id in run.doubted}
+        return f"{text}; waiting for a sign of life of {names(doubted)}"
+    return f"{text}; at once with {high}"
 
 
 def shortfall(run: Run) -> str:

@@ -49,6 +49,20 @@ class NodeLeft:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeDoubted:
+    """A newcomer claims to be the node of these agents: no round begins until they have shown that they live."""
+
+    agent_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeVouched:
+    """An agent that was in doubt was heard."""
+
+    agent_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkersFailed:
     """A worker of the agent ended otherwise than with 0."""
 
@@ -127,6 +141,8 @@ Fact = (
     NodeJoined
     | NodeLost
     | NodeLeft
+    | NodeDoubted
+    | NodeVouched
     | WorkersFailed
     | WorkersSucceeded
     | LastCallEnded

@@ -25,10 +25,12 @@ from rdzv_server.core.events import (
     Fact,
     JoinTimedOut,
     LastCallEnded,
+    NodeDoubted,
     NodeJoined,
     NodeKnocked,
     NodeLeft,
     NodeLost,
+    NodeVouched,
     RunFounded,
     RunStopped,
     RunSuperseded,
@@ -75,10 +77,10 @@ class RunMachine:
         match event:
             case AgentHeard(agent_id):
                 if agent_id in self.run.agents and not self.run.stage.is_end:
-                    self.run.leases.renew(agent_id, now)
+                    self._hear(agent_id, now)
             case NodeKnocked(join):
                 if not self.run.stage.is_end:
-                    self._doubt(admission.doubtful(self.run, join, now))
+                    self._doubt(admission.doubtful(self.run, join, now), now)
             case AgentDisconnected(agent_id):
                 self.run.leases.disconnect(agent_id, now)
                 self._lose_corroborated(now)
@@ -102,6 +104,8 @@ class RunMachine:
         if not self.run.stage.is_end:
             for agent_id in self.run.agents:
                 self.run.leases.renew(agent_id, now)
+            for agent_id in self.run.doubted:
+                self.run.leases.doubt(agent_id, admission.answers_until(self.run, agent_id, now))
 
     def directive_for(self, agent_id: str, now: float) -> tuple[int, Directive]:
         """The agent's revision and what it must do now. Raises `AgentFenced` if it is not part of the run."""
@@ -151,12 +155,20 @@ class RunMachine:
             if held and others_failed:
                 self._apply(NodeLost(agent_id, "its connection closed and other nodes' workers failed"), now)
 
-    def _doubt(self, doubtful: dict[str, float]) -> None:
+    def _hear(self, agent_id: str, now: float) -> None:
+        self.run.leases.renew(agent_id, now)
+        if agent_id in self.run.doubted:
+            self._apply(NodeVouched(agent_id), now)
+
+    def _doubt(self, doubtful: tuple[str, ...], now: float) -> None:
         """One that lives polls at once when its poll is answered."""
-        for agent_id, until in doubtful.items():
-            self.run.leases.doubt(agent_id, until)
-        if doubtful:
-            self._effects.append(WakeAgents(self.run.run_id, tuple(doubtful)))
+        if not doubtful:
+            return
+        for agent_id in doubtful:
+            self.run.leases.doubt(agent_id, admission.answers_until(self.run, agent_id, now))
+        self._effects.append(WakeAgents(self.run.run_id, doubtful))
+        if fresh := tuple(agent_id for agent_id in doubtful if agent_id not in self.run.doubted):
+            self._apply(NodeDoubted(fresh), now)
 
     # Facts: check, then what they imply, then apply. `_apply` records.
 
@@ -169,7 +181,8 @@ class RunMachine:
                 if self.run.stage.is_end:
                     return  # a delayed join: the agent's Finish stands
                 if join.agent_id in self.run.agents and not admission.is_rejoining(self.run, join):
-                    self.run.leases.renew(join.agent_id, now)  # a repeated join is a sign of life, and no more
+                    if join.agent_id not in self.run.doubted:  # a copy may be late: it proves nothing
+                        self.run.leases.renew(join.agent_id, now)
                     return
                 fact = replace(fact, replaces=tuple(admission.predecessors(self.run, join)))
             case NodeLeft(agent_id):
@@ -215,6 +228,10 @@ class RunMachine:
                 self._depart(self._agent(agent_id), Cause.NODE_LOST, cause, now)
             case NodeLeft(agent_id, reason):
                 self._depart(self._agent(agent_id), Cause.NODE_LEFT, reason, now)
+            case NodeDoubted(agent_ids):
+                self.run.doubted.update(agent_ids)
+            case NodeVouched(agent_id):
+                self.run.doubted.discard(agent_id)
             case WorkersFailed(agent_id, _, failure):
                 self._fail(self._agent(agent_id), failure, now)
             case WorkersSucceeded(agent_id):
@@ -241,6 +258,7 @@ class RunMachine:
         agent.join, agent.server_addr = join, server_addr
         run.move(agent, AgentState.WAITING)
         run.leases.renew(agent.agent_id, now)
+        run.doubted.discard(agent.agent_id)
         self._direct(agent, None)
 
     def _depart(self, agent: Agent, cause: Cause, detail: str, now: float) -> None:
@@ -342,6 +360,7 @@ class RunMachine:
         run.end_reason = reason
         run.end_failure = run.first_of_round.failure if failure and run.first_of_round else failure
         run.leases.clear()
+        run.doubted.clear()
         finish = story.finish(run)
         for agent in run.agents.values():
             self._direct(agent, finish)

@@ -180,6 +180,8 @@ class Run:
     failures_by_node: dict[str, int] = field(default_factory=dict)
     departures: deque[Departure] = field(default_factory=lambda: deque(maxlen=HISTORY))
     departed_ids: set[str] = field(default_factory=set)
+    doubted: set[str] = field(default_factory=set)
+    """Agents that have been asked for a sign of life and not been heard since."""
     end_reason: str = ""
     end_failure: Failure | None = None
     ended_at: float | None = None
@@ -228,6 +230,7 @@ class Run:
             del self.node_ranks[node_rank]
         self.survivors -= self.seat_of(agent.agent_id) is not None
         self.leases.drop(agent.agent_id)
+        self.doubted.discard(agent.agent_id)
         self.departed_ids.add(agent.agent_id)
 
     def note_failure(self, record: FailureRecord, root: FailureRecord) -> None:

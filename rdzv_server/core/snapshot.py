@@ -42,6 +42,7 @@ class RunKept:
     revision: int
     restart_count: int
     ledger: tuple[Restart, ...]
+    doubted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +126,7 @@ def take(run: Run) -> Iterator[Kept]:
         revision=run.revision,
         restart_count=run.restart_count,
         ledger=tuple(run.ledger),
+        doubted=tuple(sorted(run.doubted)),
     )
     for seat in run.membership.seats.values() if run.membership else ():
         yield SeatKept(seat=seat, succeeded=seat.agent_id in run.succeeded, failed=seat.agent_id in run.failed)
@@ -173,6 +175,7 @@ def _restore_run(run: Run, kept: RunKept) -> None:
     run.started_at, run.scale_up_at, run.verdict_at = kept.started_at, kept.scale_up_at, kept.verdict_at
     run.revision, run.restart_count = kept.revision, kept.restart_count
     run.ledger.extend(kept.ledger)
+    run.doubted.update(kept.doubted)
 
 
 def _restore_failure(run: Run, kept: FailureKept) -> None:

@@ -95,7 +95,7 @@ class Model:
             self._heard(agent, now)
             self._wait(agent)
             self._conclude(now)
-        else:
+        elif agent.doubted_until is None:
             self._heard(agent, now)
         self.pass_time(now)
 
@@ -103,7 +103,7 @@ class Model:
         if name in self.departed or after_round > 0:
             raise Refused("agent_fenced")
         rivals = [agent for agent in self.agents if node_rank is not None and agent.node_rank == node_rank]
-        if any(rival.absent is None and rival.doubted_until is not None for rival in rivals):
+        if not self.over and any(rival.absent is None and rival.doubted_until is not None for rival in rivals):
             raise Refused("unavailable")
         if any(rival.absent is None or self.over for rival in rivals):
             raise Refused("node_rank_taken")
@@ -126,6 +126,7 @@ class Model:
             if is_rival and agent.absent is None and not is_proven and agent.doubted_until is None:
                 agent.doubted_until = now + LEASE_S / 3 * (2 if agent.state == "stopping" else 1)
                 agent.doubt_turn = self._turn()
+                self._conclude(now)
         self.pass_time(now)
 
     def fail(self, name: str, round: int, exit_code: int, is_consequence: bool, now: float) -> None:
@@ -180,6 +181,8 @@ class Model:
     def hear(self, name: str, now: float) -> None:
         if agent := self.find(name):
             self._heard(agent, now)
+            if not self.over:
+                self._conclude(now)
         self.pass_time(now)
 
     def pass_time(self, now: float) -> None:
@@ -253,7 +256,10 @@ class Model:
 
     def _last_call_is_over(self, now: float) -> bool:
         called = self.stage == "forming" and self.enough is not None and now >= self.enough + LAST_CALL_S
-        return called and not self.in_state("stopping")
+        return called and not self.in_state("stopping") and not self._anybody_is_in_doubt()
+
+    def _anybody_is_in_doubt(self) -> bool:
+        return any(agent.doubted_until is not None for agent in self.agents)
 
     def _open(self, cause: str, now: float) -> None:
         self.stage, self.round, self.cause = "forming", self.round + 1, cause
@@ -277,7 +283,8 @@ class Model:
         elif joined >= self.low and self.enough is None:
             self.enough = now
         survivors = [name for name in self.seated if self.find(name)]
-        if not self.in_state("stopping") and (joined >= self.high or (survivors and joined >= self.low)):
+        held_up = self.in_state("stopping") or self._anybody_is_in_doubt()
+        if not held_up and (joined >= self.high or (survivors and joined >= self.low)):
             self._complete(now)
 
     def _complete(self, now: float) -> None:

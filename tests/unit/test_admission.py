@@ -173,6 +173,30 @@ def test_a_restarted_agent_takes_the_place_of_one_whose_end_nobody_saw():
     assert run.ledger() == [("node_lost", False)]
 
 
+def test_no_round_begins_with_one_whose_life_is_in_doubt():
+    """It died while it waited, unseen; its restart and the last node to rejoin are there before it is lost."""
+    run = running("2", "a", "b", max_restarts=1, lease_s=9)
+    run.fails("b")
+    run.join("a")
+    run.knocks("a-again", node="a")
+    run.join("a-again", node="a")
+    run.join("b")
+    assert run.reason("b") == "3 (a, a, b) joined of 2 to 2; waiting for a sign of life of a"
+    run.passes(3)
+    assert run.participants() == ["a-again", "b"]
+    assert run.ledger() == [("node_lost", False)]
+
+
+def test_a_round_begins_when_the_doubt_is_dispelled():
+    run = Scenario("2", lease_s=9)
+    run.join("first", node="a")
+    run.knocks("second", node="a")
+    run.join("second", node="a")
+    assert run.told(Wait) == {"first", "second"}
+    run.hears("first")
+    assert run.participants() == ["first", "second"]
+
+
 def test_an_agent_that_stops_its_workers_is_given_the_time_until_it_speaks_again():
     run = running("2", "a", "b", max_restarts=1, lease_s=9)
     run.fails("b")

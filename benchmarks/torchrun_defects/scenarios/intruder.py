@@ -16,7 +16,7 @@ from benchmarks.torchrun_defects.run import Run
 from benchmarks.torchrun_defects.stage import START_S, Stage
 from protocol import paths
 
-TOKEN = "a secret of the run"
+TOKEN = "the-secret-of-the-run"
 NOT_A_MESSAGE = pickle.dumps({"run_id": RUN_ID})
 READ_KEY = """
 import datetime, sys
