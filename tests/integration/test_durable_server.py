@@ -17,6 +17,7 @@ import pytest
 from tests.integration.conftest import Cluster
 from tests.integration.desk import Desk, WorkerAtDesk, is_running
 from tests.integration.programs import Program, Server
+from tests.integration.test_elastic import ppid
 
 PATIENT = ("--last-call-timeout", "500", "--lease", "60", "--join-timeout", "500", "--shutdown-timeout", "500")
 
@@ -145,10 +146,11 @@ async def test_ended_a_late_agent_is_told_that_the_run_has_succeeded(durable: Du
 async def test_a_node_that_vanishes_while_it_is_down_is_missed_after_its_fresh_lease(durable: Durable) -> None:
     first = await durable.nodes("ab", "--nnodes", "1:2", "--lease", "1", "--join-timeout", "500")
     await durable.kill_server()
-    durable.agents.pop("b").signal(signal.SIGKILL)
-    for worker in first:
-        if worker.env["GROUP_RANK"] == "1":
-            await worker.gone()
+    agent = durable.agents.pop("b")
+    lost = [worker for worker in first if ppid(worker.pid) == agent.pid]
+    agent.signal(signal.SIGKILL)
+    for worker in lost:
+        await worker.gone()
     await durable.start_again()
     second = await durable.desk.group(2)
     assert restart_count(second) == "0", "losing a node is free"

@@ -90,7 +90,8 @@ class Server:
                 self._carry(connection, key)
                 self._notify(run_id, NodeKnocked(request))
                 self._submit(run_id, NodeJoined(request, ADDR))
-                self._hear(agent_id)
+                if agent_id not in self.registry.run_of(run_id, agent_id).doubted:  # a copy dispels no doubt
+                    self._hear(agent_id)
                 revision, directive = self._directive(key)
                 hold_s = min(FIRST_HOLD_S, self._hold_s(key)) if isinstance(directive, Wait) else 0.0
                 self._reply(key, revision, hold_s, connection, respond)
