@@ -76,7 +76,7 @@ def _add_security(group: argparse._ArgumentGroup) -> None:
         help="agents must bear a token of this file: one on each line, or TOKEN RUN_ID_PATTERN for such runs alone, as "
         "in 'r4nd0m team-a-*' (default: everybody who reaches the port may join, watch and disturb runs)",
     )  # fmt: skip
-    group.add_argument("--read-token-file", metavar="FILE", help="tokens of those who only look: status, metrics")
+    group.add_argument("--read-token-file", metavar="FILE", help="tokens of those who only look")
     group.add_argument(
         "--admin-token-file", metavar="FILE",
         help="tokens of those who act on runs, and may do all the rest (without any token: from this machine alone)",
