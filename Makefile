@@ -27,8 +27,8 @@ check-static: $(VENV)/dev.done  ## style, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/examples.done  ## measure node-agent beside torchrun
-	$(BIN)/python -m benchmarks
+bench: $(VENV)/bench.done  ## measure node-agent beside torchrun into docs/performance.md: a quarter of an hour, better idle
+	$(BIN)/python -m benchmarks --write docs/performance.md
 
 clean:  ## remove everything that make has made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
@@ -49,6 +49,10 @@ $(VENV)/dev.done: $(VENV)/base.done
 $(VENV)/examples.done: $(VENV)/base.done
 	$(BIN)/pip install --quiet --disable-pip-version-check '$(TORCH)'
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[examples]'
+	@touch $@
+
+$(VENV)/bench.done: $(VENV)/examples.done
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	@touch $@
 
 $(VENV)/programs.done: $(VENV)/examples.done

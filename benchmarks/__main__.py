@@ -3,77 +3,112 @@
 import argparse
 import json
 import os
-import platform
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Iterable, Sequence
 from types import FrameType
 
-from benchmarks import formation, idle, launch, logs, lost_agent, memory, recovery, swarm, warm
-from benchmarks.launchers import torch_is_installed
+from benchmarks import page, plots
+from benchmarks.catalogue import MEASUREMENTS
+from benchmarks.launchers import OURS, torch_is_installed, why_no_etcd
+from benchmarks.machine import machine
 from benchmarks.plan import Plan
 from benchmarks.results import Row, table
-from benchmarks.stage import Broken
 
-MEASUREMENTS: dict[str, Callable[[Plan], list[Row]]] = {
-    "launch": launch.measure,
-    "recovery": recovery.measure,
-    "warm": warm.measure,
-    "lost-agent": lost_agent.measure,
-    "memory": memory.measure,
-    "idle": idle.measure,
-    "logs": logs.measure,
-    "round": formation.measure,
-    "swarm": swarm.measure,
-}
+EPILOG = """Without names, all of them, which takes a quarter of an hour. A measurement that fails does not stop the
+next one, and Ctrl-C prints what there is by then. A sample that did not come about while it was watched reads `> 60 s`.
+
+examples:
+  python -m benchmarks recovery launch --repeat 3
+  python -m benchmarks lost-noticed lost-unnoticed timers --json figures.json
+  python -m benchmarks --write docs/performance.md    what `make bench` does
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print. Exit codes: 0 measured, whatever the figures; 1 something could not be measured."""
-    args = _parser().parse_args(argv)
+    """Measure and print. Exit codes: 0 measured, whatever the figures; 1 something could not be; 2 bad input."""
+    args = _checked(_parser(), argv)
     signal.signal(signal.SIGTERM, _leave)
-    torchrun = not args.no_torchrun and torch_is_installed()
-    if not torchrun and not args.no_torchrun:
-        _note("torch is not installed beside this interpreter: torchrun is left out")
-    plan = Plan(args.repeat, torchrun, args.with_slow_torchrun)
+    here = machine(os.getloadavg()[0])
     rows: list[Row] = []
     try:
-        return _measure(args.names or MEASUREMENTS, plan, rows)
+        broken = _measure(args.names or MEASUREMENTS, _plan(args), rows)
     finally:  # also after Ctrl-C: what there is by then
         if rows:
-            print(f"\n{_machine()}\n\n{table(rows)}")
+            print(f"\n{here}\n\n{table(rows)}")
         if args.json:
-            _write_json(args.json, rows)
+            _write_json(args.json, here, rows)
+    if args.write:
+        page.write(args.write, rows, here)
+    return int(broken)
 
 
-def _measure(names: Iterable[str], plan: Plan, rows: list[Row]) -> int:
-    """Add to the rows, one measurement after another; one that fails does not stop the next."""
-    broken = 0
+def _measure(names: Iterable[str], plan: Plan, rows: list[Row]) -> bool:
+    """Add to the rows, one measurement after another. Whether one of them failed, which does not stop the next."""
+    broken = False
     for name in names:
-        _note(f"{name} ...")
+        _note(f"{name}: {MEASUREMENTS[name].about} ...")
+        began_s = time.monotonic()
         try:
-            rows += MEASUREMENTS[name](plan)
-        except Broken as error:
-            _note(f"{name} could not be measured: {error}")
-            broken = 1
+            found = MEASUREMENTS[name].measure(plan)
+        except Exception as error:
+            found = [Row(measurement=name, subject=OURS, unit="", samples=(), trouble=str(error) or repr(error))]
+        rows += found
+        broken |= _tell(found, time.monotonic() - began_s)
     return broken
 
 
+def _tell(found: Iterable[Row], took_s: float) -> bool:
+    """Say what could not be measured, if anything. What this machine has not got is no failure."""
+    broken = [row for row in found if row.trouble and not row.is_absent]
+    for row in broken:
+        _note(f"{row.measurement}, {row.subject}: could not be measured: {row.trouble}")
+    _note(f"    {took_s:.0f} s")
+    return bool(broken)
+
+
+def _plan(args: argparse.Namespace) -> Plan:
+    torchrun = not args.no_torchrun and torch_is_installed()
+    if not torchrun and not args.no_torchrun:
+        _note("torch is not installed beside this interpreter: torchrun is left out")
+    return Plan(args.repeat, torchrun, why_no_etcd())
+
+
 def _parser() -> argparse.ArgumentParser:
+    width = max(map(len, MEASUREMENTS))
+    names = "\n".join(f"  {name:{width}}  {each.about}" for name, each in MEASUREMENTS.items())
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description="Measures node-agent and torchrun side by side on this machine."
+        prog="python -m benchmarks",
+        description=f"Measures node-agent and torchrun in turns on this machine.\n\nmeasurements:\n{names}",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "names", metavar="NAME", nargs="*", type=_name, help=f"{', '.join(MEASUREMENTS)} (default: all)"
-    )
+    parser.add_argument("names", metavar="NAME", nargs="*", type=_name, help="a measurement (default: all)")
     parser.add_argument("--repeat", type=_count, default=10, metavar="N", help="samples at most (default: %(default)s)")
     parser.add_argument("--json", metavar="FILE", help="write the samples there too")
     parser.add_argument("--no-torchrun", action="store_true", help="measure node-agent alone")
     parser.add_argument(
-        "--with-slow-torchrun", action="store_true",
-        help=f"torchrun's lost agent too: up to {lost_agent.CAP_S:g} s a sample",
+        "--write", metavar="PAGE",
+        help="put the table, and plots, into this Markdown page, which marks where; takes the whole table from one run",
     )  # fmt: skip
     return parser
+
+
+def _checked(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """What would be found out after a quarter of an hour is found out before. Exits 2."""
+    args = parser.parse_args(argv)
+    if not args.write:
+        return args
+    if args.names or args.no_torchrun:
+        parser.error("--write takes the whole table from one run: leave names and --no-torchrun out")
+    if not (plots.is_possible() and torch_is_installed()):
+        parser.error("--write takes torch and matplotlib: pip install 'rdzv-server[torch,bench]'")
+    try:
+        page.check(args.write)
+    except page.Unwritable as error:
+        parser.error(str(error))
+    return args
 
 
 def _name(text: str) -> str:
@@ -88,20 +123,14 @@ def _count(text: str) -> int:
     raise argparse.ArgumentTypeError(f"a number from 1, not {text!r}")
 
 
-def _write_json(path: str, rows: Sequence[Row]) -> None:
+def _write_json(path: str, here: str, rows: Sequence[Row]) -> None:
     with open(path, "w", encoding="utf-8") as file:
-        json.dump({"machine": _machine(), "rows": [row.as_json() for row in rows]}, file, indent=2)
+        json.dump({"machine": here, "rows": [row.as_json() for row in rows]}, file, indent=2)
         file.write("\n")
 
 
-def _machine() -> str:
-    """What the figures depend on."""
-    load = ", ".join(f"{average:.1f}" for average in os.getloadavg())
-    return f"{os.cpu_count()} CPUs, load {load}; {platform.platform()}, Python {platform.python_version()}"
-
-
 def _note(text: str) -> None:
-    print(f"benchmarks: {text}", file=sys.stderr)
+    print(f"benchmarks: {text}", file=sys.stderr, flush=True)
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks.launchers import ADDRESS, NPROC, Launcher, NodeAgent
+from benchmarks.launchers import OURS, Launcher, NodeAgent
 from benchmarks.plan import Plan
 from benchmarks.stage import Program, Stage, free_port
 
@@ -16,27 +16,33 @@ StartAgent = Callable[[Stage], Program]
 
 
 def agents(plan: Plan, *, installed: bool = False) -> dict[str, StartAgent]:
-    """By subject: how to start it. `--standalone`, and ours also at a server that is up already."""
-    subjects: dict[str, StartAgent] = {
-        launcher.name: partial(_standalone, launcher, installed) for launcher in plan.launchers()
+    """By subject: how to start it. `--standalone` where there is such; ours also at a server that is up already."""
+    return {
+        OURS: partial(_standalone, NodeAgent(), installed),
+        WITH_SERVER: partial(_with_server, NodeAgent(), installed),
+        **{
+            launcher.name: partial(_standalone if launcher.standalone else _with_server, launcher, installed)
+            for launcher in plan.torchruns()
+        },
     }
-    return {NodeAgent.name: subjects.pop(NodeAgent.name), WITH_SERVER: partial(_with_server, installed), **subjects}
 
 
 def bars(bar: float) -> dict[str, float]:
     """The bar is for every subject of ours."""
-    return {NodeAgent.name: bar, WITH_SERVER: bar}
+    return {OURS: bar, WITH_SERVER: bar}
 
 
 def _standalone(launcher: Launcher, installed: bool, stage: Stage) -> Program:
     start = launcher.installed if installed else launcher.module
-    return stage.start([*start, *launcher.standalone, *stage.worker])
+    return stage.start([*start, *launcher.standalone, *stage.worker], launcher.environment)
 
 
-def _with_server(installed: bool, stage: Stage) -> Program:
-    agent, port = NodeAgent(), free_port()
-    stage.start(agent.server(port))
+def _with_server(launcher: Launcher, installed: bool, stage: Stage) -> Program:
+    port = free_port()
+    if server := launcher.server(port, stage.folder):
+        stage.start(server)
     stage.wait_for_port(port)
     time.sleep(SETTLE_S)
-    start = agent.installed if installed else agent.module
-    return stage.start([*start, "--endpoint", f"{ADDRESS}:{port}", "--nproc", str(NPROC), *stage.worker])
+    command = launcher.agent(0, "1", port)
+    start = launcher.installed if installed else launcher.module
+    return stage.start([*start, *command[len(launcher.module) :], *stage.worker], launcher.environment)

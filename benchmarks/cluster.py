@@ -1,6 +1,9 @@
-"""Two agents on this machine, with two workers each."""
+"""Agents on this machine, with two workers each."""
 
+import os
+import signal
 import time
+from contextlib import suppress
 
 from benchmarks.arrivals import FirstLine
 from benchmarks.launchers import NPROC, Launcher
@@ -10,16 +13,46 @@ AGENTS = 2
 
 
 class Cluster:
-    """A run of `launcher` whose workers have come to their first line."""
+    """A run of `launcher` whose workers have come to their first line. `last_call_s`: where not the default."""
 
-    def __init__(self, stage: Stage, launcher: Launcher, nnodes: str) -> None:
-        port = free_port()
-        if server := launcher.server(port):
-            stage.start(server)
-            stage.wait_for_port(port)
-        began_s = time.monotonic()
-        self.agents: list[Program] = [
-            stage.start([*launcher.agent(number, nnodes, port), *stage.worker], launcher.environment)
-            for number in range(AGENTS)
-        ]
-        self.workers: dict[int, FirstLine] = stage.first_lines(AGENTS * NPROC, began_s)
+    def __init__(
+        self, stage: Stage, launcher: Launcher, nnodes: str, agents: int = AGENTS, last_call_s: int | None = None
+    ) -> None:
+        self._stage, self._launcher = stage, launcher
+        self._nnodes, self._last_call_s = nnodes, last_call_s
+        self.port = free_port()
+        self.server = self.start_server()
+        self.began_s = time.monotonic()
+        self.agents: list[Program] = [self.start_agent(number) for number in range(agents)]
+        self.workers: dict[int, FirstLine] = stage.first_lines(agents * NPROC, self.began_s)
+
+    def start_server(self) -> Program | None:
+        """Return once it listens; None if there is none."""
+        command = self._launcher.server(self.port, self._stage.folder)
+        if command is None:
+            return None
+        server = self._stage.start(command)
+        self._stage.wait_for_port(self.port)
+        return server
+
+    def start_agent(self, number: int) -> Program:
+        command = self._launcher.agent(number, self._nnodes, self.port, self._last_call_s)
+        return self._stage.start([*command, *self._stage.worker], self._launcher.environment)
+
+    def lose(self, number: int, signum: signal.Signals = signal.SIGKILL) -> float:
+        """Signal an agent and the workers below it, as the end of their machine would; when that was."""
+        pids = [self.agents[number].pid, *self._workers_of(number)]
+        at_s = time.monotonic()
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signum)
+        return at_s
+
+    def _workers_of(self, number: int) -> list[int]:
+        """Those whose parent is this agent. Which ranks it has is the launcher's to decide."""
+        return [line.pid for line in self.workers.values() if _parent(line.pid) == self.agents[number].pid]
+
+
+def _parent(pid: int) -> int:
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        return int(file.read().rpartition(")")[2].split()[1])

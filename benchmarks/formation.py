@@ -1,42 +1,142 @@
-"""A round of many nodes, without a network: what the server's core and the encoding of its replies cost."""
+"""Runs of many nodes, without a network: what the server's core and the encoding of its messages cost.
 
+All times are CPU time, and the collector of garbage is set as in the server. What an event takes is what the server's
+other runs wait meanwhile.
+"""
+
+import gc
 import time
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any
 
-from benchmarks.plan import Plan, interleaved
+from benchmarks.plan import Plan
 from benchmarks.results import Row
-from protocol.codec import encode
-from protocol.messages import JoinRequest, Reply, Start
+from protocol.codec import decode, encode
+from protocol.messages import Directive, Failure, JoinRequest, Reply
 from protocol.settings import RequestedSettings
-from rdzv_server.core.events import NodeJoined
+from rdzv_server.cli import COLLECT_AFTER
+from rdzv_server.core.events import AgentHeard, NodeJoined, NodeKnocked, WorkersFailed
 from rdzv_server.core.registry import Registry
+from rdzv_server.core.status import view
 
-NODES = (256, 1_000, 10_000)
-REPEAT = 5
-RUN_ID = "benchmark"
+NODES = (1_000, 10_000, 100_000)
+REPEAT = 3
+TOTAL_BAR_S = 2.0
+"""Of 100,000 nodes."""
+EVENT_BARS_MS = {10_000: 50.0}
+GROWTH_BAR = 2.0
+"""Of the cost a node, from the fewest nodes to the most: memory is further away than a cache, and that is all."""
+RUN_ID, SERVER_ADDR = "benchmark", "10.0.0.1"
+
+
+@dataclass(slots=True)
+class Sample:
+    """CPU seconds of one run: of all that a stage takes, and of single events."""
+
+    stages: dict[str, float] = field(default_factory=dict)
+    events: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        began_s = time.process_time()
+        yield
+        self.stages[name] = time.process_time() - began_s
+
+    def event(self, name: str, happen: Callable[[], Any]) -> Any:
+        """Do it, and keep the longest time that anything of this name took."""
+        began_s = time.process_time()
+        result = happen()
+        self.events[name] = max(self.events.get(name, 0.0), time.process_time() - began_s)
+        return result
 
 
 def measure(plan: Plan) -> list[Row]:
-    """Seconds for the round, and microseconds a node: these should not grow with the number of nodes."""
-    subjects = {f"{nodes} nodes": partial(_form, nodes) for nodes in NODES}
-    samples = interleaved(subjects, min(plan.repeat, REPEAT), warm_up=True)
-    rows: list[Row] = []
-    for nodes, (name, taken) in zip(NODES, samples.items(), strict=True):
+    """What each stage takes in all and a node, how that grows, and the longest time that one event takes."""
+    with _collecting_as_the_server():
+        _play(NODES[0])
+        turns = [{nodes: _play(nodes) for nodes in NODES} for _ in range(min(plan.repeat, REPEAT))]
+    samples = {nodes: [turn[nodes] for turn in turns] for nodes in NODES}
+    rows = [row for nodes in NODES for row in _stage_rows(nodes, samples[nodes])]
+    rows += _growth_rows(samples)
+    return rows + [row for nodes in NODES[1:] for row in _event_rows(nodes, samples[nodes])]
+
+
+def _stage_rows(nodes: int, samples: list[Sample]) -> Iterator[Row]:
+    for stage in samples[0].stages:
+        taken = [sample.stages[stage] for sample in samples]
         each = [1e6 * seconds / nodes for seconds in taken]
-        rows.append(Row(measurement="round", subject=name, unit="s", samples=taken))
-        rows.append(Row(measurement="round, a node", subject=name, unit="µs", samples=each))
-    return rows
+        bar = TOTAL_BAR_S if nodes == NODES[-1] else None
+        yield Row(measurement=stage, subject=f"{nodes} nodes", unit="s", samples=taken, bar=bar)
+        yield Row(measurement=f"{stage}, a node", subject=f"{nodes} nodes", unit="µs", samples=each)
 
 
-def _form(nodes: int) -> float:
-    joins = [NodeJoined(_join(number, nodes), "10.0.0.1") for number in range(nodes)]
-    registry = Registry(retention_s=3_600.0)
-    began_s = time.perf_counter()
-    for second, joined in enumerate(joins):
-        registry.handle(RUN_ID, joined, float(second) / nodes)
-    for joined in joins:
-        _reply(registry, joined.join.agent_id)
-    return time.perf_counter() - began_s
+def _growth_rows(samples: dict[int, list[Sample]]) -> Iterator[Row]:
+    few, many = NODES[0], NODES[-1]
+    for stage in samples[few][0].stages:
+        base = median(sample.stages[stage] for sample in samples[few]) / few
+        growth = [sample.stages[stage] / many / base for sample in samples[many]]
+        yield Row(
+            measurement=f"{stage}, growth", subject=f"{few} to {many}", unit="times", samples=growth, bar=GROWTH_BAR
+        )
+
+
+def _event_rows(nodes: int, samples: list[Sample]) -> Iterator[Row]:
+    for event in samples[0].events:
+        taken = [1e3 * sample.events[event] for sample in samples]
+        bar = EVENT_BARS_MS.get(nodes)
+        yield Row(measurement=f"one event: {event}", subject=f"{nodes} nodes", unit="ms", samples=taken, bar=bar)
+
+
+def _play(nodes: int) -> Sample:
+    """A run of so many nodes forms a round, restarts after a failure, is looked at, and loses all nodes at once."""
+    sample, registry = Sample(), Registry(retention_s=3_600.0)
+    bodies = [encode(_join(number, nodes)) for number in range(nodes)]
+    with sample.stage("codec: a join in"):
+        joins = [decode(JoinRequest, body) for body in bodies]
+    with sample.stage("core round"):
+        _form(sample, registry, joins)
+    again = [replace(join, after_round=1) for join in joins]
+    with sample.stage("core restart"):
+        sample.event("failure that stops all", lambda: registry.handle(RUN_ID, _failed(joins[0]), 2.0))
+        for join in joins:
+            registry.directive_for(RUN_ID, join.agent_id, 2.0)
+        told = _form(sample, registry, again)
+    with sample.stage("codec: a start out"):
+        for revision, directive in told:
+            encode(_reply(revision, directive))
+    return _later(sample, registry, joins)
+
+
+def _later(sample: Sample, registry: Registry, joins: list[JoinRequest]) -> Sample:
+    with sample.stage("core keep-alives"):
+        for join in joins:
+            registry.handle(RUN_ID, AgentHeard(join.agent_id), 4.0)
+    (run,) = registry.runs()
+    with sample.stage("core status"):
+        sample.event("status", lambda: view(run, 4.0))
+    with sample.stage("core snapshot"):
+        sample.event("snapshot", lambda: registry.snapshot((RUN_ID, 1), 4.0))
+    with sample.stage("core loss of all"):
+        while run.agents:
+            sample.event("loss of all", lambda: registry.pass_time(5.0 + run.settings.lease_s))
+    return sample
+
+
+def _form(sample: Sample, registry: Registry, joins: list[JoinRequest]) -> list[tuple[int, Directive]]:
+    """Every agent joins as it does at a server, and is told to start."""
+    registry.handle(RUN_ID, NodeJoined(joins[0], SERVER_ADDR), 1.0)
+    for join in joins[1:-1]:
+        _knock_and_join(registry, join)
+    sample.event("join that completes a round", lambda: _knock_and_join(registry, joins[-1]))
+    return [registry.directive_for(RUN_ID, join.agent_id, 3.0) for join in joins]
+
+
+def _knock_and_join(registry: Registry, join: JoinRequest) -> None:
+    registry.handle(RUN_ID, NodeKnocked(join), 1.0)
+    registry.handle(RUN_ID, NodeJoined(join, SERVER_ADDR), 1.0)
 
 
 def _join(number: int, nodes: int) -> JoinRequest:
@@ -45,14 +145,27 @@ def _join(number: int, nodes: int) -> JoinRequest:
         agent_id=f"agent-{number}",
         node_id=f"node-{number}",
         after_round=0,
-        addr=f"10.1.{number // 250}.{number % 250 + 1}",
+        addr=f"10.{number // 65_536}.{number // 256 % 256}.{number % 256}",
         port=29_500,
         local_world_size=8,
-        settings=RequestedSettings(min_nodes=nodes, max_nodes=nodes),
+        settings=RequestedSettings(min_nodes=nodes, max_nodes=nodes, max_restarts=1),
     )
 
 
-def _reply(registry: Registry, agent_id: str) -> bytes:
-    revision, directive = registry.directive_for(RUN_ID, agent_id, 1.0)
-    assert isinstance(directive, Start)
-    return encode(Reply(epoch="0", revision=revision, lease_s=10.0, directive=directive))
+def _failed(join: JoinRequest) -> WorkersFailed:
+    failure = Failure(node_id=join.node_id, rank=0, local_rank=0, pid=1, exit_code=1, cause="exit code 1")
+    return WorkersFailed(join.agent_id, 1, failure)
+
+
+def _reply(revision: int, directive: Directive) -> Reply:
+    return Reply(epoch="0", revision=revision, lease_s=10.0, directive=directive)
+
+
+@contextmanager
+def _collecting_as_the_server() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(*COLLECT_AFTER)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)

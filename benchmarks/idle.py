@@ -2,17 +2,20 @@
 
 import time
 
-from benchmarks.agents import agents
+from benchmarks.agents import agents, bars
 from benchmarks.launchers import NPROC
 from benchmarks.plan import Plan
 from benchmarks.procfs import wake_ups
 from benchmarks.results import Row
+from benchmarks.scenario import rows
 from benchmarks.stage import Stage
+from benchmarks.turns import Taken
 
-REPEAT = 3
+BAR = 1
+REPEAT = 2
 SETTLE_S = 2.0
 WINDOW_S = 10.0
-"""Long enough for some of node-agent's polls, one in a third of its lease."""
+"""Long enough for some of node-agent's polls, one in half of its lease."""
 
 
 def measure(plan: Plan) -> list[Row]:
@@ -25,10 +28,8 @@ def measure(plan: Plan) -> list[Row]:
             pids[name] = agent.pid
         time.sleep(SETTLE_S)
         windows = [_window(pids) for _ in range(min(plan.repeat, REPEAT))]
-    return [
-        Row(measurement="idle wake-ups", subject=name, unit="1/s", samples=[window[name] for window in windows])
-        for name in pids
-    ]
+    taken = {name: Taken([window[name] for window in windows]) for name in pids}
+    return rows(plan, "wake-ups of an idle agent", "/s", taken, bars(BAR))
 
 
 def _window(pids: dict[str, int]) -> dict[str, float]:

@@ -1,38 +1,37 @@
 """From exec to the first line of all workers, on one node."""
 
-import sys
 import time
 from functools import partial
 
 from benchmarks.agents import SETTLE_S, StartAgent, agents
 from benchmarks.arrivals import last
-from benchmarks.launchers import NPROC, NodeAgent
-from benchmarks.plan import Plan, interleaved
-from benchmarks.results import Row
-from benchmarks.stage import Program, Stage
+from benchmarks.floors import bare
+from benchmarks.launchers import NPROC, OURS
+from benchmarks.plan import Plan
+from benchmarks.results import FLOOR, Row
+from benchmarks.scenario import rows
+from benchmarks.stage import Stage
+from benchmarks.turns import Subject, once, take_turns
 
-BAR_MS = 350
+MEASUREMENT = f"launch, {NPROC} workers"
+BAR_S = 0.12
+TORCHRUN_REPEAT = 4
 
 
 def measure(plan: Plan) -> list[Row]:
     """As the user types it. Beside it the floor: as many bare workers, started by nobody in between."""
-    starts = {"bare workers": _bare_workers, **agents(plan, installed=True)}
-    samples = interleaved({name: partial(_launch, start) for name, start in starts.items()}, plan.repeat, warm_up=True)
-    bars = {NodeAgent.name: BAR_MS}
-    return [
-        Row(measurement="launch", subject=name, unit="ms", samples=taken, bar=bars.get(name))
-        for name, taken in samples.items()
+    fewer = {launcher.name: min(plan.repeat, TORCHRUN_REPEAT) for launcher in plan.torchruns()}
+    subjects = [
+        Subject(name, once(partial(_launch, start)), fewer.get(name, plan.repeat))
+        for name, start in agents(plan, installed=True).items()
     ]
+    floor = bare(NPROC)
+    subjects.append(Subject(FLOOR + floor.name, once(floor.sample), plan.repeat))
+    return rows(plan, MEASUREMENT, "s", take_turns(subjects, warm_up=True), {OURS: BAR_S})
 
 
 def _launch(start: StartAgent) -> float:
     with Stage() as stage:
         time.sleep(SETTLE_S)
         began_s = start(stage).started_s
-        return 1e3 * (last(stage.first_lines(NPROC, began_s)) - began_s)
-
-
-def _bare_workers(stage: Stage) -> Program:
-    """The first of them, which is when it began."""
-    first, *_ = [stage.start([sys.executable, "-u", *stage.worker], {"RANK": str(rank)}) for rank in range(NPROC)]
-    return first
+        return last(stage.first_lines(NPROC, began_s)) - began_s

@@ -1,86 +1,148 @@
-"""The two launchers, as command lines. A script and its arguments follow each."""
+"""The launchers, as command lines. A script and its arguments follow each."""
 
 import importlib.util
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 NPROC = 2
 MAX_RESTARTS = "1000"
 ADDRESS = "127.0.0.1"
+OURS = "node-agent"
 
 
 class Launcher(Protocol):
     """What a measurement needs to know of a launcher."""
 
-    name: str
-    installed: tuple[str, ...]
-    """As the user types it: the script beside the interpreter."""
-    module: tuple[str, ...]
-    """As a module of the interpreter."""
-    standalone: tuple[str, ...]
-    """The arguments for one node of `NPROC` workers."""
-    environment: Mapping[str, str]
+    @property
+    def name(self) -> str:
+        """As in the table."""
 
-    def server(self, port: int) -> list[str] | None:
-        """The rendezvous server, if it is a program of its own."""
+    @property
+    def installed(self) -> tuple[str, ...]:
+        """As the user types it: the script beside the interpreter."""
 
-    def agent(self, number: int, nnodes: str, port: int) -> list[str]:
-        """Agent 0 or 1 of a run with `NPROC` workers a node."""
+    @property
+    def module(self) -> tuple[str, ...]:
+        """As a module of the interpreter, which starts without the script's few milliseconds."""
+
+    @property
+    def standalone(self) -> tuple[str, ...]:
+        """The arguments for one node of `NPROC` workers; none where a server is needed even then."""
+
+    @property
+    def environment(self) -> Mapping[str, str]: ...
+
+    def server(self, port: int, folder: str) -> list[str] | None:
+        """The rendezvous server, if it is a program of its own. It keeps its state in `folder`."""
+
+    def agent(self, number: int, nnodes: str, port: int, last_call_s: int | None = None) -> list[str]:
+        """An agent, counted from 0, of a run with `NPROC` workers a node. `last_call_s`: where not the default."""
 
 
 def _beside_interpreter(script: str) -> str:
     return os.path.join(os.path.dirname(sys.executable), script)
 
 
+@dataclass(frozen=True, slots=True)
 class NodeAgent:
-    name = "node-agent"
+    """`flags`: what a measurement is about, such as a lease."""
+
+    name: str = OURS
+    flags: tuple[str, ...] = ()
     installed: tuple[str, ...] = (_beside_interpreter("node-agent"),)
     module: tuple[str, ...] = (sys.executable, "-m", "node_agent")
     standalone: tuple[str, ...] = ("--standalone", "--nproc", str(NPROC))
-    environment: Mapping[str, str] = {}
+    environment: Mapping[str, str] = field(default_factory=dict)
 
-    def server(self, port: int) -> list[str]:
-        return [sys.executable, "-m", "rdzv_server", "--host", ADDRESS, "--port", str(port)]
+    def server(self, port: int, folder: str) -> list[str]:
+        store = f"sqlite:{os.path.join(folder, 'state.db')}"
+        return [sys.executable, "-m", "rdzv_server", "--host", ADDRESS, "--port", str(port), "--store", store]
 
-    def agent(self, number: int, nnodes: str, port: int) -> list[str]:
+    def agent(self, number: int, nnodes: str, port: int, last_call_s: int | None = None) -> list[str]:
+        last_call = [] if last_call_s is None else ["--last-call-timeout", str(last_call_s)]
         return [
             *self.module,
             *("--endpoint", f"{ADDRESS}:{port}", "--run-id", "benchmark", "--node-id", f"node{number}"),
             *("--nnodes", nnodes, "--nproc", str(NPROC), "--max-restarts", MAX_RESTARTS),
+            *(*last_call, *self.flags),
         ]
 
 
-class WarmNodeAgent(NodeAgent):
-    """Its workers' torch is imported already."""
-
-    name = "node-agent --preload torch"
-
-    def agent(self, number: int, nnodes: str, port: int) -> list[str]:
-        return [*super().agent(number, nnodes, port), "--preload", "torch"]
-
-
+@dataclass(frozen=True, slots=True)
 class Torchrun:
-    """In its best form: agent 0 is the store's host for certain, and no round reuses the store of the one before."""
+    """With its c10d backend. Agent 0 is the store's host for certain, which is to the good of every figure."""
 
-    name = "torchrun"
+    name: str = "torchrun"
+    environment: Mapping[str, str] = field(default_factory=dict)
+    conf: Mapping[str, int] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
     installed: tuple[str, ...] = (_beside_interpreter("torchrun"),)
     module: tuple[str, ...] = (sys.executable, "-m", "torch.distributed.run")
     standalone: tuple[str, ...] = ("--standalone", "--nproc-per-node", str(NPROC))
-    environment: Mapping[str, str] = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
-    def server(self, port: int) -> None:
+    def server(self, port: int, folder: str) -> list[str] | None:
         return None
 
-    def agent(self, number: int, nnodes: str, port: int) -> list[str]:
+    def agent(self, number: int, nnodes: str, port: int, last_call_s: int | None = None) -> list[str]:
+        return self._agent("c10d", nnodes, port, last_call_s, {"is_host": "true" if number == 0 else "false"})
+
+    def _agent(
+        self, backend: str, nnodes: str, port: int, last_call_s: int | None, conf: Mapping[str, str]
+    ) -> list[str]:
+        last_call = {} if last_call_s is None else {"last_call_timeout": last_call_s}
+        pairs = {**conf, **last_call, **self.conf}
         return [
-            *self.module,
-            *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{ADDRESS}:{port}", "--rdzv-id", "benchmark"),
-            *("--rdzv-conf", f"is_host={'true' if number == 0 else 'false'}", "--local-addr", ADDRESS),
-            *("--nnodes", nnodes, "--nproc-per-node", str(NPROC), "--max-restarts", MAX_RESTARTS),
+            *(*self.module, "--rdzv-backend", backend, "--rdzv-endpoint", f"{ADDRESS}:{port}"),
+            *("--rdzv-id", "benchmark", "--local-addr", ADDRESS),
+            *("--rdzv-conf", ",".join(f"{name}={value}" for name, value in pairs.items())),
+            *("--nnodes", nnodes, "--nproc-per-node", str(NPROC), "--max-restarts", MAX_RESTARTS, *self.flags),
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class TorchrunWithEtcd(Torchrun):
+    """With its etcd-v2 backend. `standalone` does not exist: one node needs the server, too."""
+
+    standalone: tuple[str, ...] = ()
+
+    def server(self, port: int, folder: str) -> list[str]:
+        clients, peers = f"http://{ADDRESS}:{port}", f"http://{ADDRESS}:0"
+        return [
+            *("etcd", "--enable-v2", "--data-dir", os.path.join(folder, "etcd")),
+            *("--listen-client-urls", clients, "--advertise-client-urls", clients),
+            *("--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers),
+            *("--initial-cluster", f"default={peers}"),
+            *("--heartbeat-interval", "50", "--election-timeout", "500"),
+        ]
+
+    def agent(self, number: int, nnodes: str, port: int, last_call_s: int | None = None) -> list[str]:
+        return self._agent("etcd-v2", nnodes, port, last_call_s, {"protocol": "http"})
+
+
+OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""Each round of torchrun has a store of its own, in which nothing of the round before is left."""
+LEAST = {"keep_alive_interval": 1, "keep_alive_max_attempt": 2, "last_call_timeout": 1}
+"""torchrun's timers at their least: whole seconds; after one missed keep-alive it would lose nodes that live."""
+STOCK = Torchrun()
+TORCHRUN_OWN_STORE = Torchrun("torchrun, own store", OWN_STORE)
+TORCHRUN_LEAST_TIMERS = Torchrun("torchrun, least timers", OWN_STORE, LEAST, ("--monitor-interval", "0.01"))
+TORCHRUN_ETCD = TorchrunWithEtcd("torchrun, etcd-v2", OWN_STORE)
+
+
 def torch_is_installed() -> bool:
-    return importlib.util.find_spec("torch") is not None and os.path.exists(Torchrun.installed[0])
+    return importlib.util.find_spec("torch") is not None and os.path.exists(STOCK.installed[0])
+
+
+def why_no_etcd() -> str:
+    """What torchrun's etcd-v2 backend lacks here; empty for nothing."""
+    if not shutil.which("etcd"):
+        return "etcd is not on PATH"
+    if importlib.util.find_spec("etcd") is None:
+        return "python-etcd is not installed"
+    said = subprocess.run(["etcd", "--help"], capture_output=True, text=True)
+    return "" if "--enable-v2" in said.stdout + said.stderr else "this etcd has no --enable-v2"

@@ -4,15 +4,19 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
+from statistics import median
 
-from benchmarks.launchers import NodeAgent, Torchrun
-from benchmarks.plan import Plan, interleaved
-from benchmarks.results import Row
+from benchmarks.launchers import OURS, STOCK, NodeAgent, Torchrun
+from benchmarks.plan import Plan
+from benchmarks.results import FLOOR, Row
 from benchmarks.stage import Broken, Stage
+from benchmarks.turns import Subject, Taken, once, take_turns
 
 REPEAT = 3
+BAR = 500.0
+"""In sum, or what the disk takes: whichever is less."""
 WORKERS = (1, 8)
 MEGABYTES = 400
 """In all: more than any buffer on the way."""
@@ -23,23 +27,35 @@ Command = list[str]
 
 
 def measure(plan: Plan) -> list[Row]:
-    """Megabytes a second that the workers of a node get rid of, all together. Beside it: straight into a file."""
-    rows: list[Row] = []
-    for workers in WORKERS:
-        samples = interleaved(_subjects(plan, workers), min(plan.repeat, REPEAT))
-        measurement = f"logs, {workers} worker" + "s" * (workers > 1)
-        rows += [
-            Row(measurement=measurement, subject=name, unit="MB/s", samples=taken) for name, taken in samples.items()
-        ]
-    return rows
+    """Megabytes a second that the workers of a node get rid of, all together. The floor: straight into files."""
+    return [row for workers in WORKERS for row in _of_workers(plan, workers)]
 
 
-def _subjects(plan: Plan, workers: int) -> dict[str, Callable[[], float]]:
-    cases = [(NodeAgent(), name) for name in _CASES] + [(Torchrun(), name) for name in _TORCHRUNS if plan.torchrun]
-    launched = {
-        f"{launcher.name}, {name}": partial(_launched, launcher, workers, *_CASES[name]) for launcher, name in cases
-    }
-    return {"bare workers, into files": partial(_bare, workers), **launched}
+def _of_workers(plan: Plan, workers: int) -> list[Row]:
+    samples = {FILES: partial(_bare, workers)}
+    samples |= {f"{OURS}, {case}": partial(_launched, NodeAgent(), workers, *_CASES[case]) for case in _CASES}
+    if plan.torchrun:
+        samples |= {f"{STOCK.name}, {case}": partial(_launched, STOCK, workers, *_CASES[case]) for case in _TORCHRUNS}
+    subjects = [Subject(name, once(sample), min(plan.repeat, REPEAT)) for name, sample in samples.items()]
+    taken = take_turns(subjects)
+    files = taken.pop(FILES)
+    return [row for case in _CASES for row in _of_case(case, workers, taken, files)]
+
+
+def _of_case(case: str, workers: int, taken: Mapping[str, Taken], files: Taken) -> Iterator[Row]:
+    bars = {OURS: min(BAR, median(files.samples))} if case in _WITH_BAR and workers == max(WORKERS) else {}
+    for name in (OURS, STOCK.name):
+        if found := taken.get(f"{name}, {case}"):
+            yield _row(case, workers, name, found, bars.get(name))
+    yield _row(case, workers, f"{FLOOR}{FILES}", files, None)
+
+
+def _row(case: str, workers: int, subject: str, taken: Taken, bar: float | None) -> Row:
+    measurement = f"output of {workers} worker{'s' * (workers > 1)}, {case}"
+    return Row(
+        measurement=measurement, subject=subject, unit="MB/s", samples=taken.samples, bar=bar, at_least=True,
+        trouble=taken.trouble,
+    )  # fmt: skip
 
 
 _CASES: Mapping[str, tuple[tuple[str, ...], bool]] = {
@@ -51,6 +67,8 @@ _CASES: Mapping[str, tuple[tuple[str, ...], bool]] = {
 }
 """Flags, and whether anybody reads the console."""
 _TORCHRUNS = ("tee", "tee, console blocked", "redirect")
+_WITH_BAR = ("tee", "tee, console blocked")
+FILES = "bare workers, into files"
 
 
 class Console:

@@ -1,42 +1,56 @@
-"""From the SIGKILL of an agent to the first line of the survivor's new workers."""
+"""From the SIGKILL of a node to the first line of the survivor's new workers, 1:2.
 
-import os
-import signal
+The agent is killed and then its workers, which torchrun's would outlive. It is not the one that hosts torchrun's store,
+whose end would end that run.
+"""
+
 import time
-from functools import partial
+from collections.abc import Sequence
 
 from benchmarks.arrivals import last
 from benchmarks.cluster import Cluster
-from benchmarks.launchers import NPROC, Launcher, NodeAgent
-from benchmarks.plan import Plan, interleaved
-from benchmarks.results import NEVER, Row
-from benchmarks.stage import Stage
+from benchmarks.floors import bare
+from benchmarks.launchers import NPROC, STOCK, TORCHRUN_ETCD, TORCHRUN_LEAST_TIMERS, TORCHRUN_OWN_STORE, Launcher
+from benchmarks.results import NEVER
+from benchmarks.scenario import Scenario
+from benchmarks.stage import NOTICING_WORKER, WORKER, Stage
 
-BAR_S = 1.5
-CAP_S = 20.0
-REPEAT = 5
-SETTLE_S = 0.5
-
-
-def measure(plan: Plan) -> list[Row]:
-    """`--nnodes 1:2`; the agent that is killed does not host torchrun's store, which would end its run."""
-    launchers = [item for item in plan.launchers() if item.name == NodeAgent.name or plan.slow_torchrun]
-    subjects = {launcher.name: partial(_lose, launcher) for launcher in launchers}
-    samples = interleaved(subjects, min(plan.repeat, REPEAT))
-    bars = {NodeAgent.name: BAR_S}
-    return [
-        Row(measurement="lost agent", subject=name, unit="s", samples=taken, bar=bars.get(name), cap=CAP_S)
-        for name, taken in samples.items()
-    ]
+DISCONNECT_GRACE_S = 1.0
+"""node-agent's default."""
+CAP_S = 60.0
+SETTLE_S = 1.0
 
 
-def _lose(launcher: Launcher) -> float:
-    with Stage() as stage:
+def lose(launcher: Launcher, script: str) -> float:
+    with Stage(script) as stage:
         cluster = Cluster(stage, launcher, nnodes="1:2")
         time.sleep(SETTLE_S)
-        killed_s = time.monotonic()
-        os.kill(cluster.agents[1].pid, signal.SIGKILL)
-        try:
-            return last(stage.new_lines(NPROC, killed_s, CAP_S, SETTLE_S)) - killed_s
-        except TimeoutError:
-            return NEVER
+        killed_s = cluster.lose(1)
+        return survivors_s(stage, killed_s)
+
+
+def survivors_s(stage: Stage, since_s: float) -> float:
+    """Seconds until one node's new workers are there and stay."""
+    try:
+        return last(stage.new_lines(NPROC, since_s, CAP_S, SETTLE_S)) - since_s
+    except TimeoutError:
+        return NEVER
+
+
+def _scenario(measurement: str, script: str, bar: float, slow: Sequence[str]) -> Scenario:
+    return Scenario(
+        measurement=measurement,
+        sample=lambda launcher, wanted: [lose(launcher, script)],
+        floor=bare(NPROC),
+        bar=bar,
+        repeat=5,
+        has_least_timers=True,
+        slow=slow,
+        cap=CAP_S,
+    )
+
+
+WITH_DEFAULT_TIMERS = (STOCK.name, TORCHRUN_OWN_STORE.name, TORCHRUN_ETCD.name)
+ALL = (*WITH_DEFAULT_TIMERS, TORCHRUN_LEAST_TIMERS.name)
+NOTICED = _scenario("node killed, 1:2, workers notice", NOTICING_WORKER, 0.15, WITH_DEFAULT_TIMERS)
+UNNOTICED = _scenario("node killed, 1:2, workers do not notice", WORKER, DISCONNECT_GRACE_S + 0.15, ALL)

@@ -1,33 +1,31 @@
 """How often, and of whom, samples are taken."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from benchmarks.launchers import Launcher, NodeAgent, Torchrun
+from benchmarks.launchers import (
+    STOCK,
+    TORCHRUN_ETCD,
+    TORCHRUN_LEAST_TIMERS,
+    TORCHRUN_OWN_STORE,
+    Launcher,
+    Torchrun,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the command line asks for."""
+    """What the command line asks for, and what this machine has."""
 
     repeat: int
-    torchrun: bool
+    """Samples at most."""
+    torchrun: bool = True
     """Whether torchrun is measured too."""
-    slow_torchrun: bool
-    """Whether it is also where that takes minutes."""
+    no_etcd: str = ""
+    """Why torchrun's etcd-v2 backend cannot run; empty if it can."""
 
-    def launchers(self) -> list[Launcher]:
-        return [NodeAgent(), Torchrun()] if self.torchrun else [NodeAgent()]
-
-
-def interleaved(
-    subjects: Mapping[str, Callable[[], float]], repeat: int, *, warm_up: bool = False
-) -> dict[str, list[float]]:
-    """The samples of each subject, taken in turns. `warm_up`: one more turn before, which does not count."""
-    samples: dict[str, list[float]] = {name: [] for name in subjects}
-    for turn in range(-warm_up, repeat):
-        for name, sample in subjects.items():
-            value = sample()
-            if turn >= 0:
-                samples[name].append(value)
-    return samples
+    def torchruns(self, *, least_timers: bool = False) -> list[Launcher]:
+        """The forms of torchrun that can run here."""
+        forms: list[Torchrun] = [STOCK, TORCHRUN_OWN_STORE]
+        forms += [] if self.no_etcd else [TORCHRUN_ETCD]
+        forms += [TORCHRUN_LEAST_TIMERS] if least_timers else []
+        return [*forms] if self.torchrun else []

@@ -30,6 +30,15 @@ def wake_ups(pid: int) -> int:
     return sum(_status(thread)["voluntary_ctxt_switches"] for thread in threads)
 
 
+def is_running(pid: int) -> bool:
+    """Whether the process is there and not merely waiting to be reaped."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def adopt_orphans() -> None:
     """Make every process whose parent dies, below this one, a child of this one: none can be lost sight of."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)

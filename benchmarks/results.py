@@ -1,71 +1,114 @@
 """What a measurement brings, as a table and as JSON."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 NEVER = math.inf
 """A sample that did not come about before the cap."""
+FLOOR = "floor: "
+"""What the subject of a row begins with that no launcher can go below."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Samples of one subject. `bar`: what the median should stay below. `cap`: where waiting for a sample ends."""
+    """Samples of one subject.
+
+    `bar`: what the median should be at most; with `at_least`, what it should be at least. `cap`: where waiting for a
+    sample ends. `trouble`: why there are no samples, or no more; `is_absent`: because this machine lacks what it takes.
+    """
 
     measurement: str
     subject: str
     unit: str
     samples: Sequence[float]
     bar: float | None = None
+    at_least: bool = False
     cap: float | None = None
+    trouble: str = ""
+    is_absent: bool = False
 
     @property
     def is_met(self) -> bool | None:
-        """Whether the median is below the bar; None without one."""
-        return None if self.bar is None else median(self.samples) < self.bar
+        """Whether the median keeps to the bar; None without a bar or samples."""
+        if self.bar is None or not self.samples:
+            return None
+        middle = median(self.samples)
+        return middle >= self.bar if self.at_least else middle <= self.bar
+
+    @property
+    def median(self) -> str:
+        """As people read it; empty without samples."""
+        return self._said(median)
+
+    @property
+    def said_bar(self) -> str:
+        return "" if self.bar is None else f"{'≥' if self.at_least else '≤'} {figure(self.bar, self.unit)}"
+
+    @property
+    def verdict(self) -> str:
+        return {None: "", True: "met", False: "MISSED"}[self.is_met]
+
+    @property
+    def short_trouble(self) -> str:
+        """Its first line."""
+        return self.trouble.partition("\n")[0]
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; None for a sample that did not come about before the cap."""
-        figures = {"median": median(self.samples), "min": min(self.samples), "max": max(self.samples)}
+        figures = {name: _finite(of(self.samples)) if self.samples else None for name, of in _FIGURES.items()}
         return {
             "measurement": self.measurement,
             "subject": self.subject,
             "unit": self.unit,
-            **{name: _finite(value) for name, value in figures.items()},
+            **figures,
             "n": len(self.samples),
             "bar": self.bar,
+            "at_least": self.at_least,
             "met": self.is_met,
             "cap": self.cap,
+            "trouble": self.trouble,
+            "absent": self.is_absent,
             "samples": [_finite(sample) for sample in self.samples],
         }
 
     def cells(self) -> list[str]:
-        figures = (median(self.samples), min(self.samples), max(self.samples))
-        bar = "" if self.bar is None else f"< {self.bar:g}"
-        met = {None: "", True: "met", False: "MISSED"}[self.is_met]
-        return [
-            *(self.measurement, self.subject, *map(self._figure, figures)),
-            *(self.unit, str(len(self.samples)), bar, met),
-        ]
+        figures = [self._said(of) for of in _FIGURES.values()]
+        verdict = self.short_trouble or self.verdict
+        return [self.measurement, self.subject, *figures, str(len(self.samples)), self.said_bar, verdict]
 
-    def _figure(self, value: float) -> str:
-        if value == NEVER:
-            return f"> {self.cap:g}"
-        return f"{value:.0f}" if value >= 100 else f"{value:.2f}" if value < 10 else f"{value:.1f}"
+    def _said(self, of: Callable[[Sequence[float]], float]) -> str:
+        if not self.samples:
+            return ""
+        value = of(self.samples)
+        return f"> {figure(self.cap or value, self.unit)}" if value == NEVER else figure(value, self.unit)
 
 
 def table(rows: Iterable[Row]) -> str:
     """The rows in columns; figures to the right."""
-    heading = ["measurement", "subject", "median", "min", "max", "unit", "n", "bar", ""]
+    heading = ["measurement", "subject", "median", "min", "max", "n", "bar", ""]
     lines = [heading, *(row.cells() for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(_line(cells, widths) for cells in lines)
 
 
+def figure(value: float, unit: str) -> str:
+    """Three digits or so, and the unit: `84 ms` for 0.084 s."""
+    for factor, smaller in _SMALLER.get(unit, ()):
+        if 0 < value < 1:
+            value, unit = value * factor, smaller
+    is_whole = value >= 100 or math.isclose(value, round(value))
+    return f"{value:.0f} {unit}" if is_whole else f"{value:.2f} {unit}" if value < 10 else f"{value:.1f} {unit}"
+
+
+_SMALLER = {"s": ((1e3, "ms"), (1e3, "µs"))}
+_FIGURES: dict[str, Callable[[Sequence[float]], float]] = {"median": median, "min": min, "max": max}
+
+
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    to_the_right = range(2, 5)
+    to_the_right = range(2, 6)
     padded = (
         cell.rjust(width) if index in to_the_right else cell.ljust(width)
         for index, (cell, width) in enumerate(zip(cells, widths, strict=True))

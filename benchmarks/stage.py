@@ -1,6 +1,7 @@
 """Where one measurement takes place: its processes, their folder, and an end that leaves nothing behind."""
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -14,8 +15,11 @@ from benchmarks import procfs
 from benchmarks.arrivals import Arrivals, FirstLine
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
-WORKER, TORCH_WORKER = (os.path.join(FOLDER, name) for name in ("worker.py", "torch_worker.py"))
-START_TIMEOUT_S = 60.0
+WORKER, TORCH_WORKER, NOTICING_WORKER = (
+    os.path.join(FOLDER, name) for name in ("worker.py", "torch_worker.py", "noticing_worker.py")
+)
+START_TIMEOUT_S = 90.0
+"""torchrun's last call of 30 s, and as many imports of torch as there are agents."""
 LOG_TAIL = 2_000
 AS_INSTALLED = {"PYTHONDONTWRITEBYTECODE": ""}
 """Every program runs from bytecode, as an installed one does: else its compilation would be measured too."""
@@ -105,11 +109,23 @@ class Stage:
         return self._log.read().decode(errors="replace")
 
 
+PORTS = range(20_000, 32_768)
+"""Below those that the kernel gives to clients: who tries too early to reach a port among them may be given that very
+port, and is then connected with itself."""
+_held: list[socket.socket] = []
+
+
 def free_port() -> int:
-    """A port that nobody has now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    """A port that nobody has. While this process lives, it is for one who sets SO_REUSEADDR, as servers do."""
+    while True:
+        held = socket.socket()
+        try:
+            held.bind(("127.0.0.1", port := secrets.choice(PORTS)))
+        except OSError:
+            held.close()
+            continue
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _held.append(held)
         return port
 
 

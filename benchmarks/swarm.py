@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from urllib.request import urlopen
 
 from benchmarks import procfs
 from benchmarks.plan import Plan
@@ -23,6 +24,8 @@ from protocol.settings import RequestedSettings
 ROUND_BARS_S = {256: 0.1, 1_000: 0.3, 10_000: 3.0}
 MEMORY_BAR_KB = 20
 IDLE_NODES, IDLE_BAR_PERCENT, IDLE_S = 10_000, 25, 20.0
+ADDRESSES = 50
+"""The nodes come from so many addresses: a server lets no single peer have all of its connections."""
 REPEAT = 3
 CAP_S = 120.0
 RUN_ID = "benchmark"
@@ -75,6 +78,7 @@ def _run(nodes: int, with_idle: bool) -> Sample:
         server = stage.start([sys.executable, "-m", *command])
         os.sched_setaffinity(server.pid, {SERVER_CPU})
         stage.wait_for_port(port)
+        urlopen(f"http://127.0.0.1:{port}{paths.READYZ}", timeout=10).close()  # it binds its port before it is ready
         return asyncio.run(_measure(Swarm(nodes, port), server, with_idle))
 
 
@@ -126,7 +130,12 @@ class Swarm:
         self._expect_all()
         loop = asyncio.get_running_loop()
         await asyncio.gather(
-            *(loop.create_connection(lambda node=node: node, "127.0.0.1", self._port) for node in self.nodes)
+            *(
+                loop.create_connection(
+                    lambda node=node: node, "127.0.0.1", self._port, local_addr=(f"127.0.1.{number % ADDRESSES + 1}", 0)
+                )
+                for number, node in enumerate(self.nodes)
+            )
         )
         await self._all_started()
 

@@ -1,26 +1,31 @@
 """From the SIGKILL of a worker to all new workers with torch imported: warm, cold, and under torchrun."""
 
-from benchmarks.launchers import Launcher, NodeAgent, Torchrun, WarmNodeAgent, torch_is_installed
+from functools import partial
+
+from benchmarks.cluster import AGENTS
+from benchmarks.floors import bare_with_torch
+from benchmarks.launchers import NPROC, NodeAgent, torch_is_installed
 from benchmarks.plan import Plan
-from benchmarks.recovery import CAP_S, KILLS_OF_A_RUN, kills
+from benchmarks.recovery import CAP_S, kills
 from benchmarks.results import Row
+from benchmarks.scenario import Scenario
 from benchmarks.stage import TORCH_WORKER
 
-BAR_MS = 250
+COLD = NodeAgent("node-agent, cold")
+
+WARM = Scenario(
+    measurement="worker killed, 2 × 2, torch imported",
+    sample=partial(kills, script=TORCH_WORKER),
+    floor=bare_with_torch(AGENTS * NPROC),
+    bar=0.25,
+    repeat=5,
+    ours=NodeAgent(flags=("--preload", "torch")),
+    besides=(COLD,),
+    torchrun_repeat=2,
+    cap=CAP_S,
+)
 
 
 def measure(plan: Plan) -> list[Row]:
-    """As `recovery`, with workers that import torch. Nothing if torch is not there."""
-    launchers: list[Launcher] = [WarmNodeAgent(), NodeAgent()]
-    launchers += [Torchrun()] if plan.torchrun else []
-    samples: dict[str, list[float]] = {launcher.name: [] for launcher in launchers}
-    while torch_is_installed() and any(len(taken) < plan.repeat for taken in samples.values()):
-        for launcher in launchers:
-            taken = samples[launcher.name]
-            taken += kills(launcher, min(KILLS_OF_A_RUN, plan.repeat - len(taken)), TORCH_WORKER)
-    bars = {WarmNodeAgent.name: BAR_MS}
-    return [
-        Row(measurement="warm", subject=name, unit="ms", samples=taken, bar=bars.get(name), cap=1e3 * CAP_S)
-        for name, taken in samples.items()
-        if taken
-    ]
+    """Nothing if torch is not there."""
+    return WARM.measure(plan) if torch_is_installed() else []

@@ -1,11 +1,13 @@
 """`node-agent`, also as `python -m node_agent`."""
 
+import gc
 import sys
 from os.path import abspath, dirname
 
 
 def main() -> int:
     """Run the command line; returns the exit code."""
+    gc.disable()  # while everything is loaded, of which nothing is garbage: see agent.py
     # `protocol` is a common name: take ours, whatever stands in the current folder or on PYTHONPATH.
     sys.path.insert(0, dirname(dirname(abspath(__file__))))
     import protocol  # noqa: F401

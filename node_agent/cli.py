@@ -1,20 +1,12 @@
 """What `node-agent` does with its command line."""
 
-import asyncio
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
 from typing import NoReturn
 
-from node_agent import meeting
 from node_agent.commandline.config import Order, make_order
 from node_agent.commandline.usage import UsageError
-from node_agent.console import Console
-from node_agent.driver import Driver
-from node_agent.orphans import Orphans
-from node_agent.processes import given_up
 
 
 def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
@@ -23,11 +15,7 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
     `use_env` False: as `torch.distributed.launch`, scripts get `--local-rank`.
     """
     try:
-        order = make_order(sys.argv[1:] if argv is None else argv, os.environ, use_env=use_env)
-    except UsageError as error:
-        fail(str(error))
-    try:
-        return asyncio.run(_run(order))
+        return _run(make_order(sys.argv[1:] if argv is None else argv, os.environ, use_env=use_env))
     except UsageError as error:
         fail(str(error))
     except KeyboardInterrupt:  # before the signal handlers stood
@@ -40,13 +28,20 @@ def fail(message: str) -> NoReturn:
     raise SystemExit(2)
 
 
-async def _run(order: Order) -> int:
-    console = Console("node-agent", asyncio.get_running_loop())
-    orphans = Orphans(os.urandom(8).hex())
-    config = replace(order.config, environment={**order.config.environment, **orphans.mark})
+def _run(order: Order) -> int:
+    """What the agent needs is loaded by and by: see docs/adr/0021."""
+    _load_asyncio(with_tls=order.credentials.tls is not None)
+    from node_agent import agent
+
+    return agent.run(order)
+
+
+def _load_asyncio(with_tls: bool) -> None:
+    """Without `ssl`, where nobody asks for it, asyncio is what it is in a Python that was built without OpenSSL."""
+    if with_tls or "ssl" in sys.modules or "asyncio" in sys.modules:
+        return
+    sys.modules["ssl"] = None  # type: ignore[assignment]  # "there is none", see Python's reference, 5.3.1
     try:
-        return await meeting.run(order, config, console, partial(Driver, orphans=orphans))
+        import asyncio  # noqa: F401
     finally:
-        for pid in orphans.close():
-            console.say(given_up(pid))
-        console.close()
+        del sys.modules["ssl"]

@@ -145,9 +145,10 @@ class HttpLink:
         return Unreachable("TLS", why, is_final=True) if why else None
 
     async def _resolve(self) -> list[tuple[int, tuple[Any, ...]]]:
+        host = self._host.encode() if self._host.isascii() else self._host  # text has Python load a codec
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+            found = await loop.getaddrinfo(host, self._port, type=socket.SOCK_STREAM)
         except (socket.gaierror, UnicodeError) as error:
             raise Unreachable("name", f"{self._host}: {getattr(error, 'strerror', None) or error}") from None
         return [(family, address) for family, *_, address in found]

@@ -1,11 +1,12 @@
 """What one agent was asked to do."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
 
 from node_agent.core.command import Command
 from node_agent.core.log_options import LogOptions
+from protocol.classes import dataclass
 from protocol.settings import RequestedSettings
 
 SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")

@@ -4,11 +4,12 @@ import asyncio
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
 
 from node_agent.core import backoff
 from node_agent.link import Link, Unreachable
+from protocol.classes import dataclass
 from protocol.errors import KEPT_OUT, NotLeader, ServerUnavailable
 from protocol.messages import Ack, Reply, Request
 

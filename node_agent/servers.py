@@ -46,6 +46,7 @@ class Servers:
         self._current: Endpoint | None = None
         self._links: set[ServersLink] = set()
         self._watch: asyncio.Task[None] | None = None
+        self._run_id: str | None = None
 
     def link(self) -> "ServersLink":
         """A line to whichever of them leads."""
@@ -71,6 +72,10 @@ class Servers:
             self._order.remove(endpoint)
         if endpoint in self._endpoints:
             self._order.append(endpoint)
+
+    def asked_about(self, run_id: str) -> None:
+        """All lines are about one run: servers may share the runs, each with a leader of its own."""
+        self._run_id = run_id
 
     def answered(self, endpoint: Endpoint, leadership: int) -> None:
         """It has answered as the leader: that counts, also where numbers begin anew, as in an etcd set up anew."""
@@ -115,7 +120,7 @@ class Servers:
             line = self.line(endpoint)
             try:
                 while endpoint != self._current:
-                    reply = await line.ask_leader(LeaderRequest(after=self.leadership))
+                    reply = await line.ask_leader(LeaderRequest(after=self.leadership, run_id=self._run_id))
                     attempt = 0
                     if reply.leader:
                         self.told_of(endpoint if reply.leads else _endpoint(reply.leader), reply.leadership)
@@ -157,6 +162,7 @@ class ServersLink:
     async def exchange(self, request: Request) -> Reply | Ack:
         assert self._line and self._endpoint
         endpoint = self._endpoint
+        self._servers.asked_about(request.run_id)
         try:
             answer = await self._unless_left(self._line.exchange(request), None)
         except TimeoutError:

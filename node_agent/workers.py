@@ -8,11 +8,11 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from node_agent.output import Stream
 from node_agent.processes import Start, signal_group
+from protocol.classes import dataclass
 from protocol.messages import Failure
 
 if TYPE_CHECKING:

@@ -1,29 +1,35 @@
 """msgpack on the wire, typed messages in the program.
 
 `decode` checks size, depth, type and limit of everything it lets in and names the field that is wrong. Fields that it
-does not know are ignored, so that a newer peer may say more; a missing field takes its default, or is named.
+does not know are ignored, so that a newer peer may say more; a missing field takes its default, or is named. Of what
+nobody has asked for, which is most of an agent's settings, nothing travels: a field whose default is None is left out
+when it is None.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
 from enum import EnumType
+from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgpack
 
 from protocol.errors import MalformedMessage, MessageTooLarge
-from protocol.schema import MAX_DEPTH, MAX_ITEMS, MAX_MESSAGE_BYTES, Limit
+from protocol.schema import MAX_DEPTH, MAX_ITEMS, MAX_MESSAGE_BYTES, AtMost, Between, Limit, Printable
 
 T = TypeVar("T")
 
-Reader = Callable[[Any, str], Any]
-"""Turns what msgpack unpacked into a checked value; the text names the field, for errors."""
+Getter = Callable[[Any], dict[str, Any]]
+"""The fields of a dataclass by name, its tag first."""
+
+Reader = Callable[[Any], Any]
+"""Turns what msgpack unpacked into a checked value. Raises `_Wrong`."""
 
 
 def encode(message: Any) -> bytes:
     """The bytes of a message (any dataclass of `protocol.messages`)."""
-    packed: bytes = msgpack.packb(_plain(message), use_bin_type=True)
+    packed: bytes = msgpack.packb(message, default=_fields_of)
     return packed
 
 
@@ -34,20 +40,21 @@ def decode(kind: type[T], body: bytes) -> T:
     """
     if len(body) > MAX_MESSAGE_BYTES:
         raise MessageTooLarge(f"a message has at most {MAX_MESSAGE_BYTES} bytes, not {len(body)}")
-    value: T = _reader(kind)(_unpack(body, MAX_ITEMS), kind.__name__)
-    return value
+    return read(kind, _unpack(body, MAX_ITEMS))
 
 
 def read(kind: type[T], value: object) -> T:
     """The message of type `kind` that is in a value of plain maps and texts. Raises `MalformedMessage`."""
-    message: T = _reader(kind)(value, kind.__name__)
+    try:
+        message: T = _reader(kind)(value)
+    except _Wrong as wrong:
+        raise MalformedMessage(f"{kind.__name__}{wrong.where} {wrong.what}") from None
     return message
 
 
 def decode_own(kind: type[T], body: bytes) -> T:
     """The same of what this program has encoded itself, however large. Raises `MalformedMessage`."""
-    value: T = _reader(kind)(_unpack(body, len(body)), kind.__name__)
-    return value
+    return read(kind, _unpack(body, len(body)))
 
 
 def _unpack(body: bytes, most_items: int) -> object:
@@ -62,31 +69,40 @@ def _unpack(body: bytes, most_items: int) -> object:
 
 
 def _check_depth(value: object) -> None:
-    level: list[Any] = [value]
-    depth = 0
-    while level:
-        depth += 1
-        if depth > MAX_DEPTH:
-            raise MalformedMessage(f"the message nests deeper than {MAX_DEPTH} levels")
-        level = [
-            child
-            for item in level
-            if type(item) in (dict, tuple)
-            for child in (item.values() if isinstance(item, dict) else item)
-            if type(child) in (dict, tuple)
-        ]
+    level: list[Any] = [value] if type(value) in _NESTED else []
+    for _ in range(MAX_DEPTH):
+        deeper: list[Any] = []
+        for item in level:
+            children = item.values() if type(item) is dict else item
+            if not _NESTED.isdisjoint(map(type, children)):  # as a rule nothing is nested: the quickest way to see it
+                deeper += [child for child in children if type(child) in _NESTED]
+        if not deeper:
+            return
+        level = deeper
+    raise MalformedMessage(f"the message nests deeper than {MAX_DEPTH} levels")
 
 
-def _plain(value: Any) -> Any:
-    if is_dataclass(value):
-        tag = getattr(value, "tag", None)
-        plain = {} if tag is None else {"tag": tag}
-        for name in _slots(value):
-            plain[name] = _plain(getattr(value, name))
-        return plain
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return value
+def _fields_of(message: Any) -> dict[str, Any]:
+    """For msgpack, which packs what it knows and asks about the rest: a message, or a part of one."""
+    kind = type(message)
+    if kind not in _GETTERS:
+        _GETTERS[kind] = _make_getter(kind)
+    return _GETTERS[kind](message)
+
+
+def _make_getter(kind: Any) -> Getter:
+    if not is_dataclass(kind):
+        raise TypeError(f"{kind.__name__} is no part of a message")
+    names = (*(("tag",) if hasattr(kind, "tag") else ()), *(field.name for field in fields(kind)))
+    if len(names) < 2:
+        return lambda message: {name: getattr(message, name) for name in names}
+    get = attrgetter(*names)
+    if any(field.default is None for field in fields(kind)):
+        keep = {field.name for field in fields(kind) if field.default is not None}
+        return lambda message: {
+            name: value for name, value in zip(names, get(message), strict=True) if value is not None or name in keep
+        }
+    return lambda message: dict(zip(names, get(message), strict=True))
 
 
 def _reader(kind: Any) -> Reader:
@@ -98,9 +114,9 @@ def _reader(kind: Any) -> Reader:
 def _make_reader(kind: Any) -> Reader:
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return _limited(_reader(args[0]), args[1])
+        return _limited(args[0], args[1])
     if origin in (Union, UnionType):
-        return _optional(args) if NoneType in args else _tagged(args)
+        return _optional(_reader(_but_none(args))) if NoneType in args else _tagged(args)
     if origin is tuple:
         return _sequence(_reader(args[0]))
     if origin is Literal:
@@ -110,31 +126,70 @@ def _make_reader(kind: Any) -> Reader:
     return _record(kind) if is_dataclass(kind) else _scalar(kind)
 
 
+def _but_none(args: tuple[Any, ...]) -> Any:
+    (kind,) = (arg for arg in args if arg is not NoneType)
+    return kind
+
+
 def _scalar(kind: type) -> Reader:
-    def read(value: Any, where: str) -> Any:
+    def read(value: Any) -> Any:
+        if type(value) is kind:
+            return value
         if kind is float and type(value) is int:
             return float(value)
-        if type(value) is not kind:
-            raise MalformedMessage(f"{where} must be {_WORDS[kind]}, not {_word(value)}")
-        return value
+        raise _Wrong(f"must be {_WORDS[kind]}, not {_word(value)}")
 
     return read
 
 
-def _limited(inner: Reader, limit: Limit) -> Reader:
-    def read(value: Any, where: str) -> Any:
-        value = inner(value, where)
+def _limited(kind: Any, limit: Limit) -> Reader:
+    inner = _reader(kind)
+
+    def slowly(value: Any) -> Any:
+        value = inner(value)
         if complaint := limit.complaint(value):
-            raise MalformedMessage(f"{where} {complaint}")
+            raise _Wrong(complaint)
         return value
 
+    quick = _QUICK.get((kind, type(limit)))
+    return quick(kind, limit, slowly) if quick else slowly
+
+
+# Nearly all values are of the common kinds and within their limits. What is not so at a glance is looked at again.
+
+
+def _quick_name(kind: Any, limit: Printable, slowly: Reader) -> Reader:
+    shortest, longest = limit.shortest, limit.longest
+
+    def read(value: Any) -> Any:
+        is_fit = type(value) is str and shortest <= len(value) <= longest and value.isprintable()
+        return value if is_fit else slowly(value)
+
     return read
+
+
+def _quick_text(kind: Any, limit: AtMost, slowly: Reader) -> Reader:
+    longest = limit.count
+    return lambda value: value if type(value) is str and len(value) <= longest else slowly(value)
+
+
+def _quick_number(kind: Any, limit: Between, slowly: Reader) -> Reader:
+    low, high = limit.low, limit.high
+    return lambda value: value if type(value) is kind and low <= value <= high else slowly(value)
+
+
+_QUICK: dict[tuple[Any, Any], Callable[..., Reader]] = {
+    (str, Printable): _quick_name,
+    (str, AtMost): _quick_text,
+    (int, Between): _quick_number,
+    (float, Between): _quick_number,
+}
 
 
 def _choice(choices: tuple[Any, ...]) -> Reader:
-    def read(value: Any, where: str) -> Any:
+    def read(value: Any) -> Any:
         if value not in choices:
-            raise MalformedMessage(f"{where} must be one of {', '.join(choices)}, not {_word(value)}")
+            raise _Wrong(f"must be one of {', '.join(choices)}, not {_word(value)}")
         return value
 
     return read
@@ -143,19 +198,24 @@ def _choice(choices: tuple[Any, ...]) -> Reader:
 def _member(kind: Any) -> Reader:
     """An enumeration of texts."""
     choose = _choice(tuple(member.value for member in kind))
-    return lambda value, where: kind(choose(value, where))
+    return lambda value: kind(choose(value))
 
 
-def _optional(args: tuple[Any, ...]) -> Reader:
-    (inner,) = (_reader(arg) for arg in args if arg is not NoneType)
-    return lambda value, where: None if value is None else inner(value, where)
+def _optional(inner: Reader) -> Reader:
+    return lambda value: None if value is None else inner(value)
 
 
 def _sequence(inner: Reader) -> Reader:
-    def read(value: Any, where: str) -> Any:
+    def read(value: Any) -> Any:
         if not isinstance(value, tuple):
-            raise MalformedMessage(f"{where} must be a list, not {_word(value)}")
-        return tuple(inner(item, f"{where}[{index}]") for index, item in enumerate(value))
+            raise _Wrong(f"must be a list, not {_word(value)}")
+        items: list[Any] = []
+        try:
+            for item in value:
+                items.append(inner(item))
+        except _Wrong as wrong:
+            raise wrong.within(f"[{len(items)}]") from None
+        return tuple(items)
 
     return read
 
@@ -164,29 +224,32 @@ def _tagged(kinds: tuple[Any, ...]) -> Reader:
     """A union of dataclasses, told apart by their `tag`."""
     readers = {kind.tag: _reader(kind) for kind in kinds}
 
-    def read(value: Any, where: str) -> Any:
-        tag = value.get("tag") if isinstance(value, Mapping) else None
+    def read(value: Any) -> Any:
+        tag = value.get("tag") if isinstance(value, dict) else None
         if not isinstance(tag, str) or tag not in readers:
-            raise MalformedMessage(f"{where}.tag must be one of {', '.join(readers)}, not {_word(tag)}")
-        return readers[tag](value, where)
+            raise _Wrong(f"must be one of {', '.join(readers)}, not {_word(tag)}", where=".tag")
+        return readers[tag](value)
 
     return read
 
 
 def _record(kind: Any) -> Reader:
     hints = get_type_hints(kind, include_extras=True)
-    required = {field.name: _is_required(field) for field in fields(kind)}
-    readers = {name: _reader(hints[name]) for name in required}
+    plan = [(field.name, _reader(hints[field.name]), _is_required(field)) for field in fields(kind)]
 
-    def read(value: Any, where: str) -> Any:
-        if not isinstance(value, Mapping):
-            raise MalformedMessage(f"{where} must be a map, not {_word(value)}")
+    def read(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _Wrong(f"must be a map, not {_word(value)}")
         given = {}
-        for name, reader in readers.items():
-            if name in value:
-                given[name] = reader(value[name], f"{where}.{name}")
-            elif required[name]:
-                raise MalformedMessage(f"{where}.{name} is missing")
+        name = ""
+        try:
+            for name, reader, is_required in plan:
+                if name in value:
+                    given[name] = reader(value[name])
+                elif is_required:
+                    raise _Wrong("is missing")
+        except _Wrong as wrong:
+            raise wrong.within(f".{name}") from None
         return kind(**given)
 
     return read
@@ -194,6 +257,18 @@ def _record(kind: Any) -> Reader:
 
 def _is_required(field: Any) -> bool:
     return field.default is MISSING and field.default_factory is MISSING
+
+
+class _Wrong(Exception):
+    """What is wrong with a value, and with which part of it: readers know no more, so that good values cost little."""
+
+    def __init__(self, what: str, where: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+
+    def within(self, part: str) -> "_Wrong":
+        return _Wrong(self.what, part + self.where)
 
 
 _WORDS: dict[type, str] = {str: "text", int: "an integer", float: "a number", bool: "true or false"}
@@ -207,10 +282,6 @@ def _word(value: object) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def _slots(message: Any) -> tuple[str, ...]:
-    """A message's field names; the fastest list of them there is, since every message has slots."""
-    names: tuple[str, ...] = message.__slots__
-    return names
-
-
+_NESTED = frozenset((dict, tuple))
+_GETTERS: dict[Any, Getter] = {}
 _READERS: dict[Any, Reader] = {}

@@ -9,9 +9,10 @@ Of several servers one leads at a time. The others refuse all of this and name t
 `LeaderRequest`, a long poll, too, so that an agent hears of a new leader also while the old one hangs.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, ClassVar
 
+from protocol.classes import dataclass
 from protocol.schema import (
     Address,
     AtMost,
@@ -248,6 +249,8 @@ class LeaderRequest:
     """Answered once the server knows of a later leadership than `after`, or after a while."""
 
     after: Revision
+    run_id: Id | None = None
+    """Whose leader is asked for, where servers share the runs: without it they know of none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,9 @@
 Each is an ordinary type with a limit attached; `codec` enforces the limit and names the field.
 """
 
-from dataclasses import dataclass
 from typing import Annotated
+
+from protocol.classes import dataclass
 
 MAX_MESSAGE_BYTES = 256 * 1024
 MAX_DEPTH = 8

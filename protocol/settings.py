@@ -5,9 +5,10 @@
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Annotated, Any, Literal
 
+from protocol.classes import dataclass
 from protocol.schema import AtMost, Between, Count, ExitCode, NodeCount, Seconds
 
 ScaleUp = Literal["immediate", "cooldown", "manual"]
@@ -67,8 +68,8 @@ class RequestedSettings:
         """One phrase for each setting that the run has otherwise, with both values."""
         return [
             f"{name} is {getattr(run, name)} here, not {asked}"
-            for name, asked in self._asked()
-            if asked != getattr(run, name)
+            for name in self.__slots__
+            if (asked := getattr(self, name)) is not None and asked != getattr(run, name)
         ]
 
     def _asked(self) -> Iterator[tuple[str, Any]]:

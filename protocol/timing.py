@@ -1,6 +1,6 @@
 """Times that both sides of a long poll must agree on. Seconds."""
 
-HOLDS_PER_LEASE = 3
+HOLDS_PER_LEASE = 2
 """A parked poll is answered this often in a lease, so that a live agent renews it in time."""
 LONGEST_HOLD_S = 10.0
 """No poll is parked for longer, however long the lease: an agent that hears nothing for longer has lost the server."""

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
+from multidict import CIMultiDict
 
 from protocol import paths
 from protocol.codec import decode, encode, read
@@ -52,10 +53,12 @@ Message = TypeVar("Message", bound=OfARun)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 TellLeader = Callable[[LeaderRequest], Awaitable[LeaderReply]]
 
+_MSGPACK = CIMultiDict({"Content-Type": paths.MEDIA_TYPE})
+
 
 def make_app(service: Service, tell_leader: TellLeader, guard: Guard) -> web.Application:
     """The application of one server. `guard` judges every request; their connections are `Visit`s."""
-    app = web.Application(client_max_size=MAX_MESSAGE_BYTES, middlewares=[_errors, _guarded(guard)])
+    app = web.Application(client_max_size=MAX_MESSAGE_BYTES, middlewares=[_guarded(guard)])
     agents = _AgentApi(service, tell_leader)
     operators = _OperatorApi(service)
     app.add_routes(
@@ -140,44 +143,36 @@ class _OperatorApi:
         return web.Response(text="leads\n" if leads else "does not lead\n", status=200 if leads else 503)
 
 
-@web.middleware
-async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer every refusal in the language of its path, and nothing of our own insides."""
-    try:
-        return await handler(request)
-    except ProtocolError as error:
-        return _refused(request, error)
-    except web.HTTPRequestEntityTooLarge:
-        return _refused(request, MessageTooLarge(f"a message has at most {MAX_MESSAGE_BYTES} bytes"))
-    except web.HTTPException as error:
-        allow = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
-        text = f"{error.status} {error.reason}: {request.method} {request.path}\n"
-        return web.Response(text=text, status=error.status, headers=allow)
-    except Exception:
-        log.exception("%s %s failed", request.method, request.path)
-        return _refused(request, ServerUnavailable("internal error; the server's log has the details"))
-
-
 def _guarded(guard: Guard) -> Any:
-    @web.middleware
-    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        visit, caller, now = _visit(request), _caller(request), asyncio.get_running_loop().time()
-        if visit.lacks_tls:
-            raise TlsRequired("this server speaks TLS: start the agent with --tls-ca (curl: https://)")
-        if not request.body_exists:
-            visit.request_arrived()
-        try:
-            permit = guard.check(request.method, request.path, caller, visit.badge, now)
-            if request.path.startswith(paths.API):
-                visit.let_in(permit, caller.authorization)
-            return await handler(request)
-        except (Unauthorized, Forbidden):
-            guard.note_refusal(caller, now)
-            raise
-        finally:
-            visit.request_answered()
+    """What stands before every handler: the guard first, and every refusal in the language of its path."""
 
-    return check
+    @web.middleware
+    async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            visit = _visit(request)
+            try:
+                _let_in(guard, visit, request)
+                return await handler(request)
+            finally:
+                visit.request_answered()
+        except Exception as error:
+            if isinstance(error, (Unauthorized, Forbidden)):
+                guard.note_refusal(_caller(request), asyncio.get_running_loop().time())
+            return _refusal(request, error)
+
+    return answer
+
+
+def _let_in(guard: Guard, visit: Visit, request: web.Request) -> None:
+    """Raises the `ProtocolError` that refuses the request for what stands above its body."""
+    caller, now = _caller(request), asyncio.get_running_loop().time()
+    if visit.lacks_tls:
+        raise TlsRequired("this server speaks TLS: start the agent with --tls-ca (curl: https://)")
+    if not request.body_exists:
+        visit.request_arrived()
+    permit = guard.check(request.method, request.path, caller, visit.badge, now)
+    if request.path.startswith(paths.API):
+        visit.let_in(permit, caller.authorization)
 
 
 def _visit(request: web.Request) -> Visit:
@@ -226,7 +221,22 @@ async def _body(request: web.Request) -> bytes:
 
 
 def _packed(message: Any, status: int = 200) -> web.Response:
-    return web.Response(body=encode(message), status=status, content_type=paths.MEDIA_TYPE)
+    return web.Response(body=encode(message), status=status, headers=_MSGPACK)
+
+
+def _refusal(request: web.Request, error: Exception) -> web.Response:
+    """Nothing of our own insides."""
+    match error:
+        case ProtocolError():
+            return _refused(request, error)
+        case web.HTTPRequestEntityTooLarge():
+            return _refused(request, MessageTooLarge(f"a message has at most {MAX_MESSAGE_BYTES} bytes"))
+        case web.HTTPException():
+            allow = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+            text = f"{error.status} {error.reason}: {request.method} {request.path}\n"
+            return web.Response(text=text, status=error.status, headers=allow)
+    log.error("%s %s failed", request.method, request.path, exc_info=error)
+    return _refused(request, ServerUnavailable("internal error; the server's log has the details"))
 
 
 def _refused(request: web.Request, error: ProtocolError) -> web.Response:

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 
 from protocol.paths import STATUS
 from rdzv_server.etcd_place import EtcdPlace, join_address
+from rdzv_server.fair_loop import fair_loop
 from rdzv_server.flags import LEADER_LEASE_S, fail, make_parser
 from rdzv_server.limits import Limits
 from rdzv_server.security import BadSecurity, Security, make_limits
@@ -37,7 +38,8 @@ def main() -> int:
     except BadSecurity as error:
         fail(str(error))
     gc.set_threshold(*COLLECT_AFTER)
-    return asyncio.run(_serve(args, security, limits))
+    with asyncio.Runner(loop_factory=fair_loop) as runner:
+        return runner.run(_serve(args, security, limits))
 
 
 async def _serve(args: argparse.Namespace, security: Security, limits: Limits) -> int:
@@ -79,7 +81,7 @@ def _make_server(
     """The server, and where its state is, for a person. Raises `StoreBroken`."""
     if args.store is not None and args.store.startswith("etcd://"):
         return _make_one_of_several(args, port, security, limits)
-    for name in ("advertise", "leader_lease", "etcd_ca", "etcd_cert", "etcd_key"):
+    for name in ("advertise", "leader_lease", "shards", "etcd_ca", "etcd_cert", "etcd_key"):
         if getattr(args, name) is not None:
             fail(f"--{name.replace('_', '-')} is for one of several servers: with --store etcd://HOST,HOST,HOST")
     store, place = make_store(args.store, 0 if args.listen_fd is not None else args.port)
@@ -109,6 +111,7 @@ def _make_one_of_several(
         files if args.etcd_ca or args.etcd_cert else None,
         address=address,
         lease_s=args.leader_lease or LEADER_LEASE_S,
+        shards=args.shards or 1,
         retention_s=args.retention,
         max_runs=args.max_runs,
         access=security.access,

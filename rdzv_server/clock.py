@@ -1,7 +1,8 @@
 """The server's time. It stands still while the server is down, hangs, or waits for its store.
 
 Agents are heard only while the server listens: what it was held up by (a stopped process, a paused machine, a slow
-disk) must end no lease. A crash gives every agent a fresh lease; a hang takes none of it away.
+disk, more requests than it can read) must end no lease. A crash gives every agent a fresh lease; a hang takes none of
+it away.
 """
 
 import asyncio
@@ -56,7 +57,7 @@ class Clock:
     def _beat(self) -> None:
         self._notice_hang()
         self._beat_at = self._loop_s() + BEAT_S
-        self._timer = asyncio.get_running_loop().call_at(self._beat_at, self._beat)
+        self._timer = asyncio.get_running_loop().call_later(BEAT_S, self._beat)
 
     def _notice_hang(self) -> None:
         late_s = self._loop_s() - self._beat_at
@@ -65,4 +66,7 @@ class Clock:
             self._beat_at += late_s
 
     def _loop_s(self) -> float:
-        return asyncio.get_running_loop().time()
+        """The event loop's time, without that in which it did not keep up (`FairLoop`)."""
+        loop = asyncio.get_running_loop()
+        held_up_s: float = getattr(loop, "held_up_s", 0.0)
+        return loop.time() - held_up_s

@@ -13,11 +13,12 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable
 
 from rdzv_server.limits import Limits, peer_of
+from rdzv_server.timeouts import Timeouts
 from rdzv_server.visits import Visit
 
 log = logging.getLogger("rdzv_server")
 
-AT_ONCE = 256
+AT_ONCE = 64
 """Connections that are taken before anything else in the process gets its turn."""
 PAUSE_S = 1.0
 """How long the system is given when it cannot take another connection."""
@@ -42,6 +43,8 @@ class Door:
         self._limits = limits
         self._closed = closed
         self._loop = asyncio.get_running_loop()
+        self._arriving = Timeouts(limits.request_s, Visit.close)
+        self._unread = Timeouts(limits.unread_s, Visit.close)
         self._visits: set[Visit] = set()
         self._strangers: dict[Visit, None] = {}
         self._strangers_of = defaultdict[str, dict[Visit, None]](dict)
@@ -85,7 +88,7 @@ class Door:
         if not self._has_room(peer):
             connection.close()
             return
-        visit = Visit(self._http(), peer, self._limits, self._known, self._gone)
+        visit = Visit(self._http(), peer, self._arriving, self._unread, self._known, self._gone)
         self._visits.add(visit)
         self._strangers[visit] = self._strangers_of[peer][visit] = None
         visit.arrival = self._loop.create_task(self._begin(connection, visit))

@@ -11,12 +11,13 @@ from functools import partial
 
 from protocol.errors import ProtocolError, ServerUnavailable
 from protocol.messages import Directive
+from protocol.settings import RunSettings
 from rdzv_server.clock import Clock
 from rdzv_server.compaction import Compaction
 from rdzv_server.core.effects import Announce, Effect, ForgetRun, Record, WakeAgents
-from rdzv_server.core.events import Event
+from rdzv_server.core.events import AgentHeard, Event
 from rdzv_server.core.registry import Registry
-from rdzv_server.core.run import Run
+from rdzv_server.core.run import Agent, Run
 from rdzv_server.store import Store, StoreUnavailable
 from rdzv_server.waiters import Waiters
 
@@ -99,6 +100,15 @@ class Driver:
         finally:
             self._unanswered.discard(done)
 
+    async def hear(self, run_id: str, agent_id: str) -> None:
+        """The agent lives. Of 10,000 idle nodes nothing else is ever heard: no batch is made for it, if that is all.
+
+        Raises the `ProtocolError` that refuses it.
+        """
+        is_all = not self._inbox and self._is_written.is_set() and not self._has_stopped
+        if not is_all or not self._registry.renew(run_id, agent_id, self._clock.tick()):
+            await self.submit(run_id, AgentHeard(agent_id))
+
     async def written(self) -> None:
         """Return once all that the core knows is written down: before, it may be told to nobody."""
         await self._is_written.wait()
@@ -114,9 +124,13 @@ class Driver:
         """The agent's revision and directive. Raises `AgentFenced` if it is part of no attempt of the run."""
         return self._registry.directive_for(run_id, agent_id, self.now())
 
-    def lease_s(self, run_id: str, agent_id: str) -> float:
-        """The lease that the agent's run grants. Raises `AgentFenced` likewise."""
-        return self._registry.run_of(run_id, agent_id).settings.lease_s
+    def agent(self, run_id: str, agent_id: str) -> Agent | None:
+        """The agent, if its run knows it. Raises `AgentFenced` if it is part of no attempt of the run."""
+        return self._registry.run_of(run_id, agent_id).agents.get(agent_id)
+
+    def settings(self, run_id: str, agent_id: str) -> RunSettings:
+        """Those of the agent's run. Raises `AgentFenced` likewise."""
+        return self._registry.run_of(run_id, agent_id).settings
 
     def runs(self) -> list[Run]:
         return self._registry.runs()

@@ -109,6 +109,12 @@ class EtcdClient:
         answer = await self._ask(lambda member: member.kv.Range(request, timeout=2 * ATTEMPT_S))
         return answer.kvs, answer.more
 
+    async def all(self, begin: bytes, end: bytes) -> tuple[Sequence[Any], int]:
+        """Every key from `begin` on and below `end`, with its value; and the store's revision."""
+        request = rpc.RangeRequest(key=begin, range_end=end)
+        answer = await self._ask(lambda member: member.kv.Range(request, timeout=ATTEMPT_S))
+        return answer.kvs, answer.header.revision
+
     async def transact(self, compare: Sequence[Any], do: Sequence[Any]) -> tuple[bool, int]:
         """Do it all if every comparison holds, else nothing; whether it was done, and the store's revision after."""
         request = rpc.TxnRequest(compare=compare, success=do)
@@ -142,12 +148,12 @@ class EtcdClient:
         request = rpc.LeaseRevokeRequest(ID=lease_id)
         await self._ask(lambda member: member.lease.LeaseRevoke(request, timeout=ATTEMPT_S))
 
-    async def changed(self, key: bytes, from_revision: int) -> None:
-        """Return when the key has changed at this revision or later, or may have.
+    async def changed(self, key: bytes, from_revision: int, end: bytes = b"") -> None:
+        """Return when the key has changed at this revision or later, or may have; or any from it on and below `end`.
 
         Every member is asked to tell, so that none is missed that is dead, hangs or is cut off; the first counts.
         """
-        watches = [asyncio.create_task(self._watch(member, key, from_revision)) for member in self._members]
+        watches = [asyncio.create_task(self._watch(member, key, from_revision, end)) for member in self._members]
         try:
             await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -155,8 +161,8 @@ class EtcdClient:
                 watch.cancel()
             await asyncio.gather(*watches, return_exceptions=True)
 
-    async def _watch(self, member: _Member, key: bytes, from_revision: int) -> None:
-        create = rpc.WatchCreateRequest(key=key, start_revision=from_revision)
+    async def _watch(self, member: _Member, key: bytes, from_revision: int, end: bytes) -> None:
+        create = rpc.WatchCreateRequest(key=key, range_end=end, start_revision=from_revision)
         while True:
             call = member.watch.Watch(wait_for_ready=True)
             with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
@@ -180,6 +186,26 @@ class EtcdClient:
             if self._members[0] is member:
                 self._members.append(self._members.pop(0))
         raise StoreUnavailable(f"cannot use {self.name}: {trouble}")
+
+
+def put(key: bytes, value: bytes, lease_id: int = 0) -> Any:
+    """What writes a key. `lease_id`: the lease that it hangs on."""
+    return rpc.RequestOp(request_put=rpc.PutRequest(key=key, value=value, lease=lease_id))
+
+
+def delete(key: bytes, end: bytes = b"") -> Any:
+    """What deletes a key; or all from it on and below `end`."""
+    return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=key, range_end=end))
+
+
+def is_made_at(key: bytes, revision: int) -> Any:
+    """Whether the key is there and was made at this revision. 0: whether it is not there."""
+    return rpc.Compare(key=key, target=rpc.Compare.CREATE, result=rpc.Compare.EQUAL, create_revision=revision)
+
+
+def is_free(key: bytes) -> Any:
+    """Whether the key is not there."""
+    return is_made_at(key, 0)
 
 
 def _words(member: _Member, error: Exception) -> str:

@@ -21,10 +21,10 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 import msgpack
-from aetcd import rpc
 
+from rdzv_server import shard_count
 from rdzv_server.core.effects import Record
-from rdzv_server.etcd_client import EtcdClient
+from rdzv_server.etcd_client import EtcdClient, delete, is_made_at, put
 from rdzv_server.records import MalformedRecord, pack, settled, unpack
 from rdzv_server.store import StoreBroken, StoreFenced, StoreUnavailable
 
@@ -54,15 +54,11 @@ Transaction = list[Chunk]
 class EtcdStore:
     """The store of one leadership."""
 
-    def __init__(self, client: EtcdClient, prefix: str, leadership: int) -> None:
+    def __init__(self, client: EtcdClient, prefix: str, leadership: int, key: bytes | None = None) -> None:
+        """`key`: the leader's, if it is not below `prefix`."""
         self._client = client
         self._root = prefix
-        self._fence = rpc.Compare(
-            key=leader_key(prefix),
-            target=rpc.Compare.CREATE,
-            result=rpc.Compare.EQUAL,
-            create_revision=leadership,
-        )
+        self._fence = is_made_at(key or leader_key(prefix), leadership)
         self._next_number = 0
         self._batch: Sequence[Record] | None = None
         self._unwritten: list[Transaction] = []
@@ -103,13 +99,13 @@ class EtcdStore:
             self._batch, self._unwritten = records, list(self._plan(records))
         assert self._batch is records, "a batch that was not written must be tried again before the next one"
         while self._unwritten:
-            await self._write([_put(chunk.key, chunk.value) for chunk in self._unwritten[0]])
+            await self._write([put(chunk.key, chunk.value) for chunk in self._unwritten[0]])
             del self._unwritten[0]
         self._batch = None
 
     async def forget(self, run_id: str, attempt: int) -> None:
         begin = self._folder(run_id, attempt)
-        await self._write([_delete(begin, begin[:-1] + b"0")])  # 0 follows / in ASCII
+        await self._write([delete(begin, begin[:-1] + b"0")])  # 0 follows / in ASCII
 
     async def compact(self, records: Sequence[Record]) -> None:
         """Write the snapshot, then drop what it stands for. Who dies in between leaves both, or a beginning of one."""
@@ -120,7 +116,7 @@ class EtcdStore:
             self._batch, self._unwritten = None, []
             raise
         folder = self._folder(records[0].run_id, records[0].attempt)
-        await self._write([_delete(folder, folder + b"%016x" % first)])
+        await self._write([delete(folder, folder + b"%016x" % first)])
 
     async def close(self) -> None:
         """Nothing: the client is its owner's."""
@@ -128,13 +124,15 @@ class EtcdStore:
     async def _check_schema(self) -> None:
         key = f"{self._root}/schema".encode()
         found, _ = await self._client.get(key)
+        if found is not None and found.value.startswith(shard_count.SCHEMA.encode()):
+            raise shard_count.another(self._root, found.value)
         if found is not None and found.value not in READABLE:
             raise StoreBroken(
                 f"what {self._client.name} holds below {self._root} was written by another version of rdzv-server "
                 f"(schema {found.value.decode(errors='replace')}, this one knows {SCHEMA.decode()}): start that version"
             )
         if found is None or found.value != SCHEMA:
-            await self._write([_put(key, SCHEMA)])
+            await self._write([put(key, SCHEMA)])
 
     async def _write(self, operations: Sequence[Any]) -> None:
         done, _ = await self._client.transact([self._fence], operations)
@@ -181,10 +179,6 @@ def leader_key(prefix: str) -> bytes:
     return f"{prefix}/leader".encode()
 
 
-def _put(key: bytes, value: bytes) -> Any:
-    return rpc.RequestOp(request_put=rpc.PutRequest(key=key, value=value))
-
-
 def _settled(records: Sequence[Record]) -> list[Record]:
     """Those that count, of all attempts, in their order."""
     attempts: dict[tuple[str, int], list[Record]] = {}
@@ -192,10 +186,6 @@ def _settled(records: Sequence[Record]) -> list[Record]:
         attempts.setdefault((record.run_id, record.attempt), []).append(record)
     count = {id(record) for of_attempt in attempts.values() for record in settled(of_attempt)}
     return [record for record in records if id(record) in count]
-
-
-def _delete(begin: bytes, end: bytes) -> Any:
-    return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=begin, range_end=end))
 
 
 def _number(key: bytes) -> int:

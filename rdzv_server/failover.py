@@ -8,7 +8,7 @@ a server has decided that was stopped in the middle of it, or cut off, counts fo
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -29,8 +29,9 @@ from protocol.timing import LEADER_HOLD_S
 from rdzv_server.core.registry import MOST_RUNS, Registry
 from rdzv_server.core.run import Run
 from rdzv_server.driver import STOPPED, Driver
-from rdzv_server.leadership import Candidacy, Leader, Leadership
+from rdzv_server.leadership import Held, Leader, Standing
 from rdzv_server.rendezvous import Rendezvous
+from rdzv_server.service import ShardView
 from rdzv_server.store import Store, StoreFenced, StoreUnavailable
 from rdzv_server.waiters import Waiters
 
@@ -46,7 +47,7 @@ Answer = TypeVar("Answer")
 class Reign:
     """This server's time as the leader."""
 
-    def __init__(self, leadership: Leadership, store: Store, retention_s: float, max_runs: int) -> None:
+    def __init__(self, leadership: Held, store: Store, retention_s: float, max_runs: int) -> None:
         waiters = Waiters()
         self.leadership = leadership
         self.driver = Driver(Registry(retention_s, max_runs), store, waiters)
@@ -74,13 +75,16 @@ class Failover:
 
     def __init__(
         self,
-        candidacy: Candidacy,
+        candidacy: Standing,
         address: str,
         make_store: Callable[[int], Store],
         retention_s: float,
         max_runs: int = MOST_RUNS,
+        name: str = "",
     ) -> None:
+        """`name`: which of several of this server's it is, for the log."""
         self.connections = _Connections(self)
+        self._said = f"{name}: " if name else ""
         self._candidacy = candidacy
         self._address = address
         self._make_store = make_store
@@ -102,7 +106,7 @@ class Failover:
             store = self._make_store(leadership.number)
             reign = Reign(leadership, store, self._retention_s, self._max_runs)
             try:
-                log.warning("leads no more: %s", await self._lead(reign))
+                log.warning("%sleads no more: %s", self._said, await self._lead(reign))
             finally:
                 self._set(None, None)
                 await asyncio.shield(leadership.resign())
@@ -110,7 +114,7 @@ class Failover:
 
     async def _lead(self, reign: Reign) -> str:
         """Act as the leader until that is over; the reason."""
-        log.info("taking over as leader (leadership %d)", reign.leadership.number)
+        log.info("%staking over as leader (leadership %d)", self._said, reign.leadership.number)
         over = asyncio.create_task(reign.leadership.over())
         work = asyncio.create_task(self._act(reign))
         try:
@@ -126,7 +130,7 @@ class Failover:
             await reign.begin()
             self._set(reign, None)
             count = len(reign.driver.runs())
-            log.info("leading: %d run%s", count, "s" * (count != 1))
+            log.info("%sleading: %d run%s", self._said, count, "s" * (count != 1))
             await reign.driver.crashed()
         except StoreFenced as error:
             return str(error)
@@ -134,7 +138,7 @@ class Failover:
 
     def _follow(self, leader: Leader | None) -> None:
         if leader and leader != self._others:
-            log.info("following %s (leadership %d)", leader.address, leader.number)
+            log.info("%sfollowing %s (leadership %d)", self._said, leader.address, leader.number)
         self._set(None, leader)
 
     def _set(self, reign: Reign | None, others: Leader | None) -> None:
@@ -210,7 +214,7 @@ class Failover:
     def runs(self) -> list[Run]:
         return self._reign.rendezvous.runs() if self._reign else []
 
-    def now(self) -> float:
+    def now(self, run_id: str = "") -> float:
         return self._reign.rendezvous.now() if self._reign else time.monotonic()
 
     @property
@@ -226,6 +230,11 @@ class Failover:
         return self._reign is not None and self._reign.leadership.is_certain
 
     @property
+    def reigns(self) -> bool:
+        """Whether this server leads as far as it knows, certain or not."""
+        return self._reign is not None
+
+    @property
     def leader(self) -> str | None:
         if self._others:
             return self._others.address
@@ -234,6 +243,10 @@ class Failover:
     @property
     def leadership(self) -> int:
         return self._latest
+
+    @property
+    def shards(self) -> Sequence[ShardView]:
+        return ()
 
     @property
     def trouble(self) -> str | None:

@@ -1,6 +1,7 @@
 """A whole server that is one of several: `--store etcd://HOST,HOST,HOST/CLUSTER`."""
 
 import asyncio
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -13,10 +14,14 @@ from rdzv_server.failover import Failover
 from rdzv_server.leadership import Candidacy
 from rdzv_server.limits import Limits
 from rdzv_server.server import HttpServer
+from rdzv_server.shards import Shards
 
 
 class FailoverServer(HttpServer):
-    """HTTP in front of a server that leads or follows. `address`: HOST:PORT by which agents reach it."""
+    """HTTP in front of a server that leads or follows. `address`: HOST:PORT by which agents reach it.
+
+    `shards`: how many parts the runs are shared in; 1: one server leads them all.
+    """
 
     def __init__(
         self,
@@ -25,20 +30,32 @@ class FailoverServer(HttpServer):
         *,
         address: str,
         lease_s: int,
+        shards: int,
         retention_s: float,
         max_runs: int,
         access: Access,
         limits: Limits,
     ) -> None:
         self._client = client = EtcdClient(place.members, tls)
-        candidacy = Candidacy(client, place.prefix, address, lease_s)
-        self._failover = Failover(
-            candidacy, address, lambda leadership: EtcdStore(client, place.prefix, leadership), retention_s, max_runs
-        )
-        super().__init__(self._failover, access, limits)
+        self._several: Failover | Shards
+        if shards > 1:
+            self._several = Shards(
+                client,
+                place.prefix,
+                address,
+                lease_s=lease_s,
+                shards=shards,
+                retention_s=retention_s,
+                max_runs=max_runs,
+            )
+        else:
+            candidacy = Candidacy(client, place.prefix, address, lease_s)
+            make_store = partial(EtcdStore, client, place.prefix)
+            self._several = Failover(candidacy, address, make_store, retention_s, max_runs)
+        super().__init__(self._several, access, limits)
 
     async def __aenter__(self) -> Self:
-        self._running = asyncio.create_task(self._failover.run(), name="failover")
+        self._running = asyncio.create_task(self._several.run(), name="failover")
         return self
 
     async def __aexit__(
@@ -46,7 +63,7 @@ class FailoverServer(HttpServer):
     ) -> None:
         self._running.cancel()  # it resigns, so that agents that are sent away find another one that leads
         await asyncio.gather(self._running, return_exceptions=True)
-        self._failover.close()
+        self._several.close()
         await self.close_http()
         await self._client.close()
 
@@ -54,4 +71,4 @@ class FailoverServer(HttpServer):
         await asyncio.shield(self._running)
 
     async def tell_leader(self, request: LeaderRequest) -> LeaderReply:
-        return await self._failover.tell_leader(request)
+        return await self._several.tell_leader(request)

@@ -12,6 +12,7 @@ from rdzv_server.server import RETENTION_S
 
 LEADER_LEASE_S = 5
 MOST_CONNECTIONS = 65_536
+MOST_SHARDS = 256
 
 DESCRIPTION = """\
 The rendezvous service for elastic PyTorch runs. It holds the membership rounds, admission and restart
@@ -108,6 +109,11 @@ def _add_failover(group: argparse._ArgumentGroup) -> None:
         "--leader-lease", type=_lease, metavar="SECONDS",
         help=f"how long a leader that is gone is waited for (default: {LEADER_LEASE_S})",
     )  # fmt: skip
+    group.add_argument(
+        "--shards", type=_shards, metavar="N",
+        help="share the runs in so many parts, which the servers lead evenly; fixed for the life of a cluster "
+        "(default: 1, one server leads all runs)",
+    )  # fmt: skip
     group.add_argument("--etcd-ca", metavar="FILE", help="speak TLS to etcd, and trust these certificates (PEM)")
     group.add_argument("--etcd-cert", metavar="FILE", help="this server's certificate for etcd (PEM)")
     group.add_argument("--etcd-key", metavar="FILE", help="its key (PEM)")
@@ -135,6 +141,12 @@ def _lease(text: str) -> int:
     if text.isascii() and text.isdigit() and 1 <= int(text) <= 3_600:
         return int(text)
     raise argparse.ArgumentTypeError(f"a whole number of seconds from 1 to 3600, not {text!r}")
+
+
+def _shards(text: str) -> int:
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_SHARDS:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"a number from 1 to {MOST_SHARDS}, not {text!r}")
 
 
 def _descriptor(text: str) -> int:

@@ -33,7 +33,7 @@ class Limits:
     idle_s: float = 75.0
     """From an answer to the next request."""
     requests: Rate = Rate(5_000, 50_000)
-    """10,000 agents behind one address poll 3,000 times a second; a round's end and the next take three requests."""
+    """10,000 agents behind one address poll 2,000 times a second; a round's end and the next take three requests."""
     refusals: Rate = Rate(10, 100)
     """Requests without the right token. Beyond it, the peer's requests are refused whatever token they bear, unless
     their connection has been let in with the same one: else the answer would tell which guess was right."""

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from typing import Any
 
 import protocol
@@ -29,7 +30,7 @@ class StatusView:
         yield f'{{\n  "server": {_json(_server(self._service), 1)},\n  "runs": ['.encode()
         for run in self._service.runs():
             async with self._turn:
-                piece = before + _json(view(run, self._service.now()), 2)
+                piece = before + _json(view(run, self._service.now(run.run_id)), 2)
                 await asyncio.sleep(0)
             yield piece.encode()
             before = ",\n    "
@@ -45,6 +46,7 @@ def _server(service: Service) -> dict[str, Any]:
         "leads": service.leads,
         "leader": service.leader,
         "leadership": service.leadership,
+        "shards": [asdict(shard) for shard in service.shards],
         "uptime_s": round(service.now() - service.started_at, 3),
     }
 

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from protocol.errors import ProtocolError, ServerUnavailable
@@ -17,7 +17,6 @@ from protocol.messages import (
     Reply,
     ReportRequest,
     StopRequest,
-    Wait,
 )
 from protocol.text import printable
 from protocol.timing import HOLDS_PER_LEASE, LONGEST_HOLD_S
@@ -25,7 +24,6 @@ from rdzv_server.connections import Connections
 from rdzv_server.core.admission import HolderInDoubt
 from rdzv_server.core.events import (
     AgentDisconnected,
-    AgentHeard,
     ArrivalsAdmitted,
     NodeJoined,
     NodeKnocked,
@@ -34,12 +32,15 @@ from rdzv_server.core.events import (
     WorkersFailed,
     WorkersSucceeded,
 )
-from rdzv_server.core.run import Run
+from rdzv_server.core.run import AgentState, Run
 from rdzv_server.driver import STOPPED, Driver
+from rdzv_server.service import ShardView
 from rdzv_server.waiters import Key, Waiters
 
 FIRST_HOLD_S = 1.0
 """A join that waits is answered this soon, so that a person soon reads whom it waits for."""
+FIRST_HOLD_A_NODE_S = 0.5e-3
+"""If so many nodes are expected that this comes to more, this soon: else they would be answered while they arrive."""
 
 
 class Rendezvous:
@@ -50,6 +51,7 @@ class Rendezvous:
 
     leads = True
     leader = None
+    shards: Sequence[ShardView] = ()
 
     def __init__(self, driver: Driver, waiters: Waiters, leadership: int = 0) -> None:
         self._driver = driver
@@ -68,16 +70,16 @@ class Rendezvous:
         key = (request.run_id, request.agent_id)
         with self._carrying(key, connection):
             await self._join(request, server_addr)
-        revision, directive = self._driver.directive_for(*key)
-        if isinstance(directive, Wait):
-            await self._park(key, revision, min(FIRST_HOLD_S, self._hold_s(key)))
+        agent = self._driver.agent(*key)
+        if agent and agent.state is AgentState.WAITING:
+            await self._park(key, agent.revision, self._first_hold_s(key))
         return self._reply(key)
 
     async def poll(self, request: PollRequest, connection: Hashable) -> Reply:
         """Answered once the agent's directive is newer than the revision that it has seen, or when the hold ends."""
         key = (request.run_id, request.agent_id)
         with self._carrying(key, connection):
-            await self._driver.submit(request.run_id, AgentHeard(request.agent_id))
+            await self._driver.hear(request.run_id, request.agent_id)
         if heard := self._asked.pop(key, None):
             heard.set()
         if request.hold:
@@ -87,7 +89,7 @@ class Rendezvous:
     async def report(self, request: ReportRequest) -> Ack:
         """Take how the agent's workers ended."""
         agent_id = request.agent_id
-        await self._driver.submit(request.run_id, AgentHeard(agent_id))
+        await self._driver.hear(request.run_id, agent_id)
         if request.failure is None:
             await self._driver.submit(request.run_id, WorkersSucceeded(agent_id, request.round))
         else:
@@ -114,7 +116,7 @@ class Rendezvous:
     def runs(self) -> list[Run]:
         return self._driver.runs()
 
-    def now(self) -> float:
+    def now(self, run_id: str = "") -> float:
         return self._driver.now()
 
     @property
@@ -162,7 +164,8 @@ class Rendezvous:
             raise
 
     async def _park(self, key: Key, seen: int, hold_s: float) -> None:
-        if self._driver.directive_for(*key)[0] <= seen:
+        agent = self._driver.agent(*key)
+        if agent and agent.revision <= seen:
             await self._waiters.park(key, hold_s)
             await self._driver.written()  # its hold may have ended while a newer directive is still being written
 
@@ -182,11 +185,15 @@ class Rendezvous:
         if self._closing:
             raise ServerUnavailable(STOPPED)
 
+    def _first_hold_s(self, key: Key) -> float:
+        expected = self._driver.settings(*key).min_nodes
+        return min(max(FIRST_HOLD_S, expected * FIRST_HOLD_A_NODE_S), self._hold_s(key))
+
     def _hold_s(self, key: Key) -> float:
         return min(self._lease_s(key) / HOLDS_PER_LEASE, LONGEST_HOLD_S)
 
     def _lease_s(self, key: Key) -> float:
-        return self._driver.lease_s(*key)
+        return self._driver.settings(*key).lease_s
 
     def _disconnected(self, key: Key) -> None:
         run_id, agent_id = key

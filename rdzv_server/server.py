@@ -9,11 +9,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from protocol.messages import LeaderReply, LeaderRequest
-from rdzv_server.access import Access
 from rdzv_server.core.registry import MOST_RUNS, Registry
 from rdzv_server.driver import Driver
-from rdzv_server.guard import Guard
-from rdzv_server.limits import Limits
 from rdzv_server.rendezvous import Rendezvous
 from rdzv_server.service import Service
 from rdzv_server.store import MemoryStore, Store
@@ -24,7 +21,10 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
+    from rdzv_server.access import Access
     from rdzv_server.door import Door
+    from rdzv_server.guard import Guard
+    from rdzv_server.limits import Limits
 
 RETENTION_S = 3600.0
 """How long an ended run is remembered."""
@@ -33,12 +33,13 @@ SHUTDOWN_S = 0.5
 
 
 class HttpServer(ABC):
-    """HTTP in front of a service, once `listen` is called: aiohttp is imported by `listen` alone."""
+    """HTTP in front of a service, once `listen` is called: what HTTP needs is imported by `listen` alone."""
 
-    def __init__(self, service: Service, access: Access | None, limits: Limits | None) -> None:
+    def __init__(self, service: Service, access: "Access | None", limits: "Limits | None") -> None:
         self.service = service
-        self._limits = limits or Limits()
-        self._guard = Guard(access or Access(), self._limits)
+        self._access = access
+        self._limits = limits
+        self._guard: Guard | None = None
         self._door: Door | None = None
         self._runner: web.AppRunner | None = None
 
@@ -62,24 +63,31 @@ class HttpServer(ABC):
         """Serve HTTP on a bound socket (see `bind`)."""
         from aiohttp import web
 
+        from rdzv_server.access import Access
         from rdzv_server.app import make_app
         from rdzv_server.door import Door
+        from rdzv_server.guard import Guard
+        from rdzv_server.limits import Limits
 
+        limits = self._limits or Limits()
+        self._guard = Guard(self._access or Access(), limits)
         app = make_app(self.service, self.tell_leader, self._guard)
         self._runner = web.AppRunner(
             app, handler_cancellation=True, access_log=None, shutdown_timeout=SHUTDOWN_S,
-            keepalive_timeout=self._limits.idle_s,
+            keepalive_timeout=limits.idle_s,
         )  # fmt: skip
         await self._runner.setup()
         http = self._runner.server
         assert http is not None
-        self._door = Door(listener, http, self._limits, self._forget)
+        self._door = Door(listener, http, limits, self._forget)
         self._door.tls = tls
         self._door.open()
 
-    def renew(self, access: Access, tls: "ssl.SSLContext | None") -> None:
+    def renew(self, access: "Access", tls: "ssl.SSLContext | None") -> None:
         """Judge the requests to come by this, and shake hands with new connections by that."""
-        self._guard.access = access
+        self._access = access
+        if self._guard:
+            self._guard.access = access
         if self._door:
             self._door.tls = tls
 
@@ -106,8 +114,8 @@ class RendezvousServer(HttpServer):
         store: Store | None = None,
         retention_s: float = RETENTION_S,
         max_runs: int = MOST_RUNS,
-        access: Access | None = None,
-        limits: Limits | None = None,
+        access: "Access | None" = None,
+        limits: "Limits | None" = None,
     ) -> None:
         waiters = Waiters()
         self._driver = Driver(Registry(retention_s, max_runs), store or MemoryStore(), waiters)
@@ -137,7 +145,8 @@ def bind(host: str | None, port: int) -> socket.socket:
     if host is None and socket.has_dualstack_ipv6():
         listener = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=4096)
     else:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        name = host.encode() if host and host.isascii() else host  # text has Python load a codec
+        family = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((host or "", port), family=family, backlog=4096)
     return _watching_peers(listener)
 

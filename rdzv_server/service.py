@@ -1,8 +1,9 @@
 """What HTTP needs of that which it stands in front of: a server alone, or one of several."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Protocol
 
+from protocol.classes import dataclass
 from protocol.messages import (
     Ack,
     AdmitRequest,
@@ -14,6 +15,15 @@ from protocol.messages import (
     StopRequest,
 )
 from rdzv_server.core.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class ShardView:
+    """Who leads a shard, as one of the servers knows it. `leader`: None while it knows of none."""
+
+    shard: int
+    leader: str | None
+    leadership: int
 
 
 class Carried(Protocol):
@@ -38,7 +48,8 @@ class Service(Protocol):
 
     def runs(self) -> list[Run]: ...
 
-    def now(self) -> float: ...
+    def now(self, run_id: str = "") -> float:
+        """Seconds, by the clock that this run is measured with."""
 
     def close(self) -> None: ...
 
@@ -66,3 +77,7 @@ class Service(Protocol):
     @property
     def leadership(self) -> int:
         """Of several: the number of the latest leadership that is known. 0: a server alone."""
+
+    @property
+    def shards(self) -> Sequence[ShardView]:
+        """Who leads each of the shards that several servers share; none: there are no shards."""

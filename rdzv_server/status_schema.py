@@ -37,6 +37,8 @@ def _server() -> Schema:
         leads=_FLAG,
         leader=nullable(_TEXT) | {"description": "of several servers, the one that leads, if it is known"},
         leadership=schema_of(Revision),
+        shards=_list(_object(shard=schema_of(Count), leader=nullable(_TEXT), leadership=schema_of(Revision)))
+        | {"description": "who leads each shard; empty without shards"},
         uptime_s=_SECONDS,
     )
 

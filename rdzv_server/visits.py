@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import cast
 
 from rdzv_server.access import Permit
-from rdzv_server.limits import Limits
+from rdzv_server.timeouts import Timeouts
 
 
 class Visit(asyncio.Protocol):
@@ -16,9 +16,10 @@ class Visit(asyncio.Protocol):
     """
 
     def __init__(
-        self, http: asyncio.Protocol, peer: str, limits: Limits, known: "Told", gone: "Told"
-    ) -> None:  # fmt: skip
-        """`known` is told when the server has let the caller in, `gone` when the connection is closed."""
+        self, http: asyncio.Protocol, peer: str, arriving: "Limit", unread: "Limit", known: "Told", gone: "Told"
+    ) -> None:
+        """`arriving` and `unread`: how long that may take. `known` is told when the server has let the caller in,
+        `gone` when the connection is closed."""
         self.http = http
         self.peer = peer
         self.badge: str | None = None
@@ -32,18 +33,17 @@ class Visit(asyncio.Protocol):
         self._known, self._gone = known, gone
         self._transport: asyncio.Transport | None = None
         self._is_answering = False
-        self._arriving = _Limit(limits.request_s, self.close)
-        self._unread = _Limit(limits.unread_s, self.close)
+        self._arriving, self._unread = arriving, unread
 
     def request_arrived(self) -> None:
         """The request is here, to its last byte."""
         self._is_answering = True
-        self._arriving.stop()
+        self._arriving.stop(self)
 
     def request_answered(self) -> None:
         """The next byte begins the next request."""
         self._is_answering = False
-        self._arriving.stop()
+        self._arriving.stop(self)
 
     def let_in(self, permit: Permit, badge: str) -> None:
         """The caller may do what it asks for, because it bears this."""
@@ -61,49 +61,31 @@ class Visit(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are none by their class
-        self._arriving.start()
+        self._arriving.start(self)
         self.http.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
         if not self._is_answering:
-            self._arriving.start()
+            self._arriving.start(self)
         self.http.data_received(data)
 
     def eof_received(self) -> bool | None:
         return self.http.eof_received()
 
     def pause_writing(self) -> None:
-        self._unread.start()
+        self._unread.start(self)
         self.http.pause_writing()
 
     def resume_writing(self) -> None:
-        self._unread.stop()
+        self._unread.stop(self)
         self.http.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._arriving.stop()
-        self._unread.stop()
+        self._arriving.stop(self)
+        self._unread.stop(self)
         self.http.connection_lost(error)
         self._gone(self)
 
 
 Told = Callable[[Visit], None]
-
-
-class _Limit:
-    """Something that must not take longer than this."""
-
-    def __init__(self, seconds: float, over: Callable[[], None]) -> None:
-        self._seconds, self._over = seconds, over
-        self._timer: asyncio.TimerHandle | None = None
-
-    def start(self) -> None:
-        """It has begun; or goes on."""
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._seconds, self._over)
-
-    def stop(self) -> None:
-        """It is over."""
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
+Limit = Timeouts[Visit]

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import signal
 import sys
 import time
@@ -9,10 +10,11 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
+from benchmarks.machine import machine
 from benchmarks.torchrun_defects.catalogue import DEFECTS, Defect
 from benchmarks.torchrun_defects.launchers import Launcher, NodeAgent, Torchrun, torch_is_installed
 from benchmarks.torchrun_defects.observation import Broken, Finding, Observation, told
-from benchmarks.torchrun_defects.page import Row, machine, markdown, plain
+from benchmarks.torchrun_defects.page import Row, markdown, plain
 from benchmarks.torchrun_defects.stage import Stage
 
 NAMES = [defect.name for defect in DEFECTS]
@@ -35,11 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             rows.append(_observe(defect, args.launcher, args.repeat or defect.repeat))
     finally:  # also after Ctrl-C: what there is by then
         if rows:
-            print(f"\n{machine()}\n\n{plain(rows)}")
+            print(f"\n{_machine()}\n\n{plain(rows)}")
         if args.json:
-            _write(args.json, json.dumps({"machine": machine(), "defects": [_as_json(row) for row in rows]}, indent=2))
+            _write(args.json, json.dumps({"machine": _machine(), "defects": [_as_json(row) for row in rows]}, indent=2))
     if args.write:
-        _write(args.write, markdown(rows))
+        _write(args.write, markdown(rows, _machine()))
     found = [finding for _, findings in rows for finding in findings]
     return int(any(finding.broken or (finding.is_ours and finding.wrong) for finding in found))
 
@@ -104,6 +106,11 @@ def _as_json(row: Row) -> dict[str, Any]:
 def _write(path: str, text: str) -> None:
     with open(path, "w", encoding="utf-8") as file:
         file.write(f"{text.rstrip()}\n")
+
+
+def _machine() -> str:
+    """The load is that of the last quarter of an hour, about as long as all takes."""
+    return machine(os.getloadavg()[2])
 
 
 def _note(text: str) -> None:

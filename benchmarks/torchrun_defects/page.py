@@ -1,10 +1,8 @@
 """The observations as text, and as the documentation's page."""
 
-import os
-import platform
 from collections.abc import Iterable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 
+from benchmarks.machine import torch_version
 from benchmarks.torchrun_defects.catalogue import Defect
 from benchmarks.torchrun_defects.launchers import KEEP_ALIVE_S, KEEP_ALIVES, OWN_STORE
 from benchmarks.torchrun_defects.observation import Finding
@@ -37,25 +35,15 @@ Nodes are agents on that one machine, and the loss of a node is SIGKILL of its a
 """
 
 
-def machine() -> str:
-    """What the seconds depend on. The load is that of the last quarter of an hour, about as long as all takes."""
-    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-    release = ".".join(platform.release().split(".")[:2])
-    return (
-        f"{os.cpu_count()} CPUs (load {os.getloadavg()[2]:.1f}), {memory_gb:.0f} GB of memory, "
-        f"{platform.system()} {release}, Python {platform.python_version()}, torch {_torch()}"
-    )
-
-
-def markdown(rows: Iterable[Row]) -> str:
+def markdown(rows: Iterable[Row], machine: str) -> str:
     lines = ["| | defect | torchrun | node-agent | to reproduce |", "|---|---|---|---|---|"]
     for number, (defect, findings) in enumerate(rows, start=1):
         torchrun, ours = (_cell([found for found in findings if found.is_ours is is_ours]) for is_ours in (False, True))
         lines.append(f"| {number} | {defect.title} | {torchrun} | {ours} | `--only {defect.name}` |")
     return PAGE.format(
-        torch=_torch().partition("+")[0],
+        torch=torch_version().partition("+")[0],
         command=COMMAND,
-        machine=machine(),
+        machine=machine,
         table="\n".join(lines),
         interval=KEEP_ALIVE_S,
         attempts=KEEP_ALIVES,
@@ -83,10 +71,3 @@ def _cell(findings: Sequence[Finding]) -> str:
         variant = f"{finding.variant}: " if len(findings) > 1 else ""
         parts.append(f"{variant}**{finding.verdict}**: {'<br>'.join(finding.saw())}")
     return "<br>".join(parts).replace("|", "\\|")
-
-
-def _torch() -> str:
-    try:
-        return version("torch")
-    except PackageNotFoundError:
-        return "not installed"

@@ -6,9 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from benchmarks.procfs import is_running
 from benchmarks.torchrun_defects.launchers import Launcher
 from benchmarks.torchrun_defects.observation import codes
-from benchmarks.torchrun_defects.stage import Program, Report, Stage, is_running
+from benchmarks.torchrun_defects.stage import Program, Report, Stage
 
 EXIT_S = 60.0
 MAX_RESTARTS = "5"

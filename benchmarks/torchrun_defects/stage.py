@@ -152,12 +152,3 @@ class Stage:
                     master_port=said["MASTER_PORT"],
                 )
             )
-
-
-def is_running(pid: int) -> bool:
-    """Whether the process is there and not merely waiting to be reaped."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False

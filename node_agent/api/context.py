@@ -9,8 +9,8 @@ import atexit
 import os
 import signal
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
+from math import inf
 from types import TracebackType
 from typing import Any
 
@@ -19,7 +19,7 @@ from node_agent.api.entry import Entry
 from node_agent.api.evidence import process_failure, unkillable
 from node_agent.api.failures import ProcessFailure, SignalException, in_torchs_terms
 from node_agent.api.group import Endings, ProcessGroup
-from node_agent.api.loop_thread import LoopThread, done
+from node_agent.api.loop_thread import Awaited, LoopThread, done
 from node_agent.api.outputs import Outputs, OutputSettings
 from node_agent.api.signals import SignalWatch
 from node_agent.workers import WorkerSpec
@@ -69,12 +69,13 @@ class PContext:
         self._settings = settings
         self._cpus = cpus
         self._home = os.getpid()
-        self._pids: Future[dict[int, int]] = Future()
+        self._pids: Awaited[dict[int, int]] = Awaited()
         self._group: ProcessGroup | None = None
         self._is_program_ending = False
 
     def pids(self) -> dict[int, int]:
         """The process ids by local rank, also of processes that have ended."""
+        self._pids.wait()
         return self._pids.result()
 
     def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
@@ -85,7 +86,7 @@ class PContext:
         in the main thread), `LaunchError` if a return value cannot be unpickled here.
         """
         result = self._thread.result
-        wait([result], None if timeout < 0 else timeout)
+        result.wait(inf if timeout < 0 else timeout)
         return self._concluded() if result.done() else None
 
     async def wait_async(self) -> RunProcsResult:
@@ -102,10 +103,10 @@ class PContext:
             return  # a fork of the program: the processes are not its children
         self._ask_to_stop(death_sig, timeout)
         try:
-            wait([self._thread.result])
+            self._thread.result.wait()
         except BaseException:
             self._ask_to_stop(signal.SIGKILL, 0.0)
-            wait([self._thread.result])
+            self._thread.result.wait()
             raise
         finally:
             self._let_go()
@@ -121,7 +122,7 @@ class PContext:
             await done(self._thread.result)
         except asyncio.CancelledError:
             self._ask_to_stop(signal.SIGKILL, 0.0)
-            wait([self._thread.result])
+            self._thread.result.wait()
             raise
         self._let_go()
 
@@ -147,7 +148,7 @@ class PContext:
         """Return when all processes run, or raise why they do not. From now on `signals` raise `SignalException`."""
         self._begin(signals)
         try:
-            wait([self._pids])
+            self._pids.wait()
             self._pids.result()
         except BaseException:
             self.close(signal.SIGKILL)

@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import wait
 from contextlib import suppress
 from typing import Any, Generic, TypeVar, overload
 
@@ -93,7 +92,7 @@ class _Launch:
     def run(self) -> dict[int, Any]:
         watch = SignalWatch(self._plan.signals, self._signalled)
         try:
-            wait([self._begin().result])
+            self._begin().result.wait()
         except BaseException as error:
             self._interrupted(error)
             raise
@@ -138,7 +137,7 @@ class _Launch:
         while thread := self._still_running():
             self._ask_to_leave("SIGINT" if isinstance(error, KeyboardInterrupt) else "SIGTERM")
             with suppress(KeyboardInterrupt):
-                wait([thread.result])
+                thread.result.wait()
 
     async def _cancelled(self) -> None:
         while thread := self._still_running():

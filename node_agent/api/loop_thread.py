@@ -9,16 +9,43 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
+from math import inf
+from time import monotonic
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+
+LOOK_S = 0.5
+"""How soon a waiting thread answers a signal of which its wait has not heard."""
+
+
+class Awaited(Future[T]):
+    """A future that the main thread can wait for and still answer signals.
+
+    Python answers them between two of its steps. A wait is ended by a signal that comes while it lasts, and to this
+    thread; of one that comes just before it, or to another thread, it hears nothing. So this one looks now and then.
+    And a lock is all that it uses: whatever a signal's handler raises, nothing is left half done.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._closed = threading.Lock()
+        self._closed.acquire()
+        self.add_done_callback(lambda _: self._closed.release())
+
+    def wait(self, limit_s: float = inf) -> None:
+        """Return when it is done, however it ended, or when the time is up."""
+        until = monotonic() + limit_s
+        while not self.done() and (left_s := until - monotonic()) > 0:
+            if self._closed.acquire(timeout=min(left_s, LOOK_S)):
+                self._closed.release()
 
 
 class LoopThread(Generic[T]):
     """Runs one coroutine to its end. `result` is set when nothing of it is left but the end of the thread."""
 
     def __init__(self, name: str, main: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        self.result: Future[T] = Future()
+        self.result: Awaited[T] = Awaited()
         self.result.set_running_or_notify_cancel()  # from now on nobody can cancel it
         self._main = main
         self._loop = _Loop()

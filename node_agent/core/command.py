@@ -1,7 +1,8 @@
 """What the workers execute, and what differs from one to the next."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from protocol.classes import dataclass
 
 LOCAL_RANK = "${local_rank}"
 """Stands for the worker's local rank in the script's arguments, as under torchrun."""

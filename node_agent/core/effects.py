@@ -1,7 +1,6 @@
 """What the shell must do for the agent's machine."""
 
-from dataclasses import dataclass
-
+from protocol.classes import dataclass
 from protocol.messages import Assignment, Failure, Finish
 
 

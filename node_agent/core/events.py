@@ -1,7 +1,6 @@
 """What happens to an agent."""
 
-from dataclasses import dataclass
-
+from protocol.classes import dataclass
 from protocol.errors import ProtocolError
 from protocol.messages import Failure, Reply
 

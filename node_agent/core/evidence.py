@@ -1,10 +1,10 @@
 """What a worker's end means: its exit status in words, what it wrote last, and what a person can do about it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from node_agent.core import hints
 from node_agent.core.last_words import LastWords, last_words
+from protocol.classes import dataclass
 from protocol.text import clip, last_lines, one_line, printable
 
 LINE_BYTES = 512

@@ -6,7 +6,8 @@ peers: "Connection reset by peer" alone may as well be a data store that the scr
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from protocol.classes import dataclass
 
 LONGEST_TEXT = 4_096
 

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from protocol.classes import dataclass
 
 _RANK = re.compile(r"\[rank\d+\]: ?")
 """torch begins the lines of an uncaught exception with it."""

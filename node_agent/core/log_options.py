@@ -1,8 +1,9 @@
 """Which of the workers' output streams go to files, which to the console, and how a line is marked."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntFlag
+
+from protocol.classes import dataclass
 
 
 class Std(IntFlag):

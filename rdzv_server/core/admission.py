@@ -4,7 +4,7 @@ from itertools import islice
 
 from protocol.errors import AgentFenced, MalformedMessage, NodeRankTaken, ServerUnavailable, SettingsConflict
 from protocol.messages import JoinRequest
-from protocol.settings import RunSettings
+from protocol.settings import RequestedSettings, RunSettings
 from protocol.timing import HOLDS_PER_LEASE
 from rdzv_server.core import completion
 from rdzv_server.core.run import Agent, AgentState, Run
@@ -32,8 +32,8 @@ def settings_of(join: JoinRequest) -> RunSettings:
     return settings
 
 
-def check(run: Run, join: JoinRequest) -> None:
-    """Raise the refusal that this join deserves, if any."""
+def check(run: Run, join: JoinRequest, agreed: RequestedSettings | None) -> None:
+    """Raise the refusal that this join deserves, if any. `agreed`: settings that are known to agree with the run's."""
     if agent := run.agents.get(join.agent_id):
         _check_identity(agent, join)
         return
@@ -41,7 +41,7 @@ def check(run: Run, join: JoinRequest) -> None:
         raise ServerUnavailable(f"run {run.run_id} holds {MOST_AGENTS} agents, as many as a run may")
     if join.agent_id in run.departed_ids or join.after_round > 0:
         raise AgentFenced(f"agent {join.agent_id} of node {join.node_id} is no longer part of run {run.run_id}")
-    if conflicts := join.settings.conflicts(run.settings):
+    if join.settings != agreed and (conflicts := join.settings.conflicts(run.settings)):
         raise SettingsConflict(
             f"run {run.run_id} has other settings: {'; '.join(conflicts)}. "
             "Start every agent of a run with the same values, or leave them out to take the run's"
@@ -75,43 +75,47 @@ def is_rejoining(run: Run, join: JoinRequest) -> bool:
 
 def predecessors(run: Run, join: JoinRequest) -> list[str]:
     """Agents of a new agent's node, by id or --node-rank, whose connection is closed: it takes their place."""
-    if join.agent_id in run.agents:
+    absent_since = run.leases.absent_since
+    if not absent_since or join.agent_id in run.agents:
         return []
-    return [agent_id for agent_id in run.leases.absent_since if _is_same_node(run.agents[agent_id].join, join)]
+    absent = [agent_id for agent_id in _agents_of_node(run, join) if agent_id in absent_since]
+    return sorted(absent, key=absent_since.__getitem__)
 
 
 def doubtful(run: Run, join: JoinRequest, now: float) -> tuple[str, ...]:
     """Agents that claim to be the node of a newcomer, though their connections stand."""
-    claimed = join.node_id in run.node_ids or join.node_rank in run.node_ranks
+    claimed = _agents_of_node(run, join)
     if not claimed or join.agent_id in run.agents or join.agent_id in run.departed_ids:
         return ()
     return tuple(
-        agent.agent_id
-        for agent in run.agents.values()
-        if _is_same_node(agent.join, join)
-        and agent.agent_id not in run.leases.absent_since
-        and not run.leases.is_proven(agent.agent_id, now)
+        agent_id
+        for agent_id in claimed
+        if agent_id not in run.leases.absent_since and not run.leases.is_proven(agent_id, now)
     )
 
 
 def answers_until(run: Run, agent_id: str, now: float) -> float:
     """By when an agent that lives is heard if it is asked for a sign of life now.
 
-    It polls at once when it is woken, or, while it stops its workers, three times in a lease.
+    It polls at once when it is woken, or, while it stops its workers, twice in a lease.
     """
     poll_s = run.settings.lease_s / HOLDS_PER_LEASE
-    return now + (2 * poll_s if agent_id in run.stopping else poll_s)
+    return now + (1.5 * poll_s if agent_id in run.stopping else poll_s)
 
 
-def _is_same_node(old: JoinRequest, new: JoinRequest) -> bool:
-    return old.node_id == new.node_id or (new.node_rank is not None and old.node_rank == new.node_rank)
+def _agents_of_node(run: Run, join: JoinRequest) -> tuple[str, ...]:
+    """Agents of the node that joins, by its id or its --node-rank."""
+    agents = run.node_ids.get(join.node_id, ())
+    holder = None if join.node_rank is None else run.node_ranks.get(join.node_rank)
+    return agents if holder is None or holder in agents else (*agents, holder)
 
 
 def choose(run: Run) -> list[Agent]:
     """The waiting agents that get a seat: participants of the round before first, then by order of joining."""
     seats = run.settings.max_nodes
-    old = [agent for agent in run.waiting.values() if run.seat_of(agent.agent_id)]
-    new = (agent for agent in run.waiting.values() if not run.seat_of(agent.agent_id))
+    taken = run.membership.seats if run.membership else {}
+    old = [agent for agent_id, agent in run.waiting.items() if agent_id in taken] if taken else []
+    new = (agent for agent_id, agent in run.waiting.items() if agent_id not in taken)
     chosen = old[:seats]
     return chosen + list(islice(new, seats - len(chosen)))
 

@@ -1,7 +1,6 @@
 """What the shell must do for the core, in this order: record first, then act."""
 
-from dataclasses import dataclass
-
+from protocol.classes import dataclass
 from rdzv_server.core.events import Fact, RunFounded
 from rdzv_server.core.snapshot import Kept
 

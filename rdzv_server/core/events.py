@@ -1,7 +1,6 @@
 """What has happened to a run. Durable facts are recorded and replayed; signs of life and time are not."""
 
-from dataclasses import dataclass
-
+from protocol.classes import dataclass
 from protocol.messages import Failure, JoinRequest
 from protocol.settings import RunSettings
 

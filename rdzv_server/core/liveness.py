@@ -2,9 +2,12 @@
 
 An agent comes into doubt when a newcomer claims to be its node: it is asked for a sign of life.
 
-All leases of a run are equally long, so the agent heard longest ago stands first in the dict: renewing is a
-re-insertion, the next deadline is the first entry, and neither depends on the number of nodes.
+All leases of a run are equally long, so the agent heard longest ago stands first: renewing moves it to the end, the
+next deadline is the first entry, and neither depends on the number of nodes. A plain dict would not do: it finds its
+first entry behind the places of all those that were taken out before.
 """
+
+from collections import OrderedDict
 
 
 class Leases:
@@ -13,17 +16,18 @@ class Leases:
     def __init__(self, lease_s: float, grace_s: float) -> None:
         self._lease_s = lease_s
         self._grace_s = grace_s
-        self.heard_at: dict[str, float] = {}
-        self.absent_since: dict[str, float] = {}
+        self.heard_at: OrderedDict[str, float] = OrderedDict()
+        self.absent_since: OrderedDict[str, float] = OrderedDict()
         self.doubted_until: dict[str, float] = {}
         self._proven_at: dict[str, float] = {}
 
     def renew(self, agent_id: str, now: float) -> None:
         """The agent was heard: a fresh lease, and no longer absent."""
-        self.heard_at.pop(agent_id, None)
         self.heard_at[agent_id] = now
-        self.absent_since.pop(agent_id, None)
-        if self.doubted_until.pop(agent_id, None) is not None:
+        self.heard_at.move_to_end(agent_id)
+        if self.absent_since:
+            self.absent_since.pop(agent_id, None)
+        if self.doubted_until and self.doubted_until.pop(agent_id, None) is not None:
             self._proven_at[agent_id] = now
 
     def disconnect(self, agent_id: str, now: float) -> None:
@@ -64,7 +68,9 @@ class Leases:
 
     def next_deadline(self) -> float | None:
         """When the next agent is lost unless it is heard before."""
-        lease = next((heard + self._lease_s for heard in self.heard_at.values()), None)
-        grace = next((since + self._grace_s for since in self.absent_since.values()), None)
-        doubt = min(self.doubted_until.values(), default=None)
-        return min((at for at in (lease, grace, doubt) if at is not None), default=None)
+        if not self.heard_at:
+            return None  # who has no lease is neither absent nor in doubt
+        at = next(iter(self.heard_at.values())) + self._lease_s
+        if self.absent_since:
+            at = min(at, next(iter(self.absent_since.values())) + self._grace_s)
+        return min(at, *self.doubted_until.values()) if self.doubted_until else at

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from protocol.errors import AgentFenced, NobodyWaits, StaleRound
 from protocol.messages import Directive, Failure, JoinRequest, Start, Stop, Wait
-from protocol.settings import RunSettings
+from protocol.settings import RequestedSettings, RunSettings
 from rdzv_server.core import admission, blame, completion, ranks, restarts, snapshot, story
 from rdzv_server.core.effects import Announce, Effect, ForgetRun, Record, WakeAgents
 from rdzv_server.core.events import (
@@ -51,6 +51,9 @@ from rdzv_server.core.run import (
 )
 from rdzv_server.core.snapshot import Kept
 
+DUE_AT_ONCE = 500
+"""Agents that are lost in one go when many leases end together: other runs wait meanwhile. The rest is due still."""
+
 
 class RunMachine:
     """One attempt of a run. Times are seconds of the server's monotonic clock."""
@@ -69,7 +72,13 @@ class RunMachine:
         )
         # Every agent that is alive asks within a lease, and must hear of the end: else it would form the run anew.
         self._retention_s = max(retention_s, settings.lease_s)
+        self.deadline: float | None = None
+        """`next_deadline` as of the last event that was taken."""
         self._effects: list[Effect] = []
+        self._agreed: RequestedSettings | None = None
+        """What the last new agent asked for: nearly all of them ask for the same."""
+        self._starts: dict[str, Start] = {}
+        """Of the running round, for those who have asked."""
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Apply an event. Raises `ProtocolError`, with nothing changed, if it is refused."""
@@ -88,8 +97,19 @@ class RunMachine:
                 pass
             case _:
                 self._handle_fact(event, now)
-        self._pass_time(now)
+        self.deadline = self.next_deadline()
+        if self.deadline is not None and now >= self.deadline:
+            self._pass_time(now)
+            self.deadline = self.next_deadline()
         return self._effects
+
+    def renew(self, agent_id: str, now: float) -> bool:
+        """Take an `AgentHeard` from which nothing but a fresh lease follows. False, with nothing changed: another."""
+        run = self.run
+        if run.stage.is_end or agent_id in run.doubted or agent_id not in run.agents:
+            return False
+        run.leases.renew(agent_id, now)
+        return True
 
     def replay(self, fact: Fact | Kept, at: float) -> None:
         """Apply a recorded fact again, or a part of a snapshot."""
@@ -110,7 +130,7 @@ class RunMachine:
     def directive_for(self, agent_id: str, now: float) -> tuple[int, Directive]:
         """The agent's revision and what it must do now. Raises `AgentFenced` if it is not part of the run."""
         agent = self._agent(agent_id)
-        return agent.revision, agent.directive or Wait(reason=self._wait_reason(now))
+        return agent.revision, agent.directive or self._implied(agent, now)
 
     def next_deadline(self) -> float | None:
         """When `TimePassed` is due next, if nothing else happens before."""
@@ -118,12 +138,17 @@ class RunMachine:
         if run.ended_at is not None:
             return run.ended_at + self._retention_s
         own = completion.deadline(run) if run.stage is Stage.FORMING else run.verdict_at or run.scale_up_at
-        return min((at for at in (own, run.leases.next_deadline()) if at is not None), default=None)
+        lease = run.leases.next_deadline()
+        if own is None or lease is None:
+            return lease if own is None else own
+        return own if own < lease else lease
 
     # Signs: what follows from silence and from time is a fact, and recorded as such.
 
     def _pass_time(self, now: float) -> None:
-        while (fact := self._due(now)) is not None:
+        for _ in range(DUE_AT_ONCE):
+            if (fact := self._due(now)) is None:
+                break
             self._apply(fact, now)
         ended_at = self.run.ended_at
         if ended_at is not None and now >= ended_at + self._retention_s:
@@ -147,7 +172,7 @@ class RunMachine:
     def _lose_corroborated(self, now: float, reporter: str | None = None) -> None:
         """Absent participants are lost at once if another participant's workers failed: that is why they did."""
         run = self.run
-        if not run.failed and reporter is None:
+        if not (run.running or run.stopping) or not (run.failed or reporter):
             return
         for agent_id in list(run.leases.absent_since):
             held = agent_id in run.running or agent_id in run.stopping
@@ -173,18 +198,22 @@ class RunMachine:
     # Facts: check, then what they imply, then apply. `_apply` records.
 
     def _handle_fact(self, fact: Fact, now: float) -> None:
-        if self.run.stage.is_end and not isinstance(fact, NodeJoined | ArrivalsAdmitted):
+        has_ended = self.run.stage.is_end
+        if has_ended and not isinstance(fact, NodeJoined | ArrivalsAdmitted):
             return
         match fact:
             case NodeJoined(join):
-                admission.check(self.run, join)
-                if self.run.stage.is_end:
+                admission.check(self.run, join, self._agreed)
+                if has_ended:
                     return  # a delayed join: the agent's Finish stands
                 if join.agent_id in self.run.agents and not admission.is_rejoining(self.run, join):
                     if join.agent_id not in self.run.doubted:  # a copy may be late: it proves nothing
                         self.run.leases.renew(join.agent_id, now)
                     return
-                fact = replace(fact, replaces=tuple(admission.predecessors(self.run, join)))
+                if join.agent_id not in self.run.agents:
+                    self._agreed = join.settings
+                if (replaces := tuple(admission.predecessors(self.run, join))) != fact.replaces:
+                    fact = replace(fact, replaces=replaces)
             case NodeLeft(agent_id):
                 if agent_id in self.run.departed_ids:
                     return
@@ -310,13 +339,15 @@ class RunMachine:
         run = self.run
         ending, run.round = run.round, run.round + 1
         run.stage, run.scale_up_at, run.verdict_at = Stage.FORMING, None, None
+        self._starts = {}
         run.opening = Opening(cause, reason, now, below_since=now)
         stopped = [
             agent for state in (AgentState.RUNNING, AgentState.SUCCEEDED) for agent in run.by_state[state].values()
         ]
+        stop = Stop(round=ending, reason=reason)
+        run.move_all(stopped, AgentState.STOPPING)
         for agent in stopped:
-            run.move(agent, AgentState.STOPPING)
-            self._direct(agent, Stop(round=ending, reason=reason))
+            self._direct(agent, stop)
         self._wake(stopped)
         self._announce(f"round {run.round} opened: {reason}")
 
@@ -344,13 +375,13 @@ class RunMachine:
         run = self.run
         restarts.settle(run, now)
         ordered = ranks.order(run, admission.choose(run))
-        run.membership, assignments = ranks.assign(run, ordered, run.restart_count)
+        run.membership = ranks.assign(run, ordered, reason)
         run.stage, run.started_at, run.survivors = Stage.RUNNING, now, len(ordered)
         run.succeeded, run.failed, run.first_of_round = set(), set(), None
+        run.move_all(ordered, AgentState.RUNNING)
         for agent in ordered:
             agent.round = run.round
-            run.move(agent, AgentState.RUNNING)
-            self._direct(agent, Start(assignment=assignments[agent.agent_id], reason=reason))
+            self._direct(agent, None)
         self._wake(ordered)
         self._announce(f"round {run.round} runs on {completion.count(len(ordered))}: {reason}")
 
@@ -358,6 +389,7 @@ class RunMachine:
         run = self.run
         run.stage, run.ended_at, run.scale_up_at, run.verdict_at = stage, now, None, None
         run.end_reason = reason
+        self._starts = {}
         run.end_failure = run.first_of_round.failure if failure and run.first_of_round else failure
         run.leases.clear()
         run.doubted.clear()
@@ -368,6 +400,15 @@ class RunMachine:
         self._announce(f"run {stage}: {reason}")
 
     # Helpers.
+
+    def _implied(self, agent: Agent, now: float) -> Directive:
+        """The directive of an agent that has been given none: what its state is."""
+        if agent.state is AgentState.WAITING:
+            return Wait(reason=self._wait_reason(now))
+        agent_id = agent.join.agent_id
+        if agent_id not in self._starts:
+            self._starts[agent_id] = ranks.start(self.run, agent)
+        return self._starts[agent_id]
 
     def _wait_reason(self, now: float) -> str:
         forming = self.run.stage is Stage.FORMING
@@ -384,7 +425,7 @@ class RunMachine:
         agent.directive, agent.revision = directive, self.run.revision
 
     def _wake(self, agents: Iterable[Agent]) -> None:
-        self._effects.append(WakeAgents(self.run.run_id, tuple(agent.agent_id for agent in agents)))
+        self._effects.append(WakeAgents(self.run.run_id, tuple([agent.join.agent_id for agent in agents])))
 
     def _announce(self, reason: str) -> None:
         self._effects.append(Announce(self.run.run_id, self.run.round, reason))

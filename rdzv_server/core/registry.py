@@ -7,7 +7,7 @@ one that finds a run which every node has left, if nobody asked for that run by 
 
 from heapq import heapify, heappop, heappush
 
-from protocol.errors import AgentFenced, RunFailed, RunSucceeded, ServerUnavailable, UnknownRun
+from protocol.errors import AgentFenced, ProtocolError, RunFailed, RunSucceeded, ServerUnavailable, UnknownRun
 from protocol.messages import Directive, JoinRequest
 from rdzv_server.core import admission, snapshot
 from rdzv_server.core.effects import Effect, ForgetRun, Record
@@ -49,26 +49,42 @@ class Registry:
             machine = self._machine_for(run_id, event)
         try:
             effects += machine.handle(event, now)
-        finally:
-            self._arm(machine)
+        except ProtocolError:
+            self._arm(machine, machine.next_deadline())
+            raise
+        self._arm(machine, machine.deadline)
         return effects
+
+    def renew(self, run_id: str, agent_id: str, now: float) -> bool:
+        """Take a sign of life from which nothing but a fresh lease follows. False, with nothing changed: another.
+
+        Its run's deadline may stand as it is: it turns out to have moved on when it comes.
+        """
+        machine = self._machine_with(run_id, agent_id)
+        return machine is not None and machine.renew(agent_id, now)
 
     def pass_time(self, now: float) -> list[Effect]:
         """Let every run whose deadline has come draw its conclusions."""
         effects: list[Effect] = []
-        while self._deadlines and self._deadlines[0][0] <= now:
-            at, key = heappop(self._deadlines)
-            if self._armed.get(key) != at:
-                continue  # an earlier deadline was set after this one
-            del self._armed[key]
+        for key in self._due(now):
             machine = self._machines[key]
             happened = machine.handle(TimePassed(), now)
             effects += happened
             if any(isinstance(effect, ForgetRun) for effect in happened):
                 self._forget(key)
             else:
-                self._arm(machine)
+                self._arm(machine, machine.deadline)
         return effects
+
+    def _due(self, now: float) -> list[Key]:
+        """The attempts whose deadline has come, each once: one with more to do than it does in one go is due again."""
+        due: list[Key] = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            at, key = heappop(self._deadlines)
+            if self._armed.get(key) == at:  # else an earlier deadline was set after this one
+                del self._armed[key]
+                due.append(key)
+        return due
 
     def next_deadline(self) -> float | None:
         """When `pass_time` is due next; it may turn out then that the deadline has moved on."""
@@ -89,7 +105,7 @@ class Registry:
             self._found(record.fact, record.at)
         else:
             self._machines[key].replay(record.fact, record.at)
-        self._arm(self._machines[key])
+        self._arm(self._machines[key], self._machines[key].next_deadline())
 
     def snapshot(self, key: Key, now: float) -> list[Record]:
         """Records to replay in place of all that led to this attempt; none if it has ended, or is forgotten."""
@@ -98,14 +114,15 @@ class Registry:
             return []
         run = machine.run
         founded = RunFounded(run.run_id, run.attempt, run.explicit, run.settings, run.founded_wall_at)
-        kept = (Record(*key, now, fact) for fact in snapshot.take(run))
-        return [Record(*key, run.founded_at, founded), *kept]
+        records = [Record(run.run_id, run.attempt, run.founded_at, founded)]
+        records += [Record(run.run_id, run.attempt, now, fact) for fact in snapshot.take(run)]
+        return records
 
     def resume(self, now: float) -> None:
         """The server is back, after all has been replayed: nobody is missed for what happened while it was away."""
         for machine in self._machines.values():
             machine.resume(now)
-            self._arm(machine)
+            self._arm(machine, machine.next_deadline())
 
     def _machine_to_join(self, event: NodeJoined, now: float) -> tuple[RunMachine, list[Effect]]:
         join = event.join
@@ -132,7 +149,7 @@ class Registry:
         if machine.run.stage.is_end:
             return []
         effects = machine.handle(RunSuperseded(), now)
-        self._arm(machine)
+        self._arm(machine, machine.deadline)
         return effects
 
     def _begins_anew(self, run: Run, join: JoinRequest) -> bool:
@@ -178,8 +195,8 @@ class Registry:
     def _latest_machine(self, run_id: str) -> RunMachine | None:
         return self._machines.get((run_id, self._latest.get(run_id, 0)))
 
-    def _arm(self, machine: RunMachine) -> None:
-        key, at = (machine.run.run_id, machine.run.attempt), machine.next_deadline()
+    def _arm(self, machine: RunMachine, at: float | None) -> None:
+        key = (machine.run.run_id, machine.run.attempt)
         if at is not None and at < self._armed.get(key, float("inf")):
             self._armed[key] = at
             heappush(self._deadlines, (at, key))

@@ -1,9 +1,10 @@
 """The state of one run. Only `machine.RunMachine` changes it; everything else reads it."""
 
-from collections import Counter, deque
-from dataclasses import dataclass, field
+from collections import OrderedDict, deque
+from dataclasses import field
 from enum import StrEnum
 
+from protocol.classes import dataclass
 from protocol.messages import Directive, Failure, JoinRequest
 from protocol.settings import RunSettings
 from rdzv_server.core.liveness import Leases
@@ -22,7 +23,10 @@ class Stage(StrEnum):
 
     @property
     def is_end(self) -> bool:
-        return self in (Stage.SUCCEEDED, Stage.FAILED)
+        return self in _ENDS
+
+
+_ENDS = frozenset((Stage.SUCCEEDED, Stage.FAILED))
 
 
 class AgentState(StrEnum):
@@ -33,6 +37,10 @@ class AgentState(StrEnum):
     """Was told to stop its workers and has not joined again: the next round waits for it while it is alive."""
     SUCCEEDED = "succeeded"
     """All of its workers exited 0."""
+
+
+_WAITING, _RUNNING, _STOPPING = AgentState.WAITING, AgentState.RUNNING, AgentState.STOPPING
+"""For what is looked up with every event: an enumeration finds its members slowly."""
 
 
 class Cause(StrEnum):
@@ -47,7 +55,7 @@ class Cause(StrEnum):
 
 @dataclass(slots=True)
 class Agent:
-    """An agent that is part of the run now. `directive` None means: wait."""
+    """An agent that is part of the run now. `directive` None means: what its state implies, to wait or to start."""
 
     join: JoinRequest
     server_addr: str
@@ -75,6 +83,20 @@ class Seat:
     group_rank: int
     first_rank: int
     local_world_size: int
+    first_role_rank: int = 0
+    role_world_size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What all participants of a round are told alike."""
+
+    world_size: int
+    master_addr: str
+    master_port: int
+    agent_store: bool
+    restart_count: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +105,8 @@ class Membership:
 
     round: int
     seats: dict[str, Seat]
+    terms: Terms | None = None
+    """None of a round whose snapshot holds every participant's directive in full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +171,12 @@ class Run:
     round: int = 1
     """The round that is forming or running."""
     agents: dict[str, Agent] = field(default_factory=dict)
-    by_state: dict[AgentState, dict[str, Agent]] = field(default_factory=lambda: {state: {} for state in AgentState})
-    node_ids: Counter[str] = field(default_factory=Counter)
-    """How many agents each node has: one, as a rule."""
+    by_state: dict[AgentState, OrderedDict[str, Agent]] = field(
+        default_factory=lambda: {state: OrderedDict() for state in AgentState}
+    )
+    """Agents leave a state in the order in which they got into it, as a rule: see `liveness`."""
+    node_ids: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Which agents each node has: one, as a rule."""
     node_ranks: dict[int, str] = field(default_factory=dict)
     """Which agent claims which `--node-rank`."""
     membership: Membership | None = None
@@ -191,18 +218,18 @@ class Run:
         return None if self.founded_wall_at is None else self.founded_wall_at + (at - self.founded_at)
 
     @property
-    def waiting(self) -> dict[str, Agent]:
+    def waiting(self) -> OrderedDict[str, Agent]:
         """Agents that have joined, in the order of joining."""
-        return self.by_state[AgentState.WAITING]
+        return self.by_state[_WAITING]
 
     @property
-    def stopping(self) -> dict[str, Agent]:
+    def stopping(self) -> OrderedDict[str, Agent]:
         """Agents of an earlier round that have not joined again."""
-        return self.by_state[AgentState.STOPPING]
+        return self.by_state[_STOPPING]
 
     @property
-    def running(self) -> dict[str, Agent]:
-        return self.by_state[AgentState.RUNNING]
+    def running(self) -> OrderedDict[str, Agent]:
+        return self.by_state[_RUNNING]
 
     def seat_of(self, agent_id: str) -> Seat | None:
         """The agent's seat in the last completed round."""
@@ -210,20 +237,31 @@ class Run:
 
     def move(self, agent: Agent, state: AgentState) -> None:
         """Put the agent, known or new, into `state`."""
-        if agent.agent_id not in self.agents:
-            self.node_ids[agent.node_id] += 1
-        self.by_state[agent.state].pop(agent.agent_id, None)
+        join, agent_id = agent.join, agent.join.agent_id
+        if agent_id in self.agents:
+            self.by_state[agent.state].pop(agent_id, None)
+        else:
+            self.agents[agent_id] = agent
+            self.node_ids[join.node_id] = (*self.node_ids.get(join.node_id, ()), agent_id)
         agent.state = state
-        self.by_state[state][agent.agent_id] = agent
-        self.agents[agent.agent_id] = agent
-        if agent.join.node_rank is not None:
-            self.node_ranks[agent.join.node_rank] = agent.agent_id
+        self.by_state[state][agent_id] = agent
+        if join.node_rank is not None:
+            self.node_ranks[join.node_rank] = agent_id
+
+    def move_all(self, agents: list[Agent], state: AgentState) -> None:
+        """The same for agents that are all known: it is done with whole rounds at once."""
+        into = self.by_state[state]
+        for agent in agents:
+            agent_id = agent.join.agent_id
+            del self.by_state[agent.state][agent_id]
+            agent.state = state
+            into[agent_id] = agent
 
     def remove(self, agent: Agent) -> None:
         del self.agents[agent.agent_id]
-        self.node_ids[agent.node_id] -= 1
-        if not self.node_ids[agent.node_id]:
-            del self.node_ids[agent.node_id]
+        others = tuple(other for other in self.node_ids.pop(agent.node_id) if other != agent.agent_id)
+        if others:
+            self.node_ids[agent.node_id] = others
         del self.by_state[agent.state][agent.agent_id]
         node_rank = agent.join.node_rank
         if node_rank is not None and self.node_ranks.get(node_rank) == agent.agent_id:

@@ -6,8 +6,9 @@
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from protocol.classes import dataclass
 from protocol.messages import JoinRequest, Start, Stop
 from rdzv_server.core.run import (
     Agent,
@@ -21,6 +22,7 @@ from rdzv_server.core.run import (
     Run,
     Seat,
     Stage,
+    Terms,
 )
 
 CHUNK = 256
@@ -43,6 +45,8 @@ class RunKept:
     restart_count: int
     ledger: tuple[Restart, ...]
     doubted: tuple[str, ...] = ()
+    terms: Terms | None = None
+    """Of the last completed round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +68,7 @@ class AgentKept:
     round: int
     start: Start | None
     stop: Stop | None
-    """Its directive, which is one of these or to wait."""
+    """Its directive, if it is one of these and not what its state implies."""
     revision: int
 
 
@@ -127,6 +131,7 @@ def take(run: Run) -> Iterator[Kept]:
         restart_count=run.restart_count,
         ledger=tuple(run.ledger),
         doubted=tuple(sorted(run.doubted)),
+        terms=run.membership.terms if run.membership else None,
     )
     for seat in run.membership.seats.values() if run.membership else ():
         yield SeatKept(seat=seat, succeeded=seat.agent_id in run.succeeded, failed=seat.agent_id in run.failed)
@@ -171,7 +176,7 @@ def restore(run: Run, kept: Kept) -> None:
 
 def _restore_run(run: Run, kept: RunKept) -> None:
     run.stage, run.round, run.opening = kept.stage, kept.round, replace(kept.opening)
-    run.membership = Membership(kept.membership_round, {}) if kept.membership_round else None
+    run.membership = Membership(kept.membership_round, {}, kept.terms) if kept.membership_round else None
     run.started_at, run.scale_up_at, run.verdict_at = kept.started_at, kept.scale_up_at, kept.verdict_at
     run.revision, run.restart_count = kept.revision, kept.restart_count
     run.ledger.extend(kept.ledger)

@@ -23,7 +23,7 @@ from tests.integration.programs import Program
 NODES = "abcdefgh"
 NPROC = 2
 MIN_NODES = 4
-LEASE_S = 5.0
+LEASE_S = 6.0
 PATIENCE_S = 60.0
 """How long the fleet may take to work again: a lease, TCP's pauses, and a busy machine."""
 LOOK_S = 0.05

@@ -15,7 +15,7 @@ from tests.chaos.fleet import NODES, Fleet
 from tests.chaos.ledger import Ledger
 
 BRIEF_S = 0.8
-"""The longest brief fault: a node was heard up to a third of a lease before, and TCP may pause as long again."""
+"""The longest brief fault: a node was heard up to half a lease before, and TCP may pause as long again."""
 WAYS = ("both ways", "inwards", "outwards")
 
 

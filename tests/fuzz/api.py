@@ -28,7 +28,7 @@ from rdzv_server.json_schema import PRINTABLE
 NAMES = ("run", "../../etc/passwd", '{run="x"}')
 """A few, so that requests are about the same runs and agents."""
 LEASE_S = 2.0
-"""Long enough to be still there when the next request comes. A poll is parked for a third of it."""
+"""Long enough to be still there when the next request comes. A poll is parked for half of it."""
 LARGEST, SMALLEST = 2**64 - 1, -(2**63)
 """What msgpack's integers hold."""
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ def test_the_schema_lets_in_what_the_codec_lets_in(kind: Any) -> None:
     @given(values(kind), st.data())
     def agree(message: Any, data: st.DataObject) -> None:
         body = msgpack.unpackb(encode(message))
-        name = data.draw(st.sampled_from(sorted(body)))
+        name = data.draw(st.sampled_from(sorted(field.name for field in fields(kind))))
         body[name] = data.draw(anything)
         try:
             decode(kind, msgpack.packb(body))

@@ -42,18 +42,26 @@ class OneOfSeveral(Server):
 class Several(Cluster):
     """Servers that share an etcd, and agents that know all of them."""
 
-    def __init__(self, desk: Desk, etcd: Etcd, name: str) -> None:
+    def __init__(self, desk: Desk, etcd: Etcd, name: str, shards: int = 1) -> None:
         super().__init__(desk)
         self.etcd = etcd
         self.name = name
-        self.answers = Answers()
+        self.answers = Answers(shards)
 
-    async def serve_as(self, members: Sequence[str] | None = None) -> OneOfSeveral:
-        """Start another server. `members`: the addresses by which it reaches etcd."""
-        tap = Tap(self.answers)
-        await tap.open()
-        store = f"etcd://{','.join(members or self.etcd.addresses)}/{self.name}"
-        flags = ("--store", store, "--leader-lease", str(LEASE_S), "--advertise", tap.address)
+    @property
+    def store(self) -> str:
+        """For `--store`."""
+        return f"{self.etcd.store}/{self.name}"
+
+    async def serve_as(
+        self, members: Sequence[str] | None = None, *flags: str, tap: Tap | None = None
+    ) -> OneOfSeveral:  # fmt: skip
+        """Start another server. `members`: the addresses by which it reaches etcd. `tap`: of one that is gone."""
+        if tap is None:
+            tap = Tap(self.answers)
+            await tap.open()
+        store = f"etcd://{','.join(members)}/{self.name}" if members else self.store
+        flags = ("--store", store, "--leader-lease", str(LEASE_S), "--advertise", tap.address, *flags)
         server = await OneOfSeveral.listen(*flags)
         assert isinstance(server, OneOfSeveral)
         server.tap, tap.target = tap, ("127.0.0.1", server.port)
@@ -122,7 +130,8 @@ class Several(Cluster):
 class Probe:
     """An agent of a run of its own, message by message: it notices at once when a server acts."""
 
-    def __init__(self, endpoints: str) -> None:
+    def __init__(self, endpoints: str, run_id: str = "probe") -> None:
+        self._run_id = run_id
         pairs = [endpoint.rpartition(":") for endpoint in endpoints.split(",")]
         self.said: list[str] = []
         self._servers = Servers([(host, int(port)) for host, _, port in pairs], None, self.said.append)
@@ -130,7 +139,7 @@ class Probe:
 
     async def __aenter__(self) -> "Probe":
         join = JoinRequest(
-            run_id="probe", agent_id="probe", node_id="probe", after_round=0, addr="127.0.0.1", port=1,
+            run_id=self._run_id, agent_id="probe", node_id="probe", after_round=0, addr="127.0.0.1", port=1,
             local_world_size=1, settings=RequestedSettings(lease_s=600.0, disconnect_grace_s=600.0),
         )  # fmt: skip
         async with asyncio.timeout(PATIENCE_S):
@@ -146,7 +155,7 @@ class Probe:
 
     async def answered(self) -> float:
         """Ask once; when the answer has come (monotonic)."""
-        poll = PollRequest(run_id="probe", agent_id="probe", revision=self.reply.revision, hold=False)
+        poll = PollRequest(run_id=self._run_id, agent_id="probe", revision=self.reply.revision, hold=False)
         async with asyncio.timeout(PATIENCE_S):
             answer = await self._line.ask(lambda addr: poll)
         assert isinstance(answer, Reply) and answer.directive == self.reply.directive

@@ -1,5 +1,6 @@
 """The examples run unchanged under both launchers."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -34,6 +35,17 @@ async def test_training_goes_on_from_its_checkpoint_on_another_world_size(launch
     second = await launch(launcher, 1, *training, "--epochs", "2")
     assert any("resumed epochs_done=1" in line for line in second)
     assert any("epoch=2 " in line for line in second) and not any("epoch=1 " in line for line in second)
+
+
+async def test_the_demo_kills_a_worker_and_shows_what_warm_workers_save() -> None:
+    pytest.importorskip("sklearn")
+    demo = await Program.start(sys.executable, str(EXAMPLES / "demo.py"), "--timeout-s", str(LONG_S))
+    assert await demo.exit_code(within_s=LONG_S) == 0, demo.out
+    warm = r"new workers took (\S+) s, warm, without the imports; the first ones (\S+) s"
+    ends = [re.search(warm, line) for line in demo.out[-3:]]
+    (restart_s, start_s), *_ = [tuple(map(float, end.groups())) for end in ends if end]
+    assert restart_s < start_s / 2
+    assert any("restarts charged by the server: 1" in line for line in demo.out[-3:])
 
 
 async def launch(launcher: str, workers: int, script: str, *args: str) -> list[str]:

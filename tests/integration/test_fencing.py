@@ -209,7 +209,7 @@ async def echoing(desk: Desk) -> AsyncIterator[Tapped]:
 
 
 LEASED = ("--lease", str(LEASE_S), *PATIENT)
-"""A poll that arrives again is parked for a third of the lease."""
+"""A poll that arrives again is parked for half of the lease."""
 
 
 async def test_whatever_is_repeated_later_changes_nothing_of_a_run_that_restarts(tapped: Tapped) -> None:

@@ -124,7 +124,7 @@ class Model:
             is_rival = agent.node == node or (node_rank is not None and agent.node_rank == node_rank)
             is_proven = agent.proven is not None and now < agent.proven + LEASE_S
             if is_rival and agent.absent is None and not is_proven and agent.doubted_until is None:
-                agent.doubted_until = now + LEASE_S / 3 * (2 if agent.state == "stopping" else 1)
+                agent.doubted_until = now + LEASE_S / 2 * (1.5 if agent.state == "stopping" else 1)
                 agent.doubt_turn = self._turn()
                 self._conclude(now)
         self.pass_time(now)

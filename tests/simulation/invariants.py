@@ -5,6 +5,7 @@ from itertools import accumulate
 
 from protocol.messages import Assignment, Start
 from protocol.timing import HOLDS_PER_LEASE
+from rdzv_server.core.ranks import start
 from rdzv_server.core.run import Agent, AgentState, Cause, Departure, Membership, Restart, Run, Stage
 from simulation.agent import AgentProcess
 from simulation.clock import Clock
@@ -124,10 +125,10 @@ class Watch:
         if run.stage is not Stage.RUNNING or run.round in seen.rounds:
             return
         assert run.membership and run.membership.round == run.round
-        told = {agent.agent_id: agent.directive for agent in run.agents.values()}
         assignments = {}
         for agent_id in run.membership.seats:
-            directive = told[agent_id]
+            agent = run.agents[agent_id]
+            directive = agent.directive or start(run, agent)
             assert isinstance(directive, Start), f"{agent_id} has a seat and is told {directive}"
             assignments[agent_id] = directive.assignment
         seen.rounds[run.round] = assignments

@@ -97,7 +97,7 @@ def test_a_node_rank_is_refused_when_its_holder_has_shown_that_it_lives():
 
 
 def test_a_node_rank_is_free_when_its_holder_gives_no_sign_of_life():
-    run = Scenario("2", lease_s=6)
+    run = Scenario("2", lease_s=4)
     run.join("a", node_rank=1)
     run.knocks("b", node_rank=1)
     with pytest.raises(HolderInDoubt) as refusal:
@@ -162,7 +162,7 @@ def test_a_standby_exits_0_when_the_run_succeeds():
 
 
 def test_a_restarted_agent_takes_the_place_of_one_whose_end_nobody_saw():
-    run = running("2", "a", "b", lease_s=9)
+    run = running("2", "a", "b", lease_s=6)
     run.knocks("a-again", node="a")
     run.join("a-again", node="a")
     assert run.told(Start) == {"a", "b"}, "it may live, and then they are two nodes"
@@ -175,7 +175,7 @@ def test_a_restarted_agent_takes_the_place_of_one_whose_end_nobody_saw():
 
 def test_no_round_begins_with_one_whose_life_is_in_doubt():
     """It died while it waited, unseen; its restart and the last node to rejoin are there before it is lost."""
-    run = running("2", "a", "b", max_restarts=1, lease_s=9)
+    run = running("2", "a", "b", max_restarts=1, lease_s=6)
     run.fails("b")
     run.join("a")
     run.knocks("a-again", node="a")
@@ -188,7 +188,7 @@ def test_no_round_begins_with_one_whose_life_is_in_doubt():
 
 
 def test_a_round_begins_when_the_doubt_is_dispelled():
-    run = Scenario("2", lease_s=9)
+    run = Scenario("2", lease_s=6)
     run.join("first", node="a")
     run.knocks("second", node="a")
     run.join("second", node="a")
@@ -198,10 +198,10 @@ def test_a_round_begins_when_the_doubt_is_dispelled():
 
 
 def test_an_agent_that_stops_its_workers_is_given_the_time_until_it_speaks_again():
-    run = running("2", "a", "b", max_restarts=1, lease_s=9)
+    run = running("2", "a", "b", max_restarts=1, lease_s=6)
     run.fails("b")
     run.knocks("a-again", node="a")
-    run.passes(5)
+    run.passes(4)
     assert run.told(Stop) == {"a", "b"}
     run.passes(1)
     assert run.told(Stop) == {"b"}

@@ -3,10 +3,11 @@
 import signal
 import time
 
+from benchmarks.procfs import is_running
 from benchmarks.torchrun_defects.launchers import Launcher
 from benchmarks.torchrun_defects.observation import Observation
 from benchmarks.torchrun_defects.run import alone
-from benchmarks.torchrun_defects.stage import Stage, is_running
+from benchmarks.torchrun_defects.stage import Stage
 
 LIMIT_S = 3.0
 NPROC = 2

@@ -62,7 +62,7 @@ with start_processes("trainer", work, {{0: ()}}, {{0: {{}}}}, start_method={meth
 """
 
 WAITING = """
-import signal, sys
+import signal, sys, threading, time
 from node_agent import LaunchConfig, SignalException, elastic_launch, start_processes
 from tests.integration.api.functions import report_and_wait
 
@@ -78,9 +78,17 @@ def start_and_forget(path, method):
     context = start_processes("t", report_and_wait, {0: (path,), 1: (path,)}, {0: {}, 1: {}}, start_method=method)
     print(*context.pids().values())
 
+def take_ctrl_c():
+    signal.sigwait([signal.SIGUSR1])
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+    time.sleep(3600)
+
 if __name__ == "__main__":
+    if sys.argv[4:]:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+        threading.Thread(target=take_ctrl_c, daemon=True).start()
     try:
-        globals()[sys.argv[1]](*sys.argv[2:])
+        globals()[sys.argv[1]](*sys.argv[2:4])
     except SignalException as error:
         print("told:", error.sigval.name, signal.getsignal(error.sigval) is signal.SIG_DFL)
         sys.exit(7)
@@ -206,10 +214,11 @@ class Started:
         return not any(map(is_running, self.pids))
 
 
-async def start(tmp_path: Path, env: dict[str, str], line: Line, call: str, method: str) -> Started:
+async def start(tmp_path: Path, env: dict[str, str], line: Line, call: str, method: str, *flags: str) -> Started:
     script = tmp_path / "program.py"
     script.write_text(WAITING)
-    program = await Program.start(sys.executable, str(script), call, line.path, method, env=env, cwd=str(tmp_path))
+    words = (sys.executable, str(script), call, line.path, method, *flags)
+    program = await Program.start(*words, env=env, cwd=str(tmp_path))
     return Started(program, await asyncio.to_thread(line.pids, 2))
 
 
@@ -221,6 +230,17 @@ async def test_ctrl_c(method: str, call: str, tmp_path: Path, env: dict[str, str
     assert started.gone()
     assert started.program.err[-1] == "KeyboardInterrupt"
     assert os.listdir(env["TMPDIR"]) == []
+
+
+@pytest.mark.parametrize("call", ["launch", "start"])
+async def test_ctrl_c_that_reaches_another_thread(
+    method: str, call: str, tmp_path: Path, env: dict[str, str], line: Line
+) -> None:
+    """The main thread hears nothing of it while it waits; nor of one that comes in the instant before."""
+    started = await start(tmp_path, env, line, call, method, "another thread takes it")
+    started.program.signal(signal.SIGUSR1)
+    assert await started.program.exit_code() == -signal.SIGINT
+    assert started.gone()
 
 
 @pytest.mark.parametrize("call", ["launch", "start"])

@@ -157,7 +157,7 @@ def orders(monkeypatch) -> list[Order]:
     """What the agent would have been told; none is started."""
     taken: list[Order] = []
 
-    async def take(given: Order) -> int:
+    def take(given: Order) -> int:
         taken.append(given)
         return 7
 

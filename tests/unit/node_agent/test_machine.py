@@ -15,6 +15,7 @@ from node_agent.core.effects import (
 )
 from node_agent.core.events import Started, TimePassed, WorkerFailed, WorkersStopped
 from protocol.errors import AgentFenced, NodeRankTaken, RunSucceeded, SettingsConflict, Unauthorized
+from protocol.timing import HOLDS_PER_LEASE
 from tests.unit.node_agent.story import (
     LEASE_S,
     Story,
@@ -245,7 +246,7 @@ def test_while_workers_stop_the_agent_is_heard_at_once_and_then_three_times_in_a
     for _ in range(4):
         agent.is_told(stop(1), revision=2)
         assert agent.effects == []
-        assert agent.lasts == LEASE_S / 3
+        assert agent.lasts == LEASE_S / HOLDS_PER_LEASE
         agent.deadline_comes()
         assert agent.effects == [SendPoll("a.1", revision=2, hold=False)]
 

@@ -96,6 +96,8 @@ class FakeServer:
         return 421, encode(refusal)
 
     async def _tell_leader(self, request: LeaderRequest) -> LeaderReply:
+        if request.run_id != POLL.run_id:  # servers that share the runs know no leader of no run
+            await asyncio.Event().wait()
         async with self._news:
             await self._news.wait_for(lambda: self.leader is not None and self.leadership > request.after)
         assert self.leader

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from rdzv_server.waiters import Waiters
+from rdzv_server.waiters import RELEASED_AT_ONCE, Waiters
 
 KEY, OTHER = ("run", "a"), ("run", "b")
 FOREVER_S = 1_000.0
@@ -93,3 +93,24 @@ async def test_being_woken_twice_is_being_woken_once(waiters):
     waiters.wake(KEY)
     waiters.wake(KEY)
     await released(poll)
+
+
+async def test_a_small_run_is_answered_at_once_beside_a_large_one(waiters):
+    large = [await parked(waiters, ("large", str(number))) for number in range(10 * RELEASED_AT_ONCE)]
+    small = [await parked(waiters, ("small", str(number))) for number in range(2)]
+    for number in range(len(large)):
+        waiters.wake(("large", str(number)))
+    for number in range(len(small)):
+        waiters.wake(("small", str(number)))
+    for poll in small:
+        await released(poll)
+    assert sum(poll.done() for poll in large) <= 2 * RELEASED_AT_ONCE
+    for poll in large:
+        await released(poll)
+
+
+async def test_polls_whose_holds_end_together_are_all_released(waiters):
+    polls = [await parked(waiters, ("run", str(number)), hold_s=0.01) for number in range(5)]
+    for poll in polls:
+        await released(poll)
+    await released(await parked(waiters, hold_s=0.01))

@@ -1,0 +1,90 @@
+"""What no launcher can do without: interpreters that start, a packet there and back, an import of torch.
+
+These are measured in the same turns as the launchers, and stand beside them.
+"""
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from benchmarks import procfs
+from benchmarks.arrivals import last
+from benchmarks.launchers import ADDRESS, torch_is_installed
+from benchmarks.plan import Plan
+from benchmarks.results import FLOOR, Row
+from benchmarks.stage import FOLDER, TORCH_WORKER, WORKER, Stage
+from benchmarks.turns import Subject, once, take_turns
+
+REPEAT = 5
+ECHO = os.path.join(FOLDER, "echo.py")
+ROUND_TRIPS = 1_000
+MESSAGE = b"x" * 200
+"""About as much as a poll."""
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """Something that takes its time whoever does it. `sample`: seconds."""
+
+    name: str
+    sample: Callable[[], float]
+
+
+def bare(count: int) -> Floor:
+    """As many interpreters at once as the row has workers to start, to the first line of the last one."""
+    return Floor(f"{count} bare workers", partial(_spawn, count, WORKER))
+
+
+def bare_with_torch(count: int) -> Floor:
+    return Floor(f"{count} × import torch", partial(_spawn, count, TORCH_WORKER))
+
+
+def round_trip() -> Floor:
+    """A small message to another process and back, over loopback."""
+    return Floor("TCP round trip", _round_trip)
+
+
+def measure(plan: Plan) -> list[Row]:
+    """For reading the other rows: from these the floors of any other number can be reckoned."""
+    floors = [bare(1), round_trip(), *([bare_with_torch(1)] if torch_is_installed() else [])]
+    subjects = [Subject(FLOOR + floor.name, once(floor.sample), min(plan.repeat, REPEAT)) for floor in floors]
+    taken = take_turns(subjects, warm_up=True)
+    return [Row(measurement="floor", subject=name, unit="s", samples=each.samples) for name, each in taken.items()]
+
+
+def bare_memory_mb() -> float:
+    """The most memory of an interpreter that does nothing."""
+    with Stage() as stage:
+        began_s = time.monotonic()
+        program = stage.start([sys.executable, "-u", *stage.worker], {"RANK": "0"})
+        stage.first_lines(1, began_s)
+        return procfs.peak_rss_mb(program.pid)
+
+
+def _spawn(count: int, script: str) -> float:
+    with Stage(script) as stage:
+        began_s = time.monotonic()
+        for rank in range(count):
+            stage.start([sys.executable, "-u", *stage.worker], {"RANK": str(rank)})
+        return last(stage.first_lines(count, began_s)) - began_s
+
+
+def _round_trip() -> float:
+    with Stage() as stage, socket.create_server((ADDRESS, 0)) as listener:
+        stage.start([sys.executable, ECHO, *map(str, listener.getsockname())])
+        line, _ = listener.accept()
+        with line:
+            _there_and_back(line)
+            began_s = time.perf_counter()
+            for _ in range(ROUND_TRIPS):
+                _there_and_back(line)
+            return (time.perf_counter() - began_s) / ROUND_TRIPS
+
+
+def _there_and_back(line: socket.socket) -> None:
+    line.sendall(MESSAGE)
+    line.recv(len(MESSAGE), socket.MSG_WAITALL)

@@ -1,0 +1,55 @@
+"""A worker that is connected with its peers, as training is, and fails when one of them is gone.
+
+Argument: where to say that it came to its first line; beside it each rank listens.
+"""
+
+import time
+
+AT_NS = time.monotonic_ns()
+
+import os  # noqa: E402
+import select  # noqa: E402
+import socket  # noqa: E402
+import sys  # noqa: E402
+
+RETRY_S = 0.005
+RANK, WORLD_SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+FOLDER, DESK = os.path.split(sys.argv[1])
+
+
+def listen() -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    staged = f"{name_of(RANK)}.new"
+    listener.bind(staged)
+    listener.listen()
+    os.rename(staged, name_of(RANK))  # takes the place of the one that listened here before
+    return listener
+
+
+def connect(rank: int) -> socket.socket:
+    """Its process may have to start first."""
+    while True:
+        line = socket.socket(socket.AF_UNIX)
+        try:
+            line.connect(name_of(rank))
+        except OSError:
+            line.close()
+            time.sleep(RETRY_S)
+        else:
+            return line
+
+
+def name_of(rank: int) -> str:
+    return f"worker.{WORLD_SIZE}.{rank}"
+
+
+os.chdir(FOLDER)  # a socket's path has to be short
+with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as desk:
+    desk.sendto(f"{RANK} {os.getpid()} {AT_NS}".encode(), DESK)
+listener = listen()
+peers = [connect(rank) for rank in range(RANK)]
+peers += [listener.accept()[0] for _ in range(RANK + 1, WORLD_SIZE)]
+if peers:
+    select.select(peers, [], [])
+    sys.exit("a peer is gone")
+listener.accept()

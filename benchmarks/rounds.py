@@ -1,0 +1,122 @@
+"""The rounds of `swarm`, beside torchrun's rendezvous and beside as many bare connections."""
+
+import asyncio
+import os
+import select
+import sys
+import time
+from functools import partial
+from typing import TextIO
+
+from benchmarks import swarm
+from benchmarks.launchers import ADDRESS, STOCK
+from benchmarks.plan import Plan
+from benchmarks.results import FLOOR, NEVER, Row
+from benchmarks.stage import FOLDER, Broken, Stage, free_port
+from benchmarks.swarm import NODES_CPU, ROUND_BARS_S, SERVER_CPU
+from benchmarks.turns import Subject, once, take_turns
+
+TORCHRUN_NODES = (16, 64, 256)
+"""Of 256 it forms no round in minutes; more were not tried."""
+CAP_S = 60.0
+START_S = 60.0
+REPEAT = 3
+ALL_CPUS = os.sched_getaffinity(0)
+ECHO_SERVER, TORCH_NODES = (os.path.join(FOLDER, name) for name in ("echo_server.py", "torch_nodes.py"))
+MESSAGE = b"x" * 200
+
+
+def measure(plan: Plan) -> list[Row]:
+    """After ours, which takes its own turns: torchrun's, and the floors."""
+    ours = swarm.measure(plan)
+    torchrun = [_torchrun(nodes) for nodes in TORCHRUN_NODES if plan.torchrun]
+    subjects = [Subject(str(nodes), once(partial(_bare, nodes)), min(plan.repeat, REPEAT)) for nodes in ROUND_BARS_S]
+    floors = [
+        Row(measurement=_line(int(nodes)), subject=f"{FLOOR}as many bare connections", unit="s", samples=taken.samples)
+        for nodes, taken in take_turns(subjects).items()
+    ]
+    return [*ours, *torchrun, *floors]
+
+
+def _line(nodes: int) -> str:
+    """The line of the table in which ours stands."""
+    return f"swarm round: {nodes} nodes"
+
+
+def _torchrun(nodes: int) -> Row:
+    try:
+        samples, trouble = [_meet(nodes)], ""
+    except Broken as error:
+        samples, trouble = [], str(error)
+    return Row(
+        measurement=_line(nodes), subject=STOCK.name, unit="s", samples=samples, cap=CAP_S, trouble=trouble
+    )  # fmt: skip
+
+
+def _meet(nodes: int) -> float:
+    """Seconds until all nodes of torchrun's rendezvous know their ranks."""
+    with Stage() as stage:
+        port = free_port()
+        store = stage.start([sys.executable, TORCH_NODES, str(port)])
+        os.sched_setaffinity(store.pid, _cpu(SERVER_CPU))
+        stage.wait_for_port(port)
+        mine, its = os.pipe()
+        with open(mine, encoding="ascii") as answer:
+            with open(its, "wb") as pipe:
+                all_nodes = stage.start([sys.executable, TORCH_NODES, str(port), str(nodes)], stdout=pipe.fileno())
+            os.sched_setaffinity(all_nodes.pid, _cpu(NODES_CPU))
+            began = _line_of(answer, START_S)
+            if not began:
+                raise Broken("torchrun's nodes did not start")
+            return float(_line_of(answer, CAP_S) or NEVER)
+
+
+def _line_of(answer: TextIO, within_s: float) -> str:
+    """The next line; empty if none comes in time."""
+    ready, _, _ = select.select([answer], [], [], within_s)
+    return answer.readline() if ready else ""
+
+
+def _bare(nodes: int) -> float:
+    """Seconds until so many connections are there, and a small message has gone to and fro on each."""
+    with Stage() as stage:
+        port = free_port()
+        server = stage.start([sys.executable, ECHO_SERVER, str(port)])
+        os.sched_setaffinity(server.pid, _cpu(SERVER_CPU))
+        stage.wait_for_port(port)
+        os.sched_setaffinity(0, _cpu(NODES_CPU))
+        try:
+            began_s = time.monotonic()
+            asyncio.run(_all_answered(nodes, port))
+            return time.monotonic() - began_s
+        finally:
+            os.sched_setaffinity(0, ALL_CPUS)
+
+
+def _cpu(number: int) -> set[int]:
+    """That one, on machines that have it."""
+    return {number} & ALL_CPUS or ALL_CPUS
+
+
+async def _all_answered(nodes: int, port: int) -> None:
+    loop = asyncio.get_running_loop()
+    answers = [loop.create_future() for _ in range(nodes)]
+    await asyncio.gather(*(loop.create_connection(partial(_Asker, answer), ADDRESS, port) for answer in answers))
+    for line in await asyncio.gather(*answers):
+        line.abort()
+
+
+class _Asker(asyncio.Protocol):
+    """One connection; `answer` becomes its transport when what it has sent is back."""
+
+    def __init__(self, answer: "asyncio.Future[asyncio.Transport]") -> None:
+        self._answer = answer
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._line = transport
+        transport.write(MESSAGE)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._answer.done():
+            self._answer.set_result(self._line)

@@ -1,0 +1,185 @@
+"""Many runs at one server and at four, which share them by etcd in sixteen shards: what a server's work comes to.
+
+All servers have one core between them, the nodes and etcd another one: rounds a second cannot grow here, and say only
+what sharing costs. What scales is the part of the work that falls to the busiest server.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from benchmarks import procfs
+from benchmarks.plan import Plan
+from benchmarks.results import Row
+from benchmarks.stage import Broken, Program, Stage, free_port
+from benchmarks.swarm import NODES_CPU, SERVER_CPU, Node, Swarm
+from node_agent.client import HttpLink
+from protocol.messages import Failure, ReportRequest
+from rdzv_server.placement import shard_of
+
+SERVERS = (1, 4)
+SHARDS = 16
+RUNS, NODES = 16, 125
+RESTARTS = 3
+"""As many as the nodes' budget allows."""
+REPEAT = 3
+SETTLE_S, CAP_S = 90.0, 120.0
+LEASE_S = 10
+"""The servers have one core between them, and a node here does not try again where an agent would."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """All restarts of all runs. `cpu_us`: of each server, for each node and restart of the whole cluster."""
+
+    nodes_a_s: float
+    cpu_us: tuple[float, ...]
+
+
+class NodeOfRun(Node):
+    """A node of a run of its own name."""
+
+    run_id = ""
+
+    def fail(self, port: int) -> None:
+        failure = Failure(
+            node_id="node-0", rank=0, local_rank=0, pid=4711, exit_code=1, cause="exit code 1", error="boom"
+        )
+        report = ReportRequest(run_id=self.run_id, agent_id=self._agent_id, round=self._round, failure=failure)
+        self._reporting = asyncio.get_running_loop().create_task(_tell(port, report))
+
+    def _send(self, path: str, message: object) -> None:
+        super()._send(path, replace(message, run_id=self.run_id))  # type: ignore[type-var]
+
+
+class Run(Swarm):
+    """The nodes of one run, at the server that leads its shard."""
+
+    def __init__(self, run_id: str, port: int) -> None:
+        super().__init__(0, port)
+        self.nodes = [NodeOfRun(number, NODES, self._started, self._refused) for number in range(NODES)]
+        for node in self.nodes:
+            node.run_id = run_id
+
+
+def measure(plan: Plan) -> list[Row]:
+    """With one server and with four, in turns."""
+    if not shutil.which("etcd"):
+        trouble = "etcd is not on PATH"
+        return [Row(measurement="shards", subject="", unit="", samples=(), trouble=trouble, is_absent=True)]
+    samples: dict[int, list[Sample]] = {servers: [] for servers in SERVERS}
+    for _ in range(min(plan.repeat, REPEAT)):
+        for servers, taken in samples.items():
+            taken.append(_run(servers))
+    return [row for servers, taken in samples.items() for row in _rows(servers, taken)]
+
+
+def _rows(servers: int, taken: list[Sample]) -> Iterator[Row]:
+    subject = f"{servers} server{'s' * (servers > 1)}"
+    figures = {
+        ("shards: restarted nodes", "1/s"): [sample.nodes_a_s for sample in taken],
+        ("shards: servers' CPU in sum, a node", "µs"): [sum(sample.cpu_us) for sample in taken],
+        ("shards: busiest server's CPU, a node", "µs"): [max(sample.cpu_us) for sample in taken],
+    }
+    for (measurement, unit), values in figures.items():
+        yield Row(measurement=measurement, subject=subject, unit=unit, samples=values)
+
+
+def _run(servers: int) -> Sample:
+    with Stage() as stage:
+        with _on_cpu(NODES_CPU):
+            store = _start_etcd(stage)
+        with _on_cpu(SERVER_CPU):
+            programs = dict(_start_server(stage, store) for _ in range(servers))
+        ports = _share(programs)
+        with _on_cpu(NODES_CPU):
+            return asyncio.run(_measure([Run(run_id, port) for run_id, port in ports.items()], list(programs.values())))
+
+
+def _start_etcd(stage: Stage) -> str:
+    """One member; what `--store` names it."""
+    port, peer = free_port(), f"http://127.0.0.1:{free_port()}"
+    here = f"http://127.0.0.1:{port}"
+    stage.start(
+        [
+            *("etcd", "--data-dir", os.path.join(stage.folder, "etcd"), "--listen-client-urls", here),
+            *("--advertise-client-urls", here, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+            *("--initial-cluster", f"default={peer}"),
+        ]
+    )
+    stage.wait_for_port(port)
+    return f"etcd://127.0.0.1:{port}/benchmark"
+
+
+def _start_server(stage: Stage, store: str) -> tuple[int, Program]:
+    port = free_port()
+    flags = ("--host", "127.0.0.1", "--port", str(port), "--store", store, "--shards", str(SHARDS))
+    program = stage.start([sys.executable, "-m", "rdzv_server", *flags, "--leader-lease", str(LEASE_S)])
+    stage.wait_for_port(port)
+    return port, program
+
+
+def _share(programs: dict[int, Program]) -> dict[str, int]:
+    """As many runs of each server, with its port, once the servers share the shards evenly. Raises `Broken`."""
+    deadline_s = time.monotonic() + SETTLE_S
+    while time.monotonic() < deadline_s:
+        leaders = _leaders(min(programs))
+        loads = Counter(leaders.values())
+        if "" not in loads and sorted(loads.values()) == [SHARDS // len(programs)] * len(programs):
+            return {_run_of(shard): int(leader.rpartition(":")[2]) for shard, leader in leaders.items()}
+        time.sleep(0.1)
+    raise Broken(f"{len(programs)} servers do not share {SHARDS} shards evenly after {SETTLE_S:g} s")
+
+
+def _leaders(port: int) -> dict[int, str]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/status", timeout=10) as answer:
+        shards = json.load(answer)["server"]["shards"]
+    return {shard["shard"]: shard["leader"] or "" for shard in shards}
+
+
+def _run_of(shard: int) -> str:
+    """The id of a run that belongs to this shard."""
+    return next(name for name in map("run-{}".format, range(10_000)) if shard_of(name, SHARDS) == shard)
+
+
+async def _measure(runs: list[Run], servers: list[Program]) -> Sample:
+    restarted = RESTARTS * sum(len(run.nodes) for run in runs)
+    async with asyncio.timeout(CAP_S):
+        await asyncio.gather(*(run.join() for run in runs))
+        before_s, began_s = [procfs.cpu_s(server.pid) for server in servers], time.monotonic()
+        await asyncio.gather(*map(_restart, runs))
+        took_s = time.monotonic() - began_s
+    cpu_s = [procfs.cpu_s(server.pid) - at_s for server, at_s in zip(servers, before_s, strict=True)]
+    for run in runs:
+        run.close()
+    return Sample(restarted / took_s, tuple(1e6 * each / restarted for each in cpu_s))
+
+
+async def _tell(port: int, report: ReportRequest) -> None:
+    line = HttpLink("127.0.0.1", port, None)
+    await line.connect()
+    await line.exchange(report)
+    await line.close()
+
+
+async def _restart(run: Run) -> None:
+    """One restart after another."""
+    for _ in range(RESTARTS):
+        await run.restart()
+
+
+@contextmanager
+def _on_cpu(cpu: int) -> Iterator[None]:
+    """On machines that have several; also what is started meanwhile, and its threads."""
+    all_cpus = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {cpu} & all_cpus or all_cpus)
+    yield
+    os.sched_setaffinity(0, all_cpus)

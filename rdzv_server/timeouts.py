@@ -1,0 +1,55 @@
+"""Many timeouts of one length, with one timer of the event loop for all of them.
+
+As a rule a timeout is stopped before it is over: each request starts and stops several. All are equally long, so
+whichever began first is over first, and starting and stopping one is an entry in a dict.
+"""
+
+import asyncio
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+Subject = TypeVar("Subject", bound=Hashable)
+
+
+class Timeouts(Generic[Subject]):
+    """Calls `over` with each subject whose timeout has not been stopped within `seconds`."""
+
+    def __init__(self, seconds: float, over: Callable[[Subject], None]) -> None:
+        self._seconds, self._over = seconds, over
+        self._due: dict[Subject, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, subject: Subject) -> None:
+        """It begins; or goes on, if it has begun."""
+        if subject in self._due:
+            return
+        loop = asyncio.get_running_loop()
+        at = self._due[subject] = loop.time() + self._seconds
+        if self._timer is None:
+            self._timer = loop.call_at(at, self._look)
+
+    def stop(self, subject: Subject) -> None:
+        """It is not over any more, if it ever began."""
+        self._due.pop(subject, None)
+
+    def cancel(self) -> None:
+        """Nothing is over any more."""
+        self._due.clear()
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        now = loop.time()
+        while self._due:
+            subject, at = next(iter(self._due.items()))
+            if at > now:
+                self._timer = loop.call_at(at, self._look)
+                return
+            del self._due[subject]
+            self._over(subject)

@@ -1,0 +1,264 @@
+"""Four servers share the runs of a cluster in sixteen shards: each leads its part, and takes part of another's over.
+
+Whatever happens, at most one server acts for a shard: every answer of every server is looked at in the end.
+"""
+
+import asyncio
+import itertools
+import re
+import signal
+import time
+import urllib.error
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from tests.integration.desk import Desk, WorkerAtDesk, is_running
+from tests.integration.programs import Program, Server
+from tests.integration.several import TAKEOVER_S, OneOfSeveral, Probe, Several, kill
+from tests.support.etcd import Etcd, etcd_cluster, need_etcd
+
+need_etcd()
+
+from rdzv_server.etcd_client import EtcdClient  # noqa: E402
+from rdzv_server.placement import shard_of  # noqa: E402
+
+SHARDS = 16
+SHARDS_FLAG = ("--shards", str(SHARDS))
+EVEN_WITHIN_S = 40.0
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    """Three members."""
+    with etcd_cluster(tmp_path_factory.mktemp("etcd"), 3) as etcd:
+        yield etcd
+
+
+class Shared(Several):
+    """Servers that share sixteen shards."""
+
+    def __init__(self, desk: Desk, etcd: Etcd, name: str) -> None:
+        super().__init__(desk, etcd, name, SHARDS)
+        self._client = EtcdClient(etcd.addresses)
+
+    async def add(self, count: int) -> None:
+        for _ in range(count):
+            await self.serve_as(None, *SHARDS_FLAG)
+
+    async def leaders(self, *, among: set[OneOfSeveral]) -> dict[int, OneOfSeveral]:
+        """Who leads each shard, once these servers share them evenly."""
+        begin, end = (f"/rdzv-server/{self.name}/live/leaders{mark}".encode() for mark in "/0")
+        servers = {server.tap.address: server for server in among}
+        async with asyncio.timeout(EVEN_WITHIN_S):
+            while True:
+                keys, revision = await self._client.all(begin, end)
+                led = {int(key.key.rpartition(b"/")[2]): servers.get(key.value.decode()) for key in keys}
+                loads = Counter(led.values())
+                if len(led) == SHARDS and set(loads) == among and max(loads.values()) - min(loads.values()) <= 1:
+                    return {shard: server for shard, server in led.items() if server}
+                await self._client.changed(begin, revision + 1, end)
+
+    def unused(self, leader: OneOfSeveral, leaders: dict[int, OneOfSeveral]) -> str:
+        """The id of a run that there is not yet, whose shard this server leads."""
+        ids = (f"run-{number}" for number in itertools.count())
+        return next(each for each in ids if leaders[shard_of(each, SHARDS)] is leader and each not in self.agents)
+
+    async def run_at(self, leader: OneOfSeveral, leaders: dict[int, OneOfSeveral], *flags: str) -> "OneNode":
+        """A run of one node whose shard this server leads."""
+        run_id = self.unused(leader, leaders)
+        agent = await self.node(run_id, "--run-id", run_id, "--max-restarts", "3", *flags, nproc=1)
+        (worker,) = await self.desk.group(1)
+        return OneNode(self.desk, agent, worker)
+
+    async def end(self) -> None:
+        await self._client.close()
+        await super().end()
+
+
+class OneNode:
+    """A run with its only agent and its only worker."""
+
+    def __init__(self, desk: Desk, agent: Program, worker: WorkerAtDesk) -> None:
+        self._desk = desk
+        self.agent = agent
+        self.worker = worker
+
+    async def restart(self) -> None:
+        """Its worker fails; returns when the next one runs."""
+        before = int(self.worker.env["TORCHELASTIC_RESTART_COUNT"])
+        kill(self.worker.pid)
+        (self.worker,) = await self._desk.group(1)
+        assert int(self.worker.env["TORCHELASTIC_RESTART_COUNT"]) == before + 1
+
+
+def all_of(cluster: Shared) -> set[OneOfSeveral]:
+    """The servers that run."""
+    return {
+        server for server in cluster.servers if isinstance(server, OneOfSeveral) and server.process.returncode is None
+    }
+
+
+@pytest.fixture
+async def bare(desk: Desk, etcd: Etcd, request: pytest.FixtureRequest) -> AsyncIterator[Shared]:
+    """No server yet."""
+    cluster = Shared(desk, etcd, re.sub(r"\W+", "-", request.node.name))
+    try:
+        yield cluster
+    finally:
+        await cluster.end()
+    cluster.answers.check()
+    assert desk.survivors() == []
+
+
+@pytest.fixture
+async def four(bare: Shared) -> Shared:
+    """Four servers that share the shards evenly."""
+    await bare.add(4)
+    await bare.leaders(among=all_of(bare))
+    return bare
+
+
+async def test_one_is_killed_and_comes_back_and_no_worker_notices(four: Shared) -> None:
+    leaders = await four.leaders(among=all_of(four))
+    assert set(Counter(leaders.values()).values()) == {4}
+    victim, *others = all_of(four)
+    runs = [await four.run_at(server, leaders) for server in (victim, victim, *others)]
+    workers = [run.worker.pid for run in runs]
+    async with Probe(four.endpoints, four.unused(victim, leaders)) as probe:
+        began = time.monotonic()
+        kill(victim.pid)
+        assert await probe.takeover_s(began) < TAKEOVER_S
+    await victim.exit_code()
+    survivors = await four.leaders(among=set(others))
+    assert all(survivors[shard] is leader for shard, leader in leaders.items() if leader is not victim), "nothing else"
+    assert all(map(is_running, workers))
+    await runs[0].restart()
+    back = await four.serve_as(None, *SHARDS_FLAG, tap=victim.tap)
+    again = await four.leaders(among={back, *others})
+    moved = [shard for shard, leader in again.items() if leader is not survivors[shard]]
+    assert len(moved) == 4 and all(again[shard] is back for shard in moved), "no more than it takes"
+    assert all(map(is_running, workers[1:]))
+    for run in runs:
+        await run.restart()
+    await four.finish([run.worker for run in runs])
+
+
+async def test_one_hangs_and_its_shards_are_led_by_the_others(four: Shared) -> None:
+    leaders = await four.leaders(among=all_of(four))
+    victim, *others = all_of(four)
+    run = await four.run_at(victim, leaders)
+    unmoved = await four.run_at(others[0], leaders)
+    async with Probe(four.endpoints, four.unused(victim, leaders)) as probe:
+        began = time.monotonic()
+        victim.signal(signal.SIGSTOP)
+        assert await probe.takeover_s(began) < TAKEOVER_S
+    worker = run.worker.pid
+    await four.leaders(among=set(others))
+    assert is_running(worker)
+    await run.restart()
+    victim.signal(signal.SIGCONT)
+    await victim.line("leads no shard any more: its lease at etcd ran out")
+    await four.leaders(among={victim, *others})
+    await run.restart()
+    assert is_running(unmoved.worker.pid)
+    await four.finish([run.worker, unmoved.worker])
+
+
+async def test_one_that_is_asked_to_stop_is_followed_at_once_in_all_its_shards(four: Shared) -> None:
+    leaders = await four.leaders(among=all_of(four))
+    leaver, *others = all_of(four)
+    run = await four.run_at(leaver, leaders)
+    async with Probe(four.endpoints, four.unused(leaver, leaders)) as probe:
+        began = time.monotonic()
+        leaver.signal(signal.SIGTERM)
+        assert await probe.takeover_s(began) < 1.0
+    assert await leaver.exit_code() == 0
+    assert is_running(run.worker.pid)
+    await four.leaders(among=set(others))
+    await four.finish([run.worker])
+
+
+async def test_an_agent_that_knows_one_server_finds_its_runs_leader_and_the_next_one(four: Shared) -> None:
+    leaders = await four.leaders(among=all_of(four))
+    known, leader, *others = all_of(four)
+    run = await four.run_at(leader, leaders, "--endpoint", known.tap.address)
+    assert run.agent.err[0].startswith("node-agent: round 1"), "without a word"
+    kill(leader.pid)
+    await four.leaders(among={known, *others})
+    await run.restart()
+    await four.finish([run.worker])
+
+
+async def test_servers_come_one_after_another_and_a_run_that_goes_on_is_handed_over_unharmed(bare: Shared) -> None:
+    await bare.add(1)
+    (first,) = all_of(bare)
+    leaders = await bare.leaders(among={first})
+    runs = [await bare.run_at(first, leaders, "--endpoint", first.tap.address) for _ in range(3)]
+    workers = [run.worker.pid for run in runs]
+    await bare.add(1)
+    await bare.leaders(among=all_of(bare))
+    assert all(map(is_running, workers))
+    for run in runs:
+        await run.restart()
+    await bare.finish([run.worker for run in runs])
+
+
+async def test_operators_see_from_every_server_who_leads_what(four: Shared) -> None:
+    leaders = await four.leaders(among=all_of(four))
+    led_by = {shard: leader.tap.address for shard, leader in leaders.items()}
+    owner, *others = all_of(four)
+    run = await four.run_at(owner, leaders)
+    run_id = run.worker.env["TORCHELASTIC_RUN_ID"]
+    for server in (owner, *others):
+        status = await server.view()
+        seen = {shard["shard"]: shard["leader"] for shard in status["server"]["shards"]}
+        assert seen == led_by and status["server"]["leads"] and status["server"]["ready"]
+        assert [each["run_id"] for each in status["runs"]] == ([run_id] if server is owner else [])
+        assert await server.get("/leaderz") == "leads\n"
+        assert await server.get("/readyz") == "ready\n"
+    await four.finish([run.worker])
+
+
+@pytest.mark.parametrize(("first", "second"), [(16, 4), (16, 1), (1, 16)])
+async def test_a_server_with_another_number_of_shards_is_refused(bare: Shared, first: int, second: int) -> None:
+    server = await bare.serve_as(None, "--shards", str(first))
+    await server.line("leading: ")
+    flags = ("--store", bare.store, "--shards", str(second), "--leader-lease", "2")
+    other = await Program.start(*Server.command(*flags))
+    assert await other.exit_code() == 1
+    has = f"{first} shard{'s' * (first > 1)}"
+    said = (
+        f"the cluster below /rdzv-server/{bare.name} has {has}: start this server with --shards {first}, as the others"
+    )
+    await other.line(f"cannot go on; .*{said}")
+    assert server.process.returncode is None
+
+
+async def test_without_etcd_it_says_so_and_is_not_ready() -> None:
+    server = await Server.listen("--store", "etcd://127.0.0.1:1,127.0.0.1:2", *SHARDS_FLAG)
+    try:
+        await server.line(r"cannot use etcd \(127.0.0.1:1, 127.0.0.1:2\): .*refused; trying again")
+        with pytest.raises(urllib.error.HTTPError, match="503") as caught:
+            await server.get("/readyz")
+        assert caught.value.read() == b"no leader is known\n"
+        server.signal(signal.SIGTERM)
+        assert await server.exit_code() == 0
+    finally:
+        await server.end()
+
+
+REFUSED = {
+    ("--shards", "4"): "--shards is for one of several servers: with --store etcd://",
+    ("--shards", "0", "--store", "etcd://a"): "--shards: a number from 1 to 256, not '0'",
+    ("--shards", "257", "--store", "etcd://a"): "--shards: a number from 1 to 256, not '257'",
+}
+
+
+async def test_what_a_command_line_asks_for_in_vain_is_said_in_one_line() -> None:
+    servers = [await Program.start(*Server.command(*flags)) for flags in REFUSED]
+    for server, said in zip(servers, REFUSED.values(), strict=True):
+        assert await server.exit_code() == 2
+        (line,) = server.err
+        assert line.startswith("rdzv-server: error: ") and said in line

@@ -1,0 +1,74 @@
+"""How shards are shared, whatever servers there are and whoever leads what."""
+
+from collections import Counter
+from zlib import crc32
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rdzv_server.placement import next_move, preferred, shard_of
+
+SERVERS = st.sets(st.sampled_from([f"server-{number}:29400" for number in range(8)]), min_size=1)
+LEADERS = st.dictionaries(st.integers(0, 23), st.sampled_from([f"server-{number}:29400" for number in range(8)]))
+
+
+def within(leaders: dict[int, str], shards: int) -> dict[int, str]:
+    return {shard: leader for shard, leader in leaders.items() if shard < shards}
+
+
+def fewest_moves(shards: int, servers: set[str], leaders: dict[int, str]) -> int:
+    """What no way of sharing evenly can do without: who leads most may keep the odd ones."""
+    each, odd = divmod(shards, len(servers))
+    loads = sorted((sum(leader == server for leader in leaders.values()) for server in servers), reverse=True)
+    return sum(max(0, load - each - (place < odd)) for place, load in enumerate(loads))
+
+
+@given(shards=st.integers(1, 24), servers=SERVERS, leaders=LEADERS)
+def test_all_shards_are_shared_evenly_with_the_fewest_moves(shards, servers, leaders):
+    leaders = within(leaders, shards)
+    wanted = preferred(shards, servers, leaders)
+    assert sorted(wanted) == list(range(shards))
+    loads = Counter(wanted.values())
+    assert set(loads) <= servers
+    assert max(loads.values()) - min(loads[server] for server in servers) <= 1
+    moved = [shard for shard, leader in leaders.items() if leader in servers and wanted[shard] != leader]
+    assert len(moved) == fewest_moves(shards, servers, leaders)
+
+
+@given(shards=st.integers(1, 24), servers=SERVERS, leaders=LEADERS)
+def test_it_depends_on_the_facts_alone(shards, servers, leaders):
+    leaders = within(leaders, shards)
+    turned = dict(reversed(leaders.items()))
+    assert preferred(shards, sorted(servers), leaders) == preferred(shards, sorted(servers, reverse=True), turned)
+
+
+@given(shards=st.integers(1, 24), servers=SERVERS, leaders=LEADERS)
+def test_one_move_after_another_makes_it_even_and_then_there_is_none(shards, servers, leaders):
+    leaders = preferred(shards, servers, {}) | {s: at for s, at in within(leaders, shards).items() if at in servers}
+    moves = fewest_moves(shards, servers, leaders)
+    for _ in range(moves):
+        move = next_move(shards, servers, leaders)
+        assert move and leaders.pop(move.shard) == move.giver != move.receiver
+        assert preferred(shards, servers, leaders)[move.shard] == move.receiver, "it is the receiver's turn"
+        leaders[move.shard] = move.receiver
+    assert next_move(shards, servers, leaders) is None
+    assert preferred(shards, servers, leaders) == leaders
+
+
+@given(shards=st.integers(1, 24), servers=SERVERS, gone=st.data())
+def test_when_a_server_goes_no_other_ones_shards_move(shards, servers, gone):
+    leaders = preferred(shards, servers, {})
+    lost = gone.draw(st.sampled_from(sorted(servers)))
+    if rest := servers - {lost}:
+        after = preferred(shards, rest, leaders)
+        assert all(after[shard] == leader for shard, leader in leaders.items() if leader != lost)
+
+
+def test_without_servers_nobody_should_lead():
+    assert preferred(3, [], {0: "a:1"}) == {}
+
+
+@given(run_id=st.text(st.characters(exclude_categories=["Cs"])), shards=st.integers(1, 256))
+def test_a_run_belongs_to_the_shard_that_is_written_down(run_id, shards):
+    assert shard_of(run_id, shards) == crc32(run_id.encode("utf-8")) % shards
+    assert shard_of(run_id, 1) == 0

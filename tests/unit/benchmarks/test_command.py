@@ -1,0 +1,83 @@
+"""The command line of the benchmarks."""
+
+import json
+
+import pytest
+
+from benchmarks import page
+from benchmarks.__main__ import main
+from benchmarks.catalogue import MEASUREMENTS, Measurement
+from benchmarks.stage import Broken
+from tests.unit.benchmarks.figures import row
+
+
+@pytest.fixture
+def measurements(monkeypatch):
+    """A function that puts a measurement into the catalogue."""
+    return lambda name, measure: monkeypatch.setitem(MEASUREMENTS, name, Measurement("made up", measure))
+
+
+def test_help_names_every_measurement(capsys):
+    with pytest.raises(SystemExit) as done:
+        main(["--help"])
+    said = capsys.readouterr().out
+    assert done.value.code == 0
+    assert all(f"  {name} " in said and each.about in said for name, each in MEASUREMENTS.items())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nonsense"], "'nonsense' is none of floors, launch"),
+        (["launch", "--repeat", "0"], "a number from 1, not '0'"),
+        (["launch", "--write", "PAGE"], "leave names, --quick and --no-torchrun out"),
+        (["--quick", "--write", "PAGE"], "leave names, --quick and --no-torchrun out"),
+    ],
+)
+def test_bad_input_is_said_before_anything_is_measured(arguments, said, capsys):
+    with pytest.raises(SystemExit) as done:
+        main(arguments)
+    assert done.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.torch
+def test_a_page_that_cannot_be_written_is_said_before_anything_is_measured(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "page.md"
+    path.write_text("no markers")
+    with pytest.raises(SystemExit) as done:
+        main(["--write", str(path)])
+    assert done.value.code == 2
+    assert f"needs the lines {page.BEGIN} and {page.END}" in capsys.readouterr().err
+
+
+def test_a_measurement_that_fails_is_told_and_the_next_one_is_made(measurements, capsys, tmp_path):
+    def fails(plan):
+        raise Broken("fell over\nits log")
+
+    measurements("launch", fails)
+    measurements("recovery", lambda plan: [row()])
+    assert main(["launch", "recovery", "--json", str(tmp_path / "rows.json")]) == 1
+    said = capsys.readouterr()
+    assert "launch, node-agent: could not be measured: fell over\nits log" in said.err
+    assert "worker killed, 2 × 2  node-agent   50 ms" in said.out
+    found = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert [each["samples"] for each in found] == [[], [0.05]]
+
+
+def test_what_the_machine_lacks_is_no_failure(measurements, capsys):
+    measurements("launch", lambda plan: [row(samples=(), trouble="etcd is not on PATH", is_absent=True)])
+    assert main(["launch"]) == 0
+    assert "etcd is not on PATH" in capsys.readouterr().out
+
+
+def test_an_interruption_prints_what_there_is(measurements, capsys):
+    def is_interrupted(plan):
+        raise KeyboardInterrupt
+
+    measurements("launch", lambda plan: [row()])
+    measurements("recovery", is_interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        main(["launch", "recovery"])
+    assert "50 ms" in capsys.readouterr().out

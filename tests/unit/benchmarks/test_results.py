@@ -1,0 +1,60 @@
+"""Figures as people read them, and whether they keep to their bars."""
+
+import pytest
+
+from benchmarks.results import NEVER, figure, table
+from tests.unit.benchmarks.figures import a_run, row
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "said"),
+    [
+        (0.0843, "s", "84.3 ms"),
+        (0.000_007_81, "s", "7.81 µs"),
+        (1.771, "s", "1.77 s"),
+        (60.0, "s", "60 s"),
+        (0.0, "s", "0 s"),
+        (618.4, "MB/s", "618 MB/s"),
+        (21.46, "MB", "21.5 MB"),
+        (0.4, "/s", "0.40 /s"),
+        (2.0, "of 4", "2 of 4"),
+    ],
+)
+def test_a_figure_has_three_digits_and_a_unit_that_suits_it(value, unit, said):
+    assert figure(value, unit) == said
+
+
+@pytest.mark.parametrize(
+    ("samples", "at_least", "met"),
+    [
+        ((1.0, 5.0, 9.0), False, True),
+        ((1.0, 5.1, 9.0), False, False),
+        ((1.0, 5.0, 9.0), True, True),
+        ((1.0, 4.9, 9.0), True, False),
+        ((1.0, NEVER, NEVER), False, False),
+        ((), False, None),
+    ],
+)
+def test_the_median_keeps_to_the_bar_or_misses_it(samples, at_least, met):
+    assert row(samples=samples, bar=5.0, at_least=at_least).is_met is met
+
+
+def test_what_was_never_seen_is_said_with_how_long_it_was_watched():
+    never = row("torchrun", (44.0, NEVER, NEVER), cap=60.0)
+    assert never.median == "> 60 s"
+    assert never.as_json()["median"] is None
+    assert never.as_json()["samples"] == [44.0, None, None]
+
+
+def test_the_table_says_every_row_with_its_bar_or_its_trouble():
+    heading, ours, never, own, absent, floor = table(a_run()).splitlines()
+    assert heading.split()[:3] == ["measurement", "subject", "median"]
+    assert "50 ms   40 ms   70 ms  3  ≤ 80 ms  met" in ours
+    assert "> 60 s" in never
+    assert "1.77 s" in own
+    assert absent.endswith("etcd is not on PATH")
+    assert "30 ms" in floor
+    assert (
+        len({line.index(row.subject) for line, row in zip((ours, never, own, absent, floor), a_run(), strict=True)})
+        == 1
+    )
