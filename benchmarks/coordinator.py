@@ -22,7 +22,7 @@ from benchmarks.stage import Broken, Stage
 from benchmarks.turns import Subject, once, take_turns
 
 SETTLE_S = 1.0
-WATCH_S = 10.0
+WATCH_S = 5.0
 BACK_S = 30.0
 LOOK_S = 0.002
 REPEAT = 5

@@ -126,8 +126,8 @@ class TorchrunWithEtcd(Torchrun):
 
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """Each round of torchrun has a store of its own, in which nothing of the round before is left."""
-LEAST = {"keep_alive_interval": 1, "keep_alive_max_attempt": 2, "last_call_timeout": 1}
-"""torchrun's timers at their least: whole seconds; after one missed keep-alive it would lose nodes that live."""
+LEAST = {"keep_alive_interval": 1, "keep_alive_max_attempt": 3, "last_call_timeout": 1}
+"""torchrun's timers at their least: whole seconds. With two attempts restarts hang, and with one no round forms."""
 STOCK = Torchrun()
 TORCHRUN_OWN_STORE = Torchrun("torchrun, own store", OWN_STORE)
 TORCHRUN_LEAST_TIMERS = Torchrun("torchrun, least timers", OWN_STORE, LEAST, ("--monitor-interval", "0.01"))

@@ -94,15 +94,15 @@ def _make_getter(kind: Any) -> Getter:
     if not is_dataclass(kind):
         raise TypeError(f"{kind.__name__} is no part of a message")
     names = (*(("tag",) if hasattr(kind, "tag") else ()), *(field.name for field in fields(kind)))
-    if len(names) < 2:
-        return lambda message: {name: getattr(message, name) for name in names}
-    get = attrgetter(*names)
-    if any(field.default is None for field in fields(kind)):
-        keep = {field.name for field in fields(kind) if field.default is not None}
-        return lambda message: {
-            name: value for name, value in zip(names, get(message), strict=True) if value is not None or name in keep
-        }
-    return lambda message: dict(zip(names, get(message), strict=True))
+    get = attrgetter(*names, *_PADDING[len(names) :])
+    optional = {field.name for field in fields(kind) if field.default is None}
+    if not optional:
+        return lambda message: dict(zip(names, get(message), strict=False))
+    return lambda message: {
+        name: value
+        for name, value in zip(names, get(message), strict=False)
+        if value is not None or name not in optional
+    }
 
 
 def _reader(kind: Any) -> Reader:
@@ -283,5 +283,7 @@ def _word(value: object) -> str:
 
 
 _NESTED = frozenset((dict, tuple))
+_PADDING = ("__class__", "__class__")
+"""Of fewer than two names an attrgetter makes no tuple."""
 _GETTERS: dict[Any, Getter] = {}
 _READERS: dict[Any, Reader] = {}

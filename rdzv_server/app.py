@@ -50,34 +50,82 @@ class OfARun(Protocol):
 
 
 Message = TypeVar("Message", bound=OfARun)
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 TellLeader = Callable[[LeaderRequest], Awaitable[LeaderReply]]
 
 _MSGPACK = CIMultiDict({"Content-Type": paths.MEDIA_TYPE})
 
 
-def make_app(service: Service, tell_leader: TellLeader, guard: Guard) -> web.Application:
-    """The application of one server. `guard` judges every request; their connections are `Visit`s."""
-    app = web.Application(client_max_size=MAX_MESSAGE_BYTES, middlewares=[_guarded(guard)])
-    agents = _AgentApi(service, tell_leader)
-    operators = _OperatorApi(service)
-    app.add_routes(
-        [
-            web.post(paths.JOIN, agents.join),
-            web.post(paths.POLL, agents.poll),
-            web.post(paths.REPORT, agents.report),
-            web.post(paths.LEAVE, agents.leave),
-            web.post(paths.LEADER, agents.leader),
-            web.get(paths.STATUS, operators.status),
-            web.post(paths.STOP, operators.stop),
-            web.post(paths.ADMIT, operators.admit),
-            web.get(paths.HEALTHZ, operators.healthz),
-            web.get(paths.READYZ, operators.readyz),
-            web.get(paths.LEADERZ, operators.leaderz),
-            web.get(paths.OPENAPI, operators.openapi),
-        ]
-    )
-    return app
+class HttpApi:
+    """What aiohttp calls for each request; its connections are `Visit`s. `guard` judges every request.
+
+    The paths are few and fixed: a dict finds them, where aiohttp's router and middlewares take a tenth of a request.
+    """
+
+    def __init__(self, service: Service, tell_leader: TellLeader, guard: Guard) -> None:
+        self._guard = guard
+        agents, operators = _AgentApi(service, tell_leader), _OperatorApi(service)
+        self.routes: dict[str, tuple[str, Handler]] = {
+            paths.JOIN: ("POST", agents.join),
+            paths.POLL: ("POST", agents.poll),
+            paths.REPORT: ("POST", agents.report),
+            paths.LEAVE: ("POST", agents.leave),
+            paths.LEADER: ("POST", agents.leader),
+            paths.STATUS: ("GET", operators.status),
+            paths.STOP: ("POST", operators.stop),
+            paths.ADMIT: ("POST", operators.admit),
+            paths.HEALTHZ: ("GET", operators.healthz),
+            paths.READYZ: ("GET", operators.readyz),
+            paths.LEADERZ: ("GET", operators.leaderz),
+            paths.OPENAPI: ("GET", operators.openapi),
+        }
+
+    def serve(self, idle_s: float) -> web.Server:
+        """`idle_s`: how long a connection may stand between an answer and the next request."""
+        return web.Server(
+            self.answer, request_factory=_request, handler_cancellation=True, access_log=None, keepalive_timeout=idle_s
+        )
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            visit = _visit(request)
+            try:
+                self._let_in(visit, request)
+                handler = self._handler(request)
+                if "Expect" in request.headers:
+                    await _tell_to_go_on(request)
+                return await handler(request)
+            finally:
+                visit.request_answered()
+        except Exception as error:
+            if isinstance(error, Unauthorized | Forbidden):
+                self._guard.note_refusal(_caller(request), asyncio.get_running_loop().time())
+            return _refusal(request, error)
+
+    def _let_in(self, visit: Visit, request: web.BaseRequest) -> None:
+        """Raises the `ProtocolError` that refuses the request for what stands above its body."""
+        caller, now = _caller(request), asyncio.get_running_loop().time()
+        if visit.lacks_tls:
+            raise TlsRequired("this server speaks TLS: start the agent with --tls-ca (curl: https://)")
+        if not request.body_exists:
+            visit.request_arrived()
+        permit = self._guard.check(request.method, request.path, caller, visit.badge, now)
+        if request.path.startswith(paths.API):
+            visit.let_in(permit, caller.authorization)
+
+    def _handler(self, request: web.BaseRequest) -> Handler:
+        """Raises `web.HTTPException`. HEAD asks for what GET would give."""
+        method, handler = self.routes.get(request.path, ("", None))
+        if handler is None:
+            raise web.HTTPNotFound
+        if request.method != method and (request.method, method) != ("HEAD", "GET"):
+            raise web.HTTPMethodNotAllowed(request.method, ["GET", "HEAD"] if method == "GET" else [method])
+        return handler
+
+
+def _request(message: Any, body: Any, connection: Any, writer: Any, task: Any) -> web.BaseRequest:
+    loop = asyncio.get_running_loop()
+    return web.BaseRequest(message, body, connection, writer, task, loop, client_max_size=MAX_MESSAGE_BYTES)
 
 
 class _AgentApi:
@@ -85,21 +133,21 @@ class _AgentApi:
         self._service = service
         self._tell_leader = tell_leader
 
-    async def join(self, request: web.Request) -> web.Response:
+    async def join(self, request: web.BaseRequest) -> web.Response:
         message = await _read(JoinRequest, request)
         return _packed(await self._service.join(message, _server_addr(request), request.protocol))
 
-    async def poll(self, request: web.Request) -> web.Response:
+    async def poll(self, request: web.BaseRequest) -> web.Response:
         message = await _read(PollRequest, request)
         return _packed(await self._service.poll(message, request.protocol))
 
-    async def report(self, request: web.Request) -> web.Response:
+    async def report(self, request: web.BaseRequest) -> web.Response:
         return _packed(await self._service.report(await _read(ReportRequest, request)))
 
-    async def leave(self, request: web.Request) -> web.Response:
+    async def leave(self, request: web.BaseRequest) -> web.Response:
         return _packed(await self._service.leave(await _read(LeaveRequest, request)))
 
-    async def leader(self, request: web.Request) -> web.Response:
+    async def leader(self, request: web.BaseRequest) -> web.Response:
         return _packed(await self._tell_leader(decode(LeaderRequest, await _body(request))))
 
 
@@ -108,7 +156,7 @@ class _OperatorApi:
         self._service = service
         self._view = StatusView(service)
 
-    async def status(self, request: web.Request) -> web.StreamResponse:
+    async def status(self, request: web.BaseRequest) -> web.StreamResponse:
         answer = web.StreamResponse(headers={"Content-Type": "application/json; charset=utf-8"})
         await answer.prepare(request)
         if request.method != "HEAD":
@@ -117,72 +165,47 @@ class _OperatorApi:
         await answer.write_eof()
         return answer
 
-    async def stop(self, request: web.Request) -> web.Response:
+    async def stop(self, request: web.BaseRequest) -> web.Response:
         message = await _read_json(StopRequest, request)
         log.info("run %s: stopped by %s", message.run_id, request.remote)
         return web.json_response(asdict(await self._service.stop(message)))
 
-    async def admit(self, request: web.Request) -> web.Response:
+    async def admit(self, request: web.BaseRequest) -> web.Response:
         message = await _read_json(AdmitRequest, request)
         log.info("run %s: those that stand by are admitted by %s", message.run_id, request.remote)
         return web.json_response(asdict(await self._service.admit(message)))
 
-    async def openapi(self, request: web.Request) -> web.Response:
+    async def openapi(self, request: web.BaseRequest) -> web.Response:
         return web.json_response(openapi.document())
 
-    async def healthz(self, request: web.Request) -> web.Response:
+    async def healthz(self, request: web.BaseRequest) -> web.Response:
         return web.Response(text="ok\n")
 
-    async def readyz(self, request: web.Request) -> web.Response:
+    async def readyz(self, request: web.BaseRequest) -> web.Response:
         trouble = self._service.trouble
         return web.Response(text=f"{trouble or 'ready'}\n", status=503 if trouble else 200)
 
-    async def leaderz(self, request: web.Request) -> web.Response:
+    async def leaderz(self, request: web.BaseRequest) -> web.Response:
         """For load balancers that should know the leader alone."""
         leads = self._service.leads and not self._service.trouble
         return web.Response(text="leads\n" if leads else "does not lead\n", status=200 if leads else 503)
 
 
-def _guarded(guard: Guard) -> Any:
-    """What stands before every handler: the guard first, and every refusal in the language of its path."""
-
-    @web.middleware
-    async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
-        try:
-            visit = _visit(request)
-            try:
-                _let_in(guard, visit, request)
-                return await handler(request)
-            finally:
-                visit.request_answered()
-        except Exception as error:
-            if isinstance(error, (Unauthorized, Forbidden)):
-                guard.note_refusal(_caller(request), asyncio.get_running_loop().time())
-            return _refusal(request, error)
-
-    return answer
+async def _tell_to_go_on(request: web.BaseRequest) -> None:
+    """Raises `web.HTTPExpectationFailed`. curl asks before it sends a large body."""
+    if request.headers["Expect"].lower() != "100-continue":
+        raise web.HTTPExpectationFailed
+    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
-def _let_in(guard: Guard, visit: Visit, request: web.Request) -> None:
-    """Raises the `ProtocolError` that refuses the request for what stands above its body."""
-    caller, now = _caller(request), asyncio.get_running_loop().time()
-    if visit.lacks_tls:
-        raise TlsRequired("this server speaks TLS: start the agent with --tls-ca (curl: https://)")
-    if not request.body_exists:
-        visit.request_arrived()
-    permit = guard.check(request.method, request.path, caller, visit.badge, now)
-    if request.path.startswith(paths.API):
-        visit.let_in(permit, caller.authorization)
-
-
-def _visit(request: web.Request) -> Visit:
+def _visit(request: web.BaseRequest) -> Visit:
     visit = request.transport.get_protocol() if request.transport else None
     if not isinstance(visit, Visit):
         raise ServerUnavailable("the connection is closed")
     return visit
 
 
-def _caller(request: web.Request) -> Caller:
+def _caller(request: web.BaseRequest) -> Caller:
     headers = request.headers
     return Caller(
         peer=request.remote or "",
@@ -192,14 +215,14 @@ def _caller(request: web.Request) -> Caller:
     )
 
 
-async def _read(kind: type[Message], request: web.Request) -> Message:
+async def _read(kind: type[Message], request: web.BaseRequest) -> Message:
     """The message, if it is about a run that the caller may take part in."""
     message = decode(kind, await _body(request))
     _visit(request).permit.check_run(message.run_id)
     return message
 
 
-async def _read_json(kind: type[Message], request: web.Request) -> Message:
+async def _read_json(kind: type[Message], request: web.BaseRequest) -> Message:
     try:
         value = json.loads(await _body(request))
     except (ValueError, RecursionError):  # the latter: a hundred thousand brackets
@@ -209,9 +232,13 @@ async def _read_json(kind: type[Message], request: web.Request) -> Message:
     return message
 
 
-async def _body(request: web.Request) -> bytes:
+async def _body(request: web.BaseRequest) -> bytes:
+    content = request.content
     try:
-        body = await request.read()
+        if content.is_eof() and content.total_bytes <= MAX_MESSAGE_BYTES:
+            body = content.read_nowait()  # as a rule all of it came with the headers
+        else:
+            body = await request.read()
     except (web.HTTPException, ConnectionError):
         raise
     except Exception as error:  # a chunked or compressed body that is not one
@@ -224,7 +251,7 @@ def _packed(message: Any, status: int = 200) -> web.Response:
     return web.Response(body=encode(message), status=status, headers=_MSGPACK)
 
 
-def _refusal(request: web.Request, error: Exception) -> web.Response:
+def _refusal(request: web.BaseRequest, error: Exception) -> web.Response:
     """Nothing of our own insides."""
     match error:
         case ProtocolError():
@@ -239,7 +266,7 @@ def _refusal(request: web.Request, error: Exception) -> web.Response:
     return _refused(request, ServerUnavailable("internal error; the server's log has the details"))
 
 
-def _refused(request: web.Request, error: ProtocolError) -> web.Response:
+def _refused(request: web.BaseRequest, error: ProtocolError) -> web.Response:
     if request.path.startswith(paths.AGENT) and request.method == "POST":
         return _packed(_reply(error), error.status)
     return web.json_response(asdict(_reply(error)), status=error.status)
@@ -251,7 +278,7 @@ def _reply(error: ProtocolError) -> ErrorReply:
     return ErrorReply(code=error.code, message=str(error))
 
 
-def _server_addr(request: web.Request) -> str:
+def _server_addr(request: web.BaseRequest) -> str:
     """The server's own address on this connection; an IPv4 one that came in by a dual-stack socket as IPv4."""
     sockname = request.get_extra_info("sockname")
     return str(sockname[0]).removeprefix("::ffff:") if sockname else ""

@@ -22,7 +22,7 @@ from rdzv_server.stores import make_store
 
 log = logging.getLogger("rdzv_server")
 
-COLLECT_AFTER = (10_000, 10, 10)
+COLLECT_AFTER = (50_000, 20, 50)
 """Many nodes are many objects that stay: to look through them as often as Python does takes a quarter of the time."""
 
 

@@ -7,17 +7,22 @@ from dataclasses import asdict
 from typing import Any
 
 import protocol
-from rdzv_server.core.status import view
+from rdzv_server.core.status import View, view
 from rdzv_server.service import Service
 
 INDENT = 2
+AT_ONCE = 250
+"""Nodes that are written in one go, which takes a few milliseconds."""
+NO_NODES = '"nodes": []'
+"""As JSON has it; in a text of a script's, its quotation marks would be escaped."""
 
 
 class StatusView:
     """The status of one server, for as many readers as there are.
 
     It may be large, a run's evidence alone some hundred kilobytes. So it is made run by run, one at a time among all
-    readers, and whoever else waits for the server has a turn in between: an agent never waits for more than one run's.
+    readers, and whoever else waits for the server has a turn in between: an agent never waits for more than one run's
+    view, and for a few nodes of it to be written.
     """
 
     def __init__(self, service: Service) -> None:
@@ -30,9 +35,8 @@ class StatusView:
         yield f'{{\n  "server": {_json(_server(self._service), 1)},\n  "runs": ['.encode()
         for run in self._service.runs():
             async with self._turn:
-                piece = before + _json(view(run, self._service.now(run.run_id)), 2)
-                await asyncio.sleep(0)
-            yield piece.encode()
+                piece = await _written(view(run, self._service.now(run.run_id)))
+            yield (before + piece).encode()
             before = ",\n    "
         yield b"]\n}\n" if before.startswith("\n") else b"\n  ]\n}\n"
 
@@ -49,6 +53,19 @@ def _server(service: Service) -> dict[str, Any]:
         "shards": [asdict(shard) for shard in service.shards],
         "uptime_s": round(service.now() - service.started_at, 3),
     }
+
+
+async def _written(run: View) -> str:
+    """A run's view in lines; its nodes, of which there may be thousands, a few at a time."""
+    before, after = _json({**run, "nodes": []}, 2).split(NO_NODES)
+    lines: list[str] = []
+    for begin in range(0, len(run["nodes"]), AT_ONCE):
+        some = _json(run["nodes"][begin : begin + AT_ONCE], 3)
+        lines.append(some[1 : some.rindex("\n")])
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    nodes = NO_NODES[:-1] + ",".join(lines) + "\n" + " " * INDENT * 3 + "]" if lines else NO_NODES
+    return before + nodes + after
 
 
 def _json(value: Any, level: int) -> str:

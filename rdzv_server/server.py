@@ -41,7 +41,7 @@ class HttpServer(ABC):
         self._limits = limits
         self._guard: Guard | None = None
         self._door: Door | None = None
-        self._runner: web.AppRunner | None = None
+        self._http: web.Server | None = None
 
     @abstractmethod
     async def __aenter__(self) -> Self: ...
@@ -61,25 +61,17 @@ class HttpServer(ABC):
 
     async def listen(self, listener: socket.socket, tls: "ssl.SSLContext | None" = None) -> None:
         """Serve HTTP on a bound socket (see `bind`)."""
-        from aiohttp import web
 
         from rdzv_server.access import Access
-        from rdzv_server.app import make_app
+        from rdzv_server.app import HttpApi
         from rdzv_server.door import Door
         from rdzv_server.guard import Guard
         from rdzv_server.limits import Limits
 
         limits = self._limits or Limits()
         self._guard = Guard(self._access or Access(), limits)
-        app = make_app(self.service, self.tell_leader, self._guard)
-        self._runner = web.AppRunner(
-            app, handler_cancellation=True, access_log=None, shutdown_timeout=SHUTDOWN_S,
-            keepalive_timeout=limits.idle_s,
-        )  # fmt: skip
-        await self._runner.setup()
-        http = self._runner.server
-        assert http is not None
-        self._door = Door(listener, http, limits, self._forget)
+        self._http = HttpApi(self.service, self.tell_leader, self._guard).serve(limits.idle_s)
+        self._door = Door(listener, self._http, limits, self._forget)
         self._door.tls = tls
         self._door.open()
 
@@ -98,8 +90,9 @@ class HttpServer(ABC):
     async def close_http(self) -> None:
         if self._door:
             await self._door.close()
-        if self._runner:
-            await self._runner.cleanup()
+        if self._http:
+            self._http.pre_shutdown()
+            await self._http.shutdown(SHUTDOWN_S)
 
 
 class RendezvousServer(HttpServer):

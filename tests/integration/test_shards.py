@@ -205,6 +205,15 @@ async def test_servers_come_one_after_another_and_a_run_that_goes_on_is_handed_o
     await bare.finish([run.worker for run in runs])
 
 
+async def test_a_node_that_dies_is_missed_at_once(four: Shared) -> None:
+    leaders = await four.leaders(among=all_of(four))
+    *_, leader = all_of(four)
+    patient = ("--lease", "500", "--last-call-timeout", "500", "--disconnect-grace", "0")
+    await four.nodes("ab", "--run-id", four.unused(leader, leaders), "--nnodes", "1:2", *patient, nproc=1)
+    kill(four.agents.pop("b").pid)
+    await four.finish(await four.desk.group(1))
+
+
 async def test_operators_see_from_every_server_who_leads_what(four: Shared) -> None:
     leaders = await four.leaders(among=all_of(four))
     led_by = {shard: leader.tap.address for shard, leader in leaders.items()}

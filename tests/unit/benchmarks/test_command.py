@@ -30,8 +30,8 @@ def test_help_names_every_measurement(capsys):
     [
         (["nonsense"], "'nonsense' is none of floors, launch"),
         (["launch", "--repeat", "0"], "a number from 1, not '0'"),
-        (["launch", "--write", "PAGE"], "leave names, --quick and --no-torchrun out"),
-        (["--quick", "--write", "PAGE"], "leave names, --quick and --no-torchrun out"),
+        (["launch", "--write", "PAGE"], "leave names and --no-torchrun out"),
+        (["--no-torchrun", "--write", "PAGE"], "leave names and --no-torchrun out"),
     ],
 )
 def test_bad_input_is_said_before_anything_is_measured(arguments, said, capsys):

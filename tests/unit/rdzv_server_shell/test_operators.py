@@ -6,7 +6,7 @@ import json
 import pytest
 
 from protocol.settings import RequestedSettings
-from rdzv_server.operators import StatusView
+from rdzv_server.operators import AT_ONCE, NO_NODES, StatusView
 from rdzv_server.server import RendezvousServer
 from tests.support.scenario import a_join
 
@@ -52,6 +52,28 @@ async def test_others_have_a_turn_after_each_run_however_many_look(server):
         turns += 1
         await asyncio.sleep(0)
     assert turns >= 5 * RUNS
+
+
+async def test_others_have_turns_while_the_many_nodes_of_one_run_are_written(server):
+    nodes = 3 * AT_ONCE + 1
+    settings = RequestedSettings(min_nodes=nodes, max_nodes=nodes, max_restarts=1)
+    joins = [a_join(f"agent-{number}", settings=settings) for number in range(nodes)]
+    joins[7] = a_join("agent-7", node=NO_NODES, settings=settings)
+    await asyncio.gather(*(server.rendezvous.join(join, "10.0.0.9", join.agent_id) for join in joins))
+    looking, turns = asyncio.create_task(text_of(server)), 0
+    while not looking.done():
+        turns += 1
+        await asyncio.sleep(0)
+    document = json.loads(looking.result())
+    assert looking.result() == json.dumps(document, indent=2) + "\n"
+    (run,) = document["runs"]
+    assert [node["agent_id"] for node in run["nodes"]] == [join.agent_id for join in joins]
+    assert run["nodes"][7]["node_id"] == NO_NODES
+    assert turns > nodes / AT_ONCE
+
+
+async def text_of(server: RendezvousServer) -> str:
+    return b"".join([piece async for piece in StatusView(server.service).pieces()]).decode()
 
 
 async def test_one_who_goes_away_in_the_middle_holds_nobody_up(server):

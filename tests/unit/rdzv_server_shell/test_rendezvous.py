@@ -43,6 +43,7 @@ async def test_a_holder_that_is_silent_loses_its_node_rank_in_half_of_its_lease(
     """Its connection stands, as that of a host which is gone does."""
     async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
         await join(server, "old", SHORT_S)
+        await server.rendezvous.poll(PollRequest(run_id=RUN_ID, agent_id="old", revision=0, hold=False), "old")
         began = server.rendezvous.now()
         reply = await join(server, "new", SHORT_S)
         assert isinstance(reply.directive, Wait)

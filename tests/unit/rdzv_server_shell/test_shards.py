@@ -16,7 +16,7 @@ from rdzv_server.etcd_client import EtcdClient, delete, put  # noqa: E402
 from rdzv_server.leadership import Leader  # noqa: E402
 from rdzv_server.placement import shard_of  # noqa: E402
 from rdzv_server.presence import Presence  # noqa: E402
-from rdzv_server.shard_candidacy import ShardCandidacy, ShardLeadership  # noqa: E402
+from rdzv_server.shard_candidacy import MOMENT_S, ShardCandidacy, ShardLeadership  # noqa: E402
 from rdzv_server.shards import Shards  # noqa: E402
 from rdzv_server.store import StoreBroken  # noqa: E402
 
@@ -230,6 +230,21 @@ async def test_a_leadership_that_its_server_does_not_exercise_is_taken_away(pres
     assert leadership.number > revision
     await leadership.resign()
     assert (await client.get(key))[0] is None
+
+
+async def test_a_free_shard_is_left_for_a_moment_to_the_server_that_should_lead_it(presence, client, prefix):
+    lease_id, _ = await client.grant(60)
+    await client.transact([], [put(f"{prefix}/live/servers/b:1".encode(), b"", lease_id)])
+    await until(lambda: presence.view is not None and len(presence.view.servers) == 2)
+    assert [presence.view.preferred[shard] for shard in (0, 1)] == ["a:1", "b:1"]
+    began = asyncio.get_running_loop().time()
+    own, other = ShardCandidacy(client, presence, 0), ShardCandidacy(client, presence, 1)
+    leadership, late = await asyncio.gather(won(own), won(other))
+    assert late.number > leadership.number
+    assert asyncio.get_running_loop().time() - began >= MOMENT_S
+    for each in (leadership, late):
+        await each.resign()
+    await client.revoke(lease_id)
 
 
 async def test_its_own_former_life_is_no_address_to_send_agents_to(presence, client):
