@@ -1,12 +1,15 @@
 """What mostly waits for timers is watched at the same time, each in a process of its own, with children of its own."""
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
+from types import FrameType
 
 from benchmarks.stage import Broken
 
 Call = Callable[[], list[float]]
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _FORK = multiprocessing.get_context("fork")
 
 
@@ -27,10 +30,19 @@ def at_once(calls: Sequence[Call]) -> list[list[float] | Broken]:
 
 
 def _answer(call: Call, end: Connection) -> None:
+    for signum in SIGNALS:
+        signal.signal(signum, _leave)
     try:
         end.send(call())
     except (Broken, OSError) as error:
         end.send(Broken(str(error) or repr(error)))
+
+
+def _leave(signum: int, frame: FrameType | None) -> None:
+    """Unwind, so that every process is ended, and let no second signal disturb that: Ctrl-C reaches all processes."""
+    for each in SIGNALS:
+        signal.signal(each, lambda *args: None)
+    raise SystemExit(128 + signum)
 
 
 def _receive(mine: Connection) -> list[float] | Broken:

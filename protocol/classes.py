@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(*, slots: bool, frozen: bool = False, kw_only: bool = False) -> Callable[[type], type]:
-        """`dataclasses.dataclass` for classes with slots and without base classes."""
+        """`dataclasses.dataclass` for classes with slots, without base classes, and with no `__post_init__`."""
         assert slots
         return lambda written: _Maker(written, frozen, kw_only).made
 
@@ -25,6 +25,7 @@ class _Maker:
     """Makes one class of the class as it is written, and its methods later."""
 
     def __init__(self, written: type, frozen: bool, kw_only: bool) -> None:
+        assert written.__bases__ == (object,) and not hasattr(written, "__post_init__")
         self._frozen, self._kw_only = frozen, kw_only
         names = tuple(name for name, kind in written.__annotations__.items() if not _is_of_class(kind))
         self._body = {name: value for name, value in vars(written).items() if name not in ("__dict__", "__weakref__")}
@@ -79,6 +80,7 @@ def _init(fields: Iterable["dataclasses.Field[Any]"], frozen: bool) -> Any:
     scope: dict[str, Any] = {"_set": object.__setattr__, "_MISSING": dataclasses.MISSING}
     positional, keywords, lines = ["self"], ["*"], ["pass"]
     for field in fields:
+        assert field.init
         name = value = parameter = field.name
         if field.default_factory is not dataclasses.MISSING:
             scope[f"_made_{name}"] = field.default_factory

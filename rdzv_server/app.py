@@ -218,8 +218,15 @@ def _caller(request: web.BaseRequest) -> Caller:
 async def _read(kind: type[Message], request: web.BaseRequest) -> Message:
     """The message, if it is about a run that the caller may take part in."""
     message = decode(kind, await _body(request))
-    _visit(request).permit.check_run(message.run_id)
+    _about(request, message.run_id)
     return message
+
+
+def _about(request: web.BaseRequest, run_id: str) -> None:
+    """Raises `Forbidden`. From here on the connection takes its turns with this run."""
+    visit = _visit(request)
+    visit.permit.check_run(run_id)
+    visit.run = run_id
 
 
 async def _read_json(kind: type[Message], request: web.BaseRequest) -> Message:
@@ -228,7 +235,7 @@ async def _read_json(kind: type[Message], request: web.BaseRequest) -> Message:
     except (ValueError, RecursionError):  # the latter: a hundred thousand brackets
         raise MalformedMessage('the body is not JSON: give {"run_id": "..."}') from None
     message = read(kind, value)
-    _visit(request).permit.check_run(message.run_id)
+    _about(request, message.run_id)
     return message
 
 

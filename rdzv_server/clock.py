@@ -9,11 +9,11 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rdzv_server.turns import SLACK_S, Turns, turns
+
 BEAT_S = 2.0
 """How often the clock looks whether the process is held up: seldom, since the agent of `--standalone` wakes up for it.
 What a hang lasts beyond the next look counts as a standstill, so that a lease should be well above this."""
-SLACK_S = 0.5
-"""Delays up to this are no standstill: a busy server's time goes on."""
 
 
 class Clock:
@@ -24,9 +24,11 @@ class Clock:
         self._latest = float("-inf")
         self._beat_at = float("inf")
         self._timer: asyncio.TimerHandle | None = None
+        self._turns: Turns | None = None
 
     def start(self, at: float | None) -> None:
         """Begin to look out for hang-ups; the time goes on from `at`, the end of the server's life before."""
+        self._turns = turns()
         if at is not None:
             self._behind_s = self._loop_s() - at
         self._beat()
@@ -66,7 +68,6 @@ class Clock:
             self._beat_at += late_s
 
     def _loop_s(self) -> float:
-        """The event loop's time, without that in which it did not keep up (`FairLoop`)."""
-        loop = asyncio.get_running_loop()
-        held_up_s: float = getattr(loop, "held_up_s", 0.0)
-        return loop.time() - held_up_s
+        """The event loop's time, without that in which agents that had spoken were not heard for lack of a turn."""
+        held_up_s = self._turns.held_up_s() if self._turns else 0.0
+        return asyncio.get_running_loop().time() - held_up_s

@@ -6,7 +6,7 @@ woken or answered: what an agent is told to do has always been written down befo
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 
 from protocol.errors import ProtocolError, ServerUnavailable
@@ -15,11 +15,12 @@ from protocol.settings import RunSettings
 from rdzv_server.clock import Clock
 from rdzv_server.compaction import Compaction
 from rdzv_server.core.effects import Announce, Effect, ForgetRun, Record, WakeAgents
-from rdzv_server.core.events import AgentHeard, Event
+from rdzv_server.core.events import AgentHeard, Event, NodeJoined
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Agent, Run
 from rdzv_server.store import Store, StoreUnavailable
-from rdzv_server.waiters import Waiters
+from rdzv_server.turns import Alternating
+from rdzv_server.waiters import Key, Waiters
 
 log = logging.getLogger("rdzv_server")
 
@@ -29,6 +30,8 @@ STOPPED = "the server is shutting down; workers keep running, and agents try aga
 
 RETRY_S = 0.5
 """How soon a store that could not be written is tried again."""
+MOST_AT_ONCE = 128
+"""Events in a batch: those of other runs wait meanwhile."""
 REPLAY_AT_ONCE = 500
 """Records that are replayed before anything else in the process gets its turn: a leader's lease must be renewed."""
 
@@ -41,13 +44,15 @@ class Driver:
         self._store = store
         self._waiters = waiters
         self._compaction = Compaction(registry, store)
-        self._inbox: list[tuple[str, Event, Done | None]] = []
+        self._inbox = Alternating[tuple[str, Event, Done | None]]()
         self._called = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._unanswered: set[Done] = set()
         self._is_written = asyncio.Event()
         self._is_written.set()
+        self._unwritten: set[Key] = set()
+        """While something is being written: the agents that will be told of it."""
         self._has_stopped = False
         self._clock = Clock()
         self.started_at = 0.0
@@ -93,7 +98,7 @@ class Driver:
             raise ServerUnavailable(STOPPED)
         done: Done = asyncio.get_running_loop().create_future()
         self._unanswered.add(done)
-        self._inbox.append((run_id, event, done))
+        self._inbox.append(run_id, (run_id, event, done))
         self._called.set()
         try:
             await done
@@ -109,15 +114,16 @@ class Driver:
         if not is_all or not self._registry.renew(run_id, agent_id, self._clock.tick()):
             await self.submit(run_id, AgentHeard(agent_id))
 
-    async def written(self) -> None:
-        """Return once all that the core knows is written down: before, it may be told to nobody."""
-        await self._is_written.wait()
+    async def written(self, key: Key) -> None:
+        """Return once all that the core has for the agent is written down: before, it may not be told."""
+        while not (self._is_written.is_set() or self._is_of_before(key)):
+            await self._is_written.wait()
         if self._has_stopped:
             raise ServerUnavailable(STOPPED)
 
     def notify(self, run_id: str, event: Event) -> None:
         """Apply an event that nobody waits for."""
-        self._inbox.append((run_id, event, None))
+        self._inbox.append(run_id, (run_id, event, None))
         self._called.set()
 
     def directive_for(self, run_id: str, agent_id: str) -> tuple[int, Directive]:
@@ -148,11 +154,11 @@ class Driver:
             await asyncio.sleep(0)
 
     async def _take_batch(self) -> None:
-        batch, self._inbox = self._inbox, []
         effects: list[Effect] = []
         answers: list[tuple[Done | None, ProtocolError | None]] = []
         now = self._clock.tick()
-        for run_id, event, done in batch:
+        while self._inbox and len(answers) < MOST_AT_ONCE:
+            run_id, event, done = self._inbox.pop()
             try:
                 effects += self._registry.handle(run_id, event, now)
                 answers.append((done, None))
@@ -160,20 +166,31 @@ class Driver:
                 answers.append((done, error))
         effects += self._registry.pass_time(now)
         with self._clock.writing():
-            await self._write([effect for effect in effects if isinstance(effect, Record)])
+            await self._write(effects)
             await self._act(effects)
         for done, refusal in answers:
             _answer(done, refusal)
+        if self._inbox:
+            self._called.set()
         self._arm(now)
         with self._clock.writing():
             await self._compaction.run(now)
 
-    async def _write(self, records: Sequence[Record]) -> None:
+    async def _write(self, effects: Sequence[Effect]) -> None:
+        records = [effect for effect in effects if isinstance(effect, Record)]
         if records:
+            self._unwritten = set(_concerned(effects))
             self._is_written.clear()
             await self._persevere(lambda: self._store.append(records))
             self._compaction.written(records)
             self._is_written.set()
+
+    def _is_of_before(self, key: Key) -> bool:
+        """Whether nothing of what is being written is about the agent. Of one that is gone, it is not known."""
+        try:
+            return key not in self._unwritten and self.agent(*key) is not None
+        except ProtocolError:
+            return False
 
     async def _persevere(self, write: Callable[[], Awaitable[None]]) -> None:
         """Write, however long the store cannot: nobody is told what is not written down. Said once."""
@@ -209,6 +226,16 @@ class Driver:
             self._timer = None
         if (at := self._registry.next_deadline()) is not None:
             self._timer = asyncio.get_running_loop().call_later(max(0.0, at - now), self._called.set)
+
+
+def _concerned(effects: Sequence[Effect]) -> Iterator[Key]:
+    """The agents that are told something else than before."""
+    for effect in effects:
+        match effect:
+            case WakeAgents(run_id, agent_ids):
+                yield from ((run_id, agent_id) for agent_id in agent_ids)
+            case Record(run_id=run_id, fact=NodeJoined(join)):
+                yield run_id, join.agent_id
 
 
 def _answer(done: Done | None, refusal: ProtocolError | None) -> None:

@@ -167,7 +167,7 @@ class Rendezvous:
         agent = self._driver.agent(*key)
         if agent and agent.revision <= seen:
             await self._waiters.park(key, hold_s)
-            await self._driver.written()  # its hold may have ended while a newer directive is still being written
+            await self._driver.written(key)  # its hold may have ended while a newer directive is still being written
 
     def _reply(self, key: Key) -> Reply:
         self._check_open()

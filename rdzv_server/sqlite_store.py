@@ -8,6 +8,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -35,10 +36,16 @@ CREATE INDEX records_of_attempt ON records (run_id, attempt, id);
 _MIGRATIONS: dict[int, str] = {0: _SCHEMA, 1: ""}
 """What leads from each version of the schema to the next; 0 is an empty file."""
 
-_INSERT = "INSERT INTO records (run_id, attempt, at, kind, body) VALUES (?, ?, ?, ?, ?)"
+_INSERT = "INSERT INTO records (run_id, attempt, at, kind, body) VALUES "
+_ROW = "(?, ?, ?, ?, ?)"
+ROWS_AT_ONCE = 1_000
+"""In one statement. Each lets the event loop's thread go on, and then waits until that lets go again: a statement for
+each row would take seconds when the server is busy."""
 _DELETE = "DELETE FROM records WHERE run_id = ? AND attempt = ?"
 
 T = TypeVar("T")
+Statement = tuple[str, Sequence[object]]
+"""And its values."""
 
 
 class SqliteStore:
@@ -55,14 +62,16 @@ class SqliteStore:
 
     async def append(self, records: Sequence[Record]) -> None:
         """One transaction. Raises `StoreUnavailable`: nothing was written, and trying again may help."""
-        await self._call(lambda: self._append(records))
+        inserts = _inserts(records)
+        await self._call(lambda: self._transact(*inserts))
 
     async def forget(self, run_id: str, attempt: int) -> None:
-        await self._call(lambda: self._forget(run_id, attempt))
+        await self._call(lambda: self._transact(_delete(run_id, attempt)))
 
     async def compact(self, records: Sequence[Record]) -> None:
         """One transaction. Raises `StoreUnavailable`: nothing has changed."""
-        await self._call(lambda: self._compact(records))
+        statements = (_delete(records[0].run_id, records[0].attempt), *_inserts(records))
+        await self._call(lambda: self._transact(*statements))
 
     async def close(self) -> None:
         """Let the file go; another server may open it then."""
@@ -136,21 +145,12 @@ class SqliteStore:
         # Takes the lock now, not with the first record.
         file.executescript("BEGIN IMMEDIATE; COMMIT;")
 
-    def _append(self, records: Sequence[Record]) -> None:
-        self._transact((_INSERT, _rows(records)))
-
-    def _forget(self, run_id: str, attempt: int) -> None:
-        self._transact((_DELETE, [(run_id, attempt)]))
-
-    def _compact(self, records: Sequence[Record]) -> None:
-        self._transact((_DELETE, [(records[0].run_id, records[0].attempt)]), (_INSERT, _rows(records)))
-
-    def _transact(self, *statements: tuple[str, Sequence[tuple[object, ...]]]) -> None:
+    def _transact(self, *statements: Statement) -> None:
         assert self._file
         try:
             self._file.execute("BEGIN IMMEDIATE")
-            for statement, rows in statements:
-                self._file.executemany(statement, rows)
+            for statement, values in statements:
+                self._file.execute(statement, values)
             self._file.execute("COMMIT")
         except sqlite3.Error:
             if self._file.in_transaction:
@@ -163,5 +163,11 @@ class SqliteStore:
             self._file = None
 
 
-def _rows(records: Sequence[Record]) -> list[tuple[object, ...]]:
-    return [(record.run_id, record.attempt, record.at, *pack(record)) for record in records]
+def _delete(run_id: str, attempt: int) -> Statement:
+    return _DELETE, (run_id, attempt)
+
+
+def _inserts(records: Sequence[Record]) -> list[Statement]:
+    rows = [(record.run_id, record.attempt, record.at, *pack(record)) for record in records]
+    portions = (rows[start : start + ROWS_AT_ONCE] for start in range(0, len(rows), ROWS_AT_ONCE))
+    return [(_INSERT + ", ".join([_ROW] * len(portion)), list(chain(*portion))) for portion in portions]

@@ -1,15 +1,20 @@
-"""The time limits of one connection. HTTP itself is aiohttp's, which has a limit for idle connections alone."""
+"""One connection: its time limits, and its turns. HTTP itself is aiohttp's, which limits idle connections alone."""
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 from rdzv_server.access import Permit
 from rdzv_server.timeouts import Timeouts
+from rdzv_server.turns import turns
+
+MOST_WAITING = 2
+"""Pieces of what a peer has sent that may wait for their turns; then no more is read from it."""
 
 
 class Visit(asyncio.Protocol):
-    """Stands between a connection and its HTTP protocol, and passes everything on.
+    """Stands between a connection and its HTTP protocol, and passes everything on when it is its run's turn.
 
     A connection is cut if a request takes too long to arrive, or an answer is left unread. So one that dribbles holds
     no place for long, and one that does not read holds no memory for long.
@@ -22,18 +27,21 @@ class Visit(asyncio.Protocol):
         `gone` when the connection is closed."""
         self.http = http
         self.peer = peer
+        self.run = peer
+        """Whose turns it takes: its run's, as soon as that is known."""
         self.badge: str | None = None
         """The Authorization with which the caller was last let in; None: it has not been yet."""
         self.arrival: asyncio.Task[None] | None = None
         """What lets it in, with TLS's handshake."""
         self.lacks_tls = False
         """It came without, and this server speaks nothing else."""
-        self.permit = Permit(())
+        self.permit = _NOTHING
         """What the present request may be about."""
         self._known, self._gone = known, gone
         self._transport: asyncio.Transport | None = None
         self._is_answering = False
         self._arriving, self._unread = arriving, unread
+        self._waiting: list[Callable[[], None]] = []
 
     def request_arrived(self) -> None:
         """The request is here, to its last byte."""
@@ -67,7 +75,9 @@ class Visit(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if not self._is_answering:
             self._arriving.start(self)
-        self.http.data_received(data)
+        self._pass_on(partial(self.http.data_received, data))
+        if len(self._waiting) >= MOST_WAITING and self._transport:
+            self._transport.pause_reading()
 
     def eof_received(self) -> bool | None:
         return self.http.eof_received()
@@ -83,9 +93,31 @@ class Visit(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._arriving.stop(self)
         self._unread.stop(self)
+        self._pass_on(partial(self._end, error))
+
+    def _end(self, error: Exception | None) -> None:
         self.http.connection_lost(error)
         self._gone(self)
 
+    def _pass_on(self, what: Callable[[], None]) -> None:
+        """In its turn, and after what came before."""
+        self._waiting.append(what)
+        if len(self._waiting) == 1:
+            turns().ask(self.run, self._pass)
+
+    def _pass(self) -> None:
+        if len(self._waiting) == MOST_WAITING and self._transport and not self._transport.is_closing():
+            self._transport.resume_reading()
+        what = self._waiting[0]
+        try:
+            what()
+        finally:
+            del self._waiting[0]
+            if self._waiting:
+                turns().ask(self.run, self._pass)
+
+
+_NOTHING = Permit(())
 
 Told = Callable[[Visit], None]
 Limit = Timeouts[Visit]

@@ -216,6 +216,6 @@ def _read_endpoint(text: str, source: str, default_port: int, lowest: int = 1) -
 
 
 def _names_this_machine(host: str) -> bool:
-    from node_agent.hosting import names_this_machine
+    from node_agent.this_machine import names_this_machine
 
     return names_this_machine(host)

@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,39 @@ import pytest
 PATIENCE_S = 60.0
 LOOK_S = 0.02
 COMMAND = (sys.executable, "-m", "benchmarks", "--no-torchrun", "--repeat", "1")
+TWO_AT_ONCE = """
+from benchmarks.at_once import at_once
+from benchmarks.coordinator import COORDINATOR
+from benchmarks.launchers import NodeAgent
+at_once([lambda: COORDINATOR.sample(NodeAgent(), 1)] * 2)
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
+    """Starts a command. Whatever that starts has `tmp_path` on its command line."""
+    with ExitStack() as stack:
+
+        def start_command(*command: str) -> "subprocess.Popen[str]":
+            started = subprocess.Popen(
+                command,
+                start_new_session=True,
+                env={**os.environ, "TMPDIR": str(tmp_path)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            stack.enter_context(started)
+            stack.callback(started.terminate)
+            return started
+
+        yield start_command
 
 
 @pytest.mark.parametrize("name", ["recovery", "lost-noticed", "scale-up", "replacement"])
-def test_a_measurement_sees_what_it_waits_for(name, tmp_path):
+def test_a_measurement_sees_what_it_waits_for(name, start, tmp_path):
     """Whatever happens on this machine, node-agent recovers, and no process stays."""
-    measuring = _start(tmp_path, name, "--json", str(tmp_path / "rows.json"))
+    measuring = start(*COMMAND, name, "--json", str(tmp_path / "rows.json"))
     said, _ = measuring.communicate(timeout=PATIENCE_S)
     assert measuring.returncode == 0, said
     ours, floor = json.loads((tmp_path / "rows.json").read_text())["rows"]
@@ -28,27 +56,18 @@ def test_a_measurement_sees_what_it_waits_for(name, tmp_path):
     assert list(_processes_of(tmp_path)) == []
 
 
-def test_an_interruption_ends_every_process(tmp_path):
-    measuring = _start(tmp_path, "coordinator")
+@pytest.mark.parametrize("arguments", [(*COMMAND, "coordinator"), (sys.executable, "-c", TWO_AT_ONCE)])
+def test_an_interruption_ends_every_process(arguments, start, tmp_path):
+    """Ctrl-C reaches the whole group of processes."""
+    measuring = start(*arguments)
     deadline_s = time.monotonic() + PATIENCE_S
     while len(list(_processes_of(tmp_path))) < 2:
         assert time.monotonic() < deadline_s, "it starts nothing"
         time.sleep(LOOK_S)
-    measuring.send_signal(signal.SIGINT)
+    os.killpg(measuring.pid, signal.SIGINT)
     said, _ = measuring.communicate(timeout=PATIENCE_S)
-    assert measuring.returncode == 130, said
+    assert measuring.returncode in (130, -signal.SIGINT), said
     assert list(_processes_of(tmp_path)) == []
-
-
-def _start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
-    """Whatever it starts has `folder` on its command line."""
-    return subprocess.Popen(
-        [*COMMAND, *arguments],
-        env={**os.environ, "TMPDIR": str(folder)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
 
 
 def _processes_of(folder: Path) -> Iterator[str]:

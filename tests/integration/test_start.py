@@ -29,7 +29,8 @@ AGENT = """
 """
 PROTOCOL = "classes errors messages paths schema settings timing"
 SERVER = """
-    clock compaction connections driver rendezvous server service store timeouts waiters
+    clock compaction connections driver rendezvous server service store timeouts turns
+    waiters
     core core.admission core.blame core.completion core.effects core.events core.liveness core.machine core.ranks
     core.registry core.restarts core.run core.snapshot core.story
 """
@@ -56,6 +57,11 @@ AT_A_SERVER = Way(
 )
 
 
+HOSTING = AT_A_SERVER._replace(
+    own=AT_A_SERVER.own - {"node_agent.servers"} | {"node_agent.hosting", "node_agent.this_machine"}
+)
+
+
 async def test_an_agent_alone_loads_nothing_that_its_first_worker_does_not_need(tmp_path: Path) -> None:
     assert await newcomers(ALONE, "--standalone", folder=tmp_path) == ""
 
@@ -66,6 +72,11 @@ async def test_nor_does_an_agent_at_a_server(tmp_path: Path) -> None:
         assert await newcomers(AT_A_SERVER, "--endpoint", server.endpoint, folder=tmp_path) == ""
     finally:
         await server.end()
+
+
+async def test_nor_does_one_that_hosts_the_server(unused_tcp_port: int, tmp_path: Path) -> None:
+    place = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{unused_tcp_port}")
+    assert await newcomers(HOSTING, *place, folder=tmp_path) == ""
 
 
 async def newcomers(way: Way, *flags: str, folder: Path) -> str:

@@ -16,6 +16,8 @@ from protocol.messages import Finish, JoinRequest, PollRequest, Reply, ReportReq
 from protocol.schema import MAX_DEPTH, MAX_ITEMS, MAX_MESSAGE_BYTES, AtMost, Between, Printable
 from protocol.settings import RequestedSettings, RunSettings
 from rdzv_server.core.events import NodeJoined
+from rdzv_server.core.run import AgentState
+from rdzv_server.core.snapshot import AgentKept, KeptWhole
 from tests.support.messages import KINDS, values
 
 PARTS = [
@@ -80,6 +82,36 @@ def test_unknown_fields_are_ignored():
 def test_a_field_that_is_left_out_takes_its_default():
     join = decode(JoinRequest, msgpack.packb(JOIN))
     assert (join.role, join.node_rank, join.settings) == ("default", None, RequestedSettings())
+
+
+def test_what_an_agent_does_not_ask_for_does_not_travel():
+    join = replace(decode(JoinRequest, msgpack.packb(JOIN)), settings=RequestedSettings(min_nodes=2))
+    body = msgpack.unpackb(encode(join))
+    assert body["settings"] == {"min_nodes": 2}
+    assert body.keys() == {field.name for field in fields(JoinRequest)} - {"node_rank"}
+    assert decode(JoinRequest, msgpack.packb(body)) == join
+
+
+def test_a_none_that_must_be_said_travels():
+    kept = AgentKept(
+        join=decode(JoinRequest, msgpack.packb(JOIN)),
+        server_addr="h",
+        state=AgentState.WAITING,
+        round=0,
+        start=None,
+        stop=None,
+        revision=1,
+    )
+    assert decode_own(AgentKept, encode(kept)) == kept
+
+
+def test_a_message_may_have_no_fields_at_all():
+    assert decode_own(KeptWhole, encode(KeptWhole())) == KeptWhole()
+
+
+def test_only_messages_are_encoded():
+    with pytest.raises(TypeError, match="set is no part of a message"):
+        encode(Wait(reason={"a set"}))
 
 
 def test_a_whole_number_will_do_where_a_number_is_wanted():

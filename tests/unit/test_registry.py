@@ -13,6 +13,7 @@ from rdzv_server.core.events import (
     WorkersFailed,
     WorkersSucceeded,
 )
+from rdzv_server.core.machine import DUE_AT_ONCE
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Stage
 from tests.support.scenario import RETENTION_S, SERVER_ADDR, a_failure, a_join, durable, settings_of
@@ -129,6 +130,20 @@ def test_every_run_meets_its_own_deadline(server):
 
 
 # After a success.
+
+
+def test_many_nodes_that_are_lost_together_go_some_at_a_time(server):
+    """Other runs have a turn in between."""
+    many = 2 * DUE_AT_ONCE + 1
+    for number in range(many):
+        server.join(f"agent-{number}", settings=settings_of(f"{many}", lease_s=10.0))
+    (run,) = server.registry.runs()
+    left = []
+    while run.agents:
+        assert server.registry.next_deadline() <= 10.0, "the rest is due still"
+        server.registry.pass_time(10.0)
+        left.append(len(run.agents))
+    assert left == [DUE_AT_ONCE + 1, 1, 0]
 
 
 def test_a_latecomer_to_a_run_that_has_succeeded_is_told_so(server):

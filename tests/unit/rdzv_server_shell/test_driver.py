@@ -302,7 +302,7 @@ async def test_who_still_waits_when_it_stops_is_refused(started):
     server = await started(SlowStore())
     join = asyncio.create_task(server.join("a"))
     await server.store.is_writing.wait()
-    written = asyncio.create_task(server.driver.written())
+    written = asyncio.create_task(server.driver.written((RUN_ID, "a")))
     await asyncio.sleep(0)
     assert not written.done(), "the core knows what is not written yet"
     await server.driver.stop()
@@ -314,7 +314,7 @@ async def test_who_still_waits_when_it_stops_is_refused(started):
 async def test_what_is_written_may_be_told_at_once(server):
     await server.join("a")
     async with asyncio.timeout(PATIENCE_S):
-        await server.driver.written()
+        await server.driver.written((RUN_ID, "a"))
 
 
 async def test_a_driver_that_never_started_can_be_stopped():

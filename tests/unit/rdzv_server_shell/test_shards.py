@@ -1,6 +1,7 @@
 """Servers that share shards over a real etcd, in one process: who leads what, and what becomes of it."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -29,6 +30,7 @@ class Server:
     """One of those that share four shards."""
 
     def __init__(self, client: EtcdClient, prefix: str, address: str) -> None:
+        self._address = address
         self.shards = Shards(
             client, prefix, address, lease_s=LEASE_S, shards=SHARDS, retention_s=60.0, max_runs=100
         )  # fmt: skip
@@ -36,7 +38,7 @@ class Server:
 
     @property
     def led(self) -> list[int]:
-        return [number for number, shard in enumerate(self.shards._shards) if shard.failover.leads]
+        return [view.shard for view in self.shards.shards if view.leader == self._address]
 
     async def leads(self, count: int) -> None:
         """Return once it leads so many shards."""
@@ -141,6 +143,44 @@ async def test_who_is_cut_off_leads_nothing_before_another_does_and_is_left_its_
 
 def run_of(shard: int) -> str:
     return next(f"run-{number}" for number in range(1_000) if shard_of(f"run-{number}", SHARDS) == shard)
+
+
+async def test_at_no_moment_do_two_lead_a_shard_whoever_is_cut_off_or_stopped(start, etcd):
+    gates = [Gate(etcd.addresses[0]) for _ in range(3)]
+    clients = []
+    for gate in gates:
+        await gate.__aenter__()
+        clients.append(EtcdClient([gate.address]))
+    servers = [start(f"{name}:1", client) for name, client in zip("abc", clients, strict=True)]
+    looking = asyncio.create_task(look_at(servers))
+    chance = random.Random(1)
+    try:
+        for _ in range(6):
+            await until(lambda: sum(len(server.led) for server in servers) == SHARDS)
+            victim = chance.randrange(3)
+            gates[victim].shut()
+            await asyncio.sleep(chance.uniform(0.0, 2.0 * LEASE_S))
+            gates[victim].open()
+            await servers[victim].end()
+            servers[victim] = start(f"{'abc'[victim]}:1", clients[victim])
+        await until(lambda: sum(len(server.led) for server in servers) == SHARDS)
+    finally:
+        looking.cancel()
+        (found,) = await asyncio.gather(looking, return_exceptions=True)
+        for server in servers:
+            await server.end()
+        for gate, client in zip(gates, clients, strict=True):
+            await client.close()
+            await gate.__aexit__(None, None, None)
+    assert isinstance(found, asyncio.CancelledError), found
+
+
+async def look_at(servers: list[Server]) -> None:
+    """All the time, until two lead a shard."""
+    while True:
+        led = [shard for server in servers for shard in server.led]
+        assert len(led) == len(set(led)), led
+        await asyncio.sleep(0.003)
 
 
 async def test_whoever_is_asked_names_the_leader_of_the_runs_shard(start):

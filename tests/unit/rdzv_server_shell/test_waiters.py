@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from rdzv_server.waiters import RELEASED_AT_ONCE, Waiters
+from rdzv_server.turns import AT_ONCE
+from rdzv_server.waiters import Waiters
 
 KEY, OTHER = ("run", "a"), ("run", "b")
 FOREVER_S = 1_000.0
@@ -96,7 +97,7 @@ async def test_being_woken_twice_is_being_woken_once(waiters):
 
 
 async def test_a_small_run_is_answered_at_once_beside_a_large_one(waiters):
-    large = [await parked(waiters, ("large", str(number))) for number in range(10 * RELEASED_AT_ONCE)]
+    large = [await parked(waiters, ("large", str(number))) for number in range(10 * AT_ONCE)]
     small = [await parked(waiters, ("small", str(number))) for number in range(2)]
     for number in range(len(large)):
         waiters.wake(("large", str(number)))
@@ -104,7 +105,7 @@ async def test_a_small_run_is_answered_at_once_beside_a_large_one(waiters):
         waiters.wake(("small", str(number)))
     for poll in small:
         await released(poll)
-    assert sum(poll.done() for poll in large) <= 2 * RELEASED_AT_ONCE
+    assert sum(poll.done() for poll in large) <= 2 * AT_ONCE
     for poll in large:
         await released(poll)
 

@@ -1,11 +1,11 @@
-"""Who hosts a server, and how it is let go."""
+"""Which names are this machine's."""
 
 import os
 import socket
 
 import pytest
 
-from node_agent.hosting import names_this_machine
+from node_agent.this_machine import names_this_machine
 
 FOREIGN = ["198.51.100.7", "2001:db8::7", "no-such-host.invalid", ""]
 

@@ -1,0 +1,102 @@
+"""Runs take turns at the server: one of 10,000 nodes that speak in the same instant lets a small one in between.
+
+What an event loop finds to do it does at once, before it looks for more; so whoever comes later waits for all that came
+before. Here a little of it is done at a time, alternately for each run. See ADR 23.
+"""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+from protocol.classes import dataclass
+
+AT_ONCE = 64
+"""Turns that are taken before anything else in the process gets its own."""
+SLACK_S = 0.5
+"""Who waits no longer than this for a turn is not held up."""
+
+Do = Callable[[], None]
+Item = TypeVar("Item")
+
+
+class Alternating(Generic[Item]):
+    """Queues, each by a name, of which the next item is taken alternately."""
+
+    def __init__(self) -> None:
+        self._queues: OrderedDict[str, deque[Item]] = OrderedDict()
+
+    def append(self, name: str, item: Item) -> None:
+        self._queues.setdefault(name, deque()).append(item)
+
+    def pop(self) -> Item:
+        """Raises `KeyError` if there is none."""
+        name, queue = self._queues.popitem(last=False)
+        item = queue.popleft()
+        if queue:
+            self._queues[name] = queue
+        return item
+
+    def __bool__(self) -> bool:
+        return bool(self._queues)
+
+
+@dataclass(slots=True)
+class _Turn:
+    asked_at: float
+    do: Do | None
+    """None once it is done."""
+
+
+class Turns:
+    """Those of one event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._asked = Alternating[_Turn]()
+        self._all: deque[_Turn] = deque()
+        self._held_up_s = 0.0
+        self._noted_at = float("-inf")
+
+    def ask(self, of: str, do: Do) -> None:
+        """`do` when it is its turn: what is asked for a run (or for a peer) is done one after another."""
+        if not self._asked:
+            self._loop.call_soon(self._take)
+        turn = _Turn(self._loop.time(), do)
+        self._all.append(turn)
+        self._asked.append(of, turn)
+
+    def held_up_s(self) -> float:
+        """Seconds, since the loop began, in which somebody waited for a turn, beyond the slack."""
+        while self._all and self._all[0].do is None:
+            self._all.popleft()
+        now = self._loop.time()
+        if self._all and (since := self._all[0].asked_at + SLACK_S) < now:
+            self._held_up_s += now - max(since, self._noted_at)
+            self._noted_at = now
+        return self._held_up_s
+
+    def _take(self) -> None:
+        self.held_up_s()
+        left = AT_ONCE
+        try:
+            while self._asked and left:
+                turn, left = self._asked.pop(), left - 1
+                do, turn.do = turn.do, None
+                assert do
+                do()
+        finally:
+            if self._asked:
+                self._loop.call_soon(self._take)
+
+
+_TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()
+
+
+def turns() -> Turns:
+    """Those of the running event loop: all that share its time share them."""
+    loop = asyncio.get_running_loop()
+    if loop not in _TURNS:
+        _TURNS[loop] = Turns(loop)
+    return _TURNS[loop]

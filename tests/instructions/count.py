@@ -1,0 +1,87 @@
+"""Counts the instructions of the hot paths, and compares them with what was recorded."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.instructions.hot import CALIBRATION, hot_paths
+
+EXPECTED = Path(__file__).with_name("expected.toml")
+TOLERANCE = 0.20
+MARK = "getppid"
+WRITE = "python -m tests.instructions --write"
+TOTAL = re.compile(r"^summary: (\d+)$", re.MULTILINE)
+
+
+def why_not() -> str | None:
+    """Why instructions cannot be counted here, if they cannot."""
+    missing = sys.platform != "linux" or not shutil.which("valgrind")
+    return "valgrind is not installed (Debian: apt-get install valgrind)" if missing else None
+
+
+def measure() -> dict[str, float]:
+    """The instructions of each hot path, once through, in units of the calibration."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "counts"
+        _run(out)
+        paths = hot_paths()
+        # Each path has two marks: at the first, what went before is written down, at the second, what counts.
+        counts = {path.name: _total(out, 2 * place + 2) / path.times for place, path in enumerate(paths)}
+    unit = counts.pop(CALIBRATION)
+    return {name: counted / unit for name, counted in counts.items()}
+
+
+def _run(out: Path) -> None:
+    valgrind = ("valgrind", "--tool=callgrind", "--quiet", f"--dump-before={MARK}", f"--callgrind-out-file={out}")
+    ended = subprocess.run(
+        [*valgrind, sys.executable, "-m", "tests.instructions.counted"],
+        cwd=Path(__file__).parents[2],
+        env=_plain_environment() | {"PYTHONHASHSEED": "0"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    if ended.returncode:
+        raise RuntimeError(f"{ended.args} exited with {ended.returncode}: {ended.stderr}")
+
+
+def _plain_environment() -> dict[str, str]:
+    """Without what changes how Python runs a program."""
+    return {name: value for name, value in os.environ.items() if name == "PYTHONPATH" or not name.startswith("PYTHON")}
+
+
+def _total(out: Path, mark: int) -> int:
+    (total,) = TOTAL.findall(Path(f"{out}.{mark}").read_text())
+    return int(total)
+
+
+def expected() -> dict[str, float]:
+    """What was recorded."""
+    figures: dict[str, float] = tomllib.loads(EXPECTED.read_text())
+    return figures
+
+
+def write(figures: Mapping[str, float]) -> None:
+    """Record them."""
+    lines = [f"# Instructions of the hot paths, in units of plain Python: {WRITE}"]
+    lines += [f"{json.dumps(name)} = {figure:.4g}" for name, figure in figures.items()]
+    EXPECTED.write_text("\n".join(lines) + "\n")
+
+
+def complaints(recorded: Mapping[str, float], measured: Mapping[str, float]) -> list[str]:
+    """What has grown or fallen by more than the tolerance, and what stands in one of the two alone."""
+    odd = recorded.keys() ^ measured.keys()
+    said = [f"{name} is {'no hot path' if name in recorded else 'not recorded'}: {WRITE}" for name in sorted(odd)]
+    for name in recorded.keys() & measured.keys():
+        change = measured[name] / recorded[name] - 1
+        if abs(change) > TOLERANCE:
+            advice = "" if change > 0 else f"; keep it so with {WRITE}"
+            figures = f"{measured[name]:.4g}, not {recorded[name]:.4g}"
+            said.append(f"{name} takes {change:+.0%} instructions{advice}: {figures}")
+    return sorted(said)

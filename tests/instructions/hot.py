@@ -1,0 +1,307 @@
+"""The hot paths: the codec, a join, a poll, the assignment of many nodes."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from typing import Any
+
+from protocol import codec, messages
+from protocol.messages import (
+    Ack,
+    Assignment,
+    ErrorReply,
+    Finish,
+    JoinRequest,
+    LeaderReply,
+    LeaderRequest,
+    LeaveRequest,
+    PollRequest,
+    Reply,
+    ReportRequest,
+    RestartEntry,
+    Start,
+    Stop,
+    Wait,
+)
+from protocol.settings import RequestedSettings
+from rdzv_server.core.events import AgentHeard, NodeJoined, NodeKnocked
+from rdzv_server.core.registry import Registry
+from rdzv_server.core.run import Agent, AgentState
+from rdzv_server.driver import Driver
+from rdzv_server.rendezvous import Rendezvous
+from rdzv_server.store import MemoryStore
+from rdzv_server.waiters import Waiters
+
+Work = Callable[[int], None]
+"""Does something so many times."""
+
+RUN_ID, SERVER_ADDR = "7f0c55e2-train", "10.0.0.1"
+MANY, SOME, FEW = 10_000, 5_600, 1_000
+"""`SOME`: a dict that grew to so many keeps the places of nearly as many that have left it, before it is made anew."""
+NEVER_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class HotPath:
+    """`prepare` gives the work, which is done so many times to warm up, and as often again while it is counted."""
+
+    name: str
+    prepare: Callable[[], Work]
+    times: int = 100
+    """1: what can be done once, and is not warmed up."""
+
+
+CALIBRATION = "calibration"
+
+
+def _plain_python() -> Work:
+    """Of the kind that ours is made of."""
+    table = {f"key-{number}": number for number in range(16)}
+
+    def work(times: int) -> None:
+        for _ in range(times):
+            plain = [(name, value, f"{name}={value}") for name, value in table.items() if type(value) is int]
+            assert {name: _Pair(name, value).total() for name, value, _ in plain}
+
+    return work
+
+
+class _Pair:
+    __slots__ = ("name", "value")
+
+    def __init__(self, name: str, value: int) -> None:
+        self.name = name
+        self.value = value
+
+    def total(self) -> int:
+        return len(self.name) + self.value
+
+
+# The codec: every message, both ways.
+
+
+def _failure() -> messages.Failure:
+    line = 'File "/home/user/train.py", line 42, in step'
+    return messages.Failure(
+        node_id="node-0017",
+        rank=137,
+        local_rank=1,
+        pid=4_711,
+        exit_code=1,
+        cause="exit code 1",
+        error="RuntimeError: CUDA error: an illegal memory access was encountered",
+        traceback=(line,) * 8,
+        stderr_tail=(line,) * 16,
+        failed_at=1_750_000_000.0,
+    )
+
+
+def _reply(directive: messages.Directive) -> Reply:
+    return Reply(epoch="0123456789abcdef", revision=20_017, lease_s=10.0, directive=directive)
+
+
+def _finish() -> Finish:
+    restart = RestartEntry(round=3, cause="worker_failure", charged=True, reason="worker rank 3 failed", at=1.75e9)
+    return Finish(succeeded=False, reason="no restarts left", failure=_failure(), round=4, restarts=(restart,) * 3)
+
+
+def _messages() -> dict[str, Any]:
+    waits = "waiting for 3 more nodes: 9997 of 10000 joined (node-0000, node-0001, node-0002); gives up in 583 s"
+    assignment = Assignment(
+        round=3,
+        group_rank=17,
+        group_world_size=MANY,
+        first_rank=136,
+        local_world_size=8,
+        world_size=8 * MANY,
+        first_role_rank=136,
+        role_world_size=8 * MANY,
+        master_addr="10.0.0.7",
+        master_port=29_500,
+        restart_count=2,
+        max_restarts=3,
+    )
+    of = {"run_id": RUN_ID, "agent_id": "agent-0017"}
+    return {
+        "JoinRequest": _joins(18)[17],
+        "PollRequest": PollRequest(**of, revision=20_017),
+        "ReportRequest": ReportRequest(**of, round=3, failure=_failure()),
+        "LeaveRequest": LeaveRequest(**of, reason="SIGTERM"),
+        "Reply of Wait": _reply(Wait(reason=waits)),
+        "Reply of Start": _reply(Start(assignment=assignment, reason=f"all {MANY} nodes joined")),
+        "Reply of Stop": _reply(Stop(round=3, reason="worker rank 137 on node node-0017 failed: exit code 1")),
+        "Reply of Finish": _reply(_finish()),
+        "Ack": Ack(epoch="0123456789abcdef"),
+        "ErrorReply": ErrorReply(code="agent_fenced", message="agent 17 is no longer part of the run"),
+        "LeaderRequest": LeaderRequest(after=3),
+        "LeaderReply": LeaderReply(leadership=4, leader="10.0.0.2:29400"),
+    }
+
+
+def _encoding(message: Any) -> Work:
+    return _repeating(lambda: codec.encode(message))
+
+
+def _decoding(message: Any) -> Work:
+    kind, body = type(message), codec.encode(message)
+    return _repeating(lambda: codec.decode(kind, body))
+
+
+def _repeating(step: Callable[[], object]) -> Work:
+    def work(times: int) -> None:
+        for _ in range(times):
+            step()
+
+    return work
+
+
+# The core: one run of many nodes.
+
+
+def _joins(nodes: int) -> list[JoinRequest]:
+    """Those of all nodes of a run."""
+    settings = RequestedSettings(min_nodes=nodes, max_nodes=nodes, lease_s=NEVER_S)
+    return [_join(number, settings) for number in range(nodes)]
+
+
+def _join(number: int, settings: RequestedSettings) -> JoinRequest:
+    return JoinRequest(
+        run_id=RUN_ID,
+        agent_id=f"agent-{number:04}",
+        node_id=f"node-{number:04}",
+        after_round=0,
+        addr=f"10.1.{number // 256}.{number % 256}",
+        port=29_500,
+        local_world_size=8,
+        settings=settings,
+        hosts_store=True,
+    )
+
+
+def _registry(joined: int, nodes: int = MANY) -> tuple[Registry, Callable[[], None]]:
+    """A registry with a run of `nodes`, of which so many have joined; and what lets the next one join."""
+    registry, requests = Registry(retention_s=3_600.0), _joins(nodes)
+    registry.handle(RUN_ID, NodeJoined(requests[0], SERVER_ADDR), 1.0)
+    (run,) = registry.runs()
+    for request in requests[1:joined]:  # as if it had joined: that takes too long under valgrind
+        run.move(Agent(request, SERVER_ADDR), AgentState.WAITING)
+        run.leases.renew(request.agent_id, 1.0)
+    coming = iter(requests[joined:])
+
+    def join() -> None:
+        request = next(coming)
+        registry.handle(RUN_ID, NodeKnocked(request), 1.0)
+        registry.handle(RUN_ID, NodeJoined(request, SERVER_ADDR), 1.0)
+
+    return registry, join
+
+
+def _core_join() -> Work:
+    _, join = _registry(joined=16, nodes=1_000)
+    return _repeating(join)
+
+
+def _core_poll() -> Work:
+    """Of one node of many, most of which have polled shortly before."""
+    registry, join = _registry(joined=SOME - 1, nodes=SOME)
+    join()
+    (run,) = registry.runs()
+    for agent_id in list(run.agents)[:-FEW]:
+        run.leases.renew(agent_id, 2.0)
+    agent_id = f"agent-{SOME - 1:04}"
+
+    def poll() -> None:
+        registry.handle(RUN_ID, AgentHeard(agent_id), 3.0)
+        registry.directive_for(RUN_ID, agent_id, 3.0)
+
+    return _repeating(poll)
+
+
+def _core_replacement() -> Work:
+    """The join of a new agent on a node whose old one is gone, as are those of all nodes."""
+    registry, _ = _registry(joined=FEW, nodes=FEW + 1)
+    (run,) = registry.runs()
+    for agent_id in run.agents:
+        run.leases.disconnect(agent_id, 1.0)
+    old = iter(_joins(FEW + 1))
+
+    def join() -> None:
+        request = next(old)
+        request = replace(request, agent_id=f"{request.agent_id}-again")
+        registry.handle(RUN_ID, NodeKnocked(request), 1.0)
+        registry.handle(RUN_ID, NodeJoined(request, SERVER_ADDR), 1.0)
+
+    return _repeating(join)
+
+
+def _core_assignment() -> Work:
+    """The join that completes the round of many; it can be done once."""
+    _, join = _registry(joined=MANY - 1)
+    return lambda times: join()
+
+
+# Core and shell, without HTTP.
+
+
+class _Shell:
+    """A server but for its sockets."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        waiters = Waiters()
+        self._driver = Driver(Registry(retention_s=3_600.0), MemoryStore(), waiters)
+        self._rendezvous = Rendezvous(self._driver, waiters)
+        self._loop.run_until_complete(self._driver.start())
+        self._runs = count()
+
+    def form(self, nodes: int) -> None:
+        """As many nodes, each on a connection of its own, join a run of their own and are told to start."""
+        run_id = f"run-{next(self._runs)}"
+        self._loop.run_until_complete(self._form(run_id, nodes))
+
+    async def _form(self, run_id: str, nodes: int) -> None:
+        joins = [replace(join, run_id=run_id) for join in _joins(nodes)]
+        replies = await asyncio.gather(
+            *(self._rendezvous.join(join, SERVER_ADDR, (run_id, join.agent_id)) for join in joins)
+        )
+        assert all(isinstance(reply.directive, Start) for reply in replies)
+
+    def poll(self, times: int) -> None:
+        """One agent, which is told to start, asks again and again."""
+        self._loop.run_until_complete(self._poll(times))
+
+    async def _poll(self, times: int) -> None:
+        request = PollRequest(run_id="run-0", agent_id="agent-0003", revision=0)
+        for _ in range(times):
+            await self._rendezvous.poll(request, "connection")
+
+
+def _shell_join() -> Work:
+    return _Shell().form
+
+
+def _shell_poll() -> Work:
+    shell = _Shell()
+    shell.form(nodes=8)
+    return shell.poll
+
+
+def hot_paths() -> list[HotPath]:
+    """The calibration, whose instructions are the unit of all others, and all that is held to its figure."""
+    both_ways = [
+        HotPath(f"{way} {name}", partial(prepare, message))
+        for name, message in _messages().items()
+        for way, prepare in (("encode", _encoding), ("decode", _decoding))
+    ]
+    return [
+        HotPath(CALIBRATION, _plain_python, times=100),
+        *both_ways,
+        HotPath("core: a join", _core_join, times=200),
+        HotPath("core: a poll", _core_poll, times=200),
+        HotPath("core: a join in another's place", _core_replacement, times=200),
+        HotPath("core and shell: a join", _shell_join, times=24),
+        HotPath("core and shell: a poll", _shell_poll),
+        HotPath(f"core: the assignment of {MANY:,} nodes", _core_assignment, times=1),
+    ]
