@@ -36,7 +36,7 @@ class Floor:
 
 def bare(count: int) -> Floor:
     """As many interpreters at once as the row has workers to start, to the first line of the last one."""
-    return Floor(f"{count} bare workers", partial(_spawn, count, WORKER))
+    return Floor(f"{count} bare worker{'s' * (count > 1)}", partial(_spawn, count, WORKER))
 
 
 def bare_with_torch(count: int) -> Floor:
@@ -53,7 +53,10 @@ def measure(plan: Plan) -> list[Row]:
     floors = [bare(1), round_trip(), *([bare_with_torch(1)] if torch_is_installed() else [])]
     subjects = [Subject(FLOOR + floor.name, once(floor.sample), min(plan.repeat, REPEAT)) for floor in floors]
     taken = take_turns(subjects, warm_up=True)
-    return [Row(measurement="floor", subject=name, unit="s", samples=each.samples) for name, each in taken.items()]
+    return [
+        Row(measurement=name.removeprefix(FLOOR), subject=name, unit="s", samples=each.samples, trouble=each.trouble)
+        for name, each in taken.items()
+    ]
 
 
 def bare_memory_mb() -> float:

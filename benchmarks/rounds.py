@@ -9,7 +9,7 @@ from functools import partial
 from typing import TextIO
 
 from benchmarks import swarm
-from benchmarks.launchers import ADDRESS, STOCK
+from benchmarks.launchers import ADDRESS, OURS, STOCK
 from benchmarks.plan import Plan
 from benchmarks.results import FLOOR, NEVER, Row
 from benchmarks.stage import FOLDER, Broken, Stage, free_port
@@ -28,7 +28,7 @@ MESSAGE = b"x" * 200
 
 def measure(plan: Plan) -> list[Row]:
     """After ours, which takes its own turns: torchrun's, and the floors."""
-    ours = swarm.measure(plan)
+    ours = _ours(plan)
     torchrun = [_torchrun(nodes) for nodes in TORCHRUN_NODES if plan.torchrun]
     subjects = [Subject(str(nodes), once(partial(_bare, nodes)), min(plan.repeat, REPEAT)) for nodes in ROUND_BARS_S]
     floors = [
@@ -36,6 +36,14 @@ def measure(plan: Plan) -> list[Row]:
         for nodes, taken in take_turns(subjects).items()
     ]
     return [*ours, *torchrun, *floors]
+
+
+def _ours(plan: Plan) -> list[Row]:
+    """What breaks it does not stop the rest."""
+    try:
+        return swarm.measure(plan)
+    except (Broken, OSError) as error:
+        return [Row(measurement="swarm", subject=OURS, unit="s", samples=(), trouble=str(error) or repr(error))]
 
 
 def _line(nodes: int) -> str:

@@ -98,11 +98,16 @@ class Tap:
         await asyncio.gather(*self._pipes, return_exceptions=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepting = asyncio.current_task()
+        assert accepting
+        self._pipes.add(accepting)
         try:
             there, to_there = await asyncio.open_connection(*self.target)
-        except OSError:
+        except (OSError, asyncio.CancelledError):
             writer.close()
             return
+        finally:
+            self._pipes.discard(accepting)
         asked: list[tuple[str, bytes]] = []
         answered = _Http(lambda line, body: self._note(asked.pop(0), line, body))
         requests = _Http(lambda line, body: self._ask(asked, line.split()[1], body))

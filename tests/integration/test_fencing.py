@@ -74,7 +74,7 @@ async def test_while_a_round_forms_a_restarted_agent_takes_its_own_place(cluster
 
 async def test_an_agent_replaces_one_that_hangs_on_the_same_node(cluster: Cluster) -> None:
     """Its connection stands and its lease has not run out; but asked for a sign of life it gives none."""
-    lease_s = 9.0
+    lease_s = 12.0
     first = await cluster.nodes("ab", "--nnodes", "2", "--lease", str(lease_s), *PATIENT)
     old = cluster.agents["b"]
     rank = group_rank(first, old)
