@@ -43,8 +43,8 @@ class Clock:
 
     def tick(self) -> float:
         """For decisions: it never goes back."""
-        self._notice_hang()
-        self._latest = max(self._latest, self.now())
+        loop_s = self._notice_hang()
+        self._latest = max(self._latest, loop_s - self._behind_s)
         return self._latest
 
     @contextmanager
@@ -61,11 +61,14 @@ class Clock:
         self._beat_at = self._loop_s() + BEAT_S
         self._timer = asyncio.get_running_loop().call_later(BEAT_S, self._beat)
 
-    def _notice_hang(self) -> None:
-        late_s = self._loop_s() - self._beat_at
+    def _notice_hang(self) -> float:
+        """The event loop's time, of which a hang has been taken away."""
+        loop_s = self._loop_s()
+        late_s = loop_s - self._beat_at
         if late_s > SLACK_S:
             self._behind_s += late_s
             self._beat_at += late_s
+        return loop_s
 
     def _loop_s(self) -> float:
         """The event loop's time, without that in which agents that had spoken were not heard for lack of a turn."""

@@ -21,6 +21,8 @@ class Connections:
 
     def carry(self, connection: Hashable, key: Key) -> None:
         """The agent's polls come over this connection."""
+        if key in self._agents.get(connection, ()):
+            return
         self._agents.setdefault(connection, set()).add(key)
         self._standing.setdefault(key, set()).add(connection)
         self.changed(len(self._agents))

@@ -11,13 +11,12 @@ from functools import partial
 
 from protocol.errors import ProtocolError, ServerUnavailable
 from protocol.messages import Directive
-from protocol.settings import RunSettings
 from rdzv_server.clock import Clock
 from rdzv_server.compaction import Compaction
 from rdzv_server.core.effects import Announce, Effect, ForgetRun, Record, WakeAgents
 from rdzv_server.core.events import AgentHeard, Event, NodeJoined
 from rdzv_server.core.registry import Registry
-from rdzv_server.core.run import Agent, Run
+from rdzv_server.core.run import Run
 from rdzv_server.store import Store, StoreUnavailable
 from rdzv_server.turns import Alternating
 from rdzv_server.waiters import Key, Waiters
@@ -130,13 +129,9 @@ class Driver:
         """The agent's revision and directive. Raises `AgentFenced` if it is part of no attempt of the run."""
         return self._registry.directive_for(run_id, agent_id, self.now())
 
-    def agent(self, run_id: str, agent_id: str) -> Agent | None:
-        """The agent, if its run knows it. Raises `AgentFenced` if it is part of no attempt of the run."""
-        return self._registry.run_of(run_id, agent_id).agents.get(agent_id)
-
-    def settings(self, run_id: str, agent_id: str) -> RunSettings:
-        """Those of the agent's run. Raises `AgentFenced` likewise."""
-        return self._registry.run_of(run_id, agent_id).settings
+    def run_of(self, run_id: str, agent_id: str) -> Run:
+        """The agent's attempt of the run. Raises `AgentFenced` likewise."""
+        return self._registry.run_of(run_id, agent_id)
 
     def runs(self) -> list[Run]:
         return self._registry.runs()
@@ -188,7 +183,7 @@ class Driver:
     def _is_of_before(self, key: Key) -> bool:
         """Whether nothing of what is being written is about the agent. Of one that is gone, it is not known."""
         try:
-            return key not in self._unwritten and self.agent(*key) is not None
+            return key not in self._unwritten and key[1] in self.run_of(*key).agents
         except ProtocolError:
             return False
 

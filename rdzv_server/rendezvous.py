@@ -18,6 +18,7 @@ from protocol.messages import (
     ReportRequest,
     StopRequest,
 )
+from protocol.settings import RunSettings
 from protocol.text import printable
 from protocol.timing import HOLDS_PER_LEASE, LONGEST_HOLD_S
 from rdzv_server.connections import Connections
@@ -70,9 +71,10 @@ class Rendezvous:
         key = (request.run_id, request.agent_id)
         with self._carrying(key, connection):
             await self._join(request, server_addr)
-        agent = self._driver.agent(*key)
+        run = self._driver.run_of(*key)
+        agent = run.agents.get(request.agent_id)
         if agent and agent.state is AgentState.WAITING:
-            await self._park(key, agent.revision, self._first_hold_s(key))
+            await self._park(key, _first_hold_s(run.settings))
         return self._reply(key)
 
     async def poll(self, request: PollRequest, connection: Hashable) -> Reply:
@@ -82,8 +84,10 @@ class Rendezvous:
             await self._driver.hear(request.run_id, request.agent_id)
         if heard := self._asked.pop(key, None):
             heard.set()
-        if request.hold:
-            await self._park(key, request.revision, self._hold_s(key))
+        run = self._driver.run_of(*key)
+        agent = run.agents.get(request.agent_id)
+        if request.hold and agent and agent.revision <= request.revision:
+            await self._park(key, _hold_s(run.settings))
         return self._reply(key)
 
     async def report(self, request: ReportRequest) -> Ack:
@@ -163,11 +167,9 @@ class Rendezvous:
             self.connections.put_down(connection, key)
             raise
 
-    async def _park(self, key: Key, seen: int, hold_s: float) -> None:
-        agent = self._driver.agent(*key)
-        if agent and agent.revision <= seen:
-            await self._waiters.park(key, hold_s)
-            await self._driver.written(key)  # its hold may have ended while a newer directive is still being written
+    async def _park(self, key: Key, hold_s: float) -> None:
+        await self._waiters.park(key, hold_s)
+        await self._driver.written(key)  # its hold may have ended while a newer directive is still being written
 
     def _reply(self, key: Key) -> Reply:
         self._check_open()
@@ -176,7 +178,7 @@ class Rendezvous:
         return Reply(
             epoch=self.epoch,
             revision=revision,
-            lease_s=self._lease_s(key),
+            lease_s=self._driver.run_of(*key).settings.lease_s,
             directive=directive,
             leadership=self.leadership,
         )
@@ -185,17 +187,15 @@ class Rendezvous:
         if self._closing:
             raise ServerUnavailable(STOPPED)
 
-    def _first_hold_s(self, key: Key) -> float:
-        expected = self._driver.settings(*key).min_nodes
-        return min(max(FIRST_HOLD_S, expected * FIRST_HOLD_A_NODE_S), self._hold_s(key))
-
-    def _hold_s(self, key: Key) -> float:
-        return min(self._lease_s(key) / HOLDS_PER_LEASE, LONGEST_HOLD_S)
-
-    def _lease_s(self, key: Key) -> float:
-        return self._driver.settings(*key).lease_s
-
     def _disconnected(self, key: Key) -> None:
         run_id, agent_id = key
         if not self._closing:  # or it is this server that goes away, and not the agent
             self._driver.notify(run_id, AgentDisconnected(agent_id))
+
+
+def _first_hold_s(settings: RunSettings) -> float:
+    return min(max(FIRST_HOLD_S, settings.min_nodes * FIRST_HOLD_A_NODE_S), _hold_s(settings))
+
+
+def _hold_s(settings: RunSettings) -> float:
+    return min(settings.lease_s / HOLDS_PER_LEASE, LONGEST_HOLD_S)

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from rdzv_server.clock import Clock
-from rdzv_server.turns import AT_ONCE, SLACK_S, Alternating, Turns, turns
+from rdzv_server.turns import AT_ONCE, BURST_S, SLACK_S, Alternating, Turns, turns
 
 
 class Loop:
@@ -32,6 +32,8 @@ class Site:
     def __init__(self) -> None:
         self.loop = Loop()
         self.turns = Turns(self.loop)
+        for _ in range(AT_ONCE):
+            self.turns.ask("earlier", lambda: None)
         self.done: list[str] = []
 
     def ask(self, of: str, count: int = 1) -> None:
@@ -59,6 +61,18 @@ def test_what_is_asked_for_is_done_when_the_loop_comes_round(site):
     assert site.done == []
     site.loop.once()
     assert site.done == ["a"]
+
+
+def test_who_asks_when_hardly_anybody_does_has_a_turn_at_once(site):
+    site.loop.now += 2 * BURST_S
+    site.ask("a", AT_ONCE + 1)
+    assert len(site.done) == AT_ONCE
+    site.ask("b")
+    assert "b" not in site.done, "nobody goes before those who wait"
+    site.loop.now += 2 * BURST_S
+    site.ask("c")
+    site.loop.once()
+    assert site.done[AT_ONCE:] == ["a", "b", "c"]
 
 
 def test_a_small_run_is_not_kept_waiting_by_a_large_one(site):
@@ -110,10 +124,11 @@ def test_waiting_for_longer_counts_once_for_all_who_wait(site):
 
 def test_each_who_is_held_up_later_counts_anew(site):
     for _ in range(2):
+        site.loop.now += 60.0
+        site.ask("at once", AT_ONCE)
         site.ask("a")
         site.loop.now += 1.0
         site.loop.once()
-        site.loop.now += 60.0
     assert site.turns.held_up_s() == pytest.approx(2 * (1.0 - SLACK_S))
 
 
@@ -123,7 +138,8 @@ async def test_the_servers_time_stands_still_while_those_who_have_spoken_are_not
     clock.start(None)
     before = clock.tick()
     real = asyncio.get_running_loop().time
-    turns().ask("run", lambda: None)
+    for _ in range(AT_ONCE + 1):
+        turns().ask("run", lambda: None)
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: real() + 60.0)
     assert clock.tick() - before <= SLACK_S + 1.0
     clock.stop()
