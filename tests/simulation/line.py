@@ -29,6 +29,7 @@ class Line:
         self._tries = 0
         """Of all exchanges together: the answer to a try that was given up is nobody's."""
         self._failures = 0
+        self._tried_at = host.now
         self._timer: Timer | None = None
         self._is_closed = False
 
@@ -51,6 +52,7 @@ class Line:
         if self._is_closed:
             return
         self._tries += 1
+        self._tried_at = self._host.now
         if self.connection:
             self._send()
         elif self._host.is_cut:
@@ -106,7 +108,8 @@ class Line:
             return
         self._drop()
         self._tries += 1
-        self._failures += 1
+        stood_s = self._host.now - self._tried_at  # see `Conversation._bear`
+        self._failures = 1 if stood_s > backoff.LONGEST_S else self._failures + 1
         self._timer = self._host.later(backoff.delay(self._failures, self._rng.random()), self._try)
 
     def _drop(self) -> None:

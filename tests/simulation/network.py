@@ -46,6 +46,10 @@ class Host:
         self._deferred: list[Timer] = []
         self._last_port = 30_000
 
+    @property
+    def now(self) -> float:
+        return self._clock.now
+
     def later(self, delay_s: float, call: Call) -> Timer:
         """Do `call` on this host, as soon after the delay as it is not frozen."""
         timer = self._clock.later(delay_s, lambda: self._do(timer, call))

@@ -259,7 +259,7 @@ def test_a_connection_that_breaks_and_comes_back_within_its_grace_changes_nothin
     story.runs_on(*story.agents)
     for _ in range(20):
         story.disconnect(story.agents[0])
-        story.passes(7)
+        story.passes(5)
     assert story.round == 1
 
 
