@@ -1,10 +1,12 @@
 """Many timeouts of one length, with one timer of the event loop for all of them.
 
 As a rule a timeout is stopped before it is over: each request starts and stops several. All are equally long, so
-whichever began first is over first, and starting and stopping one is an entry in a dict.
+whichever began first is over first, and starting and stopping one is an entry in a dict: an ordered one, since a plain
+one finds its first entry behind the places of all those that were taken out before.
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
@@ -16,7 +18,7 @@ class Timeouts(Generic[Subject]):
 
     def __init__(self, seconds: float, over: Callable[[Subject], None]) -> None:
         self._seconds, self._over = seconds, over
-        self._due: dict[Subject, float] = {}
+        self._due: OrderedDict[Subject, float] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, subject: Subject) -> None:

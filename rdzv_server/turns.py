@@ -62,6 +62,7 @@ class Turns:
         self._noted_at = float("-inf")
         self._burst_at = float("-inf")
         self._burst = 0
+        self._comes_round = False
 
     def ask(self, of: str, do: Do) -> None:
         """`do` when it is its turn: what is asked for a run (or for a peer) is done one after another."""
@@ -69,11 +70,10 @@ class Turns:
         if self._is_free(now):
             do()
             return
-        if not self._asked:
-            self._loop.call_soon(self._take)
         turn = _Turn(now, do)
         self._all.append(turn)
         self._asked.append(of, turn)
+        self._come_round()
 
     def held_up_s(self) -> float:
         """Seconds, since the loop began, in which somebody waited for a turn, beyond the slack."""
@@ -97,6 +97,7 @@ class Turns:
 
     def _take(self) -> None:
         self.held_up_s()
+        self._comes_round = False
         left = AT_ONCE
         try:
             while self._asked and left:
@@ -106,7 +107,12 @@ class Turns:
                 do()
         finally:
             if self._asked:
-                self._loop.call_soon(self._take)
+                self._come_round()
+
+    def _come_round(self) -> None:
+        if not self._comes_round:
+            self._loop.call_soon(self._take)
+        self._comes_round = True
 
 
 _TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()

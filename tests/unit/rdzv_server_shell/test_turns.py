@@ -94,6 +94,15 @@ def test_who_asks_in_its_turn_gets_another_one(site):
     assert site.done == ["again"]
 
 
+def test_asking_in_the_last_turn_does_not_make_more_turns_at_once(site):
+    site.turns.ask("a", lambda: site.ask("many", 4 * AT_ONCE))
+    site.loop.once()
+    while len(site.done) < 4 * AT_ONCE:
+        before = len(site.done)
+        site.loop.once()
+        assert 0 < len(site.done) - before <= AT_ONCE
+
+
 def test_one_that_fails_keeps_nobody_else_from_a_turn(site):
     site.turns.ask("broken", lambda: 1 / 0)
     site.ask("a")
