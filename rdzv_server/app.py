@@ -86,6 +86,8 @@ class HttpApi:
                 return await handler(request)
             finally:
                 visit.request_answered()
+        except ConnectionError:
+            return web.Response(status=503)  # the caller is gone: nobody reads it
         except Exception as error:
             if isinstance(error, Unauthorized | Forbidden):
                 self._guard.note_refusal(caller_of(request), asyncio.get_running_loop().time())

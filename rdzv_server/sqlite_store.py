@@ -112,6 +112,7 @@ class SqliteStore:
         try:
             file.execute("PRAGMA locking_mode = EXCLUSIVE")
             file.execute("PRAGMA synchronous = FULL")
+            file.execute("PRAGMA temp_store = MEMORY")  # notes of a statement of many rows: else in /var/tmp
             if existed:
                 self._check(file)
             file.execute("PRAGMA journal_mode = WAL")
