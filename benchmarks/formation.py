@@ -12,15 +12,16 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
+from rdzv_protocol.codec import decode, encode
+from rdzv_protocol.messages import Directive, Failure, JoinRequest, Reply
+from rdzv_protocol.settings import RequestedSettings
+
 from benchmarks.plan import Plan
 from benchmarks.results import Row
-from protocol.codec import decode, encode
-from protocol.messages import Directive, Failure, JoinRequest, Reply
-from protocol.settings import RequestedSettings
 from rdzv_server.cli import COLLECT_AFTER
 from rdzv_server.core.events import AgentHeard, NodeJoined, NodeKnocked, WorkersFailed
 from rdzv_server.core.registry import Registry
-from rdzv_server.core.status import view
+from rdzv_server.core.status_view import view
 
 NODES = (1_000, 10_000, 100_000)
 REPEAT = 3

@@ -12,9 +12,10 @@ import time
 from contextlib import suppress
 from typing import TypeVar
 
-from node_agent.client import HttpLink
-from protocol.messages import Ack, Failure, JoinRequest, PollRequest, Reply, ReportRequest, Request, Start, Stop
-from protocol.settings import RequestedSettings
+from rdzv_protocol.messages import Ack, Failure, JoinRequest, PollRequest, Reply, ReportRequest, Request, Start, Stop
+from rdzv_protocol.settings import RequestedSettings
+
+from node_agent.transport.http import HttpLink
 
 REQUEST, RECOVERY, LATE = "request", "recovery", "late"
 PAUSE_S = 0.003

@@ -16,14 +16,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from rdzv_protocol.messages import Failure, ReportRequest
+
 from benchmarks import procfs
 from benchmarks.plan import Plan
 from benchmarks.results import Row
 from benchmarks.stage import Broken, Program, Stage, free_port
 from benchmarks.swarm import NODES_CPU, SERVER_CPU, Node, Swarm
-from node_agent.client import HttpLink
-from protocol.messages import Failure, ReportRequest
-from rdzv_server.placement import shard_of
+from node_agent.transport.http import HttpLink
+from rdzv_server.cluster.placement import shard_of
 
 SERVERS = (1, 4)
 SHARDS = 16

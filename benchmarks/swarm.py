@@ -12,14 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.request import urlopen
 
+from rdzv_protocol import paths
+from rdzv_protocol.codec import decode, encode
+from rdzv_protocol.messages import ErrorReply, Failure, JoinRequest, PollRequest, Reply, ReportRequest, Start, Stop
+from rdzv_protocol.settings import RequestedSettings
+
 from benchmarks import procfs
 from benchmarks.plan import Plan
 from benchmarks.results import Row
 from benchmarks.stage import Broken, Program, Stage, free_port
-from protocol import paths
-from protocol.codec import decode, encode
-from protocol.messages import ErrorReply, Failure, JoinRequest, PollRequest, Reply, ReportRequest, Start, Stop
-from protocol.settings import RequestedSettings
 
 ROUND_BARS_S = {256: 0.1, 1_000: 0.3, 10_000: 3.0}
 MEMORY_BAR_KB = 20

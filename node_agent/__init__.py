@@ -9,26 +9,26 @@ As a library it has torch's launcher API, by the names below: see docs/python-ap
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from node_agent.api.config import LaunchConfig
     from node_agent.api.context import PContext, RunProcsResult
-    from node_agent.api.failures import ChildFailedError, LaunchError, ProcessFailure, SignalException
-    from node_agent.api.launch import elastic_launch
-    from node_agent.api.logs_specs import DefaultLogsSpecs
+    from node_agent.api.default_logs_specs import DefaultLogsSpecs
+    from node_agent.api.elastic_launch import elastic_launch
+    from node_agent.api.errors import ChildFailedError, LaunchError, ProcessFailure, SignalException
+    from node_agent.api.launch_config import LaunchConfig
     from node_agent.api.maps import to_map
     from node_agent.api.processes import start_processes, start_processes_async
-    from node_agent.core.log_options import Std
+    from node_agent.output.log_options import Std
 
 _HOMES = {
-    "ChildFailedError": "node_agent.api.failures",
-    "DefaultLogsSpecs": "node_agent.api.logs_specs",
-    "LaunchConfig": "node_agent.api.config",
-    "LaunchError": "node_agent.api.failures",
+    "ChildFailedError": "node_agent.api.errors",
+    "DefaultLogsSpecs": "node_agent.api.default_logs_specs",
+    "LaunchConfig": "node_agent.api.launch_config",
+    "LaunchError": "node_agent.api.errors",
     "PContext": "node_agent.api.context",
-    "ProcessFailure": "node_agent.api.failures",
+    "ProcessFailure": "node_agent.api.errors",
     "RunProcsResult": "node_agent.api.context",
-    "SignalException": "node_agent.api.failures",
-    "Std": "node_agent.core.log_options",
-    "elastic_launch": "node_agent.api.launch",
+    "SignalException": "node_agent.api.errors",
+    "Std": "node_agent.output.log_options",
+    "elastic_launch": "node_agent.api.elastic_launch",
     "start_processes": "node_agent.api.processes",
     "start_processes_async": "node_agent.api.processes",
     "to_map": "node_agent.api.maps",
@@ -57,10 +57,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    from node_agent.own_protocol import our_protocol
-
-    with our_protocol():
-        value = getattr(import_module(_HOMES[name]), name)
+    value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

@@ -2,20 +2,14 @@
 
 import gc
 import sys
-from os.path import abspath, dirname
 
 
 def main() -> int:
     """Run the command line; returns the exit code."""
-    gc.disable()  # while everything is loaded, of which nothing is garbage: see agent.py
-    # `protocol` is a common name: take ours, whatever stands in the current folder or on PYTHONPATH.
-    sys.path.insert(0, dirname(dirname(abspath(__file__))))
-    import protocol  # noqa: F401
+    gc.disable()  # while everything is loaded, of which nothing is garbage: see agent_process.py
+    from node_agent.cli.main import main as run
 
-    del sys.path[0]
-    from node_agent import cli
-
-    return cli.main()
+    return run()
 
 
 if __name__ == "__main__":

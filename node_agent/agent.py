@@ -1,39 +1,264 @@
-"""One agent's process, from its order to its exit code."""
+"""One agent with workers of its own, from its start to its exit code."""
 
 import asyncio
-import gc
 import os
+import signal
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from functools import partial
+from typing import TYPE_CHECKING
 
-from node_agent import meeting
-from node_agent.commandline.config import Order
-from node_agent.console import Console
-from node_agent.driver import Driver
-from node_agent.orphans import Orphans
-from node_agent.processes import given_up
+from rdzv_protocol.errors import ProtocolError
+from rdzv_protocol.messages import Assignment, Failure, Reply
+
+from node_agent.config import AgentConfig
+from node_agent.core.effects import LeaveEvidence
+from node_agent.core.events import GaveUp, Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
+from node_agent.core.machine import AgentMachine
+from node_agent.output.agent_logs import AgentLogs
+from node_agent.output.console import ERR, Console
+from node_agent.output.destinations import PluginFailed
+from node_agent.output.round_logs import RoundLogs
+from node_agent.runner import MachineLoop
+from node_agent.transport.base import Link
+from node_agent.transport.retrying import ServerLost
+from node_agent.transport.session import RunLine
+from node_agent.workers.environment import ENABLE_FILE_TIMER, defaults, omp_warning
+from node_agent.workers.group import WorkerGroup
+from node_agent.workers.ports import ReservedPort
+from node_agent.workers.process import Start, given_up
+from node_agent.workers.spec import SpecMaker
+from node_agent.workers.store import StoreHost
+from node_agent.workers.temp_dir import ScratchDir
+
+if TYPE_CHECKING:
+    from node_agent.output.event_log import EventLog
+    from node_agent.workers.file_timer import FileTimer
+    from node_agent.workers.orphans import Orphans
+    from node_agent.workers.warm.pool import Reserve
 
 
-def run(order: Order) -> int:
-    """Run the agent in an event loop of its own. Raises `UsageError` if it cannot host the server that it should."""
-    return asyncio.run(_run(order))
+class Driver:
+    """Joins, supervises and leaves. `where` names the server for people, `make_link` opens a line to it."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        make_link: Callable[[], Link],
+        where: str,
+        console: Console,
+        orphans: "Orphans | None" = None,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self._orphans = orphans
+        self._config = config
+        self._console = console
+        self._scratch = ScratchDir()
+        self._warm = _reserve(config, console)
+        self._specs = SpecMaker(config, self._scratch, self._start_warm if self._warm else None)
+        self._logs = AgentLogs(config, console, self._scratch, self._logs_broke)
+        self._store_host = StoreHost(config.environment, self._broke, self._warm)
+        self.hosts_store = self._store_host.is_available
+        self._port: ReservedPort | None = None
+        self._assignment: Assignment | None = None
+        self._group: WorkerGroup | None = None
+        self._starting: asyncio.Task[None] | None = None
+        """Workers that will start when a plug-in has said where their output goes, and when they can be warm."""
+        self._file_timer: FileTimer | None = None
+        self._events = _event_log(config, console)
+        self._exit_code: asyncio.Future[int] = loop.create_future()
+        machine = AgentMachine(f"{config.node_id[:64]}-{os.urandom(6).hex()}")
+        line = RunLine(config, make_link, where, console.say)
+        self._machine = MachineLoop(machine, line, self, loop, config.farewell_timeout_s)
+
+    async def run(self) -> int:
+        """Join, supervise, and return the process's exit code."""
+        loop = asyncio.get_running_loop()
+        for signum in map(signal.Signals.__getitem__, self._config.signals):
+            if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup stays nohup
+                loop.add_signal_handler(signum, self._machine.feed, Signalled(signum.name))
+        self._machine.feed(Started())
+        if self._orphans:  # soon: while the server is asked
+            loop.call_soon(self._orphans.guard, self._config.environment, self._scratch.folder)
+        try:
+            return await self._exit_code
+        finally:
+            await self._machine.take_leave()
+            await self._logs.close()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._store_host.close()
+        if self._warm:
+            self._warm.close()
+        if self._file_timer:
+            self._file_timer.close()
+        if self._port:
+            self._port.release()
+        self._scratch.remove()
+
+    # What the machine wants done.
+
+    def open_port(self) -> int:
+        """A fresh port each round, unless the user chose one."""
+        if self._events:
+            self._events.joining()
+        if self._port is None or self._config.master_port is None:
+            used, self._port = self._port, ReservedPort(self._config.master_port or 0)
+            if used:
+                used.release()  # after the new one was reserved, so that the two differ
+        return self._port.number
+
+    def start_workers(self, assignment: Assignment) -> None:
+        is_first, self._assignment = self._assignment is None, assignment
+        if is_first and (warning := omp_warning(self._config.environment, assignment.local_world_size)):
+            self._console.say(warning)
+        if assignment.agent_store and assignment.group_rank == 0:
+            assert self._port
+            self._store_host.open(self._port.socket)
+        self._watch_timers()
+        if self._logs.plugin or self._warm:
+            self._group = None
+            self._starting = asyncio.create_task(self._prepare_and_start(assignment))
+        else:
+            self._start_group(assignment, self._logs.open(assignment))
+
+    def stop_workers(self, signal_name: str, kill: bool) -> None:
+        if self._group is None:
+            assert self._starting and self._assignment
+            self._starting.cancel()
+            asyncio.get_running_loop().call_soon(self._workers_stopped, self._assignment.round, [])
+        elif kill:
+            self._group.stop(signal.SIGKILL, 0.0)
+        else:
+            self._group.stop(signal.Signals[signal_name], self._config.shutdown_timeout_s)
+
+    async def _prepare_and_start(self, assignment: Assignment) -> None:
+        try:
+            if self._warm:
+                await self._warm.full()
+            if assignment.agent_store and assignment.group_rank == 0:
+                self._store_host.hurry()
+            logs = self._logs.ask(assignment, self._specs.environments(assignment)) if self._logs.plugin else None
+            self._start_group(assignment, await logs if logs else self._logs.open(assignment))
+        except PluginFailed as error:
+            self._broke(str(error))
+        except Exception as error:
+            self.crashed(error)
+
+    def _start_warm(self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int]) -> Start:
+        assert self._warm
+        return self._warm.starter(self._config.command.for_worker(local_rank), environment, cpus)
+
+    def _start_group(self, assignment: Assignment, logs: RoundLogs) -> None:
+        round_ = assignment.round
+        self._group = WorkerGroup(
+            self._specs.specs(assignment, logs),
+            succeeded=lambda: self._workers_succeeded(round_),
+            failed=lambda failure: self._worker_failed(round_, failure),
+            stopped=lambda left: self._workers_stopped(round_, left),
+        )
+        if self._events:
+            self._events.started(assignment, self._group.pids)
+
+    def say(self, text: str) -> None:
+        self._console.say(text)
+
+    def leave_evidence(self, effect: LeaveEvidence) -> None:
+        from node_agent.failures import failure_report
+
+        if effect.finish:
+            failure_report.show_report(effect.finish, self._config, self._logs.kept_path, self._console)
+        failure = failure_report.failure_of(effect)
+        recorded = ""
+        if self._group and failure and failure.node_id == self._config.node_id:
+            recorded = self._group.error_file(failure.pid)
+        failure_report.write_error_file(effect, self._config, recorded, self._console.say)
+
+    def heard(self, answer: Reply | ProtocolError | ServerLost) -> None:
+        pass  # the machine knows what to do
+
+    def ended(self, exit_code: int) -> None:
+        if self._events:
+            self._events.ended(exit_code)
+        self._exit_code.set_result(exit_code)
+
+    def crashed(self, error: BaseException) -> None:
+        if not self._exit_code.done():
+            self._exit_code.set_exception(error)
+
+    # What happens to the workers.
+
+    def _watch_timers(self) -> None:
+        """Serve torch's file timer from the first round on, if the user wants it."""
+        if self._file_timer is None and self._config.environment.get(ENABLE_FILE_TIMER) == "1":
+            from node_agent.workers.file_timer import FileTimer
+
+            try:
+                self._file_timer = FileTimer(self._specs.timer_file, self._console.say, self._is_worker)
+            except OSError as error:
+                self._console.say(f"no file timer: {error}")
+
+    def _is_worker(self, pid: int) -> bool:
+        """Whether this process is a worker, or belongs to the session of one."""
+        try:
+            return self._group is not None and os.getsid(pid) in self._group.pids
+        except ProcessLookupError:
+            return False
+
+    def _workers_succeeded(self, round_: int) -> None:
+        if self._orphans:
+            self._orphans.end()
+        self._machine.feed(WorkersSucceeded(round_))
+
+    def _worker_failed(self, round_: int, failure: Failure) -> None:
+        if not self._logs.keeps_error_files:
+            failure = replace(failure, error_file="")
+        if self._events:
+            self._events.failed(failure)
+        self._machine.feed(WorkerFailed(round_, failure))
+
+    def _workers_stopped(self, round_: int, left: list[int]) -> None:
+        for pid in left:
+            self._console.say(given_up(pid))
+        if self._orphans:
+            self._orphans.end()
+        self._store_host.shut()
+        if self._file_timer:
+            self._file_timer.clear()
+        self._machine.feed(WorkersStopped(round_))
+
+    def _broke(self, reason: str) -> None:
+        """The workers cannot go on, or not begin, without something that the agent does for them."""
+        assert self._assignment
+        failure = Failure(
+            node_id=self._config.node_id,
+            rank=self._assignment.first_rank,
+            local_rank=0,
+            pid=0,
+            exit_code=1,
+            cause=reason,
+            failed_at=time.time(),
+        )
+        self._worker_failed(self._assignment.round, failure)
+
+    def _logs_broke(self, reason: str) -> None:
+        self._machine.feed(GaveUp(reason))
 
 
-async def _run(order: Order) -> int:
-    loop = asyncio.get_running_loop()
-    loop.call_soon(_collect_garbage)  # from when everything has been loaded
-    console = Console("node-agent", loop)
-    orphans = Orphans(os.urandom(8).hex())
-    config = replace(order.config, environment={**order.config.environment, **orphans.mark})
-    try:
-        return await meeting.run(order, config, console, partial(Driver, orphans=orphans))
-    finally:
-        for pid in orphans.close():
-            console.say(given_up(pid))
-        console.close()
+def _reserve(config: AgentConfig, console: Console) -> "Reserve | None":
+    if not config.preload:
+        return None
+    from node_agent.workers.warm.pool import Reserve
+
+    environment = {**config.environment, **defaults(config.environment, config.nproc)}
+    spare = int("torch" in {name.partition(".")[0] for name in config.preload})  # becomes the store's helper
+    return Reserve(config.preload, config.command.for_worker(0), environment, config.nproc + spare, console.say)
 
 
-def _collect_garbage() -> None:
-    """But not look for it in what has been loaded: that stays."""
-    gc.freeze()
-    gc.enable()
+def _event_log(config: AgentConfig, console: Console) -> "EventLog | None":
+    if config.event_log != "console":
+        return None
+    from node_agent.output.event_log import EventLog
+
+    return EventLog(config, lambda line: console.write(ERR, f"{line}\n".encode()))

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import field
 from math import inf
 
-from node_agent.core.command import Command
-from node_agent.core.log_options import LogOptions
-from protocol.classes import dataclass
-from protocol.settings import RequestedSettings
+from rdzv_protocol.classes import dataclass
+from rdzv_protocol.settings import RequestedSettings
+
+from node_agent.output.log_options import LogOptions
+from node_agent.workers.command import Command
 
 SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 """torchrun's default for `--signals-to-handle`."""

@@ -10,14 +10,15 @@ import socket
 import sys
 from contextlib import AsyncExitStack
 
-from protocol.paths import STATUS
-from rdzv_server.etcd_place import EtcdPlace, join_address
+from rdzv_protocol.paths import STATUS
+
+from rdzv_server.auth.reload import BadSecurity, Security, make_limits
 from rdzv_server.flags import LEADER_LEASE_S, fail, make_parser
-from rdzv_server.limits import Limits
-from rdzv_server.security import BadSecurity, Security, make_limits
+from rdzv_server.http.limits import Limits
 from rdzv_server.server import HttpServer, RendezvousServer, adopt, bind, run_until
-from rdzv_server.store import StoreBroken, StoreUnavailable
-from rdzv_server.stores import make_store
+from rdzv_server.storage.base import StoreBroken, StoreUnavailable
+from rdzv_server.storage.etcd_address import EtcdPlace, join_address
+from rdzv_server.storage.factory import make_store
 
 log = logging.getLogger("rdzv_server")
 
@@ -102,8 +103,8 @@ def _make_one_of_several(
         fail("--etcd-cert and --etcd-key belong together")
     place = EtcdPlace.parse(args.store)
     try:
-        from rdzv_server.etcd_client import EtcdTls
-        from rdzv_server.failover_server import FailoverServer
+        from rdzv_server.cluster.replica_server import FailoverServer
+        from rdzv_server.storage.etcd_client import EtcdTls
     except ImportError as error:
         fail(f"--store etcd:// needs aetcd ({error}): pip install 'rdzv-server[etcd]'")
     address = args.advertise or join_address(_own_host(args) or place.own_address(), port)
@@ -142,7 +143,7 @@ def _listener(args: argparse.Namespace) -> socket.socket:
 
 
 def _stop_when_idle(server: RendezvousServer, limit_s: float, stop: asyncio.Event, reasons: list[str]) -> None:
-    from rdzv_server.idle import IdleWatch
+    from rdzv_server.service.idle_shutdown import IdleWatch
 
     def idle(reason: str) -> None:
         if not stop.is_set():

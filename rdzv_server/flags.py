@@ -4,11 +4,12 @@ import argparse
 import sys
 from typing import NoReturn
 
-import protocol
-from protocol.paths import DEFAULT_PORT, STATUS
+import rdzv_protocol
+from rdzv_protocol.paths import DEFAULT_PORT, STATUS
+
 from rdzv_server.core.registry import MOST_RUNS
-from rdzv_server.etcd_place import is_address
 from rdzv_server.server import RETENTION_S
+from rdzv_server.storage.etcd_address import is_address
 
 LEADER_LEASE_S = 5
 MOST_CONNECTIONS = 65_536
@@ -65,7 +66,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--listen-fd", type=_descriptor, metavar="N",
         help="serve on this socket, which the parent process has bound and listens on, instead of --host and --port",
     )  # fmt: skip
-    parser.add_argument("--version", action="version", version=f"rdzv-server {protocol.VERSION}")
+    parser.add_argument("--version", action="version", version=f"rdzv-server {rdzv_protocol.VERSION}")
     _add_security(parser.add_argument_group("security (docs/security.md); SIGHUP has these files read again"))
     _add_failover(parser.add_argument_group("one of several servers: --store etcd://HOST,HOST,HOST/CLUSTER"))
     return parser

@@ -8,23 +8,24 @@ from collections.abc import Hashable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from protocol.messages import LeaderReply, LeaderRequest
+from rdzv_protocol.messages import LeaderReply, LeaderRequest
+
 from rdzv_server.core.registry import MOST_RUNS, Registry
-from rdzv_server.driver import Driver
-from rdzv_server.rendezvous import Rendezvous
-from rdzv_server.service import Service
-from rdzv_server.store import MemoryStore, Store
-from rdzv_server.waiters import Waiters
+from rdzv_server.service.driver import Driver
+from rdzv_server.service.interface import Service
+from rdzv_server.service.long_polls import Waiters
+from rdzv_server.service.rendezvous import Rendezvous
+from rdzv_server.storage.base import MemoryStore, Store
 
 if TYPE_CHECKING:
     import ssl
 
     from aiohttp import web
 
-    from rdzv_server.access import Access
-    from rdzv_server.door import Door
-    from rdzv_server.guard import Guard
-    from rdzv_server.limits import Limits
+    from rdzv_server.auth.authorization import Access
+    from rdzv_server.http.guard import Guard
+    from rdzv_server.http.limits import Limits
+    from rdzv_server.http.listener import Door
 
 RETENTION_S = 3600.0
 """How long an ended run is remembered."""
@@ -62,11 +63,11 @@ class HttpServer(ABC):
     async def listen(self, listener: socket.socket, tls: "ssl.SSLContext | None" = None) -> None:
         """Serve HTTP on a bound socket (see `bind`)."""
 
-        from rdzv_server.access import Access
-        from rdzv_server.app import HttpApi
-        from rdzv_server.door import Door
-        from rdzv_server.guard import Guard
-        from rdzv_server.limits import Limits
+        from rdzv_server.auth.authorization import Access
+        from rdzv_server.http.guard import Guard
+        from rdzv_server.http.limits import Limits
+        from rdzv_server.http.listener import Door
+        from rdzv_server.http.routes import HttpApi
 
         limits = self._limits or Limits()
         self._guard = Guard(self._access or Access(), limits)

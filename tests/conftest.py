@@ -5,8 +5,6 @@ import signal
 
 from hypothesis import HealthCheck, settings
 
-import protocol  # noqa: F401 - one copy for all tests: see node_agent/own_protocol.py
-
 settings.register_profile("ci", derandomize=True, max_examples=250, stateful_step_count=40, deadline=None)
 settings.register_profile(
     "thorough",

@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Any, BinaryIO, Protocol, TextIO
 
 from node_agent.api import signals
-from node_agent.processes import tie_to_parent
+from node_agent.workers.process import tie_to_parent
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function and its arguments."""

@@ -15,8 +15,8 @@ from multiprocessing.util import Finalize
 from typing import Any, Literal, cast
 
 from node_agent.api.child import Arrival, Call, Descriptor, Errand, Here, arrive_from_forkserver, run, run_forked
-from node_agent.api.parcel import Parcel
-from node_agent.processes import CommandProcess
+from node_agent.api.pickled_call import Parcel
+from node_agent.workers.process import CommandProcess
 
 StartMethod = Literal["spawn", "fork", "forkserver"]
 

@@ -14,15 +14,15 @@ from math import inf
 from types import TracebackType
 from typing import Any
 
-from node_agent.api.console import ApiConsole
-from node_agent.api.entry import Entry
+from node_agent.api.entrypoint import Entry
+from node_agent.api.errors import ProcessFailure, SignalException, in_torchs_terms
 from node_agent.api.evidence import process_failure, unkillable
-from node_agent.api.failures import ProcessFailure, SignalException, in_torchs_terms
-from node_agent.api.group import Endings, ProcessGroup
+from node_agent.api.log_console import ApiConsole
 from node_agent.api.loop_thread import Awaited, LoopThread, done
 from node_agent.api.outputs import Outputs, OutputSettings
+from node_agent.api.process_group import Endings, ProcessGroup
 from node_agent.api.signals import SignalWatch
-from node_agent.workers import WorkerSpec
+from node_agent.workers.group import WorkerSpec
 
 CLOSE_TIMEOUT_S = 30.0
 

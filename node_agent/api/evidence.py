@@ -7,10 +7,11 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from node_agent import error_file
-from node_agent.api.failures import ProcessFailure
-from node_agent.scratch import ScratchDir
-from protocol.messages import Failure
+from rdzv_protocol.messages import Failure
+
+from node_agent.api.errors import ProcessFailure
+from node_agent.failures import error_file
+from node_agent.workers.temp_dir import ScratchDir
 
 
 def process_failure(

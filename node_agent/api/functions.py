@@ -15,7 +15,7 @@ from typing import Any
 
 from node_agent.api.child import LENGTH_BYTES, Call
 from node_agent.api.children import CHILDREN, ChildSpec, StartMethod, close_fds
-from node_agent.api.parcel import Parcel
+from node_agent.api.pickled_call import Parcel
 
 START_METHODS: tuple[StartMethod, ...] = ("spawn", "fork", "forkserver")
 

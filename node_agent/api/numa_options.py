@@ -12,9 +12,9 @@ def cpu_sets(options: Any, environment: Mapping[str, str], workers: int) -> tupl
     if options is None:
         return ()
     mode = _mode(options)
-    from node_agent.devices import DeviceError, gpu_pci_addresses
-    from node_agent.numa import MODES, NumaError
-    from node_agent.numa import cpu_sets as sets_of
+    from node_agent.workers.devices import DeviceError, gpu_pci_addresses
+    from node_agent.workers.numa import MODES, NumaError
+    from node_agent.workers.numa import cpu_sets as sets_of
 
     if mode not in MODES:
         raise ValueError(f"numa_options: torch's NumaOptions, or one of {', '.join(MODES)}; not {options!r:.80}")

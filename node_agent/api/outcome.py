@@ -1,11 +1,12 @@
 """What a failed run is for the program that launched it."""
 
-from node_agent.api.driver import ApiDriver
+from rdzv_protocol.messages import Failure, Finish
+
+from node_agent.api.errors import ChildFailedError, LaunchError, ProcessFailure, in_torchs_terms
 from node_agent.api.evidence import process_failure
-from node_agent.api.failures import ChildFailedError, LaunchError, ProcessFailure, in_torchs_terms
-from node_agent.core.report import report
-from node_agent.farewell import local_time, paint
-from protocol.messages import Failure, Finish
+from node_agent.api.launched_agent import ApiDriver
+from node_agent.failures.failure_report import local_time, paint
+from node_agent.failures.report import report
 
 
 def error(driver: ApiDriver, title: str) -> Exception:

@@ -4,18 +4,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from node_agent.api.logs_specs import DefaultLogsSpecs, LogsSpecs
-from node_agent.console import ERR, OUT, Console
-from node_agent.core.log_names import default_prefix
-from node_agent.core.log_options import LogOptions
-from node_agent.logs.destinations import ERROR_FILE, Destination, Destinations, WorkerLogs, by_flags
-from node_agent.logs.filtered import FilteredFile
-from node_agent.logs.folder import RunFolder
-from node_agent.logs.followers import Followers
-from node_agent.logs.marks import Marks
-from node_agent.logs.round_logs import Kit, RoundLogs
-from node_agent.scratch import ScratchDir
-from protocol.messages import Assignment
+from rdzv_protocol.messages import Assignment
+
+from node_agent.api.default_logs_specs import DefaultLogsSpecs, LogsSpecs
+from node_agent.output.console import ERR, OUT, Console
+from node_agent.output.destinations import ERROR_FILE, Destination, Destinations, WorkerLogs, by_flags
+from node_agent.output.file_tails import Followers
+from node_agent.output.filters import FilteredFile
+from node_agent.output.folder import RunFolder
+from node_agent.output.line_prefix import Marks
+from node_agent.output.log_names import default_prefix
+from node_agent.output.log_options import LogOptions
+from node_agent.output.round_logs import Kit, RoundLogs
+from node_agent.workers.temp_dir import ScratchDir
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,14 +8,14 @@ from typing import Any
 
 from node_agent.api.children import UNGUARDED, StartMethod
 from node_agent.api.context import PContext
-from node_agent.api.entry import Arguments, Command, CommandEntry, Entry, FunctionEntry
+from node_agent.api.default_logs_specs import AnyLogsSpecs, DefaultLogsSpecs, Streams, as_options, understood
+from node_agent.api.entrypoint import Arguments, Command, CommandEntry, Entry, FunctionEntry
 from node_agent.api.functions import START_METHODS
-from node_agent.api.logs_specs import AnyLogsSpecs, DefaultLogsSpecs, Streams, as_options, understood
 from node_agent.api.maps import check_ranks, checked_environments, checked_texts
 from node_agent.api.numa_options import cpu_sets
 from node_agent.api.outputs import OutputSettings
 from node_agent.config import SIGNALS
-from node_agent.core.log_options import Std
+from node_agent.output.log_options import Std
 
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 """torch's: names of signals, with commas between them."""
@@ -153,7 +153,7 @@ def _specs(
 
 
 def _signals() -> tuple[str, ...]:
-    from node_agent.commandline.argument_types import signals
+    from node_agent.cli.values import signals
 
     given = os.environ.get(SIGNALS_VARIABLE)
     return signals(given) if given else SIGNALS

@@ -1,7 +1,7 @@
 """What the shell must do for the agent's machine."""
 
-from protocol.classes import dataclass
-from protocol.messages import Assignment, Failure, Finish
+from rdzv_protocol.classes import dataclass
+from rdzv_protocol.messages import Assignment, Failure, Finish
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """What happens to an agent."""
 
-from protocol.classes import dataclass
-from protocol.errors import ProtocolError
-from protocol.messages import Failure, Reply
+from rdzv_protocol.classes import dataclass
+from rdzv_protocol.errors import ProtocolError
+from rdzv_protocol.messages import Failure, Reply
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,10 @@ for the join the moment the last worker is gone.
 
 from enum import Enum
 
+from rdzv_protocol.errors import AgentFenced, ProtocolError, RunFailed, RunSucceeded
+from rdzv_protocol.messages import Assignment, Failure, Finish, Reply, Start, Stop, Wait
+from rdzv_protocol.timing import HOLDS_PER_LEASE
+
 from node_agent.core import wording
 from node_agent.core.effects import (
     Effect,
@@ -36,9 +40,6 @@ from node_agent.core.events import (
     WorkersStopped,
     WorkersSucceeded,
 )
-from protocol.errors import AgentFenced, ProtocolError, RunFailed, RunSucceeded
-from protocol.messages import Assignment, Failure, Finish, Reply, Start, Stop, Wait
-from protocol.timing import HOLDS_PER_LEASE
 
 EXIT_SUCCEEDED, EXIT_FAILED, EXIT_REFUSED = 0, 1, 2
 

@@ -1,6 +1,6 @@
 """What the agent tells the person who watches. One fact a line; the server's reasons stand as they are."""
 
-from protocol.messages import Assignment, Failure, Finish
+from rdzv_protocol.messages import Assignment, Failure, Finish
 
 
 def started(assignment: Assignment) -> str:

@@ -2,10 +2,11 @@
 
 from itertools import islice
 
-from protocol.errors import AgentFenced, MalformedMessage, NodeRankTaken, ServerUnavailable, SettingsConflict
-from protocol.messages import JoinRequest
-from protocol.settings import RequestedSettings, RunSettings
-from protocol.timing import HOLDS_PER_LEASE
+from rdzv_protocol.errors import AgentFenced, MalformedMessage, NodeRankTaken, ServerUnavailable, SettingsConflict
+from rdzv_protocol.messages import JoinRequest
+from rdzv_protocol.settings import RequestedSettings, RunSettings
+from rdzv_protocol.timing import HOLDS_PER_LEASE
+
 from rdzv_server.core import completion
 from rdzv_server.core.run import Agent, AgentState, Run
 

@@ -1,6 +1,7 @@
 """What the shell must do for the core, in this order: record first, then act."""
 
-from protocol.classes import dataclass
+from rdzv_protocol.classes import dataclass
+
 from rdzv_server.core.events import Fact, RunFounded
 from rdzv_server.core.snapshot import Kept
 

@@ -1,8 +1,8 @@
 """What has happened to a run. Durable facts are recorded and replayed; signs of life and time are not."""
 
-from protocol.classes import dataclass
-from protocol.messages import Failure, JoinRequest
-from protocol.settings import RunSettings
+from rdzv_protocol.classes import dataclass
+from rdzv_protocol.messages import Failure, JoinRequest
+from rdzv_protocol.settings import RunSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,11 @@ An event that is refused raises a `ProtocolError` and changes nothing. A repeate
 from collections.abc import Iterable
 from dataclasses import replace
 
-from protocol.errors import AgentFenced, NobodyWaits, StaleRound
-from protocol.messages import Directive, Failure, JoinRequest, Start, Stop, Wait
-from protocol.settings import RequestedSettings, RunSettings
-from rdzv_server.core import admission, blame, completion, ranks, restarts, snapshot, story
+from rdzv_protocol.errors import AgentFenced, NobodyWaits, StaleRound
+from rdzv_protocol.messages import Directive, Failure, JoinRequest, Start, Stop, Wait
+from rdzv_protocol.settings import RequestedSettings, RunSettings
+
+from rdzv_server.core import admission, completion, final_report, rank_assignment, restart_budget, root_cause, snapshot
 from rdzv_server.core.effects import Announce, Effect, ForgetRun, Record, WakeAgents
 from rdzv_server.core.events import (
     AgentDisconnected,
@@ -39,16 +40,7 @@ from rdzv_server.core.events import (
     WorkersSucceeded,
 )
 from rdzv_server.core.liveness import Leases
-from rdzv_server.core.run import (
-    Agent,
-    AgentState,
-    Cause,
-    Departure,
-    FailureRecord,
-    Opening,
-    Run,
-    Stage,
-)
+from rdzv_server.core.run import Agent, AgentState, Cause, Departure, FailureRecord, Opening, Run, Stage
 from rdzv_server.core.snapshot import Kept
 
 DUE_AT_ONCE = 500
@@ -303,23 +295,23 @@ class RunMachine:
         if was is AgentState.RUNNING:
             self._open(cause, reason, now)
         elif seat and run.stage is Stage.FORMING:
-            restarts.reclassify(run.opening, cause, reason)
+            restart_budget.reclassify(run.opening, cause, reason)
 
     def _fail(self, agent: Agent, failure: Failure, now: float) -> None:
         run, record = self.run, FailureRecord(agent.round, agent.agent_id, now, failure)
-        run.note_failure(record, blame.root(run.first_of_round, record))
-        reason = blame.sentence(failure)
+        run.note_failure(record, root_cause.root(run.first_of_round, record))
+        reason = root_cause.sentence(failure)
         self._announce(reason)
-        verdict = restarts.verdict(run, failure.exit_code)
-        if restarts.is_fatal(run, failure.exit_code):
+        verdict = restart_budget.verdict(run, failure.exit_code)
+        if restart_budget.is_fatal(run, failure.exit_code):
             self._end(Stage.FAILED, f"{reason}; {verdict}", failure, now)
         elif run.stage is Stage.FORMING:
             if run.first_of_round is record:
-                restarts.explain(run.opening, reason)
+                restart_budget.explain(run.opening, reason)
         elif verdict is None:
             self._open(Cause.WORKER_FAILURE, reason, now)
-        elif blame.awaits_cause(run, failure):
-            run.verdict_at, run.scale_up_at = run.verdict_at or now + blame.CAUSE_WINDOW_S, None
+        elif root_cause.awaits_cause(run, failure):
+            run.verdict_at, run.scale_up_at = run.verdict_at or now + root_cause.CAUSE_WINDOW_S, None
         else:
             self._fail_run(now)
 
@@ -327,8 +319,8 @@ class RunMachine:
         """A failure that no restart answers: the run ends over its round's root."""
         assert self.run.first_of_round
         root = self.run.first_of_round.failure
-        verdict = restarts.verdict(self.run, root.exit_code)
-        self._end(Stage.FAILED, f"{blame.sentence(root)}; {verdict}", root, now)
+        verdict = restart_budget.verdict(self.run, root.exit_code)
+        self._end(Stage.FAILED, f"{root_cause.sentence(root)}; {verdict}", root, now)
 
     def _succeed(self, agent: Agent, now: float) -> None:
         self.run.move(agent, AgentState.SUCCEEDED)
@@ -373,9 +365,9 @@ class RunMachine:
 
     def _complete(self, reason: str, now: float) -> None:
         run = self.run
-        restarts.settle(run, now)
-        ordered = ranks.order(run, admission.choose(run))
-        run.membership = ranks.assign(run, ordered, reason)
+        restart_budget.settle(run, now)
+        ordered = rank_assignment.order(run, admission.choose(run))
+        run.membership = rank_assignment.assign(run, ordered, reason)
         run.stage, run.started_at, run.survivors = Stage.RUNNING, now, len(ordered)
         run.succeeded, run.failed, run.first_of_round = set(), set(), None
         run.move_all(ordered, AgentState.RUNNING)
@@ -393,7 +385,7 @@ class RunMachine:
         run.end_failure = run.first_of_round.failure if failure and run.first_of_round else failure
         run.leases.clear()
         run.doubted.clear()
-        finish = story.finish(run)
+        finish = final_report.finish(run)
         for agent in run.agents.values():
             self._direct(agent, finish)
         self._wake(run.agents.values())
@@ -407,7 +399,7 @@ class RunMachine:
             return Wait(reason=self._wait_reason(now))
         agent_id = agent.join.agent_id
         if agent_id not in self._starts:
-            self._starts[agent_id] = ranks.start(self.run, agent)
+            self._starts[agent_id] = rank_assignment.start(self.run, agent)
         return self._starts[agent_id]
 
     def _wait_reason(self, now: float) -> str:

@@ -7,8 +7,9 @@ one that finds a run which every node has left, if nobody asked for that run by 
 
 from heapq import heapify, heappop, heappush
 
-from protocol.errors import AgentFenced, ProtocolError, RunFailed, RunSucceeded, ServerUnavailable, UnknownRun
-from protocol.messages import Directive, JoinRequest
+from rdzv_protocol.errors import AgentFenced, ProtocolError, RunFailed, RunSucceeded, ServerUnavailable, UnknownRun
+from rdzv_protocol.messages import Directive, JoinRequest
+
 from rdzv_server.core import admission, snapshot
 from rdzv_server.core.effects import Effect, ForgetRun, Record
 from rdzv_server.core.events import Event, NodeJoined, RunFounded, RunSuperseded, TimePassed

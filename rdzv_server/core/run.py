@@ -4,9 +4,10 @@ from collections import OrderedDict, deque
 from dataclasses import field
 from enum import StrEnum
 
-from protocol.classes import dataclass
-from protocol.messages import Directive, Failure, JoinRequest
-from protocol.settings import RunSettings
+from rdzv_protocol.classes import dataclass
+from rdzv_protocol.messages import Directive, Failure, JoinRequest
+from rdzv_protocol.settings import RunSettings
+
 from rdzv_server.core.liveness import Leases
 
 HISTORY = 64

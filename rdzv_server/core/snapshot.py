@@ -8,8 +8,9 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from protocol.classes import dataclass
-from protocol.messages import JoinRequest, Start, Stop
+from rdzv_protocol.classes import dataclass
+from rdzv_protocol.messages import JoinRequest, Start, Stop
+
 from rdzv_server.core.run import (
     Agent,
     AgentState,

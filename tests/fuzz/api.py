@@ -11,6 +11,7 @@ import requests
 import schemathesis
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from rdzv_protocol import paths
 from schemathesis import Case, DeserializationContext, GenerationMode, Response, SerializationContext
 from schemathesis.checks import CheckContext, not_a_server_error
 from schemathesis.schemas import APIOperation
@@ -22,8 +23,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from protocol import paths
-from rdzv_server.json_schema import PRINTABLE
+from rdzv_server.http.openapi.json_schema import PRINTABLE
 
 NAMES = ("run", "../../etc/passwd", '{run="x"}')
 """A few, so that requests are about the same runs and agents."""

@@ -13,8 +13,8 @@ import atheris
 import msgpack
 
 with atheris.instrument_imports(include=["protocol"]):
-    from protocol.codec import decode, encode
-    from protocol.messages import (
+    from rdzv_protocol.codec import decode, encode
+    from rdzv_protocol.messages import (
         Ack,
         ErrorReply,
         Finish,

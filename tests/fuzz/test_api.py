@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 from hypothesis import settings
+from rdzv_protocol import paths
+from rdzv_protocol.messages import Ack, JoinRequest, LeaveRequest, PollRequest, Reply, Request, Start
+from rdzv_protocol.settings import RequestedSettings
 
-from node_agent.client import HttpLink
-from protocol import paths
-from protocol.messages import Ack, JoinRequest, LeaveRequest, PollRequest, Reply, Request, Start
-from protocol.settings import RequestedSettings
+from node_agent.transport.http import HttpLink
 from tests.fuzz.api import Fuzzer
 from tests.integration.programs import PATIENCE_S, Server
 from tests.support.footprint import Footprint

@@ -9,11 +9,11 @@ import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rdzv_protocol.codec import decode, encode
+from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
+from rdzv_protocol.errors import ProtocolError
+from rdzv_protocol.messages import ErrorReply, JoinRequest, PollRequest, Reply
 
-from protocol.codec import decode, encode
-from protocol.errors import ProtocolError
-from protocol.messages import ErrorReply, JoinRequest, PollRequest, Reply
-from protocol.schema import MAX_MESSAGE_BYTES
 from tests.fuzz import wire
 from tests.support.messages import KINDS, values
 

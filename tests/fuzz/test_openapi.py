@@ -13,20 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator, FormatChecker
 from openapi_spec_validator import validate
+from rdzv_protocol import paths
+from rdzv_protocol.codec import decode, encode
+from rdzv_protocol.errors import ProtocolError
+from rdzv_protocol.messages import Failure, JoinRequest, LeaderRequest, LeaveRequest, PollRequest, ReportRequest
+from rdzv_protocol.settings import RequestedSettings
 from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
 
-from protocol import paths
-from protocol.codec import decode, encode
-from protocol.errors import ProtocolError
-from protocol.messages import Failure, JoinRequest, LeaderRequest, LeaveRequest, PollRequest, ReportRequest
-from protocol.settings import RequestedSettings
-from rdzv_server.access import Access
-from rdzv_server.app import HttpApi
-from rdzv_server.guard import Guard
-from rdzv_server.json_schema import PRINTABLE
-from rdzv_server.limits import Limits
-from rdzv_server.openapi import document
+from rdzv_server.auth.authorization import Access
+from rdzv_server.http.guard import Guard
+from rdzv_server.http.limits import Limits
+from rdzv_server.http.openapi.document import document
+from rdzv_server.http.openapi.json_schema import PRINTABLE
+from rdzv_server.http.routes import HttpApi
 from rdzv_server.server import RendezvousServer
 from tests.integration.programs import Server
 from tests.support.messages import KINDS, values

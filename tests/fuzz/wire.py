@@ -6,8 +6,8 @@ from typing import Any
 
 import msgpack
 from hypothesis import strategies as st
+from rdzv_protocol.codec import encode
 
-from protocol.codec import encode
 from tests.support.messages import KINDS, values
 
 HEADERS = (

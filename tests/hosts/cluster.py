@@ -5,7 +5,8 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
-from protocol.paths import DEFAULT_PORT
+from rdzv_protocol.paths import DEFAULT_PORT
+
 from tests.hosts.network import DEVICE, Host, Network
 from tests.hosts.switch import Switch
 from tests.integration.conftest import Cluster

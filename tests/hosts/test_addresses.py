@@ -6,8 +6,8 @@ import signal
 import time
 
 import pytest
+from rdzv_protocol.paths import DEFAULT_PORT
 
-from protocol.paths import DEFAULT_PORT
 from tests.hosts.cluster import CHECKPOINT_EVERY, Hosts, host_of, on_host
 from tests.hosts.conftest import Note
 from tests.hosts.results import Recovery

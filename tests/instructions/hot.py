@@ -7,8 +7,8 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from protocol import codec, messages
-from protocol.messages import (
+from rdzv_protocol import codec, messages
+from rdzv_protocol.messages import (
     Ack,
     Assignment,
     ErrorReply,
@@ -25,14 +25,15 @@ from protocol.messages import (
     Stop,
     Wait,
 )
-from protocol.settings import RequestedSettings
+from rdzv_protocol.settings import RequestedSettings
+
 from rdzv_server.core.events import AgentHeard, NodeJoined, NodeKnocked
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Agent, AgentState
-from rdzv_server.driver import Driver
-from rdzv_server.rendezvous import Rendezvous
-from rdzv_server.store import MemoryStore
-from rdzv_server.waiters import Waiters
+from rdzv_server.service.driver import Driver
+from rdzv_server.service.long_polls import Waiters
+from rdzv_server.service.rendezvous import Rendezvous
+from rdzv_server.storage.base import MemoryStore
 
 Work = Callable[[int], None]
 """Does something so many times."""

@@ -40,7 +40,7 @@ def command_line(pid: int) -> str:
 
 def guardians(agent: int) -> list[int]:
     """The processes that would end what the agent's workers leave behind."""
-    return [pid for pid in children(agent) if "reaper.py" in command_line(pid)]
+    return [pid for pid in children(agent) if "orphans_helper.py" in command_line(pid)]
 
 
 async def ended(pid: int, within_s: float = PATIENCE_S) -> None:

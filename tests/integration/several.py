@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-from node_agent.conversation import Conversation
-from node_agent.servers import Servers
-from protocol.messages import JoinRequest, PollRequest, Reply, Start
-from protocol.settings import RequestedSettings
+from rdzv_protocol.messages import JoinRequest, PollRequest, Reply, Start
+from rdzv_protocol.settings import RequestedSettings
+
+from node_agent.transport.failover import Servers
+from node_agent.transport.retrying import Conversation
 from tests.integration.conftest import Cluster
 from tests.integration.desk import Desk
 from tests.integration.programs import PATIENCE_S, Program, Server, start_agent

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from node_agent.ports import ReservedPort
+from node_agent.workers.ports import ReservedPort
 from tests.integration.programs import Program
 
 PROGRAMS = Path(__file__).parents[1] / "programs"

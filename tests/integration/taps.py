@@ -7,11 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import msgpack
+from rdzv_protocol import paths
+from rdzv_protocol.codec import decode
+from rdzv_protocol.messages import Directive, JoinRequest, PollRequest, Reply, Wait
 
-from protocol import paths
-from protocol.codec import decode
-from protocol.messages import Directive, JoinRequest, PollRequest, Reply, Wait
-from rdzv_server.placement import shard_of
+from rdzv_server.cluster.placement import shard_of
 
 TOLD = {paths.JOIN: JoinRequest, paths.POLL: PollRequest}
 ANSWERED = (paths.JOIN, paths.POLL, paths.REPORT, paths.LEAVE)

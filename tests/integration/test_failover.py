@@ -11,11 +11,11 @@ import urllib.error
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from rdzv_protocol.errors import NotLeader
+from rdzv_protocol.messages import JoinRequest
 
-from node_agent.client import HttpLink
-from node_agent.conversation import HANDOVER_S
-from protocol.errors import NotLeader
-from protocol.messages import JoinRequest
+from node_agent.transport.http import HttpLink
+from node_agent.transport.retrying import HANDOVER_S
 from tests.integration.desk import Desk, WorkerAtDesk, is_running
 from tests.integration.programs import Program, Server
 from tests.integration.several import TAKEOVER_S, Probe, Several, kill

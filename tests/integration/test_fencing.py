@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
+from rdzv_protocol import paths
+from rdzv_protocol.timing import HOLDS_PER_LEASE
 
-from protocol import paths
-from protocol.timing import HOLDS_PER_LEASE
 from tests.integration.conftest import Cluster
 from tests.integration.desk import Desk, WorkerAtDesk, is_running
 from tests.integration.programs import PATIENCE_S, Program, start_agent

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from rdzv_protocol import paths
+from rdzv_protocol.errors import AgentFenced
+from rdzv_protocol.messages import JoinRequest, LeaveRequest
 
-from node_agent.client import HttpLink
-from protocol import paths
-from protocol.errors import AgentFenced
-from protocol.messages import JoinRequest, LeaveRequest
+from node_agent.transport.http import HttpLink
 from tests.integration.programs import Program, Server, start_agent
 
 GHOST = "\N{GHOST}"

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 import aiohttp
 import msgpack
 import pytest
+from rdzv_protocol import paths
+from rdzv_protocol.codec import decode
+from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
+from rdzv_protocol.messages import ErrorReply
 
 from benchmarks.procfs import peak_rss_mb
-from protocol import paths
-from protocol.codec import decode
-from protocol.messages import ErrorReply
-from protocol.schema import MAX_MESSAGE_BYTES
 from tests.integration.programs import Server
 
 AGENT_PATHS = [paths.JOIN, paths.POLL, paths.REPORT, paths.LEAVE]

@@ -8,18 +8,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from rdzv_protocol.errors import TooManyRequests, Unauthorized
+from rdzv_protocol.messages import LeaveRequest, PollRequest, Reply, Wait
+from rdzv_protocol.settings import RequestedSettings
 
-from node_agent.client import HttpLink
-from node_agent.conversation import Conversation
-from node_agent.credentials import Credentials
-from node_agent.link import Unreachable
-from protocol.errors import TooManyRequests, Unauthorized
-from protocol.messages import LeaveRequest, PollRequest, Reply, Wait
-from protocol.settings import RequestedSettings
-from rdzv_server.access import Access, Role, Token
-from rdzv_server.limits import Limits, Rate
+from node_agent.transport.base import Unreachable
+from node_agent.transport.credentials import Credentials
+from node_agent.transport.http import HttpLink
+from node_agent.transport.retrying import Conversation
+from rdzv_server.auth.authorization import Access, Role, Token
+from rdzv_server.auth.tls_config import TlsFiles
+from rdzv_server.http.limits import Limits, Rate
 from rdzv_server.server import RendezvousServer, bind
-from rdzv_server.tls import TlsFiles
 from tests.integration.conftest import Cluster
 from tests.integration.programs import Program, Server, start_agent
 from tests.integration.test_bad_input import refuses

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from rdzv_protocol.paths import ADMIT, STOP
 
-from protocol.paths import ADMIT, STOP
 from tests.integration.conftest import Cluster
 from tests.integration.desk import Desk
 from tests.integration.programs import Server

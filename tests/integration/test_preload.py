@@ -64,7 +64,7 @@ async def both(*flags: str, script: str, **how) -> tuple[dict, dict, list[str], 
 
 async def test_a_script_sees_the_same_interpreter(tmp_path: Path) -> None:
     shutil.copy(STATE, tmp_path / "state.py")
-    link = tmp_path / "elsewhere" / "link.py"
+    link = tmp_path / "elsewhere" / "base.py"
     link.parent.mkdir()
     link.symlink_to(tmp_path / "state.py")
     for script in ("state.py", str(tmp_path / "state.py"), "elsewhere/link.py"):
@@ -243,7 +243,7 @@ async def test_warm_workers_compute_the_same(tmp_path: Path) -> None:
 
 def is_warm(pid: int) -> bool:
     """Whether the worker was forked from the zygote, whose command line it still has."""
-    return b"zygote.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b"fork_server_helper.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def zygotes(agent: int) -> list[int]:

@@ -9,8 +9,8 @@ from pathlib import Path
 import aiohttp
 import msgpack
 import pytest
+from rdzv_protocol import paths
 
-from protocol import paths
 from tests.integration.conftest import Cluster
 from tests.integration.desk import WorkerAtDesk, is_running
 from tests.integration.programs import HERE, Program, Server, start_agent

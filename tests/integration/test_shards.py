@@ -21,8 +21,8 @@ from tests.support.etcd import Etcd, etcd_cluster, need_etcd
 
 need_etcd()
 
-from rdzv_server.etcd_client import EtcdClient  # noqa: E402
-from rdzv_server.placement import shard_of  # noqa: E402
+from rdzv_server.cluster.placement import shard_of  # noqa: E402
+from rdzv_server.storage.etcd_client import EtcdClient  # noqa: E402
 
 SHARDS = 16
 SHARDS_FLAG = ("--shards", str(SHARDS))

@@ -25,7 +25,7 @@ def stores(cluster: Cluster) -> Cluster:
 def helpers(agent: Program) -> list[int]:
     """The agent's children that host a store."""
     children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
-    return [int(pid) for pid in children if b"store_host" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [int(pid) for pid in children if b"store_helper" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def host(cluster: Cluster) -> Program:

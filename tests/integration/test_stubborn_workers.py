@@ -28,7 +28,7 @@ BUSY_S = 5.0
 """What a busy machine may take beside the time that the rules allow."""
 LAST_WORD_S, CONSOLE_S = 2.0, 2.0
 KILL_S = 1.0
-IMPATIENT = f"from node_agent import workers; workers.KILL_TIMEOUT_S = {KILL_S}; from node_agent.cli import main"
+IMPATIENT = f"from node_agent import workers; workers.KILL_TIMEOUT_S = {KILL_S}; from node_agent.cli.main import main"
 """A real agent, but that the half minute for a worker that outlives SIGKILL is a second."""
 PATIENT = ("--last-call-timeout", "500", "--lease", "500", "--join-timeout", "500")
 
@@ -295,7 +295,11 @@ def has_helpers_alone(agent: Program, workers: set[int]) -> bool:
     """Whether the agent has no children but these workers, its guardian, and the helper for the workers' store."""
     family = children(agent.pid)
     others = [command_line(pid) for pid in family - workers]  # empty for a zombie
-    return workers < family and len(others) <= 2 and all("reaper.py" in o or "store_host.py" in o for o in others)
+    return (
+        workers < family
+        and len(others) <= 2
+        and all("orphans_helper.py" in o or "store_helper.py" in o for o in others)
+    )
 
 
 async def test_an_agent_with_its_own_server_that_is_killed_leaves_nothing(desk: Desk) -> None:

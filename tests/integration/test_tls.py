@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from rdzv_protocol.errors import TlsRequired
+from rdzv_protocol.messages import Reply
 
-from node_agent.client import HttpLink
-from node_agent.credentials import Credentials
-from node_agent.link import Unreachable
-from protocol.errors import TlsRequired
-from protocol.messages import Reply
+from node_agent.transport.base import Unreachable
+from node_agent.transport.credentials import Credentials
+from node_agent.transport.http import HttpLink
+from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.server import RendezvousServer, bind
-from rdzv_server.tls import TlsFiles
 from tests.support.certificates import Authority, Pair
 from tests.support.scenario import a_join
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rdzv_protocol.messages import JoinRequest, Reply, Start
 
-from node_agent.client import HttpLink
-from protocol.messages import JoinRequest, Reply, Start
-from rdzv_server.access import Access, Role, Token
+from node_agent.transport.http import HttpLink
+from rdzv_server.auth.authorization import Access, Role, Token
+from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.server import RendezvousServer, bind
-from rdzv_server.tls import TlsFiles
 from tests.support.certificates import Authority
 
 pytest.importorskip("torch")

@@ -5,18 +5,19 @@ from collections.abc import Callable
 from itertools import count
 from math import inf
 
-from node_agent.client import HttpLink
+from rdzv_protocol.errors import ProtocolError
+from rdzv_protocol.messages import Assignment, Failure, Reply
+from rdzv_protocol.settings import RequestedSettings
+
 from node_agent.config import AgentConfig
-from node_agent.conversation import ServerLost
-from node_agent.core.command import Command
 from node_agent.core.effects import LeaveEvidence
 from node_agent.core.events import Event, Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.core.machine import AgentMachine
-from node_agent.machine_loop import MachineLoop
-from node_agent.run_line import RunLine
-from protocol.errors import ProtocolError
-from protocol.messages import Assignment, Failure, Reply
-from protocol.settings import RequestedSettings
+from node_agent.runner import MachineLoop
+from node_agent.transport.http import HttpLink
+from node_agent.transport.retrying import ServerLost
+from node_agent.transport.session import RunLine
+from node_agent.workers.command import Command
 
 FAREWELL_S = 10.0
 _numbers = count()

@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
-from protocol.settings import RequestedSettings
+from rdzv_protocol.settings import RequestedSettings
+
 from tests.load.node import Node
 from tests.load.plans import Deed, Plan
 

@@ -8,7 +8,8 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from protocol import paths
+from rdzv_protocol import paths
+
 from tests.integration.programs import Server
 from tests.load.plans import Plan, draw
 from tests.load.play import PATIENCE_S, Play

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rdzv_server.server import RendezvousServer, bind
-from rdzv_server.sqlite_store import SqliteStore
+from rdzv_server.storage.sqlite import SqliteStore
 from tests.load.soak import PATIENCE_S, POLL_S, Soak, forgotten, records, serve, settled
 
 ROOM_MB = 16.0

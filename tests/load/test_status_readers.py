@@ -10,11 +10,11 @@ from contextlib import contextmanager
 
 import aiohttp
 import pytest
+from rdzv_protocol import paths
+from rdzv_protocol.messages import Failure, JoinRequest, PollRequest, Reply, ReportRequest, Start
+from rdzv_protocol.settings import RequestedSettings
 
-from node_agent.client import HttpLink
-from protocol import paths
-from protocol.messages import Failure, JoinRequest, PollRequest, Reply, ReportRequest, Start
-from protocol.settings import RequestedSettings
+from node_agent.transport.http import HttpLink
 from tests.integration.programs import Server
 from tests.support.footprint import Footprint
 

@@ -25,7 +25,7 @@ def state() -> dict:
         "loader": SOURCE,
         "builtins": __builtins__ is sys.modules["builtins"],
         "environment": dict(os.environ),
-        "ours": sorted(name for name in sys.modules if "node_agent" in name or name in ("protocol", "zygote")),
+        "ours": sorted(name for name in sys.modules if "node_agent" in name or name in ("rdzv_protocol", "fork_server_helper")),
         "leads a session": os.getsid(0) == os.getpgid(0) == os.getpid(),
         "affinity": sorted(os.sched_getaffinity(0)),
         "descriptors": sorted(map(int, os.listdir("/proc/self/fd")))[:-1],

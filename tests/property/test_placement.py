@@ -6,7 +6,7 @@ from zlib import crc32
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rdzv_server.placement import next_move, preferred, shard_of
+from rdzv_server.cluster.placement import next_move, preferred, shard_of
 
 SERVERS = st.sets(st.sampled_from([f"server-{number}:29400" for number in range(8)]), min_size=1)
 LEADERS = st.dictionaries(st.integers(0, 23), st.sampled_from([f"server-{number}:29400" for number in range(8)]))

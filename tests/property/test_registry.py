@@ -2,9 +2,9 @@
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from rdzv_protocol.errors import AgentFenced, ProtocolError, RunSucceeded
+from rdzv_protocol.messages import Finish
 
-from protocol.errors import AgentFenced, ProtocolError, RunSucceeded
-from protocol.messages import Finish
 from rdzv_server.core.effects import ForgetRun, Record
 from rdzv_server.core.events import (
     AgentDisconnected,

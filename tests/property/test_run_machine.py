@@ -6,10 +6,10 @@ from itertools import pairwise
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from rdzv_protocol.errors import ProtocolError
+from rdzv_protocol.messages import Assignment, Finish, JoinRequest, Start, Stop, Wait
+from rdzv_protocol.settings import RunSettings
 
-from protocol.errors import ProtocolError
-from protocol.messages import Assignment, Finish, JoinRequest, Start, Stop, Wait
-from protocol.settings import RunSettings
 from rdzv_server.core.effects import Announce, Record
 from rdzv_server.core.events import (
     AgentDisconnected,
@@ -26,7 +26,7 @@ from rdzv_server.core.events import (
 from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.run import AgentState, Run, Stage
 from rdzv_server.core.snapshot import take
-from rdzv_server.records import pack, unpack
+from rdzv_server.storage.record_codec import pack, unpack
 from tests.property import model as rules
 from tests.property.model import Model, Refused
 from tests.support.scenario import RETENTION_S, SERVER_ADDR, a_failure, a_join, durable, replayed, snapshot

@@ -5,6 +5,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from rdzv_protocol.errors import ProtocolError
+from rdzv_protocol.messages import Assignment, JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest, Request
+from rdzv_protocol.settings import RequestedSettings
+
 from node_agent.core.effects import (
     Effect,
     Exit,
@@ -18,9 +22,6 @@ from node_agent.core.effects import (
 )
 from node_agent.core.events import Answered, Event, Refused, Signalled, Started, TimePassed
 from node_agent.core.machine import AgentMachine
-from protocol.errors import ProtocolError
-from protocol.messages import Assignment, JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest, Request
-from protocol.settings import RequestedSettings
 from simulation.clock import Clock, Timer
 from simulation.line import Answer, Line
 from simulation.network import Host, Network

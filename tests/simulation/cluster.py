@@ -5,7 +5,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from protocol.messages import Assignment
+from rdzv_protocol.messages import Assignment
+
 from rdzv_server.core.run import Run
 from simulation.agent import AgentProcess, Options, World
 from simulation.clock import Clock

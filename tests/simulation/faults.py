@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from protocol.settings import RequestedSettings, RunSettings
+from rdzv_protocol.settings import RequestedSettings, RunSettings
+
 from rdzv_server.core.run import AgentState, Run, Stage
 from simulation.agent import AgentProcess, Options
 from simulation.cluster import Cluster

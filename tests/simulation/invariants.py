@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from protocol.messages import Assignment, Start
-from protocol.timing import HOLDS_PER_LEASE
-from rdzv_server.core.ranks import start
+from rdzv_protocol.messages import Assignment, Start
+from rdzv_protocol.timing import HOLDS_PER_LEASE
+
+from rdzv_server.core.rank_assignment import start
 from rdzv_server.core.run import Agent, AgentState, Cause, Departure, Membership, Restart, Run, Stage
 from simulation.agent import AgentProcess
 from simulation.clock import Clock

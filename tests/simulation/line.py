@@ -4,11 +4,12 @@ from collections import deque
 from collections.abc import Callable
 from random import Random
 
+from rdzv_protocol.codec import decode, encode
+from rdzv_protocol.errors import ProtocolError, ServerUnavailable, from_code
+from rdzv_protocol.messages import Ack, ErrorReply, JoinRequest, PollRequest, Reply, Request
+from rdzv_protocol.timing import ANSWER_TIMEOUT_S
+
 from node_agent.core import backoff
-from protocol.codec import decode, encode
-from protocol.errors import ProtocolError, ServerUnavailable, from_code
-from protocol.messages import Ack, ErrorReply, JoinRequest, PollRequest, Reply, Request
-from protocol.timing import ANSWER_TIMEOUT_S
 from simulation.clock import Timer
 from simulation.network import Connection, Host, Network
 from simulation.server import Server

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from protocol.codec import decode, encode
-from protocol.errors import ProtocolError
-from protocol.messages import (
+from rdzv_protocol.codec import decode, encode
+from rdzv_protocol.errors import ProtocolError
+from rdzv_protocol.messages import (
     Ack,
     ErrorReply,
     JoinRequest,
@@ -17,7 +17,8 @@ from protocol.messages import (
     Request,
     Wait,
 )
-from protocol.timing import HOLDS_PER_LEASE, LONGEST_HOLD_S
+from rdzv_protocol.timing import HOLDS_PER_LEASE, LONGEST_HOLD_S
+
 from rdzv_server.core.effects import Announce, Effect, Record, WakeAgents
 from rdzv_server.core.events import (
     AgentDisconnected,

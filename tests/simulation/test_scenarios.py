@@ -3,11 +3,11 @@
 from random import Random
 
 import pytest
+from rdzv_protocol.codec import encode
+from rdzv_protocol.messages import JoinRequest, ReportRequest
+from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.core.machine import State
-from protocol.codec import encode
-from protocol.messages import JoinRequest, ReportRequest
-from protocol.settings import RequestedSettings
 from rdzv_server.core.run import Stage
 from simulation.agent import AgentProcess, Options
 from simulation.cluster import Cluster, Violation

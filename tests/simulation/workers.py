@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from random import Random
 
+from rdzv_protocol.messages import Assignment, Failure
+
 from node_agent.core.events import Event, WorkerFailed, WorkersStopped, WorkersSucceeded
-from node_agent.core.evidence import cause_of
-from protocol.messages import Assignment, Failure
+from node_agent.failures.diagnose import cause_of
 from simulation.network import Host
 
 KILL_TAKES_S = 0.05

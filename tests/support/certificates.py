@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import trustme
 
-from node_agent.credentials import Credentials, TlsFiles
+from node_agent.transport.credentials import Credentials, TlsFiles
 
 SERVER_NAMES = ("localhost", "127.0.0.1", "::1")
 

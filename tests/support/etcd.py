@@ -146,8 +146,8 @@ async def written(addresses: Sequence[str], key: str = "/written") -> None:
     """Return once a write has been taken by one of these members; they may have to start, or to elect, first."""
     from aetcd import rpc
 
-    from rdzv_server.etcd_client import EtcdClient
-    from rdzv_server.store import StoreUnavailable
+    from rdzv_server.storage.base import StoreUnavailable
+    from rdzv_server.storage.etcd_client import EtcdClient
 
     client = EtcdClient(addresses)
     put = rpc.RequestOp(request_put=rpc.PutRequest(key=key.encode(), value=b"x"))

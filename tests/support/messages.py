@@ -5,9 +5,8 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
-
-from protocol.messages import Message
-from protocol.schema import Printable
+from rdzv_protocol.constraints import Printable
+from rdzv_protocol.messages import Message
 
 KINDS: tuple[Any, ...] = get_args(Message)
 """Everything that is sent as a whole."""

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from protocol.messages import Assignment, Failure, Finish, JoinRequest, Start, Stop, Wait
-from protocol.settings import RequestedSettings, RunSettings
+from rdzv_protocol.messages import Assignment, Failure, Finish, JoinRequest, Start, Stop, Wait
+from rdzv_protocol.settings import RequestedSettings, RunSettings
+
 from rdzv_server.core.effects import Announce, Effect, ForgetRun, Record, WakeAgents
 from rdzv_server.core.events import (
     AgentDisconnected,

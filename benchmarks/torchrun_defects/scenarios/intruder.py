@@ -10,11 +10,12 @@ import subprocess
 import sys
 from itertools import pairwise
 
+from rdzv_protocol import paths
+
 from benchmarks.torchrun_defects.launchers import ADDRESS, RUN_ID, Launcher
 from benchmarks.torchrun_defects.observation import Observation
 from benchmarks.torchrun_defects.run import Run
 from benchmarks.torchrun_defects.stage import START_S, Stage
-from protocol import paths
 
 TOKEN = "the-secret-of-the-run"
 NOT_A_MESSAGE = pickle.dumps({"run_id": RUN_ID})

@@ -302,7 +302,7 @@ def test_a_protocol_module_of_the_programs_own_is_the_programs(tmp_path: Path, e
 from node_agent import LaunchConfig, elastic_launch, start_processes
 
 def whose():
-    import protocol
+    import rdzv_protocol
     return protocol.WHOSE
 
 if __name__ == "__main__":
@@ -310,7 +310,7 @@ if __name__ == "__main__":
         print(elastic_launch(LaunchConfig(1, 1, 1, start_method=method, event_log_handler="console"), whose)())
         with start_processes("t", whose, {{0: ()}}, {{0: {{}}}}, start_method=method) as context:
             print(context.wait().return_values)
-    import protocol
+    import rdzv_protocol
     print(protocol.WHOSE)
 """
         (tmp_path / "train.py").write_text(text)

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from node_agent.commandline.config import Order, make_order
-from node_agent.commandline.usage import UsageError
+from node_agent.cli.plan import Order, make_order
+from node_agent.cli.usage import UsageError
 
 HERE = {"PATH": "/usr/bin:/bin"}
 """An environment that says nothing."""

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from node_agent.logs.lines import Lines
-from node_agent.output import Relay, Tail
-from node_agent.processes import CommandProcess
-from node_agent.workers import WorkerSpec
+from node_agent.output.lines import Lines
+from node_agent.output.pipe import Relay, Tail
+from node_agent.workers.group import WorkerSpec
+from node_agent.workers.process import CommandProcess
 
 PATIENCE_S = 10.0
 

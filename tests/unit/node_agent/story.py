@@ -5,6 +5,9 @@ The machine's requests are held here until a test answers them. Time is a number
 
 from typing import Any
 
+from rdzv_protocol.errors import ProtocolError
+from rdzv_protocol.messages import Assignment, Directive, Failure, Finish, Reply, Start, Stop, Wait
+
 from node_agent.core.effects import Effect, Say, SendJoin, SendPoll
 from node_agent.core.events import (
     Answered,
@@ -19,8 +22,6 @@ from node_agent.core.events import (
     WorkersSucceeded,
 )
 from node_agent.core.machine import AgentMachine
-from protocol.errors import ProtocolError
-from protocol.messages import Assignment, Directive, Failure, Finish, Reply, Start, Stop, Wait
 
 LEASE_S = 9.0
 

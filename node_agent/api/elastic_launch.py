@@ -1,0 +1,203 @@
+"""`elastic_launch`: an agent within a program, which runs a function or a command on this node as part of a run.
+
+The agent is a thread with an event loop of its own. So it goes on whatever the program does meanwhile, in a notebook
+and under asyncio, too.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Generic, TypeVar, overload
+
+from node_agent import server_modes
+from node_agent.api import outcome
+from node_agent.api.entrypoint import Command, with_local_rank
+from node_agent.api.errors import LaunchError, SignalException, in_torchs_terms
+from node_agent.api.launch_config import LaunchConfig, make_plan
+from node_agent.api.launched_agent import ApiDriver
+from node_agent.api.log_console import ApiConsole
+from node_agent.api.loop_thread import LoopThread, done
+from node_agent.api.processes import make_entry
+from node_agent.api.signals import SignalWatch
+from node_agent.cli.usage import UsageError
+from node_agent.config import AgentConfig
+from node_agent.output.console import Console
+from node_agent.transport.base import Link
+
+R = TypeVar("R")
+
+_Result = dict[int, Any] | Exception
+"""What the workers returned, or what to raise in the caller's thread, without the agent's own traceback."""
+
+
+class elastic_launch(Generic[R]):
+    """Runs `entrypoint` as this node's part of a run; torch's class of that name.
+
+    `elastic_launch(config, entrypoint)(*args)` returns what each worker of this node returned, by global rank. An
+    entrypoint is a function, which is called with `args` in each worker, or a command: a program, or a list of it and
+    its first arguments, followed by `args` as texts; its value is None. In texts among `args`, `${local_rank}` is the
+    worker's local rank. `health_check_server` is torch's, and must be None.
+
+    Calls raise `ChildFailedError` if a worker of the run failed for good, on this node or another; `LaunchError` if
+    the run did not come about or ended otherwise; `ValueError` or `TypeError` for what makes no sense, before anything
+    starts. A signal in `config.signals_to_handle` stops the workers; then `SignalException` is raised, and
+    `KeyboardInterrupt` for SIGINT. Handlers are set in the main thread alone, only where the program has none of its
+    own, and put back.
+    """
+
+    @overload
+    def __init__(
+        self: "elastic_launch[None]", config: LaunchConfig, entrypoint: Command, health_check_server: None = None
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self, config: LaunchConfig, entrypoint: Callable[..., R], health_check_server: None = None
+    ) -> None: ...
+
+    def __init__(
+        self, config: LaunchConfig, entrypoint: Callable[..., Any] | Command, health_check_server: None = None
+    ) -> None:
+        if health_check_server is not None:
+            raise ValueError("health_check_server: there is none here; ask rdzv-server's /healthz")
+        self._config = config
+        self._entrypoint = entrypoint
+
+    def __call__(self, *args: Any) -> dict[int, R]:
+        """Run it, and return when the run has ended."""
+        return _Launch(self._config, self._entrypoint, args).run()
+
+    async def launch_async(self, *args: Any) -> dict[int, R]:
+        """The same for asyncio. To cancel it stops the workers, and returns when they are gone."""
+        return await _Launch(self._config, self._entrypoint, args).run_async()
+
+
+class _Launch:
+    """One call."""
+
+    def __init__(self, config: LaunchConfig, entrypoint: Callable[..., Any] | Command, args: tuple[Any, ...]) -> None:
+        self._title = _title(entrypoint, args)
+        self._plan = make_plan(config, self._title)
+        self._signal: signal.Signals | None = None
+        self._driver: ApiDriver | None = None
+        self._thread: LoopThread[_Result] | None = None
+        self._agent: asyncio.Task[int] | None = None
+        self._gave_up = False
+        ranks = range(self._plan.config.nproc)
+        self._entry = make_entry(entrypoint, {rank: with_local_rank(args, rank) for rank in ranks}, config.start_method)
+
+    def run(self) -> dict[int, Any]:
+        watch = SignalWatch(self._plan.signals, self._signalled)
+        try:
+            self._begin().result.wait()
+        except BaseException as error:
+            self._interrupted(error)
+            raise
+        finally:
+            watch.stop()
+        return self._concluded()
+
+    async def run_async(self) -> dict[int, Any]:
+        watch = SignalWatch(self._plan.signals, self._signalled)
+        try:
+            await done(self._begin().result)
+        except asyncio.CancelledError:
+            await self._cancelled()
+            raise
+        finally:
+            watch.stop()
+        return self._concluded()
+
+    def _begin(self) -> LoopThread[_Result]:
+        self._thread = LoopThread("elastic_launch", self._main)
+        self._thread.start()
+        return self._thread
+
+    def _concluded(self) -> dict[int, Any]:
+        assert self._thread
+        self._thread.join()
+        if self._signal:
+            raise in_torchs_terms(SignalException)(f"process {os.getpid()} got {self._signal.name}", self._signal)
+        result = self._thread.result.result()
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    # What ends it early. Each further time is more pressing: see `_leave`.
+
+    def _signalled(self, signum: signal.Signals) -> None:
+        self._signal = signum
+        self._ask_to_leave(signum.name)
+
+    def _interrupted(self, error: BaseException) -> None:
+        """Ctrl-C, or what a signal handler of the program's own has raised."""
+        while thread := self._still_running():
+            self._ask_to_leave("SIGINT" if isinstance(error, KeyboardInterrupt) else "SIGTERM")
+            with suppress(KeyboardInterrupt):
+                thread.result.wait()
+
+    async def _cancelled(self) -> None:
+        while thread := self._still_running():
+            self._ask_to_leave("SIGTERM")
+            with suppress(asyncio.CancelledError):
+                await done(thread.result)
+
+    def _still_running(self) -> LoopThread[_Result] | None:
+        if self._thread and self._thread.result.done():
+            self._thread.join()
+            return None
+        return self._thread
+
+    def _ask_to_leave(self, signal_name: str) -> None:
+        self._gave_up = True
+        if self._thread:
+            self._thread.call(self._leave, signal_name)
+
+    # What follows runs in the agent's thread.
+
+    async def _main(self) -> _Result:
+        console = ApiConsole("elastic_launch", asyncio.get_running_loop())
+        try:
+            if self._gave_up:
+                raise asyncio.CancelledError
+            self._agent = asyncio.create_task(self._meet(console))
+            exit_code = await self._agent
+            assert self._driver
+            if exit_code:
+                return outcome.error(self._driver, self._title)
+            return {self._driver.first_rank + rank: value for rank, value in self._entry.values().items()}
+        except asyncio.CancelledError:
+            return LaunchError("it was interrupted before it began")
+        except UsageError as error:
+            return LaunchError(str(error))
+        finally:
+            self._entry.close()
+            console.close()
+
+    async def _meet(self, console: Console) -> int:
+        return await server_modes.run(self._plan.order, self._plan.config, console, self._make_driver, page=False)
+
+    def _make_driver(
+        self, config: AgentConfig, make_link: Callable[[], Link], where: str, console: Console
+    ) -> ApiDriver:
+        self._driver = ApiDriver(config, make_link, where, console, self._entry, self._plan.custom_logs)
+        return self._driver
+
+    def _leave(self, signal_name: str) -> None:
+        if self._driver and not self._driver.is_done:
+            self._driver.leave(signal_name)
+        elif self._agent:
+            self._agent.cancel()  # it has no workers: it is about to begin, or waits for other nodes in the end
+
+
+def _title(entrypoint: Callable[..., Any] | Command, args: Sequence[Any]) -> str:
+    """What reports call it: torch's rules. Of `python -u train.py` it is the script."""
+    if callable(entrypoint):
+        return str(getattr(entrypoint, "__name__", repr(entrypoint)))
+    words = [os.fspath(entrypoint)] if isinstance(entrypoint, str | os.PathLike) else [*entrypoint]
+    if words[0] == sys.executable:
+        return next((str(word) for word in [*words[1:], *args] if not str(word).startswith("-")), "")
+    return str(words[0])

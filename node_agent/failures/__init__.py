@@ -1,0 +1,1 @@
+"""Failure handling: evidence of a worker's end, its diagnosis, error files, the final report."""

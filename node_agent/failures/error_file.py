@@ -1,0 +1,120 @@
+"""Error files, in torch's format: a worker's, which `@record` writes, and the agent's own, which a scheduler asks for.
+
+    {"message": {"message": "ValueError: boom", "errorCode": 1,
+                 "extraInfo": {"py_callstack": "Traceback ...", "timestamp": "1750000000"}}}
+
+or {"message": "boom"}. `errorCode` is the launcher's addition. A worker's file may hold anything.
+"""
+
+import os
+import stat
+from typing import Any
+
+from node_agent.failures.diagnose import Recorded
+
+MOST_BYTES = 1 << 20
+VARIABLE = "TORCHELASTIC_ERROR_FILE"
+
+
+class _Broken(Exception):
+    """`str(error)` says in what way."""
+
+
+def read(path: str) -> Recorded | None:
+    """What the file says; None if there is none. A broken one is described, whatever it is."""
+    try:
+        return _interpret(_load(path))
+    except FileNotFoundError:
+        return None
+    except _Broken as broken:
+        return Recorded(problem=str(broken))
+
+
+def copy(source: str, exit_code: int) -> dict[str, Any] | None:
+    """The content of a worker's file with the exit code added, as torch passes it on; None if it cannot be."""
+    try:
+        content = _load(source)
+    except (FileNotFoundError, _Broken):
+        return None
+    if not isinstance(content, dict) or not isinstance(content.get("message"), str | dict):
+        return None
+    if isinstance(content["message"], dict):
+        content["message"]["errorCode"] = exit_code
+    return content
+
+
+def content(error: str, traceback: str, at: float, exit_code: int | None = None) -> dict[str, Any]:
+    """What torch's `@record` would have written of this error."""
+    said: dict[str, Any] = {"message": error, "extraInfo": {"py_callstack": traceback, "timestamp": str(int(at))}}
+    if exit_code is not None:
+        said["errorCode"] = exit_code
+    return {"message": said}
+
+
+def write(path: str, what: dict[str, Any]) -> None:
+    """Write the agent's own error file, in place of one that is there. Raises `OSError`; never waits for a reader."""
+    import json
+
+    if folder := os.path.dirname(path):
+        os.makedirs(folder, exist_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(os.open(path, flags, 0o666), "w", encoding="utf-8") as file:
+        file.write(json.dumps(what))
+
+
+def _load(path: str) -> object:
+    """The JSON value in the file. Raises `FileNotFoundError` or `_Broken`."""
+    try:
+        data = _bytes_of(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise _Broken(error.strerror or str(error)) from None
+    import json
+
+    try:
+        value: object = json.loads(data)
+    except (ValueError, RecursionError):  # bad JSON, bad UTF-8, a number of a million digits, too many brackets
+        raise _Broken("it is not JSON") from None
+    return value
+
+
+def _bytes_of(path: str) -> bytes:
+    """Raises `_Broken` if it is no file, or too large; never waits for a writer."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise _Broken("it is not a file")
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise _Broken(f"it has more than {MOST_BYTES} bytes")
+    if not data.strip():
+        raise _Broken("it is empty")
+    return data
+
+
+def _interpret(value: object) -> Recorded:
+    """As torch reads it: the call stack where there is one, else the message."""
+    message = value.get("message") if isinstance(value, dict) else None
+    if isinstance(message, str):
+        assert isinstance(value, dict)
+        return Recorded(message, message if "\n" in message.strip() else "", _time(value.get("timestamp")))
+    if not isinstance(message, dict):
+        raise _Broken("it has no message")
+    extra = message.get("extraInfo")
+    extra = extra if isinstance(extra, dict) else {}
+    return Recorded(_text(message.get("message")), _text(extra.get("py_callstack")), _time(extra.get("timestamp")))
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _time(value: object) -> float | None:
+    if not isinstance(value, str | int | float):
+        return None
+    try:
+        at = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return at if 0 < at < 1e12 else None

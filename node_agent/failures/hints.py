@@ -1,0 +1,102 @@
+"""Errors that many have met before: what to do about them, and whether another worker's end is behind them.
+
+A phrase marks a consequence only where it says that a peer is gone or late, in the words of the library that talks to
+peers: "Connection reset by peer" alone may as well be a data store that the script reads from.
+"""
+
+import re
+from collections.abc import Iterable
+
+from rdzv_protocol.classes import dataclass
+
+LONGEST_TEXT = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """`phrase`: a regular expression, tried on one line or one message. Its gaps are bounded: a script may write
+    anything, and must not keep the agent busy with it.
+    """
+
+    phrase: str
+    hint: str
+    is_consequence: bool = False
+
+
+def find(texts: Iterable[str]) -> Advice | None:
+    """Advice on the first text that any phrase fits; of several phrases the first in the table."""
+    for text in texts:
+        for advice in TABLE:
+            if re.search(advice.phrase, text[:LONGEST_TEXT], re.IGNORECASE):
+                return advice
+    return None
+
+
+_SEE_THE_OTHERS = "it follows from another worker's end: look at the worker that failed first"
+_MORE_SHM = "enlarge /dev/shm (docker run --shm-size, an emptyDir of medium Memory) or use fewer data loader workers"
+
+TABLE = (
+    # A peer is gone.
+    Advice(r"gloo.{0,200}(connection (closed|reset) by peer|broken pipe)", _SEE_THE_OTHERS, is_consequence=True),
+    Advice(r"ncclRemoteError|remote process exit(ed|ing) prematurely", _SEE_THE_OTHERS, is_consequence=True),
+    Advice(r"NCCL communicator (was|is) aborted|ncclCommAbort", _SEE_THE_OTHERS, is_consequence=True),
+    Advice(
+        r"failed to recv, got 0 bytes|(TCPStore|DistNetworkError).{0,200}(connection reset|likely closed|broken pipe)",
+        f"rank 0's store is gone; {_SEE_THE_OTHERS}",
+        is_consequence=True,
+    ),
+    # A peer is late, and perhaps gone.
+    Advice(
+        r"watchdog caught collective operation timeout|timed out waiting \d+ ?ms for (recv|send) operation",
+        "a collective waited for a worker that is stuck, far behind or gone: find the rank that took no part in it",
+        is_consequence=True,
+    ),
+    Advice(
+        r"DistStoreError.{0,200}(timed out|timeout)|timed out after \d+ seconds waiting for clients",
+        "not every worker came to the meeting in time: find the rank that did not reach init_process_group",
+        is_consequence=True,
+    ),
+    # Memory and disks.
+    Advice(
+        r"CUDA out of memory|CUDA error: out of memory|HIP out of memory|torch\.(cuda\.)?OutOfMemoryError",
+        "the GPU's memory is full: a smaller batch, gradient checkpointing; nvidia-smi shows who else uses that GPU",
+    ),
+    Advice(r"insufficient shared memory|(/dev/shm|/torch_\d).{0,200}no space left|no space left.*/dev/shm", _MORE_SHM),
+    Advice(r"DataLoader worker.{0,99}bus error", _MORE_SHM),
+    Advice(
+        r"DataLoader worker.{0,99}(killed by signal: killed|exited unexpectedly)",
+        "a data loader worker was killed, often for lack of memory: fewer of them, or a smaller prefetch_factor",
+    ),
+    Advice(r"no space left on device|disk quota exceeded", "the disk is full: df -h, and df -i for its inodes"),
+    Advice(
+        r"cannot allocate memory|\bMemoryError\b",
+        "the node's memory is full: a smaller batch, fewer data loader workers",
+    ),
+    Advice(r"too many open files", "raise ulimit -n, or torch.multiprocessing.set_sharing_strategy('file_system')"),
+    # GPUs and their network.
+    Advice(
+        r"device-side assert triggered|illegal memory access",
+        "run with CUDA_LAUNCH_BLOCKING=1 to see the kernel that failed; often an index or a label out of range",
+    ),
+    Advice(
+        r"invalid device ordinal|no CUDA GPUs are available|no CUDA-capable device",
+        "more workers than GPUs: compare --nproc with CUDA_VISIBLE_DEVICES and nvidia-smi",
+    ),
+    Advice(
+        r"NCCL (error|WARN)|nccl(System|Internal|UnhandledCuda|InvalidUsage)Error",
+        "run with NCCL_DEBUG=INFO; often the wrong network interface (NCCL_SOCKET_IFNAME) or two ranks on one GPU",
+    ),
+    # The script and its surroundings.
+    Advice(
+        r"address already in use|EADDRINUSE",
+        "another process has that port: leave the choice to the agent, which reserves a fresh MASTER_PORT each round",
+    ),
+    Advice(
+        r"unrecognized arguments:.{0,200}--local[-_]rank",
+        "the script does not know --local-rank: read LOCAL_RANK from the environment, as under torchrun",
+    ),
+    Advice(
+        r"\b(ModuleNotFoundError|ImportError)\b",
+        "this node's Python lacks it: compare the interpreters and PYTHONPATH of the nodes",
+    ),
+)

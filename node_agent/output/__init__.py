@@ -1,0 +1,1 @@
+"""Output of the workers: to the console, to files, or to both."""

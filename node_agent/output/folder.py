@@ -1,0 +1,71 @@
+"""The folder of one agent's log files and error files: `<log_dir>/<run_id>_<random>/attempt_<n>/<local_rank>/`."""
+
+import os
+
+from node_agent.output.log_names import folder_name
+from node_agent.output.log_options import LogOptions, Std
+from node_agent.workers.temp_dir import ScratchDir, temporary_path
+
+
+class RunFolder:
+    """Made on first use. Every method may raise `OSError`.
+
+    Without `--log-dir` it is temporary: the agent's scratch, unless the user asked for files, which he would miss then.
+    """
+
+    def __init__(self, options: LogOptions, run_id: str, scratch: ScratchDir) -> None:
+        self._log_dir = options.log_dir and os.path.abspath(options.log_dir)
+        self._name = folder_name(run_id)
+        self._scratch = scratch
+        self._path = ""
+        self._attempt = -1
+        self.is_kept = self._log_dir is not None or wants_files(options)
+        """Whether it is there when the agent is gone."""
+
+    @property
+    def path(self) -> str:
+        """The run's folder."""
+        if not self._path:
+            self._path = self._make() if self.is_kept else self._scratch.path("")
+        return self._path
+
+    @property
+    def made(self) -> str:
+        """The same; empty if it was never used."""
+        return self._path
+
+    def open_attempt(self, round_: int) -> str:
+        """A new folder. Its number is torchrun's, which begins with 0, unless this agent has used that before: rounds
+        are counted anew by a server that has lost its memory.
+        """
+        self._attempt = max(round_ - 1, self._attempt + 1)
+        attempt = os.path.join(self.path, f"attempt_{self._attempt}")
+        os.makedirs(attempt)
+        return attempt
+
+    def _make(self) -> str:
+        if self._log_dir is None:
+            self._log_dir = temporary_path("node-agent-logs")
+            os.mkdir(self._log_dir, mode=0o700)
+        os.makedirs(self._log_dir, exist_ok=True)
+        path = os.path.join(self._log_dir, f"{self._name}_{os.urandom(8).hex()}")
+        os.mkdir(path)
+        return path
+
+
+def wants_files(options: LogOptions) -> bool:
+    """Whether the user asked for a file."""
+    asked = (options.redirects, options.tee)
+    streams = (bool(ask) if isinstance(ask, Std) else any(ask.values()) for ask in asked)
+    return any(streams) or bool(options.stdout_filters or options.stderr_filters)
+
+
+def trouble_with(log_dir: str) -> str | None:
+    """Why no files can be written there, after making the folder; None if they can."""
+    try:
+        os.makedirs(log_dir, exist_ok=True)
+    except FileExistsError:
+        return f"{log_dir} is a file"
+    except OSError as error:
+        return f"{log_dir} cannot be made: {error.strerror}"
+    return None if os.access(log_dir, os.W_OK | os.X_OK) else f"{log_dir} may not be written to by this user"

@@ -1,0 +1,42 @@
+"""Which of the workers' output streams go to files, which to the console, and how a line is marked."""
+
+from collections.abc import Mapping
+from enum import IntFlag
+
+from rdzv_protocol.classes import dataclass
+
+
+class Std(IntFlag):
+    """Output streams, as numbers in `--redirects` and `--tee`."""
+
+    NONE = 0
+    OUT = 1
+    ERR = 2
+    ALL = OUT | ERR
+
+
+NO_FILES = "/dev/null"
+"""As `--log-dir`: no log files and no error files, as under torchrun."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """The flags about logs, checked. A map leaves out the local ranks that it does not name."""
+
+    log_dir: str | None = None
+    """Where files go: `<log_dir>/<run_id>_<random>/attempt_<n>/<local_rank>/`. None: a temporary folder."""
+    redirects: Std | Mapping[int, Std] = Std.NONE
+    """Streams that go to a file instead of the console."""
+    tee: Std | Mapping[int, Std] = Std.NONE
+    """Streams that go to a file and to the console."""
+    local_ranks: frozenset[int] | None = None
+    """Local ranks whose output the console shows; None: all."""
+    ranks: frozenset[int] | None = None
+    """Global ranks whose output the console shows; None: all."""
+    stdout_filters: tuple[str, ...] = ()
+    """Lines with one of these go to `attempt_<n>/filtered_stdout.log`, too."""
+    stderr_filters: tuple[str, ...] = ()
+    prefix: str | None = None
+    """Template of what every console line begins with; None: teed lines alone have one, `[<role><local_rank>]:`."""
+    plugin: str | None = None
+    """A `torchrun.logs_specs` entry point that decides the files instead."""

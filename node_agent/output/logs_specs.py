@@ -1,0 +1,133 @@
+"""A `torchrun.logs_specs` class, at work in a process of its own: it needs torch, and the agent does without.
+
+The process starts with the agent, so that its import of torch runs beside the join, and is asked once a round.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from node_agent.output.destinations import Destination, Destinations, PluginFailed, WorkerLogs
+from node_agent.output.log_options import LogOptions, Std
+from node_agent.workers.process import CommandProcess, signal_group
+
+PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "logs_specs_helper.py")
+FAREWELL_S = 2.0
+"""How long it may take to end by itself."""
+LONGEST_MESSAGE = 1 << 28
+STDERR = 2
+
+
+class Plugin(Protocol):
+    """Decides about the files instead of the flags."""
+
+    async def reify(self, environments: Sequence[Mapping[str, str]]) -> Destinations:
+        """Where the output of the workers with these environments goes. Raises `PluginFailed`."""
+
+    async def close(self) -> None:
+        """It is not asked again."""
+
+
+class LogsPlugin:
+    """Raises `OSError` if the process cannot be started. `broken` is told if the plug-in cannot do its work at all."""
+
+    def __init__(self, options: LogOptions, environment: Mapping[str, str], broken: Callable[[str], None]) -> None:
+        self._name = options.plugin
+        self._broken = broken
+        self._serial = 0
+        self._is_closed = False
+        self._writer: asyncio.StreamWriter | None = None
+        self._line, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-P", PROGRAM]
+            self._process = CommandProcess(command, environment, STDERR, STDERR, stdin=theirs.fileno())
+        self._opening = asyncio.create_task(self._open(options))
+        self._opening.add_done_callback(self._opened)
+
+    async def reify(self, environments: Sequence[Mapping[str, str]]) -> Destinations:
+        """Where the output of the workers with these environments goes. Raises `PluginFailed`."""
+        await asyncio.shield(self._opening)
+        answer = await self._ask(environments={str(rank): dict(each) for rank, each in enumerate(environments)})
+        return _destinations(answer, len(environments))
+
+    async def close(self) -> None:
+        """Let it end by itself, if it is at leisure."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        is_up = self._opening.done() and not self._opening.exception()
+        self._opening.cancel()
+        if self._writer:
+            self._writer.close()
+        if is_up:
+            await _ended(self._process.fileno())
+        self._line.close()
+        signal_group(self._process.pid, signal.SIGKILL)
+        self._process.reap()
+
+    async def _open(self, options: LogOptions) -> None:
+        self._reader, self._writer = await asyncio.open_unix_connection(sock=self._line, limit=LONGEST_MESSAGE)
+        await self._ask(
+            name=options.plugin,
+            path=sys.path,
+            log_dir=options.log_dir,
+            redirects=_numbers(options.redirects),
+            tee=_numbers(options.tee),
+            local_ranks_filter=sorted(options.local_ranks) if options.local_ranks else None,
+        )
+
+    def _opened(self, opening: "asyncio.Task[None]") -> None:
+        if not opening.cancelled() and (error := opening.exception()):
+            self._broken(str(error))
+
+    async def _ask(self, **asked: Any) -> dict[str, Any]:
+        assert self._writer
+        self._serial = serial = self._serial + 1
+        self._writer.write(json.dumps({"serial": serial, "asked": asked}).encode() + b"\n")
+        answer: dict[str, Any] = {}
+        while answer.get("serial") != serial:  # a question that was given up is answered, too
+            if not (line := await self._reader.readline()):
+                raise PluginFailed(f"--logs-specs {self._name}: its process ended by itself")
+            answer = json.loads(line)
+        if "error" in answer:
+            raise PluginFailed(f"--logs-specs {self._name}: {answer['error']}")
+        return answer
+
+
+def _numbers(streams: Std | Mapping[int, Std]) -> int | dict[int, int]:
+    return int(streams) if isinstance(streams, Std) else {rank: int(std) for rank, std in streams.items()}
+
+
+def _destinations(answer: Mapping[str, Any], workers: int) -> Destinations:
+    """The helper has checked that no local rank is missing."""
+    of_workers = [
+        WorkerLogs(
+            stdout=_destination(answer["stdouts"][rank], rank in answer["tee_stdouts"]),
+            stderr=_destination(answer["stderrs"][rank], rank in answer["tee_stderrs"]),
+            environment=answer["environments"][rank],
+        )
+        for rank in map(str, range(workers))
+    ]
+    return Destinations(of_workers, answer["filtered_stdout"], answer["filtered_stderr"])
+
+
+def _destination(path: str, teed: bool) -> Destination:
+    return Destination(path, shown=teed or not path, marked=teed and bool(path))
+
+
+async def _ended(process: int) -> None:
+    """Return when the process has, or after a while."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(process, ended.set)
+    try:
+        async with asyncio.timeout(FAREWELL_S):
+            await ended.wait()
+    except TimeoutError:
+        pass
+    finally:
+        loop.remove_reader(process)

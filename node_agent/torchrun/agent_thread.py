@@ -1,0 +1,200 @@
+"""The agent's machine in a thread of its own, for a program that has its own workers and its own main loop.
+
+It is `node_agent.agent` without workers: the same machine at the same work. The program asks for the next round, which
+also says that the workers of the last one are gone, and looks at `round_is_over`, which is set once they must go. What
+ends the agent is kept in `ending`.
+"""
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from rdzv_protocol.errors import AgentFenced, ProtocolError
+from rdzv_protocol.messages import Assignment, Failure, Finish, Reply
+
+from node_agent.config import AgentConfig
+from node_agent.core.effects import LeaveEvidence, SendReport
+from node_agent.core.events import Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
+from node_agent.core.machine import AgentMachine
+from node_agent.runner import MachineLoop
+from node_agent.transport.base import Link
+from node_agent.transport.retrying import ServerLost
+from node_agent.transport.session import Note, RunLine
+
+FAREWELL_TIMEOUT_S = 2.0
+"""How long a leaving agent tries to say so."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Why there will be no further round: the run's end, or what went wrong; neither if this agent has left."""
+
+    finish: Finish | None = None
+    error: Exception | None = None
+
+
+class Ended(Exception):
+    """There is no next round; `AgentThread.ending` says why."""
+
+
+class AgentThread:
+    """One agent. Its methods are called from other threads, and block.
+
+    `open_port` is called for every join, in the agent's thread: it opens the port that the join names. `say` takes what
+    happens, `warn` what is wrong with the line to the server.
+    """
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        make_link: Callable[[], Link],
+        endpoint: str,
+        open_port: Callable[[], int],
+        *,
+        say: Note,
+        warn: Note,
+    ) -> None:
+        self.round_is_over = threading.Event()
+        """The workers of the round must go; also set when no round will follow."""
+        self.ending: Ending | None = None
+        self._open_port = open_port
+        self._say = say
+        self._machine = AgentMachine(f"{config.node_id[:64]}-{os.urandom(6).hex()}")
+        self._assignment: Assignment | None = None
+        self._has_started = False
+        self._closing = False
+        self._news = asyncio.Event()
+        self._loop = _Loop()
+        line = RunLine(config, make_link, endpoint, warn)
+        self._work = MachineLoop(self._machine, line, self, self._loop, FAREWELL_TIMEOUT_S)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="rdzv-server", daemon=True)
+        self._thread.start()
+
+    def next_round(self, failure: Failure) -> Assignment:
+        """The assignment of the round to come. Raises `Ended`.
+
+        Says that the workers of the last round are gone. If they had not been asked to go, then because one failed.
+        """
+        return self._call(self._next_round(failure))
+
+    def succeed(self, within_s: float) -> bool:
+        """The workers have exited 0: say so, and return when the run has ended, or leave it. Whether it ended."""
+        return self._call(self._close(self._report_success(), "its workers are done", within_s))
+
+    def fail(self, failure: Failure, within_s: float) -> bool:
+        """Report this failure, whatever was reported before, and return when the run has ended, or leave it."""
+        return self._call(self._close(self._report(failure), "its workers failed", within_s))
+
+    def leave(self, reason: str) -> bool:
+        """Leave the run, which goes on without this node. Whether it had ended before."""
+        return self._call(self._close(self._nothing_to_report(), reason, 0.0))
+
+    def stop(self) -> None:
+        """End the thread. Nothing else may be called afterwards."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    # What follows runs in the agent's thread.
+
+    async def _next_round(self, failure: Failure) -> Assignment:
+        if not self._has_started:
+            self._has_started = True
+            self._work.feed(Started())
+        else:
+            self._work.feed(
+                WorkerFailed(self._machine.round, failure)
+            )  # ignored by a machine that was told to stop them
+            self._work.feed(WorkersStopped(self._machine.round))
+        while self._assignment is None:
+            if self.ending:
+                raise Ended
+            self._news.clear()
+            await self._news.wait()
+        assignment, self._assignment = self._assignment, None
+        return assignment
+
+    async def _close(self, last_words: Coroutine[Any, Any, None], reason: str, within_s: float) -> bool:
+        self._closing = True
+        try:
+            async with asyncio.timeout(within_s or FAREWELL_TIMEOUT_S):
+                await last_words
+                self._work.feed(WorkersStopped(self._machine.round))
+                while within_s and not self.ending:
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            pass
+        ended = self.ending is not None and self.ending.finish is not None
+        self._work.feed(Signalled(reason))  # ignored by a machine that has exited
+        await self._work.take_leave()
+        return ended
+
+    async def _report_success(self) -> None:
+        self._work.feed(WorkersSucceeded(self._machine.round))
+
+    async def _report(self, failure: Failure) -> None:
+        await self._work.tell(SendReport(self._machine.agent_id, self._machine.round, failure))
+
+    async def _nothing_to_report(self) -> None:
+        pass
+
+    # What the machine wants done.
+
+    hosts_store = True
+    """torch is here, and its store is opened with the port."""
+
+    def open_port(self) -> int | None:
+        return None if self._closing else self._open_port()
+
+    def start_workers(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+        self.round_is_over.clear()
+        self._news.set()
+
+    def stop_workers(self, signal_name: str, kill: bool) -> None:
+        self.round_is_over.set()
+
+    def say(self, text: str) -> None:
+        self._say(text)
+
+    def leave_evidence(self, effect: LeaveEvidence) -> None:
+        pass  # the program's own launcher does that
+
+    def heard(self, answer: Reply | ProtocolError | ServerLost) -> None:
+        match answer:
+            case Reply(directive=Finish() as finish):
+                self._end(Ending(finish=finish))
+            case AgentFenced():
+                pass  # the machine joins anew
+            case ProtocolError() | ServerLost():
+                self._end(Ending(error=answer))
+
+    def ended(self, exit_code: int) -> None:
+        self._end(Ending())
+
+    def crashed(self, error: BaseException) -> None:
+        if isinstance(error, Exception):
+            self._end(Ending(error=error))
+
+    def _end(self, ending: Ending) -> None:
+        """The first reason to end stands."""
+        self.ending = self.ending or ending
+        self.round_is_over.set()
+        self._news.set()
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """Looks names up in its own thread: an interpreter that exits has no other one left when it takes its leave."""
+
+    async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:
+        return socket.getaddrinfo(*args, **kwargs)

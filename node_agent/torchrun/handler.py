@@ -1,0 +1,269 @@
+"""torch's rendezvous, on our server: what torchrun's elastic agent asks, answered from one agent's conversation.
+
+A round's nodes meet at a TCPStore that exists for this round alone: each agent opens one before it joins and names its
+port, and group rank 0's becomes the round's, MASTER_PORT for the workers included. Nothing of an earlier round can be
+met there, nobody waits for a server that is still to come, and it moves with group rank 0.
+"""
+
+import atexit
+import signal
+import socket
+import sys
+import threading
+import time
+from datetime import timedelta
+
+from rdzv_protocol.errors import Forbidden, ProtocolError, RunFailed, RunSucceeded, TlsRequired, Unauthorized
+from rdzv_protocol.messages import Assignment, Failure
+from torch.distributed import DistError, PrefixStore, TCPStore  # type: ignore[attr-defined]  # torch's docs say so
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStateError,
+    RendezvousStoreInfo,
+    RendezvousTimeoutError,
+)
+from torch.distributed.elastic.utils.logging import get_logger
+
+from node_agent.failures import error_file
+from node_agent.failures.diagnose import weigh
+from node_agent.torchrun import options
+from node_agent.torchrun.agent_thread import AgentThread, Ended, Ending
+from node_agent.torchrun.options import NO_RESTARTS_LEFT, HandlerConfig
+from node_agent.transport.failover import Servers
+from node_agent.transport.retrying import ServerLost
+
+MEETING_INTERVAL_S = 0.02
+"""How often a node looks whether the round's others are at the store; they are milliseconds apart as a rule."""
+PROBE_TIMEOUT_S = 1.0
+LONGEST_REASON = 500
+SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
+
+log = get_logger(
+    "torch.distributed.elastic.rendezvous.rdzv_server"
+)  # where torch looks for its own, and LOGLEVEL works
+
+
+def create(params: RendezvousParameters) -> RendezvousHandler:
+    """The handler of one torchrun."""
+    return RdzvServerHandler(options.read(params))
+
+
+class RdzvServerHandler(RendezvousHandler):
+    """One node's place in a run. Nothing is sent before the first `next_rendezvous`.
+
+    torchrun keeps to itself how many workers it has and how often it may restart them. So the status page shows one
+    worker a node, and the server counts restarts without bounding them: a torchrun without restarts left ends the run.
+    """
+
+    def __init__(self, config: HandlerConfig) -> None:
+        self._config = config
+        self._agent: AgentThread | None = None
+        self._store: TCPStore | None = None
+        self._group_rank = 0
+        self._outer_error = sys.exception()
+
+    def get_backend(self) -> str:
+        return self._config.backend
+
+    def get_run_id(self) -> str:
+        return self._config.agent.run_id
+
+    @property
+    def use_agent_store(self) -> bool:
+        """The workers use the round's store, too."""
+        return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Join the next round and meet its other nodes. The workers of the last round must be gone.
+
+        Called without having been asked to (see `num_nodes_waiting`), it reports that a worker failed, so that every
+        node restarts. Raises `SystemExit(0)` when the run has succeeded without this node: torchrun 2.13 cannot end
+        well after `RendezvousGracefulExitError`. Raises `RendezvousClosedError` when it has failed,
+        `RendezvousTimeoutError` when it stayed below its minimum, `RendezvousConnectionError` when the server or the
+        round's store is out of reach, and `RendezvousError` when the server refuses this node.
+        """
+        agent = self._agent = self._agent or self._make_agent()
+        try:
+            while True:
+                assignment = agent.next_round(self._unseen_failure())
+                if info := self._meet(agent, assignment):
+                    self._group_rank = assignment.group_rank
+                    return info
+        except Ended:
+            assert agent.ending
+            raise _error(agent.ending) from None
+
+    def num_nodes_waiting(self) -> int:
+        """1 when this node's workers must go: for a node that comes, went or failed, or because the run has ended."""
+        return int(self._agent is not None and self._agent.round_is_over.is_set())
+
+    def is_closed(self) -> bool:
+        return self._agent is not None and self._agent.ending is not None
+
+    def set_closed(self) -> None:
+        """This node is done with the run; the run has succeeded when every node is."""
+        self.shutdown()
+
+    def shutdown(self) -> bool:
+        """Tell the server how this node's workers ended, and wait for the run's end for at most `close_timeout`.
+
+        torchrun calls it from a `finally`: the error that passes tells a success from a worker's failure, which ends
+        the run, and from anything else, after which this node leaves and the others go on. Whether the run has ended.
+        """
+        agent, self._agent = self._agent, None
+        if agent is None:
+            return True
+        error = sys.exception()
+        if error is None or error is self._outer_error:
+            ended = agent.succeed(self._config.close_timeout_s)
+        elif isinstance(error, ChildFailedError):
+            ended = agent.fail(self._last_failure(error), self._config.close_timeout_s)
+        else:
+            ended = agent.leave(f"{type(error).__name__}: {error}"[:LONGEST_REASON])
+        self._forget(agent)
+        return ended
+
+    # The agent.
+
+    def _make_agent(self) -> AgentThread:
+        config = self._config
+        atexit.register(self._leave_at_exit)
+        servers = Servers([(config.host, config.port), *config.others], config.credentials, log.info)
+        return AgentThread(
+            config.agent,
+            servers.link,
+            servers.name,
+            self._open_store,
+            say=log.info,
+            warn=log.warning,
+        )
+
+    def _leave_at_exit(self) -> None:
+        """After a signal torchrun exits without a `shutdown`."""
+        agent, self._agent = self._agent, None
+        if agent:
+            agent.leave("torchrun exits")
+            self._forget(agent)
+
+    def _forget(self, agent: AgentThread) -> None:
+        atexit.unregister(self._leave_at_exit)
+        agent.stop()
+        self._store = None
+
+    # The round's store.
+
+    def _open_store(self) -> int:
+        self._store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+        return self._store.port
+
+    def _meet(self, agent: AgentThread, assignment: Assignment) -> RendezvousInfo | None:
+        """The round, once all its nodes have met at its store; None if it is over before that.
+
+        torch's agents trust each other to be there from now on: they wait for a missing one until the store's timeout.
+        """
+        deadline = time.monotonic() + self._config.store_timeout_s
+        place = f"group rank 0's store at {assignment.master_addr}:{assignment.master_port}"
+        try:
+            if not _listens(assignment, agent.round_is_over, deadline):
+                return None
+            agents = PrefixStore("rdzv-server", self._store_of(assignment))  # apart from what the workers put there
+            if agents.add("arrivals", 1) == assignment.group_world_size:
+                agents.set("complete", "1")
+            while not agents.check(["complete"]):
+                if agent.round_is_over.wait(MEETING_INTERVAL_S):
+                    return None
+                if time.monotonic() > deadline:
+                    missing = assignment.group_world_size - agents.add("arrivals", 0)
+                    raise RendezvousConnectionError(f"{missing} nodes of round {assignment.round} are not at {place}")
+        except (OSError, DistError) as error:
+            if agent.round_is_over.wait(max(0.0, deadline - time.monotonic())):
+                return None  # its node is gone
+            raise RendezvousConnectionError(f"cannot reach {place}: {str(error).splitlines()[0]}") from error
+        master = RendezvousStoreInfo(assignment.master_addr, assignment.master_port)
+        return RendezvousInfo(agents, assignment.group_rank, assignment.group_world_size, master)
+
+    def _store_of(self, assignment: Assignment) -> TCPStore:
+        timeout = timedelta(seconds=self._config.store_timeout_s)
+        if assignment.group_rank > 0:
+            self._store = TCPStore(assignment.master_addr, assignment.master_port, is_master=False, timeout=timeout)
+        assert self._store
+        self._store.set_timeout(timeout)
+        return self._store
+
+    # Failures.
+
+    def _unseen_failure(self) -> Failure:
+        """torchrun has restarts left, and does not say which of its workers failed, or how."""
+        return Failure(
+            node_id=self._config.agent.node_id,
+            rank=self._group_rank,  # its only worker, as far as the server knows
+            local_rank=0,
+            pid=0,
+            exit_code=1,
+            cause="torchrun restarts its workers, and says in its own log which one failed",
+            failed_at=time.time(),
+        )
+
+    def _last_failure(self, error: ChildFailedError) -> Failure:
+        rank, failure = error.get_first_failure()
+        said = failure.message.splitlines() if isinstance(failure.message, str) else ()
+        recorded = error_file.read(failure.error_file)
+        evidence = weigh(failure.exitcode, said, recorded, signal_names=SIGNAL_NAMES)
+        return Failure(
+            node_id=self._config.agent.node_id,
+            rank=rank,
+            local_rank=failure.local_rank,
+            pid=failure.pid,
+            exit_code=NO_RESTARTS_LEFT,
+            cause=f"{evidence.cause}, and torchrun has no restarts left",
+            error=evidence.error,
+            traceback=evidence.traceback,
+            stderr_tail=evidence.stderr_tail,
+            hint=evidence.hint,
+            consequence=evidence.consequence,
+            failed_at=float(failure.timestamp),
+        )
+
+
+def _listens(assignment: Assignment, round_is_over: threading.Event, deadline: float) -> bool:
+    """Whether the round's store can be reached before the round is over. Raises `OSError` at the deadline.
+
+    torch's own way of connecting cannot be interrupted, and takes up to its timeout to find that nobody is there.
+    """
+    while not round_is_over.is_set():
+        try:
+            socket.create_connection((assignment.master_addr, assignment.master_port), PROBE_TIMEOUT_S).close()
+            return True
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            round_is_over.wait(MEETING_INTERVAL_S)
+    return False
+
+
+def _error(ending: Ending) -> BaseException:
+    """What the end of the agent is to torchrun."""
+    if ending.finish:
+        return _finished(ending.finish.succeeded, ending.finish.reason)
+    match ending.error:
+        case RunSucceeded() | RunFailed() as error:
+            return _finished(isinstance(error, RunSucceeded), str(error))
+        case ServerLost() | Unauthorized() | Forbidden() | TlsRequired() as error:
+            return RendezvousConnectionError(str(error))
+        case ProtocolError() as error:
+            return RendezvousError(str(error))
+        case error:
+            return RendezvousStateError(f"this node is no longer part of the run: {error or 'it has left'}")
+
+
+def _finished(succeeded: bool, reason: str) -> BaseException:
+    if succeeded:
+        log.info("the run has succeeded without this node: %s", reason)
+        return SystemExit(0)
+    return RendezvousTimeoutError(reason) if reason.startswith("join timeout") else RendezvousClosedError(reason)

@@ -1,0 +1,34 @@
+"""How the agent reaches a server: one exchange at a time, over HTTP or within the process."""
+
+import asyncio
+from typing import Protocol
+
+from rdzv_protocol.messages import Ack, Reply, Request
+
+
+class Unreachable(Exception):
+    """The exchange did not come about. `stage` says how far it got: name, connect, TLS or HTTP; trying again may help.
+
+    `sooner` is set when that is worth it before its time: with several servers, when another one is to be asked.
+    `is_final`: it will not help unless somebody changes something first.
+    """
+
+    def __init__(self, stage: str, detail: str, sooner: asyncio.Event | None = None, *, is_final: bool = False) -> None:
+        super().__init__(f"{stage}: {detail}")
+        self.stage = stage
+        self.detail = detail
+        self.sooner = sooner
+        self.is_final = is_final
+
+
+class Link(Protocol):
+    """A line to the server. A second line may be open beside it."""
+
+    async def connect(self) -> str:
+        """Make sure that the line stands; returns this node's address on it. Raises `Unreachable`."""
+
+    async def exchange(self, request: Request) -> Reply | Ack:
+        """Send a request and return its answer. Raises the `ProtocolError` that refuses it, or `Unreachable`."""
+
+    async def close(self) -> None:
+        """Give the line up."""

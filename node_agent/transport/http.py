@@ -1,0 +1,222 @@
+"""The HTTP line to a server: HTTP/1.1 with h11 over asyncio streams, one request at a time, kept open between them.
+
+Not aiohttp: its import alone takes longer than everything else between `exec` and the first worker (see docs/adr).
+Proxies in the environment are never used: the server is a neighbour, and a proxy would hide the address by which the
+other nodes reach this one.
+"""
+
+import asyncio
+import os
+import socket
+from typing import Any, TypeVar
+
+import h11
+from rdzv_protocol import paths
+from rdzv_protocol.codec import decode, encode
+from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
+from rdzv_protocol.errors import ProtocolError, Unauthorized, from_code
+from rdzv_protocol.messages import (
+    Ack,
+    ErrorReply,
+    JoinRequest,
+    LeaderReply,
+    LeaderRequest,
+    LeaveRequest,
+    PollRequest,
+    Reply,
+    ReportRequest,
+    Request,
+)
+from rdzv_protocol.timing import ANSWER_TIMEOUT_S, LEADER_HOLD_S
+
+from node_agent.transport.base import Unreachable
+from node_agent.transport.credentials import Credentials
+
+CONNECT_TIMEOUT_S = 5.0
+SEGMENT_BYTES = 1220
+"""What a packet of ours carries at the most, both ways: it fits IPv6's least MTU of 1280, so that a path which swallows
+large packets without a word lets every message through."""
+
+T = TypeVar("T")
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+_PATHS: dict[type[Request], str] = {
+    JoinRequest: paths.JOIN,
+    PollRequest: paths.POLL,
+    ReportRequest: paths.REPORT,
+    LeaveRequest: paths.LEAVE,
+}
+
+_SOCKET_OPTIONS = (
+    (socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 3),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
+
+
+class HttpLink:
+    """A line to `host:port`."""
+
+    def __init__(self, host: str, port: int, credentials: Credentials | None) -> None:
+        self._host, self._port = host, port
+        self._credentials = credentials or Credentials()
+        self._headers = [("Host", _authority(host, port)), ("Content-Type", paths.MEDIA_TYPE)]
+        self._streams: Streams | None = None
+        self._http = h11.Connection(h11.CLIENT)
+
+    async def connect(self) -> str:
+        if self._streams and self._streams[0].at_eof():
+            await self.close()  # the server closed it while it was idle
+        if self._streams is None:
+            self._streams = await self._open()
+            self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_MESSAGE_BYTES)
+        address: str = self._streams[1].get_extra_info("sockname")[0]
+        return address
+
+    async def exchange(self, request: Request) -> Reply | Ack:
+        status, body = await self._post(_PATHS[type(request)], encode(request), ANSWER_TIMEOUT_S)
+        if isinstance(request, JoinRequest | PollRequest):
+            return _read(Reply, status, body)
+        return _read(Ack, status, body)
+
+    async def ask_leader(self, request: LeaderRequest) -> LeaderReply:
+        """Ask one of several servers who leads. Raises as `exchange` does."""
+        status, body = await self._post(paths.LEADER, encode(request), LEADER_HOLD_S + 5.0)
+        return _read(LeaderReply, status, body)
+
+    async def _post(self, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
+        token = self._credentials.token
+        status, answer = await self._post_with(token, path, body, timeout_s)
+        if status == Unauthorized.status and self._credentials.renew(token):
+            return await self._post_with(self._credentials.token, path, body, timeout_s)
+        return status, answer
+
+    async def _post_with(self, token: str | None, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
+        await self.connect()
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._request(token, path, body)
+        except TimeoutError:
+            await self.close()
+            raise Unreachable("HTTP", f"no answer for {timeout_s:g} s") from None
+        except (OSError, EOFError, h11.RemoteProtocolError) as error:
+            await self.close()
+            raise self._of_tls(error) or Unreachable("HTTP", str(error) or type(error).__name__) from None
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        if self._streams:
+            self._streams[1].transport.abort()  # with TLS, `close` would wait for the server to say farewell, too
+            self._streams = None
+
+    async def _open(self) -> Streams:
+        failure = Unreachable("connect", "no address")
+        for family, address in await self._resolve():
+            try:
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    return await self._open_at(family, address)
+            except TimeoutError:
+                failure = Unreachable("connect", f"{address[0]}: no answer within {CONNECT_TIMEOUT_S:g} s")
+            except OSError as error:
+                failure = self._of_tls(error) or Unreachable("connect", f"{address[0]}: {_words(error)}")
+            except ValueError as error:  # a file of ours
+                failure = Unreachable("TLS", str(error))
+        raise failure
+
+    async def _open_at(self, family: int, address: tuple[Any, ...]) -> Streams:
+        tls = self._credentials.context()
+        connection = await _connected(family, address)
+        return await asyncio.open_connection(
+            sock=connection, limit=MAX_MESSAGE_BYTES, ssl=tls, server_hostname=self._host if tls else None
+        )
+
+    def _of_tls(self, error: Exception) -> Unreachable | None:
+        """The same, if TLS is what it was about."""
+        if self._credentials.tls is None or not isinstance(error, OSError):
+            return None
+        from node_agent.transport.tls import explain
+
+        why = explain(error, self._credentials.tls, self._host)
+        return Unreachable("TLS", why, is_final=True) if why else None
+
+    async def _resolve(self) -> list[tuple[int, tuple[Any, ...]]]:
+        host = self._host.encode() if self._host.isascii() else self._host  # text has Python load a codec
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(host, self._port, type=socket.SOCK_STREAM)
+        except (socket.gaierror, UnicodeError) as error:
+            raise Unreachable("name", f"{self._host}: {getattr(error, 'strerror', None) or error}") from None
+        return [(family, address) for family, *_, address in found]
+
+    async def _request(self, token: str | None, path: str, body: bytes) -> tuple[int, bytes]:
+        assert self._streams is not None
+        http, (reader, writer) = self._http, self._streams
+        headers = [*self._headers, ("Content-Length", str(len(body)))]
+        if token is not None:
+            headers.append(("Authorization", f"Bearer {token}"))
+        head = http.send(h11.Request(method="POST", target=path, headers=headers)) or b""
+        writer.write(head + (http.send(h11.Data(data=body)) or b"") + (http.send(h11.EndOfMessage()) or b""))
+        status, answer = 0, bytearray()
+        while True:
+            match event := http.next_event():
+                case h11.NEED_DATA:
+                    received = await reader.read(65_536)
+                    if not received and not status:
+                        raise EOFError("the server closed the connection")
+                    http.receive_data(received)
+                case h11.Response(status_code=code):
+                    status = code
+                case h11.Data(data=data):
+                    answer += data
+                    if len(answer) > MAX_MESSAGE_BYTES:
+                        raise EOFError(f"the answer has more than {MAX_MESSAGE_BYTES} bytes")
+                case h11.EndOfMessage():
+                    break
+                case _:
+                    assert isinstance(event, h11.InformationalResponse)
+        if http.our_state is h11.DONE and http.their_state is h11.DONE:
+            http.start_next_cycle()
+        else:
+            await self.close()
+        return status, bytes(answer)
+
+
+async def _connected(family: int, address: tuple[Any, ...]) -> socket.socket:
+    """A connection to this address. A server host that vanishes is noticed also while a poll is parked."""
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connection.setblocking(False)
+        for level, option, value in _SOCKET_OPTIONS:
+            connection.setsockopt(level, option, value)
+        await asyncio.get_running_loop().sock_connect(connection, address)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _read(kind: type[T], status: int, body: bytes) -> T:
+    """The answer. Raises the `ProtocolError` that it is, or `Unreachable` if it is none of ours."""
+    if status == 200:
+        try:
+            return decode(kind, body)
+        except ProtocolError as error:
+            raise Unreachable("HTTP", f"the answer is not rdzv-server's: {error}") from None
+    try:
+        refusal = decode(ErrorReply, body)
+    except ProtocolError:
+        raise Unreachable("HTTP", f"status {status}: is this an rdzv-server?") from None
+    raise from_code(refusal.code, refusal.message, refusal.leader, refusal.leadership)
+
+
+def _words(error: OSError) -> str:
+    return os.strerror(error.errno) if error.errno else str(error) or type(error).__name__
+
+
+def _authority(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

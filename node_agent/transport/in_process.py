@@ -1,0 +1,93 @@
+"""`--standalone`: a server within the agent's own process, for a run of one node.
+
+The agent talks to it without HTTP, so that nothing is imported or bound before the workers run. Its status page has an
+address once they have started, and is loaded when somebody visits it: most runs end without, and need no memory for it.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from importlib import import_module
+
+from rdzv_protocol.messages import Ack, JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest, Request, Start
+from rdzv_protocol.paths import STATUS
+
+from rdzv_server.server import RendezvousServer, bind
+from rdzv_server.service.rendezvous import Rendezvous
+
+ADDRESS = "127.0.0.1"
+
+
+class LocalLink:
+    """A line to a server in the same process."""
+
+    def __init__(self, rendezvous: Rendezvous, answered: Callable[[Reply | Ack], None]) -> None:
+        self._rendezvous = rendezvous
+        self._answered = answered
+
+    async def connect(self) -> str:
+        return ADDRESS
+
+    async def exchange(self, request: Request) -> Reply | Ack:
+        answer = await self._dispatch(request)
+        self._answered(answer)
+        return answer
+
+    async def _dispatch(self, request: Request) -> Reply | Ack:
+        match request:
+            case JoinRequest():
+                return await self._rendezvous.join(request, ADDRESS, self)
+            case PollRequest():
+                return await self._rendezvous.poll(request, self)
+            case ReportRequest():
+                return await self._rendezvous.report(request)
+            case LeaveRequest():
+                return await self._rendezvous.leave(request)
+
+    async def close(self) -> None:
+        self._rendezvous.connections.lost(self)
+
+
+class Standalone:
+    """The embedded server, as an async context manager. Its page, if it has one, has an address when workers run."""
+
+    def __init__(self, say: Callable[[str], None], *, page: bool = True) -> None:
+        self._say = say
+        self._has_page = page
+        self._server = RendezvousServer()
+        self._page: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> "Standalone":
+        await self._server.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._page:
+            self._page.cancel()
+            await asyncio.gather(self._page, return_exceptions=True)
+        await self._server.__aexit__(None, None, None)
+
+    def link(self) -> "LocalLink":
+        return LocalLink(self._server.rendezvous, self._answered)
+
+    def _answered(self, answer: Reply | Ack) -> None:
+        """Once the assignment has been handed out: open the page."""
+        if self._has_page and self._page is None and isinstance(answer, Reply) and isinstance(answer.directive, Start):
+            self._page = asyncio.create_task(self._open_page())
+
+    async def _open_page(self) -> None:
+        with bind(ADDRESS, 0) as listener:
+            self._say(f"status: http://{ADDRESS}:{listener.getsockname()[1]}{STATUS}")
+            await _visitor(listener)
+            await asyncio.to_thread(import_module, "rdzv_server.http.routes")
+            await self._server.listen(listener.dup())
+
+
+async def _visitor(listener: socket.socket) -> None:
+    """Return when somebody connects."""
+    loop, came = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(listener, came.set)
+    try:
+        await came.wait()
+    finally:
+        loop.remove_reader(listener)

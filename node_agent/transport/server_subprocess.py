@@ -1,0 +1,208 @@
+"""An rdzv-server on this node: what makes a torchrun command line for several nodes work with no server started.
+
+It is a process of its own in a session of its own, since the other nodes need it: losing this agent must not end the
+run. It ends by itself when nobody needs it any more (`rdzv-server --exit-when-idle`). The agent binds the port, so that
+of several only one hosts, and connects to it before the server is up; what listens there already is taken for a server.
+"""
+
+import asyncio
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable
+
+from rdzv_protocol.errors import ProtocolError, RunFailed, RunSucceeded
+from rdzv_protocol.messages import Ack, Finish, Reply, Request
+
+from node_agent.output.console import ERR, Console
+from node_agent.transport.base import Unreachable
+from node_agent.transport.credentials import Credentials
+from node_agent.transport.http import HttpLink
+from node_agent.transport.retrying import ServerLost
+from node_agent.workers.process import CommandProcess
+
+IDLE_S = 10
+"""How long a server goes on without agents: the lease, after which everybody would be lost anyway."""
+BACKLOG = 4096
+PATIENCE_S = 1.0
+"""A person is told what an agent waits for after this long."""
+STARTS = 3
+"""A server that fails this often before it has ever answered will never do."""
+
+
+class HostedServer:
+    """Hosts the server at a port of this node whenever nothing listens there and the run goes on."""
+
+    def __init__(self, host: str, port: int, credentials: Credentials, console: Console) -> None:
+        self._host, self._port = host, port
+        self._credentials = credentials
+        self._console = console
+        self._process: _Process | None = None
+        self._failures = 0
+        self._has_answered = False
+        self._run_has_ended = False
+
+    def link(self) -> "HostingLink":
+        """A line to the server, wherever it is hosted in the end."""
+        return HostingLink(self, self._host, self._port, self._credentials)
+
+    def ensure(self) -> None:
+        """Host the server, unless something listens at its port or the run is over.
+
+        Raises `OSError` if the port cannot be had, and `ServerLost` if the server fails again and again.
+        """
+        if self._run_has_ended or (self._process and self._process.exit_code is None):
+            return
+        self._count_failures()
+        try:
+            listener = _listen(self._port)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return
+            raise
+        with listener:
+            self._process, self._has_answered = _Process(self._command(listener), listener, self._console), False
+        self._console.say(f"hosting rdzv-server at port {self._port} (process {self._process.pid})")
+
+    def heard(self, answer: Reply | Ack | ProtocolError) -> None:
+        """What the server, wherever it is, has answered."""
+        self._has_answered = True
+        finish = isinstance(answer, Reply) and isinstance(answer.directive, Finish)
+        if finish or isinstance(answer, RunSucceeded | RunFailed):
+            self._run_has_ended = True
+
+    async def farewell(self, timeout_s: float, signals: Iterable[str]) -> None:
+        """After the end of the run: wait until the server has told the other nodes and is gone.
+
+        When this agent exits its container may end, and the server with it. Any of the signals ends the wait.
+        """
+        if self._process is None:
+            return
+        for signum in map(signal.Signals.__getitem__, signals):
+            if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup stays nohup
+                asyncio.get_running_loop().add_signal_handler(signum, self._process.let_go)
+        if self._run_has_ended and not await self._process.is_gone(PATIENCE_S):
+            self._console.say("waiting until the other nodes have heard of the end")
+            if not await self._process.is_gone(timeout_s):
+                self._console.say(f"some have not after {timeout_s:g} s; rdzv-server goes on without this agent")
+        self._process.let_go()
+
+    def _count_failures(self) -> None:
+        if self._process and self._process.exit_code and not self._has_answered:
+            self._failures += 1
+        else:
+            self._failures = 0
+        if self._failures == STARTS:
+            raise ServerLost(f"rdzv-server cannot be hosted at port {self._port}: see what it says above")
+
+    def _command(self, listener: socket.socket) -> list[str]:
+        path = self._credentials.token_file
+        token = ["--token-file", path] if path else []
+        flags = ["--listen-fd", str(listener.fileno()), "--exit-when-idle", str(IDLE_S), *token]
+        return [sys.executable, "-P", "-m", "rdzv_server", *flags]
+
+
+class HostingLink(HttpLink):
+    """A line to a server that this node hosts if nobody does."""
+
+    def __init__(self, server: HostedServer, host: str, port: int, credentials: Credentials) -> None:
+        super().__init__(host, port, credentials)
+        self._server = server
+
+    async def connect(self) -> str:
+        try:
+            self._server.ensure()
+        except OSError as error:
+            raise Unreachable("connect", f"cannot host it: {error.strerror or error}") from None
+        return await super().connect()
+
+    async def exchange(self, request: Request) -> Reply | Ack:
+        try:
+            answer = await super().exchange(request)
+        except ProtocolError as refusal:
+            self._server.heard(refusal)
+            raise
+        self._server.heard(answer)
+        return answer
+
+
+class _Process:
+    """The server's process. What it logs goes to the agent's console, which never blocks it."""
+
+    def __init__(self, command: list[str], listener: socket.socket, console: Console) -> None:
+        self._console = console
+        self._loop = asyncio.get_running_loop()
+        self._log, theirs = os.pipe()
+        try:
+            self._process = CommandProcess(
+                command,
+                os.environ,
+                subprocess.DEVNULL,
+                theirs,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[listener.fileno()],
+                outlives_agent=True,
+            )
+        finally:
+            os.close(theirs)
+        self.pid = self._process.pid
+        self.exit_code: int | None = None
+        """None while it runs."""
+        self._gone = asyncio.Event()
+        os.set_blocking(self._log, False)
+        self._loop.add_reader(self._log, self._relay)
+        self._loop.add_reader(self._process.fileno(), self._reap)
+
+    async def is_gone(self, within_s: float) -> bool:
+        """Whether it has exited, or does so in time, or was let go."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self._gone.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def let_go(self) -> None:
+        """If it still runs it goes on by itself."""
+        self._stop_relaying()
+        if not self._gone.is_set():
+            self._loop.remove_reader(self._process.fileno())
+            self._process.disown()
+            self._gone.set()
+
+    def _relay(self) -> None:
+        """Pass its log on as it comes: it writes whole lines."""
+        try:
+            chunk = os.read(self._log, 1 << 16)
+        except BlockingIOError:
+            return
+        if chunk:
+            self._console.write(ERR, chunk)
+        else:
+            self._stop_relaying()
+
+    def _stop_relaying(self) -> None:
+        if self._log >= 0:
+            self._loop.remove_reader(self._log)
+            os.close(self._log)
+            self._log = -1
+
+    def _reap(self) -> None:
+        self._loop.remove_reader(self._process.fileno())
+        self.exit_code = self._process.reap()
+        self._gone.set()
+
+
+def _listen(port: int) -> socket.socket:
+    """A listening socket at the port of every address, IPv4 and IPv6. Raises `OSError`."""
+    try:
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise
+    except ValueError:
+        pass
+    return socket.create_server(("", port), backlog=BACKLOG)  # no IPv6 on this host

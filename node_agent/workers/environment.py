@@ -1,0 +1,72 @@
+"""A worker's environment: torchrun's, variable by variable (torch 2.13), so that a script sees no difference."""
+
+from collections.abc import Mapping
+
+from rdzv_protocol.messages import Assignment
+
+ENABLE_FILE_TIMER = "TORCHELASTIC_ENABLE_FILE_TIMER"
+TIMER_FILE = "TORCHELASTIC_TIMER_FILE"
+
+
+def worker_environment(
+    parent: Mapping[str, str],
+    assignment: Assignment,
+    local_rank: int,
+    *,
+    run_id: str,
+    role: str,
+    error_file: str,
+    virtual_local_rank: bool = False,
+) -> dict[str, str]:
+    """The environment of one worker: the agent's own, and the worker's place in the round.
+
+    `TORCHELASTIC_USE_AGENT_STORE`: "True" when the store at MASTER_ADDR:MASTER_PORT is hosted beside group rank 0's
+    agent and every rank is its client, "False" when rank 0 hosts it.
+    """
+    return {
+        **parent,
+        **defaults(parent, assignment.local_world_size),
+        "RANK": str(assignment.first_rank + local_rank),
+        **(_own_device(parent, local_rank) if virtual_local_rank else {"LOCAL_RANK": str(local_rank)}),
+        "WORLD_SIZE": str(assignment.world_size),
+        "LOCAL_WORLD_SIZE": str(assignment.local_world_size),
+        "GROUP_RANK": str(assignment.group_rank),
+        "GROUP_WORLD_SIZE": str(assignment.group_world_size),
+        "ROLE_RANK": str(assignment.first_role_rank + local_rank),
+        "ROLE_WORLD_SIZE": str(assignment.role_world_size),
+        "ROLE_NAME": role,
+        "MASTER_ADDR": assignment.master_addr,
+        "MASTER_PORT": str(assignment.master_port),
+        "TORCHELASTIC_RESTART_COUNT": str(assignment.restart_count),
+        "TORCHELASTIC_MAX_RESTARTS": str(assignment.max_restarts),
+        "TORCHELASTIC_RUN_ID": run_id,
+        "TORCHELASTIC_USE_AGENT_STORE": str(assignment.agent_store),
+        "TORCHELASTIC_ERROR_FILE": error_file,
+    }
+
+
+def visible_devices(parent: Mapping[str, str]) -> list[str] | None:
+    """The GPUs that the agent's own environment allows; None: all."""
+    visible = parent.get("CUDA_VISIBLE_DEVICES")
+    return None if visible is None else [device.strip() for device in visible.split(",")]
+
+
+def _own_device(parent: Mapping[str, str], local_rank: int) -> dict[str, str]:
+    """`--virtual-local-rank`: the worker sees its own GPU alone, as device 0."""
+    visible = visible_devices(parent)
+    return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": str(local_rank) if visible is None else visible[local_rank]}
+
+
+def defaults(parent: Mapping[str, str], local_world_size: int) -> dict[str, str]:
+    """What a worker gets unless the agent's own environment says otherwise."""
+    values = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+    if local_world_size > 1:
+        values["OMP_NUM_THREADS"] = "1"  # or every worker would take all cores
+    return {name: value for name, value in values.items() if name not in parent}
+
+
+def omp_warning(parent: Mapping[str, str], local_world_size: int) -> str | None:
+    """The line to print when OMP_NUM_THREADS was set for the user."""
+    if "OMP_NUM_THREADS" in defaults(parent, local_world_size):
+        return "OMP_NUM_THREADS=1 for each worker, so that they share the cores; set it to tune your application"
+    return None

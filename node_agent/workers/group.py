@@ -1,0 +1,201 @@
+"""The local worker group: spawned, watched and stopped.
+
+Each worker leads its own session and process group, so that a signal to the group reaches its children too. Its exit is
+watched through a descriptor, never polled. The kernel kills it when the agent dies (PR_SET_PDEATHSIG).
+"""
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from rdzv_protocol.classes import dataclass
+from rdzv_protocol.messages import Failure
+
+from node_agent.output.pipe import Stream
+from node_agent.workers.process import Start, signal_group
+
+if TYPE_CHECKING:
+    from node_agent.failures.oom import OomWatch
+
+KILL_TIMEOUT_S = 30.0
+"""How long a worker may take to go after SIGKILL: one in uninterruptible sleep may not."""
+
+CAUSE_TIMEOUT_S = 0.5
+"""How long a failure that follows from another worker's waits for that one to end, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSpec:
+    """One worker to start."""
+
+    node_id: str
+    rank: int
+    local_rank: int
+    title: str
+    """What is executed, for a person."""
+    start: Start
+    open_streams: Callable[[], tuple[Stream, Stream]]
+    """Its stdout and stderr; called when it is about to start."""
+    error_file: str = ""
+    """Where torch's `@record` writes the error; empty for nowhere."""
+
+
+class Worker:
+    """A started worker. `on_exit` is called once, when it has been reaped and its output read to the end."""
+
+    def __init__(self, spec: WorkerSpec, on_exit: Callable[["Worker"], None]) -> None:
+        self.spec = spec
+        self._on_exit = on_exit
+        self.exit_code: int | None = None
+        """None while it runs; negative for a signal."""
+        self._streams = spec.open_streams()
+        try:
+            self._process = spec.start(self._streams[0].writable(), self._streams[1].writable())
+        except BaseException:
+            for stream in self._streams:
+                stream.finish()
+            raise
+        for stream in self._streams:
+            stream.started()
+        self.pid = self._process.pid
+        asyncio.get_running_loop().add_reader(self._process.fileno(), self._reap)
+
+    def signal(self, signum: int) -> None:
+        """Signal the worker and its children."""
+        if self.exit_code is None:
+            signal_group(self.pid, signum)
+
+    def failure(self, oom: "OomWatch | None" = None) -> Failure:
+        """The evidence, once it has exited."""
+        from node_agent.failures.collect import examine
+
+        assert self.exit_code is not None
+        return examine(self.spec, self.pid, self.exit_code, self._streams[1].tail(), oom)
+
+    def _reap(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._process.fileno())
+        signal_group(self.pid, signal.SIGKILL)  # what it left behind; before the wait, while its group id is its own
+        self.exit_code = self._process.reap()
+        for stream in self._streams:
+            stream.finish()
+        self._on_exit(self)
+
+
+class WorkerGroup:
+    """The workers of one round. Calls back once: `succeeded`, or `failed` with the first failure, or neither if it is
+    stopped before; and after `stop`, once, `stopped` with the pids of workers that could not be killed.
+
+    A failure that follows from another worker's is not called back at once: if that one is a worker of this group and
+    ends soon, it is the one to report.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[WorkerSpec],
+        *,
+        succeeded: Callable[[], None],
+        failed: Callable[[Failure], None],
+        stopped: Callable[[list[int]], None],
+    ) -> None:
+        self._succeeded, self._failed, self._stopped = succeeded, failed, stopped
+        self._alive: dict[int, Worker] = {}
+        self._settled = False
+        """Whether the group has called back how it ended, or is being stopped."""
+        self._stopping = self._killed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._suspect: Failure | None = None
+        """The first failure that follows from another."""
+        self._error_files: dict[int, str] = {}
+        self._oom: OomWatch | None = None
+        self._start(specs)
+
+    @property
+    def pids(self) -> list[int]:
+        """The workers that have not exited, by local rank."""
+        return list(self._alive)
+
+    def error_file(self, pid: int) -> str:
+        """Where this worker, also one that is gone, was to write its error; empty if it is none of this group."""
+        return self._error_files.get(pid, "")
+
+    def stop(self, signum: int, grace_s: float) -> None:
+        """Signal every worker's group; SIGKILL what is left after `grace_s`. May be repeated until they are killed."""
+        if self._killed:
+            return
+        self._settled = self._stopping = True
+        for worker in self._alive.values():
+            worker.signal(signum)
+        if self._alive:
+            self._after(grace_s, self._kill)
+        else:
+            asyncio.get_running_loop().call_soon(self._report_stopped)
+
+    def _start(self, specs: Sequence[WorkerSpec]) -> None:
+        for spec in specs:
+            try:
+                worker = Worker(spec, self._exited)
+            except OSError as error:
+                self._settle(self._failed, _not_started(spec, error))
+                return
+            self._alive[worker.pid] = worker
+            self._error_files[worker.pid] = spec.error_file
+        from node_agent.failures.oom import OomWatch
+
+        self._oom = OomWatch()  # when the workers run already: it has no part in their start
+
+    def _exited(self, worker: Worker) -> None:
+        del self._alive[worker.pid]
+        if not self._settled:
+            self._conclude(worker)
+        if self._stopping and not self._alive:
+            self._report_stopped()
+
+    def _conclude(self, worker: Worker) -> None:
+        failure = worker.failure(self._oom) if worker.exit_code != 0 else None
+        if failure and not failure.consequence:
+            self._settle(self._failed, failure)
+            return
+        is_first, self._suspect = self._suspect is None, self._suspect or failure
+        if self._suspect is None:
+            if not self._alive:
+                self._settle(self._succeeded)
+        elif not self._alive:
+            self._settle(self._failed, self._suspect)
+        elif is_first:
+            asyncio.get_running_loop().call_later(CAUSE_TIMEOUT_S, self._settle, self._failed, self._suspect)
+
+    def _settle(self, callback: Callable[..., None], *args: Failure) -> None:
+        if not self._settled:
+            self._settled = True
+            asyncio.get_running_loop().call_soon(callback, *args)
+
+    def _kill(self) -> None:
+        self._killed = True
+        for worker in self._alive.values():
+            worker.signal(signal.SIGKILL)
+        self._after(KILL_TIMEOUT_S, self._report_stopped)
+
+    def _report_stopped(self) -> None:
+        self._stopping = self._killed = False
+        if self._timer:
+            self._timer.cancel()
+        self._stopped(list(self._alive))
+
+    def _after(self, delay_s: float, callback: Callable[[], None]) -> None:
+        if self._timer:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(delay_s, callback)
+
+
+def _not_started(spec: WorkerSpec, error: OSError) -> Failure:
+    return Failure(
+        node_id=spec.node_id,
+        rank=spec.rank,
+        local_rank=spec.local_rank,
+        pid=0,
+        exit_code=127,
+        cause=f"could not be started: {spec.title}: {error.strerror or error}",
+        failed_at=time.time(),
+    )

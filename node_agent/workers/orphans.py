@@ -1,0 +1,137 @@
+"""What workers leave behind: descendants that left their process group, such as daemons.
+
+While the agent lives it is their subreaper: the kernel makes it the parent of every descendant that loses its own, so
+that it finds them among its children, whatever session they are in. A guardian covers the agent's own sudden death: a
+shell that waits for the end of a pipe, and then ends whatever carries the agent's mark in its environment, and removes
+the agent's temporary folder. One that is killed is replaced.
+"""
+
+import asyncio
+import ctypes
+import os
+import select
+import signal
+import sys
+from collections.abc import Mapping
+from time import monotonic
+
+from node_agent.workers.group import KILL_TIMEOUT_S
+from node_agent.workers.process import CommandProcess, own_children
+
+MARK = "NODE_AGENT_ID"
+"""In the environment of every worker, and so of whatever it starts."""
+REAPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "orphans_helper.py")
+
+REPLACEMENT_S = 0.5
+"""How soon a guardian that was killed is replaced."""
+
+_PR_SET_CHILD_SUBREAPER = 36
+_DEVNULL = -3  # subprocess.DEVNULL
+_STDERR = 2
+_WAIT_THEN_REAP = 'read -r word; exec "$@"'
+
+
+class Orphans:
+    """Those of one agent, whose process is its own. `mark` is unique to it."""
+
+    def __init__(self, mark: str) -> None:
+        self.mark = {MARK: mark}
+        """What the workers' environment must hold."""
+        self._mark = f"{MARK}={mark}".encode()
+        self._guardian: tuple[CommandProcess, int] | None = None
+        self._killed: set[int] = set()
+        self._is_closed = False
+        self._loop = asyncio.get_running_loop()
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self._loop.add_signal_handler(signal.SIGCHLD, reap)
+
+    def guard(self, environment: Mapping[str, str], folder: str) -> None:
+        """From now on the agent's sudden death takes its workers' descendants along, and its temporary folder."""
+        if self._guardian is not None or self._is_closed:
+            return
+        reads, writes = os.pipe()
+        command = ("/bin/sh", "-c", _WAIT_THEN_REAP, "sh", sys.executable, "-IS", REAPER, self._mark.decode(), folder)
+        try:
+            guardian = CommandProcess(command, environment, _DEVNULL, _STDERR, stdin=reads, outlives_agent=True)
+        except OSError:  # no shell here
+            os.close(writes)
+        else:
+            self._guardian = guardian, writes
+            self._loop.add_reader(guardian.fileno(), self._guardian_ended, environment, folder)
+        os.close(reads)
+
+    def end(self) -> int:
+        """End what the round's workers, which are gone, have left behind. How many processes that were."""
+        ended: set[int] = set()
+        while strays := [pid for pid in children() - own_children if pid not in ended and self._is_marked(pid)]:
+            for pid in strays:
+                os.kill(pid, signal.SIGKILL)
+            ended.update(strays)
+            reap()
+        self._killed |= ended
+        return len(ended)
+
+    def close(self) -> list[int]:
+        """The agent ends well: the guardian is not needed any more. Returns whom `end` could not end, after waiting."""
+        self._is_closed = True
+        self._loop.remove_signal_handler(signal.SIGCHLD)
+        if self._guardian:
+            self._dismiss()
+        until = monotonic() + KILL_TIMEOUT_S
+        return [pid for pid in self._killed & children() - own_children if _outlives(pid, until)]
+
+    def _guardian_ended(self, environment: Mapping[str, str], folder: str) -> None:
+        """One that was killed is replaced. One that gave up by itself would do so again."""
+        if self._dismiss() < 0:
+            self._loop.call_later(REPLACEMENT_S, self.guard, environment, folder)
+
+    def _dismiss(self) -> int:
+        """End the guardian, in whatever state it is; its exit code."""
+        assert self._guardian
+        (guardian, writes), self._guardian = self._guardian, None
+        self._loop.remove_reader(guardian.fileno())
+        os.kill(guardian.pid, signal.SIGKILL)  # before its pipe ends, which it would take for the agent's death
+        os.close(writes)
+        return guardian.reap()
+
+    def _is_marked(self, pid: int) -> bool:
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as environ:
+                return self._mark in environ.read().split(b"\0")
+        except OSError:  # gone, or another user's by now
+            return False
+
+
+def children() -> set[int]:
+    """The children of this process, those that it has adopted included."""
+    found: set[int] = set()
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{thread}/children") as listed:
+                found.update(map(int, listed.read().split()))
+        except OSError:  # a thread that is gone
+            continue
+    return found
+
+
+def reap() -> None:
+    """Let go of the adopted ones that have ended."""
+    for pid in children() - own_children:
+        try:
+            os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            continue
+
+
+def _outlives(pid: int, until: float) -> bool:
+    """Whether a child that was killed is still there at `until`."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    ended = select.poll()
+    ended.register(descriptor, select.POLLIN)
+    try:
+        return not ended.poll(1000 * max(0.0, until - monotonic()))
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,59 @@
+"""What the guardian becomes when its agent has died without a word: it tidies up after it.
+
+It ends every process that carries the agent's mark, then removes the agent's temporary folder. A program of its own,
+started by node_agent/workers/orphans.py; its arguments are the mark as it stands in the environment, and the folder.
+The workers themselves die with the agent (PR_SET_PDEATHSIG): this is for their children, in whatever session they are.
+"""
+
+import os
+import shutil
+import signal
+import sys
+
+
+def main(mark: bytes, folder: bytes) -> int:
+    code = _end(mark)
+    shutil.rmtree(folder, ignore_errors=True)  # it may never have been made
+    return code
+
+
+def _end(mark: bytes) -> int:
+    """Kill until nothing is left; what is killed may have started something else just before."""
+    while marked := [pid for pid in _processes() if _is_marked(pid, mark)]:
+        for pid in marked:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                return 1  # it may not be killed: looking again would never end
+        for pid in marked:
+            _wait(pid)
+    return 0
+
+
+def _processes() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
+
+
+def _is_marked(pid: int, mark: bytes) -> bool:
+    """Whether the mark stands in its environment; that of a zombie, or of another user's process, cannot be read."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as environ:
+            return mark in environ.read().split(b"\0")
+    except OSError:
+        return False
+
+
+def _wait(pid: int) -> None:
+    """Until it is gone, or a zombie."""
+    import select
+
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return
+    select.select([descriptor], [], [], 5.0)
+    os.close(descriptor)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(os.fsencode, sys.argv[1:])))

@@ -1,0 +1,70 @@
+"""The workers of an assignment, ready to be started."""
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+
+from rdzv_protocol.messages import Assignment
+
+from node_agent.config import AgentConfig
+from node_agent.output.round_logs import RoundLogs
+from node_agent.workers.environment import ENABLE_FILE_TIMER, TIMER_FILE, worker_environment
+from node_agent.workers.group import WorkerSpec
+from node_agent.workers.process import CommandProcess, Start
+from node_agent.workers.temp_dir import ScratchDir
+
+Starter = Callable[[int, Mapping[str, str], Collection[int]], Start]
+"""What starts the worker with this local rank in this environment, on these CPUs; none: on any."""
+
+
+class SpecMaker:
+    """Makes the specs of one agent's workers, round after round. `starter` None: they execute the command."""
+
+    def __init__(self, config: AgentConfig, scratch: ScratchDir, starter: Starter | None = None) -> None:
+        self._config = config
+        self._starter = starter or self._execute
+        self._environment = dict(config.environment)
+        if config.environment.get(ENABLE_FILE_TIMER) == "1":
+            self._environment.setdefault(TIMER_FILE, scratch.path("timer"))
+
+    @property
+    def timer_file(self) -> str:
+        """Where the workers find the file timer, if the user has enabled it."""
+        return self._environment[TIMER_FILE]
+
+    def environments(self, assignment: Assignment) -> list[dict[str, str]]:
+        """Of each local rank, but for what belongs to its logs."""
+        return [
+            worker_environment(
+                self._environment,
+                assignment,
+                local_rank,
+                run_id=self._config.run_id,
+                role=self._config.role,
+                error_file="",
+                virtual_local_rank=self._config.virtual_local_rank,
+            )
+            for local_rank in range(assignment.local_world_size)
+        ]
+
+    def specs(self, assignment: Assignment, logs: RoundLogs) -> list[WorkerSpec]:
+        """One for each local rank."""
+        return [
+            self._spec(assignment, local_rank, {**environment, **logs.environment(local_rank)}, logs)
+            for local_rank, environment in enumerate(self.environments(assignment))
+        ]
+
+    def _spec(
+        self, assignment: Assignment, local_rank: int, environment: dict[str, str], logs: RoundLogs
+    ) -> WorkerSpec:
+        return WorkerSpec(
+            node_id=self._config.node_id,
+            rank=assignment.first_rank + local_rank,
+            local_rank=local_rank,
+            title=self._config.command.title,
+            start=self._starter(local_rank, environment, self._config.cpus[local_rank] if self._config.cpus else ()),
+            open_streams=partial(logs.open_streams, local_rank),
+            error_file=environment.get("TORCHELASTIC_ERROR_FILE", ""),
+        )
+
+    def _execute(self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int]) -> Start:
+        return partial(CommandProcess, self._config.command.for_worker(local_rank), environment, cpus=cpus)

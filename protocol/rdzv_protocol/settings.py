@@ -1,0 +1,78 @@
+"""What a run may be told. The first agent's settings become the run's; later agents must agree.
+
+`RequestedSettings` is what one agent asks for, with `None` for "whatever the run has";
+`RunSettings` is what the run has. Both have the same fields, in the same order.
+"""
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Annotated, Any, Literal
+
+from rdzv_protocol.classes import dataclass
+from rdzv_protocol.constraints import AtMost, Between, Count, ExitCode, NodeCount, Seconds
+
+ScaleUp = Literal["immediate", "cooldown", "manual"]
+Codes = Annotated[tuple[ExitCode, ...], AtMost(32)]
+Lease = Annotated[float, Between(0.1, 86_400)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """The settings of a run. Defaults are torchrun's where torchrun has the setting."""
+
+    min_nodes: NodeCount = 1
+    """Nodes without which the run waits."""
+    max_nodes: NodeCount = 1
+    """Nodes beyond which an agent stands by."""
+    max_restarts: Count = 0
+    """Charged restarts of the run; membership changes are free."""
+    join_timeout_s: Seconds = 600.0
+    """How long a round may stay below `min_nodes` before the run fails."""
+    last_call_timeout_s: Seconds = 30.0
+    """How long a round waits for more nodes after it has `min_nodes`."""
+    lease_s: Lease = 10.0
+    """Silence after which an agent is lost. Shorter finds a hung host sooner, and a busy one wrongly."""
+    disconnect_grace_s: Seconds = 1.0
+    """How long an agent whose connection closed may take to come back."""
+    scale_up: ScaleUp = "immediate"
+    """When an arrival restarts a running round: at once, after a cool-down, or never by itself."""
+    scale_up_window_s: Seconds = 0.1
+    """Arrivals within this time of the first share one restart; no wait once the run is full."""
+    scale_up_cooldown_s: Seconds = 300.0
+    """With `cooldown`: the least time between a round's start and the restart that admits arrivals."""
+    fatal_exit_codes: Codes = ()
+    """Worker exit codes that fail the run whatever the budget."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestedSettings:
+    """What an agent asks of the run; `None` takes the run's own."""
+
+    min_nodes: NodeCount | None = None
+    max_nodes: NodeCount | None = None
+    max_restarts: Count | None = None
+    join_timeout_s: Seconds | None = None
+    last_call_timeout_s: Seconds | None = None
+    lease_s: Lease | None = None
+    disconnect_grace_s: Seconds | None = None
+    scale_up: ScaleUp | None = None
+    scale_up_window_s: Seconds | None = None
+    scale_up_cooldown_s: Seconds | None = None
+    fatal_exit_codes: Codes | None = None
+
+    def resolve(self) -> RunSettings:
+        """The settings of a run that this request founds."""
+        return RunSettings(**dict(self._asked()))
+
+    def conflicts(self, run: RunSettings) -> list[str]:
+        """One phrase for each setting that the run has otherwise, with both values."""
+        return [
+            f"{name} is {getattr(run, name)} here, not {asked}"
+            for name in self.__slots__
+            if (asked := getattr(self, name)) is not None and asked != getattr(run, name)
+        ]
+
+    def _asked(self) -> Iterator[tuple[str, Any]]:
+        for field in fields(self):
+            if (asked := getattr(self, field.name)) is not None:
+                yield field.name, asked

@@ -1,0 +1,1 @@
+"""Authorization of agents and operators: tokens, TLS, and their reload on SIGHUP."""

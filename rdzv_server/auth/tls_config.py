@@ -1,0 +1,68 @@
+"""TLS of the server: which certificate it shows, and which ones it asks for."""
+
+import os
+import ssl
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from rdzv_protocol.certificates import expires_at, load_authorities, load_own
+
+EXPIRES_SOON = timedelta(days=14)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files: the certificate with those that lead up to the authority's, its key, and whose clients are let in."""
+
+    cert: str
+    key: str
+    client_ca: str | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """What new connections speak. Raises `rdzv_protocol.certificates.BadCertificate`."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION
+        context.sslobject_class = _Explaining
+        load_own(context, self.cert, self.key)
+        if self.client_ca is not None:
+            load_authorities(context, "--tls-client-ca", self.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    def validity(self) -> str:
+        """Until when the certificate is good, for people."""
+        return f"certificate {self.cert} expires on {expires_at(self.cert):%Y-%m-%d %H:%M} UTC"
+
+    def warnings(self) -> Iterator[str]:
+        """What is wrong with them, though they can be used."""
+        left = expires_at(self.cert) - datetime.now(UTC)
+        if left < timedelta(0):
+            yield f"--tls-cert {self.cert} has expired: no agent will come in before there is another (then: SIGHUP)"
+        elif left < EXPIRES_SOON:
+            yield f"--tls-cert {self.cert} expires in {left.days} days"
+        if os.stat(self.key).st_mode & (stat.S_IRGRP | stat.S_IROTH):
+            yield f"--tls-key {self.key}: others than its owner can read it; chmod 600 ends that"
+
+
+class _Explaining(ssl.SSLObject):
+    """Tells the peer why its handshake failed.
+
+    asyncio drops a connection whose handshake fails before it has sent what OpenSSL has to say of it. It sends that
+    when it believes that the handshake goes on; the peer, which reads it, ends the connection, or the time limit does.
+    """
+
+    _failure: ssl.SSLError | None = None
+
+    def do_handshake(self) -> None:
+        if self._failure:
+            raise self._failure
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            self._failure = error
+            raise ssl.SSLWantReadError from error

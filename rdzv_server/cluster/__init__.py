@@ -1,0 +1,1 @@
+"""Several servers on one etcd cluster: election, failover, shards."""

@@ -1,0 +1,98 @@
+"""A lease at etcd that a server renews: what hangs on it stands for as long as the server lives and reaches etcd."""
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+
+from rdzv_server.storage.base import StoreBroken, StoreUnavailable
+from rdzv_server.storage.etcd_client import EtcdClient
+
+log = logging.getLogger("rdzv_server")
+
+RENEWALS_PER_LEASE = 3
+ATTEMPTS_PER_LEASE = 4
+"""One etcd member may take this part of the lease for a renewal; then another one is asked."""
+MARGIN = 0.1
+"""This part of the lease is given away, for what is under way when it ends and for clocks that run differently."""
+RETRY_S = 0.2
+RESIGN_S = 1.0
+"""A server that stops does not wait for etcd for longer: then its lease ends by itself."""
+
+
+class Lease:
+    """A lease that is renewed until it is `lost` or `end` is called. `whose`: for the log."""
+
+    def __init__(self, client: EtcdClient, lease_id: int, ttl_s: float, sent_at: float, whose: str) -> None:
+        self.id = lease_id
+        self._client = client
+        self._ttl_s = ttl_s
+        self._whose = whose
+        self._certain_until = 0.0
+        self._extend(sent_at, ttl_s)
+        self._trouble = False
+        self._renewing = asyncio.create_task(self._renew(), name="lease")
+
+    @classmethod
+    async def grant(cls, client: EtcdClient, ttl_s: int, whose: str) -> "Lease":
+        """A new one. Raises `StoreUnavailable` or `StoreBroken`."""
+        sent_at = _clock()
+        lease_id, granted_s = await client.grant(ttl_s)
+        return cls(client, lease_id, granted_s, sent_at, whose)
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether what hangs on it stands at etcd."""
+        return _clock() < self._certain_until
+
+    async def lost(self) -> str:
+        """Return when it is gone, or has been ended, with the reason. Raises `StoreBroken`."""
+        await asyncio.wait({self._renewing})
+        return "its lease was given back" if self._renewing.cancelled() else self._renewing.result()
+
+    async def end(self) -> None:
+        """Have etcd delete what hangs on it, at once; or when it runs out, if etcd cannot be reached."""
+        self._certain_until = 0.0
+        self._renewing.cancel()
+        await asyncio.gather(self._renewing, return_exceptions=True)
+        with suppress(StoreUnavailable, StoreBroken, TimeoutError):  # it ends by itself, or has ended
+            async with asyncio.timeout(RESIGN_S):
+                await self._client.revoke(self.id)
+
+    def _extend(self, sent_at: float, ttl_s: float) -> None:
+        """etcd counts the lease from when the request arrived, which was after it was sent."""
+        self._certain_until = sent_at + ttl_s * (1 - MARGIN)
+
+    async def _renew(self) -> str:
+        pause_s = self._ttl_s / RENEWALS_PER_LEASE
+        while True:
+            await asyncio.sleep(pause_s)
+            sent_at = _clock()
+            try:
+                ttl_s = await self._client.keep_alive(self.id, self._ttl_s / ATTEMPTS_PER_LEASE)
+            except StoreUnavailable as error:
+                self._say_trouble(error)
+                pause_s = RETRY_S
+                continue
+            if ttl_s <= 0:
+                self._certain_until = 0.0
+                return "its lease at etcd ran out"
+            self._extend(sent_at, ttl_s)
+            self._say_trouble(None)
+            pause_s = self._ttl_s / RENEWALS_PER_LEASE
+
+    def _say_trouble(self, error: Exception | None) -> None:
+        """Once, when it begins to matter; and when it is over."""
+        if error and not self.is_certain and not self._trouble:
+            log.error(
+                "cannot renew %s lease: %s; answering nobody until it can, workers keep running", self._whose, error
+            )
+            self._trouble = True
+        elif error is None and self._trouble:
+            log.info("%s lease is renewed: still leading", self._whose)
+            self._trouble = False
+
+
+def _clock() -> float:
+    """Seconds that go on while this machine sleeps, as etcd's do."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,0 +1,96 @@
+"""The story of a run, as its end tells it to every agent: of a size that does not depend on the number of nodes.
+
+It goes to every agent at once and holds what scripts have written: whatever they wrote, it stays below 16 KiB.
+"""
+
+from dataclasses import replace
+
+from rdzv_protocol.messages import Failure, Finish, RestartEntry
+from rdzv_protocol.text import clip, last_lines
+
+from rdzv_server.core.run import Cause, FailureRecord, Restart, Run, Stage
+
+OTHERS, RESTARTS = 4, 8
+REASON_BYTES, RESTART_BYTES = 1_024, 240
+NAME_BYTES = 256
+TOLD_BYTES, BRIEF_BYTES = 400, 160
+"""Of the exit status and the error in words: where the evidence is told, and where a failure is only named."""
+EVIDENCE_BYTES = 2_560
+"""Of what a failed worker wrote last."""
+EVIDENCE_LINES = 32
+
+
+def finish(run: Run) -> Finish:
+    """The directive with which an ended run parts from its agents."""
+    ended_by, first = _ended_by(run), run.first_charged if run.stage is Stage.FAILED else None
+    others = [record.failure for record in run.failures if ended_by and _is_beside(record, ended_by)][:OTHERS]
+    return Finish(
+        succeeded=run.stage is Stage.SUCCEEDED,
+        reason=clip(run.end_reason, REASON_BYTES),
+        failure=_told(ended_by.failure) if ended_by else None,
+        round=ended_by.round if ended_by else 0,
+        first_failure=_told(first.failure) if first else None,
+        first_round=first.round if first else 0,
+        others=tuple(map(_brief, others)),
+        more_failures=max(0, len(run.failed) - 1 - len(others)) if ended_by else 0,
+        restarts=_restarts(run),
+        restart_total=sum(run.restarts.values()),
+        charged_restarts=run.restart_count,
+    )
+
+
+def _ended_by(run: Run) -> FailureRecord | None:
+    """The failure that ended the run, also by a restart that did not come about. None if a departure explains it."""
+    to_blame = run.end_failure or run.opening.cause is Cause.WORKER_FAILURE
+    return run.first_of_round if run.stage is Stage.FAILED and to_blame else None
+
+
+def _is_beside(record: FailureRecord, root: FailureRecord) -> bool:
+    return record.round == root.round and record is not root
+
+
+def _told(failure: Failure) -> Failure:
+    """The failure with its evidence: the traceback, or else what it wrote last."""
+    written = () if failure.traceback else last_lines(failure.stderr_tail, EVIDENCE_LINES, EVIDENCE_BYTES)
+    return replace(
+        failure,
+        node_id=clip(failure.node_id, NAME_BYTES),
+        cause=clip(failure.cause, TOLD_BYTES),
+        error=clip(failure.error, TOLD_BYTES),
+        traceback=last_lines(failure.traceback, EVIDENCE_LINES, EVIDENCE_BYTES),
+        stderr_tail=written,
+        hint=clip(failure.hint, TOLD_BYTES),
+        error_file=clip(failure.error_file, TOLD_BYTES),
+    )
+
+
+def _brief(failure: Failure) -> Failure:
+    """The failure by name."""
+    return replace(
+        failure,
+        node_id=clip(failure.node_id, NAME_BYTES),
+        cause=clip(failure.cause, BRIEF_BYTES),
+        error=clip(failure.error, BRIEF_BYTES),
+        traceback=(),
+        stderr_tail=(),
+        hint="",
+        error_file="",
+    )
+
+
+def _restarts(run: Run) -> tuple[RestartEntry, ...]:
+    """The latest of the ledger, and a restart for a change of membership that did not come about."""
+    ledger, opening = list(run.ledger), run.opening
+    has_begun = run.membership is None or run.membership.round == run.round
+    if not has_begun and opening.cause is not Cause.WORKER_FAILURE:
+        ledger.append(Restart(run.round, opening.cause, False, opening.reason, opening.at))
+    return tuple(
+        RestartEntry(
+            round=restart.round,
+            cause=restart.cause.value,
+            charged=restart.charged,
+            reason=clip(restart.reason, RESTART_BYTES),
+            at=run.wall_clock(restart.at),
+        )
+        for restart in ledger[-RESTARTS:]
+    )

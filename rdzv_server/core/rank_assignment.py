@@ -1,0 +1,103 @@
+"""Which rank each participant gets.
+
+Group ranks are sticky: a participant keeps its own, a replacement takes a vacant one, and a shrink keeps the order.
+Each node gets a key, and the order of the keys is the order of the group ranks: a node's key is its `--node-rank` if
+it has one, else its last group rank, else the lowest key that nobody has. Worker ranks follow the group ranks,
+cumulative over each node's own local_world_size.
+"""
+
+from itertools import count
+
+from rdzv_protocol.messages import Assignment, Start
+
+from rdzv_server.core.run import Agent, Membership, Run, Seat, Terms
+
+
+def order(run: Run, chosen: list[Agent]) -> list[Agent]:
+    """The chosen agents by group rank."""
+    keys = {agent.join.agent_id: agent.join.node_rank for agent in chosen if agent.join.node_rank is not None}
+    taken = set(keys.values())
+    seats = run.membership.seats if run.membership else {}
+    for agent in chosen if seats else ():
+        agent_id = agent.join.agent_id
+        seat = None if agent_id in keys else seats.get(agent_id)
+        if seat and seat.group_rank not in taken:
+            keys[agent_id] = seat.group_rank
+            taken.add(seat.group_rank)
+    if not keys:
+        return chosen
+    vacant = (key for key in count() if key not in taken)
+    for agent in chosen:
+        if agent.join.agent_id not in keys:
+            keys[agent.join.agent_id] = next(vacant)
+    return sorted(chosen, key=lambda agent: keys[agent.join.agent_id])
+
+
+def assign(run: Run, ordered: list[Agent], reason: str) -> Membership:
+    """The membership of the round that completes. O(n), and little for each: `start` says the rest when it is asked."""
+    role_sizes: dict[str, int] = {}
+    for agent in ordered:
+        join = agent.join
+        role_sizes[join.role] = role_sizes.get(join.role, 0) + join.local_world_size
+    seats: dict[str, Seat] = {}
+    first_rank, first_role_rank = 0, dict.fromkeys(role_sizes, 0)
+    for group_rank, agent in enumerate(ordered):
+        join = agent.join
+        role, size = join.role, join.local_world_size
+        seats[join.agent_id] = Seat(
+            join.agent_id, join.node_id, group_rank, first_rank, size, first_role_rank[role], role_sizes[role]
+        )
+        first_rank += size
+        first_role_rank[role] += size
+    return Membership(run.round, seats, _terms(run, ordered, first_rank, reason))
+
+
+def _terms(run: Run, ordered: list[Agent], world_size: int, reason: str) -> Terms:
+    master = ordered[0].join
+    return Terms(world_size, _master_addr(ordered), master.port, master.hosts_store, run.restart_count, reason)
+
+
+def start(run: Run, agent: Agent) -> Start:
+    """What a participant of the last completed round was told at its beginning."""
+    membership = run.membership
+    assert membership and membership.terms
+    seat, terms = membership.seats[agent.agent_id], membership.terms
+    assignment = Assignment(
+        round=membership.round,
+        group_rank=seat.group_rank,
+        group_world_size=len(membership.seats),
+        first_rank=seat.first_rank,
+        local_world_size=seat.local_world_size,
+        world_size=terms.world_size,
+        first_role_rank=seat.first_role_rank,
+        role_world_size=seat.role_world_size,
+        master_addr=terms.master_addr,
+        master_port=terms.master_port,
+        restart_count=terms.restart_count,
+        max_restarts=run.settings.max_restarts,
+        agent_store=terms.agent_store,
+    )
+    return Start(assignment=assignment, reason=terms.reason)
+
+
+def _master_addr(ordered: list[Agent]) -> str:
+    """Where every participant reaches group rank 0.
+
+    An agent on the server's own host may reach the server, and so name itself, by a loopback address that means nothing
+    to the others. They reach that host by the address at which they reach the server.
+    """
+    master, *others = ordered
+    if others and _is_loopback(master.join.addr):
+        for agent in others:
+            if not _is_loopback(agent.join.addr):
+                return agent.server_addr
+    return master.join.addr
+
+
+def _is_loopback(address: str) -> bool:
+    from ipaddress import ip_address  # an agent that is alone loads this file, too, and does without
+
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:  # a name, from --local-addr
+        return address == "localhost"

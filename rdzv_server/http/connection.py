@@ -1,0 +1,123 @@
+"""One connection: its time limits, and its turns. HTTP itself is aiohttp's, which limits idle connections alone."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import cast
+
+from rdzv_server.auth.authorization import Permit
+from rdzv_server.service.fair_scheduler import turns
+from rdzv_server.service.timeouts import Timeouts
+
+MOST_WAITING = 2
+"""Pieces of what a peer has sent that may wait for their turns; then no more is read from it."""
+
+
+class Visit(asyncio.Protocol):
+    """Stands between a connection and its HTTP protocol, and passes everything on when it is its run's turn.
+
+    A connection is cut if a request takes too long to arrive, or an answer is left unread. So one that dribbles holds
+    no place for long, and one that does not read holds no memory for long.
+    """
+
+    def __init__(
+        self, http: asyncio.Protocol, peer: str, arriving: "Limit", unread: "Limit", known: "Told", gone: "Told"
+    ) -> None:
+        """`arriving` and `unread`: how long that may take. `known` is told when the server has let the caller in,
+        `gone` when the connection is closed."""
+        self.http = http
+        self.peer = peer
+        self.run = peer
+        """Whose turns it takes: its run's, as soon as that is known."""
+        self.badge: str | None = None
+        """The Authorization with which the caller was last let in; None: it has not been yet."""
+        self.arrival: asyncio.Task[None] | None = None
+        """What lets it in, with TLS's handshake."""
+        self.lacks_tls = False
+        """It came without, and this server speaks nothing else."""
+        self.permit = _NOTHING
+        """What the present request may be about."""
+        self._known, self._gone = known, gone
+        self._transport: asyncio.Transport | None = None
+        self._is_answering = False
+        self._arriving, self._unread = arriving, unread
+        self._waiting: list[Callable[[], None]] = []
+
+    def request_arrived(self) -> None:
+        """The request is here, to its last byte."""
+        self._is_answering = True
+        self._arriving.stop(self)
+
+    def request_answered(self) -> None:
+        """The next byte begins the next request."""
+        self._is_answering = False
+        self._arriving.stop(self)
+
+    def let_in(self, permit: Permit, badge: str) -> None:
+        """The caller may do what it asks for, because it bears this."""
+        self.permit = permit
+        if self.badge is None:
+            self._known(self)
+        self.badge = badge
+
+    def close(self) -> None:
+        """Cut the connection."""
+        if self._transport:
+            self._transport.abort()
+        elif self.arrival:
+            self.arrival.cancel()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are none by their class
+        self._arriving.start(self)
+        self.http.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._is_answering:
+            self._arriving.start(self)
+        self._pass_on(partial(self.http.data_received, data))
+        if len(self._waiting) >= MOST_WAITING and self._transport:
+            self._transport.pause_reading()
+
+    def eof_received(self) -> bool | None:
+        return self.http.eof_received()
+
+    def pause_writing(self) -> None:
+        self._unread.start(self)
+        self.http.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._unread.stop(self)
+        self.http.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._arriving.stop(self)
+        self._unread.stop(self)
+        self._pass_on(partial(self._end, error))
+
+    def _end(self, error: Exception | None) -> None:
+        self.http.connection_lost(error)
+        self._gone(self)
+
+    def _pass_on(self, what: Callable[[], None]) -> None:
+        """In its turn, and after what came before."""
+        self._waiting.append(what)
+        if len(self._waiting) == 1:
+            turns().ask(self.run, self._pass)
+
+    def _pass(self) -> None:
+        if len(self._waiting) == MOST_WAITING and self._transport and not self._transport.is_closing():
+            self._transport.resume_reading()
+        what = self._waiting[0]
+        try:
+            what()
+        finally:
+            del self._waiting[0]
+            if self._waiting:
+                turns().ask(self.run, self._pass)
+
+
+_NOTHING = Permit(())
+
+Told = Callable[[Visit], None]
+Limit = Timeouts[Visit]

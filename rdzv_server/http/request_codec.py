@@ -1,0 +1,129 @@
+"""One HTTP request and its answer: bytes that become a message, and a refusal in the language of its path."""
+
+import json
+import logging
+from dataclasses import asdict
+from typing import Any, Protocol, TypeVar
+
+from aiohttp import web
+from multidict import CIMultiDict
+from rdzv_protocol import paths
+from rdzv_protocol.codec import decode, encode, read
+from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
+from rdzv_protocol.errors import MalformedMessage, MessageTooLarge, NotLeader, ProtocolError, ServerUnavailable
+from rdzv_protocol.messages import ErrorReply
+
+from rdzv_server.auth.authorization import Caller
+from rdzv_server.http.connection import Visit
+
+log = logging.getLogger("rdzv_server")
+
+_MSGPACK = CIMultiDict({"Content-Type": paths.MEDIA_TYPE})
+
+
+class OfARun(Protocol):
+    @property
+    def run_id(self) -> str: ...
+
+
+Message = TypeVar("Message", bound=OfARun)
+
+
+async def tell_to_go_on(request: web.BaseRequest) -> None:
+    """Raises `web.HTTPExpectationFailed`. curl asks before it sends a large body."""
+    if request.headers["Expect"].lower() != "100-continue":
+        raise web.HTTPExpectationFailed
+    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
+def visit_of(request: web.BaseRequest) -> Visit:
+    visit = request.transport.get_protocol() if request.transport else None
+    if not isinstance(visit, Visit):
+        raise ServerUnavailable("the connection is closed")
+    return visit
+
+
+def caller_of(request: web.BaseRequest) -> Caller:
+    headers = request.headers
+    return Caller(
+        peer=request.remote or "",
+        authorization=headers.get("Authorization", ""),
+        host=request.host,
+        origin=headers.get("Origin", ""),
+    )
+
+
+async def read_packed(kind: type[Message], request: web.BaseRequest) -> Message:
+    """The message, if it is about a run that the caller may take part in."""
+    message = decode(kind, await body_of(request))
+    _about(request, message.run_id)
+    return message
+
+
+def _about(request: web.BaseRequest, run_id: str) -> None:
+    """Raises `Forbidden`. From here on the connection takes its turns with this run."""
+    visit = visit_of(request)
+    visit.permit.check_run(run_id)
+    visit.run = run_id
+
+
+async def read_json(kind: type[Message], request: web.BaseRequest) -> Message:
+    try:
+        value = json.loads(await body_of(request))
+    except (ValueError, RecursionError):  # the latter: a hundred thousand brackets
+        raise MalformedMessage('the body is not JSON: give {"run_id": "..."}') from None
+    message = read(kind, value)
+    _about(request, message.run_id)
+    return message
+
+
+async def body_of(request: web.BaseRequest) -> bytes:
+    content = request.content
+    try:
+        if content.is_eof() and content.total_bytes <= MAX_MESSAGE_BYTES:
+            body = content.read_nowait()  # as a rule all of it came with the headers
+        else:
+            body = await request.read()
+    except (web.HTTPException, ConnectionError):
+        raise
+    except Exception as error:  # a chunked or compressed body that is not one
+        raise MalformedMessage(f"the body cannot be read: {type(error).__name__}") from None
+    visit_of(request).request_arrived()
+    return body
+
+
+def packed(message: Any, status: int = 200) -> web.Response:
+    return web.Response(body=encode(message), status=status, headers=_MSGPACK)
+
+
+def refusal(request: web.BaseRequest, error: Exception) -> web.Response:
+    """Nothing of our own insides."""
+    match error:
+        case ProtocolError():
+            return _refused(request, error)
+        case web.HTTPRequestEntityTooLarge():
+            return _refused(request, MessageTooLarge(f"a message has at most {MAX_MESSAGE_BYTES} bytes"))
+        case web.HTTPException():
+            allow = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+            text = f"{error.status} {error.reason}: {request.method} {request.path}\n"
+            return web.Response(text=text, status=error.status, headers=allow)
+    log.error("%s %s failed", request.method, request.path, exc_info=error)
+    return _refused(request, ServerUnavailable("internal error; the server's log has the details"))
+
+
+def _refused(request: web.BaseRequest, error: ProtocolError) -> web.Response:
+    if request.path.startswith(paths.AGENT) and request.method == "POST":
+        return packed(_reply(error), error.status)
+    return web.json_response(asdict(_reply(error)), status=error.status)
+
+
+def _reply(error: ProtocolError) -> ErrorReply:
+    if isinstance(error, NotLeader):
+        return ErrorReply(code=error.code, message=str(error), leader=error.leader, leadership=error.leadership)
+    return ErrorReply(code=error.code, message=str(error))
+
+
+def server_addr(request: web.BaseRequest) -> str:
+    """The server's own address on this connection; an IPv4 one that came in by a dual-stack socket as IPv4."""
+    sockname = request.get_extra_info("sockname")
+    return str(sockname[0]).removeprefix("::ffff:") if sockname else ""

@@ -1,0 +1,182 @@
+"""The HTTP face of the server: the agents' paths in msgpack, the operators' in JSON."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Any
+
+from aiohttp import web
+from rdzv_protocol import paths
+from rdzv_protocol.codec import decode
+from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
+from rdzv_protocol.errors import Forbidden, TlsRequired, Unauthorized
+from rdzv_protocol.messages import (
+    AdmitRequest,
+    JoinRequest,
+    LeaderReply,
+    LeaderRequest,
+    LeaveRequest,
+    PollRequest,
+    ReportRequest,
+    StopRequest,
+)
+
+from rdzv_server.http.connection import Visit
+from rdzv_server.http.guard import Guard
+from rdzv_server.http.openapi import document
+from rdzv_server.http.request_codec import (
+    body_of,
+    caller_of,
+    packed,
+    read_json,
+    read_packed,
+    refusal,
+    server_addr,
+    tell_to_go_on,
+    visit_of,
+)
+from rdzv_server.http.status_endpoint import StatusView
+from rdzv_server.service.interface import Service
+
+log = logging.getLogger("rdzv_server")
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+TellLeader = Callable[[LeaderRequest], Awaitable[LeaderReply]]
+
+
+class HttpApi:
+    """What aiohttp calls for each request; its connections are `Visit`s. `guard` judges every request.
+
+    The paths are few and fixed: a dict finds them, where aiohttp's router and middlewares take a tenth of a request.
+    """
+
+    def __init__(self, service: Service, tell_leader: TellLeader, guard: Guard) -> None:
+        self._guard = guard
+        agents, operators = _AgentApi(service, tell_leader), _OperatorApi(service)
+        self.routes: dict[str, tuple[str, Handler]] = {
+            paths.JOIN: ("POST", agents.join),
+            paths.POLL: ("POST", agents.poll),
+            paths.REPORT: ("POST", agents.report),
+            paths.LEAVE: ("POST", agents.leave),
+            paths.LEADER: ("POST", agents.leader),
+            paths.STATUS: ("GET", operators.status),
+            paths.STOP: ("POST", operators.stop),
+            paths.ADMIT: ("POST", operators.admit),
+            paths.HEALTHZ: ("GET", operators.healthz),
+            paths.READYZ: ("GET", operators.readyz),
+            paths.LEADERZ: ("GET", operators.leaderz),
+            paths.OPENAPI: ("GET", operators.openapi),
+        }
+
+    def serve(self, idle_s: float) -> web.Server:
+        """`idle_s`: how long a connection may stand between an answer and the next request."""
+        return web.Server(
+            self.answer, request_factory=_request, handler_cancellation=True, access_log=None, keepalive_timeout=idle_s
+        )
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            visit = visit_of(request)
+            try:
+                self._let_in(visit, request)
+                handler = self._handler(request)
+                if "Expect" in request.headers:
+                    await tell_to_go_on(request)
+                return await handler(request)
+            finally:
+                visit.request_answered()
+        except ConnectionError:
+            return web.Response(status=503)  # the caller is gone: nobody reads it
+        except Exception as error:
+            if isinstance(error, Unauthorized | Forbidden):
+                self._guard.note_refusal(caller_of(request), asyncio.get_running_loop().time())
+            return refusal(request, error)
+
+    def _let_in(self, visit: Visit, request: web.BaseRequest) -> None:
+        """Raises the `ProtocolError` that refuses the request for what stands above its body."""
+        caller, now = caller_of(request), asyncio.get_running_loop().time()
+        if visit.lacks_tls:
+            raise TlsRequired("this server speaks TLS: start the agent with --tls-ca (curl: https://)")
+        if not request.body_exists:
+            visit.request_arrived()
+        permit = self._guard.check(request.method, request.path, caller, visit.badge, now)
+        if request.path.startswith(paths.API):
+            visit.let_in(permit, caller.authorization)
+
+    def _handler(self, request: web.BaseRequest) -> Handler:
+        """Raises `web.HTTPException`. HEAD asks for what GET would give."""
+        method, handler = self.routes.get(request.path, ("", None))
+        if handler is None:
+            raise web.HTTPNotFound
+        if request.method != method and (request.method, method) != ("HEAD", "GET"):
+            raise web.HTTPMethodNotAllowed(request.method, ["GET", "HEAD"] if method == "GET" else [method])
+        return handler
+
+
+def _request(message: Any, body: Any, connection: Any, writer: Any, task: Any) -> web.BaseRequest:
+    loop = asyncio.get_running_loop()
+    return web.BaseRequest(message, body, connection, writer, task, loop, client_max_size=MAX_MESSAGE_BYTES)
+
+
+class _AgentApi:
+    def __init__(self, service: Service, tell_leader: TellLeader) -> None:
+        self._service = service
+        self._tell_leader = tell_leader
+
+    async def join(self, request: web.BaseRequest) -> web.Response:
+        message = await read_packed(JoinRequest, request)
+        return packed(await self._service.join(message, server_addr(request), request.protocol))
+
+    async def poll(self, request: web.BaseRequest) -> web.Response:
+        message = await read_packed(PollRequest, request)
+        return packed(await self._service.poll(message, request.protocol))
+
+    async def report(self, request: web.BaseRequest) -> web.Response:
+        return packed(await self._service.report(await read_packed(ReportRequest, request)))
+
+    async def leave(self, request: web.BaseRequest) -> web.Response:
+        return packed(await self._service.leave(await read_packed(LeaveRequest, request)))
+
+    async def leader(self, request: web.BaseRequest) -> web.Response:
+        return packed(await self._tell_leader(decode(LeaderRequest, await body_of(request))))
+
+
+class _OperatorApi:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._view = StatusView(service)
+
+    async def status(self, request: web.BaseRequest) -> web.StreamResponse:
+        answer = web.StreamResponse(headers={"Content-Type": "application/json; charset=utf-8"})
+        await answer.prepare(request)
+        if request.method != "HEAD":
+            async for piece in self._view.pieces():
+                await answer.write(piece)
+        await answer.write_eof()
+        return answer
+
+    async def stop(self, request: web.BaseRequest) -> web.Response:
+        message = await read_json(StopRequest, request)
+        log.info("run %s: stopped by %s", message.run_id, request.remote)
+        return web.json_response(asdict(await self._service.stop(message)))
+
+    async def admit(self, request: web.BaseRequest) -> web.Response:
+        message = await read_json(AdmitRequest, request)
+        log.info("run %s: those that stand by are admitted by %s", message.run_id, request.remote)
+        return web.json_response(asdict(await self._service.admit(message)))
+
+    async def openapi(self, request: web.BaseRequest) -> web.Response:
+        return web.json_response(document.document())
+
+    async def healthz(self, request: web.BaseRequest) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def readyz(self, request: web.BaseRequest) -> web.Response:
+        trouble = self._service.trouble
+        return web.Response(text=f"{trouble or 'ready'}\n", status=503 if trouble else 200)
+
+    async def leaderz(self, request: web.BaseRequest) -> web.Response:
+        """For load balancers that should know the leader alone."""
+        leads = self._service.leads and not self._service.trouble
+        return web.Response(text="leads\n" if leads else "does not lead\n", status=200 if leads else 503)

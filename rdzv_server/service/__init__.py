@@ -1,0 +1,1 @@
+"""Rendezvous service: the driver of the core, long polls, and the clock."""

@@ -1,0 +1,243 @@
+"""The sole caller of the core: one inbox, one timer.
+
+Events are taken in batches. A batch is applied to the core, its records are written in one go, and only then is anybody
+woken or answered: what an agent is told to do has always been written down before.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
+
+from rdzv_protocol.errors import ProtocolError, ServerUnavailable
+from rdzv_protocol.messages import Directive
+
+from rdzv_server.core.effects import Announce, Effect, ForgetRun, Record, WakeAgents
+from rdzv_server.core.events import AgentHeard, Event, NodeJoined
+from rdzv_server.core.registry import Registry
+from rdzv_server.core.run import Run
+from rdzv_server.service.clock import Clock
+from rdzv_server.service.fair_scheduler import Alternating
+from rdzv_server.service.long_polls import Key, Waiters
+from rdzv_server.storage.base import Store, StoreUnavailable
+from rdzv_server.storage.compaction import Compaction
+
+log = logging.getLogger("rdzv_server")
+
+Done = asyncio.Future[None]
+
+STOPPED = "the server is shutting down; workers keep running, and agents try again"
+
+RETRY_S = 0.5
+"""How soon a store that could not be written is tried again."""
+MOST_AT_ONCE = 128
+"""Events in a batch: those of other runs wait meanwhile."""
+REPLAY_AT_ONCE = 500
+"""Records that are replayed before anything else in the process gets its turn: a leader's lease must be renewed."""
+
+
+class Driver:
+    """Feeds the core and carries its effects out. Time goes on from the last record of the server's life before."""
+
+    def __init__(self, registry: Registry, store: Store, waiters: Waiters) -> None:
+        self._registry = registry
+        self._store = store
+        self._waiters = waiters
+        self._compaction = Compaction(registry, store)
+        self._inbox = Alternating[tuple[str, Event, Done | None]]()
+        self._called = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._unanswered: set[Done] = set()
+        self._is_written = asyncio.Event()
+        self._is_written.set()
+        self._unwritten: set[Key] = set()
+        """While something is being written: the agents that will be told of it."""
+        self._has_stopped = False
+        self._clock = Clock()
+        self.started_at = 0.0
+        self.trouble: str | None = None
+        """Why nothing can be decided at present; None as a rule."""
+
+    async def start(self) -> None:
+        """Replay what the store holds, then take events. Raises `StoreBroken` or `StoreUnavailable`."""
+        records = await self._store.load()
+        for count, record in enumerate(records):
+            self._registry.replay(record)
+            if count % REPLAY_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        self._compaction.written(records)
+        self._clock.start(max((record.at for record in records), default=None))
+        self.started_at = self._clock.tick()
+        self._registry.resume(self.started_at)
+        self._task = asyncio.create_task(self._run(), name="rdzv-driver")
+        self._arm(self.started_at)
+
+    async def crashed(self) -> None:
+        """Return never, or raise what made the driver stop: a failed write, or a contradiction in the core."""
+        assert self._task is not None
+        await asyncio.shield(self._task)
+
+    async def stop(self) -> None:
+        """End. Who still waits for an answer is refused with `ServerUnavailable`."""
+        self._has_stopped = True
+        self._clock.stop()
+        self._is_written.set()
+        for done in self._unanswered:
+            _answer(done, ServerUnavailable(STOPPED))
+        if self._timer:
+            self._timer.cancel()
+        if self._task:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._store.close()
+
+    async def submit(self, run_id: str, event: Event) -> None:
+        """Apply an event; returns once its records are written. Raises the `ProtocolError` that refuses it."""
+        if self._has_stopped:
+            raise ServerUnavailable(STOPPED)
+        done: Done = asyncio.get_running_loop().create_future()
+        self._unanswered.add(done)
+        self._inbox.append(run_id, (run_id, event, done))
+        self._called.set()
+        try:
+            await done
+        finally:
+            self._unanswered.discard(done)
+
+    async def hear(self, run_id: str, agent_id: str) -> None:
+        """The agent lives. Of 10,000 idle nodes nothing else is ever heard: no batch is made for it, if that is all.
+
+        Raises the `ProtocolError` that refuses it.
+        """
+        is_all = not self._inbox and self._is_written.is_set() and not self._has_stopped
+        if not is_all or not self._registry.renew(run_id, agent_id, self._clock.tick()):
+            await self.submit(run_id, AgentHeard(agent_id))
+
+    async def written(self, key: Key) -> None:
+        """Return once all that the core has for the agent is written down: before, it may not be told."""
+        while not (self._is_written.is_set() or self._is_of_before(key)):
+            await self._is_written.wait()
+        if self._has_stopped:
+            raise ServerUnavailable(STOPPED)
+
+    def notify(self, run_id: str, event: Event) -> None:
+        """Apply an event that nobody waits for."""
+        self._inbox.append(run_id, (run_id, event, None))
+        self._called.set()
+
+    def directive_for(self, run_id: str, agent_id: str) -> tuple[int, Directive]:
+        """The agent's revision and directive. Raises `AgentFenced` if it is part of no attempt of the run."""
+        return self._registry.directive_for(run_id, agent_id, self.now())
+
+    def run_of(self, run_id: str, agent_id: str) -> Run:
+        """The agent's attempt of the run. Raises `AgentFenced` likewise."""
+        return self._registry.run_of(run_id, agent_id)
+
+    def runs(self) -> list[Run]:
+        return self._registry.runs()
+
+    def now(self) -> float:
+        """The server's time, in seconds."""
+        return self._clock.now()
+
+    async def _run(self) -> None:
+        while True:
+            await self._called.wait()
+            self._called.clear()
+            await self._take_batch()
+            # Whoever was answered reads the directive now, before the next batch changes it unwritten.
+            await asyncio.sleep(0)
+
+    async def _take_batch(self) -> None:
+        effects: list[Effect] = []
+        answers: list[tuple[Done | None, ProtocolError | None]] = []
+        now = self._clock.tick()
+        while self._inbox and len(answers) < MOST_AT_ONCE:
+            run_id, event, done = self._inbox.pop()
+            try:
+                effects += self._registry.handle(run_id, event, now)
+                answers.append((done, None))
+            except ProtocolError as error:
+                answers.append((done, error))
+        effects += self._registry.pass_time(now)
+        with self._clock.writing():
+            await self._write(effects)
+            await self._act(effects)
+        for done, refusal in answers:
+            _answer(done, refusal)
+        if self._inbox:
+            self._called.set()
+        self._arm(now)
+        with self._clock.writing():
+            await self._compaction.run(now)
+
+    async def _write(self, effects: Sequence[Effect]) -> None:
+        records = [effect for effect in effects if isinstance(effect, Record)]
+        if records:
+            self._unwritten = set(_concerned(effects))
+            self._is_written.clear()
+            await self._persevere(lambda: self._store.append(records))
+            self._compaction.written(records)
+            self._is_written.set()
+
+    def _is_of_before(self, key: Key) -> bool:
+        """Whether nothing of what is being written is about the agent. Of one that is gone, it is not known."""
+        try:
+            return key not in self._unwritten and key[1] in self.run_of(*key).agents
+        except ProtocolError:
+            return False
+
+    async def _persevere(self, write: Callable[[], Awaitable[None]]) -> None:
+        """Write, however long the store cannot: nobody is told what is not written down. Said once."""
+        while True:
+            try:
+                await write()
+            except StoreUnavailable as error:
+                if self.trouble is None:
+                    log.error("%s; nothing is decided until it can be written, and workers keep running", error)
+                self.trouble = str(error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            if self.trouble is not None:
+                log.info("the store can be written again")
+            self.trouble = None
+            return
+
+    async def _act(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case WakeAgents(run_id, agent_ids):
+                    for agent_id in agent_ids:
+                        self._waiters.wake((run_id, agent_id))
+                case Announce(run_id, round_, reason):
+                    log.info("run %s round %d: %s", run_id, round_, reason)
+                case ForgetRun(run_id, attempt):
+                    await self._persevere(partial(self._store.forget, run_id, attempt))
+                    self._compaction.forgotten((run_id, attempt))
+
+    def _arm(self, now: float) -> None:
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        if (at := self._registry.next_deadline()) is not None:
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, at - now), self._called.set)
+
+
+def _concerned(effects: Sequence[Effect]) -> Iterator[Key]:
+    """The agents that are told something else than before."""
+    for effect in effects:
+        match effect:
+            case WakeAgents(run_id, agent_ids):
+                yield from ((run_id, agent_id) for agent_id in agent_ids)
+            case Record(run_id=run_id, fact=NodeJoined(join)):
+                yield run_id, join.agent_id
+
+
+def _answer(done: Done | None, refusal: ProtocolError | None) -> None:
+    if done is None or done.done():
+        return
+    if refusal:
+        done.set_exception(refusal)
+    else:
+        done.set_result(None)

@@ -1,0 +1,126 @@
+"""Runs take turns at the server: one of 10,000 nodes that speak in the same instant lets a small one in between.
+
+What an event loop finds to do it does at once, before it looks for more; so whoever comes later waits for all that came
+before. Here a little of it is done at a time, alternately for each run. See ADR 23.
+"""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+from rdzv_protocol.classes import dataclass
+
+AT_ONCE = 64
+"""Turns that are taken before anything else in the process gets its own."""
+BURST_S = 0.01
+"""So many are taken at once in this time without waiting: as a rule nobody else is there."""
+SLACK_S = 0.5
+"""Who waits no longer than this for a turn is not held up."""
+
+Do = Callable[[], None]
+Item = TypeVar("Item")
+
+
+class Alternating(Generic[Item]):
+    """Queues, each by a name, of which the next item is taken alternately."""
+
+    def __init__(self) -> None:
+        self._queues: OrderedDict[str, deque[Item]] = OrderedDict()
+
+    def append(self, name: str, item: Item) -> None:
+        self._queues.setdefault(name, deque()).append(item)
+
+    def pop(self) -> Item:
+        """Raises `KeyError` if there is none."""
+        name, queue = self._queues.popitem(last=False)
+        item = queue.popleft()
+        if queue:
+            self._queues[name] = queue
+        return item
+
+    def __bool__(self) -> bool:
+        return bool(self._queues)
+
+
+@dataclass(slots=True)
+class _Turn:
+    asked_at: float
+    do: Do | None
+    """None once it is done."""
+
+
+class Turns:
+    """Those of one event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._asked = Alternating[_Turn]()
+        self._all: deque[_Turn] = deque()
+        self._held_up_s = 0.0
+        self._noted_at = float("-inf")
+        self._burst_at = float("-inf")
+        self._burst = 0
+        self._comes_round = False
+
+    def ask(self, of: str, do: Do) -> None:
+        """`do` when it is its turn: what is asked for a run (or for a peer) is done one after another."""
+        now = self._loop.time()
+        if self._is_free(now):
+            do()
+            return
+        turn = _Turn(now, do)
+        self._all.append(turn)
+        self._asked.append(of, turn)
+        self._come_round()
+
+    def held_up_s(self) -> float:
+        """Seconds, since the loop began, in which somebody waited for a turn, beyond the slack."""
+        if not self._all:
+            return self._held_up_s
+        while self._all and self._all[0].do is None:
+            self._all.popleft()
+        now = self._loop.time()
+        if self._all and (since := self._all[0].asked_at + SLACK_S) < now:
+            self._held_up_s += now - max(since, self._noted_at)
+            self._noted_at = now
+        return self._held_up_s
+
+    def _is_free(self, now: float) -> bool:
+        if self._asked:
+            return False
+        if now > self._burst_at + BURST_S:
+            self._burst_at, self._burst = now, 0
+        self._burst += 1
+        return self._burst <= AT_ONCE
+
+    def _take(self) -> None:
+        self.held_up_s()
+        self._comes_round = False
+        left = AT_ONCE
+        try:
+            while self._asked and left:
+                turn, left = self._asked.pop(), left - 1
+                do, turn.do = turn.do, None
+                assert do
+                do()
+        finally:
+            if self._asked:
+                self._come_round()
+
+    def _come_round(self) -> None:
+        if not self._comes_round:
+            self._loop.call_soon(self._take)
+        self._comes_round = True
+
+
+_TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()
+
+
+def turns() -> Turns:
+    """Those of the running event loop: all that share its time share them."""
+    loop = asyncio.get_running_loop()
+    if loop not in _TURNS:
+        _TURNS[loop] = Turns(loop)
+    return _TURNS[loop]

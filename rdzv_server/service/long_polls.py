@@ -1,0 +1,61 @@
+"""Parked long polls: one for each agent, released by a wake-up, by its hold time, or by a newer poll."""
+
+import asyncio
+from functools import partial
+
+from rdzv_server.service.fair_scheduler import turns
+from rdzv_server.service.timeouts import Timeouts
+
+Key = tuple[str, str]
+"""run_id and agent_id."""
+Parked = asyncio.Future[None]
+
+
+class Waiters:
+    """The polls that are parked now."""
+
+    def __init__(self) -> None:
+        self._parked: dict[Key, Parked] = {}
+        self._holds: dict[float, Timeouts[Parked]] = {}
+
+    async def park(self, key: Key, hold_s: float) -> None:
+        """Return when the agent is woken, when `hold_s` has passed, or when a newer poll of the agent parks."""
+        self.wake(key)
+        released = self._parked[key] = asyncio.get_running_loop().create_future()
+        holds = self._holds_of(hold_s)
+        holds.start(released)
+        try:
+            await released
+        finally:
+            holds.stop(released)
+            self._drop_if_unused(hold_s)
+            if self._parked.get(key) is released:
+                del self._parked[key]
+
+    def wake(self, key: Key) -> None:
+        """Release the agent's poll, if one is parked, when it is its run's turn."""
+        if released := self._parked.pop(key, None):
+            turns().ask(key[0], partial(_release, released))
+
+    def wake_all(self) -> None:
+        for key in list(self._parked):
+            self.wake(key)
+
+    def __len__(self) -> int:
+        return len(self._parked)
+
+    def _holds_of(self, hold_s: float) -> Timeouts[Parked]:
+        if hold_s not in self._holds:
+            self._holds[hold_s] = Timeouts(hold_s, _release)
+        return self._holds[hold_s]
+
+    def _drop_if_unused(self, hold_s: float) -> None:
+        holds = self._holds.get(hold_s)
+        if holds is not None and not holds:
+            holds.cancel()
+            del self._holds[hold_s]
+
+
+def _release(released: Parked) -> None:
+    if not released.done():
+        released.set_result(None)

@@ -1,0 +1,202 @@
+"""What an agent may ask of the server, as messages in and messages out. HTTP is one way to bring them here."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from rdzv_protocol.errors import ProtocolError, ServerUnavailable
+from rdzv_protocol.messages import (
+    Ack,
+    AdmitRequest,
+    Directive,
+    JoinRequest,
+    LeaveRequest,
+    PollRequest,
+    Reply,
+    ReportRequest,
+    StopRequest,
+)
+from rdzv_protocol.settings import RunSettings
+from rdzv_protocol.text import printable
+from rdzv_protocol.timing import HOLDS_PER_LEASE, LONGEST_HOLD_S
+
+from rdzv_server.core.admission import HolderInDoubt
+from rdzv_server.core.events import (
+    AgentDisconnected,
+    ArrivalsAdmitted,
+    NodeJoined,
+    NodeKnocked,
+    NodeLeft,
+    RunStopped,
+    WorkersFailed,
+    WorkersSucceeded,
+)
+from rdzv_server.core.run import AgentState, Run
+from rdzv_server.service.agent_connections import Connections
+from rdzv_server.service.driver import STOPPED, Driver
+from rdzv_server.service.interface import ShardView
+from rdzv_server.service.long_polls import Key, Waiters
+
+FIRST_HOLD_S = 1.0
+"""A join that waits is answered this soon, so that a person soon reads whom it waits for."""
+FIRST_HOLD_A_NODE_S = 0.5e-3
+"""If so many nodes are expected that this comes to more, this soon: else they would be answered while they arrive."""
+
+
+class Rendezvous:
+    """Joins, polls, reports and leaves. Every method raises the `ProtocolError` that refuses the request.
+
+    `leadership`: of several servers, the number of the one that this is for.
+    """
+
+    leads = True
+    leader = None
+    shards: Sequence[ShardView] = ()
+
+    def __init__(self, driver: Driver, waiters: Waiters, leadership: int = 0) -> None:
+        self._driver = driver
+        self._waiters = waiters
+        self.leadership = leadership
+        self._closing = False
+        self._asked: dict[Key, asyncio.Event] = {}
+        """Agents that must show that they live; set when they poll."""
+        self.connections = Connections(self._disconnected)
+        self.epoch = os.urandom(8).hex()
+        self.replied: Callable[[Key, Directive], None] = lambda key, directive: None
+        """Told of every directive that is handed out."""
+
+    async def join(self, request: JoinRequest, server_addr: str, connection: Hashable) -> Reply:
+        """Join a round; answered with the assignment when the round completes, or with what is waited for."""
+        key = (request.run_id, request.agent_id)
+        with self._carrying(key, connection):
+            await self._join(request, server_addr)
+        run = self._driver.run_of(*key)
+        agent = run.agents.get(request.agent_id)
+        if agent and agent.state is AgentState.WAITING:
+            await self._park(key, _first_hold_s(run.settings))
+        return self._reply(key)
+
+    async def poll(self, request: PollRequest, connection: Hashable) -> Reply:
+        """Answered once the agent's directive is newer than the revision that it has seen, or when the hold ends."""
+        key = (request.run_id, request.agent_id)
+        with self._carrying(key, connection):
+            await self._driver.hear(request.run_id, request.agent_id)
+        if heard := self._asked.pop(key, None):
+            heard.set()
+        run = self._driver.run_of(*key)
+        agent = run.agents.get(request.agent_id)
+        if request.hold and agent and agent.revision <= request.revision:
+            await self._park(key, _hold_s(run.settings))
+        return self._reply(key)
+
+    async def report(self, request: ReportRequest) -> Ack:
+        """Take how the agent's workers ended."""
+        agent_id = request.agent_id
+        await self._driver.hear(request.run_id, agent_id)
+        if request.failure is None:
+            await self._driver.submit(request.run_id, WorkersSucceeded(agent_id, request.round))
+        else:
+            await self._driver.submit(request.run_id, WorkersFailed(agent_id, request.round, request.failure))
+        return Ack(epoch=self.epoch)
+
+    async def leave(self, request: LeaveRequest) -> Ack:
+        """Let the agent go."""
+        await self._driver.submit(request.run_id, NodeLeft(request.agent_id, printable(request.reason)))
+        return Ack(epoch=self.epoch)
+
+    async def stop(self, request: StopRequest) -> Ack:
+        """An operator ends the run; one that has ended stays as it is."""
+        self._check_open()
+        await self._driver.submit(request.run_id, RunStopped(printable(request.reason)))
+        return Ack(epoch=self.epoch)
+
+    async def admit(self, request: AdmitRequest) -> Ack:
+        """An operator admits the nodes that stand by."""
+        self._check_open()
+        await self._driver.submit(request.run_id, ArrivalsAdmitted())
+        return Ack(epoch=self.epoch)
+
+    def runs(self) -> list[Run]:
+        return self._driver.runs()
+
+    def now(self, run_id: str = "") -> float:
+        return self._driver.now()
+
+    @property
+    def started_at(self) -> float:
+        return self._driver.started_at
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing can be decided at present; None as a rule."""
+        return "shutting down" if self._closing else self._driver.trouble
+
+    def close(self) -> None:
+        """Release every parked poll, and park no more: agents keep their workers and try again."""
+        self._closing = True
+        self._waiters.wake_all()
+
+    async def _join(self, request: JoinRequest, server_addr: str) -> None:
+        while True:
+            self._driver.notify(request.run_id, NodeKnocked(request))
+            try:
+                await self._driver.submit(request.run_id, NodeJoined(request, server_addr, wall_at=time.time()))
+                return
+            except HolderInDoubt as doubt:
+                await self._hear((request.run_id, doubt.holder), doubt.until - self._driver.now())
+
+    async def _hear(self, key: Key, within_s: float) -> None:
+        """Return when the agent polls, or when the time is up."""
+        heard = self._asked.setdefault(key, asyncio.Event())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await heard.wait()
+        self._asked.pop(key, None)
+
+    @contextmanager
+    def _carrying(self, key: Key, connection: Hashable) -> Iterator[None]:
+        """The connection carries the agent, unless that turns out to be none: strangers are not remembered."""
+        self._check_open()
+        self.connections.carry(connection, key)
+        try:
+            yield
+        except ServerUnavailable:
+            raise
+        except ProtocolError:
+            self.connections.put_down(connection, key)
+            raise
+
+    async def _park(self, key: Key, hold_s: float) -> None:
+        await self._waiters.park(key, hold_s)
+        await self._driver.written(key)  # its hold may have ended while a newer directive is still being written
+
+    def _reply(self, key: Key) -> Reply:
+        self._check_open()
+        revision, directive = self._driver.directive_for(*key)
+        self.replied(key, directive)
+        return Reply(
+            epoch=self.epoch,
+            revision=revision,
+            lease_s=self._driver.run_of(*key).settings.lease_s,
+            directive=directive,
+            leadership=self.leadership,
+        )
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise ServerUnavailable(STOPPED)
+
+    def _disconnected(self, key: Key) -> None:
+        run_id, agent_id = key
+        if not self._closing:  # or it is this server that goes away, and not the agent
+            self._driver.notify(run_id, AgentDisconnected(agent_id))
+
+
+def _first_hold_s(settings: RunSettings) -> float:
+    return min(max(FIRST_HOLD_S, settings.min_nodes * FIRST_HOLD_A_NODE_S), _hold_s(settings))
+
+
+def _hold_s(settings: RunSettings) -> float:
+    return min(settings.lease_s / HOLDS_PER_LEASE, LONGEST_HOLD_S)

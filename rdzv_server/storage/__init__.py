@@ -1,0 +1,1 @@
+"""Stores of durable facts: memory, a SQLite file, or etcd."""

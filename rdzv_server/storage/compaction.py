@@ -1,0 +1,56 @@
+"""When the records of an attempt have become many, a snapshot takes their place.
+
+What a store holds, and a server reads when it starts, is so bounded by the run's size, whatever has happened to it.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from rdzv_server.core.effects import Record
+from rdzv_server.core.registry import Key, Registry
+from rdzv_server.storage.base import Store, StoreUnavailable
+
+BEYOND = 1_000
+"""Fewer records are left alone."""
+FACTOR = 4
+"""How many times more records there are than a snapshot has, before one is written: so writes grow by a quarter."""
+
+
+class Compaction:
+    """The lengths of all attempts' records, and the snapshots of those that have become long."""
+
+    def __init__(self, registry: Registry, store: Store) -> None:
+        self._registry = registry
+        self._store = store
+        self._lengths: Counter[Key] = Counter()
+        self._due_at: dict[Key, int] = {}
+        """From which length on it is worth a look."""
+        self._due: set[Key] = set()
+
+    def written(self, records: Iterable[Record]) -> None:
+        """The store holds these, too."""
+        for record in records:
+            key = record.run_id, record.attempt
+            self._lengths[key] += 1
+            if self._lengths[key] >= self._due_at.get(key, BEYOND):
+                self._due.add(key)
+
+    def forgotten(self, key: Key) -> None:
+        """The store holds nothing of the attempt any more."""
+        self._lengths.pop(key, None)
+        self._due_at.pop(key, None)
+        self._due.discard(key)
+
+    async def run(self, now: float) -> None:
+        """Write the snapshots that are due. One that the store has no room for can wait. Raises as `Store.append`."""
+        while self._due:
+            key = self._due.pop()
+            records = self._registry.snapshot(key, now)
+            enough = max(BEYOND, FACTOR * len(records))
+            if records and self._lengths[key] >= enough:
+                try:
+                    await self._store.compact(records)
+                    self._lengths[key] = len(records)
+                except StoreUnavailable:
+                    enough += self._lengths[key]
+            self._due_at[key] = enough

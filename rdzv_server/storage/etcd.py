@@ -1,0 +1,207 @@
+"""The records in etcd, for several servers of which one leads: `--store etcd://`.
+
+    PREFIX/leader                        the leader's address; its create revision is the number of its leadership
+    PREFIX/schema                        what the records look like
+    PREFIX/records/RUN/ATTEMPT/NUMBER    some consecutive records of an attempt, in the order of the numbers
+
+Every write compares the leader key's create revision with the leadership that it is made in. That is the fence: once
+another server leads, or none, nothing more is written, however late a request of the old leader comes.
+
+A batch that is too large for one transaction goes into several, in order. When the server dies in between, a beginning
+of the batch remains. That is a state that the run was in, since each record is a fact applied on its own, and nobody
+has been told anything of the batch: whoever caused the rest has no answer and asks again. A snapshot that is only begun
+does not count (`records.settled`).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+from urllib.parse import quote, unquote
+
+import msgpack
+
+from rdzv_server.cluster import shard_count
+from rdzv_server.core.effects import Record
+from rdzv_server.storage.base import StoreBroken, StoreFenced, StoreUnavailable
+from rdzv_server.storage.etcd_client import EtcdClient, delete, is_made_at, put
+from rdzv_server.storage.record_codec import MalformedRecord, pack, settled, unpack
+
+SCHEMA = b"2"
+"""1: facts alone. 2: snapshots, too."""
+READABLE = (b"1", SCHEMA)
+MAX_OPERATIONS = 128
+"""etcd's own limit for a transaction."""
+MAX_BYTES = 1 << 20
+"""Of a transaction's values. etcd's own limit for a request is 1.5 MiB."""
+CHUNK_BYTES = 1 << 18
+"""A key's value takes no more records beyond this."""
+PAGE_KEYS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One key with the records that it holds."""
+
+    key: bytes
+    value: bytes
+
+
+Transaction = list[Chunk]
+
+
+class EtcdStore:
+    """The store of one leadership."""
+
+    def __init__(self, client: EtcdClient, prefix: str, leadership: int, key: bytes | None = None) -> None:
+        """`key`: the leader's, if it is not below `prefix`."""
+        self._client = client
+        self._root = prefix
+        self._fence = is_made_at(key or leader_key(prefix), leadership)
+        self._next_number = 0
+        self._batch: Sequence[Record] | None = None
+        self._unwritten: list[Transaction] = []
+
+    async def load(self) -> Sequence[Record]:
+        await self._check_schema()
+        found: list[tuple[int, list[Record]]] = []
+        try:
+            async for key, value in self._keys():
+                found.append((_number(key), list(_unpack(key, value))))
+                await asyncio.sleep(0)  # the lease is renewed meanwhile
+        except MalformedRecord as error:
+            raise StoreBroken(
+                f"what {self._client.name} holds below {self._root} is damaged ({error}). Restore a snapshot, or "
+                "delete it to begin without any memory of its runs: their agents then form them anew, and their "
+                "workers restart"
+            ) from error
+        found.sort(key=lambda chunk: chunk[0])
+        self._next_number = found[-1][0] + 1 if found else 0
+        return _settled([record for _, records in found for record in records])
+
+    async def _keys(self) -> AsyncIterator[tuple[bytes, bytes]]:
+        """Every key with records, and its value."""
+        begin, more = f"{self._root}/records/".encode(), True
+        end = f"{self._root}/records0".encode()  # 0 follows / in ASCII
+        while more:
+            keys, more = await self._client.page(begin, end, PAGE_KEYS)
+            for key in keys:
+                yield key.key, key.value
+                begin = key.key + b"\0"
+
+    async def append(self, records: Sequence[Record]) -> None:
+        """Write the records. After `StoreUnavailable` a beginning of them may be written, and the same batch must come.
+
+        It goes on where it stopped. Raises `StoreFenced` if this leadership is over.
+        """
+        if self._batch is None:
+            self._batch, self._unwritten = records, list(self._plan(records))
+        assert self._batch is records, "a batch that was not written must be tried again before the next one"
+        while self._unwritten:
+            await self._write([put(chunk.key, chunk.value) for chunk in self._unwritten[0]])
+            del self._unwritten[0]
+        self._batch = None
+
+    async def forget(self, run_id: str, attempt: int) -> None:
+        begin = self._folder(run_id, attempt)
+        await self._write([delete(begin, begin[:-1] + b"0")])  # 0 follows / in ASCII
+
+    async def compact(self, records: Sequence[Record]) -> None:
+        """Write the snapshot, then drop what it stands for. Who dies in between leaves both, or a beginning of one."""
+        first = self._next_number
+        try:
+            await self.append(records)
+        except StoreUnavailable:
+            self._batch, self._unwritten = None, []
+            raise
+        folder = self._folder(records[0].run_id, records[0].attempt)
+        await self._write([delete(folder, folder + b"%016x" % first)])
+
+    async def close(self) -> None:
+        """Nothing: the client is its owner's."""
+
+    async def _check_schema(self) -> None:
+        key = f"{self._root}/schema".encode()
+        found, _ = await self._client.get(key)
+        if found is not None and found.value.startswith(shard_count.SCHEMA.encode()):
+            raise shard_count.another(self._root, found.value)
+        if found is not None and found.value not in READABLE:
+            raise StoreBroken(
+                f"what {self._client.name} holds below {self._root} was written by another version of rdzv-server "
+                f"(schema {found.value.decode(errors='replace')}, this one knows {SCHEMA.decode()}): start that version"
+            )
+        if found is None or found.value != SCHEMA:
+            await self._write([put(key, SCHEMA)])
+
+    async def _write(self, operations: Sequence[Any]) -> None:
+        done, _ = await self._client.transact([self._fence], operations)
+        if not done:
+            raise StoreFenced("this server's leadership is over: another one leads, or soon will")
+
+    def _plan(self, records: Sequence[Record]) -> Iterator[Transaction]:
+        """The batch as transactions, each as large as etcd lets it be."""
+        transaction: Transaction = []
+        size = 0
+        for chunk in self._chunks(records):
+            if transaction and (len(transaction) == MAX_OPERATIONS or size + len(chunk.value) > MAX_BYTES):
+                yield transaction
+                transaction, size = [], 0
+            transaction.append(chunk)
+            size += len(chunk.key) + len(chunk.value)
+        yield transaction
+
+    def _chunks(self, records: Sequence[Record]) -> Iterator[Chunk]:
+        """Consecutive records of one attempt share a key."""
+        for (run_id, attempt), of_attempt in groupby(records, key=lambda record: (record.run_id, record.attempt)):
+            packed: list[tuple[float, str, bytes]] = []
+            size = 0
+            for record in of_attempt:
+                kind, body = pack(record)
+                if packed and size + len(body) > CHUNK_BYTES:
+                    yield self._chunk(run_id, attempt, packed)
+                    packed, size = [], 0
+                packed.append((record.at, kind, body))
+                size += len(body)
+            yield self._chunk(run_id, attempt, packed)
+
+    def _chunk(self, run_id: str, attempt: int, packed: Sequence[tuple[float, str, bytes]]) -> Chunk:
+        key = self._folder(run_id, attempt) + b"%016x" % self._next_number
+        self._next_number += 1
+        return Chunk(key, msgpack.packb(packed))
+
+    def _folder(self, run_id: str, attempt: int) -> bytes:
+        return f"{self._root}/records/{quote(run_id, safe='')}/{attempt:08d}/".encode()
+
+
+def leader_key(prefix: str) -> bytes:
+    """Where the leader's address stands."""
+    return f"{prefix}/leader".encode()
+
+
+def _settled(records: Sequence[Record]) -> list[Record]:
+    """Those that count, of all attempts, in their order."""
+    attempts: dict[tuple[str, int], list[Record]] = {}
+    for record in records:
+        attempts.setdefault((record.run_id, record.attempt), []).append(record)
+    count = {id(record) for of_attempt in attempts.values() for record in settled(of_attempt)}
+    return [record for record in records if id(record) in count]
+
+
+def _number(key: bytes) -> int:
+    try:
+        return int(key.rpartition(b"/")[2], 16)
+    except ValueError:
+        return 0  # no key of ours, which `_unpack` says better
+
+
+def _unpack(key: bytes, value: bytes) -> Iterator[Record]:
+    """The records of a chunk. Raises `MalformedRecord`."""
+    try:
+        *_, run_id, attempt, _ = key.decode().split("/")
+        parts = [(float(at), str(kind), bytes(body)) for at, kind, body in msgpack.unpackb(value)]
+        where = unquote(run_id), int(attempt)
+    except Exception as error:  # msgpack's own errors, and whatever foreign bytes bring out of it
+        raise MalformedRecord(f"{key.decode(errors='replace')} holds no records: {error}") from None
+    for at, kind, body in parts:
+        yield unpack(*where, at, kind, body)

@@ -1,0 +1,57 @@
+"""Facts as bytes, for stores. The kind of a fact is the name of its class, its body what the wire's codec makes of it.
+
+A store may be older or newer than the program that reads it. A field that is gone is ignored and a new one takes its
+default, as on the wire; a kind that is unknown, or a body that does not fit, raises `MalformedRecord`.
+"""
+
+from collections.abc import Sequence
+from typing import get_args
+
+from rdzv_protocol.codec import decode_own, encode
+from rdzv_protocol.errors import ProtocolError
+
+from rdzv_server.core.effects import Record
+from rdzv_server.core.events import Fact, RunFounded
+from rdzv_server.core.snapshot import Kept, KeptWhole
+
+
+class MalformedRecord(Exception):
+    """What the store holds is no record of ours."""
+
+
+_KINDS: dict[str, type[Fact | RunFounded | Kept]] = {
+    kind.__name__: kind for kind in (*get_args(Fact), RunFounded, *get_args(Kept))
+}
+
+
+def pack(record: Record) -> tuple[str, bytes]:
+    """The kind and the body of a record's fact."""
+    return type(record.fact).__name__, encode(record.fact)
+
+
+def unpack(run_id: str, attempt: int, at: float, kind: str, body: bytes) -> Record:
+    """The record of which these are the parts. Raises `MalformedRecord`."""
+    if kind not in _KINDS:
+        raise MalformedRecord(f"unknown kind {kind!r} in attempt {attempt} of run {run_id!r}")
+    try:
+        return Record(run_id, attempt, at, decode_own(_KINDS[kind], body))
+    except ProtocolError as error:
+        raise MalformedRecord(f"{kind} in attempt {attempt} of run {run_id!r}: {error}") from None
+
+
+def settled(records: Sequence[Record]) -> list[Record]:
+    """The records of an attempt without those that a snapshot stands for, and without a snapshot that is not whole.
+
+    A store that cannot put a snapshot in the place of what was there before all at once may hold both, or a beginning.
+    """
+    whole: list[Record] = []
+    taking: list[Record] | None = None
+    for record in records:
+        if isinstance(record.fact, RunFounded) and whole:
+            taking = []
+        elif not isinstance(record.fact, Kept):
+            taking = None  # the server died before the snapshot was whole, and another one went on
+        (whole if taking is None else taking).append(record)
+        if taking and isinstance(record.fact, KeptWhole):
+            whole, taking = taking, None
+    return whole

@@ -1,0 +1,174 @@
+"""The records in one SQLite file (WAL, synchronous): the default store.
+
+Written by a thread of its own, so that the event loop never waits for a disk. A batch is one transaction. The file is
+held exclusively for as long as the server runs. Every failure says what to do; nothing ever begins afresh in silence.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from pathlib import Path
+from typing import TypeVar
+
+from rdzv_server.core.effects import Record
+from rdzv_server.storage.base import StoreBroken, StoreUnavailable
+from rdzv_server.storage.record_codec import MalformedRecord, pack, unpack
+
+APPLICATION_ID = 0x72647A76
+"""Marks the file as ours, in SQLite's header."""
+SCHEMA_VERSION = 2
+"""1: facts alone. 2: snapshots, too."""
+
+_SCHEMA = """
+CREATE TABLE records (
+    id      INTEGER PRIMARY KEY,
+    run_id  TEXT NOT NULL,
+    attempt INTEGER NOT NULL,
+    at      REAL NOT NULL,
+    kind    TEXT NOT NULL,
+    body    BLOB NOT NULL
+) STRICT;
+CREATE INDEX records_of_attempt ON records (run_id, attempt, id);
+"""
+
+_MIGRATIONS: dict[int, str] = {0: _SCHEMA, 1: ""}
+"""What leads from each version of the schema to the next; 0 is an empty file."""
+
+_INSERT = "INSERT INTO records (run_id, attempt, at, kind, body) VALUES "
+_ROW = "(?, ?, ?, ?, ?)"
+ROWS_AT_ONCE = 1_000
+"""In one statement. Each lets the event loop's thread go on, and then waits until that lets go again: a statement for
+each row would take seconds when the server is busy."""
+_DELETE = "DELETE FROM records WHERE run_id = ? AND attempt = ?"
+
+T = TypeVar("T")
+Statement = tuple[str, Sequence[object]]
+"""And its values."""
+
+
+class SqliteStore:
+    """A store in the file at `path`."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
+        self._file: sqlite3.Connection | None = None
+
+    async def load(self) -> Sequence[Record]:
+        """Open the file, made if it is not there. Raises `StoreBroken` or `StoreUnavailable`."""
+        return await self._call(self._load)
+
+    async def append(self, records: Sequence[Record]) -> None:
+        """One transaction. Raises `StoreUnavailable`: nothing was written, and trying again may help."""
+        inserts = _inserts(records)
+        await self._call(lambda: self._transact(*inserts))
+
+    async def forget(self, run_id: str, attempt: int) -> None:
+        await self._call(lambda: self._transact(_delete(run_id, attempt)))
+
+    async def compact(self, records: Sequence[Record]) -> None:
+        """One transaction. Raises `StoreUnavailable`: nothing has changed."""
+        statements = (_delete(records[0].run_id, records[0].attempt), *_inserts(records))
+        await self._call(lambda: self._transact(*statements))
+
+    async def close(self) -> None:
+        """Let the file go; another server may open it then."""
+        if self._file:
+            await self._call(self._close)
+        self._thread.shutdown()
+
+    async def _call(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._explained, work)
+
+    def _explained(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except sqlite3.OperationalError as error:
+            raise self._unavailable(error) from error
+        except (sqlite3.DatabaseError, MalformedRecord) as error:
+            detail = " ".join(str(error).split())
+            raise StoreBroken(
+                f"{self.path} is damaged ({detail}). Restore a copy of it, or move it away to begin without any memory "
+                "of its runs: their agents then form them anew, and their workers restart"
+            ) from error
+
+    def _unavailable(self, error: sqlite3.OperationalError) -> Exception:
+        if "locked" in str(error):
+            return StoreBroken(f"{self.path} is in use by another rdzv-server")
+        if "unable to open" in str(error):
+            return StoreBroken(f"cannot open {self.path}: is its folder there, and may this user write to it?")
+        return StoreUnavailable(f"cannot write to {self.path}: {error}")
+
+    def _load(self) -> list[Record]:
+        file = self._file = self._open()
+        rows = file.execute("SELECT run_id, attempt, at, kind, body FROM records ORDER BY id")
+        return [unpack(*row) for row in rows]
+
+    def _open(self) -> sqlite3.Connection:
+        existed = Path(self.path).exists()
+        file = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=0)
+        try:
+            file.execute("PRAGMA locking_mode = EXCLUSIVE")
+            file.execute("PRAGMA synchronous = FULL")
+            file.execute("PRAGMA temp_store = MEMORY")  # notes of a statement of many rows: else in /var/tmp
+            if existed:
+                self._check(file)
+            file.execute("PRAGMA journal_mode = WAL")
+            self._migrate(file)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def _check(self, file: sqlite3.Connection) -> None:
+        (application_id,) = file.execute("PRAGMA application_id").fetchone()
+        (tables,) = file.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        if application_id != APPLICATION_ID and tables:
+            raise StoreBroken(f"{self.path} is another program's database: name another file with --store")
+        (verdict,) = file.execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(verdict)
+
+    def _migrate(self, file: sqlite3.Connection) -> None:
+        (version,) = file.execute("PRAGMA user_version").fetchone()
+        if version > SCHEMA_VERSION:
+            raise StoreBroken(
+                f"{self.path} was written by a newer rdzv-server (schema {version}, this one knows {SCHEMA_VERSION}): "
+                "start that version"
+            )
+        for step in range(version, SCHEMA_VERSION):
+            file.executescript(
+                f"BEGIN IMMEDIATE; {_MIGRATIONS[step]} PRAGMA application_id = {APPLICATION_ID}; "
+                f"PRAGMA user_version = {step + 1}; COMMIT;"
+            )
+        # Takes the lock now, not with the first record.
+        file.executescript("BEGIN IMMEDIATE; COMMIT;")
+
+    def _transact(self, *statements: Statement) -> None:
+        assert self._file
+        try:
+            self._file.execute("BEGIN IMMEDIATE")
+            for statement, values in statements:
+                self._file.execute(statement, values)
+            self._file.execute("COMMIT")
+        except sqlite3.Error:
+            if self._file.in_transaction:
+                self._file.execute("ROLLBACK")
+            raise
+
+    def _close(self) -> None:
+        if self._file:
+            self._file.close()
+            self._file = None
+
+
+def _delete(run_id: str, attempt: int) -> Statement:
+    return _DELETE, (run_id, attempt)
+
+
+def _inserts(records: Sequence[Record]) -> list[Statement]:
+    rows = [(record.run_id, record.attempt, record.at, *pack(record)) for record in records]
+    portions = (rows[start : start + ROWS_AT_ONCE] for start in range(0, len(rows), ROWS_AT_ONCE))
+    return [(_INSERT + ", ".join([_ROW] * len(portion)), list(chain(*portion))) for portion in portions]

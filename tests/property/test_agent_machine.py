@@ -1,0 +1,196 @@
+"""Whatever server, workers and people do to an agent, in whatever order: it keeps its promises to all three."""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from rdzv_protocol.errors import AgentFenced, NodeRankTaken, RunSucceeded
+from rdzv_protocol.messages import Reply
+
+from node_agent.core.effects import Effect, Exit, SendJoin, SendLeave, SendPoll, SendReport, StartWorkers, StopWorkers
+from node_agent.core.events import (
+    Answered,
+    Event,
+    GaveUp,
+    Refused,
+    Signalled,
+    Started,
+    TimePassed,
+    WorkerFailed,
+    WorkersStopped,
+    WorkersSucceeded,
+)
+from node_agent.core.machine import AgentMachine, State
+from tests.unit.node_agent.story import LEASE_S, a_failure, finish, start, stop, wait
+
+rounds = st.integers(1, 4)
+directives = st.one_of(
+    st.sampled_from([wait("waiting for 2 nodes; gives up in 9 s"), wait("standing by")]),
+    rounds.map(start),
+    rounds.map(stop),
+)
+ends = st.booleans().map(lambda succeeded: finish(succeeded=succeeded))
+
+
+class AgentStory(RuleBasedStateMachine):
+    """Plays the shell: answers what was asked, and knows which workers there are."""
+
+    @initialize()
+    def is_up(self) -> None:
+        self.machine = AgentMachine("a")
+        self.now = 0.0
+        self.revision = 0
+        self.asked = 0
+        """Joins and polls under way."""
+        self.workers = 0
+        """The round whose workers are there; 0 for none."""
+        self.settled = False
+        """Whether these workers have said how they ended, or are being stopped."""
+        self.started: list[int] = []
+        self.ids = {self.machine.agent_id}
+        self.exits: list[int] = []
+        self.handle(Started())
+
+    # What happens.
+
+    @precondition(lambda self: self.asked)
+    @rule(directive=directives, step=st.integers(-1, 2))
+    def the_server_answers(self, directive, step: int) -> None:
+        self.answer(directive, step)
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data(), ahead=st.integers(0, 1))
+    def the_server_tells_what_is_due(self, data: st.DataObject, ahead: int) -> None:
+        round_ = self.machine.round
+        self.answer(stop(round_ + ahead) if self.workers and round_ else start(round_ + 1 + ahead), 1)
+
+    @precondition(lambda self: self.asked)
+    @rule(end=ends)
+    def the_run_ends(self, end) -> None:
+        self.answer(end, 1)
+
+    @precondition(lambda self: self.asked)
+    @rule(error=st.sampled_from([AgentFenced, AgentFenced, RunSucceeded, NodeRankTaken]))
+    def the_server_refuses(self, error) -> None:
+        self.asked -= 1
+        self.revision = 0
+        self.handle(Refused(error("no")))
+
+    @precondition(lambda self: self.workers and not self.settled)
+    @rule()
+    def the_workers_succeed(self) -> None:
+        round_, self.workers = self.workers, 0
+        self.handle(WorkersSucceeded(round_))
+
+    @precondition(lambda self: self.workers and not self.settled)
+    @rule()
+    def a_worker_fails(self) -> None:
+        self.settled = True
+        self.handle(WorkerFailed(self.workers, a_failure()))
+
+    @precondition(lambda self: self.workers and self.settled)
+    @rule()
+    def the_last_worker_goes(self) -> None:
+        round_, self.workers = self.workers, 0
+        self.handle(WorkersStopped(round_))
+
+    @rule(round_=rounds, kind=st.sampled_from([WorkersSucceeded, WorkersStopped]))
+    def an_old_rounds_workers_are_heard_of(self, round_: int, kind) -> None:
+        if round_ < self.machine.round:
+            self.handle(kind(round_))
+
+    @rule(name=st.sampled_from(["SIGTERM", "SIGINT"]), really=st.integers(0, 5))
+    def a_signal_comes(self, name: str, really: int) -> None:
+        if not really:
+            self.handle(Signalled(name))
+
+    @precondition(lambda self: self.asked and not self.workers and not self.started)
+    @rule(really=st.integers(0, 3))
+    def the_server_is_given_up(self, really: int) -> None:
+        if not really:
+            self.asked -= 1
+            self.handle(GaveUp("no server"))
+
+    @rule(seconds=st.floats(0.0, LEASE_S))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.handle(TimePassed())
+        at = self.machine.next_deadline()
+        assert at is None or at > self.now, "a deadline that handling it does not move"
+
+    @precondition(lambda self: self.machine.next_deadline() is not None)
+    @rule()
+    def the_next_deadline_comes(self) -> None:
+        self.now = max(self.now, self.machine.next_deadline())
+        self.handle(TimePassed())
+        assert self.asked == 1, "a deadline without consequence"
+
+    # What every step must keep.
+
+    def answer(self, directive, step: int) -> None:
+        self.asked -= 1
+        revision = max(0, self.revision + step)
+        self.revision = max(revision, self.revision)
+        self.handle(Answered(Reply(epoch="e", revision=revision, lease_s=LEASE_S, directive=directive)))
+
+    def handle(self, event: Event) -> None:
+        ended = bool(self.exits)
+        effects = self.machine.handle(event, self.now)
+        assert not ended or effects == [], "something happened after the exit"
+        for effect in effects:
+            self.check(effect)
+
+    def check(self, effect: Effect) -> None:
+        match effect:
+            case SendJoin(agent_id, after_round):
+                self.ask(agent_id)
+                assert not self.workers, "joined beside workers of the round before"
+                assert after_round >= max(self.started, default=0), "joined after a round that is not its last"
+            case SendPoll(agent_id, _, hold):
+                assert hold or self.workers, "a short poll without workers that stop"
+                self.ask(agent_id)
+            case StartWorkers(assignment):
+                assert not self.workers, "started workers beside others"
+                assert assignment.round not in self.started, "started a round twice"
+                self.workers, self.settled = assignment.round, False
+                self.started.append(assignment.round)
+            case StopWorkers():
+                assert self.workers, "stopped workers that are not there"
+                self.settled = True
+            case SendReport(agent_id, round_):
+                assert round_ == self.started[-1]
+                assert agent_id == self.machine.agent_id
+            case SendLeave(agent_id):
+                assert agent_id == self.machine.agent_id
+            case Exit(code):
+                assert not self.workers, "exited beside workers"
+                self.exits.append(code)
+
+    def ask(self, agent_id: str) -> None:
+        self.asked += 1
+        assert agent_id == self.machine.agent_id
+        if agent_id not in self.ids:
+            self.ids.add(agent_id)
+            self.started = []  # another run, as far as this agent knows
+
+    # What holds at all times.
+
+    @invariant()
+    def at_most_one_request_is_under_way(self) -> None:
+        assert self.asked <= 1
+
+    @invariant()
+    def it_exits_at_most_once(self) -> None:
+        assert len(self.exits) <= 1
+        assert bool(self.exits) == (self.machine.state is State.EXITED)
+
+    @invariant()
+    def it_is_never_silent_for_good(self) -> None:
+        """Something is under way with the server, or due, or workers are about to go, or it is over."""
+        due = self.machine.next_deadline() is not None
+        assert self.asked or due or self.exits or (self.workers and self.settled)
+
+    @invariant()
+    def no_exit_is_withheld(self) -> None:
+        assert self.machine.state is not State.ENDING or self.workers
+
+
+TestAgentStory = AgentStory.TestCase

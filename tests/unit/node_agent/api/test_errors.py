@@ -1,0 +1,136 @@
+"""Failures as a program sees them: torch's attributes, and torch's classes where the program has them."""
+
+import json
+import pickle
+import signal
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from rdzv_protocol.messages import Failure
+
+from node_agent.api.errors import TORCHS_ERRORS, ChildFailedError, ProcessFailure, SignalException, in_torchs_terms
+from node_agent.api.evidence import process_failure
+
+RECORDED = {
+    "message": {
+        "message": "ValueError: x",
+        "extraInfo": {"py_callstack": "Traceback ...\nx", "timestamp": "1700000000"},
+    }
+}
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> str:
+    (tmp_path / "error.json").write_text(json.dumps(RECORDED))
+    return str(tmp_path / "error.json")
+
+
+def test_an_error_file_tells_what_and_when(recorded: str) -> None:
+    failure = ProcessFailure(0, 123, 1, recorded)
+    assert (failure.message, failure.timestamp) == (RECORDED["message"], 1700000000)
+    assert failure.error_file_data == RECORDED and failure.error_file == recorded
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "[]", '"text"', "\x80"])
+def test_without_one_or_with_a_broken_one_the_exit_code_does(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "error.json"
+    if content is not None:
+        path.write_text(content)
+    failure = ProcessFailure(0, 123, -9, str(path))
+    assert (failure.error_file, failure.error_file_data) == ("<N/A>", {"message": "<NONE>"})
+    assert failure.message == "Signal 9 (SIGKILL) received by PID 123"
+
+
+@pytest.mark.parametrize(("code", "name"), [(-9, "SIGKILL"), (-200, "<N/A>"), (3, "<N/A>")])
+def test_signals_have_names(code: int, name: str) -> None:
+    assert ProcessFailure(0, 1, code, "").signal_name() == name
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("code", [1, 3, -9, -11])
+@pytest.mark.parametrize("has_file", [True, False])
+def test_attributes_are_torchs(recorded: str, code: int, has_file: bool) -> None:
+    theirs = pytest.importorskip(TORCHS_ERRORS).ProcessFailure
+    one, other = (make(1, 77, code, recorded if has_file else "") for make in (ProcessFailure, theirs))
+    names = ["local_rank", "pid", "exitcode", "error_file"] + ["message", "timestamp"] * has_file
+    assert [getattr(one, name) for name in names] == [getattr(other, name) for name in names]
+    assert one.signal_name() == other.signal_name()
+    if has_file:
+        assert one.timestamp_isoformat() == other.timestamp_isoformat()
+        assert one.error_file_data == other.error_file_data
+    assert {name for name in vars(other) if not name.startswith("_")} == set(vars(one))
+
+
+@pytest.mark.torch
+def test_the_report_is_torchs(recorded: str) -> None:
+    theirs = pytest.importorskip(TORCHS_ERRORS)
+    one = ChildFailedError("train", {1: ProcessFailure(1, 2, 1, recorded), 0: ProcessFailure(0, 1, -15, recorded)})
+    other = theirs.ChildFailedError(
+        "train", {1: theirs.ProcessFailure(1, 2, 1, recorded), 0: theirs.ProcessFailure(0, 1, -15, recorded)}
+    )
+    assert str(one).split() == str(other).split(), "but for a space here and there"
+    assert one.get_first_failure()[0] == other.get_first_failure()[0] == 1
+
+
+def test_a_programs_own_torch_classes_catch_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Theirs(Exception):
+        def __init__(self, name: str, failures: dict[int, Any]) -> None:
+            raise AssertionError("ours makes the message")
+
+    module = ModuleType(TORCHS_ERRORS)
+    module.ChildFailedError = Theirs  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, TORCHS_ERRORS, module)
+    failures = {0: ProcessFailure(0, 1, 3, "")}
+    error = in_torchs_terms(ChildFailedError)("train", failures, "the report")
+    assert isinstance(error, Theirs) and isinstance(error, ChildFailedError)
+    assert (error.name, error.failures, str(error)) == ("train", failures, "the report")
+    assert type(error) is type(in_torchs_terms(ChildFailedError)("again", failures))
+    assert type(pickle.loads(pickle.dumps(error))) is ChildFailedError
+
+
+def test_without_torch_it_is_ours_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, TORCHS_ERRORS, raising=False)
+    assert in_torchs_terms(ChildFailedError) is ChildFailedError
+
+
+@pytest.mark.torch
+def test_torchs_record_passes_our_error_on(recorded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher that is itself a worker leaves the error of the worker that failed, not its own."""
+    record = pytest.importorskip(TORCHS_ERRORS).record
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "mine.json"))
+
+    @record
+    def main() -> None:
+        raise in_torchs_terms(ChildFailedError)("train", {0: ProcessFailure(0, 1, 7, recorded)})
+
+    with pytest.raises(ChildFailedError):
+        main()
+    written = json.loads((tmp_path / "mine.json").read_text())
+    assert written["message"] == {**RECORDED["message"], "errorCode": 7}
+
+
+def test_errors_survive_pickling(recorded: str) -> None:
+    error = ChildFailedError("train", {3: ProcessFailure(0, 1, 1, recorded)}, "report")
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.name, again.failures, str(again)) == (error.name, error.failures, "report")
+    signalled = pickle.loads(pickle.dumps(SignalException("text", signal.SIGTERM)))
+    assert (str(signalled), signalled.sigval) == ("text", signal.SIGTERM)
+
+
+def evidence(**fields: Any) -> Failure:
+    return Failure(node_id="a", rank=3, local_rank=1, pid=9, exit_code=1, cause="exit code 1", failed_at=5.0, **fields)
+
+
+def test_an_error_of_another_node_gets_a_file_here() -> None:
+    failure = process_failure(evidence(error="ValueError: x", traceback=("Traceback", "ValueError: x")))
+    assert json.loads(Path(failure.error_file).read_text()) == failure.error_file_data
+    assert failure.message["message"] == "ValueError: x"
+    assert failure.message["extraInfo"] == {"py_callstack": "Traceback\nValueError: x", "timestamp": "5"}
+
+
+def test_without_an_error_the_last_lines_are_told() -> None:
+    failure = process_failure(evidence(stderr_tail=("one", "two")))
+    assert (failure.message, failure.timestamp) == ("exit code 1\n  | one\n  | two", 5)

@@ -1,0 +1,180 @@
+"""`LaunchConfig`: torch's fields, and what they are to the agent."""
+
+import os
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node_agent import DefaultLogsSpecs, LaunchConfig, Std
+from node_agent.api.launch_config import make_plan
+from node_agent.config import AgentConfig
+from node_agent.transport.credentials import TlsFiles
+
+
+def agent(*nodes_and_workers: int, **given: Any) -> AgentConfig:
+    return make_plan(LaunchConfig(*(nodes_and_workers or (1, 1, 2)), **given), "train").config
+
+
+@pytest.mark.torch
+def test_fields_and_defaults_are_torchs() -> None:
+    theirs = pytest.importorskip("torch.distributed.launcher.api").LaunchConfig
+
+    def described(config: Any) -> list[tuple[str, Any]]:
+        return [
+            (field.name, field.default if field.default_factory is MISSING else field.default_factory())
+            for field in fields(config)
+        ]
+
+    assert described(LaunchConfig) == described(theirs)
+
+
+def test_defaults_are_a_run_of_this_node_alone() -> None:
+    plan = make_plan(LaunchConfig(1, 1, 2), "train")
+    assert plan.order.place.endpoint is None
+    config = plan.config
+    assert (config.nproc, config.role, config.settings.max_restarts, config.shutdown_timeout_s) == (
+        2,
+        "default_role",
+        3,
+        30,
+    )
+    assert config.signals == () and plan.signals == ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+    assert config.command.title == "train"
+
+
+def test_every_field_reaches_the_agent(tmp_path: Path) -> None:
+    specs = DefaultLogsSpecs(tmp_path, {0: Std.OUT}, Std.ERR, {1})
+    plan = make_plan(
+        LaunchConfig(
+            1, 4, 8, specs, "nightly", "trainer", "host:1234", "c10d",
+            {"join_timeout": 5, "last_call_timeout": "6", "keep_alive_interval": 2, "keep_alive_max_attempt": 4,
+             "is_host": False, "node_id": "a", "scale_up": "manual", "fatal_exit_codes": [3, -9],
+             "disconnect_grace": 2},
+            local_addr="10.0.0.1", event_log_handler="console", signals_to_handle="SIGUSR1",
+            duplicate_stdout_filters=["a,b", "c"], duplicate_stderr_filters=["d"], shutdown_timeout=7,
+            log_line_prefix_template="<${rank}>",
+        ),
+        "train",
+    )  # fmt: skip
+    config, settings = plan.config, plan.config.settings
+    assert plan.order.place.endpoint == ("host", 1234) and not plan.order.place.hosts
+    assert (config.run_id, config.role, config.node_id, config.local_addr) == ("nightly", "trainer", "a", "10.0.0.1")
+    assert (settings.min_nodes, settings.max_nodes, settings.join_timeout_s, settings.last_call_timeout_s) == (
+        1,
+        4,
+        5,
+        6,
+    )
+    assert (settings.lease_s, settings.disconnect_grace_s, settings.scale_up) == (8, 2, "manual")
+    assert settings.fatal_exit_codes == (3, -9)
+    assert (config.logs.log_dir, config.logs.redirects, config.logs.tee) == (str(tmp_path), {0: Std.OUT}, Std.ERR)
+    assert (config.logs.local_ranks, config.logs.stdout_filters) == (frozenset({1}), ("a,b", "c"))
+    assert (config.event_log, config.shutdown_timeout_s, plan.signals) == ("console", 7, ("SIGUSR1",))
+    assert config.environment["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] == "<${rank}>"
+    assert config.environment["PATH"] == os.environ["PATH"]
+
+
+@pytest.mark.torch
+def test_torchs_logs_specs_are_understood(tmp_path: Path) -> None:
+    theirs = pytest.importorskip("torch.distributed.elastic.multiprocessing")
+    specs = theirs.DefaultLogsSpecs(str(tmp_path), theirs.Std.OUT, {1: theirs.Std.ALL}, {0})
+    logs = agent(logs_specs=specs).logs
+    assert (logs.log_dir, logs.redirects, logs.tee, logs.local_ranks) == (
+        str(tmp_path), Std.OUT, {1: Std.ALL}, frozenset({0}),
+    )  # fmt: skip
+
+
+@pytest.mark.torch
+def test_torchs_numa_options_are_understood() -> None:
+    theirs = pytest.importorskip("torch.numa.binding")
+    options = theirs.NumaOptions(theirs.AffinityMode.NODE, should_fall_back_if_binding_fails=True)
+    assert agent(1, 1, 4096, numa_options=options).cpus == (), "no machine has as many GPUs"
+    with pytest.raises(ValueError, match=r"^numa_options: "):
+        agent(1, 1, 4096, numa_options=theirs.NumaOptions(theirs.AffinityMode.NODE))
+
+
+@pytest.mark.parametrize("endpoint", ["", "localhost:0", "0.0.0.0:0"])
+@pytest.mark.parametrize("backend", ["etcd", "c10d", "static", "rdzv-server"])
+def test_one_node_without_a_port_needs_no_server(backend: str, endpoint: str) -> None:
+    plan = make_plan(LaunchConfig(1, 1, 1, rdzv_backend=backend, rdzv_endpoint=endpoint), "train")
+    assert plan.order.place.endpoint is None
+
+
+def test_what_flags_fall_back_to_is_no_concern_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PET_NNODES", "7")
+    monkeypatch.setenv("PET_ROLE", "other")
+    monkeypatch.setenv("PET_STANDALONE", "1")
+    config = agent(2, 2, 1, rdzv_endpoint="host:1")
+    assert (config.settings.max_nodes, config.role) == (2, "default_role")
+    assert config.environment["PET_ROLE"] == "other", "workers inherit it all the same"
+
+
+def test_the_shutdown_timeout_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "5")
+    assert LaunchConfig(1, 1, 1).shutdown_timeout == 5
+    assert LaunchConfig(1, 1, 1, shutdown_timeout=6).shutdown_timeout == 6
+
+
+def test_the_older_name_of_the_timeout() -> None:
+    assert LaunchConfig(1, 1, 1, rdzv_timeout=60).rdzv_configs == {"timeout": 60}
+
+
+def test_a_program_names_its_run() -> None:
+    assert agent(run_id="mine").run_id == "mine"
+    assert agent().run_id != agent().run_id
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    (
+        {"rdzv_backend": "zeus", "rdzv_endpoint": "h:1"},
+        "rdzv_backend: c10d, static, etcd, etcd-v2 or rdzv-server, not 'zeus'",
+    ),
+    ({"rdzv_endpoint": "h:99999"}, "rdzv_endpoint: 'h:99999' is not HOST:PORT"),
+    ({"min_nodes": 3, "max_nodes": 2, "rdzv_endpoint": "h:1"}, "min_nodes, max_nodes: 3:2: MIN is above MAX"),
+    ({"min_nodes": 2, "max_nodes": 2}, "rdzv_backend etcd needs rdzv_endpoint=HOST:PORT"),
+    ({"nproc_per_node": 0}, "nproc_per_node: a whole number from 1 to 4096"),
+    ({"max_restarts": -1}, "max_restarts: a whole number from 0"),
+    ({"run_id": "a\n"}, "run_id: at most 128 printable characters"),
+    ({"role": "x" * 129}, "role: 1 to 128 printable characters"),
+    ({"start_method": "thread"}, "start_method: spawn, fork, forkserver; not 'thread'"),
+    ({"monitor_interval": 0}, "monitor_interval: a number of seconds above 0"),
+    ({"metrics_cfg": {"a": "b"}}, "metrics_cfg: leave it empty"),
+    ({"event_log_handler": "kafka"}, "event_log_handler: null or console, not 'kafka'"),
+    ({"signals_to_handle": "SIGNONE"}, "signals_to_handle: names of signals"),
+    ({"numa_options": "moon"}, "numa_options: torch's NumaOptions, or one of node"),
+    (
+        {"rdzv_endpoint": "h:1", "rdzv_configs": {"join_timeout": "soon"}},
+        "rdzv_configs: join_timeout: a number of seconds",
+    ),
+    ({"rdzv_configs": {"lease": 0}}, "lease: a number of seconds from 0.1"),
+    ({"rdzv_configs": {"a": "b,c=d"}}, r"rdzv_configs\['a'\]: no commas"),
+    ({"shutdown_timeout": -1}, "shutdown_timeout: a number of seconds, not -1"),
+]
+
+
+@pytest.mark.parametrize(("given", "line"), BAD)
+def test_what_makes_no_sense_is_refused_in_one_line_that_names_the_field(given: dict[str, Any], line: str) -> None:
+    with pytest.raises(ValueError, match=f"^{line}") as caught:
+        make_plan(LaunchConfig(**{"min_nodes": 1, "max_nodes": 1, "nproc_per_node": 1, **given}), "train")
+    assert "\n" not in str(caught.value) and "--" not in str(caught.value)
+
+
+def test_logs_specs_of_no_kind_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"^logs_specs: a DefaultLogsSpecs, or a class with torch's reify"):
+        agent(logs_specs=42)
+
+
+def test_a_log_dir_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="is a file: name a folder"):
+        DefaultLogsSpecs(tmp_path / "file")
+
+
+def test_a_server_that_speaks_tls() -> None:
+    where = {"rdzv_endpoint": "host:1234", "rdzv_backend": "rdzv-server"}
+    plan = make_plan(LaunchConfig(1, 2, 1, **where, rdzv_configs={"tls_ca": "system"}), "train")
+    assert plan.order.credentials.tls == TlsFiles("system")
+    with pytest.raises(ValueError, match=r"^tls_ca /nowhere: No such file or directory$"):
+        make_plan(LaunchConfig(1, 2, 1, **where, rdzv_configs={"tls_ca": "/nowhere"}), "train")

@@ -1,0 +1,162 @@
+"""What the environment says where the command line is silent."""
+
+import pytest
+
+from node_agent.cli.arguments import read
+from node_agent.cli.flags import FLAGS
+from node_agent.cli.usage import UsageError
+from tests.unit.node_agent.orders import complaint
+
+TEXTS = {
+    "rdzv_endpoint": "host:29400",
+    "standalone": "true",
+    "rdzv_backend": "c10d",
+    "master_addr": "10.0.0.1",
+    "master_port": "29501",
+    "rdzv_id": "nightly",
+    "nnodes": "2:4",
+    "rdzv_conf": "is_host=1",
+    "token_file": "token",
+    "tls_ca": "ca.pem",
+    "tls_cert": "cert.pem",
+    "tls_key": "key.pem",
+    "connect_timeout": "5",
+    "server_lost_timeout": "6",
+    "nproc_per_node": "8",
+    "node_id": "a",
+    "node_rank": "1",
+    "local_addr": "10.0.0.2",
+    "role": "trainer",
+    "virtual_local_rank": "yes",
+    "numa_binding": "socket",
+    "shutdown_timeout": "7",
+    "signals_to_handle": "SIGTERM,SIGUSR1",
+    "max_restarts": "3",
+    "fatal_exit_codes": "2,-9",
+    "join_timeout": "8",
+    "last_call_timeout": "9",
+    "lease": "10",
+    "disconnect_grace": "2",
+    "scale_up": "manual",
+    "preload": "torch,numpy.random",
+    "rerun": "on",
+    "log_dir": "logs",
+    "redirects": "3",
+    "tee": "0:1",
+    "local_ranks_filter": "0",
+    "ranks_filter": "0,1",
+    "duplicate_stdout_filters": "a,,b",
+    "duplicate_stderr_filters": "c",
+    "log_prefix": "[${rank}] ",
+    "logs_specs": "mine",
+    "event_log_handler": "console",
+    "module": "1",
+    "no_python": "1",
+    "run_path": "1",
+    "use_env": "1",
+    "monitor_interval": "0.5",
+    "start_method": "fork",
+}
+LISTS = ("duplicate_stdout_filters", "duplicate_stderr_filters")
+
+
+def test_every_flag_has_a_text_here():
+    assert TEXTS.keys() == FLAGS.keys()
+
+
+@pytest.mark.parametrize("dest", FLAGS)
+def test_every_flag_falls_back_to_its_variable(dest):
+    variable = f"PET_{dest.upper()}"
+    asked = read(["train.py"], {variable: TEXTS[dest]})
+    assert asked[dest] == FLAGS[dest].read(TEXTS[dest]) != FLAGS[dest].default
+    assert asked.source(dest) == variable
+    assert not asked.is_flag(dest)
+
+
+@pytest.mark.parametrize("dest", FLAGS)
+def test_a_flag_goes_before_its_variable(dest):
+    flag = FLAGS[dest]
+    given = [flag.names[0], TEXTS[dest]] if flag.metavar else [flag.names[0]]
+    asked = read([*given, "train.py"], {f"PET_{dest.upper()}": "0" if not flag.metavar else "1"})
+    assert asked[dest] == flag.read(TEXTS[dest])
+    assert asked.source(dest) == flag.names[0]
+
+
+@pytest.mark.torch
+def test_torchrun_reads_the_same_variables(monkeypatch):
+    pytest.importorskip("torch")
+    from torch.distributed.argparse_util import check_env, env
+    from torch.distributed.run import get_args_parser
+
+    theirs = [action.dest for action in get_args_parser()._actions if isinstance(action, env | check_env)]
+    assert len(theirs) > 25
+    for dest in theirs:
+        variable, text = f"PET_{dest.upper()}", TEXTS[dest] if FLAGS[dest].metavar else "1"  # torchrun knows no words
+        with monkeypatch.context() as patched:
+            patched.setenv(variable, text)
+            value = getattr(get_args_parser().parse_args(["train.py"]), dest)
+        value = FLAGS[dest].read(value) if isinstance(value, str) else tuple(value) if dest in LISTS else value
+        assert read(["train.py"], {variable: text})[dest] == value, dest
+
+
+@pytest.mark.parametrize("text", ["true", "1", "yes", "on", "True"])
+def test_a_switch_is_on_by_a_word_or_a_digit(text):
+    assert read(["train.py"], {"PET_STANDALONE": text})["standalone"] is True
+
+
+@pytest.mark.parametrize("text", ["false", "0", "no", "off", "", " "])
+def test_a_switch_is_off_by_a_word_or_a_digit(text):
+    assert read(["train.py"], {"PET_STANDALONE": text})["standalone"] is False
+
+
+def test_an_empty_variable_says_nothing():
+    asked = read(["train.py"], {"PET_NNODES": "", "PET_RDZV_ENDPOINT": ""})
+    assert (asked["nnodes"], asked["rdzv_endpoint"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("variable", "dest"),
+    [("PET_ENDPOINT", "rdzv_endpoint"), ("PET_NPROC", "nproc_per_node"), ("PET_RUN_ID", "rdzv_id")],
+)
+def test_our_own_names_have_variables_too_and_torchruns_go_first(variable, dest):
+    text = TEXTS[dest]
+    assert read(["train.py"], {variable: text})[dest] == FLAGS[dest].read(text)
+    both = read(["train.py"], {variable: "1", f"PET_{dest.upper()}": text})
+    assert both.source(dest) == f"PET_{dest.upper()}"
+
+
+def test_torchs_own_variable_for_the_shutdown_timeout():
+    own = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "4"}
+    assert read(["train.py"], own)["shutdown_timeout"] == 4.0
+    assert read(["train.py"], {**own, "PET_SHUTDOWN_TIMEOUT": "5"})["shutdown_timeout"] == 5.0
+    assert read(["--shutdown-timeout", "6", "train.py"], own)["shutdown_timeout"] == 6.0
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "what"),
+    [
+        ("PET_NNODES", "many", "PET_NNODES: 'many' is neither a number of nodes nor MIN:MAX"),
+        ("PET_NPROC_PER_NODE", "all", "PET_NPROC_PER_NODE: a whole number from 1 to 4096, auto, cpu, gpu or xpu"),
+        ("PET_STANDALONE", "maybe", "PET_STANDALONE: true, yes, on, 1 or false, no, off, 0, not 'maybe'"),
+        ("PET_RDZV_CONF", "join_timeout", "PET_RDZV_CONF: settings as KEY=VALUE,KEY=VALUE, not 'join_timeout'"),
+        ("PET_RDZV_ENDPOINT", "host", "PET_RDZV_ENDPOINT: 'host' has no port"),
+        ("PET_RDZV_BACKEND", "zeus", "PET_RDZV_BACKEND: c10d, static, etcd, etcd-v2 or rdzv-server, not 'zeus'"),
+        ("PET_TOKEN_FILE", "/nowhere", "PET_TOKEN_FILE /nowhere: No such file or directory"),
+        ("PET_LOGS_SPECS", "nobodys", "PET_LOGS_SPECS: there is no torchrun.logs_specs entry point 'nobodys'"),
+        ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT: a number of seconds"),
+    ],
+)
+def test_a_bad_value_is_said_to_come_from_the_variable(variable, text, what, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    assert complaint("train.py", environment={variable: text}).startswith(what)
+
+
+def test_variables_that_are_nobodys_are_left_alone():
+    asked = read(["train.py"], {"PET_SHOP": "closed", "PET_": "x"})
+    assert all(asked[dest] == flag.default for dest, flag in FLAGS.items())
+
+
+def test_a_script_may_not_be_left_out():
+    with pytest.raises(UsageError, match="SCRIPT"):
+        read([], {})

@@ -1,0 +1,127 @@
+"""The table of flags beside torchrun's own parser."""
+
+import argparse
+
+import pytest
+
+from node_agent.cli.flags import FLAGS, GROUPS, Flag
+from node_agent.cli.parser import TORCHRUNS, Parser
+from node_agent.cli.usage import UsageError
+
+
+def torchruns_actions() -> list[argparse.Action]:
+    pytest.importorskip("torch")
+    from torch.distributed.launch import get_args_parser
+
+    return [action for action in get_args_parser()._actions if action.option_strings]
+
+
+def resolve(parser: argparse.ArgumentParser, spelling: str) -> str | None:
+    """What a flag, which may be shortened, stands for; None if for nothing or for too much."""
+    if spelling in parser._option_string_actions:
+        return parser._option_string_actions[spelling].dest
+    found = parser._get_option_tuples(spelling)
+    return found[0][0].dest if len(found) == 1 else None
+
+
+@pytest.mark.torch
+def test_every_option_of_torchrun_is_one_here_under_the_same_name():
+    ours = Parser()._option_string_actions
+    for action in torchruns_actions():
+        for spelling in action.option_strings:
+            assert spelling in ours, f"torchrun has {spelling}, node-agent has not"
+            assert ours[spelling].dest == action.dest
+            assert (ours[spelling].nargs == 0) == (action.nargs == 0), f"{spelling} takes a value on one side alone"
+
+
+@pytest.mark.torch
+def test_what_we_take_for_torchruns_spellings_are_just_those():
+    theirs = {spelling for action in torchruns_actions() for spelling in action.option_strings}
+    assert theirs - {"-h", "--help"} == TORCHRUNS - {"--use-env", "--use_env"}  # which torch.distributed.launch has
+
+
+@pytest.mark.torch
+def test_every_prefix_that_torchrun_resolves_means_the_same_here():
+    from torch.distributed.launch import get_args_parser
+
+    torchruns, ours = get_args_parser(), Parser()
+    resolved = 0
+    for action in torchruns_actions():
+        for spelling in action.option_strings:
+            for end in range(2, len(spelling) + 1):
+                if (dest := resolve(torchruns, spelling[:end])) is not None:
+                    assert resolve(ours, spelling[:end]) == dest, spelling[:end]
+                    resolved += 1
+    assert resolved > 300
+
+
+@pytest.mark.torch
+def test_a_value_that_is_left_out_is_torchruns_default():
+    """Or None, where it is the run's, or follows from other flags."""
+    theirs = {action.dest: action.default for action in torchruns_actions()}
+    for dest, flag in FLAGS.items():
+        if dest in theirs and flag.default is not None and flag.metavar:
+            default = flag.read(theirs[dest]) if isinstance(theirs[dest], str) else theirs[dest]
+            assert (default if default != [] else ()) == flag.default or dest == "shutdown_timeout"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("dest", ["start_method", "numa_binding"])
+def test_the_choices_are_torchruns(dest):
+    (action,) = (action for action in torchruns_actions() if action.dest == dest)
+    assert [FLAGS[dest].read(choice) for choice in action.choices] == list(action.choices)
+
+
+def test_every_name_has_both_spellings():
+    known = Parser()._option_string_actions
+    for flag in FLAGS.values():
+        for name in flag.names:
+            assert known[name].dest == flag.dest
+            if name.startswith("--"):
+                assert known["--" + name[2:].replace("-", "_")].dest == flag.dest
+
+
+def test_no_two_flags_share_a_name():
+    spellings = [spelling for flag in FLAGS.values() for spelling in flag.spellings]
+    assert len(spellings) == len(set(spellings))
+    assert len(FLAGS) == sum(len(group) for group in GROUPS.values())
+
+
+def test_our_names_stand_beside_torchruns():
+    assert FLAGS["rdzv_endpoint"].names == ("--rdzv-endpoint", "--endpoint")
+    assert FLAGS["nproc_per_node"].names == ("--nproc-per-node", "--nproc")
+    assert FLAGS["rdzv_id"].names == ("--rdzv-id", "--run-id")
+
+
+@pytest.mark.parametrize("flag", FLAGS.values(), ids=FLAGS)
+def test_every_flag_is_explained(flag: Flag):
+    text = " ".join(Parser().format_help().split())
+    assert flag.names[-1] in text
+    assert flag.help.split(";")[0][:20] in text
+
+
+def test_help_shows_one_spelling_of_each_name():
+    assert "--rdzv_endpoint" not in Parser().format_help()
+
+
+@pytest.mark.parametrize(
+    ("spelling", "dest"),
+    [
+        ("--nod", "node_rank"),
+        ("--node-r", "node_rank"),
+        ("--run", "run_path"),
+        ("--v", "virtual_local_rank"),
+        ("--redirect", "redirects"),
+        ("--endp", "rdzv_endpoint"),
+        ("--j", "join_timeout"),
+        ("--node-i", "node_id"),
+        ("--node_i", "node_id"),
+    ],
+)
+def test_a_flag_may_be_shortened_and_torchruns_go_first(spelling, dest):
+    assert resolve(Parser(), spelling) == dest
+
+
+def test_a_flag_that_could_be_two_of_torchruns_is_refused_with_both():
+    with pytest.raises(UsageError, match=r"ambiguous option: --log could match --log-dir, .*--logs-specs"):
+        Parser().read(["--log", "x", "train.py"])

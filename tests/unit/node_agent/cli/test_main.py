@@ -1,0 +1,209 @@
+"""What the command line means, and what is done with it."""
+
+import os
+import sys
+from dataclasses import fields
+
+import pytest
+from rdzv_protocol.settings import RequestedSettings
+
+from node_agent.cli import main
+from node_agent.cli.plan import Order
+from node_agent.cli.usage import UsageError
+from node_agent.config import AgentConfig
+from node_agent.output.log_options import LogOptions, Std
+from node_agent.workers.command import Command
+from tests.unit.node_agent.orders import order
+
+
+@pytest.fixture(autouse=True)
+def script(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    for name in [name for name in os.environ if name.startswith(("PET_", "TORCH_ELASTIC_", "PYTHON_EXEC"))]:
+        monkeypatch.delenv(name)
+
+
+def config(*argv: str, **environment: str) -> AgentConfig:
+    return order(*argv, "train.py", **environment).config
+
+
+# Where each flag lands.
+
+FLAGS = [
+    ("nproc", 8, ["--nproc", "8"]),
+    ("nproc", len(os.sched_getaffinity(0)), ["--nproc", "cpu"]),
+    ("preload", ("torch", "torch.distributed"), ["--preload", "torch, torch.distributed"]),
+    ("run_id", "nightly", ["--endpoint", "host:1", "--run-id", "nightly"]),
+    ("explicit_run_id", True, ["--endpoint", "host:1", "--run-id", "nightly"]),
+    ("explicit_run_id", False, ["--endpoint", "host:1", "--rdzv-id", "none"]),
+    ("rerun", True, ["--rerun"]),
+    ("node_id", "n7", ["--node-id", "n7"]),
+    ("role", "trainer", ["--role", "trainer"]),
+    ("node_rank", 3, ["--endpoint", "host:1", "--node-rank", "3"]),
+    ("local_addr", "10.0.0.7", ["--local-addr", "10.0.0.7"]),
+    ("local_addr", None, ["--local-addr", ""]),
+    ("master_port", None, []),
+    ("virtual_local_rank", True, ["--virtual-local-rank"]),
+    ("cpus", (), []),
+    ("signals", ("SIGTERM", "SIGUSR1"), ["--signals-to-handle", "SIGTERM,SIGUSR1"]),
+    ("shutdown_timeout_s", 2.5, ["--shutdown-timeout", "2.5"]),
+    ("connect_timeout_s", 7.0, ["--connect-timeout", "7"]),
+    ("connect_timeout_s", 8.0, ["--rdzv-conf", "read_timeout=8"]),
+    ("connect_timeout_s", 7.0, ["--rdzv-conf", "read_timeout=8", "--connect-timeout", "7"]),
+    ("server_lost_timeout_s", 9.0, ["--server-lost-timeout", "9"]),
+    ("farewell_timeout_s", 5.0, ["--rdzv-conf", "close_timeout=5"]),
+    ("event_log", "console", ["--event-log-handler", "console"]),
+    ("command", Command((sys.executable, "-u", "train.py")), []),
+    ("settings", RequestedSettings(min_nodes=1, max_nodes=1, max_restarts=1), ["--max-restarts", "1"]),
+    ("logs", LogOptions(tee=Std.ALL), ["--tee", "3"]),
+    ("environment", {"PATH": "/usr/bin:/bin", "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGHUP"}, ["--signals", "SIGHUP"]),
+]
+SETTINGS = [
+    ("min_nodes", 2, ["--nnodes", "2:4"]),
+    ("max_nodes", 4, ["--nnodes", "2:4"]),
+    ("max_restarts", 3, ["--max-restarts", "3"]),
+    ("join_timeout_s", 60.0, ["--join-timeout", "60"]),
+    ("join_timeout_s", 61.0, ["--rdzv-conf", "join_timeout=61"]),
+    ("join_timeout_s", 60.0, ["--rdzv-conf", "timeout=61", "--join-timeout", "60"]),
+    ("last_call_timeout_s", 0.0, ["--last-call-timeout", "0"]),
+    ("last_call_timeout_s", 1.0, ["--rdzv-conf", "last_call_timeout=1"]),
+    ("lease_s", 4.0, ["--lease", "4"]),
+    ("lease_s", 8.0, ["--rdzv-conf", "keep_alive_interval=2,keep_alive_max_attempt=4"]),
+    ("disconnect_grace_s", 0.5, ["--disconnect-grace", "0.5"]),
+    ("scale_up", "manual", ["--scale-up", "manual"]),
+    ("fatal_exit_codes", (2, -9), ["--fatal-exit-codes", "2,-9"]),
+]
+WITHOUT_A_FLAG = {"scale_up_window_s", "scale_up_cooldown_s"}
+LOGS = [
+    ("log_dir", "logs", ["--log-dir", "logs"]),
+    ("log_dir", "/dev/null", ["--log-dir", "/dev/null"]),
+    ("log_dir", None, ["--log-dir", ""]),
+    ("redirects", Std.OUT, ["-r", "1"]),
+    ("redirects", {0: Std.ALL}, ["-r0:3"]),
+    ("tee", {0: Std.OUT, 12: Std.ALL}, ["-t", "0:1,12:3"]),
+    ("local_ranks", {0, 2}, ["--local-ranks-filter", "0,2"]),
+    ("local_ranks", None, ["--local-ranks-filter", ""]),
+    ("ranks", {9}, ["--ranks-filter", "9"]),
+    ("stdout_filters", ("a", "b,c"), ["--duplicate-stdout-filters", "a,b,,c"]),
+    ("stderr_filters", ("d",), ["--duplicate_stderr_filters=d"]),
+    ("prefix", "[${rank}] ", ["--log-prefix", "[${rank}] "]),
+    ("plugin", None, []),
+]
+
+
+def names(it: object) -> str:
+    return it if isinstance(it, str) else ""
+
+
+def test_every_setting_of_an_agent_has_a_case_here():
+    assert {name for name, *_ in FLAGS} == {field.name for field in fields(AgentConfig)}
+    assert {name for name, *_ in SETTINGS} | WITHOUT_A_FLAG == {field.name for field in fields(RequestedSettings)}
+    assert {name for name, *_ in LOGS} == {field.name for field in fields(LogOptions)}
+
+
+@pytest.mark.parametrize(("name", "value", "flags"), FLAGS, ids=names)
+def test_a_flag_lands_where_it_should(name, value, flags):
+    assert getattr(config(*flags), name) == value
+
+
+@pytest.mark.parametrize(("name", "value", "flags"), SETTINGS, ids=names)
+def test_a_setting_of_the_run_lands_where_it_should(name, value, flags):
+    assert config("--endpoint", "host:1", *flags).settings == RequestedSettings(
+        **({"min_nodes": 2, "max_nodes": 4} if "--nnodes" in flags else {name: value})
+    )
+
+
+@pytest.mark.parametrize(("name", "value", "flags"), LOGS, ids=names)
+def test_a_flag_about_output_lands_where_it_should(name, value, flags):
+    assert getattr(config(*flags).logs, name) == value
+
+
+def test_the_port_of_the_workers_master(unused_tcp_port):
+    assert config("--master-port", str(unused_tcp_port)).master_port == unused_tcp_port
+
+
+def test_what_is_left_out_is_the_runs_own_or_torchruns_default():
+    given = config("--endpoint", "host:1")
+    assert given.settings == RequestedSettings()
+    assert (given.nproc, given.role, given.shutdown_timeout_s) == (1, "default", 30.0)
+    assert (given.run_id, given.explicit_run_id) == ("none", False)
+    assert given.node_id == os.uname().nodename
+    assert (given.node_rank, given.local_addr) == (None, None)
+    assert given.logs == LogOptions()
+
+
+def test_workers_inherit_the_agents_environment_with_its_variables():
+    environment = config(NCCL_DEBUG="INFO", PET_NNODES="1").environment
+    assert (environment["NCCL_DEBUG"], environment["PET_NNODES"]) == ("INFO", "1")
+
+
+@pytest.mark.parametrize(("text", "nodes"), [("3", (3, 3)), ("1:4", (1, 4)), ("2:2", (2, 2))])
+def test_nnodes(text, nodes):
+    settings = config("--endpoint", "host:1", "--nnodes", text).settings
+    assert (settings.min_nodes, settings.max_nodes) == nodes
+
+
+def test_settings_of_a_rendezvous_that_mean_nothing_are_said_once():
+    notes = order("--rdzv-conf", "store_type=file,rank=1", "train.py").notes
+    assert notes == ("--rdzv-conf: store_type, rank means nothing here and is left alone",)
+
+
+# What is done with it.
+
+
+@pytest.fixture
+def orders(monkeypatch) -> list[Order]:
+    """What the agent would have been told; none is started."""
+    taken: list[Order] = []
+
+    def take(given: Order) -> int:
+        taken.append(given)
+        return 7
+
+    monkeypatch.setattr(main, "_run", take)
+    return taken
+
+
+def test_the_exit_code_is_the_agents(orders):
+    assert main.main(["--nproc", "2", "train.py"]) == 7
+    assert orders[0].config.nproc == 2
+
+
+def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_started(orders, capsys):
+    with pytest.raises(SystemExit) as exit:
+        main.main(["--nproc", "0", "train.py"])
+    assert exit.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("node-agent: error: --nproc: a whole number from 1 to 4096")
+    assert not orders
+
+
+def test_the_environment_is_the_processs_own(orders, monkeypatch):
+    monkeypatch.setenv("PET_NPROC_PER_NODE", "3")
+    main.main(["train.py"])
+    assert orders[0].config.nproc == 3
+
+
+def test_launch_passes_the_local_rank(orders):
+    main.main(["train.py", "x"], use_env=False)
+    assert orders[0].config.command.arguments == ("--local-rank=${local_rank}", "x")
+
+
+# Which CPUs the workers may use.
+
+
+def test_workers_are_bound_near_their_gpus(monkeypatch):
+    monkeypatch.setattr(
+        "node_agent.workers.devices.gpu_pci_addresses", lambda environment: ["0000:3b:00.0", "0000:5e:00.0"]
+    )
+    near = [frozenset({0, 1}), frozenset({2, 3})]
+    asked = []
+    monkeypatch.setattr("node_agent.workers.numa.cpu_sets", lambda *what: asked.append(what) or near)
+    assert config("--numa-binding", "socket", "--nproc", "2", "train.py").cpus == tuple(near)
+    assert asked == [("socket", ["0000:3b:00.0", "0000:5e:00.0"], 2)]
+
+
+def test_a_binding_that_cannot_be_is_one_line():
+    with pytest.raises(UsageError, match=r"^--numa-binding node: "):
+        config("--numa-binding", "node", "--nproc", "4000", "train.py")

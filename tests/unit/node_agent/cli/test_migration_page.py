@@ -1,0 +1,136 @@
+"""docs/migrating-from-torchrun.md says of the flags what the parsers say, and its command lines are good ones."""
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from node_agent.cli import rdzv_conf, rendezvous
+from node_agent.cli.arguments import Asked, read
+from node_agent.cli.flags import BACKENDS, FLAGS
+from node_agent.cli.parser import Parser
+from node_agent.cli.rdzv_conf import RdzvConf
+from rdzv_server.cli import make_parser
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "migrating-from-torchrun.md").read_text()
+SHELL = {
+    "$head": "gpu-1", "$SLURM_NNODES": "4", "$SLURM_NODEID": "1", "$SLURM_JOB_ID": "4711", "$HOME": "/home/ada",
+    "HOST": "gpu-1", " R ": " 1 ", "...": "train.py",
+}  # fmt: skip
+"""What the shell or the reader puts in place of these."""
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def rows(first: str) -> Iterator[list[str]]:
+    """The cells of the table whose first heading is this, without headings."""
+    table = PAGE.split(f"\n| {first} |", 1)[1].split("\n\n", 1)[0]
+    for line in table.splitlines()[2:]:
+        yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def quoted(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def command_lines(program: str) -> list[list[str]]:
+    """Each one on the page, split into words."""
+    shell = "\n".join([*blocks("console"), *blocks("bash")]).replace("\\\n", " ")
+    shell += "\n" + "\n".join(re.findall(rf"`({program} [^`]+)`", PAGE))
+    for name, value in SHELL.items():
+        shell = shell.replace(name, value)
+    lines = [shlex.split(line) for line in re.findall(rf"(?<![\w=-]){program} -.*", shell.replace("'", ""))]
+    manifests = [json.loads(command) for command in re.findall(r"command: (\[.*?\])\n", PAGE, re.DOTALL)]
+    return [line[1:] for line in [*lines, *manifests] if line[0] == program]
+
+
+@pytest.fixture(autouse=True)
+def nobody_looks_names_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "_names_this_machine", lambda host: False)
+
+
+def understood(words: list[str], environment: dict[str, str] | None = None) -> Asked:
+    """Raises `UsageError` for what makes no sense."""
+    asked = read(words, environment or {})
+    rendezvous.find(asked, RdzvConf())
+    return asked
+
+
+@pytest.mark.torch
+def test_the_table_has_every_flag_of_torchrun_with_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    from torch.distributed.run import get_args_parser
+
+    for name in [name for name in os.environ if name.startswith("PET_")]:
+        monkeypatch.delenv(name)  # torch's parser takes them for defaults
+    theirs = {}
+    for action in get_args_parser()._actions:
+        names = tuple(name for name in action.option_strings if "_" not in name)
+        silent = action.default is None or action.default is False or action.default == []
+        if names and "--help" not in names:
+            theirs[names] = "" if silent else str(action.default)
+    assert {tuple(quoted(flag)): "".join(quoted(default)) for flag, default, _ in rows("flag | default")} == theirs
+
+
+def test_the_tables_have_every_flag_that_help_explains() -> None:
+    cells = [cells[0] for table in ("flag | default", "flag | what for") for cells in rows(table)]
+    told = [name for cell in cells for name in quoted(cell)]
+    known = {name for flag in FLAGS.values() for name in (flag.torchruns or flag.names) if "_" not in name}
+    assert sorted(told) == sorted(known)
+    assert [name for name in told if name not in Parser().format_help()] == []
+
+
+def test_the_tables_have_every_backend_and_setting() -> None:
+    backends = [name for cells in rows("`--rdzv-backend` | server") for name in quoted(cells[0])]
+    assert sorted(backends) == sorted(BACKENDS)
+    settings = [name for cells in rows("`--rdzv-conf` | here") for name in quoted(cells[0])]
+    assert sorted(settings) == sorted(rdzv_conf.KEYS)
+
+
+def test_the_command_lines_are_good_ones() -> None:
+    lines = command_lines("node-agent")
+    assert len(lines) >= 4
+    for line in lines:
+        assert understood(line)["nnodes"]
+
+
+def test_a_torchrun_line_is_a_good_one_here() -> None:
+    lines = command_lines("torchrun")
+    assert len(lines) >= 5
+    for line in lines:
+        understood(line)
+
+
+@pytest.mark.torch
+def test_torchrun_takes_its_lines() -> None:
+    pytest.importorskip("torch")
+    from torch.distributed.run import get_args_parser
+
+    for line in command_lines("torchrun"):
+        get_args_parser().parse_args(line)
+
+
+def test_the_servers_lines_are_good_ones() -> None:
+    lines = command_lines("rdzv-server")
+    assert len(lines) >= 2
+    for line in lines:
+        make_parser().parse_args(line)
+
+
+def test_kubeflows_variables_are_understood() -> None:
+    (variables,) = blocks("ini")
+    asked = understood(["train.py"], dict(line.split("=", 1) for line in variables.splitlines()))
+    assert (asked["nnodes"], asked["nproc_per_node"], asked["max_restarts"]) == ((1, 4), 8, 100)
+    assert rendezvous.find(asked, RdzvConf()).endpoint == ("nightly-worker-0", 23456)
+
+
+def test_every_page_that_it_names_is_there() -> None:
+    for name in re.findall(r"\]\(([^)#]+)\)", PAGE):
+        assert (ROOT / "docs" / name).is_file(), name

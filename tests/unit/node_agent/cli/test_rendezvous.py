@@ -1,0 +1,258 @@
+"""Where the nodes meet, by torchrun's flags and by ours."""
+
+import socket
+
+import pytest
+
+from node_agent.cli.rendezvous import Place
+from tests.unit.node_agent.orders import complaint, order
+
+ELSEWHERE = "198.51.100.7"
+"""An address for documentation: of no machine."""
+
+
+@pytest.fixture(autouse=True)
+def script(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+
+
+def place(*argv: str, **environment: str) -> Place:
+    return order(*argv, "train.py", **environment).place
+
+
+def refusal(*argv: str) -> str:
+    return complaint(*argv, "train.py")
+
+
+# One node.
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        [],
+        ["--standalone"],
+        ["--nnodes", "1"],
+        ["--nnodes=1:1", "--rdzv-backend", "static"],
+        ["--standalone", "--rdzv-backend", "c10d", "--rdzv-endpoint", "host:29400"],
+    ],
+)
+def test_one_node_has_its_server_within_and_an_id_of_its_own(flags):
+    one, other = order(*flags, "--run-id", "nightly", "train.py"), order(*flags, "train.py")
+    assert one.place == Place(has_id_of_its_own=True)
+    assert one.config.run_id not in (other.config.run_id, "nightly", "none")
+    assert (one.config.settings.min_nodes, one.config.settings.max_nodes) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--rdzv-backend", "c10d"],
+        ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"],
+        ["--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0", "--nnodes=1"],
+    ],
+)
+def test_c10d_for_one_node_on_a_free_port_has_its_server_within_and_keeps_its_id(flags):
+    given = order(*flags, "--rdzv-id", "100", "train.py")
+    assert given.place == Place()
+    assert given.config.run_id == "100"
+
+
+def test_what_standalone_makes_void_is_said_once():
+    notes = order("--standalone", "--endpoint", "host:1", "--rdzv_id", "7", "train.py", PET_RDZV_BACKEND="c10d").notes
+    assert notes == ("--standalone: this node alone; --endpoint, --rdzv_id counts for nothing",)
+
+
+@pytest.mark.parametrize(
+    ("flags", "addr", "port"),
+    [
+        (["--master-port", "{port}"], "127.0.0.1", True),
+        (["--master-addr", "10.0.0.7", "--master-port", "{port}"], "10.0.0.7", True),
+        (["--master-addr", "10.0.0.7"], "10.0.0.7", False),
+        (["--rdzv-backend", "static", "--rdzv-endpoint", "10.0.0.7:{port}"], "10.0.0.7", True),
+        (["--master-addr", "[::1]", "--master-port", "{port}"], "::1", True),
+    ],
+)
+def test_the_workers_of_one_node_get_exactly_the_master_that_is_given(flags, addr, port, unused_tcp_port):
+    given = order(*(flag.format(port=unused_tcp_port) for flag in flags), "train.py")
+    assert given.place.endpoint is None
+    assert given.config.local_addr == addr
+    assert given.config.master_port == (unused_tcp_port if port else None)
+
+
+def test_a_master_port_that_is_taken():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"--master-port: cannot reserve {port}" in refusal("--master-port", str(port))
+        named = refusal("--rdzv-backend", "static", "--rdzv-endpoint", f"localhost:{port}")
+        assert named.startswith(f"--rdzv-endpoint: cannot reserve {port}")
+
+
+# Static.
+
+
+@pytest.mark.parametrize("flags", [["--node-rank", "0"], []])
+def test_rank_0_hosts_the_server_and_its_address_is_the_master(flags):
+    assert place("--nnodes", "2", *flags, "--master-addr", "10.0.0.7", "--master-port", "29501") == Place(
+        endpoint=("10.0.0.7", 29501), hosts=True, is_on_a_node=True, node_rank=0, local_addr="10.0.0.7"
+    )
+
+
+def test_the_other_ranks_go_there():
+    assert place("--nnodes", "2", "--node_rank=1", "--master_addr=10.0.0.7", "--local-addr", "10.0.0.8") == Place(
+        endpoint=("10.0.0.7", 29500), is_on_a_node=True, node_rank=1, local_addr="10.0.0.8"
+    )
+
+
+def test_torchruns_defaults():
+    assert place("--nnodes", "2").endpoint == ("127.0.0.1", 29500)
+
+
+def test_as_kubeflow_sets_it():
+    given = {"PET_NNODES": "4", "PET_NPROC_PER_NODE": "8", "PET_MASTER_ADDR": "job-0.job", "PET_MASTER_PORT": "29500"}
+    first, last = order("train.py", **given, PET_NODE_RANK="0"), order("train.py", **given, PET_NODE_RANK="3")
+    assert (first.place.endpoint, first.place.hosts, first.place.node_rank) == (("job-0.job", 29500), True, 0)
+    assert (last.place.endpoint, last.place.hosts, last.place.node_rank) == (("job-0.job", 29500), False, 3)
+    assert (last.config.nproc, last.config.settings.max_nodes) == (8, 4)
+
+
+def test_the_endpoint_stands_for_the_masters_address():
+    found = place("--rdzv-backend", "static", "--rdzv-endpoint", "host", "--nnodes", "2")
+    assert (found.endpoint, found.local_addr) == (("host", 29500), "host")
+
+
+def test_is_host_overrules_the_rank():
+    assert not place("--nnodes", "2", "--rdzv-conf", "is_host=false").hosts
+    assert place("--nnodes", "2", "--node-rank", "1", "--rdzv-conf", "is_host=true").hosts
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ([], ("no --node-rank: this node takes rank 0, and hosts rdzv-server for the others",)),
+        (["--node-rank", "0"], ()),
+        (["--node-rank", "1"], ("no --master-addr: looking for the node of rank 0 on this machine, 127.0.0.1",)),
+        (["--node-rank", "1", "--master-addr", "host"], ()),
+    ],
+)
+def test_what_is_probably_missing_is_said(flags, said):
+    assert order("--nnodes", "2", *flags, "train.py").notes == said
+
+
+def test_a_rank_that_the_run_has_not():
+    assert refusal("--nnodes", "2", "--node-rank", "2") == "--node-rank 2: with 2 nodes the last one has rank 1"
+    assert refusal("--node-rank", "1") == "--node-rank 1: the run has one node; is --nnodes missing?"
+
+
+def test_a_variable_that_an_operator_sets_is_no_reason_to_refuse():
+    assert place(PET_NODE_RANK="1") == Place(has_id_of_its_own=True)
+
+
+# c10d.
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.1.2.3", "[::1]"])
+def test_the_node_that_the_endpoint_names_hosts_the_server(host):
+    found = place("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{host}:29400")
+    assert found == Place(endpoint=(host.strip("[]"), 29400), hosts=True, is_on_a_node=True)
+
+
+def test_the_others_go_there():
+    found = place("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{ELSEWHERE}:29401")
+    assert found == Place(endpoint=(ELSEWHERE, 29401), is_on_a_node=True)
+
+
+def test_c10ds_default_port():
+    for flags in (["--rdzv-endpoint", ELSEWHERE], ["--rdzv-endpoint", f"{ELSEWHERE}:29400"]):
+        assert place("--nnodes", "2", "--rdzv-backend", "c10d", *flags).endpoint == (ELSEWHERE, 29400)
+    assert place("--nnodes", "2", "--rdzv-backend", "c10d").endpoint == ("localhost", 29400)
+
+
+def test_is_host_overrules_the_name():
+    flags = ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-conf"]
+    assert not place(*flags, "is_host=no", "--rdzv-endpoint", "localhost:29400").hosts
+    assert place(*flags, "is_host=yes", "--rdzv-endpoint", f"{ELSEWHERE}:29400").hosts
+
+
+def test_a_rank_is_honoured_where_the_user_wrote_it_and_not_where_an_operator_set_it():
+    flags = ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{ELSEWHERE}:29400"]
+    assert place(*flags, "--node-rank", "1").node_rank == 1
+    assert place(*flags, PET_NODE_RANK="1").node_rank is None
+
+
+def test_nobody_can_know_a_free_port_of_another_node():
+    named = refusal("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
+    assert named == "--rdzv-endpoint: the other nodes cannot know a free port; name one, not 0"
+
+
+# A server that somebody has started.
+
+
+@pytest.mark.parametrize("backend", [[], ["--rdzv-backend", "rdzv-server"], ["--rdzv-backend", "etcd-v2"]])
+def test_an_endpoint_is_where_a_server_runs_and_nobody_hosts_it(backend):
+    assert place(*backend, "--endpoint", "localhost:29400") == Place(endpoint=("localhost", 29400))
+
+
+def test_the_masters_address_counts_for_nothing_there():
+    given = order("--endpoint", "host:29400", "train.py", PET_MASTER_ADDR="x", PET_MASTER_PORT="1", PET_NODE_RANK="2")
+    assert given.place == Place(endpoint=("host", 29400))
+
+
+@pytest.mark.parametrize("backend", ["etcd", "etcd-v2"])
+def test_etcds_port(backend):
+    assert place("--rdzv-backend", backend, "--rdzv-endpoint", "host").endpoint == ("host", 2379)
+
+
+@pytest.mark.parametrize("backend", ["etcd", "etcd-v2", "rdzv-server"])
+def test_a_server_must_be_somewhere(backend):
+    named = refusal("--rdzv-backend", backend)
+    assert named == f"--rdzv-backend {backend} needs --endpoint HOST:PORT: where does rdzv-server listen?"
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("host:29400", ("host", 29400)),
+        ("10.0.0.1:1", ("10.0.0.1", 1)),
+        ("[::1]:29400", ("::1", 29400)),
+        ("[fe80::1%eth0]:65535", ("fe80::1%eth0", 65535)),
+    ],
+)
+def test_an_endpoint(text, where):
+    assert place("--endpoint", text).endpoint == where
+
+
+@pytest.mark.parametrize("text", ["host", "::1", "[::1]", "fe80::1:29400", "", "29400"])
+def test_an_endpoint_without_a_port_is_explained(text):
+    assert "has no port: give HOST:PORT" in refusal("--endpoint", text)
+
+
+@pytest.mark.parametrize(
+    "text", [":29400", "host:", "host:0", "host:65536", "host:http", "host:²", "host:-1", "a b:1", "[]:1", "a/b:1"]
+)
+def test_an_endpoint_with_a_port_that_is_none_is_explained(text):
+    assert "is not HOST:PORT with a port from 1 to 65535" in refusal("--endpoint", text)
+
+
+def test_torchruns_own_endpoint_may_be_empty_as_its_default_is():
+    assert place("--rdzv-endpoint", "") == Place(has_id_of_its_own=True)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("text", ["host:1", "10.0.0.1:29400", "[::1]:29400", "host", "[::1]", " host:1 "])
+def test_torchrun_reads_an_endpoint_likewise(text):
+    utils = pytest.importorskip("torch.distributed.elastic.rendezvous.utils")
+    found = place("--nnodes=2", "--rdzv-backend", "c10d", "--rdzv-endpoint", text, "--rdzv-conf", "is_host=0")
+    assert found.endpoint == utils.parse_rendezvous_endpoint(text, 29400)
+
+
+# How long a server that is gone is waited for.
+
+
+def test_a_server_on_a_node_is_not_waited_for_for_ever():
+    hosted = ["--nnodes", "2", "--master-addr", ELSEWHERE]
+    assert order(*hosted, "train.py").config.server_lost_timeout_s == 300.0
+    assert order(*hosted, "--connect-timeout", "7", "train.py").config.server_lost_timeout_s == 7.0
+    assert order(*hosted, "--server-lost-timeout", "8", "train.py").config.server_lost_timeout_s == 8.0
+    assert order("--endpoint", "host:1", "train.py").config.server_lost_timeout_s == float("inf")

@@ -1,0 +1,113 @@
+"""What the workers execute."""
+
+import sys
+
+import pytest
+
+from node_agent.workers.command import Command
+from tests.unit.node_agent.orders import complaint, order
+
+PYTHON = (sys.executable, "-u")
+
+
+@pytest.fixture(autouse=True)
+def script(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+
+
+def command(*argv: str, use_env: bool = True, **environment: str) -> Command:
+    return order(*argv, use_env=use_env, **environment).config.command
+
+
+def test_a_script():
+    assert command("train.py", "--lr", "1") == Command((*PYTHON, "train.py"), ("--lr", "1"))
+
+
+def test_flags_after_the_script_are_the_scripts():
+    assert command("--nproc", "2", "train.py", "--nproc", "9", "--", "-m").arguments == ("--nproc", "9", "--", "-m")
+
+
+def test_python_exec_names_another_interpreter():
+    assert command("train.py", PYTHON_EXEC="/opt/python").program == ("/opt/python", "-u", "train.py")
+
+
+def test_an_empty_python_exec_names_none():
+    assert command("train.py", PYTHON_EXEC="").program == (*PYTHON, "train.py")
+
+
+def test_a_module():
+    assert command("-m", "package.train", "--lr", "1") == Command((*PYTHON, "-m", "package.train"), ("--lr", "1"))
+
+
+def test_a_folder_with_a_main_module_is_a_script(tmp_path):
+    (tmp_path / "app").mkdir()
+    assert complaint("app").startswith("there is no script app")
+    (tmp_path / "app" / "__main__.py").touch()
+    assert command("app").program == (*PYTHON, "app")
+
+
+def test_a_program_is_looked_for_in_path(tmp_path):
+    program = tmp_path / "mine"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    assert command("--no-python", "mine", "-x", PATH=str(tmp_path)) == Command((str(program),), ("-x",))
+
+
+@pytest.mark.parametrize(
+    ("argv", "what"),
+    [
+        (["no.py"], "there is no script no.py (looked in "),
+        (["--run-path", "no.py"], "there is no script no.py (looked in "),
+        (["--no-python", "no-such-program"], "there is no program no-such-program (looked in PATH and "),
+        (["-m", "--no-python", "train"], "-m is for Python modules, --no-python for other programs"),
+        ([], "the following arguments are required: SCRIPT, ..."),
+    ],
+)
+def test_nothing_to_execute(argv, what):
+    assert complaint("--standalone", *argv).startswith(what)
+
+
+# The local rank.
+
+
+def test_the_local_rank_stands_in_arguments_and_in_the_scripts_name():
+    given = command("train_${local_rank}.py", "--out=$local_rank.txt", "$$5", "${HOME}")
+    assert given.for_worker(3) == [*PYTHON, "train_3.py", "--out=3.txt", "$5", "${HOME}"]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("text", ["${local_rank}", "$local_rank", "$$", "$$$local_rank", "$", "a$b${c}", "100%", "${"])
+def test_arguments_are_filled_in_as_torchrun_does(text):
+    utils = pytest.importorskip("torch.distributed.elastic.utils")
+    assert command("train.py", text).for_worker(3)[3:] == utils.macros.substitute([text], "3")
+
+
+# torch.distributed.launch.
+
+
+def test_launch_passes_the_local_rank_first():
+    assert command("train.py", "--lr", "1", use_env=False).for_worker(2)[3:] == ["--local-rank=2", "--lr", "1"]
+    assert command("-m", "train", use_env=False).for_worker(2)[3:] == ["train", "--local-rank=2"]
+
+
+@pytest.mark.parametrize("flag", ["--use-env", "--use_env"])
+def test_launch_with_use_env_does_not(flag):
+    assert command(flag, "train.py", use_env=False).arguments == ()
+    assert command(flag, "train.py").arguments == ()
+
+
+def test_launch_passes_nothing_to_other_programs():
+    assert complaint("--no-python", "true", use_env=False) == (
+        "--no-python needs --use-env here: other programs are given no --local-rank"
+    )
+    assert command("--no-python", "--use-env", "true", use_env=False).arguments == ()
+
+
+# --run-path.
+
+
+def test_run_path_goes_before_everything_else():
+    one = command("--run-path", "train.py", "x", PYTHON_EXEC="/opt/python")
+    assert one.program[0] == sys.executable
+    assert command("--run-path", "--no-python", "-m", "train.py", "x") == one

@@ -1,0 +1,151 @@
+"""What a worker's end means."""
+
+import signal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rdzv_protocol.codec import decode, encode
+from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
+from rdzv_protocol.messages import Failure, ReportRequest
+
+from node_agent.failures.diagnose import Evidence, Recorded, cause_of, weigh
+
+NAMES = {number.value: number.name for number in signal.Signals}
+TRACEBACK = ("Traceback (most recent call last):", '  File "train.py", line 7, in <module>', "ValueError: boom")
+
+
+def evidence(exit_code: int = 1, *stderr: str, recorded: Recorded | None = None, oom: str = "") -> Evidence:
+    return weigh(exit_code, stderr, recorded, signal_names=NAMES, out_of_memory=oom)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "words"),
+    [
+        (1, "exit code 1"),
+        (3, "exit code 3"),
+        (120, "exit code 120: Python could not write its last output: a closed pipe, or a full disk"),
+        (126, "exit code 126: the program cannot be executed: no permission, or no executable format"),
+        (127, "exit code 127: the program, or one that it calls, was not found"),
+        (128, "exit code 128"),
+        (137, "exit code 137 (128 + 9: SIGKILL): killed from outside, often for lack of memory"),
+        (139, "exit code 139 (128 + 11: SIGSEGV): segmentation fault"),
+        (255, "exit code 255"),
+        (-9, "signal 9 (SIGKILL): killed from outside, often for lack of memory"),
+        (-11, "signal 11 (SIGSEGV): segmentation fault"),
+        (-7, "signal 7 (SIGBUS): bus error, often /dev/shm is full"),
+        (-6, "signal 6 (SIGABRT): aborted"),
+        (-8, "signal 8 (SIGFPE): arithmetic error in native code, such as a division by zero"),
+        (-4, "signal 4 (SIGILL): illegal instruction"),
+        (-13, "signal 13 (SIGPIPE): wrote to a pipe that nobody reads any more"),
+        (-15, "signal 15 (SIGTERM): asked to end, not by this agent"),
+        (-10, "signal 10 (SIGUSR1)"),
+        (-35, "signal 35 (unknown)"),
+    ],
+)
+def test_an_exit_status_in_words(exit_code, words):
+    assert cause_of(exit_code, NAMES) == words
+
+
+@pytest.mark.parametrize("exit_code", [-9, 137])
+def test_a_kill_for_lack_of_memory_is_named_where_it_is_known(exit_code):
+    found = evidence(exit_code, oom="killed by the kernel: out of memory (cgroup limit 2 GiB)")
+    assert found.cause.endswith("SIGKILL): killed by the kernel: out of memory (cgroup limit 2 GiB)")
+    assert found.hint.startswith("give the job or container more memory")
+
+
+def test_a_kill_of_unknown_origin_says_where_to_look():
+    assert "dmesg" in evidence(-9).hint
+
+
+def test_the_exception_stands_in_the_last_lines_of_stderr():
+    found = evidence(1, "step 1", *TRACEBACK)
+    assert found.error == "ValueError: boom"
+    assert found.traceback == TRACEBACK
+    assert found.stderr_tail == ("step 1", *TRACEBACK)
+
+
+def test_without_an_exception_the_last_lines_must_do():
+    found = evidence(3, "no data", "giving up")
+    assert (found.error, found.traceback, found.stderr_tail) == ("", (), ("no data", "giving up"))
+
+
+def test_an_error_file_counts_more_than_stderr():
+    recorded = Recorded("KeyError: 'x'\nand more", "Traceback ...\n  the whole of it\nKeyError: 'x'\nand more")
+    found = evidence(1, *TRACEBACK, recorded=recorded)
+    assert found.error == "KeyError: 'x'"
+    assert found.traceback[:2] == ("Traceback ...", "  the whole of it")
+    assert found.stderr_tail == TRACEBACK
+
+
+def test_a_broken_error_file_is_said_to_be_broken_and_stderr_counts():
+    found = evidence(1, *TRACEBACK, recorded=Recorded(problem="it is not JSON"))
+    assert found.cause == "exit code 1 (its error file cannot be read: it is not JSON)"
+    assert found.error == "ValueError: boom"
+
+
+def test_an_abort_on_the_way_out_does_not_hide_the_exception():
+    """torch's threads often abort an interpreter that ends with an exception."""
+    found = evidence(-6, *TRACEBACK, "terminate called without an active exception")
+    assert found.error == "ValueError: boom"
+    assert found.cause == "signal 6 (SIGABRT): aborted"
+
+
+@pytest.mark.parametrize("exit_code", [-9, -15, 137, 143])
+def test_an_exception_that_was_logged_before_does_not_explain_a_kill(exit_code):
+    assert evidence(exit_code, *TRACEBACK).error == ""
+    assert evidence(exit_code, *TRACEBACK).stderr_tail == TRACEBACK
+
+
+def test_what_follows_from_another_workers_end_is_a_consequence():
+    closed = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:6058."
+    found = evidence(1, *TRACEBACK[:2], closed)
+    assert found.consequence
+    assert found.hint.endswith("look at the worker that failed first")
+    assert not evidence(1, *TRACEBACK).consequence
+    assert not evidence(-9, *TRACEBACK[:2], closed).consequence, "killed is killed"
+
+
+def test_a_consequence_shows_through_what_the_script_made_of_it():
+    stack = "RuntimeError: gloo: Connection closed by peer\n\nThe above ...\n\nRuntimeError: epoch 3 failed"
+    found = evidence(1, recorded=Recorded("RuntimeError: epoch 3 failed", stack))
+    assert found.error == "RuntimeError: epoch 3 failed"
+    assert found.consequence
+
+
+def test_a_crash_in_native_code_after_a_consequence_is_one_all_the_same():
+    said = "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(...)"
+    assert evidence(-6, said, "terminate called after throwing an instance of 'c10::DistBackendError'").consequence
+
+
+anything = st.text(st.characters(codec=None), max_size=40)
+long_texts = st.builds(lambda text, times: text * times, anything, st.sampled_from([1, 1, 1_000, 10_000]))
+
+
+@given(
+    exit_code=st.integers(-255, 255),
+    stderr=st.lists(long_texts, max_size=30),
+    recorded=st.one_of(st.none(), st.builds(Recorded, long_texts, long_texts, st.none(), anything)),
+    oom=long_texts,
+)
+def test_whatever_a_worker_wrote_fits_into_a_report(exit_code, stderr, recorded, oom):
+    found = weigh(exit_code, stderr, recorded, signal_names=NAMES, out_of_memory=oom)
+    failure = Failure(
+        node_id="a",
+        rank=0,
+        local_rank=0,
+        pid=1,
+        exit_code=exit_code,
+        cause=found.cause,
+        error=found.error,
+        traceback=found.traceback,
+        stderr_tail=found.stderr_tail,
+        hint=found.hint,
+        consequence=found.consequence,
+    )
+    report = ReportRequest(run_id="run", agent_id="a", round=1, failure=failure)
+    encoded = encode(report)
+    assert decode(ReportRequest, encoded) == report
+    assert len(encoded) < MAX_MESSAGE_BYTES / 8
+    shown = [found.cause, found.error, found.hint, *found.traceback, *found.stderr_tail]
+    assert all(text.isprintable() for text in shown)

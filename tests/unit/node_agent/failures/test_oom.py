@@ -1,0 +1,112 @@
+"""Whether the kernel killed a worker, by the counters of a machine made of files."""
+
+import pytest
+
+from node_agent.failures.oom import OomWatch
+
+CERTAIN = "killed by the kernel: out of memory"
+
+
+class Machine:
+    """A /proc and a /sys/fs/cgroup. `membership`: lines of /proc/self/cgroup."""
+
+    def __init__(self, root, *membership: str) -> None:
+        self.root = root
+        self.write("proc/self/cgroup", "".join(f"{line}\n" for line in membership))
+
+    def write(self, path: str, text: str) -> None:
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+
+    def kills(self, folder: str, count: int) -> None:
+        if "memory/" in f"{folder}/":
+            self.write(f"cgroup/{folder}/memory.oom_control", f"oom_kill_disable 0\nunder_oom 0\noom_kill {count}\n")
+        else:
+            self.write(f"cgroup/{folder}/memory.events", f"low 0\nhigh 0\nmax 7\noom 3\noom_kill {count}\n")
+
+    def kills_somewhere(self, count: int) -> None:
+        self.write("proc/vmstat", f"nr_free_pages 12345\noom_kill {count}\n")
+
+    def watch(self) -> OomWatch:
+        return OomWatch(str(self.root / "cgroup"), str(self.root / "proc"))
+
+
+def test_a_kill_in_the_agents_cgroup_is_the_kernels(tmp_path):
+    machine = Machine(tmp_path, "0::/job/42")
+    machine.kills("job/42", 1)
+    machine.write("cgroup/job/42/memory.max", f"{3 << 29}\n")
+    watch = machine.watch()
+    assert watch.verdict() == "", "that one was before"
+    machine.kills("job/42", 2)
+    assert watch.verdict() == f"{CERTAIN} (cgroup limit 1.5 GiB)"
+    assert watch.verdict() == "", "that one has been told"
+
+
+def test_version_1_has_its_own_files(tmp_path):
+    machine = Machine(tmp_path, "9:name=systemd:/job", "4:cpuacct,memory:/job", "0::/job")
+    machine.kills("memory/job", 0)
+    machine.write("cgroup/memory/job/memory.limit_in_bytes", "67108864\n")
+    watch = machine.watch()
+    machine.kills("memory/job", 1)
+    assert watch.verdict() == f"{CERTAIN} (cgroup limit 64 MiB)"
+
+
+def test_in_a_container_the_path_may_be_the_hosts(tmp_path):
+    machine = Machine(tmp_path, "4:memory:/docker/abc")
+    machine.kills("memory", 0)
+    watch = machine.watch()
+    machine.kills("memory", 1)
+    assert watch.verdict() == CERTAIN
+
+
+def test_another_cgroups_kills_are_not_ours(tmp_path):
+    machine = Machine(tmp_path, "4:memory:/job")
+    machine.kills("memory", 0)
+    machine.kills("memory/job", 0)
+    watch = machine.watch()
+    machine.kills("memory", 5)
+    assert watch.verdict() == ""
+
+
+@pytest.mark.parametrize(("limits", "words"), [(("max", "1048576"), " (cgroup limit 1 MiB)"), (("max", "max"), "")])
+def test_the_limit_may_be_a_parents(tmp_path, limits, words):
+    machine = Machine(tmp_path, "0::/slice/job")
+    own, parents = limits
+    machine.write("cgroup/slice/job/memory.max", f"{own}\n")
+    machine.write("cgroup/slice/memory.max", f"{parents}\n")
+    machine.kills("slice/job", 0)
+    watch = machine.watch()
+    machine.kills("slice/job", 1)
+    assert watch.verdict() == CERTAIN + words
+
+
+def test_no_limit_in_version_1_is_a_huge_number(tmp_path):
+    machine = Machine(tmp_path, "4:memory:/")
+    machine.write("cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")
+    machine.kills("memory", 0)
+    watch = machine.watch()
+    machine.kills("memory", 1)
+    assert watch.verdict() == CERTAIN
+
+
+def test_a_kill_somewhere_on_the_machine_is_a_likely_one(tmp_path):
+    machine = Machine(tmp_path, "0::/job")
+    machine.kills("job", 0)
+    machine.kills_somewhere(3)
+    watch = machine.watch()
+    machine.kills_somewhere(4)
+    assert watch.verdict() == "probably killed by the kernel, which was out of memory on this machine"
+
+
+@pytest.mark.parametrize("text", ["", "oom_kill\n", "oom_kill many\n", "\xff\x00"])
+def test_what_cannot_be_read_counts_nothing(tmp_path, text):
+    machine = Machine(tmp_path, "0::/job", "nonsense", "")
+    machine.write("cgroup/job/memory.events", text)
+    machine.write("proc/vmstat", text)
+    assert machine.watch().verdict() == ""
+    assert OomWatch(str(tmp_path / "none"), str(tmp_path / "none")).verdict() == ""
+
+
+def test_this_machine_can_be_asked():
+    assert OomWatch().verdict() == ""

@@ -1,0 +1,192 @@
+"""The final report of a failed run, as people read it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rdzv_protocol.messages import Failure, Finish, RestartEntry
+
+from node_agent.failures.failure_report import local_time
+from node_agent.failures.report import WIDEST, Mark, report
+from tests.unit.node_agent.story import a_failure, finish
+from tests.unit.protocol.test_codec import values
+
+TRACEBACK = (
+    "Traceback (most recent call last):",
+    '  File "train.py", line 7, in <module>',
+    "    main()",
+    "ValueError: boom",
+)
+
+
+def clock(at: float) -> str:
+    return f"{at:g} o'clock"
+
+
+def boom(**changes) -> Failure:
+    return a_failure(
+        **({"error": "ValueError: boom", "traceback": TRACEBACK, "failed_at": 12.0, "exit_code": 1} | changes)
+    )
+
+
+def text(end: Finish, *advice: str) -> list[str]:
+    return [line for _, line in report(end, "train.py", clock, advice)]
+
+
+def test_the_whole_story_of_a_run():
+    end = Finish(
+        succeeded=False,
+        reason="worker rank 3 on node a failed: exit code 1; no restarts left: 1 of 1 used",
+        first_failure=a_failure(
+            node_id="b",
+            rank=5,
+            exit_code=-9,
+            cause="signal 9 (SIGKILL): killed by the kernel: out of memory",
+            hint="give the job more memory",
+            failed_at=11.0,
+        ),
+        first_round=1,
+        failure=boom(cause="exit code 1", error_file="/logs/run_1/attempt_2/1/error.json"),
+        round=3,
+        others=(a_failure(node_id="c", rank=9, failed_at=13.0, error="RuntimeError: gone", consequence=True),),
+        more_failures=2,
+        restarts=(
+            RestartEntry(round=2, cause="worker_failure", charged=True, reason="worker rank 5 failed", at=11.5),
+            RestartEntry(round=3, cause="node_lost", charged=False, reason="node d lost", at=None),
+        ),
+        restart_total=2,
+        charged_restarts=1,
+    )
+    assert text(end, "Logs of node a: /logs/run_1") == [
+        "=" * 60,
+        "train.py FAILED",
+        "-" * 60,
+        "Root Cause (first observed failure):",
+        "[0]:",
+        "  time      : 11 o'clock",
+        "  host      : b",
+        "  rank      : 5 (local_rank: 1)",
+        "  exitcode  : -9 (pid: 77)",
+        "  round     : 1",
+        "  cause     : signal 9 (SIGKILL): killed by the kernel: out of memory",
+        "  what to do: give the job more memory",
+        "  error_file: <N/A>",
+        "  stderr    : Traceback",
+        "  Boom",
+        "-" * 60,
+        "Failure that ended the run:",
+        "[1]:",
+        "  time      : 12 o'clock",
+        "  host      : a",
+        "  rank      : 3 (local_rank: 1)",
+        "  exitcode  : 1 (pid: 77)",
+        "  round     : 3",
+        "  error     : ValueError: boom",
+        "  error_file: /logs/run_1/attempt_2/1/error.json",
+        "  traceback : Traceback (most recent call last):",
+        '    File "train.py", line 7, in <module>',
+        "      main()",
+        "  ValueError: boom",
+        "-" * 60,
+        "Failures:",
+        "[2]:",
+        "  time      : 13 o'clock",
+        "  host      : c",
+        "  rank      : 9 (local_rank: 1)",
+        "  exitcode  : 5 (pid: 77)",
+        "  cause     : RuntimeError: gone (follows from another worker's end)",
+        "  and 2 more",
+        "-" * 60,
+        "Restarts: 2 restarts, 1 of them charged",
+        "  11.5 o'clock  round 2, charged: worker rank 5 failed",
+        "  round 3, free: node d lost",
+        "-" * 60,
+        "Ended: worker rank 3 on node a failed: exit code 1; no restarts left: 1 of 1 used",
+        "Logs of node a: /logs/run_1",
+        "=" * 60,
+    ]
+
+
+def test_a_run_that_fails_at_once_has_a_root_cause_and_nothing_else():
+    lines = text(finish(succeeded=False, failure=boom(), round=1))
+    headings = [line for line in lines if line.endswith(":") and not line.startswith((" ", "["))]
+    assert headings == ["Root Cause (first observed failure):", "Failures:"]
+    assert "  <NO_OTHER_FAILURES>" in lines
+
+
+def test_a_run_that_never_came_about_says_why():
+    assert text(finish(succeeded=False)) == ["=" * 15, "train.py FAILED", "-" * 15, "spent", "=" * 15]
+
+
+def test_a_run_that_starved_after_a_failure_tells_both():
+    lines = text(finish(succeeded=False, first_failure=boom(), first_round=1))
+    assert lines[3] == "Root Cause (first observed failure):"
+    assert "Ended: spent" in lines
+    assert "Failures:" not in lines
+
+
+def test_the_same_traceback_is_not_told_twice():
+    lines = text(finish(succeeded=False, first_failure=boom(), failure=boom(rank=4)))
+    assert "  traceback : the same as above" in lines
+    assert lines.count("  ValueError: boom") == 1
+
+
+def test_a_worker_that_left_no_word_is_told_so():
+    lines = text(finish(succeeded=False, failure=a_failure(stderr_tail=())))
+    assert "  traceback : <N/A>" in lines
+    assert "  time      : <N/A>" in lines
+
+
+def test_of_many_restarts_the_earlier_ones_are_counted():
+    entries = tuple(
+        RestartEntry(round=round_, cause="worker_failure", charged=True, reason="boom") for round_ in range(13, 21)
+    )
+    lines = text(finish(succeeded=False, failure=boom(), restarts=entries, restart_total=20, charged_restarts=20))
+    assert "Restarts: 20 restarts, 20 of them charged" in lines
+    assert "  the last 8:" in lines
+
+
+def test_what_is_to_be_seen_first_is_marked():
+    lines = report(finish(succeeded=False, failure=boom(hint="mind the gap")), "train.py", clock)
+    marks = {line.strip(): mark for mark, line in lines}
+    assert marks["train.py FAILED"] is Mark.TITLE
+    assert marks["error     : ValueError: boom"] is Mark.ERROR
+    assert marks["what to do: mind the gap"] is Mark.HINT
+
+
+@given(st.builds(Finish, succeeded=st.just(False), reason=st.text(), failure=values(Failure | None)))
+def test_no_line_of_the_box_moves_a_cursor(end):
+    """Whatever the server sends, and through it a script of some other node."""
+    lines = text(end)
+    assert all(line.isprintable() for line in lines)
+    assert max(map(len, (line for line in lines if set(line) <= {"=", "-"}))) <= WIDEST
+
+
+@pytest.mark.torch
+def test_the_box_has_torchs_headings_and_fields():
+    """Found in the same order, with the same values: whoever reads logs by script goes on doing so."""
+    pytest.importorskip("torch")
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+
+    failures = {rank: ProcessFailure(local_rank=rank, pid=70 + rank, exitcode=1, error_file="-") for rank in (0, 1)}
+    failures[1].timestamp += 5
+    torchs = ChildFailedError("train.py", failures).format_msg().splitlines()
+    ours = [
+        boom(rank=rank, local_rank=rank, pid=70 + rank, failed_at=float(failure.timestamp))
+        for rank, failure in failures.items()
+    ]
+    lines = [
+        line for _, line in report(finish(succeeded=False, failure=ours[0], others=(ours[1],)), "train.py", local_time)
+    ]
+
+    def heads(box: list[str]) -> set[str]:
+        return {line for line in box if line.endswith((":", "FAILED")) and not line.startswith((" ", "["))}
+
+    def fields(box: list[str]) -> list[str]:
+        """Of the root cause, label and value; whose values are the machine's own is left open."""
+        block = box[box.index("Root Cause (first observed failure):") + 1 :]
+        shown = [line.rstrip() for line in block if line.startswith("  ") and ": " in line[:13]]
+        return [line if line.split()[0] in ("time", "rank", "exitcode") else line.split()[0] for line in shown]
+
+    assert heads(torchs) <= heads(lines)
+    expected = fields(torchs)
+    assert [field for field in fields(lines)[:20] if field in expected][: len(expected)] == expected

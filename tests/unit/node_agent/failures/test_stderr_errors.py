@@ -1,0 +1,104 @@
+"""The error in what a process wrote last."""
+
+import subprocess
+import sys
+
+import pytest
+
+from node_agent.failures.stderr_errors import LastWords, last_words
+
+
+def written_by(script: str, *flags: str) -> list[str]:
+    """What Python itself writes on stderr."""
+    done = subprocess.run([sys.executable, *flags, "-c", script], capture_output=True, text=True)
+    return done.stderr.splitlines()
+
+
+def test_an_uncaught_exception():
+    found = last_words(["step 1", "step 2", *written_by("def train(): raise ValueError('boom')\ntrain()")])
+    assert found.error == "ValueError: boom"
+    assert found.traceback[0] == "Traceback (most recent call last):"
+    assert found.traceback[-1] == "ValueError: boom"
+
+
+def test_of_chained_exceptions_the_last_is_the_error():
+    script = "try:\n  1 / 0\nexcept ArithmeticError as e:\n  raise RuntimeError('training failed') from e"
+    found = last_words(written_by(script))
+    assert found.error == "RuntimeError: training failed"
+    assert not any("ZeroDivisionError" in line for line in found.traceback)
+
+
+def test_a_message_of_several_lines_is_taken_along():
+    found = last_words(written_by("raise ValueError('boom\\nwith details\\n  and more')"))
+    assert found.error == "ValueError: boom"
+    assert found.traceback[-2:] == ("with details", "  and more")
+
+
+def test_an_exception_without_a_message():
+    assert last_words(written_by("raise KeyError")).error == "KeyError"
+
+
+def test_an_exception_group():
+    found = last_words(written_by("raise ExceptionGroup('two', [ValueError('a'), TypeError('b')])"))
+    assert found.error == "ExceptionGroup: two (2 sub-exceptions)"
+    assert any("ValueError: a" in line for line in found.traceback)
+
+
+def test_a_syntax_error_comes_without_a_traceback():
+    found = last_words(["loading", *written_by("x = (")])
+    assert found.error == "SyntaxError: '(' was never closed"
+    assert found.traceback[0].startswith('  File "<string>", line 1')
+
+
+def test_a_deep_traceback_whose_beginning_is_lost():
+    lines = written_by("def dig(n):\n  if not n: raise ValueError('boom')\n  dig(n - 1)\ndig(30)")[-12:]
+    assert last_words(lines) == LastWords("ValueError: boom", tuple(lines))
+
+
+def test_the_marks_that_torch_puts_before_the_lines_are_taken_away():
+    lines = [
+        "[rank3]: Traceback (most recent call last):",
+        '[rank3]:   File "train.py", line 7, in <module>',
+        '[rank3]:     raise ValueError("boom")',
+        "[rank3]: ValueError: boom",
+        "[rank3]: with details",
+        "terminate called without an active exception",
+        "[W1101 12:00:00.0 ProcessGroupNCCL.cpp:1496] Warning: process group has NOT been destroyed",
+    ]
+    found = last_words(lines)
+    assert found.error == "ValueError: boom"
+    assert found.traceback[0] == "Traceback (most recent call last):"
+    assert found.traceback[-1] == "with details", "what follows is not torch's"
+
+
+def test_a_crash_that_the_fault_handler_saw():
+    lines = ["starting", *written_by("import faulthandler; faulthandler.enable(); faulthandler._sigsegv()")]
+    found = last_words(lines)
+    assert found.error == "Fatal Python error: Segmentation fault"
+    assert any("most recent call first" in line for line in found.traceback)
+
+
+def test_an_uncaught_cxx_exception():
+    lines = [
+        "terminate called after throwing an instance of 'c10::Error'",
+        "  what():  [enforce fail at alloc_cpu.cpp:114] . DefaultCPUAllocator: can't allocate memory",
+    ]
+    assert last_words(lines) == LastWords(
+        "c10::Error: [enforce fail at alloc_cpu.cpp:114] . DefaultCPUAllocator: can't allocate memory", tuple(lines)
+    )
+    assert last_words(lines[:1]).error == "c10::Error"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [],
+        ["step 1", "step 2"],
+        ["Traceback (most recent call last):"],
+        ["Traceback (most recent call last):", '  File "train.py", line 7, in <module>'],
+        ["where am I?", '  File "train.py", line 7, in <module>', "    here()", "going on"],
+        ["", "  ", "\t"],
+    ],
+)
+def test_where_no_error_is_to_be_seen_none_is_named(lines):
+    assert last_words(lines) == LastWords()

@@ -1,0 +1,117 @@
+"""Where log files and error files are: never overwritten, never outside, and gone only if nobody asked for them."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from node_agent.output.folder import RunFolder, trouble_with, wants_files
+from node_agent.output.log_options import LogOptions, Std
+from node_agent.workers.temp_dir import ScratchDir
+
+
+@pytest.fixture(autouse=True)
+def tmpdir_of_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    return tmp_path / "tmp"
+
+
+def folder(log_dir: Path | None = None, run_id: str = "nightly", **flags: object) -> RunFolder:
+    options = LogOptions(log_dir=log_dir and str(log_dir), **flags)  # type: ignore[arg-type]
+    return RunFolder(options, run_id, ScratchDir())
+
+
+def test_the_folder_is_named_after_the_run(tmp_path: Path) -> None:
+    attempt = Path(folder(tmp_path / "logs" / "deeper").open_attempt(1))
+    assert attempt.is_dir()
+    assert attempt.name == "attempt_0"
+    assert attempt.parent.name.startswith("nightly_")
+    assert attempt.parent.parent == tmp_path / "logs" / "deeper"
+
+
+def test_two_agents_with_one_log_dir_do_not_share_a_folder(tmp_path: Path) -> None:
+    assert folder(tmp_path).path != folder(tmp_path).path
+
+
+def test_no_run_id_leads_out_of_the_log_dir(tmp_path: Path) -> None:
+    for run_id in ("../x", "/etc/x", "a/../../b", "..", "x" * 128, "训" * 128):
+        path = Path(folder(tmp_path / "logs", run_id=run_id).path)
+        assert path.parent == tmp_path / "logs" and path.is_dir()
+
+
+def test_a_relative_log_dir_stays_where_it_is_when_somebody_changes_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = folder(Path("logs"))
+    monkeypatch.chdir("/")
+    assert Path(run.path).parent == tmp_path / "logs"
+
+
+def test_every_round_has_an_attempt_of_its_own_with_torchruns_number(tmp_path: Path) -> None:
+    run = folder(tmp_path)
+    assert [os.path.basename(run.open_attempt(round_)) for round_ in (1, 2, 5)] == [
+        "attempt_0",
+        "attempt_1",
+        "attempt_4",
+    ]
+
+
+def test_no_attempt_is_opened_twice_even_if_rounds_are_counted_anew(tmp_path: Path) -> None:
+    run = folder(tmp_path)
+    assert [os.path.basename(run.open_attempt(round_)) for round_ in (1, 2, 1, 2)] == [
+        f"attempt_{number}" for number in range(4)
+    ]
+
+
+def test_a_folder_that_was_removed_is_made_again(tmp_path: Path) -> None:
+    run = folder(tmp_path / "logs")
+    run.open_attempt(1)
+    os.rename(tmp_path / "logs", tmp_path / "moved")
+    assert Path(run.open_attempt(2)).is_dir()
+
+
+def test_without_a_log_dir_error_files_go_with_the_agent(tmpdir_of_the_agent: Path) -> None:
+    scratch = ScratchDir()
+    run = RunFolder(LogOptions(), "nightly", scratch)
+    assert Path(run.open_attempt(3)).parent.parent == tmpdir_of_the_agent
+    assert not run.is_kept
+    scratch.remove()
+    assert list(tmpdir_of_the_agent.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "flags", [{"tee": Std.OUT}, {"redirects": {1: Std.ERR}}, {"stdout_filters": ("loss",)}], ids=str
+)
+def test_without_a_log_dir_files_that_somebody_asked_for_are_kept(
+    tmpdir_of_the_agent: Path, flags: dict[str, object]
+) -> None:
+    run = folder(**flags)
+    attempt = Path(run.open_attempt(1))
+    assert run.is_kept and wants_files(LogOptions(**flags))  # type: ignore[arg-type]
+    assert attempt.parent.name.startswith("nightly_")
+    assert attempt.parent.parent.parent == tmpdir_of_the_agent
+    assert stat.S_IMODE(attempt.parent.parent.stat().st_mode) == 0o700, "it is in a folder that others can read"
+
+
+def test_a_map_of_nothing_asks_for_no_file() -> None:
+    assert not wants_files(LogOptions(tee={0: Std.NONE}, redirects=Std.NONE))
+
+
+def test_a_log_dir_is_made_and_found_good(tmp_path: Path) -> None:
+    assert trouble_with(str(tmp_path / "a" / "b")) is None
+    assert (tmp_path / "a" / "b").is_dir()
+
+
+def test_a_log_dir_that_is_a_file_or_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert trouble_with(str(tmp_path / "file")) == f"{tmp_path}/file is a file"
+    assert trouble_with(str(tmp_path / "file" / "x")) == f"{tmp_path}/file/x cannot be made: Not a directory"
+    assert trouble_with("/proc/x") == "/proc/x cannot be made: No such file or directory"
+
+
+def test_a_log_dir_that_cannot_be_written_to_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # for root, everything can
+    assert trouble_with(str(tmp_path)) == f"{tmp_path} may not be written to by this user"

@@ -1,0 +1,283 @@
+"""What becomes of the output of a round's workers: real workers, real pipes and files, a console that remembers."""
+
+import asyncio
+import errno
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rdzv_protocol.messages import Assignment
+
+from node_agent.config import AgentConfig
+from node_agent.output.agent_logs import AgentLogs
+from node_agent.output.log_names import PREFIX_TEMPLATE
+from node_agent.output.log_options import NO_FILES, LogOptions, Std
+from node_agent.workers.command import Command
+from node_agent.workers.group import WorkerGroup, WorkerSpec
+from node_agent.workers.process import CommandProcess
+from node_agent.workers.temp_dir import ScratchDir
+from tests.unit.node_agent.sheet import PATIENCE_S, Sheet
+
+OUT, ERR = 1, 2
+SAYS_WHO = """
+import os, sys
+print("out", os.environ["RANK"])
+print("err", os.environ["RANK"], file=sys.stderr)
+"""
+
+
+class Agent:
+    """The logs of one agent, and workers that write to them."""
+
+    def __init__(
+        self, folder: Path, *, nproc: int = 2, environment: dict[str, str] | None = None, **flags: Any
+    ) -> None:
+        self.sheet = Sheet()
+        self.nproc = nproc
+        self.scratch = ScratchDir()
+        options = LogOptions(**{"log_dir": str(folder / "logs"), **flags})
+        config = AgentConfig(
+            command=Command(()), nproc=nproc, run_id="nightly", node_id="gpu-a", role="trainer", logs=options,
+            environment=environment or {},
+        )  # fmt: skip
+        self.logs = AgentLogs(config, self.sheet, self.scratch, pytest.fail)  # type: ignore[arg-type]
+        self.environments: list[dict[str, str]] = []
+
+    async def round(self, program: str = SAYS_WHO, number: int = 1) -> None:
+        """Run one round of workers to their end."""
+        assignment = _assignment(number, self.nproc)
+        logs = self.logs.open(assignment)
+        self.environments = [dict(logs.environment(local_rank)) for local_rank in range(self.nproc)]
+        specs = [
+            WorkerSpec(
+                node_id="gpu-a",
+                rank=4 + local_rank,
+                local_rank=local_rank,
+                title="python",
+                start=partial(
+                    CommandProcess, (sys.executable, "-c", program), {**os.environ, "RANK": str(4 + local_rank)}
+                ),
+                open_streams=partial(logs.open_streams, local_rank),
+            )
+            for local_rank in range(self.nproc)
+        ]
+        await _finished(lambda succeeded: WorkerGroup(specs, succeeded=succeeded, failed=pytest.fail, stopped=print))
+
+    def out(self) -> list[bytes]:
+        return sorted(self.sheet.text(OUT).splitlines())
+
+    def err(self) -> list[bytes]:
+        return sorted(self.sheet.text(ERR).splitlines())
+
+    def files(self, folder: Path) -> dict[str, str]:
+        """The text of every log file, by its path below the run's folder."""
+        (run,) = (folder / "logs").iterdir()
+        return {str(path.relative_to(run)): path.read_text() for path in sorted(run.rglob("*.log"))}
+
+
+def _assignment(round_: int, nproc: int) -> Assignment:
+    return Assignment(
+        round=round_, group_rank=1, group_world_size=2, first_rank=4, world_size=8, local_world_size=nproc,
+        first_role_rank=4, role_world_size=8, master_addr="127.0.0.1", master_port=29500, restart_count=0,
+        max_restarts=3,
+    )  # fmt: skip
+
+
+async def _finished(start: Callable[[Callable[[], None]], object]) -> None:
+    done = asyncio.Event()
+    group = start(done.set)
+    async with asyncio.timeout(PATIENCE_S):
+        await done.wait()
+    del group
+
+
+@pytest.fixture
+async def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., Agent]]:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    agents: list[Agent] = []
+
+    def make_agent(**flags: Any) -> Agent:
+        agents.append(Agent(tmp_path, **flags))
+        return agents[-1]
+
+    before = len(os.listdir("/proc/self/fd"))
+    yield make_agent
+    for agent in agents:
+        await agent.logs.close()
+        agent.scratch.remove()
+    assert len(os.listdir("/proc/self/fd")) == before, "everything is closed"
+
+
+Make = Callable[..., Agent]
+
+
+async def test_plain_output_has_no_mark(make: Make, tmp_path: Path) -> None:
+    agent = make()
+    await agent.round()
+    assert (agent.out(), agent.err()) == ([b"out 4", b"out 5"], [b"err 4", b"err 5"])
+    assert agent.files(tmp_path) == {}
+    assert agent.sheet.lines == [], "there is no log file to point to"
+
+
+async def test_teed_output_is_in_files_and_marked_on_the_console(make: Make, tmp_path: Path) -> None:
+    agent = make(tee=Std.ALL)
+    await agent.round()
+    assert agent.out() == [b"[trainer0]:out 4", b"[trainer1]:out 5"]
+    assert agent.err() == [b"[trainer0]:err 4", b"[trainer1]:err 5"]
+    assert agent.files(tmp_path) == {
+        "attempt_0/0/stdout.log": "out 4\n",
+        "attempt_0/0/stderr.log": "err 4\n",
+        "attempt_0/1/stdout.log": "out 5\n",
+        "attempt_0/1/stderr.log": "err 5\n",
+    }
+    (said,) = agent.sheet.lines
+    assert said.startswith(f"logs: {tmp_path}/logs/nightly_")
+
+
+async def test_redirected_output_is_in_files_alone(make: Make, tmp_path: Path) -> None:
+    agent = make(redirects={0: Std.ALL, 1: Std.ERR})
+    await agent.round()
+    assert (agent.out(), agent.err()) == ([b"out 5"], [])
+    assert agent.files(tmp_path) == {
+        "attempt_0/0/stdout.log": "out 4\n",
+        "attempt_0/0/stderr.log": "err 4\n",
+        "attempt_0/1/stderr.log": "err 5\n",
+    }
+
+
+async def test_the_users_template_marks_every_line(make: Make) -> None:
+    agent = make(prefix="[${node_id} ${rank}] ", tee={0: Std.OUT})
+    await agent.round()
+    assert agent.out() == [b"[gpu-a 4] out 4", b"[gpu-a 5] out 5"]
+
+
+async def test_torchruns_template_marks_teed_lines(make: Make) -> None:
+    agent = make(tee={0: Std.OUT}, environment={PREFIX_TEMPLATE: "<${role_name}|${rank}|${local_rank}> "})
+    await agent.round()
+    assert agent.out() == [b"<trainer|4|0> out 4", b"out 5"]
+
+
+async def test_the_only_worker_that_is_shown_writes_as_it_comes(make: Make) -> None:
+    """Without a mark, nobody else's lines can be torn: not even the last one gets an end."""
+    agent = make(local_ranks=frozenset({1}))
+    await agent.round("print('.', end='')")
+    assert agent.sheet.text() == b"."
+    both = make()
+    await both.round("print('.', end='')")
+    assert both.sheet.text() == b".\n.\n"
+
+
+async def test_ranks_that_are_not_shown_are_in_the_files(make: Make, tmp_path: Path) -> None:
+    agent = make(ranks=frozenset({5}), tee={0: Std.OUT})
+    await agent.round()
+    assert (agent.out(), agent.err()) == ([b"out 5"], [b"err 5"])
+    assert agent.files(tmp_path) == {"attempt_0/0/stdout.log": "out 4\n"}
+
+
+@pytest.mark.parametrize("flags", [{}, {"tee": Std.OUT}, {"redirects": Std.OUT}, {"local_ranks": frozenset({0})}])
+async def test_filters_copy_lines_wherever_they_go(make: Make, tmp_path: Path, flags: dict[str, Any]) -> None:
+    agent = make(stdout_filters=("5", "nobody"), **flags)
+    await agent.round()
+    files = agent.files(tmp_path)
+    assert files["attempt_0/filtered_stdout.log"] == "[trainer1]:out 5\n"
+    assert "attempt_0/filtered_stderr.log" not in files
+
+
+async def test_every_round_has_files_of_its_own(make: Make, tmp_path: Path) -> None:
+    agent = make(redirects=Std.OUT, nproc=1)
+    await agent.round(number=1)
+    await agent.round(number=3)
+    assert agent.files(tmp_path) == {"attempt_0/0/stdout.log": "out 4\n", "attempt_2/0/stdout.log": "out 4\n"}
+    assert agent.environments[0]["TORCHELASTIC_ERROR_FILE"].endswith("/attempt_2/0/error.json")
+    assert len(agent.sheet.lines) == 1, "where they are is said once"
+
+
+async def test_dev_null_turns_files_off(make: Make, tmp_path: Path) -> None:
+    agent = make(log_dir=NO_FILES, tee=Std.ALL, stdout_filters=("out",))
+    await agent.round()
+    assert agent.out() == [b"out 4", b"out 5"]
+    assert agent.environments == [{"TORCHELASTIC_ERROR_FILE": ""}] * 2
+    assert os.listdir(tmp_path) == []
+
+
+async def test_without_a_log_dir_files_that_were_asked_for_are_kept_and_named(make: Make, tmp_path: Path) -> None:
+    agent = make(log_dir=None, tee=Std.OUT, nproc=1)
+    await agent.round()
+    (said,) = agent.sheet.lines
+    agent.scratch.remove()
+    assert (Path(said.removeprefix("logs: ")) / "attempt_0" / "0" / "stdout.log").read_text() == "out 4\n"
+
+
+async def test_without_a_log_dir_and_files_nothing_is_kept(make: Make, tmp_path: Path) -> None:
+    agent = make(log_dir=None, nproc=1)
+    await agent.round()
+    assert os.path.dirname(agent.environments[0]["TORCHELASTIC_ERROR_FILE"]).startswith(str(tmp_path))
+    agent.scratch.remove()
+    assert os.listdir(tmp_path) == []
+
+
+# Trouble with files stops no run.
+
+
+async def test_a_log_dir_that_cannot_be_written_sends_everything_to_the_console(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "logs").touch()
+    agent = make(redirects=Std.OUT)
+    for number in (1, 2):
+        await agent.round(number=number)
+    assert agent.out() == [b"[trainer0]:out 4"] * 2 + [b"[trainer1]:out 5"] * 2
+    assert agent.err() == [b"err 4"] * 2 + [b"err 5"] * 2
+    assert agent.environments == [{"TORCHELASTIC_ERROR_FILE": ""}] * 2
+    assert agent.sheet.lines == [f"log files: {tmp_path}/logs: File exists; the run goes on"]
+
+
+async def test_a_file_that_cannot_be_opened_sends_its_stream_to_the_console(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _no_space_for(monkeypatch, "/0/stdout.log")
+    agent = make(redirects=Std.OUT)
+    await agent.round()
+    assert agent.out() == [b"[trainer0]:out 4"]
+    assert list(agent.files(tmp_path)) == ["attempt_0/1/stdout.log"]
+    assert "No space left on device; the run goes on" in agent.sheet.lines[-1]
+
+
+async def test_a_stderr_that_cannot_be_opened_lets_stdout_go(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = make(tee=Std.OUT)
+    logs = agent.logs.open(_assignment(1, 2))
+    monkeypatch.setattr(os, "pipe", lambda: (_ for _ in ()).throw(OSError(errno.EMFILE, "Too many open files")))
+    with pytest.raises(OSError, match="Too many"):
+        logs.open_streams(0)
+
+
+@pytest.mark.parametrize("flags", [{}, {"tee": Std.OUT}, {"prefix": "${rank}: "}], ids=["plain", "teed", "prefixed"])
+async def test_lines_of_eight_workers_are_never_torn_however_long_they_are(make: Make, flags: dict[str, Any]) -> None:
+    program = """
+import os
+me = bytes([ord("a") + int(os.environ["RANK"])])
+for length in (10, 70_000, 1, 300_000, 4_000, 150_000) * 3:
+    line = me * length + b"\\n"
+    for at in range(0, len(line), 9_999):
+        os.write(1, line[at:at + 9_999])
+"""
+    agent = make(nproc=8, **flags)
+    await agent.round(program)
+    lines = [line.rpartition(b":")[2].strip() for line in agent.sheet.text().splitlines()]
+    assert len(lines) == 8 * 18
+    assert all(len(set(line)) == 1 for line in lines)
+
+
+def _no_space_for(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    really_open = os.open
+
+    def full(path: Any, *args: Any, **kwargs: Any) -> int:
+        if str(path).endswith(end):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        return really_open(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", full)

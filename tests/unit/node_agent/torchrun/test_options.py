@@ -1,0 +1,92 @@
+"""What torchrun's flags become."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from torch.distributed.elastic.rendezvous import RendezvousParameters  # noqa: E402
+
+from node_agent.torchrun.options import HandlerConfig, read  # noqa: E402
+from node_agent.transport.credentials import TlsFiles  # noqa: E402
+
+
+def config(*, endpoint: str = "head:29500", run_id: str = "nightly", **conf: object) -> HandlerConfig:
+    return read(RendezvousParameters("rdzv-server", endpoint, run_id, 1, 3, **conf))
+
+
+def test_the_defaults_are_the_runs() -> None:
+    made = config()
+    asked = made.agent.settings
+    assert (made.host, made.port, made.credentials.token) == ("head", 29500, None)
+    assert (made.agent.run_id, made.agent.explicit_run_id, made.agent.nproc) == ("nightly", True, 1)
+    assert (made.agent.node_id, made.agent.local_addr) == (os.uname().nodename, None)
+    assert (asked.min_nodes, asked.max_nodes, asked.max_restarts) == (1, 3, 10_000_000)
+    assert (asked.join_timeout_s, asked.last_call_timeout_s, asked.lease_s, asked.scale_up) == (None, None, None, None)
+    assert (made.store_timeout_s, made.close_timeout_s, made.agent.connect_timeout_s) == (60, 30, 300)
+
+
+def test_torchruns_own_options() -> None:
+    asked = config(join_timeout="90", last_call_timeout="5.5", keep_alive_interval="2", timeout=900).agent.settings
+    assert (asked.join_timeout_s, asked.last_call_timeout_s, asked.lease_s) == (90, 5.5, 6)
+
+
+def test_our_options() -> None:
+    made = config(node_id="a", connect_timeout="1", disconnect_grace="3", scale_up="manual", close_timeout="2")
+    asked = made.agent.settings
+    assert (made.agent.node_id, made.agent.connect_timeout_s, made.close_timeout_s) == ("a", 1, 2)
+    assert (asked.disconnect_grace_s, asked.scale_up) == (3, "manual")
+
+
+def test_endpoints_without_a_port_and_with_an_ipv6_address() -> None:
+    assert (config(endpoint="head").host, config(endpoint="head").port) == ("head", 29400)
+    assert (config(endpoint="[::1]:29500").host, config(endpoint="[::1]:29500").port) == ("::1", 29500)
+
+
+def test_several_servers() -> None:
+    made = config(endpoint="a:1, b,[::1]:2")
+    assert [(made.host, made.port), *made.others] == [("a", 1), ("b", 29400), ("::1", 2)]
+    assert config().others == ()
+
+
+def test_torchruns_placeholder_is_no_run_id() -> None:
+    assert not config(run_id="none").agent.explicit_run_id
+
+
+@pytest.mark.parametrize("value", ["soon", "-1", "nan", "1e9"])
+def test_what_is_no_time_is_refused_by_name(value: str) -> None:
+    with pytest.raises(ValueError, match=f"^--rdzv-conf join_timeout: a number from 0 to 1000000, not '{value}'$"):
+        config(join_timeout=value)
+
+
+def test_token_files(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    with pytest.raises(ValueError, match="No such file or directory"):
+        config(token_file=str(token))
+    token.write_text("\n")
+    with pytest.raises(ValueError, match="put one word of printable ASCII into it"):
+        config(token_file=str(token))
+    token.write_text("open-sesame\n")
+    assert config(token_file=str(token)).credentials.token == "open-sesame"
+
+
+@pytest.mark.parametrize(
+    ("conf", "says"),
+    [
+        ({"tls_cert": "c", "tls_key": "k"}, "--rdzv-conf: tls_cert and tls_key belong together, and with tls_ca"),
+        ({"tls_ca": "system", "tls_key": "k"}, "--rdzv-conf: tls_cert and tls_key belong together, and with tls_ca"),
+        ({"tls_ca": "/nowhere"}, "--rdzv-conf tls_ca /nowhere: No such file or directory"),
+        ({"tls_ca": "system", "tls_cert": "/c", "tls_key": "/k"}, "--rdzv-conf tls_cert /c: No such file or directory"),
+    ],
+)
+def test_tls_files_that_are_no_good_are_refused_by_name(conf: dict[str, str], says: str) -> None:
+    with pytest.raises(ValueError, match=f"^{says}$"):
+        config(**conf)
+
+
+def test_tls_files() -> None:
+    assert config().credentials.tls is None
+    assert config(tls_ca="system").credentials.tls == TlsFiles("system")

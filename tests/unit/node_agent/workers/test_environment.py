@@ -1,0 +1,110 @@
+"""A worker's environment is torchrun's."""
+
+import ast
+import inspect
+
+import pytest
+
+from node_agent.workers.environment import omp_warning, worker_environment
+from tests.unit.node_agent.story import an_assignment
+
+
+def environment(parent: dict[str, str] | None = None, local_rank: int = 0, **changes) -> dict[str, str]:
+    return worker_environment(
+        parent or {},
+        an_assignment(**changes),
+        local_rank,
+        run_id="nightly",
+        role="trainer",
+        error_file="/scratch/0/error.json",
+    )
+
+
+def test_every_variable_of_torchruns_contract_is_there_and_right():
+    assert environment({}, local_rank=3, round=2) == {
+        "RANK": "5",
+        "LOCAL_RANK": "3",
+        "WORLD_SIZE": "10",
+        "LOCAL_WORLD_SIZE": "4",
+        "GROUP_RANK": "1",
+        "GROUP_WORLD_SIZE": "3",
+        "ROLE_RANK": "4",
+        "ROLE_WORLD_SIZE": "8",
+        "ROLE_NAME": "trainer",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "40002",
+        "TORCHELASTIC_RESTART_COUNT": "1",
+        "TORCHELASTIC_MAX_RESTARTS": "3",
+        "TORCHELASTIC_RUN_ID": "nightly",
+        "TORCHELASTIC_ERROR_FILE": "/scratch/0/error.json",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def test_a_worker_inherits_the_agents_environment():
+    assert environment({"HOME": "/home/me", "NCCL_DEBUG": "INFO"}).items() >= {("HOME", "/home/me")}
+
+
+def test_the_round_wins_over_what_the_agent_inherited_from_another_launcher():
+    parent = {"RANK": "99", "WORLD_SIZE": "100", "MASTER_ADDR": "elsewhere", "TORCHELASTIC_RUN_ID": "outer"}
+    worker = environment(parent)
+    assert [worker[name] for name in parent] == ["2", "10", "10.0.0.1", "nightly"]
+
+
+@pytest.mark.parametrize("name", ["TORCH_NCCL_ASYNC_ERROR_HANDLING", "OMP_NUM_THREADS"])
+@pytest.mark.parametrize("value", ["3", "0", ""])
+def test_the_users_own_value_wins(name, value):
+    assert environment({name: value})[name] == value
+
+
+def test_one_worker_alone_may_use_every_core():
+    assert "OMP_NUM_THREADS" not in environment({}, local_world_size=1)
+
+
+def test_the_user_is_told_when_omp_num_threads_was_set_for_them():
+    assert omp_warning({}, 2).startswith("OMP_NUM_THREADS=1 for each worker")
+    assert omp_warning({}, 1) is None
+    assert omp_warning({"OMP_NUM_THREADS": "4"}, 2) is None
+
+
+def test_the_agents_own_environment_is_left_alone():
+    parent = {"RANK": "99"}
+    environment(parent)
+    assert parent == {"RANK": "99"}
+
+
+# Beside torch itself.
+
+NOT_OURS = {
+    "CUDA_VISIBLE_DEVICES": "torch copies the agent's own value, which our workers inherit anyway",
+}
+SET_ELSEWHERE_IN_TORCH = {
+    "TORCHELASTIC_ERROR_FILE": "by its LogsSpecs, when the log folders are made",
+}
+
+
+@pytest.mark.torch
+def test_the_variables_are_those_that_torch_sets():
+    agent = pytest.importorskip("torch.distributed.elastic.agent.server.local_elastic_agent")
+    assert set(environment({})) - set(SET_ELSEWHERE_IN_TORCH) == names_set_by(agent) - set(NOT_OURS)
+
+
+@pytest.mark.torch
+def test_what_torch_sets_elsewhere_is_really_set_there():
+    launcher = pytest.importorskip("torch.distributed.elastic.multiprocessing.api")
+    assert set(SET_ELSEWHERE_IN_TORCH) <= names_set_by(launcher)
+
+
+def names_set_by(module) -> set[str]:
+    """The environment variables of workers that a module's source sets: keys of dicts called `...env...`."""
+    names = set()
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict) and "env" in ast.unparse(node.targets[0]):
+            names |= {ast.literal_eval(key) for key in node.value.keys}
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+            name = node.targets[0].slice
+            if "env" in ast.unparse(node.targets[0].value) and isinstance(name, ast.Constant):
+                names.add(name.value)
+    return names

@@ -1,0 +1,99 @@
+"""torch's file timer on a real pipe: what expires ends its worker, and nothing else does."""
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from node_agent.workers.file_timer import FileTimer
+from tests.unit.node_agent.sheet import PATIENCE_S
+
+LONG_AGO, SOON_ENOUGH = 0.0, 0.05
+
+
+class Served:
+    """A timer, a process that it may end, and what it said."""
+
+    def __init__(self, path: Path, worker: asyncio.subprocess.Process) -> None:
+        self.worker = worker
+        self.said: asyncio.Queue[str] = asyncio.Queue()
+        self.timer = FileTimer(str(path), self.said.put_nowait, lambda pid: pid == worker.pid)
+
+    def write(self, line: str) -> None:
+        with open(self.timer.path, "w") as pipe:  # as torch's client does, for each request
+            pipe.write(line + "\n")
+
+    def ask(self, expires_at: float, *, scope: str = "step", pid: int | None = None, signum: int = 9) -> None:
+        pid = self.worker.pid if pid is None else pid
+        request = {"version": 1, "pid": pid, "scope_id": scope, "expiration_time": expires_at, "signal": signum}
+        self.write(json.dumps(request))
+
+    async def hears(self) -> str:
+        async with asyncio.timeout(PATIENCE_S):
+            return await self.said.get()
+
+    async def exit_code(self) -> int:
+        async with asyncio.timeout(PATIENCE_S):
+            return await self.worker.wait()
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    served = Served(tmp_path / "timer", await asyncio.create_subprocess_exec("sleep", "1000"))
+    yield served
+    served.timer.close()
+    assert os.listdir(tmp_path) == []
+    if served.worker.returncode is None:
+        served.worker.kill()
+        await served.worker.wait()
+
+
+async def test_a_worker_that_misses_its_deadline_gets_the_signal_it_asked_for(served):
+    served.ask(time.time() + SOON_ENOUGH, signum=15)
+    assert await served.exit_code() == -15
+    assert await served.hears() == f"timer 'step' of process {served.worker.pid} has expired: sending it SIGTERM"
+
+
+async def test_a_timer_that_is_released_or_set_anew_no_longer_counts(served):
+    served.ask(time.time() + 1000, scope="released")
+    served.ask(-1, scope="released")
+    served.ask(time.time() + 1000, scope="anew")
+    served.ask(LONG_AGO, scope="anew", signum=0)
+    assert await served.hears() == f"timer 'anew' of process {served.worker.pid} has expired"
+    assert served.worker.returncode is None
+
+
+async def test_only_workers_are_signalled(served):
+    served.ask(LONG_AGO, pid=os.getpid())
+    served.ask(LONG_AGO, signum=0)
+    assert "has expired" in await served.hears()
+
+
+@pytest.mark.parametrize("line", ["nonsense", "{}", "[1]", '{"pid": "x", "scope_id": 1}', "null"])
+async def test_nonsense_is_told_and_harmless(served, line):
+    served.write(line)
+    assert "not a timer request" in await served.hears()
+    served.ask(LONG_AGO)
+    assert await served.exit_code() == -9
+
+
+async def test_timers_go_with_their_workers(served):
+    served.ask(time.time() + SOON_ENOUGH, scope="first")
+    served.ask(LONG_AGO, scope="mark", signum=0)
+    await served.hears()
+    served.timer.clear()
+    assert served.timer._timers == {}
+
+
+async def test_an_old_pipe_is_replaced_and_anything_else_left_alone(tmp_path):
+    path = tmp_path / "timer"
+    os.mkfifo(path)
+    FileTimer(str(path), print, lambda pid: True).close()
+    path.write_text("mine")
+    with pytest.raises(FileExistsError, match="no named pipe"):
+        FileTimer(str(path), print, lambda pid: True)
+    assert path.read_text() == "mine"

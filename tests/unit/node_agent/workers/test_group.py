@@ -1,0 +1,413 @@
+"""Real processes: how they end, how they are stopped, and that nothing of them is left."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rdzv_protocol.messages import Failure
+
+from node_agent.workers import group as workers
+from node_agent.workers.group import WorkerGroup
+from tests.unit.node_agent.sheet import PATIENCE_S, Sheet, command_spec
+
+NEVER_S = 1_000.0
+
+
+class Crew:
+    """The worker groups of one test, and what they called back."""
+
+    def __init__(self) -> None:
+        self.sheet = Sheet()
+        self.calls: list[str] = []
+        self.failures: list[Failure] = []
+        self.left: list[int] = []
+        self.error_file = ""
+        self.groups: list[WorkerGroup] = []
+        self._news = asyncio.Event()
+
+    def start(self, *commands: tuple[str, ...], **environment: str) -> WorkerGroup:
+        specs = [
+            replace(
+                command_spec(self.sheet, 10 + index, index, command, {**os.environ, **environment}),
+                error_file=self.error_file,
+            )
+            for index, command in enumerate(commands)
+        ]
+        group = WorkerGroup(
+            specs, succeeded=lambda: self._call("succeeded"), failed=self._failed, stopped=self._stopped
+        )
+        self.groups.append(group)
+        return group
+
+    async def calls_back(self, what: str) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while what not in self.calls:
+                self._news.clear()
+                await self._news.wait()
+
+    async def says(self, text: bytes) -> None:
+        await self.sheet.until(lambda: text in self.sheet.text())
+
+    async def said(self, prefix: bytes) -> bytes:
+        """The rest of the line that begins so."""
+        await self.sheet.until(lambda: any(line.startswith(prefix) for line in self.sheet.text().splitlines()))
+        return next(line for line in self.sheet.text().splitlines() if line.startswith(prefix)).removeprefix(prefix)
+
+    async def end(self) -> None:
+        for group in self.groups:
+            self.calls.clear()
+            group.stop(signal.SIGKILL, 0.0)
+            await self.calls_back("stopped")
+
+    def _failed(self, failure: Failure) -> None:
+        self.failures.append(failure)
+        self._call("failed")
+
+    def _stopped(self, left: list[int]) -> None:
+        self.left = left
+        self._call("stopped")
+
+    def _call(self, what: str) -> None:
+        self.calls.append(what)
+        self._news.set()
+
+
+@pytest.fixture
+async def crew() -> AsyncIterator[Crew]:
+    crew = Crew()
+    yield crew
+    await crew.end()
+
+
+def sh(script: str) -> tuple[str, ...]:
+    return ("sh", "-c", script)
+
+
+def stubborn(signum: str = "TERM") -> tuple[str, ...]:
+    """A worker that does not go when asked to."""
+    return sh(f"trap '' {signum}; echo ready; while :; do sleep 0.05; done")
+
+
+@pytest.fixture
+def gate(tmp_path) -> "Gate":
+    return Gate(tmp_path / "gate")
+
+
+class Gate:
+    """Where a worker waits until the test lets it go on: `read go < PATH`."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self.path = path
+
+    async def open(self) -> None:
+        await asyncio.to_thread(self.path.write_text, "go\n")
+
+
+def watch(pid: int) -> Callable[[], Awaitable[None]]:
+    """Waits for the end of a process, whoever reaps it."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:  # it has been reaped already
+        return lambda: asyncio.sleep(0)
+
+    async def gone() -> None:
+        ended = asyncio.Event()
+        asyncio.get_running_loop().add_reader(pidfd, ended.set)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await ended.wait()
+        finally:
+            asyncio.get_running_loop().remove_reader(pidfd)
+            os.close(pidfd)
+
+    return gone
+
+
+# How a round ends.
+
+
+async def test_a_round_succeeds_once_when_its_last_worker_has(crew, gate):
+    crew.start(sh("echo pid=$$"), sh(f"read go < {gate.path}; echo last"), sh("exit 0"))
+    await watch(int(await crew.said(b"[0]:pid=")))()
+    for _ in range(3):
+        await asyncio.sleep(0)  # in which its end is noticed
+    assert crew.calls == []
+    await gate.open()
+    await crew.calls_back("succeeded")
+    assert b"[1]:last\n" in crew.sheet.text()
+    assert crew.calls == ["succeeded"]
+
+
+async def test_the_first_failure_is_reported_with_its_evidence(crew):
+    crew.start(sh("exec sleep 1000"), sh("echo fine; echo dear me >&2; printf 'last words' >&2; exit 3"))
+    await crew.calls_back("failed")
+    (failure,) = crew.failures
+    assert (failure.node_id, failure.rank, failure.local_rank) == ("a", 11, 1)
+    assert (failure.exit_code, failure.cause) == (3, "exit code 3")
+    assert failure.stderr_tail == ("dear me", "last words")
+    assert failure.pid > 0
+
+
+async def test_an_exception_is_reported_with_its_traceback(crew):
+    crew.start((sys.executable, "-c", "print('fine', flush=True)\nraise ValueError('boom')"))
+    await crew.calls_back("failed")
+    (failure,) = crew.failures
+    assert (failure.error, failure.exit_code, failure.error_file) == ("ValueError: boom", 1, "")
+    assert failure.traceback[0] == "Traceback (most recent call last):"
+    assert failure.traceback[-1] == "ValueError: boom"
+
+
+async def test_an_error_file_is_read(crew, tmp_path):
+    crew.error_file = str(tmp_path / "error.json")
+    content = '{"message": {"message": "KeyError: 7", "extraInfo": {"py_callstack": "all of it", "timestamp": "1000"}}}'
+    group = crew.start(sh(f"echo '{content}' > {crew.error_file}; exit 3"))
+    await crew.calls_back("failed")
+    (failure,) = crew.failures
+    assert (failure.error, failure.traceback, failure.failed_at) == ("KeyError: 7", ("all of it",), 1000.0)
+    assert failure.error_file == crew.error_file
+    assert group.error_file(failure.pid) == crew.error_file
+    assert group.error_file(failure.pid + 1) == ""
+
+
+async def test_a_broken_error_file_holds_up_nobody(crew, tmp_path):
+    crew.error_file = str(tmp_path / "error.json")
+    os.mkfifo(crew.error_file)
+    crew.start(sh("exit 3"))
+    await crew.calls_back("failed")
+    assert crew.failures[0].cause == "exit code 3 (its error file cannot be read: it is not a file)"
+    assert crew.failures[0].error_file == ""
+
+
+# Consequences.
+
+SUFFERS = "echo pid=$$; echo 'RuntimeError: gloo: Connection closed by peer' >&2; exit 1"
+
+
+async def suffered(crew: Crew) -> None:
+    """Return when the first worker, which suffers, is gone and its end has been noticed."""
+    await watch(int(await crew.said(b"[0]:pid=")))()
+    await crew.sheet.until(lambda: b"closed by peer" in crew.sheet.text(2))
+
+
+async def test_a_consequence_waits_for_its_cause(crew, gate):
+    crew.start(sh(SUFFERS), sh(f"read go < {gate.path}; exit 3"))
+    await suffered(crew)
+    assert crew.calls == []
+    await gate.open()
+    await crew.calls_back("failed")
+    assert [failure.rank for failure in crew.failures] == [11]
+    assert not crew.failures[0].consequence
+
+
+async def test_a_consequence_without_a_cause_is_reported_soon(crew):
+    began = asyncio.get_running_loop().time()
+    crew.start(sh(SUFFERS), sh("exec sleep 1000"))
+    await crew.calls_back("failed")
+    assert asyncio.get_running_loop().time() - began >= workers.CAUSE_TIMEOUT_S
+    assert crew.failures[0].rank == 10
+    assert crew.failures[0].consequence
+
+
+@pytest.mark.parametrize("end_of_the_other", ["exit 0", SUFFERS])
+async def test_a_consequence_waits_for_nobody_when_all_are_gone(crew, gate, end_of_the_other, monkeypatch):
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
+    crew.start(sh(SUFFERS), sh(f"read go < {gate.path}; {end_of_the_other}"))
+    await suffered(crew)
+    await gate.open()
+    await crew.calls_back("failed")
+    assert [failure.rank for failure in crew.failures] == [10], "the first of them"
+
+
+async def test_a_stop_takes_the_place_of_a_consequence(crew, monkeypatch):
+    """Another node's failure stops this one: there is nothing more to say."""
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", 0.05)
+    group = crew.start(sh(SUFFERS), sh("exec sleep 1000"))
+    await suffered(crew)
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    await asyncio.sleep(0.1)
+    assert crew.calls == ["stopped"]
+
+
+async def test_a_death_by_signal_is_named(crew):
+    crew.start(sh("kill -SEGV $$"))
+    await crew.calls_back("failed")
+    assert crew.failures[0].exit_code == -signal.SIGSEGV
+    assert crew.failures[0].cause.startswith("signal 11 (SIGSEGV)")
+
+
+async def test_of_several_failures_one_is_reported(crew):
+    group = crew.start(sh("exit 1"), sh("exit 2"), sh("exit 3"))
+    await crew.calls_back("failed")
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    assert crew.calls == ["failed", "stopped"]
+
+
+async def test_a_failure_leaves_the_siblings_to_be_stopped(crew):
+    group = crew.start(sh("echo ready; exec sleep 1000"), sh("exit 1"))
+    await crew.calls_back("failed")
+    assert crew.calls == ["failed"]
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    assert crew.left == []
+
+
+async def test_a_program_that_cannot_be_executed_is_a_failure_that_says_so(crew, tmp_path):
+    program = tmp_path / "train"
+    program.write_text("no shebang, no ELF\n")
+    group = crew.start(sh("exec sleep 1000"), (str(program),))
+    await crew.calls_back("failed")
+    (failure,) = crew.failures
+    assert (failure.rank, failure.pid, failure.exit_code) == (11, 0, 127)
+    assert failure.cause == f"could not be started: {program}: Permission denied"
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+
+
+# How a round is stopped.
+
+
+async def test_workers_go_when_they_are_asked_to(crew):
+    group = crew.start(*[sh("trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.05; done")] * 2)
+    await crew.says(b"[0]:ready\n")
+    await crew.says(b"[1]:ready\n")
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    assert crew.calls == ["stopped"], "their ends are nobody's success"
+    assert crew.sheet.text().count(b"bye\n") == 2
+
+
+async def test_workers_get_the_signal_that_the_agent_got(crew):
+    group = crew.start(sh("trap 'exit 0' INT; trap '' TERM; echo ready; while :; do sleep 0.05; done"))
+    await crew.says(b"ready\n")
+    group.stop(signal.SIGINT, NEVER_S)
+    await crew.calls_back("stopped")
+
+
+async def test_a_worker_that_does_not_go_is_killed_after_the_grace_period(crew):
+    group = crew.start(stubborn())
+    await crew.says(b"ready\n")
+    group.stop(signal.SIGTERM, 0.1)
+    await crew.calls_back("stopped")
+    assert (crew.calls, crew.left) == (["stopped"], [])
+
+
+async def test_a_second_order_shortens_the_grace_period(crew):
+    group = crew.start(stubborn())
+    await crew.says(b"ready\n")
+    group.stop(signal.SIGTERM, NEVER_S)
+    group.stop(signal.SIGKILL, 0.0)
+    await crew.calls_back("stopped")
+    assert crew.calls == ["stopped"]
+
+
+async def test_a_worker_that_is_stopped_in_a_debugger_is_killed_after_the_grace_period(crew):
+    group = crew.start(sh("echo pid=$$; exec sleep 1000"))
+    os.kill(int(await crew.said(b"[0]:pid=")), signal.SIGSTOP)
+    group.stop(signal.SIGTERM, 0.1)
+    await crew.calls_back("stopped")
+
+
+async def test_stopping_workers_that_have_all_gone_is_soon_done(crew):
+    group = crew.start(sh("exit 0"))
+    await crew.calls_back("succeeded")
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    assert (crew.calls, crew.left) == (["succeeded", "stopped"], [])
+
+
+# What a worker leaves behind.
+
+
+async def test_a_workers_children_go_with_it(crew, gate):
+    """A data loader that ignores SIGTERM, and whose parent has gone."""
+    crew.start(sh(f"sh -c 'trap \"\" TERM INT; echo child=$$; exec sleep 1000' & read go < {gate.path}; exit 0"))
+    gone = watch(int(await crew.said(b"[0]:child=")))
+    await gate.open()
+    await crew.calls_back("succeeded")
+    await gone()
+
+
+async def test_a_stopped_workers_children_get_its_signal(crew):
+    group = crew.start(sh("(trap 'echo child gone; exit' TERM; echo ready; while :; do sleep 0.02; done) & wait; exit"))
+    await crew.says(b"ready\n")
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+
+
+async def test_a_child_in_a_session_of_its_own_holds_up_nobody(crew, gate):
+    """It has left the worker's group, and keeps its pipes: the worker's end is noticed all the same."""
+    crew.start(sh(f"setsid sh -c 'echo child=$$; exec sleep 1000' & read go < {gate.path}; exit 4"))
+    child = int(await crew.said(b"[0]:child="))
+    try:
+        await gate.open()
+        await crew.calls_back("failed")
+        assert crew.failures[0].exit_code == 4
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+async def test_no_zombie_and_no_file_descriptor_is_left(crew):
+    before = len(os.listdir("/proc/self/fd"))
+    pids = crew.start(*[sh("exit 0")] * 4).pids
+    await crew.calls_back("succeeded")
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(pids) == 4
+    for pid in pids:
+        with pytest.raises(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)  # noqa: ASYNC222
+
+
+AGENT = """
+import asyncio, os
+from node_agent.workers.group import WorkerGroup
+from tests.unit.node_agent.sheet import Sheet, command_spec
+
+async def main():
+    sheet = Sheet()
+    command, environment = ("sh", "-c", "echo $$; exec sleep 1000"), dict(os.environ)
+    WorkerGroup([command_spec(sheet, 0, 0, command, environment)], succeeded=print, failed=print, stopped=print)
+    await sheet.until(sheet.text)
+    print(sheet.text().decode(), flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_worker_dies_with_its_agent():
+    agent = await asyncio.create_subprocess_exec(sys.executable, "-c", AGENT, stdout=asyncio.subprocess.PIPE)
+    gone = watch(int((await agent.stdout.readline()).removeprefix(b"[0]:")))
+    agent.kill()
+    await gone()
+    await agent.wait()
+
+
+# What a worker sees.
+
+
+async def test_a_worker_leads_a_session_and_a_group_of_its_own(crew):
+    crew.start(
+        (sys.executable, "-c", "import os; print('own', os.getpid() == os.getsid(0) == os.getpgrp(), flush=True)")
+    )
+    assert await crew.said(b"[0]:own ") == b"True"
+
+
+async def test_a_worker_has_its_environment_and_no_other(crew):
+    crew.start(sh('echo "rank=$RANK home=$HOME"'), RANK="7", HOME="/home/me")
+    assert await crew.said(b"[0]:") == b"rank=7 home=/home/me"
+
+
+async def test_signals_that_the_agent_handles_are_a_workers_to_handle(crew):
+    """Python's own handlers do not survive exec, but ignored and blocked signals do."""
+    crew.start(sh("grep -E 'Sig(Blk|Ign)' /proc/self/status"))
+    ignored = int(await crew.said(b"[0]:SigIgn:\t"), 16)
+    assert int(await crew.said(b"[0]:SigBlk:\t"), 16) == 0
+    assert not ignored & sum(1 << (signum - 1) for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE))

@@ -1,0 +1,284 @@
+"""What travels, and what is refused at the door."""
+
+import types
+from dataclasses import MISSING, fields, is_dataclass, replace
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rdzv_protocol import constraints, messages
+from rdzv_protocol.codec import decode, decode_own, encode
+from rdzv_protocol.constraints import MAX_DEPTH, MAX_ITEMS, MAX_MESSAGE_BYTES, AtMost, Between, Printable
+from rdzv_protocol.errors import MalformedMessage, MessageTooLarge
+from rdzv_protocol.messages import Finish, JoinRequest, PollRequest, Reply, ReportRequest, Wait
+from rdzv_protocol.settings import RequestedSettings, RunSettings
+
+from rdzv_server.core.events import NodeJoined
+from rdzv_server.core.run import AgentState
+from rdzv_server.core.snapshot import AgentKept, KeptWhole
+from tests.support.messages import KINDS, values
+
+PARTS = [
+    kind
+    for kind in vars(messages).values()
+    if isinstance(kind, type) and is_dataclass(kind) and kind.__module__ != constraints.__name__
+]
+
+WIDE = "\N{GRINNING FACE}"
+
+POLL = {"run_id": "run", "agent_id": "a", "revision": 7}
+JOIN = POLL | {
+    "node_id": "n",
+    "after_round": 0,
+    "addr": "10.0.0.1",
+    "port": 29_500,
+    "local_world_size": 8,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_message_arrives_as_it_was_sent(kind):
+    @given(values(kind))
+    def round_trip(message):
+        assert decode(kind, encode(message)) == message
+
+    round_trip()
+
+
+def bounds(hint: Any, where: str) -> list[str]:
+    """The parts of a type that nothing limits."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return bounds(get_args(args[0])[0], f"{where}[]") if get_origin(args[0]) is tuple else []
+    if origin in (Union, types.UnionType):
+        return [free for arg in args for free in bounds(arg, where)]
+    if hint in (bool, types.NoneType) or origin is Literal or is_dataclass(hint):
+        return []
+    return [where]
+
+
+@pytest.mark.parametrize("kind", [*PARTS, RequestedSettings, RunSettings], ids=lambda kind: kind.__name__)
+def test_every_field_has_a_limit(kind):
+    hints = get_type_hints(kind, include_extras=True)
+    assert [free for field in fields(kind) for free in bounds(hints[field.name], field.name)] == []
+
+
+@pytest.mark.parametrize("kind", PARTS, ids=lambda kind: kind.__name__)
+def test_every_message_is_frozen(kind):
+    assert kind.__dataclass_params__.frozen
+    assert "__slots__" in vars(kind)
+
+
+# What a peer of another version sends.
+
+
+def test_unknown_fields_are_ignored():
+    body = msgpack.packb(POLL | {"colour": "blue", "nested": {"a": [1, {}]}})
+    assert decode(PollRequest, body) == PollRequest(run_id="run", agent_id="a", revision=7)
+
+
+def test_a_field_that_is_left_out_takes_its_default():
+    join = decode(JoinRequest, msgpack.packb(JOIN))
+    assert (join.role, join.node_rank, join.settings) == ("default", None, RequestedSettings())
+
+
+def test_what_an_agent_does_not_ask_for_does_not_travel():
+    join = replace(decode(JoinRequest, msgpack.packb(JOIN)), settings=RequestedSettings(min_nodes=2))
+    body = msgpack.unpackb(encode(join))
+    assert body["settings"] == {"min_nodes": 2}
+    assert body.keys() == {field.name for field in fields(JoinRequest)} - {"node_rank"}
+    assert decode(JoinRequest, msgpack.packb(body)) == join
+
+
+def test_a_none_that_must_be_said_travels():
+    kept = AgentKept(
+        join=decode(JoinRequest, msgpack.packb(JOIN)),
+        server_addr="h",
+        state=AgentState.WAITING,
+        round=0,
+        start=None,
+        stop=None,
+        revision=1,
+    )
+    assert decode_own(AgentKept, encode(kept)) == kept
+
+
+def test_a_message_may_have_no_fields_at_all():
+    assert decode_own(KeptWhole, encode(KeptWhole())) == KeptWhole()
+
+
+def test_only_messages_are_encoded():
+    with pytest.raises(TypeError, match="set is no part of a message"):
+        encode(Wait(reason={"a set"}))
+
+
+def test_a_whole_number_will_do_where_a_number_is_wanted():
+    join = decode(JoinRequest, msgpack.packb(JOIN | {"settings": {"lease_s": 10}}))
+    assert join.settings.lease_s == 10.0
+    assert isinstance(join.settings.lease_s, float)
+
+
+def test_directives_are_told_apart_by_their_tag():
+    wait, finish = Wait(reason="soon"), Finish(succeeded=True, reason="soon")
+    for directive in (wait, finish):
+        reply = Reply(epoch="e", revision=1, lease_s=10.0, directive=directive)
+        assert type(decode(Reply, encode(reply)).directive) is type(directive)
+
+
+# What is refused, and how it is called.
+
+
+def refusal(kind: type, body: Any) -> str:
+    with pytest.raises(MalformedMessage) as error:
+        decode(kind, body if isinstance(body, bytes) else msgpack.packb(body))
+    return str(error.value)
+
+
+def test_every_required_field_is_named_when_it_is_missing():
+    required = [field.name for field in fields(JoinRequest) if field.default is field.default_factory is MISSING]
+    assert len(required) == 7
+    for name in required:
+        body = {key: value for key, value in JOIN.items() if key != name}
+        assert refusal(JoinRequest, body) == f"JoinRequest.{name} is missing"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "complaint"),
+    [
+        ("run_id", 5, "must be text, not 5"),
+        ("run_id", b"run", "must be text, not b'run'"),
+        ("run_id", None, "must be text, not None"),
+        ("run_id", "", "must have 1 to 256 characters, not 0"),
+        ("run_id", "x" * 257, "must have 1 to 256 characters, not 257"),
+        ("run_id", "two\nlines", "must not contain control characters"),
+        ("port", "29500", "must be an integer, not '29500'"),
+        ("port", True, "must be an integer, not True"),
+        ("port", 1.0, "must be an integer, not 1.0"),
+        ("port", 0, "must be between 1 and 65535, not 0"),
+        ("port", 65_536, "must be between 1 and 65535, not 65536"),
+        ("local_world_size", 0, "must be between 1 and 4096, not 0"),
+        ("node_rank", -1, "must be between 0 and 1e+07, not -1"),
+        ("rerun", 1, "must be true or false, not 1"),
+        ("settings", [], "must be a map, not ()"),
+    ],
+)
+def test_a_wrong_field_is_named_with_what_is_wrong(field, value, complaint):
+    assert refusal(JoinRequest, JOIN | {field: value}) == f"JoinRequest.{field} {complaint}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"scale_up": "never"}, "scale_up must be one of immediate, cooldown, manual, not 'never'"),
+        ({"lease_s": 0}, "lease_s must be between 0.1 and 86400, not 0.0"),
+        ({"lease_s": float("nan")}, "lease_s must be between 0.1 and 86400, not nan"),
+        ({"join_timeout_s": float("inf")}, "join_timeout_s must be between 0 and 1e+07, not inf"),
+        ({"join_timeout_s": "600"}, "join_timeout_s must be a number, not '600'"),
+        ({"fatal_exit_codes": 3}, "fatal_exit_codes must be a list, not 3"),
+        ({"fatal_exit_codes": [1, 999]}, "fatal_exit_codes[1] must be between -255 and 255, not 999"),
+        ({"fatal_exit_codes": [1] * 33}, "fatal_exit_codes must have at most 32 items, not 33"),
+    ],
+)
+def test_a_wrong_setting_is_named_by_its_path(settings, complaint):
+    assert refusal(JoinRequest, JOIN | {"settings": settings}) == f"JoinRequest.settings.{complaint}"
+
+
+@pytest.mark.parametrize("tag", [None, "explode", 3, ["wait"]])
+def test_an_unknown_directive_is_refused(tag):
+    reply = {"epoch": "e", "revision": 1, "lease_s": 1, "directive": {"tag": tag, "reason": "so"}}
+    assert refusal(Reply, reply).startswith("Reply.directive.tag must be one of wait, start, stop, finish, not ")
+
+
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"{}", b"\x81", b"\xa4\xff\xff\xff\xff", msgpack.packb(1) * 2])
+def test_garbage_is_refused(body):
+    assert refusal(PollRequest, body)
+
+
+@given(st.binary(max_size=200))
+def test_no_garbage_gets_further_than_a_refusal(body):
+    with pytest.raises(MalformedMessage):
+        decode(PollRequest, body)
+
+
+@pytest.mark.parametrize("value", [None, 5, "text", [], [POLL]])
+def test_a_body_that_is_not_a_map_is_refused(value):
+    assert refusal(PollRequest, value).startswith("PollRequest must be a map, not ")
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 2_000, 100_000])
+def test_a_body_that_nests_too_deep_is_refused(depth):
+    assert refusal(PollRequest, b"\x91" * depth + b"\xc0")
+
+
+def test_nesting_is_refused_even_where_nobody_would_look():
+    nested: Any = 1
+    for _ in range(MAX_DEPTH):
+        nested = {"deeper": nested}
+    assert refusal(PollRequest, POLL | {"unknown": nested}) == f"the message nests deeper than {MAX_DEPTH} levels"
+
+
+def test_a_body_that_is_too_large_is_refused_unread():
+    with pytest.raises(MessageTooLarge, match=f"at most {MAX_MESSAGE_BYTES} bytes, not {MAX_MESSAGE_BYTES + 1}"):
+        decode(PollRequest, b"\xc1" * (MAX_MESSAGE_BYTES + 1))
+
+
+@pytest.mark.parametrize(
+    ("items", "limit"),
+    [([1] * (MAX_ITEMS + 1), "max_array_len"), ({str(key): 1 for key in range(MAX_ITEMS + 1)}, "max_map_len")],
+    ids=["list", "map"],
+)
+def test_more_items_than_any_message_has_are_refused_unread(items, limit):
+    assert refusal(PollRequest, POLL | {"unknown": items}).endswith(f"{MAX_ITEMS + 1} exceeds {limit}({MAX_ITEMS})")
+
+
+def test_what_a_program_has_written_itself_may_be_of_any_size():
+    agents = tuple(f"agent-{number}-{'x' * 200}" for number in range(2_000))
+    joined = NodeJoined(decode(JoinRequest, msgpack.packb(JOIN)), "10.0.0.2", replaces=agents)
+    assert len(encode(joined)) > MAX_MESSAGE_BYTES
+    assert decode_own(NodeJoined, encode(joined)) == joined
+
+
+def test_a_refusal_is_short_whatever_was_sent():
+    assert len(refusal(PollRequest, POLL | {"revision": "9" * 100_000})) < 120
+
+
+def test_the_evidence_of_a_failure_may_fill_a_report():
+    """In the widest characters that there are, and still a message of allowed size."""
+    line = WIDE * 1_024
+    failure = messages.Failure(
+        node_id=WIDE * 256,
+        rank=0,
+        local_rank=0,
+        pid=1,
+        exit_code=-9,
+        cause=line,
+        error=line,
+        traceback=(WIDE * 512,) * 40,
+        stderr_tail=(line,) * 32,
+        hint=line,
+        error_file=line,
+    )
+    report = ReportRequest(run_id=WIDE * 256, agent_id=WIDE * 256, round=1, failure=failure)
+    assert decode(ReportRequest, encode(report)) == report
+    too_much = replace(report, failure=replace(failure, stderr_tail=("x",) * 33))
+    assert refusal(ReportRequest, encode(too_much)) == (
+        "ReportRequest.failure.stderr_tail must have at most 32 items, not 33"
+    )
+
+
+# The limits themselves.
+
+
+@pytest.mark.parametrize(
+    ("limit", "good", "bad"),
+    [
+        (Between(1, 3), [1, 2, 3, 1.5], [0, 3.01, float("nan"), "2"]),
+        (Printable(3), ["a", "abc", "é"], ["", "abcd", "\t", "\x7f", 1]),
+        (AtMost(2), ["", "ab", (1, 2)], ["abc", (1, 2, 3)]),
+    ],
+)
+def test_a_limit_includes_its_ends(limit, good, bad):
+    assert [value for value in good if limit.complaint(value)] == []
+    assert [value for value in bad if not limit.complaint(value)] == []

@@ -1,0 +1,39 @@
+"""What a run may be told, and when two agents disagree."""
+
+from dataclasses import fields
+
+from rdzv_protocol.settings import RequestedSettings, RunSettings
+
+
+def test_what_may_be_asked_is_what_a_run_has():
+    assert [field.name for field in fields(RequestedSettings)] == [field.name for field in fields(RunSettings)]
+
+
+def test_an_agent_asks_for_nothing_unless_told_to():
+    assert {field.default for field in fields(RequestedSettings)} == {None}
+
+
+def test_what_is_not_asked_takes_the_default():
+    asked = RequestedSettings(min_nodes=2, max_nodes=4, fatal_exit_codes=(42,))
+    assert asked.resolve() == RunSettings(min_nodes=2, max_nodes=4, fatal_exit_codes=(42,))
+
+
+def test_zero_is_an_answer():
+    assert RequestedSettings(last_call_timeout_s=0.0).resolve().last_call_timeout_s == 0.0
+    assert RequestedSettings(max_restarts=0).conflicts(RunSettings(max_restarts=3)) == ["max_restarts is 3 here, not 0"]
+
+
+def test_defaults_are_torchruns():
+    run = RunSettings()
+    assert (run.min_nodes, run.max_nodes, run.max_restarts) == (1, 1, 0)
+    assert (run.join_timeout_s, run.last_call_timeout_s) == (600.0, 30.0)
+
+
+def test_an_agent_that_asks_for_nothing_agrees_with_every_run():
+    assert RequestedSettings().conflicts(RunSettings(max_nodes=7, scale_up="manual")) == []
+
+
+def test_a_conflict_names_both_values():
+    run = RunSettings(max_nodes=4, scale_up="manual")
+    asked = RequestedSettings(max_nodes=3, scale_up="immediate", max_restarts=0)
+    assert asked.conflicts(run) == ["max_nodes is 4 here, not 3", "scale_up is manual here, not immediate"]

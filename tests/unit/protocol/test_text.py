@@ -1,0 +1,55 @@
+"""Texts made fit to travel: whatever a script wrote, the result is printable, of bounded size, and can be encoded."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rdzv_protocol.text import clip, last_lines, one_line, printable
+
+anything = st.text(st.characters(codec=None), max_size=60)
+"""Control characters and lone surrogates included, which JSON can bring."""
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("boom", "boom"), ("a\tb\x1b[31m", "a b [31m"), ("\ud800", " "), ("naïve 🙂", "naïve 🙂"), ("", "")],
+)
+def test_what_moves_a_cursor_or_cannot_be_encoded_becomes_a_space(text, shown):
+    assert printable(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "short"),
+    [
+        ("boom", 4, "boom"),
+        ("boomer", 5, "bo..."),
+        ("🙂🙂🙂", 12, "🙂🙂🙂"),
+        ("🙂🙂🙂", 11, "🙂🙂..."),
+        ("🙂🙂🙂", 10, "🙂..."),
+    ],
+)
+def test_a_long_text_loses_its_end_and_no_half_characters(text, most, short):
+    assert clip(text, most) == short
+
+
+def test_the_last_lines_are_kept():
+    lines = [f"line {number}" for number in range(100)]
+    assert last_lines(lines, 3, 1_000) == ("line 97", "line 98", "line 99")
+    assert last_lines(lines, 50, 21) == ("line 97", "line 98", "line 99")
+    assert last_lines([], 3, 1_000) == ()
+
+
+def test_one_line_that_is_too_long_does_not_take_the_place_of_all():
+    kept = last_lines(["the cause", "x" * 1_000_000], 10, 100)
+    assert kept == ("the cause", "x" * 47 + "...")
+
+
+def test_the_first_line_that_says_something():
+    assert one_line(["", " \t", "\x07boom ", "more"]) == "boom"
+    assert one_line([]) == ""
+
+
+@given(st.lists(anything, max_size=20), st.integers(1, 30), st.integers(8, 400))
+def test_the_last_lines_never_take_more_than_they_may(lines, most_lines, most_bytes):
+    kept = last_lines([printable(line) for line in lines], most_lines, most_bytes)
+    assert len(kept) <= most_lines
+    assert sum(len(line.encode()) for line in kept) <= most_bytes

@@ -1,0 +1,137 @@
+"""Who may do what, as a table."""
+
+import pytest
+from rdzv_protocol.errors import Forbidden, ProtocolError, Unauthorized
+
+from rdzv_server.auth.authorization import Access, Caller, Role, Token
+
+JOIN, LOOK, ACT = ("POST", "/v1/agent/join"), ("GET", "/v1/status"), ("POST", "/v1/runs")
+PROBE = ("GET", "/readyz")
+TOKENS = [Token(role, f"secret-{role.value}".encode()) for role in Role]
+LOCAL, FAR = "127.0.0.1", "10.0.0.7"
+
+
+def answer(access: Access, deed: tuple[str, str], bearer: str = "", peer: str = FAR, **headers: str) -> str:
+    caller = Caller(peer=peer, authorization=f"Bearer {bearer}" if bearer else "", **headers)
+    try:
+        access.check(*deed, caller)
+    except ProtocolError as error:
+        return error.code
+    return "yes"
+
+
+@pytest.mark.parametrize(
+    ("role", "answers"),
+    [
+        ("agent", ["yes", "yes", "forbidden"]),
+        ("read", ["forbidden", "yes", "forbidden"]),
+        ("admin", ["yes", "yes", "yes"]),
+        ("nobody", ["unauthorized", "unauthorized", "unauthorized"]),
+    ],
+)
+def test_each_token_is_good_for_its_own_deeds(role, answers):
+    access = Access(TOKENS)
+    assert [answer(access, deed, f"secret-{role}") for deed in (JOIN, LOOK, ACT)] == answers
+
+
+@pytest.mark.parametrize("header", ["", "Bearer ", "Bearer secret-admin ", "Basic secret-admin", "secret-admin", "Ü"])
+def test_only_the_exact_header_counts(header):
+    with pytest.raises(Unauthorized):
+        Access(TOKENS).check(*LOOK, Caller(peer=LOCAL, authorization=header))
+
+
+def test_a_missing_token_and_a_wrong_one_are_told_apart():
+    for header, says in (("", "asks for a token: start the agent with --token-file"), ("Bearer x", "does not know")):
+        with pytest.raises(Unauthorized, match=says):
+            Access(TOKENS).check(*JOIN, Caller(peer=FAR, authorization=header))
+
+
+def test_probes_are_for_everybody():
+    for access in (Access(), Access(TOKENS)):
+        assert answer(access, PROBE) == "yes"
+
+
+def test_one_token_for_agents_alone_leaves_nobody_to_act():
+    access = Access([Token(Role.AGENT, b"secret-agent")])
+    assert answer(access, ACT, "secret-agent", LOCAL) == Forbidden.code
+
+
+def test_a_secret_that_stands_in_two_files_is_good_for_both():
+    access = Access([Token(Role.READ, b"one"), Token(Role.ADMIN, b"one")])
+    assert [answer(access, deed, "one") for deed in (JOIN, LOOK, ACT)] == ["yes"] * 3
+
+
+def test_a_token_does_not_tell_its_secret():
+    assert "secret" not in f"{TOKENS[0]} {TOKENS[0]!r} {TOKENS}"
+
+
+# Without tokens.
+
+
+def test_without_tokens_everybody_may_take_part_and_only_this_machine_may_act():
+    access = Access()
+    assert access.is_open
+    assert [answer(access, deed) for deed in (JOIN, LOOK, ACT)] == ["yes", "yes", "forbidden"]
+    assert {answer(access, ACT, peer=peer) for peer in (LOCAL, "::ffff:127.0.0.1", "::1", "127.8.8.8")} == {"yes"}
+
+
+@pytest.mark.parametrize("peer", ["", "localhost", "::ffff:10.0.0.7", "127.0.0.1.evil.example"])
+def test_what_is_no_address_of_this_machine_may_not_act(peer):
+    assert answer(Access(), ACT, peer=peer) == Forbidden.code
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "may"),
+    [
+        ("http://127.0.0.1:29400", "127.0.0.1:29400", "yes"),
+        ("http://[::1]:29400", "[::1]:29400", "yes"),
+        ("https://localhost", "localhost", "yes"),
+        ("https://evil.example", "127.0.0.1:29400", "forbidden"),
+        ("http://rebound.example:29400", "rebound.example:29400", "forbidden"),
+        ("null", "127.0.0.1:29400", "forbidden"),
+    ],
+)
+def test_a_page_in_a_browser_of_this_machine_acts_only_if_it_is_the_servers_own(origin, host, may):
+    assert answer(Access(), ACT, peer=LOCAL, host=host, origin=origin) == may
+
+
+# Tokens for some runs alone.
+
+
+def permit(*patterns: str, deed: tuple[str, str] = JOIN):
+    access = Access(Token(Role.AGENT, b"ours", pattern) for pattern in patterns)
+    return access.check(*deed, Caller(peer=FAR, authorization="Bearer ours"))
+
+
+@pytest.mark.parametrize(
+    ("patterns", "run_id", "may"),
+    [
+        (["*"], "anything", True),
+        (["team-a-*"], "team-a-1", True),
+        (["team-a-*"], "team-b-1", False),
+        (["team-a-*"], "Team-A-1", False),
+        (["team-a-*"], "x-team-a-1", False),
+        (["team-a-*", "shared"], "shared", True),
+        (["team-?"], "team-12", False),
+    ],
+)
+def test_a_token_is_good_for_the_runs_that_it_names(patterns, run_id, may):
+    permitted = permit(*patterns)
+    if may:
+        permitted.check_run(run_id)
+    else:
+        with pytest.raises(Forbidden, match=f"is good for runs .* alone, not for {run_id}"):
+            permitted.check_run(run_id)
+
+
+def test_a_token_for_some_runs_does_not_show_all_of_them():
+    with pytest.raises(Forbidden, match=r"good for runs team-a-\* alone, and this shows all runs"):
+        permit("team-a-*", deed=LOOK)
+
+
+def test_a_secret_of_agents_and_readers_looks_at_everything_and_joins_its_own_runs():
+    access = Access([Token(Role.AGENT, b"ours", "team-a-*"), Token(Role.READ, b"ours")])
+    caller = Caller(peer=FAR, authorization="Bearer ours")
+    access.check(*LOOK, caller)
+    with pytest.raises(Forbidden):
+        access.check(*JOIN, caller).check_run("team-b-1")

@@ -1,0 +1,85 @@
+"""The server's certificate files: what is said of one that is no good."""
+
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from rdzv_protocol.certificates import BadCertificate, expires_at
+
+from rdzv_server.auth.tls_config import TlsFiles
+from tests.support.certificates import Authority
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+def complaint(*files: str) -> str:
+    with pytest.raises(BadCertificate) as error:
+        TlsFiles(*files).context()
+    return str(error.value)
+
+
+def test_good_files_make_a_context(authority):
+    assert TlsFiles(*authority.issue("server"), authority.ca).context()
+
+
+def test_files_that_are_not_there(authority):
+    cert, key = authority.issue("server")
+    assert complaint("/nowhere", key) == "--tls-cert /nowhere: No such file or directory"
+    assert complaint(cert, "/nowhere") == "--tls-key /nowhere: No such file or directory"
+    assert complaint(cert, key, "/nowhere") == "--tls-client-ca /nowhere: No such file or directory"
+
+
+def test_files_that_are_something_else(authority, tmp_path):
+    cert, key = authority.issue("server")
+    (tmp_path / "note").write_bytes(b"buy milk \xff")
+    note = str(tmp_path / "note")
+    assert complaint(note, key) == f"--tls-cert {note}: there is no certificate in it (PEM)"
+    assert complaint(cert, cert) == f"--tls-key {cert}: there is no private key in it (PEM)"
+    assert complaint(cert, key, key) == f"--tls-client-ca {key}: there is no certificate in it (PEM)"
+
+
+def test_files_that_were_cut_off(authority, tmp_path):
+    cert, key = authority.issue("server")
+    lines = Path(cert).read_text().splitlines(keepends=True)
+    Path(cert).write_text("".join([*lines[:3], *lines[5:]]))
+    assert complaint(cert, key).startswith(f"--tls-cert {cert}, --tls-key {key}: ")
+    assert complaint(*authority.issue("other"), cert).startswith(f"--tls-client-ca {cert}: ")
+
+
+def test_a_key_of_another_certificate(authority):
+    cert, key = authority.issue("server").cert, authority.issue("other").key
+    assert complaint(cert, key) == f"--tls-key {key} does not belong to --tls-cert {cert}"
+
+
+def test_a_key_that_is_encrypted_is_not_asked_for_on_the_terminal(authority, tmp_path):
+    cert, key = authority.issue("server")
+    locked = str(tmp_path / "locked.key")
+    command = ["openssl", "pkey", "-in", key, "-aes256", "-passout", "pass:hush", "-out", locked]
+    subprocess.run(command, check=True, capture_output=True)
+    assert complaint(cert, locked).startswith(f"--tls-key {locked} is encrypted, and nobody is there to unlock it")
+
+
+@pytest.mark.parametrize("days", [-40, 3, 400, 365 * 40])
+def test_when_a_certificate_expires(authority, days):
+    """After 2049 the date is written otherwise (RFC 5280, 4.1.2.5)."""
+    expiry = expires_at(authority.issue("server", days=days).cert)
+    assert abs(expiry - datetime.now(UTC) - timedelta(days=days)) < timedelta(minutes=5)
+
+
+@pytest.mark.parametrize(("days", "says"), [(-1, "has expired"), (5, "expires in 4 days"), (90, None)])
+def test_a_certificate_that_is_not_good_for_long_is_warned_of(authority, days, says):
+    warnings = list(TlsFiles(*authority.issue("server", days=days)).warnings())
+    assert len(warnings) == (says is not None)
+    assert says is None or says in warnings[0]
+
+
+def test_a_key_that_others_can_read_is_warned_of(authority):
+    cert, key = authority.issue("server")
+    Path(key).chmod(0o644)
+    assert list(TlsFiles(cert, key).warnings()) == [
+        f"--tls-key {key}: others than its owner can read it; chmod 600 ends that"
+    ]

@@ -1,0 +1,346 @@
+"""One of several servers, with a leadership that the test gives and takes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import pytest
+from rdzv_protocol.errors import AgentFenced, NotLeader, ProtocolError, ServerUnavailable
+from rdzv_protocol.messages import LeaderReply, LeaderRequest, PollRequest, Reply, ReportRequest, Start, Wait
+
+from rdzv_server.core.effects import Record
+from rdzv_server.storage.base import MemoryStore, StoreBroken, StoreFenced, StoreUnavailable
+from tests.support.etcd import need_aetcd
+from tests.support.scenario import RUN_ID, a_join, settings_of
+
+need_aetcd()
+
+from rdzv_server.cluster import replica as failover_module  # noqa: E402
+from rdzv_server.cluster.election import Leader  # noqa: E402
+from rdzv_server.cluster.replica import Failover  # noqa: E402
+from rdzv_server.service import driver as driver_module  # noqa: E402
+from rdzv_server.service import rendezvous as rendezvous_module  # noqa: E402
+
+PATIENCE_S = 10.0
+SERVER = "10.0.0.9"
+
+
+class GivenLeadership:
+    """A leadership that ends when the test says so."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.is_certain = True
+        self.has_resigned = asyncio.Event()
+        self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def over(self) -> str:
+        return await asyncio.shield(self._over)
+
+    def end(self, reason: str) -> None:
+        self.is_certain = False
+        self._over.set_result(reason)
+
+    async def resign(self) -> None:
+        self.is_certain = False
+        self.has_resigned.set()
+
+
+class GivenCandidacy:
+    """Wins when the test says so."""
+
+    def __init__(self) -> None:
+        self.wins: asyncio.Queue[GivenLeadership] = asyncio.Queue()
+        self.follow: Callable[[Leader | None], None] = lambda leader: None
+        self.is_running = asyncio.Event()
+
+    async def win(self, follow: Callable[[Leader | None], None]) -> GivenLeadership:
+        self.follow = follow
+        self.is_running.set()
+        return await self.wins.get()
+
+
+class SharedStore(MemoryStore):
+    """What every leadership of a test writes to; it may be fenced, away or slow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trouble: Exception | None = None
+        self.may_write = asyncio.Event()
+        self.may_write.set()
+        self.is_writing = asyncio.Event()
+
+    async def load(self) -> Sequence[Record]:
+        if self.trouble:
+            raise self.trouble
+        return await super().load()
+
+    async def append(self, records: Sequence[Record]) -> None:
+        self.is_writing.set()
+        await self.may_write.wait()
+        if self.trouble:
+            raise self.trouble
+        await super().append(records)
+
+
+class Server:
+    """The server under test."""
+
+    def __init__(self) -> None:
+        self.store = SharedStore()
+        self.candidacy = GivenCandidacy()
+        self.failover = Failover(self.candidacy, "a:29400", lambda number: self.store, 3_600.0)  # type: ignore[arg-type]
+        self.running = asyncio.create_task(self.failover.run())
+
+    async def lead(self, number: int = 5) -> GivenLeadership:
+        leadership = GivenLeadership(number)
+        self.candidacy.wins.put_nowait(leadership)
+        async with asyncio.timeout(PATIENCE_S):
+            await self.failover.tell_leader(LeaderRequest(after=number - 1))
+        return leadership
+
+    async def follow(self, leader: Leader | None) -> None:
+        await self.candidacy.is_running.wait()
+        self.candidacy.follow(leader)
+
+    async def join(self, name: str = "a", nodes: str = "2", **settings) -> Reply:
+        join = a_join(name, settings=settings_of(nodes, **settings))
+        return await self.failover.join(join, SERVER, name)
+
+    async def poll(self, name: str, revision: int = 0, *, hold: bool = True) -> Reply:
+        return await self.failover.poll(PollRequest(run_id=RUN_ID, agent_id=name, revision=revision, hold=hold), name)
+
+    async def end(self) -> None:
+        self.running.cancel()
+        await asyncio.gather(self.running, return_exceptions=True)
+        self.failover.close()
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(failover_module, "LEADERLESS_HOLD_S", 0.05)
+    monkeypatch.setattr(failover_module, "RETRY_S", 0.0)
+    monkeypatch.setattr(driver_module, "RETRY_S", 0.0)
+    monkeypatch.setattr(rendezvous_module, "FIRST_HOLD_S", 0.02)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    server = Server()
+    yield server
+    await server.end()
+
+
+async def refusal(asked) -> ProtocolError:
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(ProtocolError) as caught:
+            await asked
+    return caught.value
+
+
+# Who answers.
+
+
+async def test_the_leader_answers_with_the_number_of_its_leadership(server):
+    await server.lead(5)
+    reply = await server.join(nodes="1")
+    assert isinstance(reply.directive, Start)
+    assert reply.leadership == 5
+
+
+async def test_one_that_follows_names_the_leader(server):
+    await server.follow(Leader("b:29400", 7))
+    for asked in (server.join(), server.poll("a"), server.failover.report(a_report())):
+        error = await refusal(asked)
+        assert isinstance(error, NotLeader)
+        assert (error.leader, error.leadership) == ("b:29400", 7)
+
+
+def a_report() -> ReportRequest:
+    return ReportRequest(run_id=RUN_ID, agent_id="a", round=1)
+
+
+async def test_while_nobody_leads_a_request_waits_for_whoever_will(server, monkeypatch):
+    monkeypatch.setattr(failover_module, "LEADERLESS_HOLD_S", PATIENCE_S)
+    here, elsewhere = asyncio.create_task(server.join(nodes="1")), None
+    await asyncio.sleep(0)
+    await server.lead()
+    assert isinstance((await here).directive, Start)
+    other = Server()
+    elsewhere = asyncio.create_task(refusal(other.join()))
+    await asyncio.sleep(0)
+    await other.follow(Leader("b:29400", 7))
+    assert (await elsewhere).leader == "b:29400"
+    await other.end()
+
+
+async def test_and_is_sent_to_another_server_after_a_while(server):
+    error = await refusal(server.join())
+    assert isinstance(error, NotLeader)
+    assert error.leader is None
+
+
+# Not being certain.
+
+
+async def test_a_leader_that_is_not_certain_answers_nobody_until_it_is(server):
+    leadership = await server.lead()
+    reply = await server.join(nodes="1")
+    leadership.is_certain = False
+    assert isinstance(await refusal(server.poll("a")), NotLeader)
+    assert not server.failover.leads
+    assert "not certain" in (server.failover.trouble or "")
+    leadership.is_certain = True
+    assert (await server.poll("a", hold=False)).directive == reply.directive
+
+
+async def test_an_answer_that_comes_too_late_is_kept_back(server):
+    leadership = await server.lead()
+    server.store.may_write.clear()
+    join = asyncio.create_task(refusal(server.join(nodes="1")))
+    await server.store.is_writing.wait()
+    leadership.is_certain = False
+    server.store.may_write.set()
+    assert isinstance(await join, NotLeader)
+
+
+async def test_so_is_a_refusal(server):
+    """An agent that is told that it is fenced stops its workers."""
+    leadership = await server.lead()
+    await server.join()
+    assert isinstance(await refusal(server.poll("stranger")), AgentFenced)
+    server.store.may_write.clear()
+    server.store.is_writing.clear()
+    blocked = asyncio.create_task(refusal(server.join("b")))
+    await server.store.is_writing.wait()
+    stranger = asyncio.create_task(refusal(server.poll("stranger")))
+    await asyncio.sleep(0)
+    leadership.is_certain = False
+    server.store.may_write.set()
+    assert isinstance(await stranger, NotLeader)
+    assert isinstance(await blocked, NotLeader)
+
+
+async def test_a_parked_poll_is_not_told_what_is_not_written(server):
+    """Its hold may end while the store cannot be written."""
+    await server.lead()
+    waiting = await server.join("a", lease_s=0.1, disconnect_grace_s=600.0)
+    assert isinstance(waiting.directive, Wait)
+    poll = asyncio.create_task(server.poll("a", waiting.revision))
+    await asyncio.sleep(0)
+    server.store.may_write.clear()
+    server.store.is_writing.clear()
+    join = asyncio.create_task(server.join("b", lease_s=0.1, disconnect_grace_s=600.0))
+    await server.store.is_writing.wait()
+    await asyncio.sleep(0.1)  # three holds
+    assert not poll.done() and not join.done()
+    server.store.may_write.set()
+    assert isinstance((await poll).directive, Start)
+    await join
+
+
+# Leadership ends.
+
+
+async def test_when_it_ends_parked_polls_are_sent_away_and_the_next_one_knows_everything(server):
+    first = await server.lead(5)
+    await server.join("a")
+    poll = asyncio.create_task(refusal(server.poll("a", revision=100)))
+    await asyncio.sleep(0)
+    first.end("its lease at etcd ran out")
+    assert isinstance(await poll, NotLeader)
+    async with asyncio.timeout(PATIENCE_S):
+        await first.has_resigned.wait()
+    await server.lead(6)
+    reply = await server.join("b")
+    assert isinstance(reply.directive, Start)
+    assert reply.leadership == 6
+
+
+async def test_a_fenced_write_ends_it_and_is_acted_on_by_nobody(server):
+    leadership = await server.lead(5)
+    await server.join("a")
+    poll = asyncio.create_task(refusal(server.poll("a", revision=100)))
+    await asyncio.sleep(0)
+    server.store.trouble = StoreFenced("over")
+    assert isinstance(await refusal(server.join("b")), NotLeader)
+    assert isinstance(await poll, NotLeader)
+    async with asyncio.timeout(PATIENCE_S):
+        await leadership.has_resigned.wait()
+    server.store.trouble = None
+    await server.lead(6)
+    assert isinstance((await server.join("a")).directive, Wait), "b's join was never written"
+
+
+async def test_etcd_that_cannot_be_read_yet_is_no_reason_to_give_up(server):
+    server.store.trouble = StoreUnavailable("cannot use etcd")
+    server.candidacy.wins.put_nowait(GivenLeadership(5))
+    assert isinstance(await refusal(server.join()), NotLeader)
+    server.store.trouble = None
+    async with asyncio.timeout(PATIENCE_S):
+        await server.failover.tell_leader(LeaderRequest(after=4))
+    assert (await server.join(nodes="1")).leadership == 5
+
+
+async def test_damaged_records_end_the_server_and_its_leadership(server):
+    server.store.trouble = StoreBroken("damaged")
+    leadership = GivenLeadership(5)
+    server.candidacy.wins.put_nowait(leadership)
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(StoreBroken):
+            await server.running
+    assert leadership.has_resigned.is_set()
+
+
+async def test_a_server_that_stops_resigns_and_says_so_to_its_agents(server):
+    leadership = await server.lead()
+    await server.join("a")
+    poll = asyncio.create_task(refusal(server.poll("a", revision=100)))
+    await asyncio.sleep(0)
+    await server.end()
+    assert isinstance(await poll, NotLeader | ServerUnavailable)
+    assert leadership.has_resigned.is_set()
+    assert isinstance(await refusal(server.join()), ServerUnavailable)
+
+
+# Who is asked who leads.
+
+
+async def test_who_asks_is_told_at_once_of_a_later_leader_than_it_knows(server):
+    await server.follow(Leader("b:29400", 7))
+    assert await server.failover.tell_leader(LeaderRequest(after=6)) == LeaderReply(leadership=7, leader="b:29400")
+
+
+async def test_and_otherwise_when_there_is_one(server):
+    await server.follow(Leader("b:29400", 7))
+    asked = asyncio.create_task(server.failover.tell_leader(LeaderRequest(after=7)))
+    await asyncio.sleep(0)
+    await server.follow(None)
+    await asyncio.sleep(0)
+    assert not asked.done()
+    await server.follow(Leader("c:29400", 8))
+    assert await asked == LeaderReply(leadership=8, leader="c:29400")
+
+
+async def test_the_next_leader_names_itself(server):
+    await server.follow(Leader("b:29400", 7))
+    asked = asyncio.create_task(server.failover.tell_leader(LeaderRequest(after=7)))
+    await asyncio.sleep(0)
+    await server.lead(8)
+    assert await asked == LeaderReply(leadership=8, leader="a:29400", leads=True)
+
+
+# What operators see.
+
+
+async def test_what_operators_see(server):
+    failover = server.failover
+    assert (failover.trouble, failover.leads, failover.leader) == ("no leader is known", False, None)
+    await server.follow(Leader("b:29400", 7))
+    assert (failover.trouble, failover.leads, failover.leader, failover.leadership) == (None, False, "b:29400", 7)
+    assert failover.runs() == []
+    await server.lead(8)
+    await server.join()
+    assert (failover.trouble, failover.leads, failover.leader, failover.leadership) == (None, True, "a:29400", 8)
+    assert [run.run_id for run in failover.runs()] == [RUN_ID]
+    await server.end()
+    assert failover.trouble == "shutting down"

@@ -1,0 +1,37 @@
+"""One etcd for the tests of a session, and a part of it for each test."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from tests.support.etcd import Etcd, etcd_cluster, need_etcd
+
+
+@pytest.fixture(scope="session")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    """A cluster of one member."""
+    need_etcd()
+    with etcd_cluster(tmp_path_factory.mktemp("etcd"), 1) as etcd:
+        yield etcd
+
+
+@pytest.fixture(scope="session")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    """A cluster of three members."""
+    need_etcd()
+    with etcd_cluster(tmp_path_factory.mktemp("three"), 3) as etcd:
+        yield etcd
+
+
+@pytest.fixture
+async def client(etcd: Etcd) -> AsyncIterator:
+    from rdzv_server.storage.etcd_client import EtcdClient
+
+    client = EtcdClient(etcd.addresses)
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+def prefix(request: pytest.FixtureRequest) -> str:
+    return f"/{request.node.name}"

@@ -1,0 +1,336 @@
+"""Many runs, and what comes after an end."""
+
+import pytest
+from rdzv_protocol.errors import AgentFenced, MalformedMessage, RunSucceeded, ServerUnavailable
+from rdzv_protocol.messages import Finish, Start, Stop, Wait
+
+from rdzv_server.core.effects import ForgetRun, Record
+from rdzv_server.core.events import AgentHeard, NodeJoined, NodeLeft, RunFounded, WorkersFailed, WorkersSucceeded
+from rdzv_server.core.machine import DUE_AT_ONCE
+from rdzv_server.core.registry import Registry
+from rdzv_server.core.run import Stage
+from tests.support.scenario import RETENTION_S, SERVER_ADDR, a_failure, a_join, durable, settings_of
+
+
+class Server:
+    """A registry with a clock. Every run here has one node, unless a test says otherwise."""
+
+    def __init__(self):
+        self.registry = Registry(RETENTION_S)
+        self.now = 0.0
+        self.effects = []
+        self.records = []
+
+    def join(self, agent, run_id="run", *, explicit=True, **changes):
+        join = a_join(agent, run_id=run_id, explicit_run_id=explicit, **changes)
+        self.handle(run_id, NodeJoined(join, SERVER_ADDR))
+
+    def succeeds(self, agent, run_id="run", round=1):
+        self.handle(run_id, WorkersSucceeded(agent, round))
+
+    def fails(self, agent, run_id="run", round=1):
+        self.handle(run_id, WorkersFailed(agent, round, a_failure(agent)))
+
+    def leaves(self, agent, run_id="run"):
+        self.handle(run_id, NodeLeft(agent, "SIGTERM"))
+
+    def handle(self, run_id, event):
+        self._note(self.registry.handle(run_id, event, self.now))
+
+    def passes(self, seconds):
+        end = self.now + seconds
+        while (at := self.registry.next_deadline()) is not None and at <= end:
+            self.now = max(self.now, at)
+            self._note(self.registry.pass_time(self.now))
+        self.now = end
+
+    def stalls(self, seconds):
+        """Time passes, and the server does not run."""
+        self.now += seconds
+        self._note(self.registry.pass_time(self.now))
+
+    def directive(self, agent, run_id="run"):
+        return self.registry.directive_for(run_id, agent, self.now)[1]
+
+    def attempts(self):
+        return [(run.run_id, run.attempt, run.stage) for run in self.registry.runs()]
+
+    def _note(self, effects):
+        self.effects = effects
+        self.records += [effect for effect in effects if isinstance(effect, Record)]
+
+
+@pytest.fixture
+def server():
+    return Server()
+
+
+# Runs side by side.
+
+
+def test_the_first_join_founds_the_run(server):
+    server.join("a", settings=settings_of("2", max_restarts=3))
+    (run,) = server.registry.runs()
+    assert (run.run_id, run.attempt, run.settings.min_nodes, run.settings.max_restarts) == ("run", 1, 2, 3)
+    assert [type(record.fact) for record in server.records] == [RunFounded, NodeJoined]
+
+
+def test_a_run_whose_settings_cannot_be_met_is_not_founded(server):
+    with pytest.raises(MalformedMessage):
+        server.join("a", settings=settings_of("3:2"))
+    assert server.attempts() == []
+
+
+def test_no_more_runs_than_there_is_memory_for(server):
+    server.registry = Registry(RETENTION_S, max_runs=2)
+    server.join("a", "one")
+    server.join("b", "two")
+    with pytest.raises(ServerUnavailable, match="this server holds 2 runs, as many as --max-runs allows"):
+        server.join("c", "three")
+    assert [run_id for run_id, *_ in server.attempts()] == ["one", "two"]
+    server.succeeds("a", "one")
+    server.passes(RETENTION_S + 1)
+    server.join("c", "three")
+
+
+def test_runs_do_not_meet(server):
+    server.join("a", "one", settings=settings_of("2"))
+    server.join("a", "two", settings=settings_of("1"))
+    assert isinstance(server.directive("a", "one"), Wait)
+    assert isinstance(server.directive("a", "two"), Start)
+
+
+def test_an_unknown_run_is_fenced(server):
+    with pytest.raises(AgentFenced, match="run nowhere is not known here"):
+        server.handle("nowhere", AgentHeard("a"))
+    with pytest.raises(AgentFenced):
+        server.directive("a", "nowhere")
+
+
+def test_a_run_is_not_founded_by_an_agent_that_claims_a_past_in_it(server):
+    with pytest.raises(AgentFenced, match="node a must join it anew"):
+        server.join("a", after_round=3)
+    assert server.attempts() == []
+
+
+def test_every_run_meets_its_own_deadline(server):
+    server.join("a", "early", settings=settings_of("2", join_timeout_s=5))
+    server.join("a", "late", settings=settings_of("2", join_timeout_s=8))
+    server.passes(5)
+    assert [stage for _, _, stage in server.attempts()] == [Stage.FAILED, Stage.FORMING]
+    server.passes(3)
+    assert [stage for _, _, stage in server.attempts()] == [Stage.FAILED, Stage.FAILED]
+
+
+# After a success.
+
+
+def test_many_nodes_that_are_lost_together_go_some_at_a_time(server):
+    """Other runs have a turn in between."""
+    many = 2 * DUE_AT_ONCE + 1
+    for number in range(many):
+        server.join(f"agent-{number}", settings=settings_of(f"{many}", lease_s=10.0))
+    (run,) = server.registry.runs()
+    left = []
+    while run.agents:
+        assert server.registry.next_deadline() <= 10.0, "the rest is due still"
+        server.registry.pass_time(10.0)
+        left.append(len(run.agents))
+    assert left == [DUE_AT_ONCE + 1, 1, 0]
+
+
+def test_a_latecomer_to_a_run_that_has_succeeded_is_told_so(server):
+    server.join("a")
+    server.succeeds("a")
+    with pytest.raises(RunSucceeded, match=r"run run has already succeeded: .* --rerun starts it again"):
+        server.join("late")
+
+
+def test_rerun_starts_it_again(server):
+    server.join("a")
+    server.succeeds("a")
+    server.join("b", rerun=True)
+    assert server.attempts() == [("run", 1, Stage.SUCCEEDED), ("run", 2, Stage.RUNNING)]
+
+
+def test_the_second_node_of_a_rerun_joins_the_first(server):
+    server.join("a")
+    server.succeeds("a")
+    server.join("b", rerun=True, settings=settings_of("2"))
+    server.join("c", rerun=True, settings=settings_of("2"))
+    assert server.attempts()[1:] == [("run", 2, Stage.RUNNING)]
+
+
+@pytest.mark.parametrize(("first", "second"), [(False, False), (True, False), (False, True)])
+def test_a_run_id_that_nobody_chose_begins_anew_after_a_success(server, first, second):
+    server.join("a", explicit=first)
+    server.succeeds("a")
+    server.join("b", explicit=second)
+    assert server.attempts()[-1] == ("run", 2, Stage.RUNNING)
+
+
+def test_a_success_is_forgotten_after_the_retention_time(server):
+    server.join("a")
+    server.succeeds("a")
+    server.passes(RETENTION_S)
+    assert server.effects == [ForgetRun("run", 1)]
+    assert server.attempts() == []
+    server.join("late")
+    assert server.attempts() == [("run", 1, Stage.RUNNING)]
+
+
+# After a failure.
+
+
+def test_a_new_agent_begins_a_new_attempt_after_a_failure(server):
+    server.join("a")
+    server.fails("a")
+    server.join("b")
+    assert server.attempts() == [("run", 1, Stage.FAILED), ("run", 2, Stage.RUNNING)]
+
+
+def test_a_new_attempt_may_have_other_settings(server):
+    server.join("a", settings=settings_of("1"))
+    server.fails("a")
+    server.join("b", settings=settings_of("2"))
+    assert isinstance(server.directive("b"), Wait)
+
+
+def test_an_agent_of_the_failed_attempt_still_reads_its_end(server):
+    server.join("a", settings=settings_of("2"))
+    server.join("b", settings=settings_of("2"))
+    server.fails("a")
+    server.join("c", settings=settings_of("2"))
+    finish = server.directive("b")
+    assert isinstance(finish, Finish) and not finish.succeeded
+    server.join("b", after_round=1)
+    assert server.directive("b") == finish
+    assert [run.attempt for run in server.registry.runs() if "b" in run.agents] == [1]
+
+
+def test_an_agent_that_left_an_earlier_attempt_is_fenced_from_the_next(server):
+    server.join("a", settings=settings_of("1:2"))
+    server.join("b")
+    server.leaves("b")
+    server.join("a", after_round=1)
+    server.fails("a", round=2)
+    server.join("c")
+    with pytest.raises(AgentFenced):
+        server.join("b")
+
+
+# A deserted run.
+
+
+def test_a_deserted_run_that_was_named_goes_on_with_its_next_agent(server):
+    server.join("a", settings=settings_of("1", max_restarts=1))
+    server.leaves("a")
+    server.join("b", settings=settings_of("1", max_restarts=1))
+    (run,) = server.registry.runs()
+    assert (run.attempt, run.round) == (1, 2)
+
+
+@pytest.mark.parametrize("changes", [{"explicit": False}, {"settings": settings_of("2")}])
+def test_a_deserted_run_that_nobody_named_or_that_is_asked_otherwise_begins_anew(server, changes):
+    server.join("a", settings=settings_of("1"))
+    server.leaves("a")
+    server.join("b", **changes)
+    assert [attempt for _, attempt, _ in server.attempts()] == [1, 2]
+
+
+def test_the_deserted_attempt_ends_when_a_new_one_begins(server):
+    server.join("a", explicit=False)
+    server.leaves("a")
+    server.join("b", explicit=False)
+    old, new = server.registry.runs()
+    assert (old.stage, old.end_reason) == (Stage.FAILED, "every node left, and a new attempt began")
+    assert new.stage is Stage.RUNNING
+
+
+def test_every_attempt_is_forgotten_in_the_end(server):
+    server.join("a", explicit=False, settings=settings_of("1", join_timeout_s=10_000))
+    server.leaves("a")
+    server.join("b", explicit=False)
+    server.succeeds("b")
+    server.passes(20_000)
+    assert server.attempts() == []
+    assert server.registry.next_deadline() is None
+
+
+def test_a_server_that_stalled_forgets_whatever_it_should_have(server):
+    server.join("a", explicit=False)
+    server.fails("a")
+    server.passes(100)
+    server.join("b", explicit=False)
+    server.succeeds("b")
+    server.stalls(10 * RETENTION_S)
+    assert server.attempts() == []
+
+
+# Coming back.
+
+
+def test_the_records_bring_every_attempt_back(server):
+    server.join("a", "one", settings=settings_of("1", max_restarts=1))
+    server.fails("a", "one")
+    server.join("a", "one", after_round=1)
+    server.join("b", "two", explicit=False)
+    server.leaves("b", "two")
+    server.join("c", "two", explicit=False)
+    server.succeeds("c", "two")
+    again = Registry(RETENTION_S)
+    for record in server.records:
+        again.replay(record)
+    assert [durable(run) for run in again.runs()] == [durable(run) for run in server.registry.runs()]
+    assert isinstance(again.directive_for("one", "a", server.now)[1], Start)
+
+
+def test_a_run_that_came_back_still_meets_its_deadlines(server):
+    server.join("a", settings=settings_of("2", join_timeout_s=5))
+    again = Registry(RETENTION_S)
+    for record in server.records:
+        again.replay(record)
+    assert again.next_deadline() == 5
+    again.pass_time(5)
+    assert again.runs()[0].stage is Stage.FAILED
+
+
+def test_an_agent_finds_its_own_attempt(server):
+    server.join("a")
+    server.fails("a")
+    server.join("b", settings=settings_of("1", max_restarts=1))
+    assert server.registry.run_of("run", "a").attempt == 1
+    assert server.registry.run_of("run", "b").attempt == 2
+    server.fails("b")
+    assert isinstance(server.directive("b"), Stop)
+
+
+def test_runs_that_are_forgotten_leave_no_deadlines_behind(server):
+    """Some lie days ahead: the server would remember them, and wake up, for nothing."""
+    for number in range(500):
+        server.join("a", f"run-{number}", explicit=False, settings=settings_of("2", join_timeout_s=1e6))
+        server.leaves("a", f"run-{number}")
+    server.passes(60)
+    for number in range(500):
+        server.join("b", f"run-{number}", explicit=False)
+        server.succeeds("b", f"run-{number}")
+    server.passes(RETENTION_S)
+    assert server.registry.runs() == []
+    wake_ups = 0
+    while (at := server.registry.next_deadline()) is not None:
+        assert server.registry.pass_time(at) == []
+        wake_ups += 1
+    assert wake_ups < 100
+
+
+def test_every_agent_has_a_lease_to_hear_how_the_run_ended():
+    """However soon it is forgotten else: one that heard nothing would take the server for a new one, and begin anew."""
+    registry = Registry(retention_s=0.0)
+    joins = [a_join(name, settings=settings_of("2", lease_s=20)) for name in ("a", "b")]
+    for join in joins:
+        registry.handle("run", NodeJoined(join, SERVER_ADDR), 0.0)
+    for name in ("a", "b"):
+        registry.handle("run", WorkersSucceeded(name, 1), 1.0)
+    assert isinstance(registry.directive_for("run", "b", 20.9)[1], Finish)
+    assert registry.pass_time(20.9) == []
+    assert registry.pass_time(21.0) == [ForgetRun("run", 1)]

@@ -1,0 +1,207 @@
+"""What an operator reads of a run."""
+
+import json
+
+import pytest
+
+from rdzv_server.core import status_view
+from tests.support.scenario import Scenario, running
+
+
+def view(run):
+    return status_view.view(run.run, run.now)
+
+
+def node(run, node_id):
+    (found,) = (node for node in view(run)["nodes"] if node["node_id"] == node_id)
+    return found
+
+
+def test_a_forming_run_says_who_is_missing_and_until_when():
+    run = Scenario("3", join_timeout_s=600)
+    run.join("a")
+    run.passes(10)
+    seen = view(run)
+    assert seen["phase"] == "forming"
+    assert seen["reason"] == "waiting for 2 more nodes: 1 of 3 joined (a); gives up in 590 s"
+    assert seen["missing"] == {"more_nodes": 2, "stopping": [], "gone": []}
+    assert seen["deadline_s"] == 590.0
+
+
+def test_a_round_in_its_last_call_misses_nobody():
+    run = Scenario("1:4")
+    run.join("a", "b")
+    assert view(run)["missing"] == {"more_nodes": 0, "stopping": [], "gone": []}
+    assert view(run)["deadline_s"] == run.settings.last_call_timeout_s
+
+
+def test_a_restarting_run_says_who_stops_and_who_is_gone():
+    run = running("3", "a", "b", "c")
+    run.is_lost("c")
+    run.join("a")
+    seen = view(run)
+    assert seen["phase"] == "restarting"
+    assert seen["missing"] == {"more_nodes": 2, "stopping": ["b"], "gone": ["c"]}
+
+
+def test_nobody_is_missing_from_the_past_once_the_next_round_runs():
+    run = running("2:3", "a", "b", "c", max_restarts=1)
+    run.is_lost("c")
+    run.join("a", "b")
+    assert view(run)["missing"] is None
+    run.fails("a")
+    assert view(run)["missing"]["gone"] == []
+
+
+def test_a_running_run_says_how_large_it_is():
+    run = Scenario("2")
+    run.join("a", "b", local_world_size=4)
+    seen = view(run)
+    assert (seen["phase"], seen["round"], seen["world_size"]) == ("running", 1, 8)
+    assert seen["reason"] == "round 1 runs on 2 nodes"
+    assert (seen["min_nodes"], seen["max_nodes"], seen["deadline_s"]) == (2, 2, None)
+
+
+def test_a_run_without_running_workers_has_no_world():
+    run = running("2", "a", "b", max_restarts=1)
+    run.fails("a")
+    assert view(run)["world_size"] == 0
+
+
+def test_a_finishing_run_says_how_many_have_finished():
+    run = running("2", "a", "b")
+    run.succeeds("a")
+    seen = view(run)
+    assert (seen["phase"], seen["reason"]) == ("finishing", "round 1 runs on 2 nodes; 1 finished their work")
+
+
+@pytest.mark.parametrize("end", ["succeeded", "failed"])
+def test_an_ended_run_says_why_it_ended(end):
+    run = running("1", "a")
+    run.succeeds("a") if end == "succeeded" else run.fails("a")
+    seen = view(run)
+    assert seen["phase"] == end == node(run, "a")["state"]
+    assert seen["reason"] == run.reason("a")
+
+
+def test_nodes_stand_in_the_order_of_their_ranks_and_standbys_last():
+    run = running("2", "b", "a")
+    run.join("0-spare")
+    assert [(node["node_id"], node["group_rank"], node["state"]) for node in view(run)["nodes"]] == [
+        ("b", 0, "running"),
+        ("a", 1, "running"),
+        ("0-spare", None, "standby"),
+    ]
+
+
+def test_a_node_shows_its_ranks_address_and_lease():
+    run = Scenario("2", lease_s=10)
+    run.join("a", "b", local_world_size=4)
+    run.passes(3)
+    run.disconnects("b")
+    seen = node(run, "b")
+    assert seen["ranks"] == [4, 7]
+    assert (seen["addr"], seen["port"], seen["local_world_size"]) == ("host-b", 29_500, 4)
+    assert (seen["lease_age_s"], seen["lease_left_s"]) == (3.0, 7.0)
+    assert (seen["connected"], node(run, "a")["connected"]) == (False, True)
+
+
+def test_a_stopping_node_keeps_showing_its_ranks():
+    run = running("2", "a", "b", max_restarts=1)
+    run.fails("a")
+    seen = node(run, "b")
+    assert (seen["state"], seen["group_rank"], seen["ranks"]) == ("stopping", 1, [1, 1])
+
+
+def test_restarts_are_counted_apart():
+    run = running("1:2", "a", "b", max_restarts=3)
+    run.fails("a")
+    run.join("a", "b")
+    run.is_lost("b")
+    run.join("a")
+    run.join("c")
+    run.join("a")
+    seen = view(run)
+    assert seen["restarts"] == {"worker_failure": 1, "node_lost": 1, "node_left": 0, "node_arrived": 1}
+    assert (seen["restart_count"], seen["max_restarts"]) == (1, 3)
+
+
+def test_the_history_says_what_each_restart_was_for_and_how_long_ago():
+    run = running("1:2", "a", "b", max_restarts=3)
+    run.fails("a", exit_code=3)
+    run.join("a", "b")
+    run.passes(60)
+    assert view(run)["history"] == [
+        {
+            "round": 2,
+            "cause": "worker_failure",
+            "charged": True,
+            "reason": "worker rank 0 on node a failed: exit code 3",
+            "age_s": 60.0,
+        }
+    ]
+
+
+def test_the_first_failure_comes_with_its_evidence():
+    run = running("2", "a", "b", max_restarts=3)
+    traceback = ("Traceback (most recent call last):", "ValueError: boom")
+    run.fails("b", exit_code=3, error="ValueError: boom", traceback=traceback, hint="mind the gap")
+    run.join("a", "b")
+    run.fails("a", exit_code=4)
+    run.passes(5)
+    seen = view(run)
+    assert seen["end_failure"] is None
+    assert seen["first_failure"] == {
+        "round": 1,
+        "node_id": "b",
+        "rank": 1,
+        "local_rank": 0,
+        "pid": 100,
+        "exit_code": 3,
+        "cause": "exit code 3",
+        "error": "ValueError: boom",
+        "traceback": ["Traceback (most recent call last):", "ValueError: boom"],
+        "stderr_tail": ["Traceback", "Boom on b"],
+        "hint": "mind the gap",
+        "consequence": False,
+        "error_file": "",
+        "failed_at": None,
+        "age_s": 5.0,
+    }
+    assert [failure["node_id"] for failure in seen["failures"]] == ["b", "a"]
+    assert node(run, "b")["failures"] == 1
+
+
+def test_departures_say_who_left_and_who_was_lost():
+    run = running("1:3", "a", "b", "c")
+    run.leaves("c", "SIGTERM")
+    run.is_lost("b")
+    run.passes(2)
+    gone = {departure["node_id"]: departure for departure in view(run)["departures"]}
+    assert gone["c"] == {
+        "node_id": "c",
+        "agent_id": "c",
+        "round": 1,
+        "group_rank": 2,
+        "left": True,
+        "cause": "SIGTERM",
+        "age_s": 3.0,
+    }
+    assert (gone["b"]["left"], gone["b"]["age_s"]) == (False, 2.0)
+
+
+def test_the_view_is_plain_json_at_every_stage():
+    run = Scenario("2", max_restarts=1, fatal_exit_codes=(42,))
+    for happens in (
+        lambda: run.join("a"),
+        lambda: run.join("b", "spare"),
+        lambda: run.fails("a"),
+        lambda: run.leaves("b"),
+        lambda: run.join("a"),
+        lambda: run.fails("a", exit_code=42),
+    ):
+        happens()
+        assert json.loads(json.dumps(view(run)))["run_id"] == "run"
+    assert view(run)["settings"]["fatal_exit_codes"] == (42,)
+    assert view(run)["attempt"] == 1
+    assert view(run)["age_s"] == run.now

@@ -1,0 +1,80 @@
+"""Who guesses is slowed down, and learns nothing while he is; who has been let in notices nothing of it."""
+
+import pytest
+from rdzv_protocol.errors import ProtocolError
+
+from rdzv_server.auth.authorization import Access, Caller, Role, Token
+from rdzv_server.http.guard import Guard
+from rdzv_server.http.limits import Limits, Rate
+
+LIMITS = Limits(requests=Rate(1_000, 1_000), refusals=Rate(1, 3))
+RIGHT, WRONG = "Bearer right", "Bearer wrong"
+JOIN, LOOK, PROBE = ("POST", "/v1/agent/join"), ("GET", "/v1/status"), ("GET", "/healthz")
+
+
+class Site:
+    def __init__(self, limits: Limits = LIMITS) -> None:
+        self.guard = Guard(Access([Token(Role.AGENT, b"right"), Token(Role.ADMIN, b"boss")]), limits)
+        self.now = 1_000.0
+
+    def asks(self, authorization: str, deed=JOIN, *, peer: str = "10.0.0.7", badge: str | None = None) -> str:
+        caller = Caller(peer=peer, authorization=authorization)
+        try:
+            self.guard.check(*deed, caller, badge, self.now)
+        except ProtocolError as error:
+            if error.status in (401, 403):
+                self.guard.note_refusal(caller, self.now)
+            return error.code
+        return "yes"
+
+
+@pytest.fixture
+def site():
+    return Site()
+
+
+def test_guesses_are_slowed_down_and_a_right_one_cannot_be_told_from_a_wrong_one(site):
+    assert [site.asks(WRONG) for _ in range(4)] == ["unauthorized"] * 3 + ["too_many_requests"]
+    assert site.asks(RIGHT) == "too_many_requests"
+    site.now += 1.0
+    assert site.asks(RIGHT) == "yes"
+    assert [site.asks(WRONG) for _ in range(2)] == ["unauthorized", "too_many_requests"]
+
+
+def test_who_has_been_let_in_goes_on_beside_one_who_guesses(site):
+    for _ in range(4):
+        site.asks(WRONG)
+    assert site.asks(RIGHT, badge=RIGHT) == "yes"
+    assert site.asks(RIGHT, peer="10.0.0.8") == "yes"
+
+
+def test_who_has_been_let_in_cannot_guess_another_token(site):
+    assert [site.asks("Bearer b0ss", LOOK, badge=RIGHT) for _ in range(4)][-1] == "too_many_requests"
+    assert site.asks("Bearer boss", LOOK, badge=RIGHT) == "too_many_requests"
+
+
+def test_probes_are_answered_to_everybody(site):
+    for _ in range(4):
+        site.asks(WRONG)
+    assert site.asks("", PROBE) == "yes"
+
+
+def test_requests_of_one_peer_are_bounded_whoever_they_are_from():
+    site = Site(Limits(requests=Rate(10, 20)))
+    assert [site.asks(RIGHT, badge=RIGHT) for _ in range(21)] == ["yes"] * 20 + ["too_many_requests"]
+    assert site.asks(RIGHT, peer="10.0.0.8") == "yes"
+    site.now += 0.1
+    assert site.asks(RIGHT) == "yes"
+
+
+def test_ten_thousand_agents_behind_one_address_are_not_too_many():
+    """They form a round: a join and a poll each at once; then a poll in 3.3 s; then a report, a stop and a join."""
+    site = Site(Limits())
+    for at_once in (20_000, *(1_000 for _ in range(34)), 30_000):
+        assert {site.asks(RIGHT, badge=RIGHT) for _ in range(at_once)} == {"yes"}
+        site.now += 1 / 3
+
+
+def test_the_tokens_may_be_replaced(site):
+    site.guard.access = Access([Token(Role.AGENT, b"new")])
+    assert [site.asks(RIGHT), site.asks("Bearer new")] == ["unauthorized", "yes"]

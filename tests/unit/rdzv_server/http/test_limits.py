@@ -1,0 +1,65 @@
+"""Buckets, with a clock of the test's own; and who shares one."""
+
+import pytest
+
+from rdzv_server.http import limits
+from rdzv_server.http.limits import Buckets, Rate, peer_of
+
+TWO_A_SECOND = Rate(per_s=2, burst=5)
+
+
+def taken(buckets: Buckets, peer: str, now: float, wanted: int = 100) -> int:
+    """How many of those that are wanted at this time can be had."""
+    count = 0
+    while count < wanted and buckets.has_any(peer, now):
+        buckets.take(peer, now)
+        count += 1
+    return count
+
+
+def test_a_burst_can_be_had_at_once_and_then_so_many_a_second():
+    buckets = Buckets(TWO_A_SECOND)
+    assert taken(buckets, "a", 100.0) == 5
+    assert taken(buckets, "a", 100.4) == 0
+    assert taken(buckets, "a", 100.5) == 1
+    assert taken(buckets, "a", 101.5) == 2
+    assert taken(buckets, "a", 1_000.0) == 5, "no more than the burst, however long nobody came"
+
+
+def test_each_peer_has_its_own():
+    buckets = Buckets(TWO_A_SECOND)
+    taken(buckets, "a", 1.0)
+    assert taken(buckets, "b", 1.0) == 5
+
+
+def test_who_goes_on_taking_from_an_empty_one_is_not_kept_out_for_longer():
+    buckets = Buckets(TWO_A_SECOND)
+    for _ in range(1_000):
+        buckets.take("a", 1.0)
+    assert buckets.has_any("a", 1.5)
+
+
+def test_memory_is_bounded_and_those_who_came_last_are_remembered(monkeypatch):
+    monkeypatch.setattr(limits, "MOST_PEERS", 10)
+    buckets = Buckets(TWO_A_SECOND)
+    taken(buckets, "full again by then", 0.0)
+    for count in range(30):
+        taken(buckets, f"peer {count}", 100.0)
+        assert len(buckets._full_at) <= 10
+    assert not buckets.has_any("peer 29", 100.0)
+
+
+@pytest.mark.parametrize(
+    ("address", "peer"),
+    [
+        ("10.0.0.7", "10.0.0.7"),
+        ("::ffff:10.0.0.7", "10.0.0.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2:ffff::1", "2001:db8:1:2::/64"),
+        ("2001:db8:1:3::1", "2001:db8:1:3::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", ""),
+    ],
+)
+def test_an_ipv6_network_is_one_peer(address, peer):
+    assert peer_of(address) == peer

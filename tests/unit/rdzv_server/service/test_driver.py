@@ -1,0 +1,386 @@
+"""The sole caller of the core: writes first, then wakes and answers."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+from rdzv_protocol.errors import AgentFenced, ServerUnavailable, StaleRound
+from rdzv_protocol.messages import Start, Stop, Wait
+from rdzv_protocol.settings import RequestedSettings
+
+from rdzv_server.core.effects import Record
+from rdzv_server.core.events import AgentDisconnected, AgentHeard, NodeJoined, NodeLeft, WorkersFailed, WorkersSucceeded
+from rdzv_server.core.registry import Registry
+from rdzv_server.core.run import Stage
+from rdzv_server.service import driver as driver_module
+from rdzv_server.service.driver import Driver
+from rdzv_server.service.long_polls import Waiters
+from rdzv_server.storage.base import MemoryStore, StoreUnavailable
+from tests.support.scenario import RUN_ID, a_failure, a_join, durable, settings_of
+
+PATIENCE_S = 10.0
+
+
+class SlowStore(MemoryStore):
+    """Writes when the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_write = asyncio.Event()
+        self.is_writing = asyncio.Event()
+        self.batches: list[list[Record]] = []
+
+    async def append(self, records: Sequence[Record]) -> None:
+        self.is_writing.set()
+        await self.may_write.wait()
+        self.batches.append(list(records))
+        await super().append(records)
+
+
+class FullDisk(MemoryStore):
+    async def append(self, records: Sequence[Record]) -> None:
+        raise OSError(28, "No space left on device")
+
+
+class Server:
+    """A driver with its registry, store and waiters."""
+
+    def __init__(self, store: MemoryStore, retention_s: float = 3_600.0) -> None:
+        self.store = store
+        self.waiters = Waiters()
+        self.registry = Registry(retention_s)
+        self.driver = Driver(self.registry, store, self.waiters)
+
+    async def join(self, name: str, nodes: str = "2", **settings) -> None:
+        settings = RequestedSettings() if not nodes else settings_of(nodes, **settings)
+        await self.driver.submit(RUN_ID, NodeJoined(a_join(name, settings=settings, explicit_run_id=True), "10.0.0.9"))
+
+    def directive(self, name: str):
+        return self.driver.directive_for(RUN_ID, name)[1]
+
+    async def told(self, name: str, kind: type) -> None:
+        """Return once the agent is told a `kind`, which wakes its poll."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not isinstance(self.directive(name), kind):
+                await self.waiters.park((RUN_ID, name), PATIENCE_S)
+
+
+@pytest.fixture
+async def started() -> AsyncIterator:
+    servers = []
+
+    async def start(store: MemoryStore, **options) -> Server:
+        servers.append(Server(store, **options))
+        await servers[-1].driver.start()
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        await server.driver.stop()
+
+
+@pytest.fixture
+async def server(started) -> Server:
+    return await started(MemoryStore())
+
+
+def running(server: Server) -> bool:
+    return {type(server.directive(name)) for name in "ab"} == {Start}
+
+
+# Writing before acting.
+
+
+async def test_nobody_is_answered_before_what_they_did_is_written(started):
+    server = await started(SlowStore())
+    join = asyncio.create_task(server.join("a"))
+    await server.store.is_writing.wait()
+    assert not join.done()
+    server.store.may_write.set()
+    await join
+    assert [type(record.fact).__name__ for record in server.store.batches[0]] == ["RunFounded", "NodeJoined"]
+
+
+async def test_nobody_is_woken_before_what_wakes_them_is_written(started):
+    server = await started(SlowStore())
+    server.store.may_write.set()
+    await server.join("a")
+    server.store.may_write.clear()
+    server.store.is_writing.clear()
+    poll = asyncio.create_task(server.waiters.park((RUN_ID, "a"), PATIENCE_S))
+    second = asyncio.create_task(server.join("b"))
+    await server.store.is_writing.wait()
+    await asyncio.sleep(0)
+    assert not poll.done() and not second.done()
+    server.store.may_write.set()
+    await asyncio.gather(poll, second)
+    assert running(server)
+
+
+async def test_what_comes_in_while_a_batch_is_written_shares_the_next_write(started):
+    server = await started(SlowStore())
+    first = asyncio.create_task(server.join("a", "4"))
+    await server.store.is_writing.wait()
+    others = [asyncio.create_task(server.join(name, "4")) for name in "bcd"]
+    await asyncio.sleep(0)
+    server.store.may_write.set()
+    await asyncio.gather(first, *others)
+    assert [len(batch) for batch in server.store.batches] == [2, 3]
+
+
+async def test_signs_of_life_are_not_written(started):
+    server = await started(SlowStore())
+    server.store.may_write.set()
+    await server.join("a")
+    await server.driver.submit(RUN_ID, AgentHeard("a"))
+    assert len(server.store.batches) == 1
+
+
+async def test_who_is_answered_reads_the_directive_of_their_own_batch(started):
+    """A stop in the next batch does not overtake a start that was never handed out."""
+    server = await started(SlowStore())
+    server.store.may_write.set()
+    await server.join("a")
+    server.store.may_write.clear()
+    server.store.is_writing.clear()
+    seen = []
+
+    async def joins() -> None:
+        await server.join("b")
+        seen.append(type(server.directive("b")))
+
+    join = asyncio.create_task(joins())
+    await server.store.is_writing.wait()
+    leave = asyncio.create_task(server.driver.submit(RUN_ID, NodeLeft("a", "SIGTERM")))
+    await asyncio.sleep(0)
+    server.store.may_write.set()
+    await asyncio.gather(join, leave)
+    assert seen == [Start]
+    assert isinstance(server.directive("b"), Stop)
+
+
+# When it cannot go on.
+
+
+async def test_a_failed_write_stops_the_driver_and_answers_nobody(started):
+    server = await started(FullDisk())
+    poll = asyncio.create_task(server.waiters.park((RUN_ID, "a"), PATIENCE_S))
+    join = asyncio.create_task(server.join("a", "1"))
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(OSError, match="No space left on device"):
+            await server.driver.crashed()
+    assert not join.done() and not poll.done()
+    join.cancel()
+    poll.cancel()
+    await asyncio.gather(join, poll, return_exceptions=True)
+
+
+async def test_a_driver_that_works_has_not_crashed(server):
+    crashed = asyncio.create_task(server.driver.crashed())
+    await server.join("a")
+    assert not crashed.done()
+    crashed.cancel()
+    await asyncio.gather(crashed, return_exceptions=True)
+    await server.join("b")
+    assert running(server), "to stop watching it does not stop it"
+
+
+# Coming back.
+
+
+async def test_a_restarted_server_finds_its_runs_as_they_were(started):
+    store = MemoryStore()
+    before = await started(store)
+    await before.join("a", max_restarts=2)
+    await before.join("b", max_restarts=2)
+    await before.driver.submit(RUN_ID, WorkersFailed("a", 1, a_failure("a")))
+    await before.driver.stop()
+    after = await started(store)
+    assert [durable(run) for run in after.driver.runs()] == [durable(run) for run in before.driver.runs()]
+    assert isinstance(after.directive("b"), Stop)
+
+
+async def test_a_restarted_server_goes_on(started):
+    store = MemoryStore()
+    before = await started(store)
+    await before.join("a")
+    await before.driver.stop()
+    after = await started(store)
+    await after.join("b")
+    assert running(after)
+    for name in "ab":
+        await after.driver.submit(RUN_ID, WorkersSucceeded(name, 1))
+    assert after.driver.runs()[0].stage is Stage.SUCCEEDED
+
+
+async def test_a_restarted_server_keeps_the_deadlines_that_it_had(started):
+    store = MemoryStore()
+    before = await started(store)
+    await before.join("a", join_timeout_s=0.05)
+    await before.driver.stop()
+    after = await started(store)
+    async with asyncio.timeout(PATIENCE_S):
+        while after.driver.runs()[0].stage is not Stage.FAILED:
+            await after.waiters.park((RUN_ID, "a"), PATIENCE_S)
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("event", "refusal"),
+    [
+        (NodeLeft("stranger", "SIGTERM"), AgentFenced),
+        (WorkersFailed("a", 7, a_failure("a")), StaleRound),
+        (WorkersSucceeded("stranger", 1), AgentFenced),
+    ],
+    ids=["leave of a stranger", "stale report", "report of a stranger"],
+)
+async def test_a_refusal_reaches_its_caller_and_changes_nothing(server, event, refusal):
+    await server.join("a")
+    await server.join("b")
+    (before,) = [durable(run) for run in server.driver.runs()]
+    with pytest.raises(refusal):
+        await server.driver.submit(RUN_ID, event)
+    assert [durable(run) for run in server.driver.runs()] == [before]
+
+
+async def test_a_refusal_is_its_callers_alone(server):
+    results = await asyncio.gather(
+        server.join("a"),
+        server.driver.submit(RUN_ID, NodeLeft("stranger", "SIGTERM")),
+        server.join("b"),
+        return_exceptions=True,
+    )
+    assert [type(result) for result in results] == [type(None), AgentFenced, type(None)]
+    assert running(server)
+
+
+async def test_news_of_an_unknown_run_that_nobody_waits_for_harms_nobody(server):
+    server.driver.notify("no such run", AgentDisconnected("a"))
+    await server.join("a")
+    assert isinstance(server.directive("a"), Wait)
+
+
+async def test_a_caller_that_has_gone_is_not_missed(server):
+    gone = asyncio.create_task(server.join("a"))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    await server.join("b")
+    assert running(server), "what it asked for has happened all the same"
+
+
+# Time.
+
+
+async def test_a_deadline_fires_without_anybody_asking(server):
+    await server.join("a", "1:2", last_call_timeout_s=0.02)
+    assert isinstance(server.directive("a"), Wait)
+    await server.told("a", Start)
+
+
+async def test_a_deadline_that_moves_closer_fires_in_time(server):
+    await server.join("a", "1:2", disconnect_grace_s=0.02)
+    await server.join("b", "1:2", disconnect_grace_s=0.02)
+    assert running(server)
+    server.driver.notify(RUN_ID, AgentDisconnected("b"))
+    await server.told("a", Stop)
+
+
+async def test_an_ended_run_is_forgotten_in_time(started):
+    server = await started(MemoryStore(), retention_s=0.02)
+    await server.join("a", "1", lease_s=0.1)
+    await server.driver.submit(RUN_ID, WorkersSucceeded("a", 1))
+    async with asyncio.timeout(PATIENCE_S):
+        while await server.store.load():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    assert server.driver.runs() == []
+
+
+async def test_who_still_waits_when_it_stops_is_refused(started):
+    server = await started(SlowStore())
+    join = asyncio.create_task(server.join("a"))
+    await server.store.is_writing.wait()
+    written = asyncio.create_task(server.driver.written((RUN_ID, "a")))
+    await asyncio.sleep(0)
+    assert not written.done(), "the core knows what is not written yet"
+    await server.driver.stop()
+    for waiting in (join, written, server.join("b")):
+        with pytest.raises(ServerUnavailable):
+            await waiting
+
+
+async def test_what_is_written_may_be_told_at_once(server):
+    await server.join("a")
+    async with asyncio.timeout(PATIENCE_S):
+        await server.driver.written((RUN_ID, "a"))
+
+
+async def test_a_driver_that_never_started_can_be_stopped():
+    await Server(MemoryStore()).driver.stop()
+
+
+# A store that cannot be written for a while, and a server that comes back.
+
+
+class FullForAWhile(MemoryStore):
+    """Refuses to write until there is room."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_room = True
+        self.refused = asyncio.Event()
+
+    async def append(self, records: Sequence[Record]) -> None:
+        if not self.has_room:
+            self.refused.set()
+            raise StoreUnavailable("cannot write: the disk is full")
+        await super().append(records)
+
+
+async def test_while_nothing_can_be_written_nobody_is_told_anything_and_then_all_is(started, monkeypatch):
+    monkeypatch.setattr(driver_module, "RETRY_S", 0.0)
+    server = await started(FullForAWhile())
+    await server.join("a")
+    server.store.has_room = False
+    join = asyncio.create_task(server.join("b"))
+    await server.store.refused.wait()
+    assert not join.done()
+    assert server.driver.trouble == "cannot write: the disk is full"
+    server.store.has_room = True
+    await join
+    assert running(server)
+    assert server.driver.trouble is None
+
+
+async def test_while_a_write_takes_long_no_lease_runs_out(started):
+    server = await started(SlowStore())
+    server.store.may_write.set()
+    await server.join("a", lease_s=1.0)
+    server.store.may_write.clear()
+    server.store.is_writing.clear()
+    join = asyncio.create_task(server.join("b", ""))
+    await server.store.is_writing.wait()
+    await asyncio.sleep(1.5)  # longer than the lease
+    server.store.may_write.set()
+    await join
+    await server.driver.submit(RUN_ID, AgentHeard("a"))
+    assert running(server)
+    assert not server.registry.runs()[0].departures
+
+
+async def test_a_server_that_comes_back_knows_everything_and_misses_nobody(started):
+    store = MemoryStore()
+    first = await started(store)
+    await first.join("a", lease_s=5.0)
+    await first.join("b", nodes="")
+    before = durable(first.registry.runs()[0])
+    last_at = max(record.at for record in await store.load())
+    await first.driver.stop()
+    second = await started(store)
+    assert durable(second.registry.runs()[0]) == before
+    assert second.driver.now() == pytest.approx(last_at, abs=1.0), "its time stood still"
+    heard = second.registry.runs()[0].leases.heard_at
+    assert heard == {"a": second.driver.started_at, "b": second.driver.started_at}, "everybody has a fresh lease"
+    assert running(second)

@@ -1,0 +1,154 @@
+"""Runs take turns; and what waits for a turn for long is time that does not count."""
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from rdzv_server.service.clock import Clock
+from rdzv_server.service.fair_scheduler import AT_ONCE, BURST_S, SLACK_S, Alternating, Turns, turns
+
+
+class Loop:
+    """An event loop that does what is to be called soon when the test says so, at the test's time."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self._soon: list = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_soon(self, callback) -> None:
+        self._soon.append(callback)
+
+    def once(self) -> None:
+        soon, self._soon = self._soon, []
+        for callback in soon:
+            callback()
+
+
+class Site:
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.turns = Turns(self.loop)
+        for _ in range(AT_ONCE):
+            self.turns.ask("earlier", lambda: None)
+        self.done: list[str] = []
+
+    def ask(self, of: str, count: int = 1) -> None:
+        for _ in range(count):
+            self.turns.ask(of, partial(self.done.append, of))
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+def test_queues_alternate_and_each_keeps_its_order():
+    queues = Alternating[str]()
+    for item in ("a1", "a2", "a3", "b1", "b2", "c1"):
+        queues.append(item[0], item)
+    taken = []
+    while queues:
+        taken.append(queues.pop())
+    assert taken == ["a1", "b1", "c1", "a2", "b2", "a3"]
+
+
+def test_what_is_asked_for_is_done_when_the_loop_comes_round(site):
+    site.ask("a")
+    assert site.done == []
+    site.loop.once()
+    assert site.done == ["a"]
+
+
+def test_who_asks_when_hardly_anybody_does_has_a_turn_at_once(site):
+    site.loop.now += 2 * BURST_S
+    site.ask("a", AT_ONCE + 1)
+    assert len(site.done) == AT_ONCE
+    site.ask("b")
+    assert "b" not in site.done, "nobody goes before those who wait"
+    site.loop.now += 2 * BURST_S
+    site.ask("c")
+    site.loop.once()
+    assert site.done[AT_ONCE:] == ["a", "b", "c"]
+
+
+def test_a_small_run_is_not_kept_waiting_by_a_large_one(site):
+    site.ask("large", 10 * AT_ONCE)
+    site.ask("small", 2)
+    site.loop.once()
+    assert len(site.done) == AT_ONCE
+    assert site.done.count("small") == 2
+    while len(site.done) < 10 * AT_ONCE + 2:
+        before = len(site.done)
+        site.loop.once()
+        assert 0 < len(site.done) - before <= AT_ONCE
+
+
+def test_who_asks_in_its_turn_gets_another_one(site):
+    site.turns.ask("a", lambda: site.ask("again"))
+    site.loop.once()
+    site.loop.once()
+    assert site.done == ["again"]
+
+
+def test_asking_in_the_last_turn_does_not_make_more_turns_at_once(site):
+    site.turns.ask("a", lambda: site.ask("many", 4 * AT_ONCE))
+    site.loop.once()
+    while len(site.done) < 4 * AT_ONCE:
+        before = len(site.done)
+        site.loop.once()
+        assert 0 < len(site.done) - before <= AT_ONCE
+
+
+def test_one_that_fails_keeps_nobody_else_from_a_turn(site):
+    site.turns.ask("broken", lambda: 1 / 0)
+    site.ask("a")
+    with pytest.raises(ZeroDivisionError):
+        site.loop.once()
+    site.loop.once()
+    assert site.done == ["a"]
+
+
+def test_nobody_is_held_up_who_waits_no_longer_than_the_slack(site):
+    site.ask("a")
+    site.loop.now += SLACK_S
+    site.loop.once()
+    site.loop.now += 3_600
+    assert site.turns.held_up_s() == 0
+
+
+def test_waiting_for_longer_counts_once_for_all_who_wait(site):
+    site.ask("a", 3)
+    site.loop.now += 2.0
+    site.ask("b")
+    assert site.turns.held_up_s() == pytest.approx(2.0 - SLACK_S), "also before it is over"
+    site.loop.now += 1.0
+    site.loop.once()
+    site.loop.now += 3_600
+    assert site.turns.held_up_s() == pytest.approx(3.0 - SLACK_S)
+
+
+def test_each_who_is_held_up_later_counts_anew(site):
+    for _ in range(2):
+        site.loop.now += 60.0
+        site.ask("at once", AT_ONCE)
+        site.ask("a")
+        site.loop.now += 1.0
+        site.loop.once()
+    assert site.turns.held_up_s() == pytest.approx(2 * (1.0 - SLACK_S))
+
+
+async def test_the_servers_time_stands_still_while_those_who_have_spoken_are_not_heard(monkeypatch):
+    """Else the leases of live nodes would end because the server is busy with others."""
+    clock = Clock()
+    clock.start(None)
+    before = clock.tick()
+    real = asyncio.get_running_loop().time
+    for _ in range(AT_ONCE + 1):
+        turns().ask("run", lambda: None)
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: real() + 60.0)
+    assert clock.tick() - before <= SLACK_S + 1.0
+    clock.stop()

@@ -1,0 +1,161 @@
+"""When a server that was started for some runs has nothing left to do."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from rdzv_protocol.messages import Finish, LeaveRequest, PollRequest, Reply, ReportRequest, Start
+
+from rdzv_server.server import RendezvousServer
+from rdzv_server.service.idle_shutdown import IdleWatch
+from tests.support.scenario import RUN_ID, a_failure, a_join, settings_of
+
+PATIENCE_S = 10.0
+LONG_S = 1000.0
+OVER = "every run is over, and every agent has heard so"
+
+
+class Site:
+    """A server without HTTP, and what its watch has said."""
+
+    def __init__(self) -> None:
+        self.server = RendezvousServer()
+        self.idle = asyncio.Event()
+        self.reasons: list[str] = []
+
+    def watch(self, limit_s: float = LONG_S) -> None:
+        IdleWatch(self.server.rendezvous, limit_s, self._idle)
+
+    def agent(self, name: str) -> "Agent":
+        return Agent(name, self.server)
+
+    async def is_idle(self) -> str:
+        async with asyncio.timeout(PATIENCE_S):
+            await self.idle.wait()
+        return self.reasons[0]
+
+    def _idle(self, reason: str) -> None:
+        self.reasons.append(reason)
+        self.idle.set()
+
+
+class Agent:
+    """One agent's side. Its connection is its name."""
+
+    def __init__(self, name: str, server: RendezvousServer) -> None:
+        self.name = name
+        self._rendezvous = server.rendezvous
+        self._revision = 0
+
+    async def join(self, nodes: str) -> Reply:
+        settings = settings_of(nodes, last_call_timeout_s=0.0, disconnect_grace_s=0.01)
+        return self._heard(await self._rendezvous.join(a_join(self.name, settings=settings), "127.0.0.1", self.name))
+
+    async def told(self, kind: type) -> Reply:
+        """Poll until the directive is a `kind`."""
+        poll = PollRequest(run_id=RUN_ID, agent_id=self.name, revision=self._revision)
+        async with asyncio.timeout(PATIENCE_S):
+            while not isinstance(self.reply.directive, kind):
+                self._heard(await self._rendezvous.poll(poll, self.name))
+        return self.reply
+
+    async def reports(self, *, success: bool = True) -> None:
+        failure = None if success else a_failure(self.name)
+        await self._rendezvous.report(ReportRequest(run_id=RUN_ID, agent_id=self.name, round=1, failure=failure))
+
+    async def leaves(self) -> None:
+        await self._rendezvous.leave(LeaveRequest(run_id=RUN_ID, agent_id=self.name, reason="SIGTERM"))
+
+    def hangs_up(self) -> None:
+        self._rendezvous.connections.lost(self.name)
+
+    def _heard(self, reply: Reply) -> Reply:
+        self.reply, self._revision = reply, reply.revision
+        return reply
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    site = Site()
+    async with site.server:
+        yield site
+
+
+async def two(site: Site) -> tuple[Agent, Agent]:
+    """Two agents of a running round."""
+    a, b = site.agent("a"), site.agent("b")
+    await asyncio.gather(a.join("2"), b.join("2"))
+    await asyncio.gather(a.told(Start), b.told(Start))
+    return a, b
+
+
+@pytest.mark.parametrize("success", [True, False])
+async def test_it_is_over_when_the_last_agent_of_an_ended_run_hangs_up(site: Site, success: bool) -> None:
+    site.watch()
+    a, b = await two(site)
+    await a.reports(success=success)
+    await b.reports(success=success)
+    for agent in (a, b):
+        await agent.told(Finish)
+        assert not site.reasons
+        agent.hangs_up()
+    assert site.reasons == [OVER]
+
+
+async def test_an_agent_that_has_not_heard_of_the_end_may_come_back_for_it(site: Site) -> None:
+    site.watch()
+    a, b = await two(site)
+    await b.reports()
+    b.hangs_up()
+    await a.reports()
+    await a.told(Finish)
+    a.hangs_up()
+    assert not site.reasons
+    await b.told(Finish)
+    b.hangs_up()
+    assert site.reasons == [OVER]
+
+
+async def test_it_is_over_when_the_only_agent_leaves(site: Site) -> None:
+    site.watch()
+    a = site.agent("a")
+    await a.join("2")
+    await a.leaves()
+    assert not site.reasons
+    a.hangs_up()
+    assert site.reasons == [OVER]
+
+
+async def test_agents_that_are_lost_may_come_back_for_a_while(site: Site) -> None:
+    site.watch(0.2)
+    a, b = await two(site)
+    a.hangs_up()
+    b.hangs_up()
+    assert not site.reasons
+    assert await site.is_idle() == "no agent for 0.2 s"
+
+
+async def test_nobody_ever_came(site: Site) -> None:
+    site.watch(0.01)
+    assert await site.is_idle() == "no agent for 0.01 s"
+
+
+async def test_the_wait_ends_when_somebody_comes(site: Site) -> None:
+    site.watch(0.0)
+    a = site.agent("a")
+    joined = await a.join("1")
+    assert isinstance(joined.directive, Start)
+    assert not site.reasons
+
+
+async def test_a_second_connection_of_an_agent_keeps_the_server(site: Site) -> None:
+    site.watch()
+    a = site.agent("a")
+    await a.join("1")
+    site.server.rendezvous.connections.carry("another", (RUN_ID, "a"))
+    await a.reports()
+    await a.told(Finish)
+    a.hangs_up()
+    assert not site.reasons
+    site.server.rendezvous.connections.lost("another")
+    assert site.reasons == [OVER]

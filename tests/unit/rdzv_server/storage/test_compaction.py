@@ -1,0 +1,202 @@
+"""Snapshots in the place of records: with a real driver and real stores, whatever happens in between."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from rdzv_protocol.messages import Start
+
+from rdzv_server.core.effects import Record
+from rdzv_server.core.events import NodeJoined, NodeLeft, NodeLost, WorkersFailed
+from rdzv_server.core.registry import Registry
+from rdzv_server.core.run import Run
+from rdzv_server.service.driver import Driver
+from rdzv_server.service.long_polls import Waiters
+from rdzv_server.storage import compaction
+from rdzv_server.storage.base import MemoryStore, Store, StoreUnavailable
+from rdzv_server.storage.record_codec import settled
+from rdzv_server.storage.sqlite import SqliteStore
+from tests.support.etcd import need_etcd
+from tests.support.scenario import RUN_ID, a_failure, a_join, durable, settings_of
+
+FEW = 20
+"""Records that are left alone, in these tests."""
+NODES = "abc"
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "BEYOND", FEW)
+    monkeypatch.setattr(compaction, "FACTOR", 2)
+
+
+class Counting:
+    """A store that says how many records it holds. `compact` fails as often as it is told to."""
+
+    def __init__(self, store: Store, failures: int = 0) -> None:
+        self._store = store
+        self._failures = failures
+        self.tries = 0
+        self.length = 0
+
+    async def load(self) -> Sequence[Record]:
+        records = await self._store.load()
+        self.length = len(records)
+        return records
+
+    async def append(self, records: Sequence[Record]) -> None:
+        await self._store.append(records)
+        self.length += len(records)
+
+    async def compact(self, records: Sequence[Record]) -> None:
+        self.tries += 1
+        if self.tries <= self._failures:
+            raise StoreUnavailable("no room")
+        await self._store.compact(records)
+        self.length = len(records)
+
+    async def forget(self, run_id: str, attempt: int) -> None:
+        await self._store.forget(run_id, attempt)
+        self.length = 0
+
+    async def close(self) -> None:
+        await self._store.close()
+
+
+@asynccontextmanager
+async def serving(store: Store) -> AsyncIterator[Driver]:
+    driver = Driver(Registry(3_600.0), store, Waiters())
+    await driver.start()
+    yield driver
+    await driver.stop()
+
+
+async def forms(driver: Driver) -> None:
+    settings = settings_of("3", max_restarts=1_000, lease_s=600.0)
+    for name in NODES:
+        join = a_join(name, settings=settings, explicit_run_id=True, role="r" * 60)
+        await driver.submit(RUN_ID, NodeJoined(join, "10.0.0.9"))
+
+
+async def restarts(driver: Driver, times: int) -> None:
+    """A worker of `a` fails, and the round forms again."""
+    for _ in range(times):
+        (run,) = driver.runs()
+        round_ = run.round
+        await driver.submit(RUN_ID, WorkersFailed("a", round_, a_failure("a")))
+        for name in NODES:
+            await driver.submit(RUN_ID, NodeJoined(a_join(name, after_round=round_, role="r" * 60), "10.0.0.9"))
+        assert all(isinstance(driver.directive_for(RUN_ID, name)[1], Start) for name in NODES)
+
+
+def state(run: Run) -> dict:
+    return {name: value for name, value in durable(run).items() if name not in ("agents", "node_ids")}
+
+
+async def test_records_are_bounded_however_often_a_run_restarts(make_store):
+    store = Counting(await make_store())
+    async with serving(store) as driver:
+        await forms(driver)
+        longest = 0
+        for _ in range(150):
+            await restarts(driver, 1)
+            longest = max(longest, store.length)
+        before = state(driver.runs()[0])
+    assert 3 <= store.tries <= 75
+    assert longest < 400, "64 failures are remembered one by one, and as many restarts"
+    async with serving(Counting(await make_store())) as driver:
+        assert state(driver.runs()[0]) == before
+        await restarts(driver, 40)
+        (run,) = driver.runs()
+        assert (run.restart_count, run.round) == (190, 191)
+
+
+async def test_a_store_that_has_no_room_for_a_snapshot_keeps_the_records(make_store):
+    store = Counting(await make_store(), failures=3)
+    async with serving(store) as driver:
+        await forms(driver)
+        await restarts(driver, 80)
+        before = state(driver.runs()[0])
+        assert store.tries > 3 and driver.trouble is None
+    async with serving(await make_store()) as driver:
+        assert state(driver.runs()[0]) == before
+
+
+async def test_what_has_ended_is_left_as_it_is_until_it_is_forgotten():
+    store = Counting(MemoryStore())
+    async with serving(store) as driver:
+        await forms(driver)
+        for name in NODES:
+            await driver.submit(RUN_ID, WorkersFailed(name, 1, a_failure(name, exit_code=1)))
+        tries = store.tries
+        for _ in range(2 * FEW):
+            await driver.submit(RUN_ID, NodeLeft("a", "SIGTERM"))
+        assert store.tries == tries
+
+
+# A snapshot that the store wrote only in part.
+
+
+def whole(count: int) -> list[Record]:
+    """The records of a run, and a snapshot of it after the first `count` of them."""
+    records: list[Record] = []
+    registry = Registry(3_600.0)
+    for at, name in enumerate(NODES):
+        join = a_join(name, settings=settings_of("3", last_call_timeout_s=9.0), explicit_run_id=True)
+        effects = registry.handle(RUN_ID, NodeJoined(join, "10.0.0.9"), float(at))
+        records += [effect for effect in effects if isinstance(effect, Record)]
+    return records[:count] + registry.snapshot((RUN_ID, 1), 9.0)
+
+
+LATER = [Record(RUN_ID, 1, 10.0, NodeLost("a", "gone"))]
+
+
+@pytest.mark.parametrize("written", range(9))
+def test_a_beginning_of_a_snapshot_does_not_count(written):
+    records = whole(4)
+    before, snapshot = records[:4], records[4:]
+    assert written < len(snapshot)
+    assert settled(before + snapshot[:written]) == before
+    assert settled(before + snapshot[:written] + LATER) == before + LATER
+
+
+def test_a_whole_snapshot_stands_for_what_was_before():
+    records = whole(4)
+    snapshot = records[4:]
+    assert settled(records + LATER) == snapshot + LATER
+    assert settled(records[:4] + snapshot[:3] + LATER + snapshot + LATER) == snapshot + LATER
+
+
+# The stores.
+
+
+MakeStore = Callable[[], Awaitable[Store]]
+"""Each is the store of the next server."""
+
+
+@pytest.fixture(params=["sqlite", "etcd"])
+async def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MakeStore]:
+    if request.param == "sqlite":
+
+        async def on_disk() -> Store:
+            return SqliteStore(str(tmp_path / "state.db"))
+
+        yield on_disk
+        return
+    need_etcd()
+    from aetcd import rpc
+
+    from rdzv_server.storage.etcd import EtcdStore, leader_key
+    from rdzv_server.storage.etcd_client import EtcdClient
+
+    client, prefix = EtcdClient(request.getfixturevalue("etcd").addresses), f"/{request.node.name}"
+
+    async def of_a_leader() -> Store:
+        key = leader_key(prefix)
+        await client.transact([], [rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=key))])
+        put = rpc.RequestOp(request_put=rpc.PutRequest(key=key, value=b"a:29400"))
+        return EtcdStore(client, prefix, (await client.transact([], [put]))[1])
+
+    yield of_a_leader
+    await client.close()

@@ -1,0 +1,255 @@
+"""The records in a real etcd: what is written is there for the next leader, and the old one writes nothing more."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import pytest
+from rdzv_protocol.settings import RunSettings
+
+from rdzv_server.core.effects import Record
+from rdzv_server.core.events import LastCallEnded, NodeJoined, NodeLost, RunFounded, WorkersFailed
+from rdzv_server.storage.base import StoreBroken, StoreFenced, StoreUnavailable
+from tests.support.etcd import need_etcd
+from tests.support.scenario import RUN_ID, a_failure, a_join
+
+need_etcd()
+
+from rdzv_server.storage.etcd import MAX_OPERATIONS, SCHEMA, EtcdStore, leader_key  # noqa: E402
+from rdzv_server.storage.etcd_client import EtcdClient  # noqa: E402
+
+RECORDS = [
+    Record(RUN_ID, 1, 0.0, RunFounded(RUN_ID, 1, True, RunSettings(min_nodes=1, max_nodes=2, fatal_exit_codes=(3,)))),
+    Record(RUN_ID, 1, 1.5, NodeJoined(a_join("a"), "10.0.0.9", ("b", "c"))),
+    Record(RUN_ID, 1, 2.5, LastCallEnded()),
+    Record(RUN_ID, 1, 3.5, WorkersFailed("a", 1, a_failure("a"))),
+    Record("../other\nrun", 7, 4.5, NodeLost("ü", "not heard for 10 s")),
+]
+
+
+@dataclass
+class Shared:
+    """The part of etcd that the servers of one test share."""
+
+    client: EtcdClient
+    prefix: str
+    put: Callable[[str, bytes], Awaitable[int]]
+    delete: Callable[[str], Awaitable[None]]
+
+    async def lead(self) -> EtcdStore:
+        """The store of a new leader; the one before leads no more."""
+        await self.delete("/leader")
+        return EtcdStore(self.client, self.prefix, await self.put("/leader", b"a:29400"))
+
+
+@pytest.fixture
+def shared(client: EtcdClient, prefix: str) -> Shared:
+    from aetcd import rpc
+
+    async def put(key: str, value: bytes) -> int:
+        request = rpc.PutRequest(key=f"{prefix}{key}".encode(), value=value)
+        _, revision = await client.transact([], [rpc.RequestOp(request_put=request)])
+        return revision
+
+    async def delete(key: str) -> None:
+        request = rpc.DeleteRangeRequest(key=f"{prefix}{key}".encode())
+        await client.transact([], [rpc.RequestOp(request_delete_range=request)])
+
+    return Shared(client, prefix, put, delete)
+
+
+async def held(shared: Shared) -> list[Record]:
+    """What the next leader finds."""
+    return list(await (await shared.lead()).load())
+
+
+def joins(count: int, size: int = 0, run_id: str = RUN_ID) -> list[Record]:
+    role = "r" * size or "default"
+    return [Record(run_id, 1, float(n), NodeJoined(a_join(f"n{n}", role=role), "10.0.0.9")) for n in range(count)]
+
+
+async def transactions(client: EtcdClient, write: Awaitable[None]) -> int:
+    """How many revisions etcd has gone on by."""
+    _, before = await client.get(b"-")
+    await write
+    return (await client.get(b"-"))[1] - before
+
+
+async def test_an_unused_etcd_holds_nothing(shared):
+    assert await held(shared) == []
+
+
+async def test_the_next_leader_finds_every_record_as_it_was_and_in_order(shared):
+    store = await shared.lead()
+    await store.load()
+    await store.append(RECORDS[:3])
+    await store.append(RECORDS[3:])
+    assert await held(shared) == RECORDS
+    again = await shared.lead()
+    assert await again.load() == RECORDS
+    await again.append(joins(1))
+    assert await held(shared) == RECORDS + joins(1)
+
+
+async def test_a_batch_of_one_run_is_one_transaction_with_one_key(shared, client):
+    store = await shared.lead()
+    await store.load()
+    assert await transactions(client, store.append(joins(500))) == 1
+    assert len((await client.page(*records_of(shared), 0))[0]) == 1
+    assert await held(shared) == joins(500)
+
+
+async def test_no_run_id_leads_out_of_the_records(shared, client):
+    names = ["../../leader", "/", "..", "a/00000001/0", "%2F", "\0", "{x}", " ", "\N{GHOST}" * 256]
+    many = [record for name in names for record in joins(1, run_id=name)]
+    store = await shared.lead()
+    await store.load()
+    await store.append(many)
+    keys = [key.key.decode() for key in (await client.page(*records_of(shared), 0))[0]]
+    assert [key.count("/") - shared.prefix.count("/") for key in keys] == [4] * len(names)
+    assert await held(shared) == many
+    await (await shared.lead()).forget("..", 1)
+    assert await held(shared) == [record for record in many if record.run_id != ".."]
+
+
+async def test_more_runs_than_a_transaction_takes_are_written_in_several(shared, client):
+    many = [record for n in range(MAX_OPERATIONS + 5) for record in joins(1, run_id=f"run {n}")]
+    store = await shared.lead()
+    await store.load()
+    assert await transactions(client, store.append(many)) == 2
+    assert await held(shared) == many
+
+
+async def test_more_bytes_than_a_request_takes_are_written_in_several(shared, client):
+    large = joins(6_000, size=100)
+    store = await shared.lead()
+    await store.load()
+    assert await transactions(client, store.append(large)) > 2
+    assert await held(shared) == large
+
+
+async def test_a_forgotten_attempt_is_gone_and_the_others_are_not(shared):
+    store = await shared.lead()
+    await store.load()
+    others = [Record(RUN_ID, 10, 0.0, LastCallEnded()), Record(f"{RUN_ID}2", 1, 0.0, LastCallEnded())]
+    await store.append([*RECORDS, *others])
+    await store.forget(RUN_ID, 1)
+    assert await held(shared) == [RECORDS[-1], *others]
+
+
+@pytest.mark.parametrize("write", [lambda store: store.append(RECORDS), lambda store: store.forget(RUN_ID, 1)])
+@pytest.mark.parametrize("next_leader", [True, False], ids=["another leads", "none leads"])
+async def test_a_leader_of_the_past_writes_nothing(shared, write, next_leader):
+    old = await shared.lead()
+    await old.load()
+    await old.append(joins(2))
+    if next_leader:
+        await shared.lead()
+    else:
+        await shared.delete("/leader")
+    with pytest.raises(StoreFenced):
+        await write(old)
+    assert await held(shared) == joins(2)
+
+
+async def test_a_leader_of_the_past_does_not_finish_a_batch_that_it_has_begun(shared, client, monkeypatch):
+    store = await shared.lead()
+    await store.load()
+    written = 0
+
+    async def transact(*request):
+        nonlocal written
+        answer = await EtcdClient.transact(client, *request)
+        written += 1
+        if written == 1:
+            await shared.delete("/leader")
+        return answer
+
+    large = joins(6_000, size=100)
+    monkeypatch.setattr(store, "_client", Wrapped(client, transact))
+    with pytest.raises(StoreFenced):
+        await store.append(large)
+    found = await held(shared)
+    assert 0 < len(found) < len(large)
+    assert found == large[: len(found)], "a beginning of it, in order"
+
+
+class Wrapped:
+    """A client whose transactions the test makes."""
+
+    def __init__(self, client: EtcdClient, transact: Callable) -> None:
+        self._client = client
+        self.transact = transact
+
+    def __getattr__(self, name: str):
+        return getattr(self._client, name)
+
+
+@pytest.mark.parametrize("is_done", [True, False], ids=["the answer was lost", "the request was lost"])
+async def test_a_batch_that_was_interrupted_is_taken_up_where_it_stopped(shared, client, monkeypatch, is_done):
+    store = await shared.lead()
+    await store.load()
+    calls: list[Sequence] = []
+
+    async def transact(compare, do):
+        calls.append(do)
+        if len(calls) == 2:
+            if is_done:
+                await client.transact(compare, do)
+            raise StoreUnavailable("cannot use etcd: no answer in time")
+        return await client.transact(compare, do)
+
+    large = joins(6_000, size=100, run_id="large")
+    monkeypatch.setattr(store, "_client", Wrapped(client, transact))
+    with pytest.raises(StoreUnavailable):
+        await store.append(large)
+    await store.append(large)
+    assert calls[2] == calls[1], "the same keys with the same values"
+    await store.append(RECORDS)
+    assert await held(shared) == large + RECORDS
+
+
+# What is wrong is said.
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "what"),
+    [
+        ("/records/run/00000001/0000000000000000", b"\xc1", "holds no records"),
+        ("/records/run/00000001/0000000000000000", b"\x91\x93\x00\xa4Boom\xc4\x01\x80", "unknown kind 'Boom'"),
+        ("/records/run/1/x", b"\x90", "holds no records"),
+        ("/records/x", b"\x90", "holds no records"),
+    ],
+)
+async def test_what_is_no_record_of_ours_is_damage(shared, key, value, what):
+    await shared.put(key, value)
+    if what == "holds no records" and value == b"\x90":
+        await shared.put(key, b"\x91\x01")
+    with pytest.raises(StoreBroken, match=rf"is damaged \(.*{what}.*Restore a snapshot"):
+        await held(shared)
+
+
+async def test_records_of_the_schema_before_are_read_and_marked_with_the_present_one(shared, client, prefix):
+    store = await shared.lead()
+    await store.load()
+    await store.append(RECORDS)
+    await shared.put("/schema", b"1")
+    assert await held(shared) == RECORDS
+    assert (await client.get(f"{prefix}/schema".encode()))[0].value == SCHEMA
+
+
+async def test_records_from_the_future_ask_for_their_server(shared):
+    await shared.put("/schema", b"3")
+    with pytest.raises(StoreBroken, match="another version of rdzv-server"):
+        await held(shared)
+
+
+async def test_etcd_that_is_not_there_is_named():
+    client = EtcdClient(["127.0.0.1:1", "127.0.0.1:2"])
+    with pytest.raises(StoreUnavailable, match=r"etcd \(127.0.0.1:1, 127.0.0.1:2\).*127.0.0.1:2: .*refused"):
+        await EtcdStore(client, "/x", 1).load()
+    await client.close()
+
+
+def records_of(shared: Shared) -> tuple[bytes, bytes]:
+    root = leader_key(shared.prefix).decode().removesuffix("leader")
+    return f"{root}records/".encode(), f"{root}records0".encode()

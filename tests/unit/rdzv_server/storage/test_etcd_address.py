@@ -1,0 +1,61 @@
+"""Where etcd is and where agents reach this server, as people write it."""
+
+import socket
+
+import pytest
+
+from rdzv_server.storage.base import StoreBroken
+from rdzv_server.storage.etcd_address import EtcdPlace, is_address, join_address
+
+
+@pytest.mark.parametrize(
+    ("text", "members", "prefix"),
+    [
+        ("etcd://a", ["a:2379"], "default"),
+        ("etcd://a:1,b,10.0.0.3:2", ["a:1", "b:2379", "10.0.0.3:2"], "default"),
+        ("etcd://[::1]:1,[::2],::3", ["[::1]:1", "[::2]:2379", "[::3]:2379"], "default"),
+        ("etcd://a/lab", ["a:2379"], "lab"),
+        ("etcd://a/lab/east/", ["a:2379"], "lab/east"),
+        ("etcd://a/", ["a:2379"], "default"),
+    ],
+)
+def test_members_and_the_cluster(text, members, prefix):
+    place = EtcdPlace.parse(text)
+    assert list(place.members) == members
+    assert place.prefix == f"/rdzv-server/{prefix}"
+
+
+@pytest.mark.parametrize(
+    "text", ["etcd://", "etcd:///lab", "etcd://a,,b", "etcd://a:port", "etcd://a:0", "etcd://a b", "etcd://http://a:1"]
+)
+def test_what_is_no_member_is_named(text):
+    with pytest.raises(StoreBroken, match=r"is no etcd member; give etcd://HOST"):
+        EtcdPlace.parse(text)
+
+
+def test_a_cluster_that_is_no_key():
+    with pytest.raises(StoreBroken, match="cannot be in a key"):
+        EtcdPlace.parse("etcd://a/my lab")
+
+
+@pytest.mark.parametrize("text", ["a:1", "10.0.0.1:65535", "[::1]:29400", "rdzv-0.rdzv.ns.svc:29400"])
+def test_addresses(text):
+    assert is_address(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", ":1", "a:", "a:0", "a:65536", "a:x", "::1:29400", "a b:1", "a,b:1", "x" * 300 + ":1"]
+)
+def test_what_is_no_address(text):
+    assert not is_address(text)
+
+
+def test_an_address_is_put_together():
+    assert join_address("a", 1) == "a:1"
+    assert join_address("::1", 1) == "[::1]:1"
+
+
+def test_its_own_address_is_one_that_others_can_use():
+    """Also where etcd is on the same machine."""
+    own = EtcdPlace.parse("etcd://127.0.0.1").own_address()
+    assert own == socket.gethostname() or not own.startswith("127.")

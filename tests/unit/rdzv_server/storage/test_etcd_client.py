@@ -1,0 +1,117 @@
+"""What is asked of etcd is answered by whichever member can, and what is wrong is said."""
+
+import asyncio
+import shutil
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from rdzv_server.storage.base import StoreBroken, StoreUnavailable
+from tests.support.etcd import Etcd, Member, make_tls, need_etcd, written
+
+need_etcd()
+
+from aetcd import rpc  # noqa: E402
+
+from rdzv_server.storage import etcd_client as module  # noqa: E402
+from rdzv_server.storage.etcd_client import EtcdClient, EtcdTls  # noqa: E402
+
+PATIENCE_S = 20.0
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ATTEMPT_S", 0.3)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["dies", "hangs"])
+async def test_any_member_may_fail(three: Etcd, how: signal.Signals) -> None:
+    for member in three.members:
+        member.signal(how)
+        await written(three.addresses)
+        if how is signal.SIGSTOP:
+            member.signal(signal.SIGCONT)
+        else:
+            member.kill()
+            three.start(member)
+        await written([member.address])
+
+
+async def test_a_change_is_heard_also_from_the_members_that_are_left(three: Etcd, prefix: str) -> None:
+    client = EtcdClient(three.addresses)
+    try:
+        _, revision = await client.get(b"-")
+        heard = asyncio.create_task(client.changed(prefix.encode(), revision + 1))
+        await asyncio.sleep(0)
+        three.members[0].signal(signal.SIGSTOP)
+        try:
+            await written(three.addresses, prefix)
+            async with asyncio.timeout(PATIENCE_S):
+                await heard
+        finally:
+            three.members[0].signal(signal.SIGCONT)
+    finally:
+        await client.close()
+
+
+async def test_without_a_majority_nothing_is_written(three: Etcd) -> None:
+    client = EtcdClient(three.addresses)
+    try:
+        for member in three.members[:2]:
+            member.signal(signal.SIGSTOP)
+        with pytest.raises(StoreUnavailable, match=r"^cannot use etcd \(127"):
+            await client.transact([], [rpc.RequestOp(request_put=rpc.PutRequest(key=b"/x", value=b"x"))])
+    finally:
+        for member in three.members[:2]:
+            member.signal(signal.SIGCONT)
+        await written(three.addresses)
+        await client.close()
+
+
+# TLS.
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not shutil.which("openssl"):
+        pytest.skip("openssl is not on PATH")
+    folder = tmp_path_factory.mktemp("tls")
+    make_tls(folder)
+    return folder
+
+
+@pytest.fixture
+def secure(tls: Path, tmp_path: Path):
+    member = Member("secure", tmp_path, tls)
+    member.start(member.peer)
+    yield member
+    member.kill()
+    member.release()
+
+
+async def test_etcd_is_spoken_to_in_tls_and_told_who_asks(secure: Member, tls: Path) -> None:
+    client = EtcdClient([secure.address], EtcdTls(f"{tls}/ca.pem", f"{tls}/server.pem", f"{tls}/server.key"))
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            with suppress(StoreUnavailable):  # it starts
+                await client.get(b"-")
+                break
+            await asyncio.sleep(0.02)
+    await client.close()
+
+
+@pytest.mark.parametrize("files", [("ca", None), (None, "server"), None], ids=["no certificate", "no CA", "no TLS"])
+async def test_who_does_not_show_the_right_papers_is_not_let_in(secure: Member, tls: Path, files) -> None:
+    ca, own = files or (None, None)
+    papers = EtcdTls(ca and f"{tls}/{ca}.pem", own and f"{tls}/{own}.pem", own and f"{tls}/{own}.key")
+    client = EtcdClient([secure.address], papers if files else None)
+    with pytest.raises(StoreUnavailable, match=r"cannot use etcd \(.*\): 127\.0\.0\.1"):
+        await client.get(b"-")
+    await client.close()
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreBroken, match=rf"cannot read {tmp_path}/none: No such file"):
+        EtcdTls(ca=f"{tmp_path}/none").credentials()

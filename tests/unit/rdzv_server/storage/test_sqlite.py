@@ -1,0 +1,227 @@
+"""The default store on real files: what is written is there after a crash, and what is wrong is said."""
+
+import asyncio
+import os
+import signal
+import sqlite3
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from rdzv_protocol.settings import RunSettings
+
+from rdzv_server.core.effects import Record
+from rdzv_server.core.events import LastCallEnded, NodeJoined, NodeLost, RunFounded, WorkersFailed
+from rdzv_server.storage.base import StoreBroken, StoreUnavailable
+from rdzv_server.storage.sqlite import APPLICATION_ID, SCHEMA_VERSION, SqliteStore
+from tests.support.scenario import RUN_ID, a_failure, a_join
+
+PATIENCE_S = 10.0
+
+RECORDS = [
+    Record(RUN_ID, 1, 0.0, RunFounded(RUN_ID, 1, True, RunSettings(min_nodes=1, max_nodes=2, fatal_exit_codes=(3,)))),
+    Record(RUN_ID, 1, 1.5, NodeJoined(a_join("a"), "10.0.0.9", ("b", "c"))),
+    Record(RUN_ID, 1, 2.5, LastCallEnded()),
+    Record(RUN_ID, 1, 3.5, WorkersFailed("a", 1, a_failure("a"))),
+    Record("../other\nrun", 7, 4.5, NodeLost("ü", "not heard for 10 s")),
+]
+
+Opener = Callable[[], SqliteStore]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state.db"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[Opener]:
+    stores: list[SqliteStore] = []
+
+    def open_() -> SqliteStore:
+        stores.append(SqliteStore(str(path)))
+        return stores[-1]
+
+    yield open_
+    for store in stores:
+        await store.close()
+
+
+async def reopened(open_: Opener, store: SqliteStore) -> list[Record]:
+    await store.close()
+    return list(await open_().load())
+
+
+async def test_a_new_file_is_empty_and_marked_as_ours(store, path):
+    first = store()
+    assert await first.load() == []
+    await first.close()
+    with sqlite3.connect(path) as file:
+        marks = [file.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
+    file.close()
+    assert marks == [APPLICATION_ID, SCHEMA_VERSION]
+    assert await store().load() == []
+
+
+async def test_every_record_comes_back_as_it_was(store):
+    first = store()
+    await first.load()
+    await first.append(RECORDS[:3])
+    await first.append(RECORDS[3:])
+    assert await reopened(store, first) == RECORDS
+
+
+async def test_a_forgotten_attempt_is_gone_and_the_others_are_not(store):
+    first = store()
+    await first.load()
+    await first.append(RECORDS)
+    await first.forget(RUN_ID, 1)
+    assert await reopened(store, first) == RECORDS[4:]
+
+
+async def test_a_batch_is_written_whole_or_not_at_all(store, monkeypatch):
+    first = store()
+    await first.load()
+    await first.append(RECORDS[:1])
+    bad = Record(RUN_ID, 1, float("nan"), RECORDS[1].fact)  # SQLite makes NULL of it, which the schema refuses
+    with pytest.raises(StoreBroken):
+        await first.append([RECORDS[1], bad])
+    await first.append(RECORDS[2:])
+    assert await reopened(store, first) == [RECORDS[0], *RECORDS[2:]]
+
+
+WRITER = """
+import asyncio, sys
+from rdzv_server.storage.sqlite import SqliteStore
+from tests.unit.rdzv_server.storage.test_sqlite import RECORDS
+
+async def main():
+    store = SqliteStore(sys.argv[1])
+    await store.load()
+    for number in range(1_000_000):
+        await store.append(RECORDS)
+        print(number, flush=True)
+
+asyncio.run(main())
+"""
+
+
+async def test_what_was_acknowledged_survives_a_kill_in_the_middle_of_writing(store, path):
+    writer = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", WRITER, str(path), stdout=asyncio.subprocess.PIPE
+    )
+    assert writer.stdout
+    async with asyncio.timeout(PATIENCE_S):
+        while int(await writer.stdout.readline()) < 20:
+            pass
+    os.kill(writer.pid, signal.SIGKILL)
+    acknowledged = 21 + len((await writer.stdout.read()).splitlines())
+    await writer.wait()
+    records = list(await store().load())
+    assert len(records) % len(RECORDS) == 0, "batches are whole"
+    assert acknowledged <= len(records) // len(RECORDS) <= acknowledged + 1
+    assert records == RECORDS * (len(records) // len(RECORDS))
+
+
+# What is wrong is said, and nothing begins afresh in silence.
+
+
+async def test_a_second_server_is_refused(store):
+    await store().load()
+    with pytest.raises(StoreBroken, match="in use by another rdzv-server"):
+        await store().load()
+
+
+@pytest.mark.parametrize("damage", ["garbage", "torn", "flipped"])
+async def test_a_damaged_file_is_refused_and_left_as_it_is(store, path, damage):
+    first = store()
+    await first.load()
+    for _ in range(200):
+        await first.append(RECORDS)
+    await first.close()
+    whole = path.read_bytes()
+    broken = {
+        "garbage": b"This was a database once." * 1000,
+        "torn": whole[: len(whole) // 2],
+        "flipped": whole[:8192] + bytes(4096) + whole[12288:],
+    }[damage]
+    path.write_bytes(broken)
+    with pytest.raises(StoreBroken, match=r"is damaged.*move it away"):
+        await store().load()
+    assert path.read_bytes() == broken
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "what"),
+    [
+        ("NodeExploded", b"\x80", "unknown kind 'NodeExploded'"),
+        ("NodeLost", b"\x80", "NodeLost.agent_id is missing"),
+        ("NodeLost", b"\xc1", "not one msgpack value"),
+    ],
+)
+async def test_a_record_that_is_none_is_damage(store, path, kind, body, what):
+    first = store()
+    await first.load()
+    await first.close()
+    with sqlite3.connect(path) as file:
+        file.execute(
+            "INSERT INTO records (run_id, attempt, at, kind, body) VALUES (?, 1, 0, ?, ?)", (RUN_ID, kind, body)
+        )
+    file.close()
+    with pytest.raises(StoreBroken, match=what):
+        await store().load()
+
+
+async def test_another_programs_database_is_left_alone(store, path):
+    with sqlite3.connect(path) as file:
+        file.execute("CREATE TABLE theirs (x)")
+    file.close()
+    with pytest.raises(StoreBroken, match="another program's database"):
+        await store().load()
+
+
+async def test_a_file_from_the_future_asks_for_its_server(store, path):
+    first = store()
+    await first.load()
+    await first.close()
+    with sqlite3.connect(path) as file:
+        file.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    file.close()
+    with pytest.raises(StoreBroken, match="newer rdzv-server"):
+        await store().load()
+
+
+async def test_a_file_of_the_schema_before_is_migrated(store, path):
+    first = store()
+    await first.load()
+    await first.append(RECORDS)
+    await first.close()
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("PRAGMA user_version = 1")
+    second = store()
+    assert list(await second.load()) == RECORDS
+    await second.close()
+    with closing(sqlite3.connect(path)) as file:
+        assert file.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
+
+
+async def test_a_folder_that_is_not_there_is_named(tmp_path):
+    store = SqliteStore(str(tmp_path / "nowhere" / "state.db"))
+    with pytest.raises(StoreBroken, match=r"cannot open .*nowhere"):
+        await store.load()
+    await store.close()
+
+
+async def test_a_full_disk_is_no_damage_and_writing_goes_on_when_there_is_room(store):
+    first = store()
+    await first.load()
+    await first.append(RECORDS[:1])
+    (pages,) = first._file.execute("PRAGMA page_count").fetchone()
+    first._file.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(StoreUnavailable, match="full"):
+        await first.append(RECORDS[1:] * 500)
+    first._file.execute("PRAGMA max_page_count = 1000000")
+    await first.append(RECORDS[1:])
+    assert await reopened(store, first) == RECORDS

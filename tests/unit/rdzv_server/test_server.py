@@ -1,0 +1,270 @@
+"""A whole server on a real socket: what it hears of connections, and how it closes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import ClientSession
+from rdzv_protocol import paths
+from rdzv_protocol.errors import AgentFenced, MalformedMessage, ServerUnavailable, Unauthorized
+from rdzv_protocol.messages import PollRequest, Reply, ReportRequest, Start, Stop, Wait
+
+from node_agent.transport.credentials import Credentials
+from node_agent.transport.http import HttpLink
+from rdzv_server.auth.authorization import Access, Role, Token
+from rdzv_server.server import RendezvousServer, bind, run_until
+from tests.support.scenario import RUN_ID, a_failure, a_join, settings_of
+
+PATIENCE_S = 10.0
+SETTINGS = {"max_restarts": 3, "disconnect_grace_s": 0.05}
+
+
+class Site:
+    """A server, and the lines of its agents."""
+
+    def __init__(self, token: str | None = None) -> None:
+        self.server = RendezvousServer(access=Access([Token(Role.AGENT, token.encode())] if token else []))
+        self.links: list[HttpLink] = []
+
+    async def open(self) -> None:
+        listener = bind("127.0.0.1", 0)
+        self.port = listener.getsockname()[1]
+        await self.server.__aenter__()
+        await self.server.listen(listener)
+
+    def agent(self, name: str, token: str | None = None) -> "Agent":
+        return Agent(name, self.link(token))
+
+    def link(self, token: str | None = None) -> HttpLink:
+        credentials = Credentials()
+        credentials.token = token
+        self.links.append(HttpLink("127.0.0.1", self.port, credentials))
+        return self.links[-1]
+
+    async def close(self) -> None:
+        for link in self.links:
+            await link.close()
+        await self.server.__aexit__(None, None, None)
+
+
+class Agent:
+    """One agent's side, message by message."""
+
+    def __init__(self, name: str, link: HttpLink) -> None:
+        self.name, self.link = name, link
+        self.revision = 0
+
+    async def join(self, nodes: str = "1:2", after_round: int = 0) -> Reply:
+        settings = settings_of(nodes, **SETTINGS, last_call_timeout_s=0.0)
+        return self._heard(await self.link.exchange(a_join(self.name, settings=settings, after_round=after_round)))
+
+    async def poll(self, *, hold: bool = True) -> Reply:
+        poll = PollRequest(run_id=RUN_ID, agent_id=self.name, revision=self.revision, hold=hold)
+        return self._heard(await self.link.exchange(poll))
+
+    async def told(self, kind: type) -> Reply:
+        """The reply whose directive is a `kind`; poll until it comes."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not isinstance(self.reply.directive, kind):
+                await self.poll()
+        return self.reply
+
+    def _heard(self, reply: Reply) -> Reply:
+        self.reply, self.revision = reply, reply.revision
+        return reply
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    site = Site()
+    await site.open()
+    yield site
+    await site.close()
+
+
+async def two_running(site: Site) -> tuple[Agent, Agent]:
+    a, b = site.agent("a"), site.agent("b")
+    await asyncio.gather(a.join("2"), b.join("2"))
+    await asyncio.gather(a.told(Start), b.told(Start))
+    return a, b
+
+
+# Connections.
+
+
+async def test_an_agent_whose_connection_closes_between_two_polls_is_missed_at_once(site):
+    a, b = await two_running(site)
+    await b.link.close()
+    reply = await a.told(Stop)
+    assert reply.directive.reason.startswith("node b lost: its connection closed")
+
+
+async def test_an_agent_whose_connection_closes_under_a_parked_poll_is_missed_at_once(site):
+    a, b = await two_running(site)
+    poll = asyncio.create_task(b.poll())
+    await parked(site, 1)
+    poll.cancel()
+    await asyncio.gather(poll, return_exceptions=True)
+    reply = await a.told(Stop)
+    assert reply.directive.reason.startswith("node b lost: its connection closed")
+
+
+async def test_an_agent_that_comes_back_over_a_new_connection_is_not_missed(site):
+    a, b = await two_running(site)
+    older, b.link = b.link, site.link()
+    await b.poll(hold=False)
+    await older.close()
+    await the_grace_to_run_out()
+    assert isinstance((await a.poll(hold=False)).directive, Start)
+
+
+async def test_the_close_of_a_line_that_carries_reports_alone_is_nobodys_loss(site):
+    a, _ = await two_running(site)
+    side_line = site.link()
+    await side_line.exchange(ReportRequest(run_id=RUN_ID, agent_id="b", round=1, failure=None))
+    await side_line.close()
+    await the_grace_to_run_out()
+    assert isinstance((await a.poll(hold=False)).directive, Start)
+
+
+# Long polls.
+
+
+async def test_a_parked_poll_is_answered_the_moment_that_something_happens(site):
+    a, _ = await two_running(site)
+    poll = asyncio.create_task(a.poll())
+    report = ReportRequest(run_id=RUN_ID, agent_id="b", round=1, failure=a_failure("b", exit_code=3))
+    await site.link().exchange(report)
+    async with asyncio.timeout(2.0):  # well before the poll's hold ends
+        assert isinstance((await poll).directive, Stop)
+
+
+async def test_a_join_that_has_to_wait_soon_says_what_for(site, monkeypatch):
+    monkeypatch.setattr("rdzv_server.service.rendezvous.FIRST_HOLD_S", 0.01)
+    reply = await site.agent("a").join("2")
+    assert isinstance(reply.directive, Wait)
+    assert reply.directive.reason.startswith("waiting for 1 more node")
+
+
+async def test_a_poll_that_has_missed_something_is_answered_at_once(site):
+    a, _ = await two_running(site)
+    await site.link().exchange(ReportRequest(run_id=RUN_ID, agent_id="b", round=1, failure=a_failure("b")))
+    async with asyncio.timeout(2.0):
+        assert isinstance((await a.poll()).directive, Stop)
+
+
+# Refusals.
+
+
+async def test_a_stranger_is_fenced(site):
+    with pytest.raises(AgentFenced, match="run run is not known here"):
+        await site.agent("stranger").poll()
+
+
+async def test_strangers_are_not_remembered(site):
+    stranger = site.agent("stranger")
+    for number in range(10):
+        stranger.name = f"stranger {number}"
+        with pytest.raises(AgentFenced):
+            await stranger.poll()
+    assert not site.server.rendezvous.connections._standing
+
+
+async def test_the_wrong_message_is_refused_by_its_fields_name(site):
+    async with ClientSession() as session:
+        answer = await session.post(f"http://127.0.0.1:{site.port}{paths.POLL}", data=b"\x80")
+        assert answer.status == MalformedMessage.status
+        assert b"PollRequest.run_id is missing" in await answer.read()
+
+
+@pytest.mark.parametrize("token", [None, "wrong", "secret2"])
+async def test_without_the_token_nobody_gets_in(token):
+    site = Site(token="secret")
+    await site.open()
+    with pytest.raises(Unauthorized, match="start the agent with --token-file"):
+        await site.agent("a", token).join("1")
+    assert isinstance((await site.agent("b", "secret").join("1")).directive, Start)
+    await site.close()
+
+
+# Closing.
+
+
+async def test_closing_releases_parked_polls_within_a_second(site):
+    a, b = await two_running(site)
+    polls = [asyncio.create_task(agent.poll()) for agent in (a, b)]
+    await parked(site, 2)
+    async with asyncio.timeout(1.0):
+        await site.server.__aexit__(None, None, None)
+        outcomes = await asyncio.gather(*polls, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [ServerUnavailable] * 2
+
+
+async def test_a_server_that_is_closing_takes_no_new_polls(site):
+    a, _ = await two_running(site)
+    site.server.rendezvous.close()
+    with pytest.raises(ServerUnavailable, match="shutting down; workers keep running"):
+        await a.poll()
+    assert site.server.rendezvous.trouble == "shutting down"
+
+
+async def test_a_server_that_closes_takes_nobody_for_lost_whose_connection_it_closes_itself(site):
+    a, b = await two_running(site)
+    await site.link().exchange(ReportRequest(run_id=RUN_ID, agent_id="a", round=1, failure=a_failure("a")))
+    await asyncio.gather(a.told(Stop), b.told(Stop))
+    await site.server.__aexit__(None, None, None)
+    (run,) = site.server.rendezvous.runs()
+    assert not run.departures and len(run.agents) == 2
+
+
+async def test_a_server_serves_until_it_is_told_to_stop(site):
+    stop = asyncio.Event()
+    serving = asyncio.create_task(run_until(site.server, stop))
+    await site.agent("a").join("1")
+    assert not serving.done()
+    stop.set()
+    async with asyncio.timeout(PATIENCE_S):
+        await serving
+
+
+async def test_a_server_that_cannot_write_ends_with_what_went_wrong():
+    class FullDisk:
+        async def load(self):
+            return []
+
+        async def close(self):
+            pass
+
+        async def append(self, records):
+            raise OSError(28, "No space left on device")
+
+    async with RendezvousServer(store=FullDisk()) as server:
+        serving = asyncio.create_task(run_until(server, asyncio.Event()))
+        join = asyncio.create_task(server.rendezvous.join(a_join("a"), "10.0.0.9", object()))
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(OSError, match="No space left on device"):
+                await serving
+        join.cancel()
+        await asyncio.gather(join, return_exceptions=True)
+
+
+def test_a_port_that_is_taken_is_said():
+    with bind("127.0.0.1", 0) as listener, pytest.raises(OSError, match="Address already in use"):
+        bind("127.0.0.1", listener.getsockname()[1])
+
+
+def test_every_address_is_ipv4_and_ipv6():
+    with bind(None, 0) as listener:
+        assert listener.getsockname()[0] == "::"
+
+
+async def the_grace_to_run_out() -> None:
+    """Let the time pass in which an agent would have been missed."""
+    await asyncio.sleep(4 * SETTINGS["disconnect_grace_s"])
+
+
+async def parked(site: Site, count: int) -> None:
+    """Return once so many polls are parked."""
+    async with asyncio.timeout(PATIENCE_S):
+        while len(site.server.rendezvous._waiters) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0)
