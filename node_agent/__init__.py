@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from node_agent.api.launch_config import LaunchConfig
     from node_agent.api.maps import to_map
     from node_agent.api.processes import start_processes, start_processes_async
-    from node_agent.output.log_options import Std
+    from node_agent.core.log_options import Std
 
 _HOMES = {
     "ChildFailedError": "node_agent.api.errors",
@@ -27,7 +27,7 @@ _HOMES = {
     "ProcessFailure": "node_agent.api.errors",
     "RunProcsResult": "node_agent.api.context",
     "SignalException": "node_agent.api.errors",
-    "Std": "node_agent.output.log_options",
+    "Std": "node_agent.core.log_options",
     "elastic_launch": "node_agent.api.elastic_launch",
     "start_processes": "node_agent.api.processes",
     "start_processes_async": "node_agent.api.processes",

@@ -7,8 +7,8 @@ from math import inf
 from rdzv_protocol.classes import dataclass
 from rdzv_protocol.settings import RequestedSettings
 
-from node_agent.output.log_options import LogOptions
-from node_agent.workers.command import Command
+from node_agent.core.command import Command
+from node_agent.core.log_options import LogOptions
 
 SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 """torchrun's default for `--signals-to-handle`."""

@@ -14,7 +14,7 @@ from rdzv_protocol.paths import STATUS
 
 from rdzv_server.auth.reload import BadSecurity, Security, make_limits
 from rdzv_server.flags import LEADER_LEASE_S, fail, make_parser
-from rdzv_server.http.limits import Limits
+from rdzv_server.limits import Limits
 from rdzv_server.server import HttpServer, RendezvousServer, adopt, bind, run_until
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.etcd_address import EtcdPlace, join_address

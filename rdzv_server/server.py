@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from rdzv_server.auth.authorization import Access
     from rdzv_server.http.guard import Guard
-    from rdzv_server.http.limits import Limits
     from rdzv_server.http.listener import Door
+    from rdzv_server.limits import Limits
 
 RETENTION_S = 3600.0
 """How long an ended run is remembered."""
@@ -65,9 +65,9 @@ class HttpServer(ABC):
 
         from rdzv_server.auth.authorization import Access
         from rdzv_server.http.guard import Guard
-        from rdzv_server.http.limits import Limits
         from rdzv_server.http.listener import Door
         from rdzv_server.http.routes import HttpApi
+        from rdzv_server.limits import Limits
 
         limits = self._limits or Limits()
         self._guard = Guard(self._access or Access(), limits)

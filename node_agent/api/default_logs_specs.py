@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from node_agent.api.maps import checked_streams
-from node_agent.output.log_options import NO_FILES, LogOptions, Std
+from node_agent.core.log_options import NO_FILES, LogOptions, Std
 
 Streams = Std | Mapping[int, Std]
 

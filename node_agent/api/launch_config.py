@@ -14,9 +14,9 @@ from node_agent.api.numa_options import cpu_sets
 from node_agent.cli.plan import Order, make_order
 from node_agent.cli.usage import UsageError
 from node_agent.config import AgentConfig
+from node_agent.core.command import Command
+from node_agent.core.log_options import Std
 from node_agent.output.log_names import PREFIX_TEMPLATE
-from node_agent.output.log_options import Std
-from node_agent.workers.command import Command
 
 LONGEST_RUN_ID = 128
 SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"

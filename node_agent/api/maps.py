@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from node_agent.output.log_options import Std
+from node_agent.core.log_options import Std
 
 
 def check_ranks(given: Mapping[int, Any], count: int, what: str) -> None:

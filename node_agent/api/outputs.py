@@ -7,6 +7,7 @@ from typing import Any
 from rdzv_protocol.messages import Assignment
 
 from node_agent.api.default_logs_specs import DefaultLogsSpecs, LogsSpecs
+from node_agent.core.log_options import LogOptions
 from node_agent.output.console import ERR, OUT, Console
 from node_agent.output.destinations import ERROR_FILE, Destination, Destinations, WorkerLogs, by_flags
 from node_agent.output.file_tails import Followers
@@ -14,7 +15,6 @@ from node_agent.output.filters import FilteredFile
 from node_agent.output.folder import RunFolder
 from node_agent.output.line_prefix import Marks
 from node_agent.output.log_names import default_prefix
-from node_agent.output.log_options import LogOptions
 from node_agent.output.round_logs import Kit, RoundLogs
 from node_agent.workers.temp_dir import ScratchDir
 

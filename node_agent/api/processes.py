@@ -15,7 +15,7 @@ from node_agent.api.maps import check_ranks, checked_environments, checked_texts
 from node_agent.api.numa_options import cpu_sets
 from node_agent.api.outputs import OutputSettings
 from node_agent.config import SIGNALS
-from node_agent.output.log_options import Std
+from node_agent.core.log_options import Std
 
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 """torch's: names of signals, with commas between them."""

@@ -2,8 +2,8 @@
 
 from node_agent.cli.arguments import Asked
 from node_agent.cli.usage import UsageError
+from node_agent.core.log_options import NO_FILES, LogOptions, Std
 from node_agent.output.folder import trouble_with
-from node_agent.output.log_options import NO_FILES, LogOptions, Std
 
 
 def log_options(asked: Asked) -> LogOptions:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from node_agent.output.log_options import Std
+from node_agent.core.log_options import Std
 
 Read = Callable[[str], Any]
 

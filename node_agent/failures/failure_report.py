@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from rdzv_protocol.messages import Failure, Finish
 
 from node_agent.config import AgentConfig
+from node_agent.core.command import Command
 from node_agent.core.effects import LeaveEvidence
 from node_agent.failures import error_file
 from node_agent.failures.report import Line, Mark, report
 from node_agent.output.console import ERR, Console
-from node_agent.workers.command import Command
 
 _COLOURS = {Mark.TITLE: "1;31", Mark.HEADING: "1", Mark.ERROR: "31", Mark.HINT: "36", Mark.RULE: "2"}
 """Of the terminal's own, so that they suit a dark and a light one."""

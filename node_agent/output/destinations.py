@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from rdzv_protocol.messages import Assignment
 
+from node_agent.core.log_options import NO_FILES, LogOptions, Std
 from node_agent.output.folder import RunFolder
-from node_agent.output.log_options import NO_FILES, LogOptions, Std
 from node_agent.output.routing import Route, passes, route
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"

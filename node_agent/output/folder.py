@@ -2,8 +2,8 @@
 
 import os
 
+from node_agent.core.log_options import LogOptions, Std
 from node_agent.output.log_names import folder_name
-from node_agent.output.log_options import LogOptions, Std
 from node_agent.workers.temp_dir import ScratchDir, temporary_path
 
 

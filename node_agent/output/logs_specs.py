@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from node_agent.core.log_options import LogOptions, Std
 from node_agent.output.destinations import Destination, Destinations, PluginFailed, WorkerLogs
-from node_agent.output.log_options import LogOptions, Std
 from node_agent.workers.process import CommandProcess, signal_group
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "logs_specs_helper.py")

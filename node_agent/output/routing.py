@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from node_agent.output.log_options import NO_FILES, LogOptions, Std
+from node_agent.core.log_options import NO_FILES, LogOptions, Std
 
 
 class Route(NamedTuple):

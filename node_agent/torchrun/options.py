@@ -10,8 +10,8 @@ from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
 import node_agent.transport.tls  # noqa: F401 - while `protocol` is ours: it is imported late otherwise
 from node_agent.config import AgentConfig
+from node_agent.core.command import Command
 from node_agent.transport.credentials import Credentials, TlsFiles
-from node_agent.workers.command import Command
 
 RESTARTS_WITHOUT_END = 10_000_000
 NO_RESTARTS_LEFT = -255

@@ -12,7 +12,7 @@ from rdzv_server.auth.authorization import Access, Role
 from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.auth.token_files import BadTokenFile, TokenFiles
 from rdzv_server.flags import MOST_CONNECTIONS
-from rdzv_server.http.limits import Limits
+from rdzv_server.limits import Limits
 
 log = logging.getLogger("rdzv_server")
 

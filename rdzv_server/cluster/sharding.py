@@ -23,7 +23,6 @@ from rdzv_protocol.messages import (
 )
 from rdzv_protocol.timing import LEADER_HOLD_S
 
-from rdzv_server.cluster import shard_count
 from rdzv_server.cluster.balance import Balance
 from rdzv_server.cluster.lease import RETRY_S
 from rdzv_server.cluster.membership import Presence
@@ -33,6 +32,7 @@ from rdzv_server.cluster.shard_candidacy import ShardCandidacy
 from rdzv_server.cluster.task_group import together
 from rdzv_server.core.run import Run
 from rdzv_server.service.interface import ShardView
+from rdzv_server.storage import shard_count
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.etcd import EtcdStore
 from rdzv_server.storage.etcd_client import EtcdClient

@@ -3,7 +3,7 @@
 from rdzv_protocol.errors import TooManyRequests
 
 from rdzv_server.auth.authorization import Access, Caller, Deed, Permit, deed_of
-from rdzv_server.http.limits import Buckets, Limits, peer_of
+from rdzv_server.limits import Buckets, Limits, peer_of
 
 
 class Guard:

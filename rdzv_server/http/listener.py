@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable
 
 from rdzv_server.http.connection import Visit
-from rdzv_server.http.limits import Limits, peer_of
+from rdzv_server.limits import Limits, peer_of
 from rdzv_server.service.timeouts import Timeouts
 
 log = logging.getLogger("rdzv_server")

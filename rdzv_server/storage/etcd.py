@@ -22,8 +22,8 @@ from urllib.parse import quote, unquote
 
 import msgpack
 
-from rdzv_server.cluster import shard_count
 from rdzv_server.core.effects import Record
+from rdzv_server.storage import shard_count
 from rdzv_server.storage.base import StoreBroken, StoreFenced, StoreUnavailable
 from rdzv_server.storage.etcd_client import EtcdClient, delete, is_made_at, put
 from rdzv_server.storage.record_codec import MalformedRecord, pack, settled, unpack

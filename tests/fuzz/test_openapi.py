@@ -23,10 +23,10 @@ from referencing.jsonschema import DRAFT202012
 
 from rdzv_server.auth.authorization import Access
 from rdzv_server.http.guard import Guard
-from rdzv_server.http.limits import Limits
 from rdzv_server.http.openapi.document import document
 from rdzv_server.http.openapi.json_schema import PRINTABLE
 from rdzv_server.http.routes import HttpApi
+from rdzv_server.limits import Limits
 from rdzv_server.server import RendezvousServer
 from tests.integration.programs import Server
 from tests.support.messages import KINDS, values

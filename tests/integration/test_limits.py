@@ -18,7 +18,7 @@ from node_agent.transport.http import HttpLink
 from node_agent.transport.retrying import Conversation
 from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.auth.tls_config import TlsFiles
-from rdzv_server.http.limits import Limits, Rate
+from rdzv_server.limits import Limits, Rate
 from rdzv_server.server import RendezvousServer, bind
 from tests.integration.conftest import Cluster
 from tests.integration.programs import Program, Server, start_agent

@@ -10,6 +10,7 @@ from rdzv_protocol.messages import Assignment, Failure, Reply
 from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.config import AgentConfig
+from node_agent.core.command import Command
 from node_agent.core.effects import LeaveEvidence
 from node_agent.core.events import Event, Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.core.machine import AgentMachine
@@ -17,7 +18,6 @@ from node_agent.runner import MachineLoop
 from node_agent.transport.http import HttpLink
 from node_agent.transport.retrying import ServerLost
 from node_agent.transport.session import RunLine
-from node_agent.workers.command import Command
 
 FAREWELL_S = 10.0
 _numbers = count()

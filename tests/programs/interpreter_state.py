@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 
+OURS = ("rdzv_protocol", "fork_server_helper")
 SOURCE = __loader__.__class__.__name__ if __loader__ else None
 
 
@@ -25,7 +26,7 @@ def state() -> dict:
         "loader": SOURCE,
         "builtins": __builtins__ is sys.modules["builtins"],
         "environment": dict(os.environ),
-        "ours": sorted(name for name in sys.modules if "node_agent" in name or name in ("rdzv_protocol", "fork_server_helper")),
+        "ours": sorted(name for name in sys.modules if "node_agent" in name or name in OURS),
         "leads a session": os.getsid(0) == os.getpgid(0) == os.getpid(),
         "affinity": sorted(os.sched_getaffinity(0)),
         "descriptors": sorted(map(int, os.listdir("/proc/self/fd")))[:-1],

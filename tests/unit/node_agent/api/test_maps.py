@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from node_agent.api.maps import check_ranks, checked_environments, checked_streams, checked_texts, to_map
-from node_agent.output.log_options import Std
+from node_agent.core.log_options import Std
 
 BAD_KEYS = [{1: ()}, {0: (), 2: ()}, {0: (), 1: (), 2: ()}, {"0": (), "1": ()}, {-1: (), 0: ()}, {}]
 

@@ -11,8 +11,8 @@ from node_agent.cli import main
 from node_agent.cli.plan import Order
 from node_agent.cli.usage import UsageError
 from node_agent.config import AgentConfig
-from node_agent.output.log_options import LogOptions, Std
-from node_agent.workers.command import Command
+from node_agent.core.command import Command
+from node_agent.core.log_options import LogOptions, Std
 from tests.unit.node_agent.orders import order
 
 

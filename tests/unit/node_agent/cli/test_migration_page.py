@@ -16,7 +16,7 @@ from node_agent.cli.parser import Parser
 from node_agent.cli.rdzv_conf import RdzvConf
 from rdzv_server.cli import make_parser
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 PAGE = (ROOT / "docs" / "migrating-from-torchrun.md").read_text()
 SHELL = {
     "$head": "gpu-1", "$SLURM_NNODES": "4", "$SLURM_NODEID": "1", "$SLURM_JOB_ID": "4711", "$HOME": "/home/ada",

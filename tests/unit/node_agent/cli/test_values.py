@@ -4,7 +4,7 @@ import pytest
 
 from node_agent.cli import values
 from node_agent.cli.values import filters, nnodes, ranks, seconds, signals, streams, switch, template, whole
-from node_agent.output.log_options import Std
+from node_agent.core.log_options import Std
 
 
 @pytest.mark.parametrize("text", ["1", "true", "True", "YES", "on", "t", "y", "2", " 1 "])

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from node_agent.workers.command import Command
+from node_agent.core.command import Command
 from tests.unit.node_agent.orders import complaint, order
 
 PYTHON = (sys.executable, "-u")

@@ -7,10 +7,10 @@ import pty
 import pytest
 
 from node_agent.config import AgentConfig
+from node_agent.core.command import Command
 from node_agent.core.effects import LeaveEvidence
 from node_agent.failures import failure_report
 from node_agent.failures.report import Mark
-from node_agent.workers.command import Command
 from tests.unit.node_agent.sheet import Sheet
 from tests.unit.node_agent.story import a_failure, finish
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from node_agent.core.log_options import LogOptions, Std
 from node_agent.output.folder import RunFolder, trouble_with, wants_files
-from node_agent.output.log_options import LogOptions, Std
 from node_agent.workers.temp_dir import ScratchDir
 
 

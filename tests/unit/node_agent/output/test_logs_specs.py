@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rdzv_protocol.messages import Assignment
 
+from node_agent.core.log_options import NO_FILES, LogOptions, Std
 from node_agent.output.destinations import Destination, Destinations, PluginFailed, WorkerLogs, narrowed
-from node_agent.output.log_options import NO_FILES, LogOptions, Std
 from node_agent.output.logs_specs import LogsPlugin
 from tests.unit.node_agent.logs_plugin import install
 

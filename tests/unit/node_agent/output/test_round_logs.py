@@ -13,10 +13,10 @@ import pytest
 from rdzv_protocol.messages import Assignment
 
 from node_agent.config import AgentConfig
+from node_agent.core.command import Command
+from node_agent.core.log_options import NO_FILES, LogOptions, Std
 from node_agent.output.agent_logs import AgentLogs
 from node_agent.output.log_names import PREFIX_TEMPLATE
-from node_agent.output.log_options import NO_FILES, LogOptions, Std
-from node_agent.workers.command import Command
 from node_agent.workers.group import WorkerGroup, WorkerSpec
 from node_agent.workers.process import CommandProcess
 from node_agent.workers.temp_dir import ScratchDir

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node_agent.output.log_options import NO_FILES, LogOptions, Std
+from node_agent.core.log_options import NO_FILES, LogOptions, Std
 from node_agent.output.routing import Route, route
 
 NPROC = 3

@@ -11,7 +11,8 @@ LOADED = """
 import sys
 from node_agent.torchrun import entry_point
 assert entry_point.get_handler() is entry_point.create_handler
-print(sorted({name.partition(".")[0] for name in sys.modules} & {"rdzv_protocol", "torch", "h11", "msgpack", "asyncio"}))
+heavy = {"rdzv_protocol", "torch", "h11", "msgpack", "asyncio"}
+print(sorted({name.partition(".")[0] for name in sys.modules} & heavy))
 """
 
 

@@ -8,11 +8,11 @@ from rdzv_protocol.messages import PollRequest, Reply, ReportRequest, Wait
 
 from node_agent.config import AgentConfig
 from node_agent.core import backoff
+from node_agent.core.command import Command
 from node_agent.core.effects import SendReport
 from node_agent.transport.base import Unreachable
 from node_agent.transport.retrying import Conversation, ServerLost
 from node_agent.transport.session import RunLine
-from node_agent.workers.command import Command
 
 POLL = PollRequest(run_id="run", agent_id="a.1", revision=7)
 REPLY = Reply(epoch="e", revision=8, lease_s=10.0, directive=Wait(reason="waiting"))

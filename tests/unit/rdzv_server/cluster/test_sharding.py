@@ -18,6 +18,7 @@ from rdzv_server.cluster.membership import Presence  # noqa: E402
 from rdzv_server.cluster.placement import shard_of  # noqa: E402
 from rdzv_server.cluster.shard_candidacy import MOMENT_S, ShardCandidacy, ShardLeadership  # noqa: E402
 from rdzv_server.cluster.sharding import Shards  # noqa: E402
+from rdzv_server.storage import shard_count
 from rdzv_server.storage.base import StoreBroken  # noqa: E402
 from rdzv_server.storage.etcd_client import EtcdClient, delete, put  # noqa: E402
 

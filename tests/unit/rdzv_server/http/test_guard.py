@@ -5,7 +5,7 @@ from rdzv_protocol.errors import ProtocolError
 
 from rdzv_server.auth.authorization import Access, Caller, Role, Token
 from rdzv_server.http.guard import Guard
-from rdzv_server.http.limits import Limits, Rate
+from rdzv_server.limits import Limits, Rate
 
 LIMITS = Limits(requests=Rate(1_000, 1_000), refusals=Rate(1, 3))
 RIGHT, WRONG = "Bearer right", "Bearer wrong"

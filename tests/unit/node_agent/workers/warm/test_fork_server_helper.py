@@ -1,6 +1,7 @@
 """What the process that imports for the workers refuses, and what it gives away before it forks."""
 
 import os
+import socket
 import threading
 
 from node_agent.workers.warm import fork_server_helper
@@ -23,16 +24,14 @@ def test_the_devices_are_those_of_the_kernels_gpu_drivers():
 
 
 def test_a_process_that_cannot_be_born_is_said_to_have_failed():
-    control, agent = fork_server_helper.socket.socketpair(
-        fork_server_helper.socket.AF_UNIX, fork_server_helper.socket.SOCK_SEQPACKET
-    )
+    control, agent = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     born, bear = os.pipe()
-    pairs = [fork_server_helper.socket.socketpair() for _ in range(2)]
+    pairs = [socket.socketpair() for _ in range(2)]
     os.write(bear, fork_server_helper.BIRTH.pack(1, 4711))
     os.close(bear)
     with control, agent:
         fork_server_helper._announce(born, pairs, control)
-        answers = [fork_server_helper.socket.recv_fds(agent, 64, 1)[:2] for _ in range(2)]
+        answers = [socket.recv_fds(agent, 64, 1)[:2] for _ in range(2)]
     assert answers[0] == (b"failed", [])
     assert answers[1][0] == b"4711"
     os.close(answers[1][1][0])

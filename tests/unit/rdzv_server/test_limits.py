@@ -2,8 +2,8 @@
 
 import pytest
 
-from rdzv_server.http import limits
-from rdzv_server.http.limits import Buckets, Rate, peer_of
+from rdzv_server import limits
+from rdzv_server.limits import Buckets, Rate, peer_of
 
 TWO_A_SECOND = Rate(per_s=2, burst=5)
 
