@@ -12,13 +12,13 @@ from tests.support.etcd import Etcd, Gate, need_etcd
 
 need_etcd()
 
-from rdzv_server.cluster import balance, shard_count  # noqa: E402
+from rdzv_server.cluster import balance  # noqa: E402
 from rdzv_server.cluster.election import Leader  # noqa: E402
 from rdzv_server.cluster.membership import Presence  # noqa: E402
 from rdzv_server.cluster.placement import shard_of  # noqa: E402
 from rdzv_server.cluster.shard_candidacy import MOMENT_S, ShardCandidacy, ShardLeadership  # noqa: E402
 from rdzv_server.cluster.sharding import Shards  # noqa: E402
-from rdzv_server.storage import shard_count
+from rdzv_server.storage import shard_count  # noqa: E402
 from rdzv_server.storage.base import StoreBroken  # noqa: E402
 from rdzv_server.storage.etcd_client import EtcdClient, delete, put  # noqa: E402
 
