@@ -1,4 +1,4 @@
-"""The command line: `python -m benchmarks.torchrun_defects [--only NAME ...]`."""
+"""The command line: `python -m tests.parity [--only NAME ...]`."""
 
 import argparse
 import json
@@ -11,11 +11,11 @@ from types import FrameType
 from typing import Any
 
 from benchmarks.machine import machine
-from benchmarks.torchrun_defects.catalogue import DEFECTS, Defect
-from benchmarks.torchrun_defects.launchers import Launcher, NodeAgent, Torchrun, torch_is_installed
-from benchmarks.torchrun_defects.observation import Broken, Finding, Observation, told
-from benchmarks.torchrun_defects.page import Row, markdown, plain
-from benchmarks.torchrun_defects.stage import Stage
+from tests.parity.launchers import Launcher, NodeAgent, Torchrun, torch_is_installed
+from tests.parity.observation import Broken, Finding, Observation, told
+from tests.parity.page import Row, markdown, plain
+from tests.parity.scenarios import DEFECTS, Defect
+from tests.parity.stage import Stage
 
 NAMES = [defect.name for defect in DEFECTS]
 LAUNCHERS = (Torchrun.name, NodeAgent.name)
@@ -77,7 +77,7 @@ def _find(defect: Defect, launcher: Launcher, repeat: int) -> Finding:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.torchrun_defects",
+        prog="python -m tests.parity",
         description="Shows what torchrun gets wrong, and what node-agent does instead, on this machine.",
     )
     parser.add_argument("--only", metavar="NAME", nargs="+", choices=NAMES, help=f"of {', '.join(NAMES)}")
@@ -114,7 +114,7 @@ def _machine() -> str:
 
 
 def _note(text: str) -> None:
-    print(f"torchrun_defects: {text}", file=sys.stderr, flush=True)
+    print(f"parity: {text}", file=sys.stderr, flush=True)
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from benchmarks.stage import free_port
-from benchmarks.torchrun_defects.stage import Program, Stage
+from tests.parity.stage import Program, Stage
 
 ADDRESS = "127.0.0.1"
 RUN_ID = "defects"

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Sequence
 
 from benchmarks.machine import torch_version
-from benchmarks.torchrun_defects.catalogue import Defect
-from benchmarks.torchrun_defects.launchers import KEEP_ALIVE_S, KEEP_ALIVES, OWN_STORE
-from benchmarks.torchrun_defects.observation import Finding
+from tests.parity.launchers import KEEP_ALIVE_S, KEEP_ALIVES, OWN_STORE
+from tests.parity.observation import Finding
+from tests.parity.scenarios import Defect
 
 Row = tuple[Defect, Sequence[Finding]]
 
-COMMAND = "python -m benchmarks.torchrun_defects"
+COMMAND = "python -m tests.parity"
 PAGE = """# What torchrun gets wrong
 
 Each line is a scenario that runs with torchrun {torch} and with node-agent, one after the other. The scenario knows no

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from benchmarks import procfs
 from benchmarks.stage import end_all_children
-from benchmarks.torchrun_defects.observation import Broken
+from tests.parity.observation import Broken
 
 WORKER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "worker.py")
 START_S = 60.0

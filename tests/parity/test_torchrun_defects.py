@@ -13,8 +13,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks.torchrun_defects.catalogue import DEFECTS
 from tests.integration.programs import Program
+from tests.parity.scenarios import DEFECTS
 
 pytestmark = pytest.mark.torch
 
@@ -40,7 +40,7 @@ async def test_torchrun_is_not(name: str, tmp_path: Path) -> None:
 async def verdict(name: str, launcher: str, folder: Path) -> str:
     """Run one scenario under one launcher."""
     program = await Program.start(
-        *(sys.executable, "-m", "benchmarks.torchrun_defects", "--only", name, "--launcher", launcher),
+        *(sys.executable, "-m", "tests.parity", "--only", name, "--launcher", launcher),
         *("--repeat", "1", "--json", str(folder / "found.json")),
         cwd=ROOT,
     )

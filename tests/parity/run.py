@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from benchmarks.procfs import is_running
-from benchmarks.torchrun_defects.launchers import Launcher
-from benchmarks.torchrun_defects.observation import codes
-from benchmarks.torchrun_defects.stage import Program, Report, Stage
+from tests.parity.launchers import Launcher
+from tests.parity.observation import codes
+from tests.parity.stage import Program, Report, Stage
 
 EXIT_S = 60.0
 MAX_RESTARTS = "5"

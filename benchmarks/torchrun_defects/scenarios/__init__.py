@@ -1,1 +1,0 @@
-"""One module a defect, each with `observe(stage, launcher) -> Observation`."""

@@ -1,0 +1,432 @@
+"""Scenarios in which torchrun shows a defect: each starts real agents, does something to them, and looks.
+
+Each is a function `(stage, launcher) -> Observation` that knows no launcher; one condition gives both verdicts.
+"""
+
+import base64
+import binascii
+import http.client
+import os
+import pickle
+import pickletools
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from rdzv_protocol import paths
+
+from benchmarks.procfs import is_running
+from tests.parity.launchers import ADDRESS, KEEP_ALIVE_S, KEEP_ALIVES, RUN_ID, Launcher, NodeAgent, Torchrun
+from tests.parity.observation import Observation, codes
+from tests.parity.run import Run, alone
+from tests.parity.stage import START_S, Stage
+
+SCALE_UP_LIMIT_S = 90.0
+"""torchrun gives up after the 60 s that it waits for a key of its store."""
+
+
+def scale_up(stage: Stage, launcher: Launcher) -> Observation:
+    """A third node arrives at a run of two to three."""
+    run = Run(stage, launcher, nnodes="2:3", kind="together")
+    run.form("ab", "stepped")
+    began_s = time.monotonic()
+    run.start("c")
+    return joined(run, "abc", began_s)
+
+
+def joined(run: Run, names: str, began_s: float) -> Observation:
+    """Whether these nodes' workers come to step together, and then end well."""
+    run.stage.until(lambda: run.round(names, "stepped", began_s) or run.have_ended(names), SCALE_UP_LIMIT_S)
+    reports = run.round(names, "stepped", began_s)
+    if not reports:
+        ended = run.exit_codes(names, within_s=0)
+        took_s = time.monotonic() - began_s
+        return Observation(False, f"no step together; agents' exit codes {codes(ended)} after {{took}}", took_s)
+    took_s = max(report.at_s for report in reports) - began_s
+    well, ended_in_words = run.finish(names)
+    return Observation(well, f"{len(names)} nodes step together after {{took}}; {ended_in_words}", took_s)
+
+
+def replacement(stage: Stage, launcher: Launcher) -> Observation:
+    """A node of two is lost, and another one starts in its place.
+
+    Under torchrun the lost one is not the store's host.
+    """
+    run = Run(stage, launcher, nnodes="2", kind="together")
+    run.form("ab", "stepped")
+    lost_s = run.lose("b")
+    run.start("c")
+    return joined(run, "ac", lost_s)
+
+
+ONE_CRASH_LIMIT_S = 60.0
+ONE_CRASH_SETTLE_S = 3.0
+"""The workers must stay for this long: a restart that follows another comes within a second or two."""
+ONE_CRASH_NPROC = 2
+
+
+def one_crash(stage: Stage, launcher: Launcher) -> Observation:
+    """One of four workers is killed. That should be one restart."""
+    run = Run(stage, launcher, nnodes="2", nproc=ONE_CRASH_NPROC, kind="together")
+    workers = run.form("ab", "stepped")
+    killed_s = time.monotonic()
+    os.kill(next(worker.pid for worker in workers if worker.rank == 2 * ONE_CRASH_NPROC - 1), signal.SIGKILL)
+    recovered = stage.until(lambda: _steady(run, killed_s) or run.have_ended("ab"), ONE_CRASH_LIMIT_S)
+    starts = _starts(run, killed_s)
+    if not recovered:
+        restarts = "several restarts, and" if starts > 1 else "one restart, but"
+        return Observation(False, f"{restarts} not steady within {ONE_CRASH_LIMIT_S:g} s", figures={"starts": starts})
+    if run.have_ended("ab"):
+        ended = codes(run.exit_codes("ab", within_s=0))
+        return Observation(
+            False, f"the run ends after {starts} starts: agents exit {ended}", figures={"starts": starts}
+        )
+    took_s = max(report.at_s for report in run.round("ab", "stepped", killed_s)) - killed_s
+    well, ended = run.finish("ab")
+    return Observation(
+        well and starts == 1,
+        f"{starts} restart{'s' * (starts != 1)}, all step together after {{took}}; {ended}",
+        took_s,
+        {"starts": starts},
+    )
+
+
+def _steady(run: Run, since_s: float) -> bool:
+    """Whether all four step together, and nobody has started for a while."""
+    steps = run.round("ab", "stepped", since_s)
+    latest_s = max((report.at_s for report in run.stage.heard("started", since_s)), default=0.0)
+    return bool(steps) and time.monotonic() - max(latest_s, *(s.at_s for s in steps)) > ONE_CRASH_SETTLE_S
+
+
+def _starts(run: Run, since_s: float) -> int:
+    """How often the rank that was started most often has been."""
+    ranks = [report.rank for report in run.stage.heard("started", since_s)]
+    return max((ranks.count(rank) for rank in set(ranks)), default=0)
+
+
+def restart_count(stage: Stage, launcher: Launcher) -> Observation:
+    """After the crash of a worker: which restart count the workers of the new round read.
+
+    The other node's worker does not notice by itself: it is between two collectives, say, or loads data.
+    """
+    run = Run(stage, launcher, nnodes="2")
+    workers = run.form("ab")
+    killed_s = time.monotonic()
+    os.kill(next(worker.pid for worker in workers if worker.node == "b"), signal.SIGKILL)
+    stage.expect(lambda: run.round("ab", "started", killed_s), "a new round")
+    counts = {report.node: report.restart_count for report in run.round("ab", "started", killed_s)}
+    well, ended = run.finish("ab")
+    return Observation(
+        well and len(set(counts.values())) == 1,
+        f"`TORCHELASTIC_RESTART_COUNT` is {counts['a']} on node a and {counts['b']} on node b, where the crash was; "
+        f"{ended}",
+        figures={"counts": counts},
+    )
+
+
+def logs(stage: Stage, launcher: Launcher) -> Observation:
+    """A node arrives, and the workers of the first one start again. What they wrote before should still be there."""
+    folder = os.path.join(stage.path, "logs")
+    run = Run(stage, launcher, "--log-dir", folder, "-r", "3", nnodes="1:2")
+    (first,) = run.form("a")
+    stage.expect(lambda: _is_written(folder, first.pid), "what the first worker said, in its log")
+    began_s = time.monotonic()
+    run.start("b")
+    stage.expect(lambda: run.round("ab", "started", began_s), "a round of both nodes")
+    second = [report for report in run.round("ab", "started", began_s) if report.node == "a"]
+    well, ended = run.finish("ab")
+    kept = {"first": _is_written(folder, first.pid), "second": all(_is_written(folder, w.pid) for w in second)}
+    said = ", ".join(f"the {name} worker's log is {'there' if is_kept else 'gone'}" for name, is_kept in kept.items())
+    return Observation(well and all(kept.values()), f"on node a {said}; {ended}", figures={"kept": kept})
+
+
+def _is_written(folder: str, pid: int) -> bool:
+    """Whether a log file holds what this worker said."""
+    paths = [os.path.join(path, name) for path, _, names in os.walk(folder) for name in names]
+    return any(f"worker {pid} speaks" in _read(path) for path in paths)
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
+DEAD_NODE_LIMIT_S = 30.0
+"""Ten times what torchrun's keep-alives take here."""
+
+
+def dead_node(stage: Stage, launcher: Launcher) -> Observation:
+    """A node is lost while the other one's workers wait for nothing from it."""
+    run = Run(stage, launcher, nnodes="1:2")
+    run.form("ab")
+    lost_s = run.lose("b")
+    if not stage.until(lambda: run.round("a", "started", lost_s), DEAD_NODE_LIMIT_S):
+        return Observation(False, f"unnoticed for {DEAD_NODE_LIMIT_S:g} s: node a's worker stays in a world of 2")
+    took_s = run.round("a", "started", lost_s)[0].at_s - lost_s
+    well, ended = run.finish("a")
+    return Observation(well, f"node a goes on alone after {{took}}; {ended}", took_s)
+
+
+ORPHANS_LIMIT_S = 3.0
+ORPHANS_NPROC = 2
+
+
+def orphans(stage: Stage, launcher: Launcher) -> Observation:
+    """An agent is killed with SIGKILL, as the kernel does where memory runs out. Its workers should not outlive it."""
+    agent = alone(stage, launcher, nproc=ORPHANS_NPROC)
+    stage.expect(lambda: len(stage.heard("started")) == ORPHANS_NPROC, "workers")
+    pids = [report.pid for report in stage.heard("started")]
+    killed_s = time.monotonic()
+    agent.signal(signal.SIGKILL)
+    gone = stage.until(lambda: not any(map(is_running, pids)), ORPHANS_LIMIT_S)
+    took_s = time.monotonic() - killed_s
+    if gone:
+        return Observation(True, "both workers are gone after {took}", took_s)
+    left = sum(map(is_running, pids))
+    return Observation(
+        False, f"{left} of {ORPHANS_NPROC} workers still run after {ORPHANS_LIMIT_S:g} s", figures={"left": left}
+    )
+
+
+def spare(stage: Stage, launcher: Launcher) -> Observation:
+    """A spare node waits beside a run of two, which succeeds."""
+    run = Run(stage, launcher, nnodes="2")
+    run.form("ab")
+    run.start("c")
+    spare = run.agents["c"]
+    stage.expect(lambda: launcher.standing_by in spare.text(), "a spare")
+    well, ended = run.finish("abc")
+    errors = re.findall(r"(\w+Error): ", spare.text())
+    return Observation(well, "; ".join([ended, *(f"the spare after {error}" for error in errors[-1:])]))
+
+
+ASKED_S = 2
+RIGHT_S = 10.0
+DEAF_LIMIT_S = 60.0
+DEAF_NPROC = 2
+
+
+def shutdown_timeout(stage: Stage, launcher: Launcher) -> Observation:
+    """A restart, where the other worker ignores SIGTERM and `--shutdown-timeout 2` is asked for."""
+    alone(
+        stage, launcher, "--shutdown-timeout", str(ASKED_S), "--max-restarts", "1", nproc=DEAF_NPROC, kind="deaf",
+        environment={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(ASKED_S)},
+    )  # fmt: skip
+    stage.expect(lambda: len(stage.heard("started")) == DEAF_NPROC, "workers")
+    killed_s = time.monotonic()
+    os.kill(stage.heard("started")[0].pid, signal.SIGKILL)
+    if not stage.until(lambda: len(stage.heard("started", killed_s)) == DEAF_NPROC, DEAF_LIMIT_S):
+        return Observation(False, f"no new workers within {DEAF_LIMIT_S:g} s")
+    took_s = max(report.at_s for report in stage.heard("started", killed_s)) - killed_s
+    return Observation(took_s < RIGHT_S, f"new workers after {{took}}, {ASKED_S} s asked for", took_s)
+
+
+LAST_CALL_LAST_CALL_S = 5.0
+"""For both; by default it is 30 s for both."""
+LAST_CALL_LIMIT_S = 60.0
+
+
+def last_call(stage: Stage, launcher: Launcher) -> Observation:
+    """A worker crashes in a run that has room for more nodes than it has. Nobody new is there to be waited for."""
+    run = Run(stage, launcher, nnodes="1:2", last_call_s=LAST_CALL_LAST_CALL_S)
+    (worker,) = run.form("a")
+    killed_s = time.monotonic()
+    os.kill(worker.pid, signal.SIGKILL)
+    if not stage.until(lambda: run.round("a", "started", killed_s), LAST_CALL_LIMIT_S):
+        return Observation(False, f"no new worker within {LAST_CALL_LIMIT_S:g} s")
+    took_s = run.round("a", "started", killed_s)[0].at_s - killed_s
+    well, ended = run.finish("a")
+    return Observation(
+        well and took_s < LAST_CALL_LAST_CALL_S / 2,
+        f"a new worker after {{took}}, with a last call of {LAST_CALL_LAST_CALL_S:g} s; {ended}",
+        took_s,
+    )
+
+
+LEAVE_SOONEST_S = KEEP_ALIVE_S * (KEEP_ALIVES - 1)
+"""Before this, no keep-alive of the one that left can have run out: what happens by then, it said itself."""
+LEAVE_LIMIT_S = 60.0
+
+
+def leave(stage: Stage, launcher: Launcher) -> Observation:
+    """An agent of two is told to go with SIGTERM, as a node is that is about to be preempted.
+
+    The other node's worker notices at once, in its collective: only the launcher holds it up.
+    """
+    run = Run(stage, launcher, nnodes="1:2", kind="together")
+    run.form("ab", "stepped")
+    told_s = time.monotonic()
+    run.agents["b"].signal(signal.SIGTERM)
+    if not stage.until(lambda: run.round("a", "started", told_s), LEAVE_LIMIT_S):
+        return Observation(False, f"node a does not go on alone within {LEAVE_LIMIT_S:g} s")
+    (new,) = run.round("a", "started", told_s)
+    took_s = new.at_s - told_s
+    well, ended = run.finish("a")
+    return Observation(
+        well and took_s < LEAVE_SOONEST_S,
+        f"node a goes on alone after {{took}}, restart count {new.restart_count}; {ended}",
+        took_s,
+        {"restart_count": new.restart_count},
+    )
+
+
+RANK_0_LIMIT_S = 60.0
+
+
+def rank_0(stage: Stage, launcher: Launcher) -> Observation:
+    """The node of rank 0 is lost, of a run that may go on with one node.
+
+    Under torchrun that is also the store's host.
+    """
+    run = Run(stage, launcher, nnodes="1:2")
+    workers = run.form("ab")
+    lost = next(worker.node for worker in workers if worker.group_rank == 0)
+    other = "b" if lost == "a" else "a"
+    lost_s = run.lose(lost)
+    stage.until(lambda: run.round(other, "started", lost_s) or run.have_ended(other), RANK_0_LIMIT_S)
+    new = run.round(other, "started", lost_s)
+    if not new:
+        ended = codes(run.exit_codes(other, within_s=0))
+        return Observation(False, f"the other node's agent does not go on: exit code {ended}")
+    well, ended = run.finish(other)
+    took_s = new[0].at_s - lost_s
+    return Observation(well, f"the other node goes on after {{took}}; {ended}", took_s)
+
+
+TOKEN = "the-secret-of-the-run"
+NOT_A_MESSAGE = pickle.dumps({"run_id": RUN_ID})
+READ_KEY = """
+import datetime, sys
+from torch.distributed import TCPStore
+store = TCPStore(sys.argv[1], int(sys.argv[2]), is_master=False, timeout=datetime.timedelta(seconds=20))
+state = store.get(sys.argv[3])
+store.set("written by a stranger", "harmless")
+sys.stdout.buffer.write(state)
+"""
+"""All that it takes: a client of torch's own store, and the name of the run. The state itself is left alone."""
+
+
+def intruder(stage: Stage, launcher: Launcher) -> Observation:
+    """A stranger to the run: somebody who reaches its port and has no credentials."""
+    token_file = os.path.join(stage.path, "token")
+    with open(token_file, "w", encoding="ascii") as file:
+        file.write(TOKEN)
+    run = Run(stage, launcher, nnodes="2", token_file=token_file)
+    run.form("ab")
+    kept_out, saw = (_knock if launcher.is_ours else _read_state)(run.endpoint.port)
+    well, ended = run.finish("ab")
+    undisturbed = len(stage.heard("started")) == 2
+    return Observation(kept_out and well and undisturbed, f"{saw}; the run is {'un' * undisturbed}disturbed, {ended}")
+
+
+def _read_state(port: int) -> tuple[bool, str]:
+    """Read the rendezvous state, and take the pickle apart without loading it."""
+    key = f"torch.rendezvous.{RUN_ID}"
+    command = [sys.executable, "-c", READ_KEY, ADDRESS, str(port), key]
+    reader = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=START_S, check=False)
+    if reader.returncode != 0:
+        return True, f"a stranger could not read `{key}`"
+    classes = _classes_of_pickle(reader.stdout)
+    held = f"a pickle of `{', '.join(classes)}`" if classes else "no pickle"
+    return False, f"a stranger read `{key}`, {held}, and wrote a key of its own"
+
+
+def _classes_of_pickle(value: bytes) -> list[str]:
+    """Of torch's classes, those that a pickle would load; empty if it is none."""
+    try:
+        operations = list(pickletools.genops(base64.b64decode(value, validate=True)))
+    except (binascii.Error, ValueError):
+        return []
+    texts = [argument for _, argument, _ in operations if isinstance(argument, str)]
+    return sorted({name for module, name in pairwise(texts) if module.startswith("torch.distributed.elastic.")})
+
+
+def _knock(port: int) -> tuple[bool, str]:
+    """Ask, and try to join, without the token; then send a pickle with it."""
+    with_token = {"Authorization": f"Bearer {TOKEN}"}
+    tried = {
+        "status without a token": (_answer(port, "GET", paths.STATUS, b"", {}), 401),
+        "a join without one": (_answer(port, "POST", paths.JOIN, NOT_A_MESSAGE, {}), 401),
+        "a pickle with one": (_answer(port, "POST", paths.JOIN, NOT_A_MESSAGE, with_token), 400),
+    }
+    saw = "a stranger is refused: " + ", ".join(f"{name} {status}" for name, (status, _) in tried.items())
+    return all(status == expected for status, expected in tried.values()), saw
+
+
+def _answer(port: int, method: str, path: str, body: bytes, headers: dict[str, str]) -> int:
+    """The status of the server's answer."""
+    line = http.client.HTTPConnection(ADDRESS, port, timeout=START_S)
+    try:
+        line.request(method, path, body=body, headers=headers)
+        return line.getresponse().status
+    finally:
+        line.close()
+
+
+def pet_standalone(stage: Stage, launcher: Launcher) -> Observation:
+    """Flags from the environment, as operators on Kubernetes set them: `PET_STANDALONE=true`."""
+    stage.finish()
+    command = [word for word in launcher.standalone if word != "--standalone"]
+    agent = alone(stage, launcher, command=command, environment={"PET_STANDALONE": "true"})
+    stage.until(lambda: agent.exit_code is not None, START_S)
+    says = [line.strip() for line in agent.text().splitlines() if "Error: " in line or "error: " in line]
+    worked = agent.exit_code == 0 and bool(stage.reports)
+    ended = f"exit code {codes([agent.exit_code])}"
+    return Observation(worked, "; ".join([ended, *says[-1:]] if not worked else [ended, "the worker ran"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """`title` says what goes wrong under torchrun.
+
+    `is_slow`: torchrun takes more than half a minute. `repeat`: more than once where it does not come every time, or
+    not always alike. `depends_on_store`: torchrun also runs as it comes, where each round reuses the store of the
+    first; else only without that.
+    """
+
+    name: str
+    title: str
+    observe: Callable[[Stage, Launcher], Observation]
+    is_slow: bool = False
+    repeat: int = 1
+    depends_on_store: bool = False
+
+    def launchers(self) -> list[Launcher]:
+        as_it_comes = [Torchrun(shares_store=True)] if self.depends_on_store else []
+        return [*as_it_comes, Torchrun(shares_store=False), NodeAgent()]
+
+
+DEFECTS = (
+    Defect("scale-up", "A node that arrives ends the run", scale_up, is_slow=True, depends_on_store=True),
+    Defect(
+        "replacement",
+        "A replacement for a lost node ends the run",
+        replacement,
+        is_slow=True,
+        depends_on_store=True,
+    ),
+    Defect(
+        "one-crash",
+        "One crash of a worker costs several restarts, or the run never recovers",
+        one_crash,
+        is_slow=True,
+        repeat=5,
+        depends_on_store=True,
+    ),
+    Defect("restart-count", "The restart count differs between the nodes of one round", restart_count),
+    Defect("logs", "A membership change deletes the logs of the round before", logs),
+    Defect("dead-node", "A dead node goes unnoticed while the other workers are idle", dead_node, is_slow=True),
+    Defect("orphans", "Workers outlive their agent", orphans),
+    Defect("spare", "A spare node fails when the run succeeds", spare, repeat=3),
+    Defect("shutdown-timeout", "`--shutdown-timeout` is ignored on a restart", shutdown_timeout, is_slow=True),
+    Defect("last-call", "Every restart below the maximum waits the whole last call again", last_call),
+    Defect("leave", "A node that leaves is missed only when its keep-alives run out", leave),
+    Defect("rank-0", "Losing the node of rank 0 ends the run", rank_0),
+    Defect("intruder", "The rendezvous state is a pickle in a store that anybody may read and write", intruder),
+    Defect("pet-standalone", "`PET_STANDALONE=true` is a ValueError", pet_standalone),
+)
