@@ -4,15 +4,12 @@ import asyncio
 import errno
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from rdzv_protocol.messages import LeaderReply, LeaderRequest
-
 from rdzv_server.core.registry import MOST_RUNS, Registry
 from rdzv_server.service.driver import Driver
-from rdzv_server.service.interface import Service
+from rdzv_server.service.interface import Connection, Service
 from rdzv_server.service.long_polls import Waiters
 from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.storage.base import MemoryStore, Store
@@ -56,10 +53,6 @@ class HttpServer(ABC):
     async def crashed(self) -> None:
         """Return never, or raise what the server cannot go on after."""
 
-    async def tell_leader(self, request: LeaderRequest) -> LeaderReply:
-        """Answer who leads: a server alone does."""
-        return LeaderReply(leadership=0, leads=True)
-
     async def listen(self, listener: socket.socket, tls: "ssl.SSLContext | None" = None) -> None:
         """Serve HTTP on a bound socket (see `bind`)."""
 
@@ -71,7 +64,7 @@ class HttpServer(ABC):
 
         limits = self._limits or Limits()
         self._guard = Guard(self._access or Access(), limits)
-        self._http = HttpApi(self.service, self.tell_leader, self._guard).serve(limits.idle_s)
+        self._http = HttpApi(self.service, self._guard).serve(limits.idle_s)
         self._door = Door(listener, self._http, limits, self._forget)
         self._door.tls = tls
         self._door.open()
@@ -84,7 +77,7 @@ class HttpServer(ABC):
         if self._door:
             self._door.tls = tls
 
-    def _forget(self, connection: Hashable) -> None:
+    def _forget(self, connection: Connection) -> None:
         """A connection has closed, perhaps between two requests, when no handler could be cancelled."""
         self.service.connections.lost(connection)
 

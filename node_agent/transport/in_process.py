@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 from importlib import import_module
 
-from rdzv_protocol.messages import Ack, JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest, Request, Start
+from rdzv_protocol.messages import Ack, LeaderReply, Reply, Request, Start
 from rdzv_protocol.paths import STATUS
 
 from rdzv_server.server import RendezvousServer, bind
@@ -19,7 +19,9 @@ ADDRESS = "127.0.0.1"
 
 
 class LocalLink:
-    """A line to a server in the same process."""
+    """A line to a server in the same process, and to that server a connection."""
+
+    server_addr = ADDRESS
 
     def __init__(self, rendezvous: Rendezvous, answered: Callable[[Reply | Ack], None]) -> None:
         self._rendezvous = rendezvous
@@ -29,20 +31,10 @@ class LocalLink:
         return ADDRESS
 
     async def exchange(self, request: Request) -> Reply | Ack:
-        answer = await self._dispatch(request)
+        answer = await self._rendezvous.ask(request, self)
+        assert not isinstance(answer, LeaderReply)
         self._answered(answer)
         return answer
-
-    async def _dispatch(self, request: Request) -> Reply | Ack:
-        match request:
-            case JoinRequest():
-                return await self._rendezvous.join(request, ADDRESS, self)
-            case PollRequest():
-                return await self._rendezvous.poll(request, self)
-            case ReportRequest():
-                return await self._rendezvous.report(request)
-            case LeaveRequest():
-                return await self._rendezvous.leave(request)
 
     async def close(self) -> None:
         self._rendezvous.connections.lost(self)

@@ -8,30 +8,18 @@ a server has decided that was stopped in the middle of it, or cut off, counts fo
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TypeVar
 
 from rdzv_protocol.errors import NotLeader, ProtocolError, ServerUnavailable
-from rdzv_protocol.messages import (
-    Ack,
-    AdmitRequest,
-    JoinRequest,
-    LeaderReply,
-    LeaderRequest,
-    LeaveRequest,
-    PollRequest,
-    Reply,
-    ReportRequest,
-    StopRequest,
-)
+from rdzv_protocol.messages import LeaderReply, LeaderRequest
 from rdzv_protocol.timing import LEADER_HOLD_S
 
 from rdzv_server.cluster.election import Held, Leader, Standing
 from rdzv_server.core.registry import MOST_RUNS, Registry
 from rdzv_server.core.run import Run
 from rdzv_server.service.driver import STOPPED, Driver
-from rdzv_server.service.interface import ShardView
+from rdzv_server.service.interface import Answer, AnyRequest, Connection, ShardView
 from rdzv_server.service.long_polls import Waiters
 from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.storage.base import Store, StoreFenced, StoreUnavailable
@@ -41,8 +29,6 @@ log = logging.getLogger("rdzv_server")
 LEADERLESS_HOLD_S = 2.0
 """An agent's request waits this long for a leader; then the agent tries another server."""
 RETRY_S = 0.2
-
-Answer = TypeVar("Answer")
 
 
 class Reign:
@@ -151,36 +137,13 @@ class Failover:
 
     # What agents ask.
 
-    async def join(self, request: JoinRequest, server_addr: str, connection: Hashable) -> Reply:
-        return await self._as_leader(lambda rendezvous: rendezvous.join(request, server_addr, connection))
-
-    async def poll(self, request: PollRequest, connection: Hashable) -> Reply:
-        return await self._as_leader(lambda rendezvous: rendezvous.poll(request, connection))
-
-    async def report(self, request: ReportRequest) -> Ack:
-        return await self._as_leader(lambda rendezvous: rendezvous.report(request))
-
-    async def leave(self, request: LeaveRequest) -> Ack:
-        return await self._as_leader(lambda rendezvous: rendezvous.leave(request))
-
-    async def stop(self, request: StopRequest) -> Ack:
-        return await self._as_leader(lambda rendezvous: rendezvous.stop(request))
-
-    async def admit(self, request: AdmitRequest) -> Ack:
-        return await self._as_leader(lambda rendezvous: rendezvous.admit(request))
-
-    async def tell_leader(self, request: LeaderRequest) -> LeaderReply:
-        """A long poll for a later leadership than the one that the agent knows."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LEADER_HOLD_S):
-                while not self._closing and (self.leader is None or self._latest <= request.after):
-                    await self._news.wait()
-        return LeaderReply(leadership=self._latest, leader=self.leader, leads=self.leads)
-
-    async def _as_leader(self, ask: Callable[[Rendezvous], Awaitable[Answer]]) -> Answer:
+    async def ask(self, request: AnyRequest, connection: Connection) -> Answer:
+        """The leader's answer. Raises `NotLeader` while that is another server, or the leader's own refusal."""
+        if isinstance(request, LeaderRequest):
+            return await self._tell_leader(request)
         reign = await self._find_reign()
         try:
-            answer = await ask(reign.rendezvous)
+            answer = await reign.rendezvous.ask(request, connection)
         except ProtocolError:
             if self._is_certain(reign):
                 raise
@@ -188,6 +151,14 @@ class Failover:
         if not self._is_certain(reign):
             raise self._not_leader()
         return answer
+
+    async def _tell_leader(self, request: LeaderRequest) -> LeaderReply:
+        """A long poll for a later leadership than the one that the agent knows."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEADER_HOLD_S):
+                while not self._closing and (self.leader is None or self._latest <= request.after):
+                    await self._news.wait()
+        return LeaderReply(leadership=self._latest, leader=self.leader, leads=self.leads)
 
     async def _find_reign(self) -> Reign:
         """This server's own. While nobody is known to lead, waits for a leader. Raises `NotLeader`."""
@@ -271,6 +242,6 @@ class _Connections:
     def __init__(self, failover: Failover) -> None:
         self._failover = failover
 
-    def lost(self, connection: Hashable) -> None:
+    def lost(self, connection: Connection) -> None:
         if reign := self._failover._reign:
             reign.rendezvous.connections.lost(connection)

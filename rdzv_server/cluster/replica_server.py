@@ -5,8 +5,6 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from rdzv_protocol.messages import LeaderReply, LeaderRequest
-
 from rdzv_server.auth.authorization import Access
 from rdzv_server.cluster.election import Candidacy
 from rdzv_server.cluster.replica import Failover
@@ -70,6 +68,3 @@ class FailoverServer(HttpServer):
 
     async def crashed(self) -> None:
         await asyncio.shield(self._running)
-
-    async def tell_leader(self, request: LeaderRequest) -> LeaderReply:
-        return await self._several.tell_leader(request)

@@ -5,22 +5,11 @@ Every server stands for every shard. It answers for those that it leads, and nam
 
 import asyncio
 import logging
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from rdzv_protocol.messages import (
-    Ack,
-    AdmitRequest,
-    JoinRequest,
-    LeaderReply,
-    LeaderRequest,
-    LeaveRequest,
-    PollRequest,
-    Reply,
-    ReportRequest,
-    StopRequest,
-)
+from rdzv_protocol.messages import LeaderReply
 from rdzv_protocol.timing import LEADER_HOLD_S
 
 from rdzv_server.cluster.balance import Balance
@@ -31,7 +20,7 @@ from rdzv_server.cluster.replica import Failover
 from rdzv_server.cluster.shard_candidacy import ShardCandidacy
 from rdzv_server.cluster.task_group import together
 from rdzv_server.core.run import Run
-from rdzv_server.service.interface import ShardView
+from rdzv_server.service.interface import Answer, AnyRequest, Connection, ShardView
 from rdzv_server.storage import shard_count
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.etcd import EtcdStore
@@ -113,28 +102,10 @@ class Shards:
 
     # What agents ask.
 
-    async def join(self, request: JoinRequest, server_addr: str, connection: Hashable) -> Reply:
-        return await self._of(request.run_id).join(request, server_addr, connection)
-
-    async def poll(self, request: PollRequest, connection: Hashable) -> Reply:
-        return await self._of(request.run_id).poll(request, connection)
-
-    async def report(self, request: ReportRequest) -> Ack:
-        return await self._of(request.run_id).report(request)
-
-    async def leave(self, request: LeaveRequest) -> Ack:
-        return await self._of(request.run_id).leave(request)
-
-    async def stop(self, request: StopRequest) -> Ack:
-        return await self._of(request.run_id).stop(request)
-
-    async def admit(self, request: AdmitRequest) -> Ack:
-        return await self._of(request.run_id).admit(request)
-
-    async def tell_leader(self, request: LeaderRequest) -> LeaderReply:
-        """As of a cluster without shards, of the run's shard. Who does not say which run is told nothing."""
+    async def ask(self, request: AnyRequest, connection: Connection) -> Answer:
+        """The answer of the run's shard. Who asks for a leader without saying of which run is told nothing."""
         if request.run_id is not None:
-            return await self._of(request.run_id).tell_leader(request)
+            return await self._of(request.run_id).ask(request, connection)
         try:
             async with asyncio.timeout(LEADER_HOLD_S):
                 await self._closed.wait()
@@ -211,6 +182,6 @@ class _Connections:
     def __init__(self, failovers: Sequence[Failover]) -> None:
         self._all = [failover.connections for failover in failovers]
 
-    def lost(self, connection: Hashable) -> None:
+    def lost(self, connection: Connection) -> None:
         for connections in self._all:
             connections.lost(connection)

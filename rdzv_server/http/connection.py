@@ -43,6 +43,12 @@ class Visit(asyncio.Protocol):
         self._arriving, self._unread = arriving, unread
         self._waiting: list[Callable[[], None]] = []
 
+    @property
+    def server_addr(self) -> str:
+        """The server's own address on this connection; an IPv4 one that came in by a dual-stack socket as IPv4."""
+        sockname = self._transport.get_extra_info("sockname") if self._transport else None
+        return str(sockname[0]).removeprefix("::ffff:") if sockname else ""
+
     def request_arrived(self) -> None:
         """The request is here, to its last byte."""
         self._is_answering = True

@@ -11,7 +11,7 @@ import logging
 import socket
 import ssl
 from collections import defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
 from rdzv_server.http.connection import Visit
 from rdzv_server.limits import Limits, peer_of
@@ -33,11 +33,11 @@ MakeProtocol = Callable[[], asyncio.Protocol]
 
 
 class Door:
-    """The connections of one listener. `closed` is told of the HTTP protocol of each that ends."""
+    """The connections of one listener. `closed` is told of each that ends."""
 
     def __init__(
         self, listener: socket.socket, http: MakeProtocol, limits: Limits,
-        closed: Callable[[Hashable], None],
+        closed: Callable[[Visit], None],
     ) -> None:  # fmt: skip
         self.tls: ssl.SSLContext | None = None
         """What new connections must speak; those who come without it are let in to be told so."""
@@ -175,4 +175,4 @@ class Door:
             if self._closings % GARBAGE == 0:
                 gc.collect()
             self._known(visit)
-            self._closed(visit.http)
+            self._closed(visit)

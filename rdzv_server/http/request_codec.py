@@ -121,9 +121,3 @@ def _reply(error: ProtocolError) -> ErrorReply:
     if isinstance(error, NotLeader):
         return ErrorReply(code=error.code, message=str(error), leader=error.leader, leadership=error.leadership)
     return ErrorReply(code=error.code, message=str(error))
-
-
-def server_addr(request: web.BaseRequest) -> str:
-    """The server's own address on this connection; an IPv4 one that came in by a dual-stack socket as IPv4."""
-    sockname = request.get_extra_info("sockname")
-    return str(sockname[0]).removeprefix("::ffff:") if sockname else ""

@@ -14,7 +14,6 @@ from rdzv_protocol.errors import Forbidden, TlsRequired, Unauthorized
 from rdzv_protocol.messages import (
     AdmitRequest,
     JoinRequest,
-    LeaderReply,
     LeaderRequest,
     LeaveRequest,
     PollRequest,
@@ -32,17 +31,15 @@ from rdzv_server.http.request_codec import (
     read_json,
     read_packed,
     refusal,
-    server_addr,
     tell_to_go_on,
     visit_of,
 )
 from rdzv_server.http.status_endpoint import StatusView
-from rdzv_server.service.interface import Service
+from rdzv_server.service.interface import RunRequest, Service
 
 log = logging.getLogger("rdzv_server")
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-TellLeader = Callable[[LeaderRequest], Awaitable[LeaderReply]]
 
 
 class HttpApi:
@@ -51,14 +48,14 @@ class HttpApi:
     The paths are few and fixed: a dict finds them, where aiohttp's router and middlewares take a tenth of a request.
     """
 
-    def __init__(self, service: Service, tell_leader: TellLeader, guard: Guard) -> None:
+    def __init__(self, service: Service, guard: Guard) -> None:
         self._guard = guard
-        agents, operators = _AgentApi(service, tell_leader), _OperatorApi(service)
+        agents, operators = _AgentApi(service), _OperatorApi(service)
         self.routes: dict[str, tuple[str, Handler]] = {
-            paths.JOIN: ("POST", agents.join),
-            paths.POLL: ("POST", agents.poll),
-            paths.REPORT: ("POST", agents.report),
-            paths.LEAVE: ("POST", agents.leave),
+            paths.JOIN: ("POST", agents.taking(JoinRequest)),
+            paths.POLL: ("POST", agents.taking(PollRequest)),
+            paths.REPORT: ("POST", agents.taking(ReportRequest)),
+            paths.LEAVE: ("POST", agents.taking(LeaveRequest)),
             paths.LEADER: ("POST", agents.leader),
             paths.STATUS: ("GET", operators.status),
             paths.STOP: ("POST", operators.stop),
@@ -120,26 +117,21 @@ def _request(message: Any, body: Any, connection: Any, writer: Any, task: Any) -
 
 
 class _AgentApi:
-    def __init__(self, service: Service, tell_leader: TellLeader) -> None:
+    def __init__(self, service: Service) -> None:
         self._service = service
-        self._tell_leader = tell_leader
 
-    async def join(self, request: web.BaseRequest) -> web.Response:
-        message = await read_packed(JoinRequest, request)
-        return packed(await self._service.join(message, server_addr(request), request.protocol))
+    def taking(self, kind: type[RunRequest]) -> Handler:
+        """The handler of a path to which this kind of request comes."""
 
-    async def poll(self, request: web.BaseRequest) -> web.Response:
-        message = await read_packed(PollRequest, request)
-        return packed(await self._service.poll(message, request.protocol))
+        async def handle(request: web.BaseRequest) -> web.Response:
+            message = await read_packed(kind, request)
+            return packed(await self._service.ask(message, visit_of(request)))
 
-    async def report(self, request: web.BaseRequest) -> web.Response:
-        return packed(await self._service.report(await read_packed(ReportRequest, request)))
-
-    async def leave(self, request: web.BaseRequest) -> web.Response:
-        return packed(await self._service.leave(await read_packed(LeaveRequest, request)))
+        return handle
 
     async def leader(self, request: web.BaseRequest) -> web.Response:
-        return packed(await self._tell_leader(decode(LeaderRequest, await body_of(request))))
+        message = decode(LeaderRequest, await body_of(request))
+        return packed(await self._service.ask(message, visit_of(request)))
 
 
 class _OperatorApi:
@@ -159,12 +151,12 @@ class _OperatorApi:
     async def stop(self, request: web.BaseRequest) -> web.Response:
         message = await read_json(StopRequest, request)
         log.info("run %s: stopped by %s", message.run_id, request.remote)
-        return web.json_response(asdict(await self._service.stop(message)))
+        return web.json_response(asdict(await self._service.ask(message, visit_of(request))))
 
     async def admit(self, request: web.BaseRequest) -> web.Response:
         message = await read_json(AdmitRequest, request)
         log.info("run %s: those that stand by are admitted by %s", message.run_id, request.remote)
-        return web.json_response(asdict(await self._service.admit(message)))
+        return web.json_response(asdict(await self._service.ask(message, visit_of(request))))
 
     async def openapi(self, request: web.BaseRequest) -> web.Response:
         return web.json_response(document.document())

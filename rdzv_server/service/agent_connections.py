@@ -1,7 +1,8 @@
 """Which connections carry which agent's polls, so that the closing of the last one is noticed at once."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
+from rdzv_server.service.interface import Connection
 from rdzv_server.service.long_polls import Key
 
 
@@ -16,10 +17,10 @@ class Connections:
         self._disconnected = disconnected
         self.changed: Callable[[int], None] = lambda connections: None
         """Told how many connections carry agents, whenever that may have changed."""
-        self._agents: dict[Hashable, set[Key]] = {}
-        self._standing: dict[Key, set[Hashable]] = {}
+        self._agents: dict[Connection, set[Key]] = {}
+        self._standing: dict[Key, set[Connection]] = {}
 
-    def carry(self, connection: Hashable, key: Key) -> None:
+    def carry(self, connection: Connection, key: Key) -> None:
         """The agent's polls come over this connection."""
         if key in self._agents.get(connection, ()):
             return
@@ -27,7 +28,7 @@ class Connections:
         self._standing.setdefault(key, set()).add(connection)
         self.changed(len(self._agents))
 
-    def put_down(self, connection: Hashable, key: Key) -> None:
+    def put_down(self, connection: Connection, key: Key) -> None:
         """It was no agent's poll after all, and nobody is missed."""
         self._agents.get(connection, set()).discard(key)
         standing = self._standing.get(key, set())
@@ -35,7 +36,7 @@ class Connections:
         if not standing:
             self._standing.pop(key, None)
 
-    def lost(self, connection: Hashable) -> None:
+    def lost(self, connection: Connection) -> None:
         """The connection closed: an agent that has no other is missed."""
         carried = self._agents.pop(connection, None)
         if carried is None:

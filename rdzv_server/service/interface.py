@@ -1,13 +1,15 @@
-"""What HTTP needs of that which it stands in front of: a server alone, or one of several."""
+"""Interface between the server's transports (HTTP, or the same process) and whoever answers: one server, or several."""
 
-from collections.abc import Hashable, Sequence
-from typing import Protocol
+from collections.abc import Coroutine, Sequence
+from typing import Any, Protocol
 
 from rdzv_protocol.classes import dataclass
 from rdzv_protocol.messages import (
     Ack,
     AdmitRequest,
     JoinRequest,
+    LeaderReply,
+    LeaderRequest,
     LeaveRequest,
     PollRequest,
     Reply,
@@ -16,6 +18,19 @@ from rdzv_protocol.messages import (
 )
 
 from rdzv_server.core.run import Run
+
+RunRequest = JoinRequest | PollRequest | ReportRequest | LeaveRequest | StopRequest | AdmitRequest
+"""A request about one run, which the leader of that run answers."""
+AnyRequest = RunRequest | LeaderRequest
+Answer = Reply | Ack | LeaderReply
+
+
+class Connection(Protocol):
+    """One connection over which requests come; told apart by identity."""
+
+    @property
+    def server_addr(self) -> str:
+        """The server's own address on this connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,24 +43,18 @@ class ShardView:
 
 
 class Carried(Protocol):
-    def lost(self, connection: Hashable) -> None:
+    def lost(self, connection: Connection) -> None:
         """The connection closed."""
 
 
 class Service(Protocol):
-    """What agents and operators ask for. Every request raises the `ProtocolError` that refuses it."""
+    """Answers agents and operators, and shows what it knows."""
 
-    async def join(self, request: JoinRequest, server_addr: str, connection: Hashable) -> Reply: ...
+    def ask(self, request: AnyRequest, connection: Connection) -> Coroutine[Any, Any, Answer]:
+        """The answer: a `Reply` to a join and a poll, a `LeaderReply` to a `LeaderRequest`, else an `Ack`.
 
-    async def poll(self, request: PollRequest, connection: Hashable) -> Reply: ...
-
-    async def report(self, request: ReportRequest) -> Ack: ...
-
-    async def leave(self, request: LeaveRequest) -> Ack: ...
-
-    async def stop(self, request: StopRequest) -> Ack: ...
-
-    async def admit(self, request: AdmitRequest) -> Ack: ...
+        Raises the `ProtocolError` that refuses the request.
+        """
 
     def runs(self) -> list[Run]: ...
 

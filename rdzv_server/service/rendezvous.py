@@ -1,10 +1,11 @@
-"""What an agent may ask of the server, as messages in and messages out. HTTP is one way to bring them here."""
+"""Answers to the requests of agents and operators, as messages in and messages out."""
 
 import asyncio
 import os
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from rdzv_protocol.errors import ProtocolError, ServerUnavailable
 from rdzv_protocol.messages import (
@@ -12,6 +13,8 @@ from rdzv_protocol.messages import (
     AdmitRequest,
     Directive,
     JoinRequest,
+    LeaderReply,
+    LeaderRequest,
     LeaveRequest,
     PollRequest,
     Reply,
@@ -26,6 +29,7 @@ from rdzv_server.core.admission import HolderInDoubt
 from rdzv_server.core.events import (
     AgentDisconnected,
     ArrivalsAdmitted,
+    Event,
     NodeJoined,
     NodeKnocked,
     NodeLeft,
@@ -36,7 +40,7 @@ from rdzv_server.core.events import (
 from rdzv_server.core.run import AgentState, Run
 from rdzv_server.service.agent_connections import Connections
 from rdzv_server.service.driver import STOPPED, Driver
-from rdzv_server.service.interface import ShardView
+from rdzv_server.service.interface import Answer, AnyRequest, Connection, ShardView
 from rdzv_server.service.long_polls import Key, Waiters
 
 FIRST_HOLD_S = 1.0
@@ -46,7 +50,7 @@ FIRST_HOLD_A_NODE_S = 0.5e-3
 
 
 class Rendezvous:
-    """Joins, polls, reports and leaves. Every method raises the `ProtocolError` that refuses the request.
+    """Answers of one server, or of one leadership, to each kind of request.
 
     `leadership`: of several servers, the number of the one that this is for.
     """
@@ -66,19 +70,32 @@ class Rendezvous:
         self.epoch = os.urandom(8).hex()
         self.replied: Callable[[Key, Directive], None] = lambda key, directive: None
         """Told of every directive that is handed out."""
+        self._handlers: dict[type[AnyRequest], Callable[[Any, Connection], Coroutine[Any, Any, Answer]]] = {
+            JoinRequest: self._join,
+            PollRequest: self._poll,
+            ReportRequest: self._report,
+            LeaveRequest: self._leave,
+            StopRequest: self._stop,
+            AdmitRequest: self._admit,
+            LeaderRequest: self._name_leader,
+        }
 
-    async def join(self, request: JoinRequest, server_addr: str, connection: Hashable) -> Reply:
+    def ask(self, request: AnyRequest, connection: Connection) -> Coroutine[Any, Any, Answer]:
+        """The answer to a request. Raises the `ProtocolError` that refuses it."""
+        return self._handlers[type(request)](request, connection)
+
+    async def _join(self, request: JoinRequest, connection: Connection) -> Reply:
         """Join a round; answered with the assignment when the round completes, or with what is waited for."""
         key = (request.run_id, request.agent_id)
         with self._carrying(key, connection):
-            await self._join(request, server_addr)
+            await self._enter(request, connection.server_addr)
         run = self._driver.run_of(*key)
         agent = run.agents.get(request.agent_id)
         if agent and agent.state is AgentState.WAITING:
             await self._park(key, _first_hold_s(run.settings))
         return self._reply(key)
 
-    async def poll(self, request: PollRequest, connection: Hashable) -> Reply:
+    async def _poll(self, request: PollRequest, connection: Connection) -> Reply:
         """Answered once the agent's directive is newer than the revision that it has seen, or when the hold ends."""
         key = (request.run_id, request.agent_id)
         with self._carrying(key, connection):
@@ -91,31 +108,33 @@ class Rendezvous:
             await self._park(key, _hold_s(run.settings))
         return self._reply(key)
 
-    async def report(self, request: ReportRequest) -> Ack:
+    async def _report(self, request: ReportRequest, connection: Connection) -> Ack:
         """Take how the agent's workers ended."""
         agent_id = request.agent_id
         await self._driver.hear(request.run_id, agent_id)
         if request.failure is None:
-            await self._driver.submit(request.run_id, WorkersSucceeded(agent_id, request.round))
-        else:
-            await self._driver.submit(request.run_id, WorkersFailed(agent_id, request.round, request.failure))
-        return Ack(epoch=self.epoch)
+            return await self._submit(request.run_id, WorkersSucceeded(agent_id, request.round))
+        return await self._submit(request.run_id, WorkersFailed(agent_id, request.round, request.failure))
 
-    async def leave(self, request: LeaveRequest) -> Ack:
+    async def _leave(self, request: LeaveRequest, connection: Connection) -> Ack:
         """Let the agent go."""
-        await self._driver.submit(request.run_id, NodeLeft(request.agent_id, printable(request.reason)))
-        return Ack(epoch=self.epoch)
+        return await self._submit(request.run_id, NodeLeft(request.agent_id, printable(request.reason)))
 
-    async def stop(self, request: StopRequest) -> Ack:
-        """An operator ends the run; one that has ended stays as it is."""
+    async def _stop(self, request: StopRequest, connection: Connection) -> Ack:
+        """End the run for an operator; one that has ended stays as it is."""
         self._check_open()
-        await self._driver.submit(request.run_id, RunStopped(printable(request.reason)))
-        return Ack(epoch=self.epoch)
+        return await self._submit(request.run_id, RunStopped(printable(request.reason)))
 
-    async def admit(self, request: AdmitRequest) -> Ack:
-        """An operator admits the nodes that stand by."""
+    async def _admit(self, request: AdmitRequest, connection: Connection) -> Ack:
+        """Admit the nodes that stand by, for an operator."""
         self._check_open()
-        await self._driver.submit(request.run_id, ArrivalsAdmitted())
+        return await self._submit(request.run_id, ArrivalsAdmitted())
+
+    async def _name_leader(self, request: LeaderRequest, connection: Connection) -> LeaderReply:
+        return LeaderReply(leadership=self.leadership, leads=True)
+
+    async def _submit(self, run_id: str, event: Event) -> Ack:
+        await self._driver.submit(run_id, event)
         return Ack(epoch=self.epoch)
 
     def runs(self) -> list[Run]:
@@ -138,7 +157,7 @@ class Rendezvous:
         self._closing = True
         self._waiters.wake_all()
 
-    async def _join(self, request: JoinRequest, server_addr: str) -> None:
+    async def _enter(self, request: JoinRequest, server_addr: str) -> None:
         while True:
             self._driver.notify(request.run_id, NodeKnocked(request))
             try:
@@ -156,7 +175,7 @@ class Rendezvous:
         self._asked.pop(key, None)
 
     @contextmanager
-    def _carrying(self, key: Key, connection: Hashable) -> Iterator[None]:
+    def _carrying(self, key: Key, connection: Connection) -> Iterator[None]:
         """The connection carries the agent, unless that turns out to be none: strangers are not remembered."""
         self._check_open()
         self.connections.carry(connection, key)

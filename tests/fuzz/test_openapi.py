@@ -65,7 +65,7 @@ def test_the_document_is_valid() -> None:
 
 def test_every_route_is_documented_and_every_documented_path_is_a_route() -> None:
     server = RendezvousServer()
-    api = HttpApi(server.service, server.tell_leader, Guard(Access(), Limits()))
+    api = HttpApi(server.service, Guard(Access(), Limits()))
     routes = {(path, method.lower()) for path, (method, _) in api.routes.items()}
     assert routes == {(path, method) for path, methods in document()["paths"].items() for method in methods}
 

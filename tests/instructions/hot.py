@@ -246,6 +246,12 @@ def _core_assignment() -> Work:
 # Core and shell, without HTTP.
 
 
+class _Connection:
+    """A node's connection, which nothing comes over."""
+
+    server_addr = SERVER_ADDR
+
+
 class _Shell:
     """A server but for its sockets."""
 
@@ -264,9 +270,7 @@ class _Shell:
 
     async def _form(self, run_id: str, nodes: int) -> None:
         joins = [replace(join, run_id=run_id) for join in _joins(nodes)]
-        replies = await asyncio.gather(
-            *(self._rendezvous.join(join, SERVER_ADDR, (run_id, join.agent_id)) for join in joins)
-        )
+        replies = await asyncio.gather(*(self._rendezvous.ask(join, _Connection()) for join in joins))
         assert all(isinstance(reply.directive, Start) for reply in replies)
 
     def poll(self, times: int) -> None:
@@ -275,8 +279,9 @@ class _Shell:
 
     async def _poll(self, times: int) -> None:
         request = PollRequest(run_id="run-0", agent_id="agent-0003", revision=0)
+        connection = _Connection()
         for _ in range(times):
-            await self._rendezvous.poll(request, "connection")
+            await self._rendezvous.ask(request, connection)
 
 
 def _shell_join() -> Work:

@@ -24,7 +24,7 @@ from tests.integration.conftest import Cluster
 from tests.integration.programs import Program, Server, start_agent
 from tests.integration.test_bad_input import refuses
 from tests.support.certificates import Authority
-from tests.support.scenario import a_join
+from tests.support.scenario import Connection, a_join
 
 SHORT_S = 0.3
 SOON_S = 10.0
@@ -287,7 +287,8 @@ async def test_who_does_not_read_his_answers_is_cut_off(make_site: MakeSite) -> 
     """The status of many runs is more than the kernel keeps for a reader."""
     site = await make_site(unread_s=SHORT_S)
     for number in range(2_000):
-        await site.server.rendezvous.join(a_join("a", run_id=f"run {number}", settings=alone()), "127.0.0.1", object())
+        join = a_join("a", run_id=f"run {number}", settings=alone())
+        await site.server.rendezvous.ask(join, Connection(number))
     raw = socket.socket()
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
     raw.setblocking(False)

@@ -5,8 +5,8 @@ that moves only when a test says so, and every deadline on the way is met.
 """
 
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import fields, is_dataclass
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from rdzv_protocol.messages import Assignment, Failure, Finish, JoinRequest, Start, Stop, Wait
@@ -34,6 +34,14 @@ RETENTION_S = 3_600.0
 WALL_AT = 1_750_000_000.0
 """Wall-clock time at 0 s."""
 SERVER_ADDR = "10.0.0.100"
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A connection to the server, known by its name."""
+
+    name: Hashable
+    server_addr: str = SERVER_ADDR
 
 
 def a_join(agent: str, *, node: str | None = None, after_round: int = 0, **changes: Any) -> JoinRequest:

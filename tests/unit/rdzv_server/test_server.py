@@ -13,7 +13,7 @@ from node_agent.transport.credentials import Credentials
 from node_agent.transport.http import HttpLink
 from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.server import RendezvousServer, bind, run_until
-from tests.support.scenario import RUN_ID, a_failure, a_join, settings_of
+from tests.support.scenario import RUN_ID, Connection, a_failure, a_join, settings_of
 
 PATIENCE_S = 10.0
 SETTINGS = {"max_restarts": 3, "disconnect_grace_s": 0.05}
@@ -240,7 +240,7 @@ async def test_a_server_that_cannot_write_ends_with_what_went_wrong():
 
     async with RendezvousServer(store=FullDisk()) as server:
         serving = asyncio.create_task(run_until(server, asyncio.Event()))
-        join = asyncio.create_task(server.rendezvous.join(a_join("a"), "10.0.0.9", object()))
+        join = asyncio.create_task(server.rendezvous.ask(a_join("a"), Connection("a")))
         async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(OSError, match="No space left on device"):
                 await serving

@@ -10,7 +10,7 @@ from rdzv_protocol.messages import LeaderReply, LeaderRequest, PollRequest, Repl
 from rdzv_server.core.effects import Record
 from rdzv_server.storage.base import MemoryStore, StoreBroken, StoreFenced, StoreUnavailable
 from tests.support.etcd import need_aetcd
-from tests.support.scenario import RUN_ID, a_join, settings_of
+from tests.support.scenario import RUN_ID, Connection, a_join, settings_of
 
 need_aetcd()
 
@@ -21,7 +21,6 @@ from rdzv_server.service import driver as driver_module  # noqa: E402
 from rdzv_server.service import rendezvous as rendezvous_module  # noqa: E402
 
 PATIENCE_S = 10.0
-SERVER = "10.0.0.9"
 
 
 class GivenLeadership:
@@ -95,7 +94,7 @@ class Server:
         leadership = GivenLeadership(number)
         self.candidacy.wins.put_nowait(leadership)
         async with asyncio.timeout(PATIENCE_S):
-            await self.failover.tell_leader(LeaderRequest(after=number - 1))
+            await self.failover.ask(LeaderRequest(after=number - 1), Connection("a"))
         return leadership
 
     async def follow(self, leader: Leader | None) -> None:
@@ -104,10 +103,11 @@ class Server:
 
     async def join(self, name: str = "a", nodes: str = "2", **settings) -> Reply:
         join = a_join(name, settings=settings_of(nodes, **settings))
-        return await self.failover.join(join, SERVER, name)
+        return await self.failover.ask(join, Connection(name))
 
     async def poll(self, name: str, revision: int = 0, *, hold: bool = True) -> Reply:
-        return await self.failover.poll(PollRequest(run_id=RUN_ID, agent_id=name, revision=revision, hold=hold), name)
+        poll = PollRequest(run_id=RUN_ID, agent_id=name, revision=revision, hold=hold)
+        return await self.failover.ask(poll, Connection(name))
 
     async def end(self) -> None:
         self.running.cancel()
@@ -149,7 +149,7 @@ async def test_the_leader_answers_with_the_number_of_its_leadership(server):
 
 async def test_one_that_follows_names_the_leader(server):
     await server.follow(Leader("b:29400", 7))
-    for asked in (server.join(), server.poll("a"), server.failover.report(a_report())):
+    for asked in (server.join(), server.poll("a"), server.failover.ask(a_report(), Connection("a"))):
         error = await refusal(asked)
         assert isinstance(error, NotLeader)
         assert (error.leader, error.leadership) == ("b:29400", 7)
@@ -277,7 +277,7 @@ async def test_etcd_that_cannot_be_read_yet_is_no_reason_to_give_up(server):
     assert isinstance(await refusal(server.join()), NotLeader)
     server.store.trouble = None
     async with asyncio.timeout(PATIENCE_S):
-        await server.failover.tell_leader(LeaderRequest(after=4))
+        await server.failover.ask(LeaderRequest(after=4), Connection("a"))
     assert (await server.join(nodes="1")).leadership == 5
 
 
@@ -307,12 +307,14 @@ async def test_a_server_that_stops_resigns_and_says_so_to_its_agents(server):
 
 async def test_who_asks_is_told_at_once_of_a_later_leader_than_it_knows(server):
     await server.follow(Leader("b:29400", 7))
-    assert await server.failover.tell_leader(LeaderRequest(after=6)) == LeaderReply(leadership=7, leader="b:29400")
+    assert await server.failover.ask(LeaderRequest(after=6), Connection("a")) == LeaderReply(
+        leadership=7, leader="b:29400"
+    )
 
 
 async def test_and_otherwise_when_there_is_one(server):
     await server.follow(Leader("b:29400", 7))
-    asked = asyncio.create_task(server.failover.tell_leader(LeaderRequest(after=7)))
+    asked = asyncio.create_task(server.failover.ask(LeaderRequest(after=7), Connection("a")))
     await asyncio.sleep(0)
     await server.follow(None)
     await asyncio.sleep(0)
@@ -323,7 +325,7 @@ async def test_and_otherwise_when_there_is_one(server):
 
 async def test_the_next_leader_names_itself(server):
     await server.follow(Leader("b:29400", 7))
-    asked = asyncio.create_task(server.failover.tell_leader(LeaderRequest(after=7)))
+    asked = asyncio.create_task(server.failover.ask(LeaderRequest(after=7), Connection("a")))
     await asyncio.sleep(0)
     await server.lead(8)
     assert await asked == LeaderReply(leadership=8, leader="a:29400", leads=True)

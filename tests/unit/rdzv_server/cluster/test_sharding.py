@@ -9,6 +9,7 @@ from rdzv_protocol.errors import NotLeader, UnknownRun
 from rdzv_protocol.messages import LeaderReply, LeaderRequest, StopRequest
 
 from tests.support.etcd import Etcd, Gate, need_etcd
+from tests.support.scenario import Connection
 
 need_etcd()
 
@@ -25,6 +26,7 @@ from rdzv_server.storage.etcd_client import EtcdClient, delete, put  # noqa: E40
 PATIENCE_S = 20.0
 LEASE_S = 1
 SHARDS = 4
+OPERATOR = Connection("operator")
 
 
 class Server:
@@ -135,7 +137,7 @@ async def test_who_is_cut_off_leads_nothing_before_another_does_and_is_left_its_
         await asyncio.sleep(0.005)
     assert first.shards.trouble == "etcd does not answer: this server's leadership is not certain"
     with pytest.raises(NotLeader):
-        await first.shards.stop(StopRequest(run_id=run_of(lost[0])))
+        await first.shards.ask(StopRequest(run_id=run_of(lost[0])), OPERATOR)
     await second.leads(4)
     gate.open()
     await first.leads(2)
@@ -192,19 +194,19 @@ async def test_whoever_is_asked_names_the_leader_of_the_runs_shard(start):
     await until(lambda: all(shard.leader for shard in first.shards.shards))
     theirs, ours = run_of(second.led[0]), run_of(first.led[0])
     with pytest.raises(NotLeader) as refusal:
-        await first.shards.stop(StopRequest(run_id=theirs))
+        await first.shards.ask(StopRequest(run_id=theirs), OPERATOR)
     assert refusal.value.leader == "b:1"
     with pytest.raises(UnknownRun):
-        await first.shards.stop(StopRequest(run_id=ours))
+        await first.shards.ask(StopRequest(run_id=ours), OPERATOR)
     for run_id, leader in ((theirs, "b:1"), (ours, "a:1")):
-        reply = await first.shards.tell_leader(LeaderRequest(after=0, run_id=run_id))
+        reply = await first.shards.ask(LeaderRequest(after=0, run_id=run_id), OPERATOR)
         assert (reply.leader, reply.leads) == (leader, leader == "a:1")
 
 
 async def test_who_does_not_say_which_runs_leader_it_asks_for_is_told_of_none(start):
     server = start("a:1")
     await server.leads(4)
-    asked = asyncio.create_task(server.shards.tell_leader(LeaderRequest(after=0)))
+    asked = asyncio.create_task(server.shards.ask(LeaderRequest(after=0), OPERATOR))
     await asyncio.sleep(0)
     assert not asked.done()
     await server.end()

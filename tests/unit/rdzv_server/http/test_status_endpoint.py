@@ -8,7 +8,7 @@ from rdzv_protocol.settings import RequestedSettings
 
 from rdzv_server.http.status_endpoint import AT_ONCE, NO_NODES, StatusView
 from rdzv_server.server import RendezvousServer
-from tests.support.scenario import a_join
+from tests.support.scenario import Connection, a_join
 
 RUNS = 20
 
@@ -23,7 +23,7 @@ async def found(server: RendezvousServer, runs: int = RUNS) -> None:
     settings = RequestedSettings(min_nodes=1, max_nodes=1)
     for number in range(runs):
         join = a_join(f"agent-{number}", run_id=f"run-{number}", settings=settings)
-        await server.rendezvous.join(join, "10.0.0.9", number)
+        await server.rendezvous.ask(join, Connection(number))
 
 
 async def test_a_server_without_runs(server):
@@ -59,7 +59,7 @@ async def test_others_have_turns_while_the_many_nodes_of_one_run_are_written(ser
     settings = RequestedSettings(min_nodes=nodes, max_nodes=nodes, max_restarts=1)
     joins = [a_join(f"agent-{number}", settings=settings) for number in range(nodes)]
     joins[7] = a_join("agent-7", node=NO_NODES, settings=settings)
-    await asyncio.gather(*(server.rendezvous.join(join, "10.0.0.9", join.agent_id) for join in joins))
+    await asyncio.gather(*(server.rendezvous.ask(join, Connection(join.agent_id)) for join in joins))
     looking, turns = asyncio.create_task(text_of(server)), 0
     while not looking.done():
         turns += 1

@@ -8,7 +8,7 @@ from rdzv_protocol.messages import Finish, LeaveRequest, PollRequest, Reply, Rep
 
 from rdzv_server.server import RendezvousServer
 from rdzv_server.service.idle_shutdown import IdleWatch
-from tests.support.scenario import RUN_ID, a_failure, a_join, settings_of
+from tests.support.scenario import RUN_ID, Connection, a_failure, a_join, settings_of
 
 PATIENCE_S = 10.0
 LONG_S = 1000.0
@@ -40,34 +40,37 @@ class Site:
 
 
 class Agent:
-    """One agent's side. Its connection is its name."""
+    """One agent's side, over one connection."""
 
     def __init__(self, name: str, server: RendezvousServer) -> None:
         self.name = name
+        self._connection = Connection(name)
         self._rendezvous = server.rendezvous
         self._revision = 0
 
     async def join(self, nodes: str) -> Reply:
         settings = settings_of(nodes, last_call_timeout_s=0.0, disconnect_grace_s=0.01)
-        return self._heard(await self._rendezvous.join(a_join(self.name, settings=settings), "127.0.0.1", self.name))
+        return self._heard(await self._rendezvous.ask(a_join(self.name, settings=settings), self._connection))
 
     async def told(self, kind: type) -> Reply:
         """Poll until the directive is a `kind`."""
         poll = PollRequest(run_id=RUN_ID, agent_id=self.name, revision=self._revision)
         async with asyncio.timeout(PATIENCE_S):
             while not isinstance(self.reply.directive, kind):
-                self._heard(await self._rendezvous.poll(poll, self.name))
+                self._heard(await self._rendezvous.ask(poll, self._connection))
         return self.reply
 
     async def reports(self, *, success: bool = True) -> None:
         failure = None if success else a_failure(self.name)
-        await self._rendezvous.report(ReportRequest(run_id=RUN_ID, agent_id=self.name, round=1, failure=failure))
+        await self._rendezvous.ask(
+            ReportRequest(run_id=RUN_ID, agent_id=self.name, round=1, failure=failure), self._connection
+        )
 
     async def leaves(self) -> None:
-        await self._rendezvous.leave(LeaveRequest(run_id=RUN_ID, agent_id=self.name, reason="SIGTERM"))
+        await self._rendezvous.ask(LeaveRequest(run_id=RUN_ID, agent_id=self.name, reason="SIGTERM"), self._connection)
 
     def hangs_up(self) -> None:
-        self._rendezvous.connections.lost(self.name)
+        self._rendezvous.connections.lost(self._connection)
 
     def _heard(self, reply: Reply) -> Reply:
         self.reply, self._revision = reply, reply.revision

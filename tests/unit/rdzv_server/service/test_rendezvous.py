@@ -8,7 +8,7 @@ from rdzv_protocol.messages import PollRequest, Reply, Wait
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from rdzv_server.server import RendezvousServer
-from tests.support.scenario import RUN_ID, a_join, settings_of
+from tests.support.scenario import RUN_ID, Connection, a_join, settings_of
 
 SHORT_S = 0.6
 """A lease that a test sees end."""
@@ -19,13 +19,15 @@ PATIENCE_S = 10.0
 async def join(server: RendezvousServer, name: str, lease_s: float) -> Reply:
     settings = settings_of("3", lease_s=lease_s)
     request = a_join(name, node_rank=0, settings=settings, explicit_run_id=True)
-    return await server.rendezvous.join(request, "127.0.0.1", name)
+    return await server.rendezvous.ask(request, Connection(name))
 
 
 async def poll_for_ever(server: RendezvousServer, name: str) -> None:
-    reply = await server.rendezvous.poll(PollRequest(run_id=RUN_ID, agent_id=name, revision=0), name)
+    reply = await server.rendezvous.ask(PollRequest(run_id=RUN_ID, agent_id=name, revision=0), Connection(name))
     while True:
-        reply = await server.rendezvous.poll(PollRequest(run_id=RUN_ID, agent_id=name, revision=reply.revision), name)
+        reply = await server.rendezvous.ask(
+            PollRequest(run_id=RUN_ID, agent_id=name, revision=reply.revision), Connection(name)
+        )
 
 
 async def test_a_holder_that_lives_is_asked_and_keeps_its_node_rank_at_once():
@@ -43,7 +45,9 @@ async def test_a_holder_that_is_silent_loses_its_node_rank_in_half_of_its_lease(
     """Its connection stands, as that of a host which is gone does."""
     async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
         await join(server, "old", SHORT_S)
-        await server.rendezvous.poll(PollRequest(run_id=RUN_ID, agent_id="old", revision=0, hold=False), "old")
+        await server.rendezvous.ask(
+            PollRequest(run_id=RUN_ID, agent_id="old", revision=0, hold=False), Connection("old")
+        )
         began = server.rendezvous.now()
         reply = await join(server, "new", SHORT_S)
         assert isinstance(reply.directive, Wait)
@@ -53,4 +57,4 @@ async def test_a_holder_that_is_silent_loses_its_node_rank_in_half_of_its_lease(
         assert gone.cause == "another agent of its node joined, and it gave no sign of life"
         assert gone.at - began == pytest.approx(SHORT_S / HOLDS_PER_LEASE, abs=SHORT_S / 4)
         with pytest.raises(AgentFenced):
-            await server.rendezvous.poll(PollRequest(run_id=RUN_ID, agent_id="old", revision=0), "old")
+            await server.rendezvous.ask(PollRequest(run_id=RUN_ID, agent_id="old", revision=0), Connection("old"))
