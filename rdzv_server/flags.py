@@ -90,6 +90,11 @@ def _add_security(group: argparse._ArgumentGroup) -> None:
         help="let in only those whose certificate one of these authorities vouches for (PEM)",
     )  # fmt: skip
     group.add_argument(
+        "--allow-host", action="append", metavar="NAME",
+        help="a name by which browsers may ask for the status where no tokens are set, besides this machine's, its "
+        "addresses and what agents call it; may be repeated",
+    )  # fmt: skip
+    group.add_argument(
         "--max-connections", type=_count, metavar="N",
         help=f"beyond it, new ones are closed; an agent has two (default: as many as this process may have files open, "
         f"at most {MOST_CONNECTIONS})",

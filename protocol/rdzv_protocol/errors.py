@@ -4,6 +4,7 @@
     ├── MalformedMessage        malformed_message   400   the body is not what its path takes
     ├── TlsRequired             tls_required        400   the server speaks TLS, and the agent does not
     ├── MessageTooLarge         message_too_large   413
+    ├── UnsupportedMediaType    unsupported_media_type 415  the body is compressed, or not of its path's type
     ├── Unauthorized            unauthorized        401   no token, or a wrong one
     ├── Forbidden               forbidden           403   the token is good, but not for this
     ├── SettingsConflict        settings_conflict   409   the agent asks for another run than the one there is
@@ -45,6 +46,11 @@ class MessageTooLarge(ProtocolError):
 
 class TlsRequired(ProtocolError):
     code = "tls_required"
+
+
+class UnsupportedMediaType(ProtocolError):
+    code = "unsupported_media_type"
+    status = 415
 
 
 class Unauthorized(ProtocolError):
@@ -128,6 +134,7 @@ _BY_CODE: dict[str, type[ProtocolError]] = {
         MalformedMessage,
         TlsRequired,
         MessageTooLarge,
+        UnsupportedMediaType,
         Unauthorized,
         Forbidden,
         SettingsConflict,

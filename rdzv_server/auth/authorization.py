@@ -11,6 +11,7 @@ constant time, and all of them each time: how long an answer takes tells nothing
 """
 
 import hmac
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -21,6 +22,10 @@ from rdzv_protocol import paths
 from rdzv_protocol.errors import Forbidden, Unauthorized
 
 ANY_RUN = "*"
+MOST_NAMES = 64
+"""Host headers of agents that are remembered, the latest."""
+_UNREGISTRABLE = (".localhost", ".local", ".internal", ".svc")
+"""Ends of names that no stranger can own: RFC 6761, RFC 6762, ICANN's private use; and Kubernetes' short one."""
 
 
 class Role(Enum):
@@ -60,13 +65,47 @@ class Token:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """What a request says of who sends it: the address, and three of its headers."""
+    """Sender of a request: its address, and what its headers say."""
 
     peer: str
     authorization: str = ""
     host: str = ""
-    origin: str = ""
-    """The page that sends it, if a browser does."""
+    origin: str | None = None
+    """The web page that sends it, if one does; "null" for one that hides its name."""
+    is_browser: bool = False
+    """Headers that every browser sends and no page can take away: the request may be a page's."""
+    is_tls: bool = False
+
+
+class ServerNames:
+    """Names by which this server may be asked for by a browser.
+
+    A web page may have its own name resolve to this server's address, and its scripts may then read what the server
+    answers (DNS rebinding). It cannot do so with an address, with a name that nobody can register, or with a name that
+    is not its own: this machine's, those that the operator allows, and those that agents, which are no browsers, use.
+    """
+
+    def __init__(self, allowed: Iterable[str] = ()) -> None:
+        self._allowed = {name.lower() for name in (*allowed, socket.gethostname())}
+        self._of_agents: dict[str, None] = {}
+
+    def learn(self, host: str) -> None:
+        """An agent has used this Host header."""
+        if host not in self._of_agents:
+            while len(self._of_agents) >= MOST_NAMES:
+                del self._of_agents[next(iter(self._of_agents))]
+            self._of_agents[host] = None
+
+    def check(self, host: str) -> None:
+        """Raise `Forbidden` if a page may have made this name its own."""
+        name = _name_of(host).lower()
+        if "." not in name or _is_address(name) or name.endswith(_UNREGISTRABLE) or name in self._allowed:
+            return
+        if name not in map(_name_of, map(str.lower, self._of_agents)):
+            raise Forbidden(
+                f"without tokens a browser must use this server's address or a name that agents use, not {name}; "
+                f"or start the server with --allow-host {name}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +123,9 @@ class Permit:
 class Access:
     """The tokens of one server; none at all lets everybody in, and act from loopback."""
 
-    def __init__(self, tokens: Iterable[Token] = ()) -> None:
+    def __init__(self, tokens: Iterable[Token] = (), names: ServerNames | None = None) -> None:
         self.tokens = tuple(tokens)
+        self.names = names or ServerNames()
 
     @property
     def is_open(self) -> bool:
@@ -97,11 +137,17 @@ class Access:
         deed = deed_of(method, path)
         if deed is Deed.NOTHING:
             return Permit()
-        if not self.tokens:
-            if deed is Deed.ACT:
-                _check_is_this_machine(caller)
-            return Permit()
-        return self._permit(deed, self._known(caller.authorization))
+        if deed is Deed.JOIN and caller.origin is not None:
+            raise Forbidden(f"agents' paths take nothing from a web page ({caller.origin})")
+        if self.tokens:
+            return self._permit(deed, self._known(caller.authorization))
+        if caller.is_browser and not caller.is_tls:
+            self.names.check(caller.host)
+        elif deed is Deed.JOIN:
+            self.names.learn(caller.host)
+        if deed is Deed.ACT:
+            _check_is_this_machine(caller)
+        return Permit()
 
     def _permit(self, deed: Deed, tokens: list[Token]) -> Permit:
         allowed = [token for token in tokens if token.role in _ALLOWED[deed]]
@@ -143,14 +189,26 @@ def _check_is_this_machine(caller: Caller) -> None:
     """Nor may a page that somebody on this machine has open in a browser act in their name."""
     if not _is_loopback(caller.peer):
         raise Forbidden("without tokens this server takes operators' actions from its own machine alone")
-    if caller.origin and not (caller.origin.endswith(f"://{caller.host}") and _names_loopback(caller.host)):
-        raise Forbidden(f"without tokens this server takes no actions from the web page {caller.origin}")
+    origin, host = caller.origin, caller.host
+    if origin is not None and not (origin.endswith(f"://{host}") and _names_loopback(host)):
+        raise Forbidden(f"without tokens this server takes no actions from the web page {origin}")
+
+
+def _name_of(host: str) -> str:
+    """The name or address in a Host header."""
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+    return name.strip("[]").removesuffix(".")
 
 
 def _names_loopback(host: str) -> bool:
-    """Whether a Host header does. Any other name may be one that somebody has made point here."""
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-    return name == "localhost" or _is_loopback(name.strip("[]"))
+    return _name_of(host) == "localhost" or _is_loopback(_name_of(host))
+
+
+def _is_address(name: str) -> bool:
+    try:
+        return bool(ip_address(name))
+    except ValueError:
+        return False
 
 
 def _is_loopback(address: str) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from rdzv_protocol.certificates import BadCertificate
 
-from rdzv_server.auth.authorization import Access, Role
+from rdzv_server.auth.authorization import Access, Role, ServerNames
 from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.auth.token_files import BadTokenFile, TokenFiles
 from rdzv_server.flags import MOST_CONNECTIONS
@@ -41,6 +41,7 @@ class Security:
             Role.ADMIN: args.admin_token_file,
         }
         self._tls_files = _tls_files(args)
+        self._names = ServerNames(args.allow_host or ())
         try:
             self._token_files = TokenFiles({role: path for role, path in files.items() if path is not None})
             self._read()
@@ -78,7 +79,7 @@ class Security:
             log.log(level, note)
 
     def _read(self) -> None:
-        access = self._token_files.read()
+        access = Access(self._token_files.read(), self._names)
         self.tls = self._tls_files.context() if self._tls_files else None
         self.access = access
 

@@ -9,7 +9,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 
-from rdzv_server.auth.authorization import ANY_RUN, Access, Role, Token
+from rdzv_server.auth.authorization import ANY_RUN, Role, Token
 
 FLAGS: Mapping[Role, str] = {
     Role.AGENT: "--token-file",
@@ -32,9 +32,9 @@ class TokenFiles:
             flag = FLAGS[next(iter(files))]
             raise BadTokenFile(f"{flag} needs --token-file, too: without it no agent could take part")
 
-    def read(self) -> Access:
-        """What they hold now. Raises `BadTokenFile`."""
-        return Access(token for role, path in self._files.items() for token in _read(role, path))
+    def read(self) -> list[Token]:
+        """Tokens that they hold now. Raises `BadTokenFile`."""
+        return [token for role, path in self._files.items() for token in _read(role, path)]
 
     def warnings(self) -> Iterator[str]:
         """What is wrong with them, though they can be used."""

@@ -10,13 +10,23 @@ from multidict import CIMultiDict
 from rdzv_protocol import paths
 from rdzv_protocol.codec import decode, encode, read
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
-from rdzv_protocol.errors import MalformedMessage, MessageTooLarge, NotLeader, ProtocolError, ServerUnavailable
+from rdzv_protocol.errors import (
+    MalformedMessage,
+    MessageTooLarge,
+    NotLeader,
+    ProtocolError,
+    ServerUnavailable,
+    UnsupportedMediaType,
+)
 from rdzv_protocol.messages import ErrorReply
 
 from rdzv_server.auth.authorization import Caller
 from rdzv_server.http.connection import Visit
 
 log = logging.getLogger("rdzv_server")
+
+_OF_BROWSERS = frozenset({"origin", "referer", "accept-language", "sec-fetch-site", "sec-fetch-mode"})
+"""Headers of which every browser sends at least one with each request; no agent, curl or probe does by itself."""
 
 _MSGPACK = CIMultiDict({"Content-Type": paths.MEDIA_TYPE})
 
@@ -49,7 +59,10 @@ def caller_of(request: web.BaseRequest) -> Caller:
         peer=request.remote or "",
         authorization=headers.get("Authorization", ""),
         host=request.host,
-        origin=headers.get("Origin", ""),
+        origin=headers.get("Origin"),
+        is_browser=not _OF_BROWSERS.isdisjoint(map(str.lower, headers))
+        or headers.get("User-Agent", "")[:8] == "Mozilla/",
+        is_tls=request.secure,
     )
 
 
@@ -113,8 +126,12 @@ def refusal(request: web.BaseRequest, error: Exception) -> web.Response:
 
 def _refused(request: web.BaseRequest, error: ProtocolError) -> web.Response:
     if request.path.startswith(paths.AGENT) and request.method == "POST":
-        return packed(_reply(error), error.status)
-    return web.json_response(asdict(_reply(error)), status=error.status)
+        answer = packed(_reply(error), error.status)
+    else:
+        answer = web.json_response(asdict(_reply(error)), status=error.status)
+    if isinstance(error, MessageTooLarge | UnsupportedMediaType):
+        answer.force_close()  # what follows on the connection is the body that nobody reads
+    return answer
 
 
 def _reply(error: ProtocolError) -> ErrorReply:

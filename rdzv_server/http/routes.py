@@ -10,7 +10,7 @@ from aiohttp import web
 from rdzv_protocol import paths
 from rdzv_protocol.codec import decode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
-from rdzv_protocol.errors import Forbidden, TlsRequired, Unauthorized
+from rdzv_protocol.errors import Forbidden, MessageTooLarge, TlsRequired, Unauthorized, UnsupportedMediaType
 from rdzv_protocol.messages import (
     AdmitRequest,
     JoinRequest,
@@ -38,6 +38,9 @@ from rdzv_server.http.status_endpoint import StatusView
 from rdzv_server.service.interface import RunRequest, Service
 
 log = logging.getLogger("rdzv_server")
+
+LINGER_S = 1.0
+"""How long the rest of a refused request is read and thrown away, so that its sender comes to read the answer."""
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -69,7 +72,13 @@ class HttpApi:
     def serve(self, idle_s: float) -> web.Server:
         """`idle_s`: how long a connection may stand between an answer and the next request."""
         return web.Server(
-            self.answer, request_factory=_request, handler_cancellation=True, access_log=None, keepalive_timeout=idle_s
+            self.answer,
+            request_factory=_request,
+            handler_cancellation=True,
+            access_log=None,
+            keepalive_timeout=idle_s,
+            auto_decompress=False,
+            lingering_time=LINGER_S,
         )
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -95,6 +104,7 @@ class HttpApi:
         caller, now = caller_of(request), asyncio.get_running_loop().time()
         if visit.lacks_tls:
             raise TlsRequired("this server speaks TLS: start the agent with --tls-ca (curl: https://)")
+        _check_framing(request)
         if not request.body_exists:
             visit.request_arrived()
         permit = self._guard.check(request.method, request.path, caller, visit.badge, now)
@@ -109,6 +119,19 @@ class HttpApi:
         if request.method != method and (request.method, method) != ("HEAD", "GET"):
             raise web.HTTPMethodNotAllowed(request.method, ["GET", "HEAD"] if method == "GET" else [method])
         return handler
+
+
+def _check_framing(request: web.BaseRequest) -> None:
+    """Refuse what no body of ours looks like, before any byte of it is read and whoever sends it.
+
+    Raises `UnsupportedMediaType` or `MessageTooLarge`.
+    """
+    if "Content-Encoding" in request.headers:
+        raise UnsupportedMediaType("a body may not be compressed: leave Content-Encoding out")
+    if (request.content_length or 0) > MAX_MESSAGE_BYTES:
+        raise MessageTooLarge(f"a message has at most {MAX_MESSAGE_BYTES} bytes")
+    if request.method == "POST" and request.path.startswith(paths.AGENT) and request.content_type != paths.MEDIA_TYPE:
+        raise UnsupportedMediaType(f"an agent's message is {paths.MEDIA_TYPE}: send it with this Content-Type")
 
 
 def _request(message: Any, body: Any, connection: Any, writer: Any, task: Any) -> web.BaseRequest:

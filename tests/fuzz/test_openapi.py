@@ -128,7 +128,8 @@ class Visitor:
 
     async def tell(self, path: str, message: Any) -> Any:
         body = message if isinstance(message, bytes) else encode(message)
-        async with self._session.post(path, data=body) as answer:
+        headers = {"Content-Type": paths.MEDIA_TYPE}
+        async with self._session.post(path, data=body, headers=headers) as answer:
             said = msgpack.unpackb(await answer.read())
             self._check(path, "post", answer, said)
         return said

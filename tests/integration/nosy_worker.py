@@ -42,7 +42,12 @@ def answers(address: str, tokens: Iterable[str]) -> dict[str, list[int]]:
         statuses = []
         for method, path in DEEDS:
             connection = http.client.HTTPConnection(host, int(port), timeout=10)
-            connection.request(method, path, body=b"\x80", headers={"Authorization": f"Bearer {token}"})
+            connection.request(
+                method,
+                path,
+                body=b"\x80",
+                headers={"Authorization": f"Bearer {token}", "Content-Type": "application/msgpack"},
+            )
             statuses.append(connection.getresponse().status)
             connection.close()
         found[token] = statuses

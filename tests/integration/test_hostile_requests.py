@@ -4,6 +4,7 @@ import asyncio
 import re
 import zlib
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import aiohttp
 import msgpack
@@ -13,7 +14,7 @@ from rdzv_protocol.codec import decode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.messages import ErrorReply
 
-from benchmarks.procfs import peak_rss_mb
+from benchmarks.procfs import cpu_s, peak_rss_mb
 from tests.integration.programs import Server
 
 AGENT_PATHS = [paths.JOIN, paths.POLL, paths.REPORT, paths.LEAVE]
@@ -44,8 +45,12 @@ async def server() -> AsyncIterator[Server]:
     await server.end()
 
 
+def agents_session(server: Server) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(f"http://{server.endpoint}", headers={"Content-Type": paths.MEDIA_TYPE})
+
+
 async def test_garbage_on_the_agents_paths(server: Server) -> None:
-    async with aiohttp.ClientSession(f"http://{server.endpoint}") as session:
+    async with agents_session(server) as session:
         for path in AGENT_PATHS:
             for name, (body, status) in BODIES.items():
                 async with session.post(path, data=body) as answer:
@@ -86,7 +91,7 @@ async def test_oversized_without_a_length(server: Server) -> None:
             yield b"x" * 65_536
 
     async with (
-        aiohttp.ClientSession(f"http://{server.endpoint}") as session,
+        agents_session(server) as session,
         session.post(paths.JOIN, data=endless()) as a,
     ):
         assert a.status == 413
@@ -124,7 +129,8 @@ async def test_bytes_that_are_not_http(server: Server) -> None:
 
 HOST = b"Host: x\r\n"
 GET = b"GET /healthz HTTP/1.1\r\n" + HOST
-POLL = b"POST /v1/agent/poll HTTP/1.1\r\n" + HOST
+POLL = b"POST /v1/agent/poll HTTP/1.1\r\n" + HOST + b"Content-Type: application/msgpack\r\n"
+STOP = b"POST /v1/runs/stop HTTP/1.1\r\n" + HOST
 CHUNKED = POLL + b"Transfer-Encoding: chunked\r\n\r\n"
 
 RAW: dict[str, tuple[bytes, int]] = {
@@ -162,7 +168,14 @@ RAW: dict[str, tuple[bytes, int]] = {
         CHUNKED + b"0\r\n" + b"".join(b"X-%d: y\r\n" % number for number in range(10_000)) + b"\r\n",
         400,
     ),
-    "no gzip": (POLL + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc", 400),
+    "a giant body, not sent": (POLL + b"Content-Length: 1000000000\r\n\r\n", 413),
+    "a giant body for nobody": (GET + b"Content-Length: 1000000000\r\n\r\n", 413),
+    "a compressed body, not sent": (POLL + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\n", 415),
+    "a compressed body in chunks": (CHUNKED[:-2] + b"Content-Encoding: deflate\r\n\r\n", 415),
+    "a compression nobody knows": (POLL + b"Content-Encoding: x\r\nContent-Length: 3\r\n\r\n", 415),
+    "a compression that is none": (STOP + b"Content-Encoding: identity\r\nContent-Length: 3\r\n\r\n", 415),
+    "a compressed body for nobody": (GET + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\n", 415),
+    "compressed chunks": (POLL + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 400),
     "an expectation": (POLL + b"Expect: the unexpected\r\nContent-Length: 0\r\n\r\n", 417),
     "bare CR": (b"GET /healthz HTTP/1.1\rHost: x\r\r\r\n\r\n", 400),
     "bare LF": (b"GET /healthz HTTP/1.1\nHost: x\n\n", 400),
@@ -216,23 +229,76 @@ async def test_head_is_answered_without_a_body(server: Server, path: str) -> Non
     assert head.startswith(b"HTTP/1.1 200") and rest.startswith(b"HTTP/1.1 200") and rest.endswith(b"\r\n\r\nok\n")
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-async def test_a_body_that_swells(server: Server, encoding: str) -> None:
-    """200 MB in less than a message may have."""
-    squeezed = zlib.compressobj(9, wbits=31 if encoding == "gzip" else 15)
-    body = b"".join(squeezed.compress(b"\xc0" * 1_000_000) for _ in range(200)) + squeezed.flush()
-    assert len(body) < MAX_MESSAGE_BYTES
+async def test_bodies_that_swell_are_not_inflated(server: Server) -> None:
+    """4 GB within a few MB, from strangers: refused before a byte of them is read, on every path."""
+    squeezed = zlib.compressobj(9, wbits=31)
+    body = b"".join(squeezed.compress(bytes(1_000_000)) for _ in range(1_000)) + squeezed.flush()
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for begin in range(0, len(body), 65_536):
+            yield body[begin : begin + 65_536]
+
+    async def post(path: str) -> None:
+        headers = {"Content-Encoding": "gzip", "Content-Type": paths.MEDIA_TYPE}
+        with suppress(aiohttp.ClientError):  # the connection is closed while the body is still being sent
+            async with session.post(path, data=chunks(), headers=headers) as answer:
+                assert answer.status == 415
+
     async with aiohttp.ClientSession(f"http://{server.endpoint}") as session:
-        headers = {"Content-Encoding": encoding}
-        async with session.post(paths.JOIN, data=body, headers=headers) as answer:
-            assert answer.status == 413
+        await asyncio.gather(*map(post, (paths.JOIN, paths.STOP, paths.STATUS, "/nowhere")))
+    assert cpu_s(server.pid) < 2.0, "inflating 4 GB takes much longer"
     assert peak_rss_mb(server.pid) < 100
     await is_unharmed(server)
 
 
+BROWSERS: dict[str, tuple[str, str, dict[str, str], int]] = {
+    "a page joins": ("POST", paths.JOIN, {"Origin": "http://evil.example"}, 403),
+    "the server's own page joins": ("POST", paths.JOIN, {"Origin": "http://127.0.0.1"}, 403),
+    "a page without a name joins": ("POST", paths.JOIN, {"Origin": "null"}, 403),
+    "a page reports": ("POST", paths.REPORT, {"Origin": "http://evil.example"}, 403),
+    "a form's content type": ("POST", paths.JOIN, {"Content-Type": "text/plain;charset=UTF-8"}, 415),
+    "no content type": ("POST", paths.POLL, {"Content-Type": ""}, 415),
+    "a rebound name": ("GET", paths.STATUS, {"Host": "evil.example:29400", "Accept-Language": "en"}, 403),
+    "a rebound name that hides": ("GET", paths.STATUS, {"Host": "evil.example.", "User-Agent": "Mozilla/5.0"}, 403),
+    "a browser and an address": ("GET", paths.STATUS, {"Host": "10.0.0.7:29400", "Accept-Language": "en"}, 200),
+    "a browser and an IPv6 address": ("GET", paths.STATUS, {"Host": "[fd00::7]:29400", "Accept-Language": "en"}, 200),
+    "a browser on this machine": ("GET", paths.STATUS, {"Host": "localhost:29400", "Accept-Language": "en"}, 200),
+    "a browser in Kubernetes": (
+        "GET",
+        paths.STATUS,
+        {"Host": "rdzv.team.svc", "Referer": "http://rdzv.team.svc/"},
+        200,
+    ),
+    "an allowed name": ("GET", paths.STATUS, {"Host": "Rdzv.Example.com", "Sec-Fetch-Site": "none"}, 200),
+    "curl by any name": ("GET", paths.STATUS, {"Host": "head.cluster.example:29400"}, 200),
+    "a probe by any name": ("GET", paths.HEALTHZ, {"Host": "evil.example", "Accept-Language": "en"}, 200),
+}
+
+
+async def test_what_web_pages_may_do() -> None:
+    server = await Server.listen("--allow-host", "rdzv.example.com")
+    statuses: dict[str, int] = {}
+    async with aiohttp.ClientSession(
+        f"http://{server.endpoint}", headers={"Content-Type": paths.MEDIA_TYPE}
+    ) as session:
+        for name, (method, path, headers, _) in BROWSERS.items():
+            body = b"\x80" if method == "POST" else None
+            async with session.request(method, path, data=body, headers=headers) as answer:
+                statuses[name] = answer.status
+        assert statuses == {name: status for name, (*_, status) in BROWSERS.items()}
+        page = {"Host": "head.example:29400", "Accept-Language": "en"}
+        async with session.get(paths.STATUS, headers=page) as answer:
+            assert (answer.status, "--allow-host head.example" in await answer.text()) == (403, True)
+        await session.post(paths.POLL, data=b"\x80", headers={"Host": "head.example:29400"})
+        async with session.get(paths.STATUS, headers=page) as answer:
+            assert answer.status == 200, "an agent has called the server by this name"
+    await is_unharmed(server)
+    await server.end()
+
+
 async def test_agents_that_do_not_exist_are_told_so(server: Server) -> None:
     nobody = {"run_id": "r", "agent_id": "a", "revision": 0, "round": 1, "reason": "x"}
-    async with aiohttp.ClientSession(f"http://{server.endpoint}") as session:
+    async with agents_session(server) as session:
         for path in (paths.POLL, paths.REPORT, paths.LEAVE):
             async with session.post(path, data=msgpack.packb(nobody)) as answer:
                 assert answer.status == 409

@@ -48,6 +48,7 @@ async def test_each_token_opens_what_it_is_for(cluster: Cluster, tmp_path: Path)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         found = []
         for method, path in (LOOK, JOIN, STOP, ("GET", paths.HEALTHZ)):
+            headers["Content-Type"] = paths.MEDIA_TYPE
             async with session.request(method, path, headers=headers, data=b"\x80") as answer:
                 found.append(answer.status)
         return found
@@ -147,7 +148,7 @@ async def misplaced(server: Server, authority: Authority, node: tuple[str, str])
     async with aiohttp.ClientSession(
         f"https://{server.endpoint}", connector=aiohttp.TCPConnector(ssl=context)
     ) as session:
-        for path, headers in (
+        for path, given in (
             status,
             (f"{paths.STATUS}?token={token}", {}),
             (paths.STATUS, {"Authorization": token}),
@@ -156,9 +157,9 @@ async def misplaced(server: Server, authority: Authority, node: tuple[str, str])
             (paths.STATUS, {"Authorization": f"Bearer {token}, Bearer {token}"}),
             (paths.JOIN, {"Authorization": f"Bearer {token}"}),
         ):
-            body = msgpack.packb({"run_id": 1})
+            body, headers = msgpack.packb({"run_id": 1}), {**given, "Content-Type": paths.MEDIA_TYPE}
             async with session.request("POST" if path == paths.JOIN else "GET", path, headers=headers, data=body) as a:
-                assert a.status == (200 if (path, headers) == status else 400 if path == paths.JOIN else 401)
+                assert a.status == (200 if (path, given) == status else 400 if path == paths.JOIN else 401)
                 bodies.append((await a.read()).decode("latin-1"))
     return bodies
 

@@ -25,6 +25,7 @@ from rdzv_protocol.errors import (
     TooManyRequests,
     Unauthorized,
     UnknownRun,
+    UnsupportedMediaType,
 )
 from rdzv_protocol.messages import (
     Ack,
@@ -71,7 +72,7 @@ _TOKENS = {
 }
 
 _OF_EVERY_REQUEST: Refusals = (TlsRequired, TooManyRequests, ServerUnavailable)
-_OF_EVERY_MESSAGE: Refusals = (MalformedMessage, MessageTooLarge)
+_OF_EVERY_MESSAGE: Refusals = (MalformedMessage, MessageTooLarge, UnsupportedMediaType)
 _OF_EVERY_RUN: Refusals = (*_OF_EVERY_MESSAGE, NotLeader, AgentFenced)
 
 

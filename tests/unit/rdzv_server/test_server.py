@@ -172,7 +172,9 @@ async def test_strangers_are_not_remembered(site):
 
 async def test_the_wrong_message_is_refused_by_its_fields_name(site):
     async with ClientSession() as session:
-        answer = await session.post(f"http://127.0.0.1:{site.port}{paths.POLL}", data=b"\x80")
+        answer = await session.post(
+            f"http://127.0.0.1:{site.port}{paths.POLL}", data=b"\x80", headers={"Content-Type": paths.MEDIA_TYPE}
+        )
         assert answer.status == MalformedMessage.status
         assert b"PollRequest.run_id is missing" in await answer.read()
 
