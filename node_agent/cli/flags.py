@@ -91,14 +91,15 @@ def _switch(names: str, help: str) -> Flag:
 
 GROUPS: dict[str, list[Flag]] = {
     "where the nodes of the run meet": [
-        _flag("--rdzv-endpoint --endpoint", "HOST:PORT", text, "where rdzv-server listens, or is to listen; "
-              "HOST:PORT,HOST:PORT,HOST:PORT for several servers, of which one leads"),
+        _flag("--rdzv-endpoint --endpoint", "HOST:PORT", text, "--endpoint: where rdzv-server listens; "
+              "HOST:PORT,HOST:PORT,HOST:PORT for several servers, of which one leads. --rdzv-endpoint: as in torchrun's "
+              "command lines, the place that --rdzv-backend hosts or finds a server at"),
         _switch("--standalone", "this node alone, with a server in the agent; so it is, too, if you name neither an "
                 "endpoint nor several nodes"),
         _flag("--rdzv-backend", "NAME", one_of(*BACKENDS), "as in torchrun's command lines; every one is served by "
               "rdzv-server. c10d: the node that the endpoint names hosts it, unless something listens there already. "
               "static: rank 0 hosts it at --master-addr, --master-port. etcd, etcd-v2, rdzv-server: one that runs at "
-              "the endpoint (default: static without an endpoint, else rdzv-server)"),
+              "the endpoint (default: rdzv-server with --endpoint, else static)"),
         _flag("--master-addr", "ADDR", name, "node of rank 0, with --rdzv-backend static (default: 127.0.0.1)"),
         _flag("--master-port", "PORT", whole(1, 65_535), "port there (default: 29500). With one node: the workers' "
               "MASTER_PORT"),

@@ -149,7 +149,8 @@ def _check_port(asked: Asked, config: AgentConfig) -> None:
         ReservedPort(config.master_port).release()
     except OSError as error:
         name = "rdzv_endpoint" if asked["master_port"] is None else "master_port"
-        raise UsageError(f"{asked.source(name)}: {error}; stop what uses it, or choose another") from None
+        instead = "; an rdzv-server that runs there is named by --endpoint" if name == "rdzv_endpoint" else ""
+        raise UsageError(f"{asked.source(name)}: {error}; stop what uses it, or choose another{instead}") from None
 
 
 def _notes(asked: Asked, conf: RdzvConf) -> list[str]:

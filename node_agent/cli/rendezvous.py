@@ -4,7 +4,7 @@ torchrun's backends are all served by rdzv-server. What differs is where it is:
 
     rdzv-server, etcd, etcd-v2   runs at the endpoint already, started by somebody
     c10d                         the node that the endpoint names hosts it, unless it is there already
-    static                       the node of rank 0 hosts it at --master-addr, --master-port, likewise
+    static                       the node of rank 0 hosts it, at --rdzv-endpoint or --master-addr, --master-port
 
 A run of one node needs no server that others could reach: it is in the agent itself, unless c10d names a port. See
 docs/adr/0010.
@@ -22,6 +22,8 @@ from node_agent.cli.usage import UsageError
 MASTER_ADDR, MASTER_PORT = "127.0.0.1", 29_500
 """torchrun's defaults."""
 ETCD_PORT = 2379
+OUR_ENDPOINT = ("--endpoint", "PET_ENDPOINT")
+"""Sources of an endpoint that torchrun does not have."""
 NO_PORT = -1
 
 Endpoint = tuple[str, int]
@@ -53,9 +55,14 @@ def find(asked: Asked, conf: RdzvConf) -> Place:
 
 
 def backend(asked: Asked) -> str:
-    """The one that is named; else static without an endpoint, as under torchrun, and our own server with one."""
+    """The backend that is named; else our own server for `--endpoint` or a list of servers, and torchrun's static."""
     named: str | None = asked["rdzv_backend"]
-    return named or ("rdzv-server" if _has_endpoint(asked) else "static")
+    return named or ("rdzv-server" if _is_our_server(asked) else "static")
+
+
+def _is_our_server(asked: Asked) -> bool:
+    """torchrun has neither `--endpoint` nor lists; what it has, `--rdzv-endpoint`, alone names the node of rank 0."""
+    return asked.source("rdzv_endpoint") in OUR_ENDPOINT or "," in (asked["rdzv_endpoint"] or "")
 
 
 def notes(asked: Asked) -> list[str]:
@@ -66,7 +73,9 @@ def notes(asked: Asked) -> list[str]:
     if backend(asked) != "static" or _most_nodes(asked) == 1:
         return []
     if asked["node_rank"] is None:
-        return ["no --node-rank: this node takes rank 0, and hosts rdzv-server for the others"]
+        is_place = _has_endpoint(asked) and asked["rdzv_backend"] is None
+        instead = " (a server that runs there already: --endpoint)" if is_place else ""
+        return [f"no --node-rank: this node takes rank 0, and hosts rdzv-server for the others{instead}"]
     if asked["node_rank"] and asked["master_addr"] is None and not _has_endpoint(asked):
         return [f"no --master-addr: looking for the node of rank 0 on this machine, {MASTER_ADDR}"]
     return []
@@ -147,7 +156,7 @@ def _static_alone(asked: Asked, host: str) -> Place:
     return Place(
         has_id_of_its_own=not _has_endpoint(asked) and asked["master_port"] is None,
         local_addr=host if is_named else _local_addr(asked),
-        master_port=_master(asked)[1] if _has_endpoint(asked) else asked["master_port"],
+        master_port=_master(asked)[1] or None if _has_endpoint(asked) else asked["master_port"],
     )
 
 
@@ -161,9 +170,9 @@ _BACKENDS: dict[str, Callable[[Asked, RdzvConf], Place]] = {
 
 
 def _master(asked: Asked) -> Endpoint:
-    """Where static's rank 0 is: at the endpoint if there is one."""
+    """Where static's rank 0 is: at the endpoint if there is one. Port 0, a free one, is for one node alone."""
     if _has_endpoint(asked):
-        return _endpoint(asked, MASTER_PORT)
+        return _endpoint(asked, MASTER_PORT, lowest=0 if _most_nodes(asked) == 1 else 1)
     return (asked["master_addr"] or MASTER_ADDR).strip("[]"), asked["master_port"] or MASTER_PORT
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.integration.desk import Desk
 from tests.integration.programs import WORKER, Program, start_agent
+from tests.integration.side_by_side import NODE_AGENT, TORCHRUN, free_port, launch
 from tests.integration.test_bad_input import refuses
 from tests.integration.test_elastic import restart_count
 
@@ -88,3 +89,38 @@ async def test_old_spellings_prefixes_and_variables_together(desk: Desk) -> None
     for worker in await desk.group(2):
         worker.order_exit(0)
     assert await agent.exit_code() == 0
+
+
+# Command lines that run under torchrun, and so here: the words for each node; PORT is a free one.
+
+STATIC = ("--nnodes=2", "--rdzv-endpoint=127.0.0.1:PORT")
+LINES = {
+    "an endpoint alone is static": [(*STATIC, "--node-rank=1"), (*STATIC, "--node-rank=0")],
+    "one node at an endpoint": [("--rdzv-endpoint=127.0.0.1:PORT",)],
+    "one node at a free port": [("--nnodes=1", "--rdzv_endpoint=localhost:0")],
+}
+
+
+def variables(words: tuple[str, ...]) -> dict[str, str]:
+    pairs = (word.lstrip("-").partition("=") for word in words)
+    return {f"PET_{name.upper().replace('-', '_')}": value for name, _, value in pairs}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("launcher", [TORCHRUN, NODE_AGENT])
+@pytest.mark.parametrize("line", LINES)
+async def test_a_command_line_of_torchruns_runs(launcher: str, line: str) -> None:
+    pytest.importorskip("torch")
+    with free_port() as port:
+        nodes = [[word.replace("PORT", port) for word in words] for words in LINES[line]]
+        await launch(launcher, *([*words, "--no-python", "true"] for words in nodes))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("launcher", [TORCHRUN, NODE_AGENT])
+@pytest.mark.parametrize("legacy", [False, True], ids=["torchrun", "launch"])
+async def test_so_do_its_variables(launcher: str, legacy: bool) -> None:
+    pytest.importorskip("torch")
+    with free_port() as port:
+        env = variables(("--nnodes=1", f"--rdzv-endpoint=127.0.0.1:{port}"))
+        await launch(launcher, ["--use-env"] * legacy + ["--no-python", "true"], env=env, legacy=legacy)

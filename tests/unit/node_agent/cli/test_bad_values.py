@@ -12,7 +12,7 @@ NO_FILTERS = "texts to look for, separated by commas (,, is a comma in one), not
 NO_STREAMS = "0 (none), 1 (stdout), 2 (stderr) or 3 (both), or a map from local ranks such as 0:1,1:3, not '4'"
 
 BAD = [
-    ("rdzv_endpoint", "host", "'host' has no port: give HOST:PORT, such as host:29400"),
+    ("rdzv_endpoint", "host:port", "'host:port' is not HOST:PORT with a port from "),
     ("rdzv_backend", "zeus", "c10d, static, etcd, etcd-v2 or rdzv-server, not 'zeus'"),
     ("master_addr", "", NO_NAME),
     ("master_port", "0", "a whole number from 1 to 65535, not '0'"),

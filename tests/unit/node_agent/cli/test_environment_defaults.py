@@ -139,7 +139,7 @@ def test_torchs_own_variable_for_the_shutdown_timeout():
         ("PET_NPROC_PER_NODE", "all", "PET_NPROC_PER_NODE: a whole number from 1 to 4096, auto, cpu, gpu or xpu"),
         ("PET_STANDALONE", "maybe", "PET_STANDALONE: true, yes, on, 1 or false, no, off, 0, not 'maybe'"),
         ("PET_RDZV_CONF", "join_timeout", "PET_RDZV_CONF: settings as KEY=VALUE,KEY=VALUE, not 'join_timeout'"),
-        ("PET_RDZV_ENDPOINT", "host", "PET_RDZV_ENDPOINT: 'host' has no port"),
+        ("PET_RDZV_ENDPOINT", "host:x", "PET_RDZV_ENDPOINT: 'host:x' is not HOST:PORT"),
         ("PET_RDZV_BACKEND", "zeus", "PET_RDZV_BACKEND: c10d, static, etcd, etcd-v2 or rdzv-server, not 'zeus'"),
         ("PET_TOKEN_FILE", "/nowhere", "PET_TOKEN_FILE /nowhere: No such file or directory"),
         ("PET_LOGS_SPECS", "nobodys", "PET_LOGS_SPECS: there is no torchrun.logs_specs entry point 'nobodys'"),

@@ -235,6 +235,25 @@ def test_an_endpoint_with_a_port_that_is_none_is_explained(text):
     assert "is not HOST:PORT with a port from 1 to 65535" in refusal("--endpoint", text)
 
 
+@pytest.mark.parametrize("variable", ["PET_RDZV_ENDPOINT", "PET_ENDPOINT"])
+def test_torchruns_endpoint_alone_names_the_node_of_rank_0_and_ours_a_server(variable):
+    alone = Place(endpoint=("host", 29500), hosts=True, is_on_a_node=True, node_rank=0, local_addr="host")
+    assert place("--nnodes", "2", "--rdzv-endpoint", "host:29500") == alone
+    ours = variable == "PET_ENDPOINT"
+    assert place("--nnodes", "2", **{variable: "host:29500"}) == (Place(endpoint=("host", 29500)) if ours else alone)
+    assert place("--nnodes", "2", **{variable: "a:1,b:1"}) == Place(endpoint=("a", 1), others=(("b", 1),))
+
+
+def test_a_server_that_was_meant_by_torchruns_endpoint_is_what_the_agent_asks_about():
+    (note,) = order("--nnodes", "2", "--rdzv-endpoint", "host:29400", "train.py").notes
+    assert note.endswith("hosts rdzv-server for the others (a server that runs there already: --endpoint)")
+
+
+def test_a_free_port_is_for_one_node():
+    assert place("--rdzv-endpoint", "localhost:0") == Place(local_addr="localhost")
+    assert "a port from 1 to 65535" in refusal("--nnodes", "2", "--rdzv-endpoint", "localhost:0")
+
+
 def test_torchruns_own_endpoint_may_be_empty_as_its_default_is():
     assert place("--rdzv-endpoint", "") == Place(has_id_of_its_own=True)
 
