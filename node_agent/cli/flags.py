@@ -92,8 +92,8 @@ def _switch(names: str, help: str) -> Flag:
 GROUPS: dict[str, list[Flag]] = {
     "where the nodes of the run meet": [
         _flag("--rdzv-endpoint --endpoint", "HOST:PORT", text, "--endpoint: where rdzv-server listens; "
-              "HOST:PORT,HOST:PORT,HOST:PORT for several servers, of which one leads. --rdzv-endpoint: as in torchrun's "
-              "command lines, the place that --rdzv-backend hosts or finds a server at"),
+              "HOST:PORT,HOST:PORT,HOST:PORT for several servers, of which one leads. --rdzv-endpoint: as in torchrun, "
+              "the place where --rdzv-backend hosts or finds a server"),
         _switch("--standalone", "this node alone, with a server in the agent; so it is, too, if you name neither an "
                 "endpoint nor several nodes"),
         _flag("--rdzv-backend", "NAME", one_of(*BACKENDS), "as in torchrun's command lines; every one is served by "
