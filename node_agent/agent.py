@@ -88,7 +88,7 @@ class Driver:
             self._let_go()
 
     def _let_go(self) -> None:
-        self._store_host.close()
+        self._store_host.shutdown()
         if self._warm:
             self._warm.close()
         if self._file_timer:
@@ -103,6 +103,7 @@ class Driver:
         """A fresh port each round, unless the user chose one."""
         if self._events:
             self._events.joining()
+        self._store_host.close()  # that of a round whose workers have succeeded here is no longer needed anywhere
         if self._port is None or self._config.master_port is None:
             used, self._port = self._port, ReservedPort(self._config.master_port or 0)
             if used:
@@ -138,7 +139,7 @@ class Driver:
             if self._warm:
                 await self._warm.full()
             if assignment.agent_store and assignment.group_rank == 0:
-                self._store_host.hurry()
+                self._store_host.start_now()
             logs = self._logs.ask(assignment, self._specs.environments(assignment)) if self._logs.plugin else None
             self._start_group(assignment, await logs if logs else self._logs.open(assignment))
         except PluginFailed as error:
@@ -223,7 +224,7 @@ class Driver:
             self._console.say(given_up(pid))
         if self._orphans:
             self._orphans.end()
-        self._store_host.shut()
+        self._store_host.close()
         if self._file_timer:
             self._file_timer.clear()
         self._machine.feed(WorkersStopped(round_))

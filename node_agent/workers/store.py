@@ -3,10 +3,12 @@
 The agent itself listens on MASTER_PORT before the workers start, so that they may connect at any time, and hands the
 listening socket over once the helper is up. The helper starts when a process on this machine begins to import torch,
 so that its import runs beside the workers' own, or at the latest when somebody connects: workers that do without torch
-pay nothing. It outlives the workers, and each round gets a fresh store.
+pay nothing. It outlives the workers and the signals that a scheduler sends to every process of a node, and each round
+gets a fresh store.
 """
 
 import asyncio
+import ctypes
 import os
 import signal
 import socket
@@ -14,7 +16,6 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from node_agent.output.inotify import IN_OPEN, Watch
 from node_agent.workers.process import CommandProcess, Process, signal_group
 
 if TYPE_CHECKING:
@@ -23,10 +24,11 @@ if TYPE_CHECKING:
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "store_helper.py")
 BACKLOG = 4096
 STDERR = 2
+_IN_OPEN = 0x20
 
 
 def torch_folder() -> str | None:
-    """Where this interpreter finds torch; None if it has none."""
+    """Folder from which this interpreter would import torch; None if it has none."""
     for finder in sys.meta_path:
         spec = finder.find_spec("torch", None)
         if spec is not None:
@@ -35,19 +37,21 @@ def torch_folder() -> str | None:
 
 
 class StoreHost:
-    """Hosts the store of one round after another. `broken` is told, with one line, when the helper ends by itself."""
+    """Host of the store of one round after another. `on_error` gets one line when a store cannot be served any more."""
 
     def __init__(
-        self, environment: Mapping[str, str], broken: Callable[[str], None], warm: "Reserve | None" = None
+        self, environment: Mapping[str, str], on_error: Callable[[str], None], warm: "Reserve | None" = None
     ) -> None:
         self._environment = environment
-        self._broken = broken
+        self._on_error = on_error
         self._warm = warm
         shared = environment.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "0") != "1"
         self._torch = torch_folder() if shared else None
         self._loop = asyncio.get_running_loop()
         self._listener: socket.socket | None = None
-        self._watch: Watch | None = None
+        """A descriptor of our own: the caller may close its socket at any time."""
+        self._import_watch = -1
+        self._is_awaiting_use = False
         self._helper: _Helper | None = None
 
     @property
@@ -56,96 +60,155 @@ class StoreHost:
         return self._torch is not None
 
     def open(self, listener: socket.socket) -> None:
-        """Host a fresh store at this bound socket. Call it before the workers start."""
-        listener.listen(BACKLOG)
-        self._listener = listener
+        """Host a fresh store at this bound socket, in place of the last one. Call it before the workers start."""
+        self.close()
+        try:
+            listener.listen(BACKLOG)
+            self._listener = listener.dup()
+        except OSError as error:
+            self._report(f"the workers' store cannot listen: {error.strerror or error}")
+            return
         if self._helper:
-            self._helper.open(listener)
+            self._serve()
         elif self._warm is None:
             self._await_use()
 
-    def hurry(self) -> None:
-        """Start the helper, if a store is open and it has not started: the workers will not import torch any more."""
+    def start_now(self) -> None:
+        """Start the helper if a store is open: the workers, which have torch already, will not import it."""
         if self._listener and not self._helper:
-            self._start()
-
-    def shut(self) -> None:
-        """The round's workers are gone: its store goes, too."""
-        self._stop_awaiting()
-        self._listener = None
-        if self._helper:
-            self._helper.shut()
+            self._serve()
 
     def close(self) -> None:
-        """Let everything go."""
-        self._stop_awaiting()
+        """End the round's store: its workers are gone. Does nothing if there is none."""
+        self._stop_awaiting_use()
+        if self._listener:
+            self._listener.close()
+            self._listener = None
+            if self._helper and not self._helper.close_store():
+                self._drop_helper()
+
+    def shutdown(self) -> None:
+        """End the store and its helper."""
+        self.close()
         if self._helper:
             self._helper.kill()
+            self._helper.reap()
 
     def _await_use(self) -> None:
         assert self._listener and self._torch
-        self._loop.add_reader(self._listener, self._start)
+        self._is_awaiting_use = True
+        self._loop.add_reader(self._listener, self._serve)
         try:
-            self._watch = Watch(self._torch, IN_OPEN)
+            self._import_watch = _watch_opens(self._torch)
         except OSError:  # no watches left on this machine: do not wait for a sign
-            self._start()
+            self._serve()
         else:
-            self._loop.add_reader(self._watch, self._start)
+            self._loop.add_reader(self._import_watch, self._serve)
 
-    def _stop_awaiting(self) -> None:
-        if self._listener and not self._helper:
+    def _stop_awaiting_use(self) -> None:
+        if self._is_awaiting_use and self._listener:
             self._loop.remove_reader(self._listener)
-        if self._watch:
-            self._loop.remove_reader(self._watch)
-            self._watch.close()
-            self._watch = None
+        self._is_awaiting_use = False
+        if self._import_watch >= 0:
+            self._loop.remove_reader(self._import_watch)
+            os.close(self._import_watch)
+            self._import_watch = -1
 
-    def _start(self) -> None:
+    def _serve(self) -> None:
+        """Hand the listener to the helper; to a new one if there is none, or if it has just died."""
         assert self._listener
-        self._stop_awaiting()
-        self._helper = _Helper(self._environment, self._ended, self._warm)
-        self._helper.open(self._listener)
+        self._stop_awaiting_use()
+        if self._helper and self._helper.open_store(self._listener):
+            return
+        self._drop_helper()
+        try:
+            self._helper = _Helper(self._environment, self._helper_ended, self._warm)
+        except OSError as error:
+            self._report(f"the workers' store could not be started: {error.strerror or error}")
+        else:
+            self._helper.open_store(self._listener)  # if it has died already, `_helper_ended` will say so
 
-    def _ended(self, exit_code: int) -> None:
-        assert self._helper
-        pid, self._helper = self._helper.pid, None
-        if self._listener:
-            self._broken(f"the workers' store (process {pid}) ended by itself with exit code {exit_code}")
+    def _drop_helper(self) -> None:
+        if self._helper:
+            self._helper.kill()
+            self._helper = None
+
+    def _helper_ended(self, helper: "_Helper", exit_code: int) -> None:
+        if helper is self._helper:
+            self._helper = None
+            if self._listener:
+                self._report(f"the workers' store (process {helper.pid}) ended by itself with exit code {exit_code}")
+
+    def _report(self, line: str) -> None:
+        self._loop.call_soon(self._on_error, line)  # the caller may be about to start the workers
 
 
 class _Helper:
-    """The process that has torch. Told what to do over a socket: a listening descriptor, or none to shut the store."""
+    """The process that has torch. Told what to do over a socket: a listening descriptor, or none to close the store."""
 
-    def __init__(self, environment: Mapping[str, str], ended: Callable[[int], None], warm: "Reserve | None") -> None:
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        ended: "Callable[[_Helper, int], None]",
+        warm: "Reserve | None",
+    ) -> None:
         self._ended = ended
         environment = {**environment, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}  # a store needs no accelerator
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:  # stdout is for the workers' lines alone
-            self._process = _start(environment, theirs.fileno(), warm)
+        try:
+            with theirs:
+                self._process = _start(environment, theirs.fileno(), warm)
+        except OSError:
+            self._orders.close()
+            raise
         self.pid = self._process.pid
-        asyncio.get_running_loop().add_reader(self._process.fileno(), self._reap)
+        asyncio.get_running_loop().add_reader(self._process.fileno(), self._on_exit)
 
-    def open(self, listener: socket.socket) -> None:
-        socket.send_fds(self._orders, [b"open"], [listener.fileno()], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+    def open_store(self, listener: socket.socket) -> bool:
+        """Whether the order has arrived; it does not when the helper is dead, or does not listen."""
+        return self._send(b"open", listener.fileno())
 
-    def shut(self) -> None:
-        self._orders.send(b"shut", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+    def close_store(self) -> bool:
+        return self._send(b"close")
 
     def kill(self) -> None:
+        """Its end is waited for by the loop."""
         signal_group(self.pid, signal.SIGKILL)
-        self._let_go()
 
-    def _reap(self) -> None:
-        self._ended(self._let_go())
-
-    def _let_go(self) -> int:
+    def reap(self) -> int:
+        """Wait for its end, and free everything; its exit code."""
         asyncio.get_running_loop().remove_reader(self._process.fileno())
         self._orders.close()
         return self._process.reap()
 
+    def _on_exit(self) -> None:
+        self._ended(self, self.reap())
+
+    def _send(self, order: bytes, *descriptors: int) -> bool:
+        try:
+            socket.send_fds(self._orders, [order], descriptors, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except OSError:
+            return False
+        return True
+
 
 def _start(environment: Mapping[str, str], stdin: int, warm: "Reserve | None") -> Process:
     command = (sys.executable, "-P", PROGRAM)
-    with open(os.devnull, "w") as nowhere:
+    with open(os.devnull, "w") as nowhere:  # stdout is for the workers' lines alone
         process = warm.start(command, environment, (stdin, nowhere.fileno(), STDERR)) if warm else None
         return process or CommandProcess(command, environment, nowhere.fileno(), STDERR, stdin=stdin)
+
+
+def _watch_opens(folder: str) -> int:
+    """A descriptor that becomes readable when a file in the folder is opened. Raises `OSError`.
+
+    Nothing but inotify tells of it, and Python has no binding: this is its one use, and needs two calls.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    queue = int(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+    if queue >= 0 and libc.inotify_add_watch(queue, os.fsencode(folder), _IN_OPEN) >= 0:
+        return queue
+    error = ctypes.get_errno()
+    if queue >= 0:
+        os.close(queue)
+    raise OSError(error, os.strerror(error), folder)

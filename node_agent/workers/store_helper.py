@@ -1,10 +1,14 @@
 """The helper process beside group rank 0's agent that hosts the workers' store: see node_agent/workers/store.py.
 
 A program of its own: it imports torch, and nothing of ours. Its stdin is a socket to the agent. "open" brings a
-listening socket, on which it serves a fresh store; "shut" ends that store; the socket's end is the agent's end.
+listening socket, on which it serves a fresh store; "close" ends that store; the socket's end is the agent's end.
+
+It ends with its agent, not before: signals that ask every process of a node to end, as a scheduler's do, are for the
+workers, who may need the store for what they do last.
 """
 
 import os
+import signal
 import socket
 import sys
 
@@ -13,6 +17,8 @@ LONGEST_ORDER = 16
 
 def main() -> int:
     """Serve one store after another until the agent is gone."""
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(signum, signal.SIG_IGN)
     orders = socket.socket(fileno=os.dup(0))
     store = None
     while True:

@@ -1,6 +1,7 @@
 """A worker that uses the workers' store as torch's `env://` does, and does with it what it is told."""
 
 import os
+import signal
 import sys
 
 import torch.distributed as dist
@@ -16,7 +17,11 @@ def main() -> None:
         order, *arguments = str(line).split()
         if order == "exit":
             sys.exit(int(arguments[0]))
-        answer = {"set": store.set, "get": store.get, "has": lambda key: store.check([key])}[order](*arguments)
+        if order == "ignore":
+            signal.signal(getattr(signal, arguments[0]), signal.SIG_IGN)
+            answer = ""
+        else:
+            answer = {"set": store.set, "get": store.get, "has": lambda key: store.check([key])}[order](*arguments)
         desk.write(f"done {answer.decode() if isinstance(answer, bytes) else answer}\n")
         desk.flush()
 

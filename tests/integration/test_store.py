@@ -9,6 +9,7 @@ import pytest
 
 from tests.integration.conftest import Cluster
 from tests.integration.desk import WorkerAtDesk, process_ended
+from tests.integration.kin import children, state, until
 from tests.integration.programs import PATIENCE_S, WORKER, Program
 
 pytestmark = pytest.mark.torch
@@ -117,3 +118,50 @@ async def test_rank_0_hosts_the_store_itself_when_the_user_does_not_share_it(sto
     assert await workers[1].tell("get key") == "1"
     assert helpers(stores.agents["a"]) == []
     await stores.finish(workers)
+
+
+async def test_an_agent_leaves_when_its_last_worker_and_the_helper_end_in_the_same_instant(stores: Cluster) -> None:
+    (worker,) = await stores.nodes("a", "--nnodes", "1", nproc=1)
+    await worker.tell("ignore SIGTERM")
+    agent = stores.agents.pop("a")
+    agent.signal(signal.SIGTERM)
+    await agent.line("SIGTERM: leaving the run")
+    agent.signal(signal.SIGSTOP)  # so that it hears of both ends at once
+    for pid in [worker.pid, *helpers(agent)]:
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda pid=pid: state(pid) == "Z")
+    agent.signal(signal.SIGCONT)
+    assert await agent.exit_code() == 1
+
+
+async def test_a_scheduler_may_send_sigterm_to_every_process_of_a_node(stores: Cluster) -> None:
+    workers = await stores.nodes("ab", "--nnodes", "1:2", *PATIENT)
+    name = next(name for name, agent in stores.agents.items() if helpers(agent))
+    agent = stores.agents.pop(name)
+    rest = [worker for worker in workers if worker.pid not in children(agent.pid)]
+    for pid in [agent.pid, *children(agent.pid)]:
+        os.kill(pid, signal.SIGTERM)
+    assert await agent.exit_code() == 1
+    assert not [line for line in agent.err if "store" in line]
+    for worker in rest:
+        await worker.gone()
+    await stores.finish(await stores.desk.group(2))
+    assert [entry["cause"] for entry in (await stores.server.run())["history"] if entry["charged"]] == []
+
+
+async def test_a_store_follows_a_round_whose_rank_0_succeeded_without_it(stores: Cluster, tmp_path: Path) -> None:
+    script = tmp_path / "torch_at_last.py"
+    script.write_text(
+        f"import os, runpy, sys\nsys.path.insert(0, {str(Path(WORKER).parent)!r})\n"
+        "name = 'worker' if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' else 'store_worker'\n"
+        "runpy.run_module(name, run_name='__main__')\n"
+    )
+    stores.script = str(script)
+    workers = await stores.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
+    await leave_in_turn(workers[:2])
+    workers[3].order_exit(5)
+    second = await stores.desk.group(4)
+    await second[0].tell("set key 1")
+    assert await second[3].tell("get key") == "1"
+    assert len(helpers(host(stores))) == 1
+    await stores.finish(second)

@@ -2,6 +2,8 @@
 in tests/integration/test_store.py."""
 
 import asyncio
+import os
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -62,7 +64,7 @@ class Host:
 async def host(torch: Path) -> AsyncIterator[Host]:
     host = Host()
     yield host
-    host.host.close()
+    host.host.shutdown()
     for listener in host.listeners:
         listener.close()
 
@@ -84,6 +86,12 @@ class Client:
 
 def has_helper(host: Host) -> bool:
     return host.host._helper is not None
+
+
+def kill_unnoticed(pid: int) -> None:
+    """The process is dead, and the loop has not yet seen it."""
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
 async def test_nothing_is_started_while_nobody_needs_the_store(host):
@@ -115,7 +123,7 @@ async def test_it_starts_at_once_where_nothing_can_be_watched(host, monkeypatch)
 async def test_one_helper_serves_round_after_round(host):
     first = await Client.connect(host.open())
     await first.close()
-    host.host.shut()
+    host.host.close()
     second = await Client.connect(host.open())
     assert (second.pid, second.serial) == (first.pid, 2)
     await second.close()
@@ -131,6 +139,67 @@ async def test_a_helper_that_ends_by_itself_is_told_and_replaced(host):
     successor = await Client.connect(host.open())
     assert (successor.serial, successor.pid != client.pid) == (1, True)
     await successor.close()
+
+
+async def test_a_helper_that_died_unnoticed_is_no_trouble_at_the_end_of_a_round(host):
+    client = await Client.connect(host.open())
+    kill_unnoticed(client.pid)
+    host.host.close()
+    successor = await Client.connect(host.open())
+    assert successor.pid != client.pid
+    assert host.broken.empty(), "nobody needed the store any more"
+    await client.close()
+    await successor.close()
+
+
+async def test_nor_is_one_at_the_beginning_of_a_round(host):
+    client = await Client.connect(host.open())
+    host.host.close()
+    kill_unnoticed(client.pid)
+    successor = await Client.connect(host.open())
+    assert successor.pid != client.pid
+    assert host.broken.empty()
+    await client.close()
+    await successor.close()
+
+
+async def test_a_store_that_nobody_closed_ends_when_the_next_one_opens(host):
+    """As when the workers of this node succeed and another node's fail: its descriptor is free for others."""
+    host.open()
+    listener = host.listeners.pop()
+    number = listener.fileno()
+    host.open()
+    listener.close()
+    reads, writes = os.pipe()
+    os.dup2(reads, number)  # what the worker's pipe might get
+    has_read = asyncio.Event()
+    asyncio.get_running_loop().add_reader(number, has_read.set)
+    os.write(writes, b"output")
+    async with asyncio.timeout(PATIENCE_S):
+        await has_read.wait()
+    assert not has_helper(host), "nobody has used the store"
+    asyncio.get_running_loop().remove_reader(number)
+    for descriptor in {reads, writes, number}:
+        os.close(descriptor)
+
+
+async def test_nor_is_a_second_helper_started_for_it(host, torch):
+    host.open()
+    client = await Client.connect(host.open())
+    (torch / "version.py").read_text()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert host.host._helper.pid == client.pid
+    await client.close()
+
+
+async def test_a_helper_that_cannot_be_started_is_told(host, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    port = host.open()
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with asyncio.timeout(PATIENCE_S):
+        assert await host.broken.get() == "the workers' store could not be started: No such file or directory"
+    writer.close()
 
 
 async def test_without_torch_there_is_no_host(monkeypatch):
