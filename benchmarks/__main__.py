@@ -11,9 +11,8 @@ from types import FrameType
 
 from benchmarks import page, plots
 from benchmarks.catalogue import MEASUREMENTS
-from benchmarks.launchers import OURS, torch_is_installed, why_no_etcd
+from benchmarks.launchers import OURS, Plan, torch_is_installed, why_no_etcd
 from benchmarks.machine import machine
-from benchmarks.plan import Plan
 from benchmarks.results import Row, table
 
 EPILOG = """Without names, all of them, which takes a quarter of an hour. A measurement that fails does not stop the

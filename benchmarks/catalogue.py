@@ -4,25 +4,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks import (
-    arriving,
     coordinator,
-    crowd,
     floors,
     formation,
-    idle,
-    launch,
     logs,
-    lost_agent,
-    memory,
+    membership,
     neighbours,
     recovery,
     rounds,
     shards,
-    silent,
+    single_node,
     timers,
-    warm,
 )
-from benchmarks.plan import Plan
+from benchmarks.launchers import Plan
 from benchmarks.results import Row
 
 
@@ -36,21 +30,21 @@ class Measurement:
 
 MEASUREMENTS = {
     "floors": Measurement("a bare interpreter, a TCP round trip, import torch", floors.measure),
-    "launch": Measurement("one node, exec to all workers' first line", launch.measure),
-    "memory": Measurement("the most that an agent's process has held", memory.measure),
-    "idle": Measurement("how often an agent wakes up while nothing happens", idle.measure),
-    "crowd": Measurement("eight agents started together, exec to all workers' first line", crowd.CROWD.measure),
+    "launch": Measurement("one node, exec to all workers' first line", single_node.measure),
+    "memory": Measurement("the most that an agent's process has held", single_node.measure_memory),
+    "idle": Measurement("how often an agent wakes up while nothing happens", single_node.measure_idle),
+    "crowd": Measurement("eight agents started together, exec to all workers' first line", recovery.CROWD.measure),
     "recovery": Measurement("SIGKILL of a worker to all new workers", recovery.RECOVERY.measure),
-    "warm": Measurement("the same, workers that import torch: warm and cold", warm.measure),
+    "warm": Measurement("the same, workers that import torch: warm and cold", recovery.measure),
     "elastic": Measurement("the same, two nodes of up to four", recovery.ELASTIC.measure),
     "lost-noticed": Measurement(
-        "SIGKILL of a node to the survivor's new workers; they notice", lost_agent.NOTICED.measure
+        "SIGKILL of a node to the survivor's new workers; they notice", membership.NOTICED.measure
     ),
-    "lost-unnoticed": Measurement("the same, workers that do not notice", lost_agent.UNNOTICED.measure),
-    "silent": Measurement("SIGSTOP of a node to the survivor's new workers", silent.SILENT.measure),
-    "scale-up": Measurement("a second node arrives, exec to all new workers", arriving.SCALE_UP.measure),
+    "lost-unnoticed": Measurement("the same, workers that do not notice", membership.UNNOTICED.measure),
+    "silent": Measurement("SIGSTOP of a node to the survivor's new workers", membership.SILENT.measure),
+    "scale-up": Measurement("a second node arrives, exec to all new workers", membership.SCALE_UP.measure),
     "replacement": Measurement(
-        "a node takes a lost one's place, exec to all new workers", arriving.REPLACEMENT.measure
+        "a node takes a lost one's place, exec to all new workers", membership.REPLACEMENT.measure
     ),
     "timers": Measurement("torchrun in the last six where it waits for half a minute and more", timers.measure),
     "coordinator": Measurement("SIGKILL of the server: workers that end; agents that are back", coordinator.measure),

@@ -5,9 +5,8 @@ import signal
 import time
 from contextlib import suppress
 
-from benchmarks.arrivals import FirstLine
 from benchmarks.launchers import NPROC, Launcher
-from benchmarks.stage import Program, Stage, free_port
+from benchmarks.stage import FirstLine, Program, Stage, free_port
 
 AGENTS = 2
 

@@ -11,11 +11,10 @@ import urllib.request
 from contextlib import suppress
 from typing import Any
 
-from benchmarks import procfs
+from benchmarks import machine
 from benchmarks.cluster import AGENTS, Cluster
 from benchmarks.floors import bare
-from benchmarks.launchers import ADDRESS, NPROC, OURS, Launcher, NodeAgent
-from benchmarks.plan import Plan
+from benchmarks.launchers import ADDRESS, NPROC, OURS, Launcher, NodeAgent, Plan
 from benchmarks.results import FLOOR, Row
 from benchmarks.scenario import Scenario, rows
 from benchmarks.stage import Broken, Stage
@@ -43,7 +42,7 @@ def _workers_that_end(launcher: Launcher, wanted: int) -> list[float]:
         time.sleep(SETTLE_S)
         os.kill((cluster.server or cluster.agents[0]).pid, signal.SIGKILL)
         time.sleep(WATCH_S)
-        return [float(sum(not procfs.is_running(line.pid) for line in cluster.workers.values()))]
+        return [float(sum(not machine.is_running(line.pid) for line in cluster.workers.values()))]
 
 
 def _back() -> float:

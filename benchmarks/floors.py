@@ -11,12 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks import procfs
-from benchmarks.arrivals import last
-from benchmarks.launchers import ADDRESS, torch_is_installed
-from benchmarks.plan import Plan
+from benchmarks import machine
+from benchmarks.launchers import ADDRESS, Plan, torch_is_installed
 from benchmarks.results import FLOOR, Row
-from benchmarks.stage import FOLDER, TORCH_WORKER, WORKER, Stage
+from benchmarks.stage import FOLDER, TORCH_WORKER, WORKER, Stage, last
 from benchmarks.turns import Subject, once, take_turns
 
 REPEAT = 5
@@ -65,7 +63,7 @@ def bare_memory_mb() -> float:
         began_s = time.monotonic()
         program = stage.start([sys.executable, "-u", *stage.worker], {"RANK": "0"})
         stage.first_lines(1, began_s)
-        return procfs.peak_rss_mb(program.pid)
+        return machine.peak_rss_mb(program.pid)
 
 
 def _spawn(count: int, script: str) -> float:

@@ -16,7 +16,7 @@ from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.messages import Directive, Failure, JoinRequest, Reply
 from rdzv_protocol.settings import RequestedSettings
 
-from benchmarks.plan import Plan
+from benchmarks.launchers import Plan
 from benchmarks.results import Row
 from rdzv_server.cli import COLLECT_AFTER
 from rdzv_server.core.events import AgentHeard, NodeJoined, NodeKnocked, WorkersFailed

@@ -1,4 +1,4 @@
-"""The launchers, as command lines. A script and its arguments follow each."""
+"""Launchers under measurement, and the plan of what to measure with each."""
 
 import importlib.util
 import os
@@ -146,3 +146,22 @@ def why_no_etcd() -> str:
         return "python-etcd is not installed"
     said = subprocess.run(["etcd", "--help"], capture_output=True, text=True)
     return "" if "--enable-v2" in said.stdout + said.stderr else "this etcd has no --enable-v2"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the command line asks for, and what this machine has."""
+
+    repeat: int
+    """Samples at most."""
+    torchrun: bool = True
+    """Whether torchrun is measured too."""
+    no_etcd: str = ""
+    """Why torchrun's etcd-v2 backend cannot run; empty if it can."""
+
+    def torchruns(self, *, least_timers: bool = False) -> list[Launcher]:
+        """The forms of torchrun that can run here."""
+        forms: list[Torchrun] = [STOCK, TORCHRUN_OWN_STORE]
+        forms += [] if self.no_etcd else [TORCHRUN_ETCD]
+        forms += [TORCHRUN_LEAST_TIMERS] if least_timers else []
+        return [*forms] if self.torchrun else []

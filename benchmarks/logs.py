@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from statistics import median
 
-from benchmarks.launchers import OURS, STOCK, NodeAgent, Torchrun
-from benchmarks.plan import Plan
+from benchmarks.launchers import OURS, STOCK, NodeAgent, Plan, Torchrun
 from benchmarks.results import FLOOR, Row
 from benchmarks.stage import Broken, Stage
 from benchmarks.turns import Subject, Taken, once, take_turns

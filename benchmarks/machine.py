@@ -1,5 +1,7 @@
-"""The machine, in a line: what figures depend on."""
+"""Facts of this machine and of its processes, from /proc."""
 
+import ctypes
+import glob
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
@@ -20,3 +22,60 @@ def torch_version() -> str:
         return version("torch")
     except PackageNotFoundError:
         return "not installed"
+
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def peak_rss_mb(pid: int) -> float:
+    """The most memory that the process has held, without its children."""
+    return _status(f"/proc/{pid}/status")["VmHWM"] / 1024
+
+
+def rss_kb(pid: int) -> float:
+    """The memory that the process holds now."""
+    return float(_status(f"/proc/{pid}/status")["VmRSS"])
+
+
+def cpu_s(pid: int) -> float:
+    """The time that all of its threads have run."""
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+        user, system = file.read().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def wake_ups(pid: int) -> int:
+    """How often the process's threads have gone to sleep and been woken."""
+    threads = glob.glob(f"/proc/{pid}/task/*/status")
+    return sum(_status(thread)["voluntary_ctxt_switches"] for thread in threads)
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process is there and not merely waiting to be reaped."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def adopt_orphans() -> None:
+    """Make every process whose parent dies, below this one, a child of this one: none can be lost sight of."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def children() -> list[int]:
+    """This process's own children."""
+    pids: list[int] = []
+    for path in glob.glob("/proc/self/task/*/children"):
+        with open(path, encoding="ascii") as file:
+            pids += map(int, file.read().split())
+    return pids
+
+
+def _status(path: str) -> dict[str, int]:
+    """The numbers of a status file: lines such as `VmHWM:  1724 kB`."""
+    with open(path, encoding="utf-8") as file:
+        pairs = (line.split(":", 1) for line in file)
+        words = ((name, rest.split()) for name, rest in pairs)
+        return {name: int(rest[0]) for name, rest in words if rest and rest[0].isdigit()}

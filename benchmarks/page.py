@@ -5,8 +5,7 @@ import os
 from collections.abc import Iterable, Sequence
 
 from benchmarks import plots
-from benchmarks.comparison import TORCHRUNS, Line, lines
-from benchmarks.results import FLOOR, Row, table
+from benchmarks.results import FLOOR, TORCHRUNS, Line, Row, lines, table
 
 BEGIN, END = (f"<!-- benchmarks: {which} -->" for which in ("begin", "end"))
 COLUMNS = ("what", "node-agent", "bar", "", *TORCHRUNS, "floor")

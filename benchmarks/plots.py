@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.comparison import Line, lines
-from benchmarks.results import NEVER, Row, figure
+from benchmarks.results import NEVER, Line, Row, figure, lines
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

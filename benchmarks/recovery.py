@@ -1,16 +1,44 @@
-"""From the SIGKILL of a worker to the first line of all workers that replace it and its peers."""
+"""Recovery from a killed worker, cold and warm, and the start of many agents at once."""
 
 import os
 import signal
 import time
+from functools import partial
 
-from benchmarks.arrivals import last
 from benchmarks.cluster import AGENTS, Cluster
-from benchmarks.floors import bare
-from benchmarks.launchers import NPROC, STOCK, TORCHRUN_ETCD, TORCHRUN_OWN_STORE, Launcher, NodeAgent
-from benchmarks.results import NEVER
+from benchmarks.floors import bare, bare_with_torch
+from benchmarks.launchers import (
+    NPROC,
+    STOCK,
+    TORCHRUN_ETCD,
+    TORCHRUN_OWN_STORE,
+    Launcher,
+    NodeAgent,
+    Plan,
+    torch_is_installed,
+)
+from benchmarks.results import NEVER, Row
 from benchmarks.scenario import Scenario
-from benchmarks.stage import WORKER, Stage
+from benchmarks.stage import TORCH_WORKER, WORKER, Stage, last
+
+CROWD_SIZE = 8
+
+
+def _start(launcher: Launcher, wanted: int) -> list[float]:
+    with Stage() as stage:
+        cluster = Cluster(stage, launcher, nnodes=str(CROWD_SIZE), agents=CROWD_SIZE)
+        return [last(cluster.workers) - cluster.began_s]
+
+
+CROWD = Scenario(
+    measurement=f"launch of {CROWD_SIZE} agents, {CROWD_SIZE * NPROC} workers",
+    sample=_start,
+    floor=bare(CROWD_SIZE * NPROC),
+    bar=0.7,
+    repeat=5,
+    torchrun_repeat=2,
+)
+
 
 CAP_S = 60.0
 SETTLE_S = 1.0
@@ -65,3 +93,23 @@ ELASTIC = Scenario(
     slow=(STOCK.name, TORCHRUN_OWN_STORE.name, TORCHRUN_ETCD.name),
     cap=CAP_S,
 )
+
+
+COLD = NodeAgent("node-agent, cold")
+
+WARM = Scenario(
+    measurement="worker killed, 2 × 2, torch imported",
+    sample=partial(kills, script=TORCH_WORKER),
+    floor=bare_with_torch(AGENTS * NPROC),
+    bar=0.25,
+    repeat=5,
+    ours=NodeAgent(flags=("--preload", "torch")),
+    besides=(COLD,),
+    torchrun_repeat=2,
+    cap=CAP_S,
+)
+
+
+def measure(plan: Plan) -> list[Row]:
+    """Nothing if torch is not there."""
+    return WARM.measure(plan) if torch_is_installed() else []

@@ -9,8 +9,7 @@ from functools import partial
 from typing import TextIO
 
 from benchmarks import swarm
-from benchmarks.launchers import ADDRESS, OURS, STOCK
-from benchmarks.plan import Plan
+from benchmarks.launchers import ADDRESS, OURS, STOCK, Plan
 from benchmarks.results import FLOOR, NEVER, Row
 from benchmarks.stage import FOLDER, Broken, Stage, free_port
 from benchmarks.swarm import NODES_CPU, ROUND_BARS_S, SERVER_CPU

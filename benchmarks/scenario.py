@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.floors import Floor
-from benchmarks.launchers import TORCHRUN_ETCD, Launcher, NodeAgent
-from benchmarks.plan import Plan
+from benchmarks.launchers import TORCHRUN_ETCD, Launcher, NodeAgent, Plan
 from benchmarks.results import FLOOR, Row
 from benchmarks.turns import Subject, Taken, once, take_turns
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 
 from rdzv_protocol.messages import Failure, ReportRequest
 
-from benchmarks import procfs
-from benchmarks.plan import Plan
+from benchmarks import machine
+from benchmarks.launchers import Plan
 from benchmarks.results import Row
 from benchmarks.stage import Broken, Program, Stage, free_port
 from benchmarks.swarm import NODES_CPU, SERVER_CPU, Node, Swarm
@@ -155,10 +155,10 @@ async def _measure(runs: list[Run], servers: list[Program]) -> Sample:
     restarted = RESTARTS * sum(len(run.nodes) for run in runs)
     async with asyncio.timeout(CAP_S):
         await asyncio.gather(*(run.join() for run in runs))
-        before_s, began_s = [procfs.cpu_s(server.pid) for server in servers], time.monotonic()
+        before_s, began_s = [machine.cpu_s(server.pid) for server in servers], time.monotonic()
         await asyncio.gather(*map(_restart, runs))
         took_s = time.monotonic() - began_s
-    cpu_s = [procfs.cpu_s(server.pid) - at_s for server, at_s in zip(servers, before_s, strict=True)]
+    cpu_s = [machine.cpu_s(server.pid) - at_s for server, at_s in zip(servers, before_s, strict=True)]
     for run in runs:
         run.close()
     return Sample(restarted / took_s, tuple(1e6 * each / restarted for each in cpu_s))

@@ -11,8 +11,59 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from benchmarks import procfs
-from benchmarks.arrivals import Arrivals, FirstLine
+from benchmarks import machine
+
+
+@dataclass(frozen=True, slots=True)
+class FirstLine:
+    """A worker's first statement. `at_s` is CLOCK_MONOTONIC."""
+
+    rank: int
+    pid: int
+    at_s: float
+
+
+class Arrivals:
+    """A datagram socket in `folder`; its `path` is the argument of every worker."""
+
+    def __init__(self, folder: str) -> None:
+        self.path = os.path.join(folder, "arrivals")
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(self.path)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def gather(self, ranks: int, since_s: float, timeout_s: float, settle_s: float = 0.0) -> dict[int, FirstLine]:
+        """The newest first line after `since_s` of each rank, once none has followed for `settle_s`.
+
+        A launcher that restarts its workers twice is thereby timed to those that stay. Raises `TimeoutError`.
+        """
+        found: dict[int, FirstLine] = {}
+        deadline_s = since_s + timeout_s
+        while True:
+            complete = len(found) == ranks
+            line = self._next(time.monotonic() + settle_s if complete else deadline_s)
+            if line and line.at_s > since_s:
+                found[line.rank] = line
+            elif not line and complete:
+                return found
+            elif not line:
+                raise TimeoutError(f"{len(found)} of {ranks} workers came to their first line in {timeout_s:g} s")
+
+    def _next(self, until_s: float) -> FirstLine | None:
+        self._socket.settimeout(max(until_s - time.monotonic(), 1e-6))
+        try:
+            rank, pid, at_ns = map(int, self._socket.recv(64).split())
+        except TimeoutError:
+            return None
+        return FirstLine(rank, pid, at_ns / 1e9)
+
+
+def last(lines: dict[int, FirstLine]) -> float:
+    """When the slowest of them came."""
+    return max(line.at_s for line in lines.values())
+
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 WORKER, TORCH_WORKER, NOTICING_WORKER = (
@@ -44,7 +95,7 @@ class Stage:
         self._script = script
 
     def __enter__(self) -> "Stage":
-        procfs.adopt_orphans()
+        machine.adopt_orphans()
         self._folder = tempfile.TemporaryDirectory(prefix="benchmarks-", ignore_cleanup_errors=True)
         self._arrivals = Arrivals(self._folder.name)
         self._log = open(os.path.join(self._folder.name, "log"), "a+b")  # also where every process appends
@@ -131,7 +182,7 @@ def free_port() -> int:
 
 def end_all_children() -> None:
     """Kill children, and the orphans that thereby become children, until none is left."""
-    while pids := procfs.children():
+    while pids := machine.children():
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -17,8 +17,8 @@ from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.messages import ErrorReply, Failure, JoinRequest, PollRequest, Reply, ReportRequest, Start, Stop
 from rdzv_protocol.settings import RequestedSettings
 
-from benchmarks import procfs
-from benchmarks.plan import Plan
+from benchmarks import machine
+from benchmarks.launchers import Plan
 from benchmarks.results import Row
 from benchmarks.stage import Broken, Program, Stage, free_port
 
@@ -84,14 +84,14 @@ def _run(nodes: int, with_idle: bool) -> Sample:
 
 
 async def _measure(swarm: "Swarm", server: Program, with_idle: bool) -> Sample:
-    before_kb = procfs.rss_kb(server.pid)
-    cpu_before_us = 1e6 * procfs.cpu_s(server.pid) / len(swarm.nodes)
+    before_kb = machine.rss_kb(server.pid)
+    cpu_before_us = 1e6 * machine.cpu_s(server.pid) / len(swarm.nodes)
     async with asyncio.timeout(CAP_S):
         began_s = time.monotonic()
         await swarm.join()
         round_s = time.monotonic() - began_s
-        cpu_us = 1e6 * procfs.cpu_s(server.pid) / len(swarm.nodes) - cpu_before_us
-        memory_kb = (procfs.rss_kb(server.pid) - before_kb) / len(swarm.nodes)
+        cpu_us = 1e6 * machine.cpu_s(server.pid) / len(swarm.nodes) - cpu_before_us
+        memory_kb = (machine.rss_kb(server.pid) - before_kb) / len(swarm.nodes)
         idle = await _idle(server) if with_idle else None
         began_s = time.monotonic()
         await swarm.restart()
@@ -102,9 +102,9 @@ async def _measure(swarm: "Swarm", server: Program, with_idle: bool) -> Sample:
 
 async def _idle(server: Program) -> float:
     """Per cent of a core that the server takes while its nodes do nothing but live."""
-    before_s = procfs.cpu_s(server.pid)
+    before_s = machine.cpu_s(server.pid)
     await asyncio.sleep(IDLE_S)
-    return 100 * (procfs.cpu_s(server.pid) - before_s) / IDLE_S
+    return 100 * (machine.cpu_s(server.pid) - before_s) / IDLE_S
 
 
 @contextmanager

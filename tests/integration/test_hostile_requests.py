@@ -14,7 +14,7 @@ from rdzv_protocol.codec import decode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.messages import ErrorReply
 
-from benchmarks.procfs import cpu_s, peak_rss_mb
+from benchmarks.machine import cpu_s, peak_rss_mb
 from tests.integration.programs import Server
 
 AGENT_PATHS = [paths.JOIN, paths.POLL, paths.REPORT, paths.LEAVE]

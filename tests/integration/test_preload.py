@@ -64,7 +64,7 @@ async def both(*flags: str, script: str, **how) -> tuple[dict, dict, list[str], 
 
 async def test_a_script_sees_the_same_interpreter(tmp_path: Path) -> None:
     shutil.copy(STATE, tmp_path / "state.py")
-    link = tmp_path / "elsewhere" / "base.py"
+    link = tmp_path / "elsewhere" / "link.py"
     link.parent.mkdir()
     link.symlink_to(tmp_path / "state.py")
     for script in ("state.py", str(tmp_path / "state.py"), "elsewhere/link.py"):

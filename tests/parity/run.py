@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from benchmarks.procfs import is_running
+from benchmarks.machine import is_running
 from tests.parity.launchers import Launcher
 from tests.parity.observation import codes
 from tests.parity.stage import Program, Report, Stage

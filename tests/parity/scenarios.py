@@ -20,7 +20,7 @@ from itertools import pairwise
 
 from rdzv_protocol import paths
 
-from benchmarks.procfs import is_running
+from benchmarks.machine import is_running
 from tests.parity.launchers import ADDRESS, KEEP_ALIVE_S, KEEP_ALIVES, RUN_ID, Launcher, NodeAgent, Torchrun
 from tests.parity.observation import Observation, codes
 from tests.parity.run import Run, alone

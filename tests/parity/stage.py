@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from benchmarks import procfs
+from benchmarks import machine
 from benchmarks.stage import end_all_children
 from tests.parity.observation import Broken
 
@@ -76,7 +76,7 @@ class Stage:
     """A context manager; every process that was started in it, and all below that, end with it."""
 
     def __enter__(self) -> "Stage":
-        procfs.adopt_orphans()
+        machine.adopt_orphans()
         self._folder = tempfile.TemporaryDirectory(prefix="torchrun-defects-", ignore_cleanup_errors=True)
         self.path = self._folder.name
         self._desk = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -302,7 +302,7 @@ def test_a_protocol_module_of_the_programs_own_is_the_programs(tmp_path: Path, e
 from node_agent import LaunchConfig, elastic_launch, start_processes
 
 def whose():
-    import rdzv_protocol
+    import protocol
     return protocol.WHOSE
 
 if __name__ == "__main__":
@@ -310,7 +310,7 @@ if __name__ == "__main__":
         print(elastic_launch(LaunchConfig(1, 1, 1, start_method=method, event_log_handler="console"), whose)())
         with start_processes("t", whose, {{0: ()}}, {{0: {{}}}}, start_method=method) as context:
             print(context.wait().return_values)
-    import rdzv_protocol
+    import protocol
     print(protocol.WHOSE)
 """
         (tmp_path / "train.py").write_text(text)
@@ -323,10 +323,10 @@ def test_nothing_heavy_is_imported(tmp_path: Path, env: dict[str, str]) -> None:
 import sys
 def loaded(*names): return sorted(set(names) & {name.partition(".")[0] for name in sys.modules})
 import node_agent
-assert loaded("asyncio", "multiprocessing", "protocol", "torch", "aiohttp", "cloudpickle") == []
+assert loaded("asyncio", "multiprocessing", "rdzv_protocol", "torch", "aiohttp", "cloudpickle") == []
 from node_agent import *
 elastic_launch(LaunchConfig(1, 1, 1, start_method="fork"), print)()
-heavy = loaded("torch", "aiohttp", "cloudpickle", "protocol")
+heavy = loaded("torch", "aiohttp", "cloudpickle")
 assert heavy == [], heavy
 """
     done = run("-c", text, cwd=tmp_path, env=env)

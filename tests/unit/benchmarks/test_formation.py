@@ -5,7 +5,7 @@ import gc
 import pytest
 
 from benchmarks import formation
-from benchmarks.plan import Plan
+from benchmarks.launchers import Plan
 
 FEW, SOME, MANY = 2, 8, 20
 

@@ -9,8 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from benchmarks.arrivals import Arrivals
-from benchmarks.stage import NOTICING_WORKER
+from benchmarks.stage import NOTICING_WORKER, Arrivals
 
 PATIENCE_S = 30.0
 LOOK_S = 0.01
