@@ -28,7 +28,9 @@ BUSY_S = 5.0
 """What a busy machine may take beside the time that the rules allow."""
 LAST_WORD_S, CONSOLE_S = 2.0, 2.0
 KILL_S = 1.0
-IMPATIENT = f"from node_agent.workers import group; group.KILL_TIMEOUT_S = {KILL_S}; from node_agent.cli.main import main"
+IMPATIENT = (
+    f"from node_agent.workers import group; group.KILL_TIMEOUT_S = {KILL_S}; from node_agent.cli.main import main"
+)
 """A real agent, but that the half minute for a worker that outlives SIGKILL is a second."""
 PATIENT = ("--last-call-timeout", "500", "--lease", "500", "--join-timeout", "500")
 
