@@ -114,6 +114,8 @@ class Driver:
         is_first, self._assignment = self._assignment is None, assignment
         if is_first and (warning := omp_warning(self._config.environment, assignment.local_world_size)):
             self._console.say(warning)
+        if is_first and (wish := self._config.preferred_rank) not in (None, assignment.group_rank):
+            self._console.say(f"--node-rank {wish} is another node's; this node has rank {assignment.group_rank}")
         if assignment.agent_store and assignment.group_rank == 0:
             assert self._port
             self._store_host.open(self._port.socket)

@@ -30,6 +30,9 @@ class AgentConfig:
     rerun: bool = False
     role: str = "default"
     node_rank: int | None = None
+    """The group rank that this node claims."""
+    preferred_rank: int | None = None
+    """The group rank that this node would like, and gets unless another node has it."""
     local_addr: str | None = None
     """Where other nodes reach this one; None: the address from which the agent reaches the server."""
     master_port: int | None = None

@@ -67,6 +67,7 @@ def _config(asked: Asked, conf: RdzvConf, place: Place, environment: Mapping[str
         node_id=asked["node_id"] or os.uname().nodename,
         role=asked["role"],
         node_rank=place.node_rank,
+        preferred_rank=place.preferred_rank,
         local_addr=place.local_addr,
         master_port=place.master_port,
         settings=_settings(asked, conf, alone),

@@ -43,6 +43,7 @@ class Place(NamedTuple):
     has_id_of_its_own: bool = False
     """As under torchrun, `--rdzv-id` counts for nothing."""
     node_rank: int | None = None
+    preferred_rank: int | None = None
     local_addr: str | None = None
     master_port: int | None = None
 
@@ -112,8 +113,8 @@ def _at_a_server(asked: Asked, conf: RdzvConf) -> Place:
 def _c10d(asked: Asked, conf: RdzvConf) -> Place:
     """The node that the endpoint names is the host, as under torchrun; `is_host` settles what names cannot.
 
-    torchrun ignores the node's rank here. `--node-rank` is honoured all the same, since whoever writes it wants it. But
-    PET_NODE_RANK is not: operators set it for every backend, and it may be another node's after a replacement.
+    torchrun ignores the node's rank here. `--node-rank` is a wish, which is granted where it can be: job scripts give 0
+    to every node. PET_NODE_RANK is not even that: operators set it for every backend, and it may be another node's.
     """
     named = _endpoint(asked, DEFAULT_PORT, lowest=0) if _has_endpoint(asked) else None
     if _most_nodes(asked) == 1 and (named is None or named[1] == 0):
@@ -125,7 +126,7 @@ def _c10d(asked: Asked, conf: RdzvConf) -> Place:
         endpoint=(host, port),
         hosts=_names_this_machine(host) if conf.is_host is None else conf.is_host,
         is_on_a_node=True,
-        node_rank=_written_node_rank(asked),
+        preferred_rank=_written_node_rank(asked),
         local_addr=_local_addr(asked),
     )
 

@@ -67,6 +67,7 @@ class RunLine:
             local_world_size=config.nproc,
             role=config.role,
             node_rank=config.node_rank,
+            preferred_rank=config.preferred_rank,
             settings=config.settings,
             explicit_run_id=config.explicit_run_id,
             rerun=config.rerun,

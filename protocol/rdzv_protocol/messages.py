@@ -96,6 +96,9 @@ class JoinRequest:
     local_world_size: WorkerCount
     role: RoleName = "default"
     node_rank: Rank | None = None
+    """A claim: the join is refused while another node has this rank."""
+    preferred_rank: Rank | None = None
+    """A wish: the group rank to get if no other node has it."""
     settings: RequestedSettings = field(default_factory=RequestedSettings)
     explicit_run_id: bool = False
     rerun: bool = False

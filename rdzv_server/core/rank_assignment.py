@@ -2,8 +2,8 @@
 
 Group ranks are sticky: a participant keeps its own, a replacement takes a vacant one, and a shrink keeps the order.
 Each node gets a key, and the order of the keys is the order of the group ranks: a node's key is its `--node-rank` if
-it has one, else its last group rank, else the lowest key that nobody has. Worker ranks follow the group ranks,
-cumulative over each node's own local_world_size.
+it has one, else its last group rank, else the rank that it prefers, else the lowest key that nobody has. Worker ranks
+follow the group ranks, cumulative over each node's own local_world_size.
 """
 
 from itertools import count
@@ -24,6 +24,11 @@ def order(run: Run, chosen: list[Agent]) -> list[Agent]:
         if seat and seat.group_rank not in taken:
             keys[agent_id] = seat.group_rank
             taken.add(seat.group_rank)
+    for agent in chosen:
+        wish = agent.join.preferred_rank
+        if wish is not None and wish not in taken and agent.join.agent_id not in keys:
+            keys[agent.join.agent_id] = wish
+            taken.add(wish)
     if not keys:
         return chosen
     vacant = (key for key in count() if key not in taken)

@@ -170,6 +170,15 @@ async def test_c10d_is_hosted_by_one_of_the_nodes_that_the_endpoint_names(nodes:
     assert len(nodes.server_pids()) == 1
 
 
+async def test_nodes_of_c10d_may_all_ask_for_one_rank(nodes: Nodes) -> None:
+    for _ in "ab":
+        await nodes.c10d("--node-rank", "0")
+    workers = await nodes.desk.group(2)
+    await nodes.finish(workers)
+    said = [line for agent in nodes.agents for line in agent.err if "--node-rank" in line]
+    assert said == ["node-agent: --node-rank 0 is another node's; this node has rank 1"]
+
+
 async def test_c10d_is_hosted_by_nobody_who_is_told_not_to(nodes: Nodes) -> None:
     other = await nodes.c10d("--rdzv-conf", "is_host=false")
     await other.line("cannot reach rdzv-server at .* yet")

@@ -94,8 +94,10 @@ async def test_old_spellings_prefixes_and_variables_together(desk: Desk) -> None
 # Command lines that run under torchrun, and so here: the words for each node; PORT is a free one.
 
 STATIC = ("--nnodes=2", "--rdzv-endpoint=127.0.0.1:PORT")
+C10D = ("--nnodes=2", "--node_rank=0", "--rdzv_backend=c10d", "--rdzv_endpoint=localhost:PORT", "--rdzv_id=1")
 LINES = {
     "an endpoint alone is static": [(*STATIC, "--node-rank=1"), (*STATIC, "--node-rank=0")],
+    "the same rank for every node": [C10D, C10D],
     "one node at an endpoint": [("--rdzv-endpoint=127.0.0.1:PORT",)],
     "one node at a free port": [("--nnodes=1", "--rdzv_endpoint=localhost:0")],
 }

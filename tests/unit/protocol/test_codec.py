@@ -88,7 +88,7 @@ def test_what_an_agent_does_not_ask_for_does_not_travel():
     join = replace(decode(JoinRequest, msgpack.packb(JOIN)), settings=RequestedSettings(min_nodes=2))
     body = msgpack.unpackb(encode(join))
     assert body["settings"] == {"min_nodes": 2}
-    assert body.keys() == {field.name for field in fields(JoinRequest)} - {"node_rank"}
+    assert body.keys() == {field.name for field in fields(JoinRequest)} - {"node_rank", "preferred_rank"}
     assert decode(JoinRequest, msgpack.packb(body)) == join
 
 

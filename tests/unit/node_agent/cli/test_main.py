@@ -41,6 +41,7 @@ FLAGS = [
     ("node_id", "n7", ["--node-id", "n7"]),
     ("role", "trainer", ["--role", "trainer"]),
     ("node_rank", 3, ["--endpoint", "host:1", "--node-rank", "3"]),
+    ("preferred_rank", 3, ["--rdzv-backend=c10d", "--rdzv-endpoint=192.0.2.1", "--nnodes=4", "--node-rank=3"]),
     ("local_addr", "10.0.0.7", ["--local-addr", "10.0.0.7"]),
     ("local_addr", None, ["--local-addr", ""]),
     ("master_port", None, []),

@@ -175,10 +175,11 @@ def test_is_host_overrules_the_name():
     assert place(*flags, "is_host=yes", "--rdzv-endpoint", f"{ELSEWHERE}:29400").hosts
 
 
-def test_a_rank_is_honoured_where_the_user_wrote_it_and_not_where_an_operator_set_it():
+def test_a_rank_is_a_wish_where_the_user_wrote_it_and_nothing_where_an_operator_set_it():
     flags = ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{ELSEWHERE}:29400"]
-    assert place(*flags, "--node-rank", "1").node_rank == 1
-    assert place(*flags, PET_NODE_RANK="1").node_rank is None
+    assert place(*flags, "--node-rank", "1") == Place(endpoint=(ELSEWHERE, 29400), is_on_a_node=True, preferred_rank=1)
+    assert place(*flags, PET_NODE_RANK="1") == Place(endpoint=(ELSEWHERE, 29400), is_on_a_node=True)
+    assert place("--endpoint", "host:1", "--node-rank", "1").node_rank == 1
 
 
 def test_nobody_can_know_a_free_port_of_another_node():

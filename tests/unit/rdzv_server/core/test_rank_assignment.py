@@ -76,6 +76,24 @@ def test_a_grown_group_appends_the_newcomers():
     assert run.participants() == ["a", "b", "d", "c"]
 
 
+def test_a_rank_that_is_preferred_is_given_once_and_nobody_is_refused():
+    run = Scenario("3", max_restarts=1)
+    run.join("c", preferred_rank=2)
+    run.join("a", preferred_rank=0)
+    run.join("b", preferred_rank=0)
+    assert run.participants() == ["a", "b", "c"]
+    restart(run, "a", "c", "b")
+    run.join("d", preferred_rank=2)
+    assert run.participants() == ["d", "b", "c"]
+
+
+def test_a_rank_that_is_claimed_goes_before_one_that_is_preferred():
+    run = Scenario("2")
+    run.join("a", preferred_rank=0)
+    run.join("b", node_rank=0)
+    assert run.participants() == ["b", "a"]
+
+
 def test_the_node_rank_is_honoured():
     run = Scenario("3")
     run.join("a", node_rank=2)
