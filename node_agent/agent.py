@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,13 +15,13 @@ from rdzv_protocol.messages import Assignment, Failure, Reply
 from node_agent.config import AgentConfig
 from node_agent.core.effects import LeaveEvidence
 from node_agent.core.events import GaveUp, Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
-from node_agent.core.machine import AgentMachine
+from node_agent.core.machine import EXIT_FAILED, AgentMachine
 from node_agent.output.agent_logs import AgentLogs
 from node_agent.output.console import ERR, Console
 from node_agent.output.destinations import PluginFailed
 from node_agent.output.round_logs import RoundLogs
-from node_agent.runner import MachineLoop
-from node_agent.transport.base import Link
+from node_agent.runner import Runner
+from node_agent.transport.base import Link, raise_in_loop
 from node_agent.transport.retrying import ServerLost
 from node_agent.transport.session import RunLine
 from node_agent.workers.environment import ENABLE_FILE_TIMER, defaults, omp_warning
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from node_agent.workers.warm.pool import Reserve
 
 
-class Driver:
+class Agent:
     """Joins, supervises and leaves. `where` names the server for people, `make_link` opens a line to it."""
 
     def __init__(
@@ -69,33 +70,33 @@ class Driver:
         self._exit_code: asyncio.Future[int] = loop.create_future()
         machine = AgentMachine(f"{config.node_id[:64]}-{os.urandom(6).hex()}")
         line = RunLine(config, make_link, where, console.say)
-        self._machine = MachineLoop(machine, line, self, loop, config.farewell_timeout_s)
+        self._runner = Runner(
+            machine, line, self, loop, farewell_s=config.farewell_timeout_s, grace_s=config.shutdown_timeout_s
+        )
 
     async def run(self) -> int:
         """Join, supervise, and return the process's exit code."""
         loop = asyncio.get_running_loop()
         for signum in map(signal.Signals.__getitem__, self._config.signals):
             if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup stays nohup
-                loop.add_signal_handler(signum, self._machine.feed, Signalled(signum.name))
-        self._machine.feed(Started())
+                loop.add_signal_handler(signum, self._runner.feed, Signalled(signum.name))
+        loop.call_soon(self._runner.feed, Started())
         if self._orphans:  # soon: while the server is asked
             loop.call_soon(self._orphans.guard, self._config.environment, self._scratch.folder)
         try:
             return await self._exit_code
         finally:
-            await self._machine.take_leave()
-            await self._logs.close()
-            self._let_go()
-
-    def _let_go(self) -> None:
-        self._store_host.shutdown()
-        if self._warm:
-            self._warm.close()
-        if self._file_timer:
-            self._file_timer.close()
-        if self._port:
-            self._port.release()
-        self._scratch.remove()
+            async with AsyncExitStack() as closing:  # all of it, whatever fails
+                closing.callback(self._scratch.remove)
+                if self._port:
+                    closing.callback(self._port.release)
+                if self._file_timer:
+                    closing.callback(self._file_timer.close)
+                if self._warm:
+                    closing.callback(self._warm.close)
+                closing.callback(self._store_host.shutdown)
+                closing.push_async_callback(self._logs.close)
+                closing.push_async_callback(self._runner.take_leave)
 
     # What the machine wants done.
 
@@ -123,13 +124,15 @@ class Driver:
         if self._logs.plugin or self._warm:
             self._group = None
             self._starting = asyncio.create_task(self._prepare_and_start(assignment))
+            self._starting.add_done_callback(raise_in_loop)
         else:
             self._start_group(assignment, self._logs.open(assignment))
 
     def stop_workers(self, signal_name: str, kill: bool) -> None:
         if self._group is None:
-            assert self._starting and self._assignment
-            self._starting.cancel()
+            assert self._assignment
+            if self._starting:
+                self._starting.cancel()
             asyncio.get_running_loop().call_soon(self._workers_stopped, self._assignment.round, [])
         elif kill:
             self._group.stop(signal.SIGKILL, 0.0)
@@ -146,8 +149,6 @@ class Driver:
             self._start_group(assignment, await logs if logs else self._logs.open(assignment))
         except PluginFailed as error:
             self._broke(str(error))
-        except Exception as error:
-            self.crashed(error)
 
     def _start_warm(self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int]) -> Start:
         assert self._warm
@@ -184,13 +185,25 @@ class Driver:
     def ended(self, exit_code: int) -> None:
         if self._events:
             self._events.ended(exit_code)
-        self._exit_code.set_result(exit_code)
+        if not self._exit_code.done():
+            self._exit_code.set_result(exit_code)
 
     def crashed(self, error: BaseException) -> None:
+        from traceback import format_exception
+
+        self._console.say(f"this is a bug, please report it:\n{''.join(format_exception(error)).rstrip()}")
+
+    def abort(self) -> None:
         if not self._exit_code.done():
-            self._exit_code.set_exception(error)
+            self._exit_code.set_result(EXIT_FAILED)
+        if self._group:
+            self._group.stop(signal.SIGKILL, 0.0)
 
     # What happens to the workers.
+
+    @property
+    def has_workers(self) -> bool:
+        return self._group is not None and bool(self._group.pids)
 
     def _watch_timers(self) -> None:
         """Serve torch's file timer from the first round on, if the user wants it."""
@@ -212,14 +225,14 @@ class Driver:
     def _workers_succeeded(self, round_: int) -> None:
         if self._orphans:
             self._orphans.end()
-        self._machine.feed(WorkersSucceeded(round_))
+        self._runner.feed(WorkersSucceeded(round_))
 
     def _worker_failed(self, round_: int, failure: Failure) -> None:
         if not self._logs.keeps_error_files:
             failure = replace(failure, error_file="")
         if self._events:
             self._events.failed(failure)
-        self._machine.feed(WorkerFailed(round_, failure))
+        self._runner.feed(WorkerFailed(round_, failure))
 
     def _workers_stopped(self, round_: int, left: list[int]) -> None:
         for pid in left:
@@ -229,7 +242,7 @@ class Driver:
         self._store_host.close()
         if self._file_timer:
             self._file_timer.clear()
-        self._machine.feed(WorkersStopped(round_))
+        self._runner.feed(WorkersStopped(round_))
 
     def _broke(self, reason: str) -> None:
         """The workers cannot go on, or not begin, without something that the agent does for them."""
@@ -246,7 +259,7 @@ class Driver:
         self._worker_failed(self._assignment.round, failure)
 
     def _logs_broke(self, reason: str) -> None:
-        self._machine.feed(GaveUp(reason))
+        self._runner.feed(GaveUp(reason))
 
 
 def _reserve(config: AgentConfig, console: Console) -> "Reserve | None":

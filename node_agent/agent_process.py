@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from node_agent import server_modes
-from node_agent.agent import Driver
+from node_agent.agent import Agent
 from node_agent.cli.plan import Order
 from node_agent.output.console import Console
 from node_agent.workers.orphans import Orphans
@@ -26,7 +26,7 @@ async def _run(order: Order) -> int:
     orphans = Orphans(os.urandom(8).hex())
     config = replace(order.config, environment={**order.config.environment, **orphans.mark})
     try:
-        return await server_modes.run(order, config, console, partial(Driver, orphans=orphans))
+        return await server_modes.run(order, config, console, partial(Agent, orphans=orphans))
     finally:
         for pid in orphans.close():
             console.say(given_up(pid))

@@ -1,7 +1,10 @@
-"""The sole caller of the agent's machine: feeds it what happens, and carries its effects out. One timer, one poll.
+"""Runner of an agent's machine: feeds it what happens, and carries its effects out. One timer, one poll.
 
-What has to do with workers, ports and people is left to an `Actor`, of which there are two: `node_agent.agent` has
+What has to do with workers, ports and people is left to a `Host`, of which there are two: `node_agent.agent` has
 workers of its own, `node_agent.torchrun.agent_thread` works for a program that has its own.
+
+An exception that nobody expected, in any callback or task of the event loop, ends the agent: it is reported with its
+traceback, the workers are stopped, the agent leaves the run and exits with 1. If that fails as well, it exits anyway.
 """
 
 import asyncio
@@ -24,17 +27,27 @@ from node_agent.core.effects import (
     StartWorkers,
     StopWorkers,
 )
-from node_agent.core.events import Answered, Event, GaveUp, Refused, Signalled, TimePassed
-from node_agent.core.machine import AgentMachine
+from node_agent.core.events import Answered, Crashed, Event, GaveUp, Refused, Signalled, TimePassed, WorkersStopped
+from node_agent.core.machine import EXIT_FAILED, AgentMachine, State
+from node_agent.transport.base import raise_in_loop
 from node_agent.transport.retrying import ServerLost
 from node_agent.transport.session import RunLine
 
+CRASH_MARGIN_S = 5.0
+"""How much longer than its workers' grace period an agent takes to end in order after an exception."""
+MOST_REPORTS = 3
+"""Tracebacks that are logged: the same callback may fail again and again."""
 
-class Actor(Protocol):
+
+class Host(Protocol):
     """Does what the machine wants done in this process."""
 
     hosts_store: bool
     """Whether this agent can host the workers' store."""
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether any of its workers lives."""
 
     def open_port(self) -> int | None:
         """The MASTER_PORT of the round to be joined, if this node leads it; None to leave the run instead.
@@ -59,29 +72,60 @@ class Actor(Protocol):
         """The machine has come to its end."""
 
     def crashed(self, error: BaseException) -> None:
-        """Something went wrong that nobody expected."""
+        """Report an exception that nobody expected; the agent leaves the run next."""
+
+    def abort(self) -> None:
+        """Kill whatever workers there are, and end with exit code 1: nothing else can be relied on."""
 
 
-class MachineLoop:
-    """One agent's machine at work, in this event loop."""
+class Runner:
+    """One agent's machine at work, in this event loop. `grace_s`: how long its workers may take to stop."""
 
     def __init__(
-        self, machine: AgentMachine, line: RunLine, actor: Actor, loop: asyncio.AbstractEventLoop, farewell_s: float
+        self,
+        machine: AgentMachine,
+        line: RunLine,
+        host: Host,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        farewell_s: float,
+        grace_s: float = 0.0,
     ) -> None:
         self._machine = machine
         self._line = line
-        self._actor = actor
+        self._host = host
         self._loop = loop
         self._farewell_s = farewell_s
+        self._grace_s = grace_s
         self._timer: asyncio.TimerHandle | None = None
+        self._abort_timer: asyncio.TimerHandle | None = None
+        self._crashes = 0
         self._conversing: set[asyncio.Task[None]] = set()
         self._telling: set[asyncio.Task[None]] = set()
+        loop.set_exception_handler(self._loop_failed)
 
     def feed(self, event: Event) -> None:
         """Tell the machine what happened."""
         for effect in self._machine.handle(event, self._loop.time()):
             self._perform(effect)
         self._arm()
+
+    def crashed(self, error: BaseException) -> None:
+        """End the agent because of an exception that nobody expected."""
+        self._crashes += 1
+        try:
+            if self._crashes <= MOST_REPORTS:
+                self._host.crashed(error)
+            self.feed(Crashed(f"internal error: {type(error).__name__}: {error}"))
+            if not self._host.has_workers:  # whoever was to say so may be what has failed
+                self.feed(WorkersStopped(self._machine.round))
+            if self._machine.state is State.EXITED:
+                self._host.ended(EXIT_FAILED)  # its own effect may be lost
+            elif self._abort_timer is None:
+                self._abort_timer = self._loop.call_later(self._grace_s + CRASH_MARGIN_S, self._host.abort)
+        except Exception:
+            self._host.abort()
+            raise
 
     async def tell(self, effect: SendReport | SendLeave) -> None:
         """Deliver what needs no answer."""
@@ -94,8 +138,9 @@ class MachineLoop:
 
     async def take_leave(self) -> None:
         """Deliver what is still to be told, within reason, and let the lines go."""
-        if self._timer:
-            self._timer.cancel()
+        for timer in (self._timer, self._abort_timer):
+            if timer:
+                timer.cancel()
         if self._telling:
             await asyncio.wait(self._telling, timeout=self._farewell_s)
         leftover = self._telling | self._conversing
@@ -113,26 +158,26 @@ class MachineLoop:
             case SendReport() | SendLeave():
                 self._spawn(self.tell(effect), self._telling)
             case StartWorkers(assignment):
-                self._actor.start_workers(assignment)
+                self._host.start_workers(assignment)
             case StopWorkers(signal_name, kill):
-                self._actor.stop_workers(signal_name, kill)
+                self._host.stop_workers(signal_name, kill)
             case Say(text):
-                self._actor.say(text)
+                self._host.say(text)
             case LeaveEvidence():
-                self._actor.leave_evidence(effect)
+                self._host.leave_evidence(effect)
             case Exit(code):
-                self._actor.ended(code)
+                self._host.ended(code)
 
     def _join(self, effect: SendJoin) -> None:
         try:
-            port = self._actor.open_port()
+            port = self._host.open_port()
         except OSError as error:
             self.feed(GaveUp(str(error)))
             return
         if port is None:
             self.feed(Signalled("its work is done"))
         else:
-            join = partial(self._line.join, effect, port, hosts_store=self._actor.hosts_store)
+            join = partial(self._line.join, effect, port, hosts_store=self._host.hosts_store)
             self._spawn(self._converse(join), self._conversing)
 
     async def _converse(self, ask: Callable[[], Awaitable[Reply]]) -> None:
@@ -141,7 +186,7 @@ class MachineLoop:
             answer = await ask()
         except (ProtocolError, ServerLost) as error:
             answer = error
-        self._actor.heard(answer)
+        self._host.heard(answer)
         match answer:
             case Reply():
                 self.feed(Answered(answer))
@@ -161,8 +206,12 @@ class MachineLoop:
         task = self._loop.create_task(work)
         tasks.add(task)
         task.add_done_callback(tasks.discard)
-        task.add_done_callback(self._task_ended)
+        task.add_done_callback(raise_in_loop)
 
-    def _task_ended(self, task: "asyncio.Task[None]") -> None:
-        if not task.cancelled() and (error := task.exception()):
-            self._actor.crashed(error)
+    def _loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What the loop has caught. What a transport tells of its peer is logged, and nothing else."""
+        error = context.get("exception")
+        if error is not None and ("handle" in context or isinstance(context.get("future"), asyncio.Task)):
+            self.crashed(error)
+        else:
+            loop.default_exception_handler(context)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from node_agent.agent import Driver
+from node_agent.agent import Agent
 from node_agent.cli.plan import Order
 from node_agent.cli.usage import UsageError
 from node_agent.config import AgentConfig
@@ -12,11 +12,11 @@ from node_agent.transport.base import Link
 FAREWELL_S = 5.0
 """How long the other nodes' agents may take besides the time that their workers get."""
 
-MakeDriver = Callable[[AgentConfig, Callable[[], Link], str, Console], Driver]
+MakeDriver = Callable[[AgentConfig, Callable[[], Link], str, Console], Agent]
 
 
 async def run(
-    order: Order, config: AgentConfig, console: Console, make_driver: MakeDriver = Driver, *, page: bool = True
+    order: Order, config: AgentConfig, console: Console, make_driver: MakeDriver = Agent, *, page: bool = True
 ) -> int:
     """Run the agent to its exit code. `page`: with a server of its own, whether that opens its status page.
 

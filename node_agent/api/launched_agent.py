@@ -6,7 +6,7 @@ from typing import Any
 
 from rdzv_protocol.messages import Assignment
 
-from node_agent.agent import Driver
+from node_agent.agent import Agent
 from node_agent.api.entrypoint import Entry
 from node_agent.api.outputs import of_logs_dest
 from node_agent.config import AgentConfig
@@ -19,7 +19,7 @@ from node_agent.transport.base import Link
 from node_agent.workers.spec import SpecMaker
 
 
-class ApiDriver(Driver):
+class ApiDriver(Agent):
     """Runs an entry. `custom_logs`: the program's own `LogsSpecs`, or None."""
 
     def __init__(
@@ -50,7 +50,7 @@ class ApiDriver(Driver):
 
     def leave(self, signal_name: str) -> None:
         """Stop the workers with this signal and go; the second time, kill them."""
-        self._machine.feed(Signalled(signal_name))
+        self._runner.feed(Signalled(signal_name))
 
     def leave_evidence(self, effect: LeaveEvidence) -> None:
         """Keep it for the program, which is told by an exception. What it leaves behind is its own affair."""

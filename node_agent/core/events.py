@@ -61,10 +61,26 @@ class GaveUp:
 
 
 @dataclass(frozen=True, slots=True)
+class Crashed:
+    """This process has met with an exception that nobody expected: it must go, whatever state it is in."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class TimePassed:
     """The deadline has come."""
 
 
 Event = (
-    Started | Answered | Refused | WorkersSucceeded | WorkerFailed | WorkersStopped | Signalled | GaveUp | TimePassed
+    Started
+    | Answered
+    | Refused
+    | WorkersSucceeded
+    | WorkerFailed
+    | WorkersStopped
+    | Signalled
+    | GaveUp
+    | Crashed
+    | TimePassed
 )

@@ -30,6 +30,7 @@ from node_agent.core.effects import (
 )
 from node_agent.core.events import (
     Answered,
+    Crashed,
     Event,
     GaveUp,
     Refused,
@@ -42,6 +43,7 @@ from node_agent.core.events import (
 )
 
 EXIT_SUCCEEDED, EXIT_FAILED, EXIT_REFUSED = 0, 1, 2
+LONGEST_REASON = 500
 
 
 class State(Enum):
@@ -114,6 +116,8 @@ class AgentMachine:
                 self._end(self._exit_code_without_server())
                 if is_first:
                     self._effects.append(LeaveEvidence(reason))
+            case Crashed(reason):
+                self._crashed(reason)
             case Started() | TimePassed():
                 pass  # `_proceed` does what is due
 
@@ -246,6 +250,12 @@ class AgentMachine:
         elif self._has_workers:
             self._say(f"{name} again: killing the workers")
             self._effects.append(StopWorkers(name, kill=True))
+
+    def _crashed(self, reason: str) -> None:
+        if self.state is not State.ENDING:
+            self._say(f"error: {reason}; leaving the run")
+            self._effects += [SendLeave(self.agent_id, reason[:LONGEST_REASON]), LeaveEvidence(reason)]
+        self._end(EXIT_FAILED)
 
     def _exit_code_without_server(self) -> int:
         if self.state is State.ENDING:

@@ -97,10 +97,23 @@ class Console:
             view, at_once = memoryview(chunk), WRITE_BYTES
             while view:
                 began = monotonic()
-                written = self.put(fd, view[:at_once])
+                try:
+                    written = self.put(fd, view[:at_once])
+                except (
+                    Exception
+                ) as error:  # a bug: the run ends, but this thread must go on, or the workers would block
+                    written = len(view)
+                    self._raise_in_loop(error)
                 at_once = SLOW_WRITE_BYTES if monotonic() - began > SLOW_S else WRITE_BYTES
                 view = view[written:]
                 self._account(written)
+
+    def _raise_in_loop(self, error: Exception) -> None:
+        def fail() -> None:
+            raise error
+
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(fail)
 
     def _account(self, written: int) -> None:
         with self._lock:

@@ -20,7 +20,7 @@ from node_agent.config import AgentConfig
 from node_agent.core.effects import LeaveEvidence, SendReport
 from node_agent.core.events import Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.core.machine import AgentMachine
-from node_agent.runner import MachineLoop
+from node_agent.runner import Runner
 from node_agent.transport.base import Link
 from node_agent.transport.retrying import ServerLost
 from node_agent.transport.session import Note, RunLine
@@ -36,7 +36,7 @@ class Ending:
     """Why there will be no further round: the run's end, or what went wrong; neither if this agent has left."""
 
     finish: Finish | None = None
-    error: Exception | None = None
+    error: BaseException | None = None
 
 
 class Ended(Exception):
@@ -65,6 +65,7 @@ class AgentThread:
         self.ending: Ending | None = None
         self._open_port = open_port
         self._say = say
+        self._warn = warn
         self._machine = AgentMachine(f"{config.node_id[:64]}-{os.urandom(6).hex()}")
         self._assignment: Assignment | None = None
         self._has_started = False
@@ -72,7 +73,7 @@ class AgentThread:
         self._news = asyncio.Event()
         self._loop = _Loop()
         line = RunLine(config, make_link, endpoint, warn)
-        self._work = MachineLoop(self._machine, line, self, self._loop, FAREWELL_TIMEOUT_S)
+        self._work = Runner(self._machine, line, self, self._loop, farewell_s=FAREWELL_TIMEOUT_S)
         self._thread = threading.Thread(target=self._loop.run_forever, name="rdzv-server", daemon=True)
         self._thread.start()
 
@@ -182,9 +183,17 @@ class AgentThread:
     def ended(self, exit_code: int) -> None:
         self._end(Ending())
 
+    has_workers = False
+    """They are the program's: it stops them because `round_is_over` is set."""
+
     def crashed(self, error: BaseException) -> None:
-        if isinstance(error, Exception):
-            self._end(Ending(error=error))
+        from traceback import format_exception
+
+        self._warn(f"this is a bug, please report it:\n{''.join(format_exception(error)).rstrip()}")
+        self._end(Ending(error=error))
+
+    def abort(self) -> None:
+        self._end(Ending())
 
     def _end(self, ending: Ending) -> None:
         """The first reason to end stands."""

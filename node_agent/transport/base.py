@@ -1,7 +1,7 @@
 """How the agent reaches a server: one exchange at a time, over HTTP or within the process."""
 
 import asyncio
-from typing import Protocol
+from typing import Any, Protocol
 
 from rdzv_protocol.messages import Ack, Reply, Request
 
@@ -19,6 +19,12 @@ class Unreachable(Exception):
         self.detail = detail
         self.sooner = sooner
         self.is_final = is_final
+
+
+def raise_in_loop(task: "asyncio.Task[Any]") -> None:
+    """Callback of a task that nobody awaits: its exception goes to the event loop's handler when it ends."""
+    if not task.cancelled():
+        task.result()
 
 
 class Link(Protocol):

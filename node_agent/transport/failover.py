@@ -16,7 +16,7 @@ from rdzv_protocol.errors import KEPT_OUT, NotLeader, ProtocolError, ServerUnava
 from rdzv_protocol.messages import Ack, LeaderRequest, Reply, Request
 
 from node_agent.core import backoff
-from node_agent.transport.base import Unreachable
+from node_agent.transport.base import Unreachable, raise_in_loop
 from node_agent.transport.credentials import Credentials
 from node_agent.transport.http import HttpLink
 
@@ -99,6 +99,7 @@ class Servers:
             link.leave_all_but(leader)
         if self._watch is None and self.spare:
             self._watch = asyncio.create_task(self._be_told())
+            self._watch.add_done_callback(raise_in_loop)
         return True
 
     def prefer(self, endpoint: Endpoint) -> None:

@@ -14,7 +14,7 @@ from node_agent.core.command import Command
 from node_agent.core.effects import LeaveEvidence
 from node_agent.core.events import Event, Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.core.machine import AgentMachine
-from node_agent.runner import MachineLoop
+from node_agent.runner import Runner
 from node_agent.transport.http import HttpLink
 from node_agent.transport.retrying import ServerLost
 from node_agent.transport.session import RunLine
@@ -46,7 +46,7 @@ class Node:
         )  # fmt: skip
         self._machine = AgentMachine(f"{name}-{next(_numbers)}")
         line = RunLine(config, lambda: HttpLink("127.0.0.1", port, None), "the server", self.trouble.append)
-        self._work = MachineLoop(self._machine, line, self, asyncio.get_running_loop(), FAREWELL_S)
+        self._work = Runner(self._machine, line, self, asyncio.get_running_loop(), farewell_s=FAREWELL_S)
         self._work.feed(Started())
 
     # What happens to it.
@@ -106,3 +106,8 @@ class Node:
     def crashed(self, error: BaseException) -> None:
         self.trouble.append(repr(error))
         self._news()
+
+    has_workers = False
+
+    def abort(self) -> None:
+        self.ended(1)

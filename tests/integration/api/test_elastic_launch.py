@@ -267,6 +267,16 @@ async def test_nodes_that_never_come_end_it(server: Server) -> None:
         await launch.launch_async()
 
 
+def test_an_exception_in_the_agents_own_thread_is_a_launch_error(monkeypatch, caplog):
+    def boom(*args: object) -> None:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr("node_agent.workers.spec.SpecMaker.specs", boom)
+    with pytest.raises(LaunchError, match="internal error: RuntimeError: boom"):
+        elastic_launch(alone(), functions.add)(1, 2)
+    assert "in boom" in caplog.text
+
+
 async def test_a_server_that_refuses_ends_it(server: Server) -> None:
     waiting = asyncio.create_task(elastic_launch(at(server, "a", max_restarts=1), functions.rank).launch_async())
     await said("waiting for 1 more node: 1 of 2 joined")

@@ -217,3 +217,17 @@ async def test_a_file_gets_the_workers_bytes_alone():
 def _write_all(fd: int, data: bytes) -> None:
     with os.fdopen(fd, "wb") as pipe:
         pipe.write(data)
+
+
+async def test_an_exception_in_its_thread_reaches_the_loop_and_later_lines_are_taken(console, monkeypatch):
+    loop, failures = asyncio.get_running_loop(), asyncio.Queue()
+    loop.set_exception_handler(lambda _, context: failures.put_nowait(str(context["exception"])))
+
+    def boom(fd: int, view: memoryview) -> int:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(console, "put", boom)
+    for _ in range(2):
+        console.say("hello")
+        assert await asyncio.wait_for(failures.get(), PATIENCE_S) == "boom"
+    assert console.pending == 0

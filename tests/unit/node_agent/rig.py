@@ -1,0 +1,136 @@
+"""A real agent with real workers, at a server that a test plays, with a console that remembers."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from rdzv_protocol.errors import ProtocolError
+from rdzv_protocol.messages import (
+    Ack,
+    Directive,
+    LeaveRequest,
+    PollRequest,
+    Reply,
+    ReportRequest,
+    Request,
+)
+
+from node_agent.agent import Agent
+from node_agent.config import AgentConfig
+from node_agent.core.command import Command
+from node_agent.transport.base import Unreachable
+from tests.unit.node_agent.sheet import Sheet
+
+PATIENCE_S = 10.0
+Fate = Directive | ProtocolError | Unreachable
+
+
+class PlayedServer:
+    """Transport whose joins and polls wait until the test answers them; reports and leaves are taken at once."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.trouble: Exception | None = None
+        """If set, no request comes through."""
+        self._revision = 0
+        self._directive: Directive | None = None
+        self._asked: asyncio.Future[Fate] | None = None
+        self._changed = asyncio.Event()
+
+    def transport(self) -> "PlayedServer":
+        return self
+
+    async def connect(self) -> str:
+        if self.trouble:
+            raise self.trouble
+        return "127.0.0.1"
+
+    async def exchange(self, request: Request) -> Reply | Ack:
+        self.requests.append(request)
+        self._changed.set()
+        if isinstance(request, ReportRequest | LeaveRequest):
+            return Ack(epoch="e")
+        if isinstance(request, PollRequest) and not request.hold:
+            return self._reply()
+        self._asked = asked = asyncio.get_running_loop().create_future()
+        fate = await asked
+        if isinstance(fate, Exception):
+            raise fate
+        self._revision += 1
+        self._directive = fate
+        return self._reply()
+
+    def _reply(self) -> Reply:
+        assert self._directive
+        return Reply(epoch="e", revision=self._revision, lease_s=9.0, directive=self._directive)
+
+    async def close(self) -> None:
+        pass
+
+    async def answers(self, fate: Fate) -> None:
+        """Answer the join or poll that is under way, or the next one."""
+        await self.until(lambda: self._asked and not self._asked.done())
+        assert self._asked
+        self._asked.set_result(fate)
+
+    async def hears(self, kind: type, number: int = 1) -> Any:
+        """The latest request of this kind, once there are so many of them."""
+        await self.until(lambda: len(self.of(kind)) >= number)
+        return self.of(kind)[-1]
+
+    def of(self, kind: type) -> list[Any]:
+        return [request for request in self.requests if isinstance(request, kind)]
+
+    async def until(self, holds: Callable[[], object]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not holds():
+                self._changed.clear()
+                await self._changed.wait()
+
+
+class Rig:
+    """One agent whose workers execute a shell script."""
+
+    def __init__(self, script: str = "exec sleep 60", make: Callable[..., Agent] = Agent, **config: Any) -> None:
+        given = {
+            "command": Command(("sh", "-c", script)),
+            "nproc": 1,
+            "run_id": "run",
+            "node_id": "a",
+            "signals": (),
+            "shutdown_timeout_s": 5.0,
+            "farewell_timeout_s": 1.0,
+            "environment": {"PATH": os.environ["PATH"]},
+        }
+        self.server = PlayedServer()
+        self.console = Sheet()
+        self.config = AgentConfig(**(given | config))
+        self.agent = make(self.config, self.server.transport, "server:1", self.console)
+        self.end = asyncio.create_task(self.agent.run())
+
+    async def exit_code(self) -> int:
+        async with asyncio.timeout(PATIENCE_S):
+            return await self.end
+
+    @property
+    def pids(self) -> list[int]:
+        """Workers that run."""
+        return self.agent._group.pids if self.agent._group else []
+
+    async def close(self) -> None:
+        if not self.end.done():
+            self.end.cancel()
+            self.agent.abort()
+        await asyncio.gather(self.end, return_exceptions=True)
+
+
+@asynccontextmanager
+async def rig(*args: Any, **config: Any) -> AsyncIterator[Rig]:
+    """A rig that leaves no process behind."""
+    made = Rig(*args, **config)
+    try:
+        yield made
+    finally:
+        await made.close()

@@ -1,0 +1,144 @@
+"""The agent as it is put together: a real machine, runner and workers; the server and the console are played."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from rdzv_protocol.messages import JoinRequest, LeaveRequest, PollRequest, ReportRequest
+
+from tests.unit.node_agent.rig import Rig, rig
+from tests.unit.node_agent.story import finish, start, stop
+
+
+def one_worker(round: int = 1):
+    return start(round, local_world_size=1, group_rank=0, first_rank=0)
+
+
+async def has_started(agent: Rig) -> None:
+    await agent.server.answers(one_worker())
+    await agent.server.hears(PollRequest)
+
+
+async def test_a_run_from_the_join_to_the_exit_code():
+    async with rig("exit 0") as agent:
+        join = await agent.server.hears(JoinRequest)
+        assert (join.run_id, join.node_id, join.addr, join.after_round) == ("run", "a", "127.0.0.1", 0)
+        await agent.server.answers(one_worker())
+        assert (await agent.server.hears(ReportRequest)).failure is None
+        await agent.server.answers(finish())
+        assert await agent.exit_code() == 0
+
+
+async def test_each_round_has_a_port_of_its_own():
+    async with rig() as agent:
+        await has_started(agent)
+        await agent.server.answers(stop(1))
+        second = await agent.server.hears(JoinRequest, 2)
+        assert second.after_round == 1
+        assert second.port != agent.server.of(JoinRequest)[0].port
+
+
+# An exception that nobody expected.
+
+
+def boom(*args: object, **kwargs: object) -> None:
+    raise BrokenPipeError("boom")
+
+
+async def is_reported(agent: Rig) -> None:
+    """The agent has told people and the server, its workers are gone, and it exits with 1."""
+    assert await agent.exit_code() == 1
+    assert agent.pids == []
+    assert agent.server.of(LeaveRequest)[0].reason == "internal error: BrokenPipeError: boom"
+    said = "\n".join(agent.console.lines)
+    assert (
+        "Traceback" in said and "in boom" in said and "internal error: BrokenPipeError: boom; leaving the run" in said
+    )
+
+
+async def failing_task() -> None:
+    boom()
+
+
+@pytest.mark.parametrize("where", ["callback", "timer", "reader", "task"])
+async def test_an_exception_in_the_event_loop_ends_the_agent(where):
+    loop = asyncio.get_running_loop()
+    async with rig() as agent:
+        await has_started(agent)
+        reads, writes = os.pipe()
+        match where:
+            case "callback":
+                loop.call_soon(boom)
+            case "timer":
+                loop.call_later(0.001, boom)
+            case "reader":
+                loop.add_reader(reads, lambda: (loop.remove_reader(reads), boom()))
+                os.write(writes, b"x")
+            case "task":
+                asyncio.create_task(failing_task())  # noqa: RUF006
+        await is_reported(agent)
+        os.close(reads)
+        os.close(writes)
+
+
+async def test_a_callback_that_fails_again_and_again_is_reported_thrice():
+    loop = asyncio.get_running_loop()
+
+    def again() -> None:
+        loop.call_soon(again)
+        if not agent.end.done():
+            boom()
+
+    async with rig("trap '' TERM; while :; do sleep 0.1; done", shutdown_timeout_s=0.3) as agent:
+        await has_started(agent)
+        loop.call_soon(again)
+        await is_reported(agent)
+        assert sum("Traceback" in line for line in agent.console.lines) == 3
+
+
+@pytest.mark.parametrize(("part", "name"), [("_logs", "open"), ("_specs", "specs")])
+async def test_an_exception_before_the_workers_have_started(monkeypatch, part, name):
+    async with rig() as agent:
+        monkeypatch.setattr(getattr(agent.agent, part), name, boom)
+        await agent.server.answers(one_worker())
+        await is_reported(agent)
+
+
+async def test_an_exception_when_the_workers_have_stopped(monkeypatch):
+    async with rig() as agent:
+        await has_started(agent)
+        with monkeypatch.context() as broken:
+            broken.setattr(agent.agent._store_host, "close", boom)
+            await agent.server.answers(stop(1))
+            await agent.server.hears(LeaveRequest)
+        await is_reported(agent)
+
+
+async def test_an_exception_at_the_very_end_does_not_withhold_the_exit(monkeypatch):
+    async with rig() as agent:
+        monkeypatch.setattr(agent.agent, "leave_evidence", boom)
+        await agent.server.answers(finish(succeeded=False))
+        assert await agent.exit_code() == 1
+        assert "in boom" in "\n".join(agent.console.lines)
+
+
+async def test_workers_that_cannot_be_stopped_in_order_are_killed(monkeypatch):
+    async with rig() as agent:
+        await has_started(agent)
+        monkeypatch.setattr(agent.agent, "stop_workers", boom)
+        asyncio.get_running_loop().call_soon(boom)
+        assert await agent.exit_code() == 1
+        async with asyncio.timeout(5):
+            while agent.pids:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+
+async def test_what_goes_wrong_while_the_agent_cleans_up_leaves_nothing_behind(monkeypatch):
+    async with rig("exit 0") as agent:
+        folder = Path(agent.agent._scratch.path("x"))
+        monkeypatch.setattr(agent.agent._logs, "close", boom)
+        await agent.server.answers(finish())
+        with pytest.raises(BrokenPipeError):
+            await agent.exit_code()
+        assert not folder.parent.exists()

@@ -1,0 +1,57 @@
+"""The agent in a thread of its own, of a program that has its own workers; the server is played."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from rdzv_protocol.messages import LeaveRequest
+
+from node_agent.config import AgentConfig
+from node_agent.core.command import Command
+from node_agent.torchrun.agent_thread import AgentThread, Ended
+from tests.unit.node_agent.rig import PlayedServer
+from tests.unit.node_agent.story import a_failure, start
+
+
+class Program:
+    """A program's agent, and what it was told."""
+
+    def __init__(self) -> None:
+        self.server = PlayedServer()
+        self.warnings: list[str] = []
+        config = AgentConfig(command=Command(()), nproc=1, run_id="run", node_id="a")
+        self.agent = AgentThread(
+            config, self.server.transport, "server:1", lambda: 29_500, say=lambda text: None, warn=self.warnings.append
+        )
+
+    def begin(self, directive) -> None:
+        asyncio.run_coroutine_threadsafe(self.server.answers(directive), self.agent._loop)
+
+
+@pytest.fixture
+def program() -> Iterator[Program]:
+    program = Program()
+    yield program
+    program.agent.stop()
+
+
+def boom(*args: object) -> None:
+    raise RuntimeError("boom")
+
+
+def test_an_exception_in_its_loop_ends_the_agent_while_workers_run(program):
+    program.begin(start(1))
+    assert program.agent.next_round(a_failure()).round == 1
+    program.agent._loop.call_soon_threadsafe(boom)
+    assert program.agent.round_is_over.wait(10), "the workers must go"
+    assert str(program.agent.ending.error) == "boom"
+    assert not program.agent.leave("torchrun exits")
+    assert program.server.of(LeaveRequest)[0].reason == "internal error: RuntimeError: boom"
+    assert "in boom" in program.warnings[0]
+
+
+def test_an_exception_in_its_loop_ends_the_wait_for_a_round(program):
+    program.agent._loop.call_soon_threadsafe(program.agent._loop.call_later, 0.01, boom)
+    with pytest.raises(Ended):
+        program.agent.next_round(a_failure())
+    program.agent.leave("torchrun exits")
