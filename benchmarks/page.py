@@ -1,31 +1,58 @@
-"""The rows as a part of a page: what stands between the two markers, and the plots beside it."""
+"""Pages of figures in the documentation: ten rows between two markers, and every row on a page of its own."""
 
 import html
 import os
 from collections.abc import Iterable, Sequence
+from statistics import median
 
 from benchmarks import plots
 from benchmarks.results import FLOOR, TORCHRUNS, Line, Row, lines, table
 
 BEGIN, END = (f"<!-- benchmarks: {which} -->" for which in ("begin", "end"))
-COLUMNS = ("what", "node-agent", "bar", "", *TORCHRUNS, "floor")
+ALL_ROWS = "all-rows.md"
+HEADLINES = (
+    "launch, 2 workers",
+    "memory of an agent",
+    "worker killed, 2 × 2",
+    "worker killed, 2 × 2, torch imported",
+    "node killed, 1:2, workers notice",
+    "host silent, 1:2, --lease 2",
+    "scale-up, 1:2",
+    "lost node replaced, 2:2",
+    "coordinator killed, workers that end",
+    "swarm round: 10000 nodes",
+)
+"""Titles of the rows that the page opens with, as far as they were measured."""
+MADE = "<!-- Made by `python -m benchmarks --write`; what is changed here by hand is lost. -->"
 PART = """{begin}
-<!-- Made by `python -m benchmarks --write`; what is changed here by hand is lost. -->
+{made}
 
-Measured on {machine}. Medians.
+| what | node-agent | torchrun | torchrun at its best | floor |
+| --- | ---: | ---: | ---: | ---: |
+{headlines}
+
+Medians, measured on {machine}.
+Every row, with its bar, its least and its most: [{folder}/{all_rows}]({folder}/{all_rows}).
 
 {plots}
+{end}"""
+REST = """{made}
 
+# Every row
+
+Measured on {machine}. Medians; [the page before](../{page}) says what the rows and the columns are.
+
+| {columns} |
+| {rule} |
 {table}
 
-<details><summary>Every row, also those that stand beside nothing, with its least and its most</summary>
+All samples, also those that stand beside nothing, with their least and their most:
 
 <pre>
 {rows}
 </pre>
-
-</details>
-{end}"""
+"""
+COLUMNS = ("what", "node-agent", "bar", "", *TORCHRUNS, "floor")
 
 
 class Unwritable(Exception):
@@ -38,23 +65,41 @@ def check(path: str) -> None:
 
 
 def write(path: str, rows: Sequence[Row], machine: str) -> None:
-    """Replace what stands between the markers, and draw the plots into the folder of the page's name."""
+    """Replace what stands between the markers; the other page and the plots go into the folder of the page's name."""
     before, after = _split(path)
     folder = os.path.splitext(path)[0]
     os.makedirs(folder, exist_ok=True)
     drawn = plots.draw(folder, rows)
+    with open(os.path.join(folder, ALL_ROWS), "w", encoding="utf-8") as file:
+        file.write(_rest(rows, machine, os.path.basename(path)))
     with open(path, "w", encoding="utf-8") as file:
-        file.write(before + part(rows, machine, [f"{os.path.basename(folder)}/{name}" for name in drawn]) + after)
+        file.write(before + _part(rows, machine, os.path.basename(folder), drawn) + after)
 
 
-def part(rows: Sequence[Row], machine: str, images: Iterable[str]) -> str:
-    """Markdown, with its markers."""
+def _part(rows: Sequence[Row], machine: str, folder: str, images: Iterable[str]) -> str:
+    """Markdown of the page's own part, with its markers."""
+    by_title = {line.title: line for line in lines(rows)}
     return PART.format(
         begin=BEGIN,
         end=END,
+        made=MADE,
         machine=machine,
-        plots="\n\n".join(f"![{_alt(image)}]({image})" for image in images),
-        table="\n".join(_markdown([line for line in lines(rows) if line.is_compared])),
+        folder=folder,
+        all_rows=ALL_ROWS,
+        headlines="\n".join(_line(_headline(by_title[title])) for title in HEADLINES if title in by_title),
+        plots="\n\n".join(f"![{_alt(image)}]({folder}/{image})" for image in images),
+    )
+
+
+def _rest(rows: Sequence[Row], machine: str, page: str) -> str:
+    """Markdown of the page with every row."""
+    return REST.format(
+        made=MADE,
+        machine=machine,
+        page=page,
+        columns=" | ".join(COLUMNS),
+        rule=" | ".join("---" if name in ("what", "") else "---:" for name in COLUMNS),
+        table="\n".join(_line(_cells(line)) for line in lines(rows) if line.is_compared),
         rows=html.escape(table(rows), quote=False),
     )
 
@@ -72,13 +117,15 @@ def _split(path: str) -> tuple[str, str]:
     return before, after
 
 
-def _markdown(compared: Sequence[Line]) -> list[str]:
-    rule = ["---" if name in ("what", "") else "---:" for name in COLUMNS]
-    return [_line(cells) for cells in (COLUMNS, rule, *map(_cells, compared))]
-
-
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(html.escape(cell, quote=False).replace('|', '&#124;') for cell in cells)} |"
+
+
+def _headline(line: Line) -> list[str]:
+    """Ours, torchrun as it comes, the best that it can be brought to, and the floor."""
+    stock, *others = (line.rows.get(name) for name in TORCHRUNS)
+    best = min((row for row in others if row and row.samples), key=lambda row: median(row.samples), default=None)
+    return [line.title, _ours(line.ours), _figure(stock), _figure(best), _figure(line.floor)]
 
 
 def _cells(line: Line) -> list[str]:

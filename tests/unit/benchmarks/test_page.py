@@ -29,7 +29,7 @@ def test_what_stands_around_the_markers_is_left_alone(written):
 
 def test_each_thing_is_one_line_with_a_column_for_each_launcher(written):
     page.write(str(written), a_run(), "2 CPUs")
-    line = next(line for line in _parts(written)[1].splitlines() if line.startswith("| worker killed"))
+    line = next(line for line in _rest(written).splitlines() if line.startswith("| worker killed"))
     assert [cell.strip() for cell in line.strip("|").split("|")] == [
         *("worker killed, 2 × 2", "**50 ms**", "≤ 80 ms", "met"),
         *("&gt; 60 s", "1.77 s", "not measured: etcd is not on PATH", ""),
@@ -37,23 +37,33 @@ def test_each_thing_is_one_line_with_a_column_for_each_launcher(written):
     ]
 
 
+def test_the_page_opens_with_few_rows_and_torchrun_at_its_best(written):
+    page.write(str(written), [*a_run(), *a_swarm()], "2 CPUs")
+    rows = [line for line in _parts(written)[1].splitlines() if line.startswith("| ")][2:]
+    assert rows == [
+        "| worker killed, 2 × 2 | **50 ms** | &gt; 60 s | 1.77 s | 30 ms |",
+        "| swarm round: 10000 nodes | **2.40 s** |  |  |  |",
+    ]
+    assert f"](performance/{page.ALL_ROWS})" in _parts(written)[1]
+
+
 def test_a_subject_without_a_column_has_a_line_of_its_own(written):
     page.write(str(written), a_swarm(), "2 CPUs")
-    lines = _parts(written)[1].splitlines()
+    lines = _rest(written).splitlines()
     assert "| swarm round: 256 nodes | **60 ms** | ≤ 100 ms | met | &gt; 60 s |  |  |  |  |" in lines
     assert "| swarm round: 10000 nodes | **2.40 s** | ≤ 3 s | met |  |  |  |  |  |" in lines
 
 
 def test_what_stands_beside_nothing_is_among_all_rows_alone(written):
     page.write(str(written), a_swarm(), "2 CPUs")
-    (line,) = [line for line in _parts(written)[1].splitlines() if "swarm restart" in line]
+    (line,) = [line for line in _rest(written).splitlines() if "swarm restart" in line]
     assert line.split() == ["swarm", "restart", "10000", "nodes", *("1.90", "s") * 3, "1"]
 
 
 def test_what_could_not_be_measured_is_said_and_cannot_break_the_page(written):
     trouble = "<b> | fell over\nthe rest of its log"
     page.write(str(written), [row(samples=(), bar=0.1, trouble=trouble)], "2 CPUs")
-    _, part, _ = _parts(written)
+    part = _parts(written)[1] + _rest(written)
     assert "**not measured: &lt;b&gt; &#124; fell over**" in part
     assert "<b>" not in part
     assert "the rest of its log" not in part
@@ -84,3 +94,8 @@ def _parts(path):
     before, _, rest = path.read_text().partition(page.BEGIN)
     part, _, after = rest.partition(page.END)
     return before, part, after
+
+
+def _rest(path):
+    """The page with every row."""
+    return (path.parent / "performance" / page.ALL_ROWS).read_text()
