@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 WORKERS ?= 2
+# Names what it downloads, with a bar on a terminal; says nothing of what is there already.
+PIP_INSTALL = $(BIN)/pip install --disable-pip-version-check --no-input 2>&1
 
 .DEFAULT_GOAL := help
 
@@ -36,27 +38,33 @@ clean:  ## remove everything that make has made
 $(VENV)/base.done: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "make: Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11 ..." >&2; exit 2; }
+	@echo "make: a virtual environment in $(VENV), then rdzv-server and node-agent with their dependencies"
 	@$(PYTHON) -m venv $(VENV) || \
 	  { echo "make: python3 has no venv module; on Debian: apt-get install python3-venv" >&2; exit 2; }
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	@$(PIP_INSTALL) --editable .
 	@touch $@
 
 $(VENV)/dev.done: $(VENV)/base.done
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@echo "make: what the tests and checks need (pytest, hypothesis, mypy, ruff ...)"
+	@$(PIP_INSTALL) --editable '.[dev]'
 	@touch $@
 
 # torch first and pinned, so that the extra finds it and pip does not choose another build.
 $(VENV)/examples.done: $(VENV)/base.done
-	$(BIN)/pip install --quiet --disable-pip-version-check '$(TORCH)'
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[examples]'
+	@echo "make: PyTorch ($(TORCH)), the largest part: a few minutes on a slow line"
+	@$(PIP_INSTALL) '$(TORCH)'
+	@echo "make: what the examples need (numpy, scikit-learn)"
+	@$(PIP_INSTALL) --editable '.[examples]'
 	@touch $@
 
 $(VENV)/bench.done: $(VENV)/examples.done
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@echo "make: what the benchmarks need (matplotlib, python-etcd)"
+	@$(PIP_INSTALL) --editable '.[bench]'
 	@touch $@
 
 $(VENV)/programs.done: $(VENV)/examples.done
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[programs]'
+	@echo "make: the programs that some tests launch (accelerate)"
+	@$(PIP_INSTALL) --editable '.[programs]'
 	@touch $@
 
 .PHONY: help demo test check check-static bench clean

@@ -1,0 +1,41 @@
+"""The commands of the README, as they stand there: but for the host's name, and a port that is free on this machine."""
+
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+
+from tests.integration.programs import Program
+
+ROOT = Path(__file__).parents[2]
+
+
+def commands(section: str) -> list[list[str]]:
+    """The commands of a section's first block."""
+    block = re.search(rf"^## {section}\n.*?```console\n(.*?)```", (ROOT / "README.md").read_text(), re.M | re.S)
+    assert block, section
+    lines = [shlex.split(line[2:]) for line in block[1].splitlines() if line.startswith("$ ")]
+    return [[os.path.join(os.path.dirname(sys.executable), program), *rest] for program, *rest in lines]
+
+
+async def test_one_node() -> None:
+    (alone,) = commands("One node")
+    agent = await Program.start(*alone, cwd=str(ROOT))
+    assert await agent.exit_code() == 0, agent.err
+    for rank in range(2):
+        assert any(f"rank {rank} of 2, on node 0; arguments: ['--lr', '0.1']" in line for line in agent.out)
+
+
+async def test_several_nodes(unused_tcp_port: int) -> None:
+    server_command, command = (
+        [word.replace("29400", str(unused_tcp_port)).replace("HOST", "127.0.0.1") for word in words]
+        for words in commands("Several nodes")
+    )
+    server = await Program.start(*server_command, "--store", "memory")
+    agents = [await Program.start(*command, cwd=str(ROOT)) for _ in range(2)]
+    for agent in agents:
+        assert await agent.exit_code() == 0, agent.err
+    ranks = {word for agent in agents for line in agent.out for word in re.findall(r"rank (\d) of 4", line)}
+    assert ranks == set("0123")
+    await server.end()
