@@ -13,6 +13,7 @@ from rdzv_server.service.interface import Connection, Service
 from rdzv_server.service.long_polls import Waiters
 from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.storage.base import MemoryStore, Store
+from rdzv_server.tasks import first_of
 
 if TYPE_CHECKING:
     import ssl
@@ -157,13 +158,8 @@ def _watching_peers(listener: socket.socket) -> socket.socket:
 
 async def run_until(server: HttpServer, stop: asyncio.Event) -> None:
     """Serve until `stop` is set. Raises what the server cannot go on after."""
-    stopped = asyncio.create_task(stop.wait())
-    crashed = asyncio.create_task(server.crashed())
-    try:
-        await asyncio.wait({stopped, crashed}, return_when=asyncio.FIRST_COMPLETED)
-        if crashed.done():
-            crashed.result()
-    finally:
-        for task in (stopped, crashed):
-            task.cancel()
-        await asyncio.gather(stopped, crashed, return_exceptions=True)
+    await first_of(server.crashed(), _wait(stop))
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()

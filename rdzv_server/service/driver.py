@@ -21,6 +21,7 @@ from rdzv_server.service.fair_scheduler import Alternating
 from rdzv_server.service.long_polls import Key, Waiters
 from rdzv_server.storage.base import Store, StoreUnavailable
 from rdzv_server.storage.compaction import Compaction
+from rdzv_server.storage.outage import Outage
 
 log = logging.getLogger("rdzv_server")
 
@@ -56,8 +57,11 @@ class Driver:
         self._has_stopped = False
         self._clock = Clock()
         self.started_at = 0.0
-        self.trouble: str | None = None
-        """Why nothing can be decided at present; None as a rule."""
+        self._joining: set[Done] = set()
+        """Of the unanswered: the joins. They have nothing yet that an answer could cost them."""
+        self._outage = Outage(
+            "nothing is decided until it can be written, and workers keep running", "the store can be written again"
+        )
 
     async def start(self) -> None:
         """Replay what the store holds, then take events. Raises `StoreBroken` or `StoreUnavailable`."""
@@ -98,12 +102,17 @@ class Driver:
             raise ServerUnavailable(STOPPED)
         done: Done = asyncio.get_running_loop().create_future()
         self._unanswered.add(done)
+        if isinstance(event, NodeJoined):
+            if self.trouble:
+                raise ServerUnavailable(self.trouble)
+            self._joining.add(done)
         self._inbox.append(run_id, (run_id, event, done))
         self._called.set()
         try:
             await done
         finally:
             self._unanswered.discard(done)
+            self._joining.discard(done)
 
     async def hear(self, run_id: str, agent_id: str) -> None:
         """The agent lives. Of 10,000 idle nodes nothing else is ever heard: no batch is made for it, if that is all.
@@ -136,6 +145,11 @@ class Driver:
 
     def runs(self) -> list[Run]:
         return self._registry.runs()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing can be decided at present; None as a rule."""
+        return self._outage.reason
 
     def now(self) -> float:
         """The server's time, in seconds."""
@@ -189,20 +203,20 @@ class Driver:
             return False
 
     async def _persevere(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Write, however long the store cannot: nobody is told what is not written down. Said once."""
-        while True:
+        """Write, however long the store cannot: nobody is told what is not written down.
+
+        Who joins is told why it has to wait: it tries again, and a record of its join that is written then is no other.
+        """
+
+        async def attempt() -> None:
             try:
                 await write()
             except StoreUnavailable as error:
-                if self.trouble is None:
-                    log.error("%s; nothing is decided until it can be written, and workers keep running", error)
-                self.trouble = str(error)
-                await asyncio.sleep(RETRY_S)
-                continue
-            if self.trouble is not None:
-                log.info("the store can be written again")
-            self.trouble = None
-            return
+                for done in self._joining:
+                    _answer(done, ServerUnavailable(str(error)))
+                raise
+
+        await self._outage.outlast(attempt, RETRY_S)
 
     async def _act(self, effects: Sequence[Effect]) -> None:
         for effect in effects:

@@ -20,6 +20,7 @@ import grpc
 from aetcd import rpc
 
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
+from rdzv_server.tasks import first_of
 
 log = logging.getLogger("rdzv_server")
 
@@ -153,13 +154,7 @@ class EtcdClient:
 
         Every member is asked to tell, so that none is missed that is dead, hangs or is cut off; the first counts.
         """
-        watches = [asyncio.create_task(self._watch(member, key, from_revision, end)) for member in self._members]
-        try:
-            await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for watch in watches:
-                watch.cancel()
-            await asyncio.gather(*watches, return_exceptions=True)
+        await first_of(*(self._watch(member, key, from_revision, end) for member in self._members))
 
     async def _watch(self, member: _Member, key: bytes, from_revision: int, end: bytes) -> None:
         create = rpc.WatchCreateRequest(key=key, range_end=end, start_revision=from_revision)

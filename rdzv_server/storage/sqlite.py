@@ -5,11 +5,12 @@ held exclusively for as long as the server runs. Every failure says what to do; 
 """
 
 import asyncio
+import errno
+import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
-from pathlib import Path
 from typing import TypeVar
 
 from rdzv_server.core.effects import Record
@@ -18,10 +19,11 @@ from rdzv_server.storage.record_codec import MalformedRecord, pack, unpack
 
 APPLICATION_ID = 0x72647A76
 """Marks the file as ours, in SQLite's header."""
-SCHEMA_VERSION = 2
-"""1: facts alone. 2: snapshots, too."""
+FORMAT = 3
+"""Version of the tables and of the records in them; a file of any other is refused."""
 
-_SCHEMA = """
+_SCHEMA = f"""
+BEGIN IMMEDIATE;
 CREATE TABLE records (
     id      INTEGER PRIMARY KEY,
     run_id  TEXT NOT NULL,
@@ -31,10 +33,10 @@ CREATE TABLE records (
     body    BLOB NOT NULL
 ) STRICT;
 CREATE INDEX records_of_attempt ON records (run_id, attempt, id);
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {FORMAT};
+COMMIT;
 """
-
-_MIGRATIONS: dict[int, str] = {0: _SCHEMA, 1: ""}
-"""What leads from each version of the schema to the next; 0 is an empty file."""
 
 _INSERT = "INSERT INTO records (run_id, attempt, at, kind, body) VALUES "
 _ROW = "(?, ?, ?, ?, ?)"
@@ -98,8 +100,11 @@ class SqliteStore:
         if "locked" in str(error):
             return StoreBroken(f"{self.path} is in use by another rdzv-server")
         if "unable to open" in str(error):
-            return StoreBroken(f"cannot open {self.path}: is its folder there, and may this user write to it?")
+            return self._unopenable()
         return StoreUnavailable(f"cannot write to {self.path}: {error}")
+
+    def _unopenable(self) -> StoreBroken:
+        return StoreBroken(f"cannot open {self.path}: is its folder there, and may this user write to it?")
 
     def _load(self) -> list[Record]:
         file = self._file = self._open()
@@ -107,22 +112,34 @@ class SqliteStore:
         return [unpack(*row) for row in rows]
 
     def _open(self) -> sqlite3.Connection:
-        existed = Path(self.path).exists()
+        self._make_private()
         file = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=0)
         try:
             file.execute("PRAGMA locking_mode = EXCLUSIVE")
             file.execute("PRAGMA synchronous = FULL")
             file.execute("PRAGMA temp_store = MEMORY")  # notes of a statement of many rows: else in /var/tmp
-            if existed:
-                self._check(file)
+            is_new = self._check(file)
             file.execute("PRAGMA journal_mode = WAL")
-            self._migrate(file)
+            # Takes the lock now, not with the first record.
+            file.executescript(_SCHEMA if is_new else "BEGIN IMMEDIATE; COMMIT;")
         except BaseException:
             file.close()
             raise
         return file
 
-    def _check(self, file: sqlite3.Connection) -> None:
+    def _make_private(self) -> None:
+        """Make the file if it is not there, for this user alone. SQLite gives `-wal` and `-shm` its mode."""
+        try:
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:
+            pass
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise StoreUnavailable(f"cannot write to {self.path}: {error.strerror}") from None
+            raise self._unopenable() from None
+
+    def _check(self, file: sqlite3.Connection) -> bool:
+        """Whether the file is empty. Raises `StoreBroken` if it is not ours, or of another format."""
         (application_id,) = file.execute("PRAGMA application_id").fetchone()
         (tables,) = file.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         if application_id != APPLICATION_ID and tables:
@@ -130,21 +147,13 @@ class SqliteStore:
         (verdict,) = file.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
             raise sqlite3.DatabaseError(verdict)
-
-    def _migrate(self, file: sqlite3.Connection) -> None:
         (version,) = file.execute("PRAGMA user_version").fetchone()
-        if version > SCHEMA_VERSION:
+        if tables and version != FORMAT:
             raise StoreBroken(
-                f"{self.path} was written by a newer rdzv-server (schema {version}, this one knows {SCHEMA_VERSION}): "
-                "start that version"
+                f"{self.path} was written by another version of rdzv-server (format {version}, this one: {FORMAT}): "
+                "start it, or move the file away to begin without any memory of its runs"
             )
-        for step in range(version, SCHEMA_VERSION):
-            file.executescript(
-                f"BEGIN IMMEDIATE; {_MIGRATIONS[step]} PRAGMA application_id = {APPLICATION_ID}; "
-                f"PRAGMA user_version = {step + 1}; COMMIT;"
-            )
-        # Takes the lock now, not with the first record.
-        file.executescript("BEGIN IMMEDIATE; COMMIT;")
+        return not tables
 
     def _transact(self, *statements: Statement) -> None:
         assert self._file

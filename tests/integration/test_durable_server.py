@@ -6,6 +6,7 @@ The timeouts of these runs are far longer than the tests wait.
 import asyncio
 import errno
 import os
+import re
 import signal
 import subprocess
 import urllib.error
@@ -235,6 +236,25 @@ async def test_on_a_full_disk_nothing_is_decided_and_workers_run_until_there_is_
         second = await durable.desk.group(4)
         assert restart_count(second) == "1"
         await durable.finish(second)
+    finally:
+        await durable.end()
+    assert desk.survivors() == []
+
+
+async def test_who_joins_while_the_disk_is_full_reads_so_at_once_and_runs_when_there_is_room(
+    desk: Desk, small_disk: Path
+) -> None:
+    durable = Durable(desk, small_disk / "state.db")
+    await durable.begin()
+    try:
+        filler = small_disk / "filler"
+        fill(filler)
+        for name in "ab":
+            await durable.node(name, "--nnodes", "2", *PATIENT)
+        for agent in durable.agents.values():
+            await agent.line(f"cannot write to {re.escape(str(small_disk))}/state.db: database or disk is full")
+        filler.unlink()
+        await durable.finish(await durable.desk.group(4))
     finally:
         await durable.end()
     assert desk.survivors() == []

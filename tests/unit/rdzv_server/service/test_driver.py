@@ -339,19 +339,39 @@ class FullForAWhile(MemoryStore):
         await super().append(records)
 
 
-async def test_while_nothing_can_be_written_nobody_is_told_anything_and_then_all_is(started, monkeypatch):
+async def test_while_nothing_can_be_written_nothing_is_decided_and_then_all_is(started, monkeypatch):
     monkeypatch.setattr(driver_module, "RETRY_S", 0.0)
+    server = await started(FullForAWhile())
+    await server.join("a", nodes="3")
+    server.store.has_room = False
+    leave = asyncio.create_task(server.driver.submit(RUN_ID, NodeLeft("a", "SIGTERM")))
+    await server.store.refused.wait()
+    assert not leave.done()
+    assert server.driver.trouble == "cannot write: the disk is full"
+    server.store.has_room = True
+    await leave
+    assert server.driver.trouble is None
+    assert not server.registry.runs()[0].agents
+
+
+async def test_who_joins_is_told_at_once_why_nothing_can_be_written_and_joins_when_it_can(started, monkeypatch):
+    monkeypatch.setattr(driver_module, "RETRY_S", 0.01)
     server = await started(FullForAWhile())
     await server.join("a")
     server.store.has_room = False
-    join = asyncio.create_task(server.join("b"))
-    await server.store.refused.wait()
-    assert not join.done()
-    assert server.driver.trouble == "cannot write: the disk is full"
+    for _ in range(2):  # one that finds it out, one that comes later
+        with pytest.raises(ServerUnavailable, match="cannot write: the disk is full"):
+            async with asyncio.timeout(PATIENCE_S):
+                await server.join("b")
     server.store.has_room = True
-    await join
+    async with asyncio.timeout(PATIENCE_S):
+        while server.driver.trouble:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        await server.join("b")
     assert running(server)
-    assert server.driver.trouble is None
+    assert [
+        record.fact.join.agent_id for record in await server.store.load() if isinstance(record.fact, NodeJoined)
+    ] == ["a", "b"]
 
 
 async def test_while_a_write_takes_long_no_lease_runs_out(started):

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sqlite3
+import stat
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
@@ -15,7 +16,7 @@ from rdzv_protocol.settings import RunSettings
 from rdzv_server.core.effects import Record
 from rdzv_server.core.events import LastCallEnded, NodeJoined, NodeLost, RunFounded, WorkersFailed
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
-from rdzv_server.storage.sqlite import APPLICATION_ID, SCHEMA_VERSION, SqliteStore
+from rdzv_server.storage.sqlite import APPLICATION_ID, FORMAT, SqliteStore
 from tests.support.scenario import RUN_ID, a_failure, a_join
 
 PATIENCE_S = 10.0
@@ -61,7 +62,7 @@ async def test_a_new_file_is_empty_and_marked_as_ours(store, path):
     with sqlite3.connect(path) as file:
         marks = [file.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
     file.close()
-    assert marks == [APPLICATION_ID, SCHEMA_VERSION]
+    assert marks == [APPLICATION_ID, FORMAT]
     assert await store().load() == []
 
 
@@ -182,29 +183,35 @@ async def test_another_programs_database_is_left_alone(store, path):
         await store().load()
 
 
-async def test_a_file_from_the_future_asks_for_its_server(store, path):
-    first = store()
-    await first.load()
-    await first.close()
-    with sqlite3.connect(path) as file:
-        file.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
-    file.close()
-    with pytest.raises(StoreBroken, match="newer rdzv-server"):
-        await store().load()
-
-
-async def test_a_file_of_the_schema_before_is_migrated(store, path):
+@pytest.mark.parametrize("version", [2, FORMAT + 1])
+async def test_a_file_of_another_format_asks_for_its_server_and_is_left_as_it_is(store, path, version):
     first = store()
     await first.load()
     await first.append(RECORDS)
     await first.close()
     with closing(sqlite3.connect(path)) as file:
-        file.execute("PRAGMA user_version = 1")
-    second = store()
-    assert list(await second.load()) == RECORDS
-    await second.close()
+        file.execute(f"PRAGMA user_version = {version}")
+    with pytest.raises(
+        StoreBroken, match=rf"another version of rdzv-server \(format {version}, .*\): start it, or move"
+    ):
+        await store().load()
     with closing(sqlite3.connect(path)) as file:
-        assert file.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
+        assert file.execute("PRAGMA user_version").fetchone() == (version,)
+        assert file.execute("SELECT count(*) FROM records").fetchone() == (len(RECORDS),)
+
+
+async def test_state_is_for_this_user_alone(store, path):
+    """Whoever reads it knows the runs' nodes; its own mask would have let others."""
+    before = os.umask(0o022)
+    try:
+        first = store()
+        await first.load()
+        await first.append(RECORDS)
+    finally:
+        os.umask(before)
+    assert {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()} == {
+        "state.db": 0o600, "state.db-wal": 0o600,
+    }  # fmt: skip
 
 
 async def test_a_folder_that_is_not_there_is_named(tmp_path):

@@ -1,0 +1,45 @@
+"""Outages of a store: what cannot be done is tried again, and the log says so once."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from rdzv_server.storage.base import StoreUnavailable
+
+log = logging.getLogger("rdzv_server")
+
+T = TypeVar("T")
+
+
+class Outage:
+    """An outage, logged when it begins, with its consequence, and when it is over."""
+
+    def __init__(self, consequence: str = "trying again", over: str = "etcd answers") -> None:
+        self.reason: str | None = None
+        """Why the store cannot be used; None while it can."""
+        self._consequence, self._over = consequence, over
+
+    def begin(self, reason: object) -> None:
+        """The store cannot be used, now or still."""
+        if self.reason is None:
+            log.error("%s; %s", reason, self._consequence)
+        self.reason = str(reason)
+
+    def end(self) -> None:
+        """The store can be used, again or as ever."""
+        if self.reason is not None:
+            log.info(self._over)
+        self.reason = None
+
+    async def outlast(self, work: Callable[[], Awaitable[T]], pause_s: float) -> T:
+        """Do the work, again after each pause for as long as it raises `StoreUnavailable`."""
+        while True:
+            try:
+                result = await work()
+            except StoreUnavailable as error:
+                self.begin(error)
+                await asyncio.sleep(pause_s)
+            else:
+                self.end()
+                return result
