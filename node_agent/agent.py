@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from node_agent.output.event_log import EventLog
     from node_agent.workers.file_timer import FileTimer
     from node_agent.workers.orphans import Orphans
-    from node_agent.workers.warm.pool import Reserve
+    from node_agent.workers.warm.pool import WarmPool
 
 
 class Agent:
@@ -55,7 +55,7 @@ class Agent:
         self._config = config
         self._console = console
         self._scratch = ScratchDir()
-        self._warm = _reserve(config, console)
+        self._warm = _warm_pool(config, console)
         self._specs = SpecMaker(config, self._scratch, self._start_warm if self._warm else None)
         self._logs = AgentLogs(config, console, self._scratch, self._logs_broke)
         self._store_host = StoreHost(config.environment, self._broke, self._warm)
@@ -262,14 +262,14 @@ class Agent:
         self._runner.feed(GaveUp(reason))
 
 
-def _reserve(config: AgentConfig, console: Console) -> "Reserve | None":
+def _warm_pool(config: AgentConfig, console: Console) -> "WarmPool | None":
     if not config.preload:
         return None
-    from node_agent.workers.warm.pool import Reserve
+    from node_agent.workers.warm.pool import WarmPool
 
     environment = {**config.environment, **defaults(config.environment, config.nproc)}
     spare = int("torch" in {name.partition(".")[0] for name in config.preload})  # becomes the store's helper
-    return Reserve(config.preload, config.command.for_worker(0), environment, config.nproc + spare, console.say)
+    return WarmPool(config.preload, config.command.for_worker(0), environment, config.nproc + spare, console.say)
 
 
 def _event_log(config: AgentConfig, console: Console) -> "EventLog | None":

@@ -121,8 +121,8 @@ _EXIT_CODES = {
 
 _SIGNALS = {
     "SIGKILL": (
-        "killed from outside, often for lack of memory",
-        "look for an out-of-memory kill in dmesg or among the scheduler's events",
+        "killed from outside",
+        "the scheduler's events, or dmesg on that node, may tell who did it",
     ),
     "SIGSEGV": (
         "segmentation fault",

@@ -1,41 +1,43 @@
-"""Whether the kernel killed a worker for lack of memory: its counters of such kills, before and after.
+"""Whether the kernel killed a worker for lack of memory: the counter of such kills in the workers' cgroup.
 
-The counter of the agent's own cgroup, which its workers are part of, is as good as certain. That of the machine also
-counts kills in other containers. What cannot be read counts nothing.
+No other counter is asked. The machine's, and those of cgroups below, also count kills of other programs, and a wrong
+cause is worse than none: then the report says only that the worker was killed from outside.
 """
 
 import os
 
 MOUNT = "/sys/fs/cgroup"
-_COUNTERS = ("memory.events", "memory.oom_control")
+_COUNTERS = ("memory.events.local", "memory.events", "memory.oom_control")
+"""Files with the counter: of the cgroup alone; with those below, where the kernel is older than 5.2; in version 1."""
 _LIMITS = ("memory.max", "memory.limit_in_bytes")
 _UNLIMITED = 1 << 60
 """Version 1 says "no limit" with a number near 2**63."""
 
 
 class OomWatch:
-    """Made when the workers have started; asked when one was killed."""
+    """Counter of the agent's cgroup, which its workers share. Made when they have started; asked when one was killed.
+
+    What cannot be read counts nothing.
+    """
 
     def __init__(self, mount: str = MOUNT, proc: str = "/proc") -> None:
         self._mount = mount
         self._group = _memory_cgroup(mount, _read(f"{proc}/self/cgroup"))
-        self._vmstat = f"{proc}/vmstat"
-        self._before = self._counts()
+        self._before = self._count()
 
     def verdict(self) -> str:
-        """What the counters say of a worker that was killed since the start or the last verdict; empty for nothing."""
-        before, self._before = self._before, self._counts()
-        group, machine = (now > then for now, then in zip(self._before, before, strict=True))
-        if group:
-            return "killed by the kernel: out of memory" + self._limit()
-        return "probably killed by the kernel, which was out of memory on this machine" if machine else ""
+        """Cause of the end of a worker that was killed since the start or the last verdict; empty if it is unknown."""
+        before, self._before = self._before, self._count()
+        return "killed by the kernel: out of memory" + self._limit() if self._before > before else ""
 
-    def _counts(self) -> tuple[int, int]:
-        """Kills in the agent's cgroup, and on the machine."""
-        return sum(_field(f"{self._group}/{name}", "oom_kill") for name in _COUNTERS), _field(self._vmstat, "oom_kill")
+    def _count(self) -> int:
+        for name in _COUNTERS:
+            if text := _read(f"{self._group}/{name}"):
+                return _field(text, "oom_kill")
+        return 0
 
     def _limit(self) -> str:
-        """The limit of the agent's cgroup, or of the nearest one above it that has one, in words."""
+        """Limit of the cgroup, or of the nearest one above it that has one, in words."""
         folder = self._group
         while folder.startswith(self._mount):
             for name in _LIMITS:
@@ -47,7 +49,7 @@ class OomWatch:
 
 
 def _memory_cgroup(mount: str, membership: str) -> str:
-    """The folder that counts, if there is one. In a container the path may be the host's: then the mount itself."""
+    """Folder that counts, if there is one. In a container the path may be the host's: then the mount itself."""
     for line in membership.splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -60,8 +62,8 @@ def _memory_cgroup(mount: str, membership: str) -> str:
     return ""
 
 
-def _field(path: str, name: str) -> int:
-    for line in _read(path).splitlines():
+def _field(text: str, name: str) -> int:
+    for line in text.splitlines():
         key, _, value = line.partition(" ")
         if key == name and value.strip().isdigit():
             return int(value)

@@ -20,7 +20,8 @@ class FilteredFile:
         self._users += 1
         if self._file < 0:
             try:
-                self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK  # it may be a pipe
+                self._file = os.open(self._path, flags, 0o666)
             except OSError as error:
                 self._trouble(error)
 

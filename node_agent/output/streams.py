@@ -21,7 +21,10 @@ class FileStream:
     def __init__(self, path: str, follow: MakeFollower | None, trouble: Callable[[OSError], None]) -> None:
         self._path = path
         self._trouble = trouble
-        self._worker_end = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        # A named pipe without a reader is an error, for it would hold up the agent until there is one.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        self._worker_end = os.open(path, flags, 0o666)
+        os.set_blocking(self._worker_end, True)
         self._file = -1
         self._follower: Follower | None = None
         self._end = b""

@@ -53,14 +53,12 @@ class Worker:
         self._streams = spec.open_streams()
         try:
             self._process = spec.start(self._streams[0].writable(), self._streams[1].writable())
+            self.pid = self._process.pid
+            self._watch()
         except BaseException:
             for stream in self._streams:
                 stream.finish()
             raise
-        for stream in self._streams:
-            stream.started()
-        self.pid = self._process.pid
-        asyncio.get_running_loop().add_reader(self._process.fileno(), self._reap)
 
     def signal(self, signum: int) -> None:
         """Signal the worker and its children."""
@@ -73,6 +71,17 @@ class Worker:
 
         assert self.exit_code is not None
         return examine(self.spec, self.pid, self.exit_code, self._streams[1].tail(), oom)
+
+    def _watch(self) -> None:
+        """Kill it if it cannot be watched."""
+        try:
+            for stream in self._streams:
+                stream.started()
+            asyncio.get_running_loop().add_reader(self._process.fileno(), self._reap)
+        except BaseException:
+            signal_group(self.pid, signal.SIGKILL)
+            self._process.reap()
+            raise
 
     def _reap(self) -> None:
         asyncio.get_running_loop().remove_reader(self._process.fileno())

@@ -28,7 +28,8 @@ REPLACEMENT_S = 0.5
 _PR_SET_CHILD_SUBREAPER = 36
 _DEVNULL = -3  # subprocess.DEVNULL
 _STDERR = 2
-_WAIT_THEN_REAP = 'read -r word; exec "$@"'
+_WAIT_THEN_REAP = "trap '' TERM INT HUP QUIT; read -r word; exec \"$@\""
+"""It ends with its agent: the signals that a scheduler sends to every process of a node are not for it."""
 
 
 class Orphans:
@@ -49,8 +50,11 @@ class Orphans:
         """From now on the agent's sudden death takes its workers' descendants along, and its temporary folder."""
         if self._guardian is not None or self._is_closed:
             return
-        reads, writes = os.pipe()
         command = ("/bin/sh", "-c", _WAIT_THEN_REAP, "sh", sys.executable, "-IS", REAPER, self._mark.decode(), folder)
+        try:
+            reads, writes = os.pipe()
+        except OSError:  # no descriptor is left
+            return
         try:
             guardian = CommandProcess(command, environment, _DEVNULL, _STDERR, stdin=reads, outlives_agent=True)
         except OSError:  # no shell here

@@ -5,11 +5,12 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 _PR_SET_PDEATHSIG = 1
 _STATES = {"D": "uninterruptible sleep", "Z": "dead, but held by a debugger or a thread of its own"}
-"""Those of /proc/PID/stat in which a process outlives SIGKILL."""
+"""States of /proc/PID/stat in which a process outlives SIGKILL."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -22,7 +23,7 @@ class Process(Protocol):
         """A descriptor that becomes readable when the child has exited."""
 
     def reap(self) -> int:
-        """The exit code of a child that has exited, negative for a signal; lets go of everything that was its own."""
+        """Exit code of a child that has exited, negative for a signal. Frees everything that was its own."""
 
 
 own_children: set[int] = set()
@@ -33,7 +34,7 @@ Start = Callable[[int, int], Process]
 
 
 class CommandProcess:
-    """A child that executes a command."""
+    """A child that executes a command. Raises `OSError`, also if it cannot be watched: then it is killed."""
 
     def __init__(
         self,
@@ -57,8 +58,13 @@ class CommandProcess:
             pass_fds=pass_fds,
         )
         self.pid = self._process.pid
+        try:
+            self._pidfd = os.pidfd_open(self.pid)
+        except OSError:
+            signal_group(self.pid, signal.SIGKILL)
+            self._process.wait()
+            raise
         own_children.add(self.pid)
-        self._pidfd = os.pidfd_open(self.pid)
 
     def fileno(self) -> int:
         return self._pidfd
@@ -90,6 +96,13 @@ def signal_group(pid: int, signum: int) -> None:
         pass
     except PermissionError:  # every process left in the group is another user's, or a zombie on some kernels
         pass
+
+
+def kill_and_reap(pid: int) -> None:
+    """End a child that nobody else waits for; it may be gone already."""
+    with suppress(ProcessLookupError, ChildProcessError):
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def given_up(pid: int) -> str:

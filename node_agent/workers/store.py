@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from node_agent.workers.process import CommandProcess, Process, signal_group
 
 if TYPE_CHECKING:
-    from node_agent.workers.warm.pool import Reserve
+    from node_agent.workers.warm.pool import WarmPool
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "store_helper.py")
 BACKLOG = 4096
@@ -40,7 +40,7 @@ class StoreHost:
     """Host of the store of one round after another. `on_error` gets one line when a store cannot be served any more."""
 
     def __init__(
-        self, environment: Mapping[str, str], on_error: Callable[[str], None], warm: "Reserve | None" = None
+        self, environment: Mapping[str, str], on_error: Callable[[str], None], warm: "WarmPool | None" = None
     ) -> None:
         self._environment = environment
         self._on_error = on_error
@@ -150,7 +150,7 @@ class _Helper:
         self,
         environment: Mapping[str, str],
         ended: "Callable[[_Helper, int], None]",
-        warm: "Reserve | None",
+        warm: "WarmPool | None",
     ) -> None:
         self._ended = ended
         environment = {**environment, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}  # a store needs no accelerator
@@ -192,7 +192,7 @@ class _Helper:
         return True
 
 
-def _start(environment: Mapping[str, str], stdin: int, warm: "Reserve | None") -> Process:
+def _start(environment: Mapping[str, str], stdin: int, warm: "WarmPool | None") -> Process:
     command = (sys.executable, "-P", PROGRAM)
     with open(os.devnull, "w") as nowhere:  # stdout is for the workers' lines alone
         process = warm.start(command, environment, (stdin, nowhere.fileno(), STDERR)) if warm else None

@@ -127,34 +127,34 @@ async def test_every_round_is_warm_and_signals_and_exit_codes_arrive(cluster: Cl
     await cluster.finish(third)
     run = await cluster.server.run()
     assert [record["cause"] for record in run["failures"]] == [
-        "signal 9 (SIGKILL): killed from outside, often for lack of memory",
+        "signal 9 (SIGKILL): killed from outside",
         "exit code 7",
     ]
 
 
-async def test_a_zygote_that_dies_is_replaced_and_takes_no_worker_along(cluster: Cluster) -> None:
+async def test_a_fork_server_that_dies_is_replaced_and_takes_no_worker_along(cluster: Cluster) -> None:
     first = await cluster.nodes("a", "--max-restarts", "3", *WARM)
     agent = cluster.agents["a"]
-    (zygote,) = zygotes(agent.pid)
-    os.kill(zygote, signal.SIGKILL)
+    (fork_server,) = fork_servers(agent.pid)
+    os.kill(fork_server, signal.SIGKILL)
     await agent.line("the process that imports json, decimal died; starting another one")
     assert all(is_running(worker.pid) for worker in first)
-    await until(lambda: len(reserve(agent.pid)) >= 2)
+    await until(lambda: len(waiting(agent.pid)) >= 2)
     first[0].order_exit(3)
     second = await cluster.desk.group(2)
     assert all(is_warm(worker.pid) for worker in second)
     await cluster.finish(second)
 
 
-async def test_a_zygote_that_dies_again_and_again_is_given_up(cluster: Cluster) -> None:
+async def test_a_fork_server_that_dies_again_and_again_is_given_up(cluster: Cluster) -> None:
     first = await cluster.nodes("a", "--max-restarts", "3", *WARM)
     agent = cluster.agents["a"]
     killed: set[int] = set()
     for _ in range(3):
-        await until(lambda: set(zygotes(agent.pid)) - killed)
-        (zygote,) = set(zygotes(agent.pid)) - killed
-        os.kill(zygote, signal.SIGKILL)
-        killed.add(zygote)
+        await until(lambda: set(fork_servers(agent.pid)) - killed)
+        (fork_server,) = set(fork_servers(agent.pid)) - killed
+        os.kill(fork_server, signal.SIGKILL)
+        killed.add(fork_server)
     await agent.line("workers start cold: the process that imports json, decimal died again and again")
     first[0].order_exit(3)
     second = await cluster.desk.group(2)
@@ -165,8 +165,8 @@ async def test_a_zygote_that_dies_again_and_again_is_given_up(cluster: Cluster) 
 async def test_nothing_is_left_of_an_agent_that_is_killed(cluster: Cluster) -> None:
     workers = await cluster.nodes("a", *WARM)
     agent = cluster.agents.pop("a")
-    await until(lambda: len(reserve(agent.pid)) >= 2)
-    family = [*zygotes(agent.pid), *reserve(agent.pid), *(worker.pid for worker in workers)]
+    await until(lambda: len(waiting(agent.pid)) >= 2)
+    family = [*fork_servers(agent.pid), *waiting(agent.pid), *(worker.pid for worker in workers)]
     agent.signal(signal.SIGKILL)
     assert await agent.exit_code() == -signal.SIGKILL
     for pid in family:
@@ -176,8 +176,8 @@ async def test_nothing_is_left_of_an_agent_that_is_killed(cluster: Cluster) -> N
 async def test_nothing_is_left_of_a_run_that_has_ended(cluster: Cluster) -> None:
     workers = await cluster.nodes("a", *WARM)
     agent = cluster.agents["a"]
-    await until(lambda: len(reserve(agent.pid)) >= 2)
-    family = [*zygotes(agent.pid), *reserve(agent.pid)]
+    await until(lambda: len(waiting(agent.pid)) >= 2)
+    family = [*fork_servers(agent.pid), *waiting(agent.pid)]
     await cluster.finish(workers)
     assert not any(map(is_running, family))
 
@@ -242,16 +242,16 @@ async def test_warm_workers_compute_the_same(tmp_path: Path) -> None:
 
 
 def is_warm(pid: int) -> bool:
-    """Whether the worker was forked from the zygote, whose command line it still has."""
+    """Whether the worker was forked from the fork server, whose command line it still has."""
     return b"fork_server_helper.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-def zygotes(agent: int) -> list[int]:
-    return called(agent, "warm-zygote")
+def fork_servers(agent: int) -> list[int]:
+    return called(agent, "fork-server")
 
 
-def reserve(agent: int) -> list[int]:
-    return called(agent, "warm-reserve")
+def waiting(agent: int) -> list[int]:
+    return called(agent, "warm-process")
 
 
 def called(agent: int, name: str) -> list[int]:

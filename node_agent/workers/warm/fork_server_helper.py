@@ -1,12 +1,13 @@
-"""The process that has imported what the workers need, and forks those who become workers: see pool.py beside it.
+"""The process that has imported what the workers need, and forks the workers: see pool.py beside it.
 
 A program of its own, run by the workers' interpreter: it imports what it is told to, and nothing else of ours. A fork
-copies one thread, and no GPU context. So a module that starts threads which do not survive a fork, or that opens a GPU,
-is refused.
+copies one thread, and no GPU context: a module that starts threads which do not survive a fork, or opens a GPU, is
+refused.
 
 On its control socket, in single packets: "ready SECONDS" or "refused WHY" comes first. Each order is a number of
 processes to fork; for each there is an answer, its pid with a socket, or "failed". Over that socket the process is
-told, once, what to become: a map in JSON, and with it stdin, stdout and stderr. Until then it waits.
+given, once, its task: a map in JSON, and with it stdin, stdout and stderr. Until then it waits, and ignores the signals
+that a scheduler sends to every process of a node: they are for the workers and the agent.
 """
 
 import ctypes
@@ -26,7 +27,7 @@ from typing import Any
 Pair = tuple[socket.socket, socket.socket]
 """The agent's end, and that of the process."""
 
-BIRTH = struct.Struct("ii")
+FORKED = struct.Struct("ii")
 """A process's place among those that are forked together, and its pid."""
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 LONGEST_ORDER = 16
@@ -38,7 +39,7 @@ DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")
 def main() -> None:
     """argv: the control descriptor, the modules with commas, and the command that the workers seem to be."""
     control, agent = socket.socket(fileno=int(sys.argv[1])), os.getppid()
-    name = _name(str(os.getpid()))
+    name, handlers = _name(str(os.getpid())), _ignore_signals()
     interpreter = _beside("interpreter")
     interpreter.find_modules_for(sys.argv[3:])
     began = time.monotonic()
@@ -46,13 +47,22 @@ def main() -> None:
         if refusal := _load(module):
             control.send(f"refused {refusal}".encode(errors="replace")[:LONGEST_REFUSAL])
             return
-    _call_itself("warm-zygote")
+    _set_name("fork-server")
     gc.collect()
     gc.freeze()  # collections in the workers leave alone, and so unshared, what was imported here
     control.send(b"ready %.2f" % (time.monotonic() - began))
-    job = _serve(control, agent)
-    _call_itself(name)
-    interpreter.become(**job)
+    task = _serve(control, agent)
+    _set_name(name)
+    for signum, handler in handlers.items():
+        if signal.getsignal(signum) is signal.SIG_IGN:  # else a module has put its own there
+            signal.signal(signum, handler)
+    interpreter.run_command(**task)
+
+
+def _ignore_signals() -> dict[int, Any]:
+    """Handlers that they had before."""
+    signums = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    return {signum: signal.signal(signum, signal.SIG_IGN) for signum in signums}
 
 
 def _beside(name: str) -> Any:
@@ -113,7 +123,7 @@ def _name(thread: str) -> str:
 
 
 def _serve(control: socket.socket, agent: int) -> dict[str, Any]:
-    """Fork as often as the agent asks. Returns in a process that is to become a worker; ends with the agent."""
+    """Fork as often as the agent asks. Returns, in a process that has been given one, its task; ends with the agent."""
     while order := control.recv(LONGEST_ORDER):
         if mine := _fork(int(order), control, agent):
             control.close()
@@ -130,37 +140,37 @@ def _fork(count: int, control: socket.socket, agent: int) -> socket.socket | Non
     sys.stdout.flush()
     sys.stderr.flush()
     pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(count)]
-    born, bear = os.pipe()
+    forked, report = os.pipe()
     adopted, adopt = os.pipe()
     if between := os.fork():
-        _close(bear)
+        _close(report)
         os.waitpid(between, 0)
         _close(adopted, adopt)
-        _announce(born, pairs, control)
+        _announce(forked, pairs, control)
         return None
     for place in range(count):
         if not os.fork():
-            _be_born(place, bear)
-            _close(adopt, born)
+            _start_session(place, report)
+            _close(adopt, forked)
             os.read(adopted, 1)  # its end: nobody holds it but those who wait for it
             _close(adopted)
             _tie_to(agent)
-            _call_itself("warm-reserve")
+            _set_name("warm-process")
             return _keep(place, pairs)
     os._exit(0)
 
 
-def _be_born(place: int, bear: int) -> None:
-    """With a group of its own, so that a signal to it arrives from the moment in which anybody knows of it."""
+def _start_session(place: int, report: int) -> None:
+    """Lead a group, so that a signal to it arrives from the moment in which anybody knows of this process."""
     os.setsid()
-    os.write(bear, BIRTH.pack(place, os.getpid()))
-    os.close(bear)
+    os.write(report, FORKED.pack(place, os.getpid()))
+    os.close(report)
 
 
-def _announce(born: int, pairs: Sequence[Pair], control: socket.socket) -> None:
+def _announce(forked: int, pairs: Sequence[Pair], control: socket.socket) -> None:
     """Tell the agent of its children: fewer than it asked for, if the system has no room for more."""
-    with os.fdopen(born, "rb") as births:
-        pids = dict(BIRTH.iter_unpack(births.read()))
+    with os.fdopen(forked, "rb") as reports:
+        pids = dict(FORKED.iter_unpack(reports.read()))
     for place, (agents, theirs) in enumerate(pairs):
         if place in pids:
             socket.send_fds(control, [b"%d" % pids[place]], [agents.fileno()])
@@ -186,8 +196,8 @@ def _tie_to(agent: int) -> None:
         os._exit(1)
 
 
-def _call_itself(name: str) -> None:
-    """As ps and top say it."""
+def _set_name(name: str) -> None:
+    """Name in ps and top."""
     ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode())
 
 
@@ -197,7 +207,7 @@ def _close(*descriptors: int) -> None:
 
 
 def _receive(orders: socket.socket) -> dict[str, Any]:
-    """What to become. Ends if it is nothing."""
+    """The task. Ends if there is none."""
     text, descriptors = bytearray(), list[int]()
     while True:
         chunk, given, _, _ = socket.recv_fds(orders, CHUNK, maxfds=3)
@@ -211,8 +221,8 @@ def _receive(orders: socket.socket) -> dict[str, Any]:
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)
-    job: dict[str, Any] = json.loads(text)
-    return job
+    task: dict[str, Any] = json.loads(text)
+    return task
 
 
 if __name__ == "__main__":

@@ -28,13 +28,13 @@ def find_modules_for(command: Sequence[str]) -> None:
         sys.path[0] = how if _is_a_folder_or_archive(how) else os.path.dirname(os.path.realpath(how))
 
 
-def become(command: Sequence[str], environment: Mapping[str, str], cpus: Collection[int]) -> None:
+def run_command(command: Sequence[str], environment: Mapping[str, str], cpus: Collection[int]) -> None:
     """Run the command. Returns when the interpreter should end, and with 0."""
     if cpus:
         os.sched_setaffinity(0, cpus)
     os.environ.clear()
     os.environ.update(environment)
-    _draw_anew()
+    _reseed()
     sys.orig_argv[:] = command
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:
@@ -45,8 +45,8 @@ def become(command: Sequence[str], environment: Mapping[str, str], cpus: Collect
         _die_of(error)
 
 
-def _draw_anew() -> None:
-    """What every interpreter draws for itself when it imports these."""
+def _reseed() -> None:
+    """Random state that every interpreter draws for itself when it imports these."""
     if numpy_random := sys.modules.get("numpy.random"):
         numpy_random.seed()
     if process := sys.modules.get("multiprocessing.process"):

@@ -1,6 +1,6 @@
-"""Warm processes in reserve: one for each worker, forked ahead of time, that become the next round's workers.
+"""Warm pool: processes forked ahead of time, one for each worker, that become the next round's workers.
 
-While a round runs, the set for the next one is there already, so that a restart costs no import and no fork. What
+While a round runs, the processes for the next one wait already, so that a restart costs no import and no fork. What
 cannot be kept warm is started cold, and said once.
 """
 
@@ -11,30 +11,35 @@ import signal
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from node_agent.workers.process import CommandProcess, Process, Start, own_children
+from node_agent.workers.process import CommandProcess, Process, Start, kill_and_reap, own_children
 
-ZYGOTE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fork_server_helper.py")
+FORK_SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fork_server_helper.py")
 LONGEST_ANSWER = 8_192
 MOST_DEATHS = 3
-"""A zygote that dies so often is given up."""
+"""A fork server that dies so often is given up."""
 STDIN, STDERR = 0, 2
 
 
 class WarmProcess:
-    """A process that waits, and then is a worker."""
+    """A process that waits for a command to execute. Raises `OSError` if it cannot be watched: then it is killed."""
 
     def __init__(self, pid: int, orders: socket.socket) -> None:
         self.pid = pid
-        own_children.add(pid)
         self._orders = orders
-        self._pidfd = os.pidfd_open(pid)
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except OSError:
+            orders.close()
+            kill_and_reap(pid)
+            raise
+        own_children.add(pid)
 
-    def become(
+    def exec(
         self, command: Sequence[str], environment: Mapping[str, str], cpus: Collection[int], streams: Sequence[int]
     ) -> None:
         """Execute the command with these streams. Raises `OSError` if the process is gone."""
-        job = {"command": list(command), "environment": dict(environment), "cpus": list(cpus)}
-        text = memoryview(json.dumps(job).encode())
+        task = {"command": list(command), "environment": dict(environment), "cpus": list(cpus)}
+        text = memoryview(json.dumps(task).encode())
         with self._orders as orders:
             sent = socket.send_fds(orders, [text], streams)
             orders.sendall(text[sent:])
@@ -50,8 +55,8 @@ class WarmProcess:
         return os.waitstatus_to_exitcode(status)
 
 
-class Reserve:
-    """The zygote and the processes that it has forked. `say` is told what a person should know, once."""
+class WarmPool:
+    """The fork server and the processes that wait. `log` gets what a person should know, once."""
 
     def __init__(
         self,
@@ -59,28 +64,30 @@ class Reserve:
         command: Sequence[str],
         environment: Mapping[str, str],
         count: int,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
         self._modules, self._command, self._environment = modules, command, environment
+        self._names = ", ".join(modules)
         self._count = count
-        self._say = say
+        self._log = log
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, WarmProcess] = {}
         self._asked = 0
         self._deaths = 0
         self._changed = asyncio.Event()
         self._is_over = False
-        self._zygote: CommandProcess | None = None
-        self._start()
+        self._server: CommandProcess | None = None
+        self._start_server()
 
     async def full(self) -> None:
         """Return when every worker can be started warm, or none will be."""
+        self._refill()  # the store's helper may have taken a process for a start that did not come about
         while not self._is_over and len(self._waiting) < self._count:
             self._changed.clear()
             await self._changed.wait()
 
     def starter(self, command: Sequence[str], environment: Mapping[str, str], cpus: Collection[int]) -> Start:
-        """What starts a worker: warm if a process is there, else cold."""
+        """Start function of a worker: warm if a process waits, else cold."""
 
         def start(stdout: int, stderr: int) -> Process:
             if process := self.start(command, environment, (STDIN, stdout, stderr), cpus):
@@ -97,14 +104,14 @@ class Reserve:
         streams: Sequence[int],
         cpus: Collection[int] = (),
     ) -> Process | None:
-        """A process that executes the command, with these for stdin, stdout and stderr; None if none is there.
+        """A process that executes the command, with these for stdin, stdout and stderr; None if none waits.
 
-        It leads a session of its own. Its place in the reserve is filled when a worker has started.
+        It leads a session of its own. Its place in the pool is filled when a worker has started.
         """
         while self._waiting:
             process = self._take()
             try:
-                process.become(command, environment, cpus, streams)
+                process.exec(command, environment, cpus, streams)
             except OSError:
                 process.reap()  # it has died just now
             else:
@@ -112,38 +119,53 @@ class Reserve:
         return None
 
     def close(self) -> None:
-        """Let the zygote and the reserve go."""
-        self._give_up()
+        """End the fork server and the processes that wait; workers that are started from now on are cold."""
+        self._is_over = True
+        if self._server:
+            os.kill(self._server.pid, signal.SIGKILL)
+        self._reap_server()
+        while self._waiting:
+            process = self._take()
+            os.kill(process.pid, signal.SIGKILL)
+            process.reap()
+        self._changed.set()
 
-    # The zygote.
+    # The fork server.
 
-    def _start(self) -> None:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def _start_server(self) -> None:
         self._asked = 0
         python, *rest = self._command
-        command = [python, "-u", ZYGOTE, str(theirs.fileno()), ",".join(self._modules), python, *rest]
-        with theirs:
-            self._zygote = CommandProcess(command, self._environment, STDERR, STDERR, pass_fds=[theirs.fileno()])
-        self._loop.add_reader(self._zygote.fileno(), self._died)
-        self._loop.add_reader(self._control, self._hear)
+        try:
+            self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            command = [python, "-u", FORK_SERVER, str(theirs.fileno()), ",".join(self._modules), python, *rest]
+            with theirs:
+                self._server = CommandProcess(command, self._environment, STDERR, STDERR, pass_fds=[theirs.fileno()])
+        except OSError as error:
+            self._give_up(f"no process can be started to import {self._names}: {error.strerror or error}")
+            return
+        self._loop.add_reader(self._server.fileno(), self._on_server_exit)
+        self._loop.add_reader(self._control, self._on_answer)
 
-    def _hear(self) -> None:
+    def _on_answer(self) -> None:
         try:
             answer, descriptors, _, _ = socket.recv_fds(self._control, LONGEST_ANSWER, 1, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
         word, _, rest = answer.decode(errors="replace").partition(" ")
         if descriptors:
-            self._join_the_reserve(int(word), socket.socket(fileno=descriptors[0]))
+            self._add(int(word), socket.socket(fileno=descriptors[0]))
         elif word == "ready":
             if not self._deaths:
-                self._say(f"workers start warm: {', '.join(self._modules)} imported in {rest} s")
+                self._log(f"workers start warm: {self._names} imported in {rest} s")
             self._refill()
-        elif word in ("refused", "failed"):
-            self._say(f"workers start cold, without --preload: {rest or 'no process can be forked'}")
-            self._give_up()
+        elif word == "refused":
+            self._give_up(rest)
+        elif word == "failed":
+            self._give_up("no process can be forked")
+        elif word:
+            self._give_up("no descriptor is left for a process")  # which ends, since nobody has its socket
         else:
-            self._loop.remove_reader(self._control)  # its end; `_died` says so
+            self._loop.remove_reader(self._control)  # its end, as `_on_server_exit` will notice
 
     def _refill(self) -> None:
         missing = self._count - len(self._waiting) - self._asked
@@ -154,49 +176,42 @@ class Reserve:
             except OSError:
                 pass  # it is dead, which will be noticed
 
-    def _died(self) -> None:
-        assert self._zygote
-        self._let_go_of_zygote()
+    def _on_server_exit(self) -> None:
+        self._reap_server()
         self._deaths += 1
         if self._deaths >= MOST_DEATHS:
-            self._say(f"workers start cold: the process that imports {', '.join(self._modules)} died again and again")
-            self._give_up()
+            self._log(f"workers start cold: the process that imports {self._names} died again and again")
+            self.close()
         else:
-            self._say(f"the process that imports {', '.join(self._modules)} died; starting another one")
-            self._start()
+            self._log(f"the process that imports {self._names} died; starting another one")
+            self._start_server()
 
-    def _let_go_of_zygote(self) -> None:
-        if self._zygote:
-            self._loop.remove_reader(self._zygote.fileno())
+    def _reap_server(self) -> None:
+        if self._server:
+            self._loop.remove_reader(self._server.fileno())
             self._loop.remove_reader(self._control)
             self._control.close()
-            self._zygote.reap()
-            self._zygote = None
+            self._server.reap()
+            self._server = None
 
-    def _give_up(self) -> None:
-        self._is_over = True
-        if self._zygote:
-            os.kill(self._zygote.pid, signal.SIGKILL)
-        self._let_go_of_zygote()
-        while self._waiting:
-            process = self._take()
-            os.kill(process.pid, signal.SIGKILL)
-            process.reap()
-        self._changed.set()
+    def _give_up(self, why: str) -> None:
+        self._log(f"workers start cold, without --preload: {why}")
+        self.close()
 
-    # The reserve.
+    # The processes that wait.
 
-    def _join_the_reserve(self, pid: int, orders: socket.socket) -> None:
+    def _add(self, pid: int, orders: socket.socket) -> None:
         self._asked -= 1
         try:
             process = WarmProcess(pid, orders)
         except ProcessLookupError:  # dead already, and reaped
-            orders.close()
             self._refill()
-            return
-        self._waiting[pid] = process
-        self._loop.add_reader(process.fileno(), self._lost, process)
-        self._changed.set()
+        except OSError as error:
+            self._give_up(error.strerror or str(error))
+        else:
+            self._waiting[pid] = process
+            self._loop.add_reader(process.fileno(), self._on_exit, process)
+            self._changed.set()
 
     def _take(self) -> WarmProcess:
         pid = next(iter(self._waiting))
@@ -204,7 +219,7 @@ class Reserve:
         self._loop.remove_reader(process.fileno())
         return process
 
-    def _lost(self, process: WarmProcess) -> None:
+    def _on_exit(self, process: WarmProcess) -> None:
         """It died while it waited."""
         del self._waiting[process.pid]
         self._loop.remove_reader(process.fileno())

@@ -25,9 +25,6 @@ class Machine:
         else:
             self.write(f"cgroup/{folder}/memory.events", f"low 0\nhigh 0\nmax 7\noom 3\noom_kill {count}\n")
 
-    def kills_somewhere(self, count: int) -> None:
-        self.write("proc/vmstat", f"nr_free_pages 12345\noom_kill {count}\n")
-
     def watch(self) -> OomWatch:
         return OomWatch(str(self.root / "cgroup"), str(self.root / "proc"))
 
@@ -90,20 +87,30 @@ def test_no_limit_in_version_1_is_a_huge_number(tmp_path):
     assert watch.verdict() == CERTAIN
 
 
-def test_a_kill_somewhere_on_the_machine_is_a_likely_one(tmp_path):
+def test_kills_elsewhere_on_the_machine_are_no_cause(tmp_path):
     machine = Machine(tmp_path, "0::/job")
     machine.kills("job", 0)
-    machine.kills_somewhere(3)
+    machine.write("proc/vmstat", "nr_free_pages 12345\noom_kill 3\n")
     watch = machine.watch()
-    machine.kills_somewhere(4)
-    assert watch.verdict() == "probably killed by the kernel, which was out of memory on this machine"
+    machine.write("proc/vmstat", "nr_free_pages 12345\noom_kill 4\n")
+    assert watch.verdict() == ""
+
+
+def test_nor_are_kills_in_cgroups_below(tmp_path):
+    machine = Machine(tmp_path, "0::/job")
+    machine.kills("job", 0)
+    machine.write("cgroup/job/memory.events.local", "oom_kill 0\n")
+    watch = machine.watch()
+    machine.kills("job", 1)
+    assert watch.verdict() == ""
+    machine.write("cgroup/job/memory.events.local", "oom_kill 1\n")
+    assert watch.verdict() == CERTAIN
 
 
 @pytest.mark.parametrize("text", ["", "oom_kill\n", "oom_kill many\n", "\xff\x00"])
 def test_what_cannot_be_read_counts_nothing(tmp_path, text):
     machine = Machine(tmp_path, "0::/job", "nonsense", "")
     machine.write("cgroup/job/memory.events", text)
-    machine.write("proc/vmstat", text)
     assert machine.watch().verdict() == ""
     assert OomWatch(str(tmp_path / "none"), str(tmp_path / "none")).verdict() == ""
 

@@ -1,6 +1,8 @@
 """The lines that somebody asked for, copied from all workers into one file."""
 
+import errno
 import io
+import os
 from pathlib import Path
 from threading import Event
 
@@ -77,3 +79,12 @@ def test_it_is_what_torchrun_writes(tmp_path: Path) -> None:
         "[default0]:", str(tmp_path / "log"), torchs, finished, 0.0, lambda line: any(text in line for text in wanted)
     )
     assert copied(tmp_path / "f", output.encode(), texts=wanted).decode() == torchs.getvalue()
+
+
+def test_a_named_pipe_without_a_reader_is_no_place_for_them(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    errors: list[OSError] = []
+    sink = Filtered("", FilteredFile(str(tmp_path / "pipe"), ("apple",), errors.append))
+    sink.take(b"apple\n")
+    sink.end()
+    assert [error.errno for error in errors] == [errno.ENXIO]

@@ -52,6 +52,19 @@ def test_what_is_there_is_never_overwritten(tmp_path: Path, troubles: list[OSErr
     assert (tmp_path / "log").read_text() == "before\nafter\n"
 
 
+def test_a_named_pipe_is_written_to_if_somebody_reads_it(tmp_path: Path, troubles: list[OSError]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="No such device or address"):
+        FileStream(str(tmp_path / "pipe"), None, troubles.append)
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    stream = FileStream(str(tmp_path / "pipe"), None, troubles.append)
+    assert os.get_blocking(stream.writable()), "the worker waits for its reader"
+    Worker(stream, "print('hello')").wait()
+    stream.finish()
+    assert os.read(reader, 100) == b"hello\n"
+    os.close(reader)
+
+
 async def test_the_last_line_of_a_killed_worker_is_in_the_file_on_the_console_and_in_the_report(
     tmp_path: Path, troubles: list[OSError]
 ) -> None:

@@ -1,6 +1,7 @@
 """Real processes: how they end, how they are stopped, and that nothing of them is left."""
 
 import asyncio
+import errno
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ from rdzv_protocol.messages import Failure
 
 from node_agent.workers import group as workers
 from node_agent.workers.group import WorkerGroup
+from node_agent.workers.orphans import children
 from tests.unit.node_agent.sheet import PATIENCE_S, Sheet, command_spec
 
 NEVER_S = 1_000.0
@@ -363,6 +365,21 @@ async def test_no_zombie_and_no_file_descriptor_is_left(crew):
     for pid in pids:
         with pytest.raises(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)  # noqa: ASYNC222
+
+
+@pytest.mark.parametrize("function", ["pidfd_open", "add_reader"])
+async def test_a_worker_that_cannot_be_watched_is_killed_and_reported(crew, tmp_path, monkeypatch, function):
+    def fail(*args):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    here = os if function == "pidfd_open" else type(asyncio.get_running_loop())
+    with monkeypatch.context() as patch:
+        patch.setattr(here, function, fail)
+        group = crew.start(sh("sleep 1000"))
+    await crew.calls_back("failed")
+    assert (group.pids, crew.failures[0].exit_code) == ([], 127)
+    assert crew.failures[0].cause == "could not be started: sh: Too many open files"
+    assert not children()
 
 
 AGENT = """

@@ -23,14 +23,14 @@ def test_the_devices_are_those_of_the_kernels_gpu_drivers():
     assert not "/dev/null".startswith(fork_server_helper.DEVICES)
 
 
-def test_a_process_that_cannot_be_born_is_said_to_have_failed():
+def test_a_process_that_cannot_be_forked_is_said_to_have_failed():
     control, agent = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    born, bear = os.pipe()
+    forked, report = os.pipe()
     pairs = [socket.socketpair() for _ in range(2)]
-    os.write(bear, fork_server_helper.BIRTH.pack(1, 4711))
-    os.close(bear)
+    os.write(report, fork_server_helper.FORKED.pack(1, 4711))
+    os.close(report)
     with control, agent:
-        fork_server_helper._announce(born, pairs, control)
+        fork_server_helper._announce(forked, pairs, control)
         answers = [socket.recv_fds(agent, 64, 1)[:2] for _ in range(2)]
     assert answers[0] == (b"failed", [])
     assert answers[1][0] == b"4711"

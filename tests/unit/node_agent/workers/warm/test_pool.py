@@ -1,0 +1,87 @@
+"""The warm pool with a real fork server: it is full again whatever became of its processes, or says that it is not."""
+
+import asyncio
+import ctypes
+import errno
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from node_agent.workers.orphans import children, reap
+from node_agent.workers.process import own_children
+from node_agent.workers.warm.pool import WarmPool
+from tests.unit.node_agent.sheet import PATIENCE_S
+
+PR_SET_CHILD_SUBREAPER = 36
+COMMAND = (sys.executable, "-c", "import sys; sys.exit(3)")
+
+
+@pytest.fixture
+def subreaper() -> Iterator[None]:
+    """This process adopts what loses its parent, as an agent does."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    yield
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+async def pool(subreaper: None, said: list[str]) -> AsyncIterator[WarmPool]:
+    before = children()
+    pool = WarmPool(["json"], COMMAND, dict(os.environ), 2, said.append)
+    yield pool
+    pool.close()
+    async with asyncio.timeout(PATIENCE_S):
+        while children() - before:  # one that nobody had heard of yet ends by itself
+            reap()
+            await asyncio.sleep(0.01)
+
+
+async def full(pool: WarmPool) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        await pool.full()
+
+
+def start(pool: WarmPool) -> int:
+    """Exit code of a process that was started warm."""
+    process = pool.start(COMMAND, os.environ, (0, 1, 2))
+    assert process
+    return process.reap()
+
+
+async def test_it_fills_up_again_after_a_start_that_did_not_come_about(pool: WarmPool) -> None:
+    """The store's helper has taken a process, and then the workers' start was cancelled."""
+    await full(pool)
+    assert start(pool) == 3
+    await full(pool)
+    assert [start(pool), start(pool)] == [3, 3]
+
+
+async def test_it_bears_signals_to_every_process_of_the_node(pool: WarmPool, said: list[str]) -> None:
+    await full(pool)
+    for pid in own_children & children():
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            os.kill(pid, signum)
+    assert [start(pool), start(pool)] == [3, 3]
+    await full(pool)
+    assert said == [said[0]] and said[0].startswith("workers start warm: json imported")
+
+
+async def test_processes_that_cannot_be_watched_are_ended_and_workers_start_cold(
+    pool: WarmPool, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(pid: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "pidfd_open", fail)
+    await full(pool)
+    assert said[1:] == ["workers start cold, without --preload: Too many open files"]
+    assert pool.start(COMMAND, os.environ, (0, 1, 2)) is None
