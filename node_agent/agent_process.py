@@ -1,4 +1,4 @@
-"""One agent's process, from its order to its exit code."""
+"""One agent's process, from its launch plan to its exit code."""
 
 import asyncio
 import gc
@@ -8,25 +8,25 @@ from functools import partial
 
 from node_agent import server_modes
 from node_agent.agent import Agent
-from node_agent.cli.plan import Order
+from node_agent.config import LaunchPlan
 from node_agent.output.console import Console
 from node_agent.workers.orphans import Orphans
 from node_agent.workers.process import given_up
 
 
-def run(order: Order) -> int:
+def run(plan: LaunchPlan) -> int:
     """Run the agent in an event loop of its own. Raises `UsageError` if it cannot host the server that it should."""
-    return asyncio.run(_run(order))
+    return asyncio.run(_run(plan))
 
 
-async def _run(order: Order) -> int:
+async def _run(plan: LaunchPlan) -> int:
     loop = asyncio.get_running_loop()
     loop.call_soon(_collect_garbage)  # from when everything has been loaded
     console = Console("node-agent", loop)
     orphans = Orphans(os.urandom(8).hex())
-    config = replace(order.config, environment={**order.config.environment, **orphans.mark})
+    config = replace(plan.config, environment={**plan.config.environment, **orphans.mark})
     try:
-        return await server_modes.run(order, config, console, partial(Agent, orphans=orphans))
+        return await server_modes.run(plan, config, console, partial(Agent, orphans=orphans))
     finally:
         for pid in orphans.close():
             console.say(given_up(pid))

@@ -1,8 +1,9 @@
-"""What one agent was asked to do."""
+"""Launch plan of one agent: what its workers run, where it meets the others, and as whom."""
 
 from collections.abc import Mapping
 from dataclasses import field
 from math import inf
+from typing import TYPE_CHECKING, NamedTuple
 
 from rdzv_protocol.classes import dataclass
 from rdzv_protocol.settings import RequestedSettings
@@ -10,6 +11,11 @@ from rdzv_protocol.settings import RequestedSettings
 from node_agent.core.command import Command
 from node_agent.core.log_options import LogOptions
 
+if TYPE_CHECKING:
+    from node_agent.transport.credentials import Credentials
+
+Endpoint = tuple[str, int]
+"""Host and port."""
 SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 """torchrun's default for `--signals-to-handle`."""
 
@@ -57,3 +63,36 @@ class AgentConfig:
     """Where events go, as torchrun's `--event-log-handler`: null or console."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """What the workers inherit."""
+
+
+class Target(NamedTuple):
+    """Where this node meets the others, and as whom."""
+
+    endpoint: Endpoint | None = None
+    """Where the server listens; None: in this agent, for this node alone."""
+    others: tuple[Endpoint, ...] = ()
+    """Where further servers listen, of which one leads."""
+    hosts: bool = False
+    """This node hosts the server there, unless something listens there already."""
+    is_on_a_node: bool = False
+    """The server is as mortal as the node that hosts it: nobody waits for it for ever."""
+    has_id_of_its_own: bool = False
+    """The run gets a fresh id and `--rdzv-id` counts for nothing, as under torchrun."""
+    node_rank: int | None = None
+    preferred_rank: int | None = None
+    local_addr: str | None = None
+    master_port: int | None = None
+
+
+class LaunchPlan(NamedTuple):
+    """All that was asked for, checked: how the agent runs, which server it goes to, and how it identifies itself."""
+
+    config: AgentConfig
+    target: Target
+    credentials: "Credentials"
+    notes: tuple[str, ...]
+    """Lines for the user before anything happens."""
+
+
+class UsageError(Exception):
+    """A request that makes no sense, in one line: which flag, variable or field, why, and what to do."""

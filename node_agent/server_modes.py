@@ -1,11 +1,9 @@
-"""An agent where its order places it: alone, at a server or several, or hosting one."""
+"""An agent where its launch plan places it: alone, at a server or several, or hosting one."""
 
 from collections.abc import Callable
 
 from node_agent.agent import Agent
-from node_agent.cli.plan import Order
-from node_agent.cli.usage import UsageError
-from node_agent.config import AgentConfig
+from node_agent.config import AgentConfig, LaunchPlan, UsageError
 from node_agent.output.console import Console
 from node_agent.transport.base import Link
 
@@ -16,19 +14,19 @@ MakeDriver = Callable[[AgentConfig, Callable[[], Link], str, Console], Agent]
 
 
 async def run(
-    order: Order, config: AgentConfig, console: Console, make_driver: MakeDriver = Agent, *, page: bool = True
+    plan: LaunchPlan, config: AgentConfig, console: Console, make_driver: MakeDriver = Agent, *, page: bool = True
 ) -> int:
     """Run the agent to its exit code. `page`: with a server of its own, whether that opens its status page.
 
     Raises `UsageError` if it cannot host the server that it should.
     """
-    for note in order.notes:
+    for note in plan.notes:
         console.say(note)
-    if order.place.endpoint is None:
+    if plan.target.endpoint is None:
         return await _run_alone(config, console, make_driver, page)
-    if order.place.hosts:
-        return await _run_hosting(order, config, console, make_driver, *order.place.endpoint)
-    return await _run_at_servers(order, config, console, make_driver)
+    if plan.target.hosts:
+        return await _run_hosting(plan, config, console, make_driver, *plan.target.endpoint)
+    return await _run_at_servers(plan, config, console, make_driver)
 
 
 async def _run_alone(config: AgentConfig, console: Console, make_driver: MakeDriver, page: bool) -> int:
@@ -38,20 +36,20 @@ async def _run_alone(config: AgentConfig, console: Console, make_driver: MakeDri
         return await make_driver(config, server.link, "localhost", console).run()
 
 
-async def _run_at_servers(order: Order, config: AgentConfig, console: Console, make_driver: MakeDriver) -> int:
+async def _run_at_servers(plan: LaunchPlan, config: AgentConfig, console: Console, make_driver: MakeDriver) -> int:
     from node_agent.transport.failover import Servers
 
-    assert order.place.endpoint
-    servers = Servers([order.place.endpoint, *order.place.others], order.credentials, console.say)
+    assert plan.target.endpoint
+    servers = Servers([plan.target.endpoint, *plan.target.others], plan.credentials, console.say)
     return await make_driver(config, servers.link, servers.name, console).run()
 
 
 async def _run_hosting(
-    order: Order, config: AgentConfig, console: Console, make_driver: MakeDriver, host: str, port: int
+    plan: LaunchPlan, config: AgentConfig, console: Console, make_driver: MakeDriver, host: str, port: int
 ) -> int:
     from node_agent.transport.server_subprocess import HostedServer
 
-    server = HostedServer(host, port, order.credentials, console)
+    server = HostedServer(host, port, plan.credentials, console)
     try:
         server.ensure()
     except OSError as error:

@@ -22,8 +22,7 @@ from node_agent.api.log_console import ApiConsole
 from node_agent.api.loop_thread import LoopThread, done
 from node_agent.api.processes import make_entry
 from node_agent.api.signals import SignalWatch
-from node_agent.cli.usage import UsageError
-from node_agent.config import AgentConfig
+from node_agent.config import AgentConfig, UsageError
 from node_agent.output.console import Console
 from node_agent.transport.base import Link
 
@@ -178,7 +177,7 @@ class _Launch:
             console.close()
 
     async def _meet(self, console: Console) -> int:
-        return await server_modes.run(self._plan.order, self._plan.config, console, self._make_driver, page=False)
+        return await server_modes.run(self._plan.launch, self._plan.config, console, self._make_driver, page=False)
 
     def _make_driver(
         self, config: AgentConfig, make_link: Callable[[], Link], where: str, console: Console

@@ -11,9 +11,8 @@ from node_agent.api.children import StartMethod
 from node_agent.api.default_logs_specs import AnyLogsSpecs, DefaultLogsSpecs, understood
 from node_agent.api.functions import START_METHODS
 from node_agent.api.numa_options import cpu_sets
-from node_agent.cli.plan import Order, make_order
-from node_agent.cli.usage import UsageError
-from node_agent.config import AgentConfig
+from node_agent.cli.plan import plan_launch
+from node_agent.config import AgentConfig, LaunchPlan, UsageError
 from node_agent.core.command import Command
 from node_agent.core.log_options import Std
 from node_agent.output.log_names import PREFIX_TEMPLATE
@@ -102,7 +101,7 @@ class LaunchConfig:
 class Plan:
     """A `LaunchConfig`, checked."""
 
-    order: Order
+    launch: LaunchPlan
     """Where the agent goes; its `config` has been replaced."""
     config: AgentConfig
     signals: tuple[str, ...]
@@ -121,29 +120,29 @@ def make_plan(config: LaunchConfig, title: str) -> Plan:
     specs = understood(config.logs_specs)
     asked_of = {name: value for name, value in os.environ.items() if not name.startswith(FROM_COMMAND_LINES)}
     try:
-        order = make_order([*_flags(config, specs), "--no-python", "true"], asked_of)
+        launch = plan_launch([*_flags(config, specs), "--no-python", "true"], asked_of)
     except UsageError as error:
         raise ValueError(_in_our_terms(str(error))) from None
-    environment = {**os.environ, **order.config.environment}
+    environment = {**os.environ, **launch.config.environment}
     if config.log_line_prefix_template is not None:
         environment[PREFIX_TEMPLATE] = config.log_line_prefix_template
     agent = replace(
-        order.config,
+        launch.config,
         command=Command((title,)),
         signals=(),  # the main thread has them, and not the agent's
-        run_id=_run_id(config, order),
-        cpus=cpu_sets(config.numa_options, environment, order.config.nproc),
+        run_id=_run_id(config, launch),
+        cpus=cpu_sets(config.numa_options, environment, launch.config.nproc),
         environment=environment,
     )
     custom = None if isinstance(specs, DefaultLogsSpecs) else specs
-    return Plan(order=order, config=agent, signals=order.config.signals, custom_logs=custom)
+    return Plan(launch=launch, config=agent, signals=launch.config.signals, custom_logs=custom)
 
 
-def _run_id(config: LaunchConfig, order: Order) -> str:
+def _run_id(config: LaunchConfig, launch: LaunchPlan) -> str:
     """A program names its run, also that of this node alone, which torchrun's `--standalone` would name for it."""
     if len(config.run_id) > LONGEST_RUN_ID or not config.run_id.isprintable():
         raise ValueError(f"run_id: at most {LONGEST_RUN_ID} printable characters, not {config.run_id!r:.60}")
-    return config.run_id or order.config.run_id
+    return config.run_id or launch.config.run_id
 
 
 def _flags(config: LaunchConfig, specs: Any) -> Iterator[str]:

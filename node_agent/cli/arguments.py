@@ -6,7 +6,7 @@ from typing import Any
 from node_agent.cli import environment_defaults
 from node_agent.cli.flags import FLAGS
 from node_agent.cli.parser import Parser
-from node_agent.cli.usage import UsageError
+from node_agent.config import UsageError
 
 
 class Asked:

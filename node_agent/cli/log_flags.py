@@ -1,7 +1,7 @@
 """The flags about output."""
 
 from node_agent.cli.arguments import Asked
-from node_agent.cli.usage import UsageError
+from node_agent.config import UsageError
 from node_agent.core.log_options import NO_FILES, LogOptions, Std
 from node_agent.output.folder import trouble_with
 

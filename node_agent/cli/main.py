@@ -5,8 +5,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from node_agent.cli.plan import Order, make_order
-from node_agent.cli.usage import UsageError
+from node_agent.cli.plan import plan_launch
+from node_agent.config import LaunchPlan, UsageError
 
 
 def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
@@ -15,7 +15,7 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
     `use_env` False: as `torch.distributed.launch`, scripts get `--local-rank`.
     """
     try:
-        return _run(make_order(sys.argv[1:] if argv is None else argv, os.environ, use_env=use_env))
+        return _run(plan_launch(sys.argv[1:] if argv is None else argv, os.environ, use_env=use_env))
     except UsageError as error:
         fail(str(error))
     except KeyboardInterrupt:  # before the signal handlers stood
@@ -28,12 +28,12 @@ def fail(message: str) -> NoReturn:
     raise SystemExit(2)
 
 
-def _run(order: Order) -> int:
+def _run(plan: LaunchPlan) -> int:
     """What the agent needs is loaded by and by: see docs/adr/0021."""
-    _load_asyncio(with_tls=order.credentials.tls is not None)
+    _load_asyncio(with_tls=plan.credentials.tls is not None)
     from node_agent import agent_process
 
-    return agent_process.run(order)
+    return agent_process.run(plan)
 
 
 def _load_asyncio(with_tls: bool) -> None:

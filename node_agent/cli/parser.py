@@ -9,10 +9,10 @@ import rdzv_protocol
 from rdzv_protocol.paths import DEFAULT_PORT
 
 from node_agent.cli.flags import FLAGS, GROUPS, Flag
-from node_agent.cli.usage import UsageError
+from node_agent.config import UsageError
 
 DESCRIPTION = """\
-Runs this node's workers of a distributed PyTorch run: joins the run at a rendezvous server, is told its place, starts
+Runs this node's workers of a distributed PyTorch run: joins the run at a rendezvous server, is told its target, starts
 the workers with torchrun's environment, and restarts them together with every other node's when one fails."""
 
 EPILOG = f"""\

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 from rdzv_protocol.settings import RequestedSettings
 
@@ -12,11 +12,8 @@ from node_agent.cli.arguments import Asked, read
 from node_agent.cli.credential_flags import credentials
 from node_agent.cli.log_flags import log_options
 from node_agent.cli.rdzv_conf import RdzvConf, parse
-from node_agent.cli.rendezvous import Place
-from node_agent.cli.usage import UsageError
 from node_agent.cli.worker_command import make_command
-from node_agent.config import AgentConfig
-from node_agent.transport.credentials import Credentials
+from node_agent.config import AgentConfig, LaunchPlan, Target, UsageError
 
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 """torchrun's word to those whom it starts."""
@@ -25,17 +22,7 @@ NO_RUN_ID = "none"
 """torchrun's `--rdzv-id` where none is given."""
 
 
-class Order(NamedTuple):
-    """All that a command line asks for."""
-
-    config: AgentConfig
-    place: Place
-    credentials: Credentials
-    notes: tuple[str, ...]
-    """What the user should hear before anything happens, one line each."""
-
-
-def make_order(argv: Sequence[str], environment: Mapping[str, str], *, use_env: bool = True) -> Order:
+def plan_launch(argv: Sequence[str], environment: Mapping[str, str], *, use_env: bool = True) -> LaunchPlan:
     """Read and check a command line. `use_env` False: as `torch.distributed.launch`, unless --use-env is given.
 
     Raises `UsageError`, and `SystemExit` after --help and --version.
@@ -47,29 +34,31 @@ def make_order(argv: Sequence[str], environment: Mapping[str, str], *, use_env: 
     if asked["preload"] and asked["no_python"] and not asked["run_path"]:
         raise UsageError(f"{asked.source('preload')}: is for Python scripts, not with --no-python")
     conf = _rdzv_conf(asked)
-    place = rendezvous.find(asked, conf)
-    config = _config(asked, conf, place, environment, use_env)
+    target = rendezvous.find(asked, conf)
+    config = _config(asked, conf, target, environment, use_env)
     _check_devices(asked, config)
     _check_port(asked, config)
-    return Order(config=config, place=place, credentials=credentials(asked, place), notes=tuple(_notes(asked, conf)))
+    return LaunchPlan(
+        config=config, target=target, credentials=credentials(asked, target), notes=tuple(_notes(asked, conf))
+    )
 
 
-def _config(asked: Asked, conf: RdzvConf, place: Place, environment: Mapping[str, str], use_env: bool) -> AgentConfig:
-    alone, nproc = place.endpoint is None, _nproc(asked, environment)
+def _config(asked: Asked, conf: RdzvConf, target: Target, environment: Mapping[str, str], use_env: bool) -> AgentConfig:
+    alone, nproc = target.endpoint is None, _nproc(asked, environment)
     connect_timeout_s = _first(asked["connect_timeout"], conf.connect_timeout_s, CONNECT_TIMEOUT_S)
     return AgentConfig(
         command=make_command(asked, environment, use_env=use_env),
         nproc=nproc,
         preload=asked["preload"],
-        run_id=os.urandom(8).hex() if place.has_id_of_its_own else asked["rdzv_id"] or NO_RUN_ID,
-        explicit_run_id=not place.has_id_of_its_own and asked["rdzv_id"] not in (None, NO_RUN_ID),
+        run_id=os.urandom(8).hex() if target.has_id_of_its_own else asked["rdzv_id"] or NO_RUN_ID,
+        explicit_run_id=not target.has_id_of_its_own and asked["rdzv_id"] not in (None, NO_RUN_ID),
         rerun=asked["rerun"],
         node_id=asked["node_id"] or os.uname().nodename,
         role=asked["role"],
-        node_rank=place.node_rank,
-        preferred_rank=place.preferred_rank,
-        local_addr=place.local_addr,
-        master_port=place.master_port,
+        node_rank=target.node_rank,
+        preferred_rank=target.preferred_rank,
+        local_addr=target.local_addr,
+        master_port=target.master_port,
         settings=_settings(asked, conf, alone),
         logs=log_options(asked),
         virtual_local_rank=asked["virtual_local_rank"],
@@ -77,7 +66,7 @@ def _config(asked: Asked, conf: RdzvConf, place: Place, environment: Mapping[str
         signals=asked["signals_to_handle"],
         shutdown_timeout_s=asked["shutdown_timeout"],
         connect_timeout_s=connect_timeout_s,
-        server_lost_timeout_s=_first(asked["server_lost_timeout"], connect_timeout_s if place.is_on_a_node else inf),
+        server_lost_timeout_s=_first(asked["server_lost_timeout"], connect_timeout_s if target.is_on_a_node else inf),
         farewell_timeout_s=_first(conf.farewell_timeout_s, FAREWELL_TIMEOUT_S),
         event_log=asked["event_log_handler"],
         environment={**environment, SIGNALS_VARIABLE: ",".join(asked["signals_to_handle"])},

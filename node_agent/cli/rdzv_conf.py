@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from node_agent.cli.usage import UsageError
 from node_agent.cli.values import Read, seconds, switch, whole
+from node_agent.config import UsageError
 
 KEYS: Mapping[str, Read] = {
     "join_timeout": seconds(),

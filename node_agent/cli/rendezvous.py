@@ -11,13 +11,12 @@ docs/adr/0010.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from rdzv_protocol.paths import DEFAULT_PORT
 
 from node_agent.cli.arguments import Asked
 from node_agent.cli.rdzv_conf import RdzvConf
-from node_agent.cli.usage import UsageError
+from node_agent.config import Endpoint, Target, UsageError
 
 MASTER_ADDR, MASTER_PORT = "127.0.0.1", 29_500
 """torchrun's defaults."""
@@ -26,29 +25,8 @@ OUR_ENDPOINT = ("--endpoint", "PET_ENDPOINT")
 """Sources of an endpoint that torchrun does not have."""
 NO_PORT = -1
 
-Endpoint = tuple[str, int]
 
-
-class Place(NamedTuple):
-    """Where this node goes, and as whom."""
-
-    endpoint: Endpoint | None = None
-    """Where the server listens; None: in this agent, for this node alone."""
-    others: tuple[Endpoint, ...] = ()
-    """Where further servers listen, of which one leads."""
-    hosts: bool = False
-    """This node hosts the server there, unless something listens there already."""
-    is_on_a_node: bool = False
-    """The server is as mortal as the node that hosts it: nobody waits for it for ever."""
-    has_id_of_its_own: bool = False
-    """As under torchrun, `--rdzv-id` counts for nothing."""
-    node_rank: int | None = None
-    preferred_rank: int | None = None
-    local_addr: str | None = None
-    master_port: int | None = None
-
-
-def find(asked: Asked, conf: RdzvConf) -> Place:
+def find(asked: Asked, conf: RdzvConf) -> Target:
     """What the flags mean together. Raises `UsageError`."""
     if asked["standalone"]:
         return _alone(asked)
@@ -82,16 +60,16 @@ def notes(asked: Asked) -> list[str]:
     return []
 
 
-def _alone(asked: Asked) -> Place:
+def _alone(asked: Asked) -> Target:
     if asked["nnodes"] not in (None, (1, 1)):
         raise UsageError(
             f"{asked.source('standalone')} is for one node: leave {asked.source('nnodes')} out, or start rdzv-server "
             "and give --endpoint"
         )
-    return Place(has_id_of_its_own=True, local_addr=_local_addr(asked))
+    return Target(has_id_of_its_own=True, local_addr=_local_addr(asked))
 
 
-def _at_a_server(asked: Asked, conf: RdzvConf) -> Place:
+def _at_a_server(asked: Asked, conf: RdzvConf) -> Target:
     """`--node-rank` is asked for where the user wrote it: see `_c10d`."""
     if not _has_endpoint(asked):
         named = asked.source("rdzv_backend")
@@ -100,7 +78,7 @@ def _at_a_server(asked: Asked, conf: RdzvConf) -> Place:
     endpoint, *others = _endpoints(asked, default_port)
     if others and conf.is_host:
         raise UsageError(f"{asked.source('rdzv_endpoint')}: several servers, and is_host: name the one to host")
-    return Place(
+    return Target(
         endpoint=endpoint,
         others=tuple(others),
         hosts=bool(conf.is_host),
@@ -110,7 +88,7 @@ def _at_a_server(asked: Asked, conf: RdzvConf) -> Place:
     )
 
 
-def _c10d(asked: Asked, conf: RdzvConf) -> Place:
+def _c10d(asked: Asked, conf: RdzvConf) -> Target:
     """The node that the endpoint names is the host, as under torchrun; `is_host` settles what names cannot.
 
     torchrun ignores the node's rank here. `--node-rank` is a wish, which is granted where it can be: job scripts give 0
@@ -118,11 +96,11 @@ def _c10d(asked: Asked, conf: RdzvConf) -> Place:
     """
     named = _endpoint(asked, DEFAULT_PORT, lowest=0) if _has_endpoint(asked) else None
     if _most_nodes(asked) == 1 and (named is None or named[1] == 0):
-        return Place(local_addr=_local_addr(asked))
+        return Target(local_addr=_local_addr(asked))
     host, port = named or ("localhost", DEFAULT_PORT)
     if port == 0:
         raise UsageError(f"{asked.source('rdzv_endpoint')}: the other nodes cannot know a free port; name one, not 0")
-    return Place(
+    return Target(
         endpoint=(host, port),
         hosts=_names_this_machine(host) if conf.is_host is None else conf.is_host,
         is_on_a_node=True,
@@ -131,7 +109,7 @@ def _c10d(asked: Asked, conf: RdzvConf) -> Place:
     )
 
 
-def _static(asked: Asked, conf: RdzvConf) -> Place:
+def _static(asked: Asked, conf: RdzvConf) -> Target:
     """Rank 0 is the host and its address the workers' MASTER_ADDR. MASTER_PORT is a port of its own there."""
     host, port = _master(asked)
     if _most_nodes(asked) == 1:
@@ -139,7 +117,7 @@ def _static(asked: Asked, conf: RdzvConf) -> Place:
     rank, nodes = asked["node_rank"] or 0, _most_nodes(asked)
     if rank >= nodes:
         raise UsageError(f"{asked.source('node_rank')} {rank}: with {nodes} nodes the last one has rank {nodes - 1}")
-    return Place(
+    return Target(
         endpoint=(host, port),
         hosts=rank == 0 if conf.is_host is None else conf.is_host,
         is_on_a_node=True,
@@ -148,20 +126,20 @@ def _static(asked: Asked, conf: RdzvConf) -> Place:
     )
 
 
-def _static_alone(asked: Asked, host: str) -> Place:
+def _static_alone(asked: Asked, host: str) -> Target:
     """One node: no server for others, and the workers have exactly the address and the port that are given."""
     if asked.is_flag("node_rank") and asked["node_rank"] > 0:
         source, rank = asked.source("node_rank"), asked["node_rank"]
         raise UsageError(f"{source} {rank}: the run has one node; is --nnodes missing?")
     is_named = _has_endpoint(asked) or asked["master_port"] is not None or asked["master_addr"] is not None
-    return Place(
+    return Target(
         has_id_of_its_own=not _has_endpoint(asked) and asked["master_port"] is None,
         local_addr=host if is_named else _local_addr(asked),
         master_port=_master(asked)[1] or None if _has_endpoint(asked) else asked["master_port"],
     )
 
 
-_BACKENDS: dict[str, Callable[[Asked, RdzvConf], Place]] = {
+_BACKENDS: dict[str, Callable[[Asked, RdzvConf], Target]] = {
     "rdzv-server": _at_a_server,
     "etcd": _at_a_server,
     "etcd-v2": _at_a_server,

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 
 from node_agent.cli.arguments import Asked
-from node_agent.cli.usage import UsageError
+from node_agent.config import UsageError
 from node_agent.core.command import LOCAL_RANK, Command
 
 RUN_PATH = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"

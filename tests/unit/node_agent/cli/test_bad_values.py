@@ -4,7 +4,7 @@ import pytest
 
 from node_agent.cli import values
 from node_agent.cli.flags import FLAGS
-from tests.unit.node_agent.orders import complaint
+from tests.unit.node_agent.command_lines import complaint
 
 NO_SECONDS = "a number of seconds from 0 to 1e+06, not 'soon'"
 NO_NAME = "1 to 128 printable characters, not ''"

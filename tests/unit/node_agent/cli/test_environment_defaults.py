@@ -4,8 +4,8 @@ import pytest
 
 from node_agent.cli.arguments import read
 from node_agent.cli.flags import FLAGS
-from node_agent.cli.usage import UsageError
-from tests.unit.node_agent.orders import complaint
+from node_agent.config import UsageError
+from tests.unit.node_agent.command_lines import complaint
 
 TEXTS = {
     "rdzv_endpoint": "host:29400",

@@ -6,7 +6,7 @@ import pytest
 
 from node_agent.cli.flags import FLAGS, GROUPS, Flag
 from node_agent.cli.parser import TORCHRUNS, Parser
-from node_agent.cli.usage import UsageError
+from node_agent.config import UsageError
 
 
 def torchruns_actions() -> list[argparse.Action]:

@@ -8,12 +8,10 @@ import pytest
 from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.cli import main
-from node_agent.cli.plan import Order
-from node_agent.cli.usage import UsageError
-from node_agent.config import AgentConfig
+from node_agent.config import AgentConfig, LaunchPlan, UsageError
 from node_agent.core.command import Command
 from node_agent.core.log_options import LogOptions, Std
-from tests.unit.node_agent.orders import order
+from tests.unit.node_agent.command_lines import order
 
 
 @pytest.fixture(autouse=True)
@@ -154,11 +152,11 @@ def test_settings_of_a_rendezvous_that_mean_nothing_are_said_once():
 
 
 @pytest.fixture
-def orders(monkeypatch) -> list[Order]:
+def orders(monkeypatch) -> list[LaunchPlan]:
     """What the agent would have been told; none is started."""
-    taken: list[Order] = []
+    taken: list[LaunchPlan] = []
 
-    def take(given: Order) -> int:
+    def take(given: LaunchPlan) -> int:
         taken.append(given)
         return 7
 

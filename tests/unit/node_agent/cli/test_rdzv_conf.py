@@ -3,7 +3,7 @@
 import pytest
 
 from node_agent.cli.rdzv_conf import KEYS, RdzvConf, parse
-from node_agent.cli.usage import UsageError
+from node_agent.config import UsageError
 
 
 def conf(text: str, backend: str = "static") -> RdzvConf:

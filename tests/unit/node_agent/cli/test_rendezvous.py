@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from node_agent.cli.rendezvous import Place
-from tests.unit.node_agent.orders import complaint, order
+from node_agent.config import Target
+from tests.unit.node_agent.command_lines import complaint, order
 
 ELSEWHERE = "198.51.100.7"
 """An address for documentation: of no machine."""
@@ -17,8 +17,8 @@ def script(tmp_path, monkeypatch):
     (tmp_path / "train.py").touch()
 
 
-def place(*argv: str, **environment: str) -> Place:
-    return order(*argv, "train.py", **environment).place
+def place(*argv: str, **environment: str) -> Target:
+    return order(*argv, "train.py", **environment).target
 
 
 def refusal(*argv: str) -> str:
@@ -40,7 +40,7 @@ def refusal(*argv: str) -> str:
 )
 def test_one_node_has_its_server_within_and_an_id_of_its_own(flags):
     one, other = order(*flags, "--run-id", "nightly", "train.py"), order(*flags, "train.py")
-    assert one.place == Place(has_id_of_its_own=True)
+    assert one.target == Target(has_id_of_its_own=True)
     assert one.config.run_id not in (other.config.run_id, "nightly", "none")
     assert (one.config.settings.min_nodes, one.config.settings.max_nodes) == (1, 1)
 
@@ -55,7 +55,7 @@ def test_one_node_has_its_server_within_and_an_id_of_its_own(flags):
 )
 def test_c10d_for_one_node_on_a_free_port_has_its_server_within_and_keeps_its_id(flags):
     given = order(*flags, "--rdzv-id", "100", "train.py")
-    assert given.place == Place()
+    assert given.target == Target()
     assert given.config.run_id == "100"
 
 
@@ -76,7 +76,7 @@ def test_what_standalone_makes_void_is_said_once():
 )
 def test_the_workers_of_one_node_get_exactly_the_master_that_is_given(flags, addr, port, unused_tcp_port):
     given = order(*(flag.format(port=unused_tcp_port) for flag in flags), "train.py")
-    assert given.place.endpoint is None
+    assert given.target.endpoint is None
     assert given.config.local_addr == addr
     assert given.config.master_port == (unused_tcp_port if port else None)
 
@@ -94,13 +94,13 @@ def test_a_master_port_that_is_taken():
 
 @pytest.mark.parametrize("flags", [["--node-rank", "0"], []])
 def test_rank_0_hosts_the_server_and_its_address_is_the_master(flags):
-    assert place("--nnodes", "2", *flags, "--master-addr", "10.0.0.7", "--master-port", "29501") == Place(
+    assert place("--nnodes", "2", *flags, "--master-addr", "10.0.0.7", "--master-port", "29501") == Target(
         endpoint=("10.0.0.7", 29501), hosts=True, is_on_a_node=True, node_rank=0, local_addr="10.0.0.7"
     )
 
 
 def test_the_other_ranks_go_there():
-    assert place("--nnodes", "2", "--node_rank=1", "--master_addr=10.0.0.7", "--local-addr", "10.0.0.8") == Place(
+    assert place("--nnodes", "2", "--node_rank=1", "--master_addr=10.0.0.7", "--local-addr", "10.0.0.8") == Target(
         endpoint=("10.0.0.7", 29500), is_on_a_node=True, node_rank=1, local_addr="10.0.0.8"
     )
 
@@ -112,8 +112,8 @@ def test_torchruns_defaults():
 def test_as_kubeflow_sets_it():
     given = {"PET_NNODES": "4", "PET_NPROC_PER_NODE": "8", "PET_MASTER_ADDR": "job-0.job", "PET_MASTER_PORT": "29500"}
     first, last = order("train.py", **given, PET_NODE_RANK="0"), order("train.py", **given, PET_NODE_RANK="3")
-    assert (first.place.endpoint, first.place.hosts, first.place.node_rank) == (("job-0.job", 29500), True, 0)
-    assert (last.place.endpoint, last.place.hosts, last.place.node_rank) == (("job-0.job", 29500), False, 3)
+    assert (first.target.endpoint, first.target.hosts, first.target.node_rank) == (("job-0.job", 29500), True, 0)
+    assert (last.target.endpoint, last.target.hosts, last.target.node_rank) == (("job-0.job", 29500), False, 3)
     assert (last.config.nproc, last.config.settings.max_nodes) == (8, 4)
 
 
@@ -146,7 +146,7 @@ def test_a_rank_that_the_run_has_not():
 
 
 def test_a_variable_that_an_operator_sets_is_no_reason_to_refuse():
-    assert place(PET_NODE_RANK="1") == Place(has_id_of_its_own=True)
+    assert place(PET_NODE_RANK="1") == Target(has_id_of_its_own=True)
 
 
 # c10d.
@@ -155,12 +155,12 @@ def test_a_variable_that_an_operator_sets_is_no_reason_to_refuse():
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.1.2.3", "[::1]"])
 def test_the_node_that_the_endpoint_names_hosts_the_server(host):
     found = place("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{host}:29400")
-    assert found == Place(endpoint=(host.strip("[]"), 29400), hosts=True, is_on_a_node=True)
+    assert found == Target(endpoint=(host.strip("[]"), 29400), hosts=True, is_on_a_node=True)
 
 
 def test_the_others_go_there():
     found = place("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{ELSEWHERE}:29401")
-    assert found == Place(endpoint=(ELSEWHERE, 29401), is_on_a_node=True)
+    assert found == Target(endpoint=(ELSEWHERE, 29401), is_on_a_node=True)
 
 
 def test_c10ds_default_port():
@@ -177,8 +177,8 @@ def test_is_host_overrules_the_name():
 
 def test_a_rank_is_a_wish_where_the_user_wrote_it_and_nothing_where_an_operator_set_it():
     flags = ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{ELSEWHERE}:29400"]
-    assert place(*flags, "--node-rank", "1") == Place(endpoint=(ELSEWHERE, 29400), is_on_a_node=True, preferred_rank=1)
-    assert place(*flags, PET_NODE_RANK="1") == Place(endpoint=(ELSEWHERE, 29400), is_on_a_node=True)
+    assert place(*flags, "--node-rank", "1") == Target(endpoint=(ELSEWHERE, 29400), is_on_a_node=True, preferred_rank=1)
+    assert place(*flags, PET_NODE_RANK="1") == Target(endpoint=(ELSEWHERE, 29400), is_on_a_node=True)
     assert place("--endpoint", "host:1", "--node-rank", "1").node_rank == 1
 
 
@@ -192,12 +192,12 @@ def test_nobody_can_know_a_free_port_of_another_node():
 
 @pytest.mark.parametrize("backend", [[], ["--rdzv-backend", "rdzv-server"], ["--rdzv-backend", "etcd-v2"]])
 def test_an_endpoint_is_where_a_server_runs_and_nobody_hosts_it(backend):
-    assert place(*backend, "--endpoint", "localhost:29400") == Place(endpoint=("localhost", 29400))
+    assert place(*backend, "--endpoint", "localhost:29400") == Target(endpoint=("localhost", 29400))
 
 
 def test_the_masters_address_counts_for_nothing_there():
     given = order("--endpoint", "host:29400", "train.py", PET_MASTER_ADDR="x", PET_MASTER_PORT="1", PET_NODE_RANK="2")
-    assert given.place == Place(endpoint=("host", 29400))
+    assert given.target == Target(endpoint=("host", 29400))
 
 
 @pytest.mark.parametrize("backend", ["etcd", "etcd-v2"])
@@ -238,11 +238,11 @@ def test_an_endpoint_with_a_port_that_is_none_is_explained(text):
 
 @pytest.mark.parametrize("variable", ["PET_RDZV_ENDPOINT", "PET_ENDPOINT"])
 def test_torchruns_endpoint_alone_names_the_node_of_rank_0_and_ours_a_server(variable):
-    alone = Place(endpoint=("host", 29500), hosts=True, is_on_a_node=True, node_rank=0, local_addr="host")
+    alone = Target(endpoint=("host", 29500), hosts=True, is_on_a_node=True, node_rank=0, local_addr="host")
     assert place("--nnodes", "2", "--rdzv-endpoint", "host:29500") == alone
     ours = variable == "PET_ENDPOINT"
-    assert place("--nnodes", "2", **{variable: "host:29500"}) == (Place(endpoint=("host", 29500)) if ours else alone)
-    assert place("--nnodes", "2", **{variable: "a:1,b:1"}) == Place(endpoint=("a", 1), others=(("b", 1),))
+    assert place("--nnodes", "2", **{variable: "host:29500"}) == (Target(endpoint=("host", 29500)) if ours else alone)
+    assert place("--nnodes", "2", **{variable: "a:1,b:1"}) == Target(endpoint=("a", 1), others=(("b", 1),))
 
 
 def test_a_server_that_was_meant_by_torchruns_endpoint_is_what_the_agent_asks_about():
@@ -251,12 +251,12 @@ def test_a_server_that_was_meant_by_torchruns_endpoint_is_what_the_agent_asks_ab
 
 
 def test_a_free_port_is_for_one_node():
-    assert place("--rdzv-endpoint", "localhost:0") == Place(local_addr="localhost")
+    assert place("--rdzv-endpoint", "localhost:0") == Target(local_addr="localhost")
     assert "a port from 1 to 65535" in refusal("--nnodes", "2", "--rdzv-endpoint", "localhost:0")
 
 
 def test_torchruns_own_endpoint_may_be_empty_as_its_default_is():
-    assert place("--rdzv-endpoint", "") == Place(has_id_of_its_own=True)
+    assert place("--rdzv-endpoint", "") == Target(has_id_of_its_own=True)
 
 
 @pytest.mark.torch

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from node_agent.core.command import Command
-from tests.unit.node_agent.orders import complaint, order
+from tests.unit.node_agent.command_lines import complaint, order
 
 PYTHON = (sys.executable, "-u")
 

@@ -4,21 +4,21 @@ from collections.abc import Mapping
 
 import pytest
 
-from node_agent.cli.plan import Order, make_order
-from node_agent.cli.usage import UsageError
+from node_agent.cli.plan import plan_launch
+from node_agent.config import LaunchPlan, UsageError
 
 HERE = {"PATH": "/usr/bin:/bin"}
 """An environment that says nothing."""
 
 
-def order(*argv: str, use_env: bool = True, **environment: str) -> Order:
+def order(*argv: str, use_env: bool = True, **environment: str) -> LaunchPlan:
     """What a command line asks for. `train.py` must stand in the current folder if it names it."""
-    return make_order(argv, {**HERE, **environment}, use_env=use_env)
+    return plan_launch(argv, {**HERE, **environment}, use_env=use_env)
 
 
 def complaint(*argv: str, use_env: bool = True, environment: Mapping[str, str] | None = None) -> str:
     """The one line with which a command line is refused."""
     with pytest.raises(UsageError) as refusal:
-        make_order(argv, {**HERE, **(environment or {})}, use_env=use_env)
+        plan_launch(argv, {**HERE, **(environment or {})}, use_env=use_env)
     (line,) = str(refusal.value).splitlines()
     return line
