@@ -161,7 +161,7 @@ async def start_server(programs: AsyncExitStack, story: Story) -> str:
         if (match := re.search(r"listening on (http://[^\s/]+)", line)) and not address.done():
             address.set_result(match[1])
 
-    server = Program("rdzv-server", on_line, "-m", "rdzv_server", "--port", "0")
+    server = Program("rdzv-server", on_line, "-m", "rdzv_server", "--host", "127.0.0.1", "--port", "0")
     await programs.enter_async_context(server)
     ended = asyncio.create_task(server.finished())
     await asyncio.wait((address, ended), return_when=asyncio.FIRST_COMPLETED)

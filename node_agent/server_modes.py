@@ -32,7 +32,7 @@ async def run(
 async def _run_alone(config: AgentConfig, console: Console, make_driver: MakeDriver, page: bool) -> int:
     from node_agent.transport.in_process import Standalone
 
-    async with Standalone(console.say, page=page) as server:
+    async with Standalone(console.say, page=page and config.status_page) as server:
         return await make_driver(config, server.link, "localhost", console).run()
 
 

@@ -60,7 +60,7 @@ async def _serve(args: argparse.Namespace, security: Security, limits: Limits) -
         if security.has_files:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, security.renew, server.renew)
         address, bound = listener.getsockname()[:2]
-        log.info("listening on %s (status: %s)", url(address, bound, is_tls=security.tls is not None), STATUS)
+        log.info("listening on %s", reach(address, bound, is_tls=security.tls is not None))
         log.info("state in %s%s", place, _remembered(server))
         for level, note in security.notes(address):
             log.log(level, note)
@@ -153,11 +153,12 @@ def _stop_when_idle(server: RendezvousServer, limit_s: float, stop: asyncio.Even
     IdleWatch(server.rendezvous, limit_s, idle)
 
 
-def url(address: str, port: int, *, is_tls: bool = False) -> str:
-    """The server's own address as a URL; a wildcard as the address that works on this machine."""
-    address = {"::": "127.0.0.1", "0.0.0.0": "127.0.0.1"}.get(address, address)
-    host = f"[{address}]" if ":" in address else address
-    return f"{'https' if is_tls else 'http'}://{host}:{port}"
+def reach(address: str, port: int, *, is_tls: bool = False) -> str:
+    """Where the server listens, for people."""
+    is_any = address in ("::", "0.0.0.0")
+    host = "127.0.0.1" if is_any else f"[{address}]" if ":" in address else address
+    url = f"{'https' if is_tls else 'http'}://{host}:{port}"
+    return f"port {port} of every address (status here: {url}{STATUS})" if is_any else f"{url} (status: {STATUS})"
 
 
 def _bind_error(host: str | None, port: int, error: OSError) -> str:

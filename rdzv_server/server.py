@@ -54,8 +54,10 @@ class HttpServer(ABC):
     async def crashed(self) -> None:
         """Return never, or raise what the server cannot go on after."""
 
-    async def listen(self, listener: socket.socket, tls: "ssl.SSLContext | None" = None) -> None:
-        """Serve HTTP on a bound socket (see `bind`)."""
+    async def listen(
+        self, listener: socket.socket, tls: "ssl.SSLContext | None" = None, *, read_only: bool = False
+    ) -> None:
+        """Serve HTTP on a bound socket (see `bind`). `read_only`: without the paths on which anything can be done."""
 
         from rdzv_server.auth.authorization import Access
         from rdzv_server.http.guard import Guard
@@ -65,7 +67,7 @@ class HttpServer(ABC):
 
         limits = self._limits or Limits()
         self._guard = Guard(self._access or Access(), limits)
-        self._http = HttpApi(self.service, self._guard).serve(limits.idle_s)
+        self._http = HttpApi(self.service, self._guard, read_only=read_only).serve(limits.idle_s)
         self._door = Door(listener, self._http, limits, self._forget)
         self._door.tls = tls
         self._door.open()

@@ -119,6 +119,8 @@ GROUPS: dict[str, list[Flag]] = {
              "(PEM), or of those that the system trusts, must vouch for"),
         _own("--tls-cert", "FILE", text, "show this certificate (PEM), as rdzv-server --tls-client-ca asks"),
         _own("--tls-key", "FILE", text, "its key (PEM, not encrypted)"),
+        _own("--no-status-page", "", switch, "no page on this machine's loopback that shows the run's status, with "
+             "--standalone; every user of the machine could look at it", False),
     ],
     "this node": [
         _flag("--nproc-per-node --nproc", "N", whole(1, 4096, PLACES), "workers on this node, or one for each of its "

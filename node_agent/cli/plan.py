@@ -69,6 +69,7 @@ def _config(asked: Asked, conf: RdzvConf, target: Target, environment: Mapping[s
         server_lost_timeout_s=_first(asked["server_lost_timeout"], connect_timeout_s if target.is_on_a_node else inf),
         farewell_timeout_s=_first(conf.farewell_timeout_s, FAREWELL_TIMEOUT_S),
         event_log=asked["event_log_handler"],
+        status_page=not asked["no_status_page"],
         environment={**environment, SIGNALS_VARIABLE: ",".join(asked["signals_to_handle"])},
     )
 

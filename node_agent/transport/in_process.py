@@ -74,7 +74,7 @@ class Standalone:
             self._say(f"status: http://{ADDRESS}:{listener.getsockname()[1]}{STATUS}")
             await _visitor(listener)
             await asyncio.to_thread(import_module, "rdzv_server.http.routes")
-            await self._server.listen(listener.dup())
+            await self._server.listen(listener.dup(), read_only=True)  # every user of this machine reaches it
 
 
 async def _visitor(listener: socket.socket) -> None:

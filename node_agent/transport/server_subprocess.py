@@ -58,14 +58,15 @@ class HostedServer:
             return
         self._count_failures()
         try:
-            listener = _listen(self._port)
+            listener = _listen(self._host, self._port)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 return
             raise
         with listener:
             self._process, self._has_answered = _Process(self._command(listener), listener, self._console), False
-        self._console.say(f"hosting rdzv-server at port {self._port} (process {self._process.pid})")
+        reach = ", for this machine alone" if _is_loopback(self._host) else ""
+        self._console.say(f"hosting rdzv-server at port {self._port} (process {self._process.pid}){reach}")
 
     def heard(self, answer: Reply | Ack | ProtocolError) -> None:
         """What the server, wherever it is, has answered."""
@@ -196,8 +197,16 @@ class _Process:
         self._gone.set()
 
 
-def _listen(port: int) -> socket.socket:
-    """A listening socket at the port of every address, IPv4 and IPv6. Raises `OSError`."""
+def _is_loopback(host: str) -> bool:
+    """Whether this is so on every machine; a host's own name may be loopback on that host alone."""
+    return host in ("localhost", "::1") or (host.startswith("127.") and host.replace(".", "").isdigit())
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A listening socket at this loopback address, else at every address, IPv4 and IPv6. Raises `OSError`."""
+    if _is_loopback(host):
+        address, family = ("::1", socket.AF_INET6) if host == "::1" else (host, socket.AF_INET)
+        return socket.create_server((address, port), family=family, backlog=BACKLOG)
     try:
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
     except OSError as error:

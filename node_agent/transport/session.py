@@ -1,5 +1,6 @@
 """What one agent of a run says to the server: the machine's requests as messages, and how they are delivered."""
 
+import os
 from collections.abc import Callable
 
 from rdzv_protocol.messages import JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest
@@ -17,6 +18,8 @@ class RunLine:
 
     def __init__(self, config: AgentConfig, make_link: Callable[[], Link], endpoint: str, warn: Note) -> None:
         self._config = config
+        self._secret = os.urandom(16).hex()
+        """With each request: who knows no more than this agent's id cannot report or leave in its name."""
         self._conversation = Conversation(
             make_link(), endpoint, config.connect_timeout_s, warn, config.server_lost_timeout_s
         )
@@ -30,19 +33,23 @@ class RunLine:
     async def poll(self, effect: SendPoll) -> Reply:
         """The answer to a poll. Raises `ProtocolError` or `ServerLost`."""
         poll = PollRequest(
-            run_id=self._config.run_id, agent_id=effect.agent_id, revision=effect.revision, hold=effect.hold
+            run_id=self._config.run_id,
+            agent_id=effect.agent_id,
+            revision=effect.revision,
+            hold=effect.hold,
+            secret=self._secret,
         )
         return await self._ask(lambda addr: poll)
 
     async def tell(self, effect: SendReport | SendLeave) -> None:
         """Deliver a message that needs no answer. Raises `ProtocolError` or `ServerLost`."""
-        run_id = self._config.run_id
+        sender = {"run_id": self._config.run_id, "secret": self._secret}
         message: ReportRequest | LeaveRequest
         match effect:
             case SendReport(agent_id, round_, failure):
-                message = ReportRequest(run_id=run_id, agent_id=agent_id, round=round_, failure=failure)
+                message = ReportRequest(**sender, agent_id=agent_id, round=round_, failure=failure)
             case SendLeave(agent_id, reason):
-                message = LeaveRequest(run_id=run_id, agent_id=agent_id, reason=reason)
+                message = LeaveRequest(**sender, agent_id=agent_id, reason=reason)
         await self._side_line.ask(lambda addr: message)
 
     async def close(self) -> None:
@@ -72,4 +79,5 @@ class RunLine:
             explicit_run_id=config.explicit_run_id,
             rerun=config.rerun,
             hosts_store=hosts_store,
+            secret=self._secret,
         )

@@ -60,6 +60,8 @@ Id = Annotated[str, Printable(longest=256)]
 Name = Annotated[str, Printable(longest=128)]
 RoleName = Annotated[str, Printable(longest=128, shortest=0)]
 """A role may be nameless: TorchX gives such ones."""
+Secret = Annotated[str, Printable(longest=128, shortest=0)]
+"""Something that only the sender knows; empty for one that has none."""
 Address = Annotated[str, Printable(longest=256)]
 Sentence = Annotated[str, AtMost(8_192)]
 Line = Annotated[str, AtMost(1_024)]

@@ -29,6 +29,7 @@ from rdzv_protocol.constraints import (
     RoleName,
     Round,
     Seconds,
+    Secret,
     Sentence,
     Traceback,
     WallClock,
@@ -107,6 +108,8 @@ class JoinRequest:
     """The agent has lost its place in the run: it takes another while the run lasts, and never begins an attempt."""
     hosts_store: bool = False
     """torch is installed here: as group rank 0 this agent hosts the workers' store beside them."""
+    secret: Secret = ""
+    """Chosen by the agent: from then on every request of this `agent_id` must bear the same. Empty: none has to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +120,7 @@ class PollRequest:
     agent_id: Id
     revision: Revision
     hold: bool = True
+    secret: Secret = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +131,7 @@ class ReportRequest:
     agent_id: Id
     round: Round
     failure: Failure | None = None
+    secret: Secret = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +141,7 @@ class LeaveRequest:
     run_id: Id
     agent_id: Id
     reason: Line
+    secret: Secret = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

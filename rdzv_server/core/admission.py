@@ -1,5 +1,6 @@
 """Who may join a run, and who of those that joined gets a seat."""
 
+from hmac import compare_digest
 from itertools import islice
 
 from rdzv_protocol.errors import AgentFenced, MalformedMessage, NodeRankTaken, ServerUnavailable, SettingsConflict
@@ -51,6 +52,8 @@ def check(run: Run, join: JoinRequest, agreed: RequestedSettings | None) -> None
 
 
 def _check_identity(agent: Agent, join: JoinRequest) -> None:
+    if not compare_digest(join.secret, agent.join.secret):
+        raise AgentFenced(f"agent {agent.agent_id} has joined with another secret")
     if (join.node_id, join.node_rank) != (agent.node_id, agent.join.node_rank):
         raise MalformedMessage(f"agent {agent.agent_id} of node {agent.node_id} must keep its node id and --node-rank")
 

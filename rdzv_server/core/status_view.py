@@ -9,6 +9,8 @@ from rdzv_server.core import completion
 from rdzv_server.core.run import Agent, AgentState, Cause, FailureRecord, Run, Seat, Stage
 
 View = dict[str, Any]
+SHORT_ID, HIDDEN = 12, 8
+"""Ids up to this length are shown whole; of longer ones so many characters at the end are not."""
 
 
 def view(run: Run, now: float) -> View:
@@ -35,7 +37,7 @@ def view(run: Run, now: float) -> View:
         "departures": [
             {
                 "node_id": gone.node_id,
-                "agent_id": gone.agent_id,
+                "agent_id": _short(gone.agent_id),
                 "round": gone.round,
                 "group_rank": gone.group_rank,
                 "left": gone.left,
@@ -98,7 +100,7 @@ def _node(run: Run, agent: Agent, now: float) -> View:
     absent_since = run.leases.absent_since.get(agent.agent_id)
     return {
         "node_id": agent.node_id,
-        "agent_id": agent.agent_id,
+        "agent_id": _short(agent.agent_id),
         "state": _state(run, agent),
         "connected": absent_since is None,
         "addr": agent.join.addr,
@@ -112,6 +114,11 @@ def _node(run: Run, agent: Agent, now: float) -> View:
         "lease_left_s": None if heard_at is None else _round(heard_at + run.settings.lease_s - now),
         "failures": run.failures_by_node.get(agent.node_id, 0),
     }
+
+
+def _short(agent_id: str) -> str:
+    """Enough of an id to tell agents apart, and too little to speak in an agent's name."""
+    return agent_id if len(agent_id) <= SHORT_ID else agent_id[:-HIDDEN]
 
 
 def _state(run: Run, agent: Agent) -> str:

@@ -51,7 +51,7 @@ class HttpApi:
     The paths are few and fixed: a dict finds them, where aiohttp's router and middlewares take a tenth of a request.
     """
 
-    def __init__(self, service: Service, guard: Guard) -> None:
+    def __init__(self, service: Service, guard: Guard, *, read_only: bool = False) -> None:
         self._guard = guard
         agents, operators = _AgentApi(service), _OperatorApi(service)
         self.routes: dict[str, tuple[str, Handler]] = {
@@ -68,6 +68,8 @@ class HttpApi:
             paths.LEADERZ: ("GET", operators.leaderz),
             paths.OPENAPI: ("GET", operators.openapi),
         }
+        if read_only:
+            self.routes = {path: route for path, route in self.routes.items() if route[0] == "GET"}
 
     def serve(self, idle_s: float) -> web.Server:
         """`idle_s`: how long a connection may stand between an answer and the next request."""

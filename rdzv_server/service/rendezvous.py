@@ -1,13 +1,16 @@
 """Answers to the requests of agents and operators, as messages in and messages out."""
 
 import asyncio
+import hashlib
+import hmac
 import os
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
-from rdzv_protocol.errors import ProtocolError, ServerUnavailable
+from rdzv_protocol.errors import AgentFenced, ProtocolError, ServerUnavailable
 from rdzv_protocol.messages import (
     Ack,
     AdmitRequest,
@@ -88,7 +91,7 @@ class Rendezvous:
         """Join a round; answered with the assignment when the round completes, or with what is waited for."""
         key = (request.run_id, request.agent_id)
         with self._carrying(key, connection):
-            await self._enter(request, connection.server_addr)
+            await self._enter(replace(request, secret=digest(request.secret)), connection.server_addr)
         run = self._driver.run_of(*key)
         agent = run.agents.get(request.agent_id)
         if agent and agent.state is AgentState.WAITING:
@@ -98,6 +101,7 @@ class Rendezvous:
     async def _poll(self, request: PollRequest, connection: Connection) -> Reply:
         """Answered once the agent's directive is newer than the revision that it has seen, or when the hold ends."""
         key = (request.run_id, request.agent_id)
+        self._check_sender(request)
         with self._carrying(key, connection):
             await self._driver.hear(request.run_id, request.agent_id)
         if heard := self._asked.pop(key, None):
@@ -110,6 +114,7 @@ class Rendezvous:
 
     async def _report(self, request: ReportRequest, connection: Connection) -> Ack:
         """Take how the agent's workers ended."""
+        self._check_sender(request)
         agent_id = request.agent_id
         await self._driver.hear(request.run_id, agent_id)
         if request.failure is None:
@@ -118,6 +123,7 @@ class Rendezvous:
 
     async def _leave(self, request: LeaveRequest, connection: Connection) -> Ack:
         """Let the agent go."""
+        self._check_sender(request)
         return await self._submit(request.run_id, NodeLeft(request.agent_id, printable(request.reason)))
 
     async def _stop(self, request: StopRequest, connection: Connection) -> Ack:
@@ -203,6 +209,15 @@ class Rendezvous:
             leadership=self.leadership,
         )
 
+    def _check_sender(self, request: PollRequest | ReportRequest | LeaveRequest) -> None:
+        """Raise `AgentFenced` if the request does not bear the secret with which its agent has joined."""
+        try:
+            agent = self._driver.run_of(request.run_id, request.agent_id).agents.get(request.agent_id)
+        except AgentFenced:
+            return  # unless its join is on the way, the driver says the same
+        if agent and not hmac.compare_digest(agent.join.secret, digest(request.secret)):
+            raise AgentFenced(f"agent {request.agent_id} has joined run {request.run_id} with another secret")
+
     def _check_open(self) -> None:
         if self._closing:
             raise ServerUnavailable(STOPPED)
@@ -211,6 +226,11 @@ class Rendezvous:
         run_id, agent_id = key
         if not self._closing:  # or it is this server that goes away, and not the agent
             self._driver.notify(run_id, AgentDisconnected(agent_id))
+
+
+def digest(secret: str) -> str:
+    """What the server keeps of an agent's secret, which is random and long; empty for none."""
+    return hashlib.sha256(secret.encode()).hexdigest() if secret else ""
 
 
 def _first_hold_s(settings: RunSettings) -> float:

@@ -235,6 +235,52 @@ STREAMS = {0: r"/dev/null", 1: r"pipe:\[\d+\]|/.*", 2: r"pipe:\[\d+\]|/.*", 3: r
 """What a worker has open: its streams, and the line to the test's desk that it has opened itself."""
 
 
+async def test_the_page_of_a_standalone_run_only_shows(cluster: Cluster) -> None:
+    """Every user of the machine reaches it."""
+    agent = await start_agent("--standalone", env=cluster.desk.env)
+    cluster.agents["a"] = agent
+    url = (await agent.line(r"status: (http://127\.0\.0\.1:\d+)/v1/status"))[1]
+    (worker,) = await cluster.desk.group(1)
+    async with aiohttp.ClientSession(url) as session:
+        async with session.get(paths.STATUS) as answer:
+            (run,) = (await answer.json())["runs"]
+        leave = {"run_id": run["run_id"], "agent_id": run["nodes"][0]["agent_id"], "reason": "SIGTERM"}
+        for path, body in ((STOP[1], json.dumps(leave)), (paths.LEAVE, msgpack.packb(leave))):
+            async with session.post(path, data=body, headers={"Content-Type": paths.MEDIA_TYPE}) as answer:
+                assert answer.status == 404
+    assert is_running(worker.pid)
+    await cluster.finish([worker])
+
+
+async def test_a_standalone_run_may_have_no_page(cluster: Cluster) -> None:
+    agent = await start_agent("--standalone", "--no-status-page", env=cluster.desk.env)
+    cluster.agents["a"] = agent
+    (worker,) = await cluster.desk.group(1)
+    await cluster.finish([worker])
+    assert not any("status:" in line for line in agent.err)
+
+
+def listening_sockets() -> dict[str, list[str]]:
+    """Address and port of this machine's listeners, in hexadecimal, by their name as `links` shows it."""
+    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()]
+    return {f"socket:[{row[9]}]": row[1].split(":") for row in rows if row[3] == "0A"}
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1"])
+async def test_a_server_that_is_hosted_at_loopback_is_for_this_machine_alone(
+    cluster: Cluster, unused_tcp_port: int, host: str
+) -> None:
+    endpoint = f"[{host}]:{unused_tcp_port}" if ":" in host else f"{host}:{unused_tcp_port}"
+    flags = ("--rdzv-backend", "c10d", "--nnodes", "1:2", "--last-call-timeout", "0", "--endpoint", endpoint)
+    agent = await start_agent(*flags, env=cluster.desk.env)
+    cluster.agents["a"] = agent
+    await agent.line(r"hosting rdzv-server at port \d+ \(process \d+\), for this machine alone")
+    workers = await cluster.desk.group(1)
+    listening = [address for address, port in listening_sockets().values() if port == f"{unused_tcp_port:04X}"]
+    assert listening in (["0100007F"], ["0" * 24 + "01000000"])
+    await cluster.finish(workers)
+
+
 @pytest.mark.parametrize("where", ["at a server", "alone", "hosting"])
 async def test_a_worker_inherits_no_file_but_its_streams(
     cluster: Cluster, tmp_path: Path, unused_tcp_port: int, where: str

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import sys
@@ -60,8 +61,8 @@ class Nodes:
             await worker.gone(5.0)
 
     def server_pids(self) -> list[int]:
-        said = "hosting rdzv-server at port"
-        return [int(line.split()[-1][:-1]) for agent in self.agents for line in agent.err if said in line]
+        said = re.compile(r"hosting rdzv-server at port \d+ \(process (\d+)\)")
+        return [int(match[1]) for agent in self.agents for line in agent.err if (match := said.search(line))]
 
 
 @pytest.fixture

@@ -7,12 +7,13 @@ import pytest
 from aiohttp import ClientSession
 from rdzv_protocol import paths
 from rdzv_protocol.errors import AgentFenced, MalformedMessage, ServerUnavailable, Unauthorized
-from rdzv_protocol.messages import PollRequest, Reply, ReportRequest, Start, Stop, Wait
+from rdzv_protocol.messages import Ack, LeaveRequest, PollRequest, Reply, ReportRequest, Start, Stop, Wait
 
 from node_agent.transport.credentials import Credentials
 from node_agent.transport.http import HttpLink
 from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.server import RendezvousServer, bind, run_until
+from rdzv_server.storage.sqlite import SqliteStore
 from tests.support.scenario import RUN_ID, Connection, a_failure, a_join, settings_of
 
 PATIENCE_S = 10.0
@@ -54,9 +55,10 @@ class Agent:
         self.name, self.link = name, link
         self.revision = 0
 
-    async def join(self, nodes: str = "1:2", after_round: int = 0) -> Reply:
+    async def join(self, nodes: str = "1:2", after_round: int = 0, secret: str = "") -> Reply:
         settings = settings_of(nodes, **SETTINGS, last_call_timeout_s=0.0)
-        return self._heard(await self.link.exchange(a_join(self.name, settings=settings, after_round=after_round)))
+        join = a_join(self.name, settings=settings, after_round=after_round, secret=secret)
+        return self._heard(await self.link.exchange(join))
 
     async def poll(self, *, hold: bool = True) -> Reply:
         poll = PollRequest(run_id=RUN_ID, agent_id=self.name, revision=self.revision, hold=hold)
@@ -159,6 +161,40 @@ async def test_a_poll_that_has_missed_something_is_answered_at_once(site):
 async def test_a_stranger_is_fenced(site):
     with pytest.raises(AgentFenced, match="run run is not known here"):
         await site.agent("stranger").poll()
+
+
+@pytest.mark.parametrize("guess", ["", "guess", "sécret"])
+async def test_an_agents_id_does_not_let_others_speak_in_its_name(site, guess):
+    a, b = site.agent("a"), site.agent("b")
+    await asyncio.gather(a.join("2", secret="a's"), b.join("2", secret="b's"))
+    sender = {"run_id": RUN_ID, "agent_id": "b", "secret": guess}
+    for request in (
+        LeaveRequest(**sender, reason="SIGTERM"),
+        ReportRequest(**sender, round=1, failure=a_failure("b")),
+        PollRequest(**sender, revision=0),
+        a_join("b", settings=settings_of("2", **SETTINGS), secret=guess),
+        a_join("b", settings=settings_of("2", **SETTINGS), after_round=1, secret=guess),
+    ):
+        with pytest.raises(AgentFenced, match="with another secret"):
+            await site.link().exchange(request)
+    (run,) = site.server.service.runs()
+    assert run.stage.value == "running" and list(run.agents) == ["a", "b"]
+    assert isinstance(
+        await site.link().exchange(LeaveRequest(run_id=RUN_ID, agent_id="b", secret="b's", reason="SIGTERM")), Ack
+    )
+
+
+async def test_an_agents_secret_is_kept_as_a_digest_and_survives_the_server(tmp_path):
+    store = tmp_path / "runs.db"
+    leave = {"run_id": RUN_ID, "agent_id": "a", "reason": "SIGTERM"}
+    join = a_join("a", settings=settings_of("1"), secret="one of a kind")
+    async with RendezvousServer(store=SqliteStore(str(store))) as server:
+        await server.rendezvous.ask(join, Connection(1))
+    assert not any(b"one of a kind" in path.read_bytes() for path in tmp_path.iterdir())
+    async with RendezvousServer(store=SqliteStore(str(store))) as server:
+        with pytest.raises(AgentFenced, match="with another secret"):
+            await server.rendezvous.ask(LeaveRequest(**leave), Connection(2))
+        await server.rendezvous.ask(LeaveRequest(**leave, secret="one of a kind"), Connection(2))
 
 
 async def test_strangers_are_not_remembered(site):

@@ -27,6 +27,7 @@ TEXTS = {
     "node_rank": "1",
     "local_addr": "10.0.0.2",
     "role": "trainer",
+    "no_status_page": "true",
     "virtual_local_rank": "yes",
     "numa_binding": "socket",
     "shutdown_timeout": "7",

@@ -52,6 +52,7 @@ FLAGS = [
     ("connect_timeout_s", 7.0, ["--rdzv-conf", "read_timeout=8", "--connect-timeout", "7"]),
     ("server_lost_timeout_s", 9.0, ["--server-lost-timeout", "9"]),
     ("farewell_timeout_s", 5.0, ["--rdzv-conf", "close_timeout=5"]),
+    ("status_page", False, ["--no-status-page"]),
     ("event_log", "console", ["--event-log-handler", "console"]),
     ("command", Command((sys.executable, "-u", "train.py")), []),
     ("settings", RequestedSettings(min_nodes=1, max_nodes=1, max_restarts=1), ["--max-restarts", "1"]),
