@@ -32,7 +32,7 @@ def test_fields_and_defaults_are_torchs() -> None:
 
 def test_defaults_are_a_run_of_this_node_alone() -> None:
     plan = make_plan(LaunchConfig(1, 1, 2), "train")
-    assert plan.plan.launch.target.endpoint is None
+    assert plan.launch.target.endpoint is None
     config = plan.config
     assert (config.nproc, config.role, config.settings.max_restarts, config.shutdown_timeout_s) == (
         2,
@@ -59,7 +59,7 @@ def test_every_field_reaches_the_agent(tmp_path: Path) -> None:
         "train",
     )  # fmt: skip
     config, settings = plan.config, plan.config.settings
-    assert plan.plan.launch.target.endpoint == ("host", 1234) and not plan.plan.launch.target.hosts
+    assert plan.launch.target.endpoint == ("host", 1234) and not plan.launch.target.hosts
     assert (config.run_id, config.role, config.node_id, config.local_addr) == ("nightly", "trainer", "a", "10.0.0.1")
     assert (settings.min_nodes, settings.max_nodes, settings.join_timeout_s, settings.last_call_timeout_s) == (
         1,
@@ -99,7 +99,7 @@ def test_torchs_numa_options_are_understood() -> None:
 @pytest.mark.parametrize("backend", ["etcd", "c10d", "static", "rdzv-server"])
 def test_one_node_without_a_port_needs_no_server(backend: str, endpoint: str) -> None:
     plan = make_plan(LaunchConfig(1, 1, 1, rdzv_backend=backend, rdzv_endpoint=endpoint), "train")
-    assert plan.plan.launch.target.endpoint is None
+    assert plan.launch.target.endpoint is None
 
 
 def test_what_flags_fall_back_to_is_no_concern_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,6 +175,6 @@ def test_a_log_dir_that_is_a_file_is_refused(tmp_path: Path) -> None:
 def test_a_server_that_speaks_tls() -> None:
     where = {"rdzv_endpoint": "host:1234", "rdzv_backend": "rdzv-server"}
     plan = make_plan(LaunchConfig(1, 2, 1, **where, rdzv_configs={"tls_ca": "system"}), "train")
-    assert plan.plan.launch.credentials.tls == TlsFiles("system")
+    assert plan.launch.credentials.tls == TlsFiles("system")
     with pytest.raises(ValueError, match=r"^tls_ca /nowhere: No such file or directory$"):
         make_plan(LaunchConfig(1, 2, 1, **where, rdzv_configs={"tls_ca": "/nowhere"}), "train")
