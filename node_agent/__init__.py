@@ -9,13 +9,11 @@ As a library it has torch's launcher API, by the names below: see docs/python-ap
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from node_agent.api.context import PContext, RunProcsResult
-    from node_agent.api.default_logs_specs import DefaultLogsSpecs
+    from node_agent.api.default_logs_specs import DefaultLogsSpecs, LogsDest, to_map
     from node_agent.api.elastic_launch import elastic_launch
     from node_agent.api.errors import ChildFailedError, LaunchError, ProcessFailure, SignalException
     from node_agent.api.launch_config import LaunchConfig
-    from node_agent.api.maps import to_map
-    from node_agent.api.processes import start_processes, start_processes_async
+    from node_agent.api.processes import PContext, RunProcsResult, start_processes, start_processes_async
     from node_agent.core.log_options import Std
 
 _HOMES = {
@@ -23,15 +21,16 @@ _HOMES = {
     "DefaultLogsSpecs": "node_agent.api.default_logs_specs",
     "LaunchConfig": "node_agent.api.launch_config",
     "LaunchError": "node_agent.api.errors",
-    "PContext": "node_agent.api.context",
+    "LogsDest": "node_agent.api.default_logs_specs",
+    "PContext": "node_agent.api.processes",
     "ProcessFailure": "node_agent.api.errors",
-    "RunProcsResult": "node_agent.api.context",
+    "RunProcsResult": "node_agent.api.processes",
     "SignalException": "node_agent.api.errors",
     "Std": "node_agent.core.log_options",
     "elastic_launch": "node_agent.api.elastic_launch",
     "start_processes": "node_agent.api.processes",
     "start_processes_async": "node_agent.api.processes",
-    "to_map": "node_agent.api.maps",
+    "to_map": "node_agent.api.default_logs_specs",
 }
 
 __all__ = [
@@ -39,6 +38,7 @@ __all__ = [
     "DefaultLogsSpecs",
     "LaunchConfig",
     "LaunchError",
+    "LogsDest",
     "PContext",
     "ProcessFailure",
     "RunProcsResult",

@@ -1,4 +1,4 @@
-"""What a worker that runs a function does before, around and after it. This runs in the worker, and imports little."""
+"""Life of a worker that runs a function: set up, call, hand back. It runs in the worker, and imports little."""
 
 import faulthandler
 import functools
@@ -22,7 +22,7 @@ Call = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function and its arguments."""
 
 LENGTH_BYTES = 8
-"""At the start of what a worker hands back: how long the pickle behind it is; 0 until all of it is there."""
+"""Length of the number that a returned value begins with: how long its pickle is; 0 until all of it is there."""
 
 
 class Descriptor(Protocol):
@@ -33,7 +33,7 @@ class Descriptor(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class InheritedDescriptor:
     """A descriptor that a forked child has from its parent."""
 
     fd: int
@@ -43,53 +43,53 @@ class Here:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
-    """How a process that was forked, not executed, becomes a worker."""
+class ChildSetup:
+    """Place that a process takes which was forked, not executed."""
 
     stdout: Descriptor
     stderr: Descriptor
-    arrived: Descriptor
+    ready: Descriptor
     """Written to once the process leads its own group, so that a signal to the group finds it."""
     environment: Mapping[str, str]
     cpus: Collection[int]
-    """Where it may run; empty: as its parent."""
+    """CPUs that it may run on; empty: its parent's."""
     parent: int | None
-    """Whom to die with; None: whoever forked it."""
+    """Process to die with; None: whoever forked it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
-    """What a worker is sent to do. `call` is here in memory, or a pickle in `parcel`."""
+class Task:
+    """Work of a worker. `call` is here in memory, or a pickle in `pickled`."""
 
     result: Descriptor
     """A file in memory for the return value."""
     call: Call | None = None
-    parcel: Descriptor | None = None
+    pickled: Descriptor | None = None
     by_value: bool = False
     """The function was defined where the worker cannot import it from: a notebook, standard input, a lambda."""
 
 
-def arrive(arrival: Arrival) -> None:
+def set_up(setup: ChildSetup) -> None:
     """Take the place of a worker: session, tie, output, environment. Nothing of the user's has run before."""
     os.setsid()
-    tie_to_parent(arrival.parent or os.getppid())
+    tie_to_parent(setup.parent or os.getppid())
     signal.set_wakeup_fd(-1)
-    stdout, stderr = arrival.stdout.detach(), arrival.stderr.detach()
+    stdout, stderr = setup.stdout.detach(), setup.stderr.detach()
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
     for fd in {stdout, stderr} - {0, 1, 2}:
         os.close(fd)
     os.environ.clear()
-    os.environ.update(arrival.environment)
-    if arrival.cpus:
-        os.sched_setaffinity(0, arrival.cpus)
-    arrived = arrival.arrived.detach()
-    os.write(arrived, b".")
-    os.close(arrived)
+    os.environ.update(setup.environment)
+    if setup.cpus:
+        os.sched_setaffinity(0, setup.cpus)
+    ready = setup.ready.detach()
+    os.write(ready, b".")
+    os.close(ready)
 
 
-def arrive_from_forkserver(arrival: Arrival, name: str) -> str:
-    """`arrive`, as the first thing that `multiprocessing`'s fork server unpickles in the child; returns `name`.
+def set_up_from_forkserver(setup: ChildSetup, name: str) -> str:
+    """`set_up`, as the first thing that `multiprocessing`'s fork server unpickles in the child; returns `name`.
 
     The server ends when nobody holds the other end of its pipe. A worker does not need it, and would keep the server,
     and thereby itself, alive beyond the agent.
@@ -100,24 +100,24 @@ def arrive_from_forkserver(arrival: Arrival, name: str) -> str:
     if (alive := getattr(server, "_forkserver_alive_fd", None)) is not None:
         os.close(alive)
         server._forkserver_alive_fd = None  # type: ignore[attr-defined]
-    arrive(arrival)
+    set_up(setup)
     return name
 
 
-def run_forked(arrival: Arrival, errand: Errand) -> None:
-    """Where a worker begins that was forked from the agent's own process."""
+def run_forked(setup: ChildSetup, task: Task) -> None:
+    """Begin as a worker that was forked from the agent's own process."""
     signals.undo_in_child()
-    arrive(arrival)
-    run(errand)
+    set_up(setup)
+    run(task)
 
 
-def run(errand: Errand) -> None:
+def run(task: Task) -> None:
     """Call the function and hand back what it returns; the process exits with 1 if it raises."""
     sys.stdout, sys.stderr = _unbuffered(1), _unbuffered(2)
     faulthandler.enable(sys.stderr)
     try:
-        value = _call(errand)
-        _hand_back(value, errand.result.detach())
+        value = _call(task)
+        _hand_back(value, task.result.detach())
     except SystemExit:
         raise  # multiprocessing makes the exit code of it that any Python program has
     except KeyboardInterrupt:
@@ -130,8 +130,8 @@ def run(errand: Errand) -> None:
         sys.exit(1)
 
 
-def _call(errand: Errand) -> Any:
-    function, args = errand.call or _unpack(errand)
+def _call(task: Task) -> Any:
+    function, args = task.call or _unpack(task)
     try:
         return function(*args)
     except SystemExit as end:
@@ -140,13 +140,13 @@ def _call(errand: Errand) -> Any:
         return None  # it says that all is well
 
 
-def _unpack(errand: Errand) -> Call:
-    assert errand.parcel
-    fd = errand.parcel.detach()
+def _unpack(task: Task) -> Call:
+    assert task.pickled
+    fd = task.pickled.detach()
     with mmap.mmap(fd, 0, prot=mmap.PROT_READ) as data:
         os.close(fd)
         call: Call = pickle.loads(data)
-    if errand.by_value:
+    if task.by_value:
         _publish(call[0])
     return call
 

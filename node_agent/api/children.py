@@ -1,10 +1,17 @@
-"""The children that run functions, by multiprocessing's three ways to start one.
+"""Workers that run a Python function, started by multiprocessing's three methods.
 
-Their internals are used where its public classes do not let a child be a worker before it is anything else.
+- `spawn`: a new interpreter, executed with the worker's environment, output and session, as a command is.
+- `fork`: a copy of this process, made by the thread that runs the agent.
+- `forkserver`: a copy of multiprocessing's fork server, which is one for the whole process and stays when workers go.
+
+However it is started, the worker leads its own session, writes to the descriptors it is given, and is killed by the
+kernel when the thread that started it ends (`forkserver`: when the fork server does, which ends with this process).
+multiprocessing's internals are used where its public classes do not let a child be a worker before it is anything else.
 """
 
 import io
 import os
+import pickle
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from multiprocessing import context, get_context, popen_fork, popen_forkserver, popen_spawn_posix, reduction, spawn
@@ -14,11 +21,21 @@ from multiprocessing.resource_tracker import getfd
 from multiprocessing.util import Finalize
 from typing import Any, Literal, cast
 
-from node_agent.api.child import Arrival, Call, Descriptor, Errand, Here, arrive_from_forkserver, run, run_forked
-from node_agent.api.pickled_call import Parcel
+from node_agent.api.child import (
+    LENGTH_BYTES,
+    ChildSetup,
+    Descriptor,
+    InheritedDescriptor,
+    Task,
+    run,
+    run_forked,
+    set_up_from_forkserver,
+)
+from node_agent.api.pickled_call import PickledCall
 from node_agent.workers.process import CommandProcess
 
 StartMethod = Literal["spawn", "fork", "forkserver"]
+START_METHODS: tuple[StartMethod, ...] = ("spawn", "fork", "forkserver")
 
 UNGUARDED = (
     "a worker imports the script that started it, which would start workers again: "
@@ -30,16 +47,15 @@ UNGUARDED = (
 class ChildSpec:
     """One worker to start."""
 
-    call: Call
-    parcel: Parcel | None
-    """The same for a child that is not forked from here."""
+    call: PickledCall
     result: int
+    """A file in memory for the return value."""
     environment: Mapping[str, str]
     stdout: int
     stderr: int
     cpus: Collection[int]
     opened: list[int] = field(default_factory=list)
-    """What was opened for the start alone: for the caller to close."""
+    """Descriptors of the start alone, for the caller to close."""
 
 
 class Spawned(popen_spawn_posix.Popen):
@@ -85,15 +101,15 @@ class Spawned(popen_spawn_posix.Popen):
 
 class Forked(popen_fork.Popen):
     def __init__(self, spec: ChildSpec) -> None:
-        ready, arrived = os.pipe()
+        reader, ready = os.pipe()
         try:
-            arrival = _arrival(spec, Here, arrived, os.getpid())
-            errand = Errand(Here(spec.result), call=spec.call)
-            super().__init__(get_context("fork").Process(target=run_forked, args=(arrival, errand)))
+            setup = _setup(spec, InheritedDescriptor, ready, os.getpid())
+            task = Task(InheritedDescriptor(spec.result), call=spec.call.call)
+            super().__init__(get_context("fork").Process(target=run_forked, args=(setup, task)))
         except BaseException:
-            close_fds(ready, arrived)
+            close_fds(reader, ready)
             raise
-        _wait_for_arrival(ready, arrived)
+        _wait_until_ready(reader, ready)
         self._pidfd = os.pidfd_open(self.pid)
 
     def watched(self) -> int:
@@ -114,9 +130,9 @@ class Served(popen_forkserver.Popen):
         super().__init__(_process("forkserver", spec))
 
     def _launch(self, process: BaseProcess) -> None:
-        ready, arrived = os.pipe()
+        reader, ready = os.pipe()
         try:
-            name = _Named(process.name, self._spec, arrived)
+            name = _Name(process.name, self._spec, ready)
             data = _for_a_new_interpreter(self, process, self._spec, name)
             self.sentinel, pipe = server.connect_to_new_process(self._fds)  # type: ignore[attr-defined]
             parent_end = os.dup(pipe)
@@ -125,11 +141,11 @@ class Served(popen_forkserver.Popen):
                 file.write(data)
             self.pid = server.read_signed(self.sentinel)
         except BaseException as error:
-            close_fds(ready, arrived)
+            close_fds(reader, ready)
             if isinstance(error, EOFError | ConnectionError):
                 raise OSError(f"multiprocessing's fork server has ended: {UNGUARDED}") from error
             raise
-        _wait_for_arrival(ready, arrived)
+        _wait_until_ready(reader, ready)
 
     def watched(self) -> int:
         return self.sentinel
@@ -148,39 +164,88 @@ CHILDREN: Mapping[StartMethod, type[Spawned] | type[Forked] | type[Served]] = {
 }
 
 
+class FunctionProcess:
+    """A child that runs a function."""
+
+    def __init__(
+        self,
+        method: StartMethod,
+        call: PickledCall,
+        environment: Mapping[str, str],
+        stdout: int,
+        stderr: int,
+        cpus: Collection[int] = (),
+    ) -> None:
+        self._result = os.memfd_create("result", os.MFD_CLOEXEC)
+        spec = ChildSpec(call, self._result, environment, stdout, stderr, cpus)
+        try:
+            self._child = CHILDREN[method](spec)
+        except BaseException:
+            os.close(self._result)
+            raise
+        finally:
+            close_fds(*spec.opened)
+        self.pid = self._child.pid
+
+    def fileno(self) -> int:
+        return self._child.watched()
+
+    def reap(self) -> int:
+        exit_code = self._child.reap()
+        if exit_code != 0:
+            self.discard()
+        return exit_code
+
+    def value(self) -> Any:
+        """What the function returned; None if it ended the process instead. Once, after an exit code of 0.
+
+        Raises what unpickling raises, such as `AttributeError` for a class that there is in the worker alone.
+        """
+        result, self._result = self._result, -1
+        with open(result, "rb") as file:
+            file.seek(0)
+            length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+            return pickle.load(file) if length else None
+
+    def discard(self) -> None:
+        """Drop its value: nobody will ask for it."""
+        if self._result >= 0:
+            os.close(self._result)
+            self._result = -1
+
+
 def _process(method: StartMethod, spec: ChildSpec) -> BaseProcess:
-    process: BaseProcess = cast(Any, get_context(method)).Process(target=run, args=(_Errand(spec),))
+    process: BaseProcess = cast(Any, get_context(method)).Process(target=run, args=(_SentTask(spec),))
     return process
 
 
-class _Errand:
-    """Becomes an `Errand` in the worker, when `multiprocessing` sends it there."""
+class _SentTask:
+    """Becomes a `Task` in the worker, when `multiprocessing` sends it there."""
 
     def __init__(self, spec: ChildSpec) -> None:
         self._spec = spec
 
     def __reduce__(self) -> tuple[Any, ...]:
-        spec, parcel = self._spec, self._spec.parcel
-        assert parcel
-        spec.opened.append(parcel.open(context.get_spawning_popen()))
-        return Errand, (reduction.DupFd(spec.result), None, reduction.DupFd(spec.opened[-1]), parcel.by_value)
+        spec = self._spec
+        spec.opened.append(spec.call.open(context.get_spawning_popen()))
+        return Task, (reduction.DupFd(spec.result), None, reduction.DupFd(spec.opened[-1]), spec.call.by_value)
 
 
-class _Named:
-    """The name of a process whose reading, which comes before all else, lets it arrive."""
+class _Name:
+    """Name of a process whose reading, which comes before all else, sets the child up."""
 
-    def __init__(self, name: str, spec: ChildSpec, arrived: int) -> None:
-        self._name, self._spec, self._arrived = name, spec, arrived
+    def __init__(self, name: str, spec: ChildSpec, ready: int) -> None:
+        self._name, self._spec, self._ready = name, spec, ready
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return arrive_from_forkserver, (_arrival(self._spec, reduction.DupFd, self._arrived, None), self._name)
+        return set_up_from_forkserver, (_setup(self._spec, reduction.DupFd, self._ready, None), self._name)
 
 
-def _arrival(spec: ChildSpec, descriptor: Callable[[int], Descriptor], arrived: int, parent: int | None) -> Arrival:
-    return Arrival(
+def _setup(spec: ChildSpec, descriptor: Callable[[int], Descriptor], ready: int, parent: int | None) -> ChildSetup:
+    return ChildSetup(
         stdout=descriptor(spec.stdout),
         stderr=descriptor(spec.stderr),
-        arrived=descriptor(arrived),
+        ready=descriptor(ready),
         environment=dict(spec.environment),
         cpus=tuple(spec.cpus),
         parent=parent,
@@ -190,7 +255,7 @@ def _arrival(spec: ChildSpec, descriptor: Callable[[int], Descriptor], arrived: 
 def _for_a_new_interpreter(popen: Any, process: BaseProcess, spec: ChildSpec, name: Any) -> bytes:
     """What `multiprocessing.spawn` reads in the child: how to prepare the interpreter, and the process to be."""
     preparation = {**spawn.get_preparation_data(process.name), "name": name}
-    if spec.parcel and spec.parcel.by_value:
+    if spec.call.by_value:
         for key in ("init_main_from_name", "init_main_from_path"):
             preparation.pop(key, None)
     file = io.BytesIO()
@@ -203,11 +268,11 @@ def _for_a_new_interpreter(popen: Any, process: BaseProcess, spec: ChildSpec, na
     return file.getvalue()
 
 
-def _wait_for_arrival(ready: int, arrived: int) -> None:
-    """Milliseconds, until the child leads its group: a signal to the group would be lost before."""
-    os.close(arrived)
-    os.read(ready, 1)
+def _wait_until_ready(reader: int, ready: int) -> None:
+    """Wait some milliseconds until the child leads its group: a signal to the group would be lost before."""
     os.close(ready)
+    os.read(reader, 1)
+    os.close(reader)
 
 
 def close_fds(*fds: int) -> None:

@@ -1,13 +1,40 @@
-"""Which output goes to files: torch's `LogsSpecs`."""
+"""Destinations of the workers' output, in torch's terms: `DefaultLogsSpecs`, and `LogsDest`, which classes of a
+program's own return.
+"""
 
 import os
+import tempfile
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from node_agent.api.maps import checked_streams
+from rdzv_protocol.messages import Assignment
+
 from node_agent.core.log_options import NO_FILES, LogOptions, Std
+from node_agent.output.destinations import ERROR_FILE, Destination, Destinations, WorkerLogs, by_flags
+from node_agent.output.folder import RunFolder
+from node_agent.workers.temp_dir import ScratchDir
 
 Streams = Std | Mapping[int, Std]
+
+
+@dataclass
+class LogsDest:
+    """Files of each local rank; torch's class. The console shows streams without a path, and those in `tee_*`."""
+
+    stdouts: dict[int, str] = field(default_factory=dict)
+    stderrs: dict[int, str] = field(default_factory=dict)
+    tee_stdouts: dict[int, str] = field(default_factory=dict)
+    tee_stderrs: dict[int, str] = field(default_factory=dict)
+    error_files: dict[int, str] = field(default_factory=dict)
+    filtered_stdout: str = ""
+    filtered_stderr: str = ""
+
+
+class LogsSpecs(Protocol):
+    """torch's: a class of one's own that names the files."""
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> Any: ...
 
 
 class DefaultLogsSpecs:
@@ -30,13 +57,43 @@ class DefaultLogsSpecs:
         self.redirects = checked_streams(redirects, "redirects")
         self.tee = checked_streams(tee, "tee")
         self.local_ranks_filter = frozenset(local_ranks_filter) if local_ranks_filter else None
-        if (
-            self.log_dir
-            and self.log_dir != NO_FILES
-            and os.path.exists(self.log_dir)
-            and not os.path.isdir(self.log_dir)
-        ):
+        self._folder: RunFolder | None = None
+        if self.log_dir not in (None, NO_FILES) and os.path.exists(self.log_dir) and not os.path.isdir(self.log_dir):
             raise NotADirectoryError(f"log_dir: {self.log_dir} is a file: name a folder, or {NO_FILES} for no files")
+
+    @property
+    def root_log_dir(self) -> str:
+        """Where the folders of runs are; a new temporary folder if none was named."""
+        if self.log_dir is None:
+            self.log_dir = tempfile.mkdtemp(prefix="node-agent-logs-")
+        return self.log_dir
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Make the folders of the next attempt and say what goes where; `envs`, by local rank, get their error file.
+
+        torch's method, for programs that call it: `elastic_launch` and `start_processes` do not. Raises `OSError`.
+        """
+        options, assignment = as_options(self, log_dir=self.root_log_dir), one_round(envs)
+        self._folder = self._folder or RunFolder(options, _run_id(envs) or "run", ScratchDir())
+        decided = by_flags(options, self._folder, assignment)
+        has_files = options.log_dir != NO_FILES
+        destination = LogsDest(filtered_stdout=decided.filtered_stdout, filtered_stderr=decided.filtered_stderr)
+        for rank, worker in enumerate(decided.workers):
+            envs[rank].update(worker.environment)
+            destination.error_files[rank] = worker.error_file or NO_FILES
+            for stream, paths, teed in (
+                (worker.stdout, destination.stdouts, destination.tee_stdouts),
+                (worker.stderr, destination.stderrs, destination.tee_stderrs),
+            ):
+                paths[rank] = stream.path or ("" if stream.shown else NO_FILES)
+                if stream.shown and (stream.path or not has_files):
+                    teed[rank] = stream.path or NO_FILES
+        return destination
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DefaultLogsSpecs) and as_options(self) == as_options(other)
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return (
@@ -45,42 +102,123 @@ class DefaultLogsSpecs:
         )
 
 
-class LogsSpecs(Protocol):
-    """torch's: a class of one's own that names the files. What it returns is torch's `LogsDest`."""
-
-    def reify(self, envs: dict[int, dict[str, str]]) -> Any: ...
-
-
 AnyLogsSpecs = DefaultLogsSpecs | LogsSpecs
 
 
-def understood(specs: AnyLogsSpecs | None) -> DefaultLogsSpecs | LogsSpecs:
-    """torch's own default class as ours; another one of torch's kind as it is. Raises `TypeError`."""
+def understood(specs: AnyLogsSpecs | None) -> tuple[DefaultLogsSpecs, LogsSpecs | None]:
+    """torch's own default class as ours; or a class of the program's own, asked instead. Raises `TypeError`."""
     if specs is None:
-        return DefaultLogsSpecs()
-    if isinstance(specs, DefaultLogsSpecs):
-        return specs
+        return DefaultLogsSpecs(), None
     kind = type(specs)
+    if isinstance(specs, DefaultLogsSpecs) and kind.reify is DefaultLogsSpecs.reify:
+        return specs, None
     if kind.__name__ == "DefaultLogsSpecs" and kind.__module__.partition(".")[0] == "torch":
         given: Any = specs
-        return DefaultLogsSpecs(given._root_log_dir, given._redirects, given._tee, given._local_ranks_filter)
+        return DefaultLogsSpecs(given._root_log_dir, given._redirects, given._tee, given._local_ranks_filter), None
     if callable(getattr(specs, "reify", None)):
-        return specs
+        return DefaultLogsSpecs(), specs
     raise TypeError(f"logs_specs: a DefaultLogsSpecs, or a class with torch's reify(), not {specs!r:.80}")
 
 
 def as_options(
-    specs: DefaultLogsSpecs, stdout_filters: Sequence[str] | None, stderr_filters: Sequence[str] | None
+    specs: DefaultLogsSpecs,
+    stdout_filters: Sequence[str] | None = None,
+    stderr_filters: Sequence[str] | None = None,
+    log_dir: str | None = None,
 ) -> LogOptions:
-    """What the agent's own logs go by. Raises `TypeError`."""
+    """The same as the agent's options. Raises `TypeError`."""
     return LogOptions(
-        log_dir=specs.log_dir,
+        log_dir=log_dir or specs.log_dir,
         redirects=specs.redirects,
         tee=specs.tee,
         local_ranks=specs.local_ranks_filter,
         stdout_filters=_texts(stdout_filters, "duplicate_stdout_filters"),
         stderr_filters=_texts(stderr_filters, "duplicate_stderr_filters"),
     )
+
+
+def by_logs_specs(specs: LogsSpecs, environments: Sequence[Mapping[str, str]]) -> Destinations:
+    """What a class of the program's own decides, with the environments that it has added to."""
+    given = {local_rank: dict(environment) for local_rank, environment in enumerate(environments)}
+    decided = specs.reify(given)
+    return Destinations(
+        [
+            WorkerLogs(
+                stdout=_destination(decided.stdouts[rank], rank in decided.tee_stdouts),
+                stderr=_destination(decided.stderrs[rank], rank in decided.tee_stderrs),
+                environment={ERROR_FILE: given[rank].get(ERROR_FILE, decided.error_files.get(rank, ""))},
+            )
+            for rank in given
+        ],
+        decided.filtered_stdout,
+        decided.filtered_stderr,
+    )
+
+
+def by_default_specs(
+    options: LogOptions, name: str, environments: Mapping[int, Mapping[str, str]], scratch: ScratchDir
+) -> Destinations:
+    """The files of processes that belong to no run, or to the one of which their environments tell. Makes the folders;
+    raises `OSError`."""
+    folder = RunFolder(options, _run_id(environments) or name, scratch)
+    return by_flags(options, folder, one_round(environments))
+
+
+def one_round(environments: Mapping[int, Mapping[str, str]]) -> Assignment:
+    """What the logs need to know of a round: there is none here, unless the environments tell of one."""
+    restarts = environments[0].get("TORCHELASTIC_RESTART_COUNT", "") if environments else ""
+    count = len(environments)
+    return Assignment(
+        round=int(restarts) + 1 if restarts.isdecimal() else 1,
+        group_rank=0,
+        group_world_size=1,
+        first_rank=0,
+        local_world_size=count,
+        world_size=count,
+        first_role_rank=0,
+        role_world_size=count,
+        master_addr="",
+        master_port=0,
+        restart_count=0,
+        max_restarts=0,
+    )
+
+
+def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[int, Std]:
+    """One setting for every local rank, or each one's own with `Std.NONE` for those that are not named; as in torch."""
+    if isinstance(val_or_map, Std):
+        return dict.fromkeys(range(local_world_size), val_or_map)
+    return {rank: val_or_map.get(rank, Std.NONE) for rank in range(local_world_size)}
+
+
+def checked_streams(given: Std | int | Mapping[int, Std | int], what: str) -> Std | dict[int, Std]:
+    """Also as plain numbers, and torch's own `Std`. Raises `TypeError` or `ValueError`."""
+    if isinstance(given, Mapping):
+        for rank in given:
+            if not is_rank(rank):
+                raise TypeError(f"{what}: a map from local ranks, not from {rank!r}")
+        return {rank: _stream(value, f"{what}[{rank}]") for rank, value in given.items()}
+    return _stream(given, what)
+
+
+def is_rank(key: object) -> bool:
+    return isinstance(key, int) and not isinstance(key, bool) and key >= 0
+
+
+def _stream(value: Std | int, what: str) -> Std:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{what}: Std.NONE, Std.OUT, Std.ERR or Std.ALL, not {value!r}")
+    if value not in (0, 1, 2, 3):
+        raise ValueError(f"{what}: 0 (none), 1 (stdout), 2 (stderr) or 3 (both), not {value!r}")
+    return Std(int(value))
+
+
+def _destination(path: str, teed: bool) -> Destination:
+    return Destination(path, shown=teed or not path, marked=teed and bool(path))
+
+
+def _run_id(environments: Mapping[int, Mapping[str, str]]) -> str:
+    return environments[0].get("TORCHELASTIC_RUN_ID", "") if environments else ""
 
 
 def _texts(given: Sequence[str] | None, what: str) -> tuple[str, ...]:

@@ -8,23 +8,30 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar, overload
 
+from rdzv_protocol.messages import Assignment
+
 from node_agent import server_modes
-from node_agent.api import outcome
-from node_agent.api.entrypoint import Command, with_local_rank
-from node_agent.api.errors import LaunchError, SignalException, in_torchs_terms
-from node_agent.api.launch_config import LaunchConfig, make_plan
-from node_agent.api.launched_agent import ApiDriver
-from node_agent.api.log_console import ApiConsole
-from node_agent.api.loop_thread import LoopThread, done
-from node_agent.api.processes import make_entry
+from node_agent.agent import Agent
+from node_agent.api.default_logs_specs import LogsSpecs, by_logs_specs
+from node_agent.api.entrypoint import Command, Entry, make_entry, with_local_rank
+from node_agent.api.errors import ChildFailedError, LaunchError, SignalException, in_torchs_terms, process_failure
+from node_agent.api.launch_config import LaunchConfig, Plan, make_plan
+from node_agent.api.loop_thread import ApiConsole, LoopThread, done
 from node_agent.api.signals import SignalWatch
 from node_agent.config import AgentConfig, UsageError
+from node_agent.core.effects import LeaveEvidence
+from node_agent.core.events import Signalled
+from node_agent.failures import error_file
+from node_agent.failures.failure_report import local_time, paint
+from node_agent.failures.report import report
 from node_agent.output.console import Console
+from node_agent.output.destinations import Destinations, PluginFailed
 from node_agent.transport.base import Link
+from node_agent.workers.spec import SpecMaker
 
 R = TypeVar("R")
 
@@ -67,26 +74,36 @@ class elastic_launch(Generic[R]):
 
     def __call__(self, *args: Any) -> dict[int, R]:
         """Run it, and return when the run has ended."""
-        return _Launch(self._config, self._entrypoint, args).run()
+        title = _title(self._entrypoint, args)
+        return _Launch(make_plan(self._config, title), title, self._entrypoint, args).run()
 
     async def launch_async(self, *args: Any) -> dict[int, R]:
         """The same for asyncio. To cancel it stops the workers, and returns when they are gone."""
-        return await _Launch(self._config, self._entrypoint, args).run_async()
+        title = _title(self._entrypoint, args)
+
+        async def plan() -> Plan:
+            return make_plan(self._config, title)
+
+        planning = LoopThread("elastic_launch", plan)  # looks names and devices up, which may take its time
+        planning.start()
+        await done(planning.result)
+        planning.join()
+        return await _Launch(planning.result.result(), title, self._entrypoint, args).run_async()
 
 
 class _Launch:
     """One call."""
 
-    def __init__(self, config: LaunchConfig, entrypoint: Callable[..., Any] | Command, args: tuple[Any, ...]) -> None:
-        self._title = _title(entrypoint, args)
-        self._plan = make_plan(config, self._title)
+    def __init__(self, plan: Plan, title: str, entrypoint: Callable[..., Any] | Command, args: tuple[Any, ...]) -> None:
+        self._title = title
+        self._plan = plan
         self._signal: signal.Signals | None = None
-        self._driver: ApiDriver | None = None
+        self._launched: LaunchedAgent | None = None
         self._thread: LoopThread[_Result] | None = None
         self._agent: asyncio.Task[int] | None = None
         self._gave_up = False
         ranks = range(self._plan.config.nproc)
-        self._entry = make_entry(entrypoint, {rank: with_local_rank(args, rank) for rank in ranks}, config.start_method)
+        self._entry = make_entry(entrypoint, {rank: with_local_rank(args, rank) for rank in ranks}, plan.start_method)
 
     def run(self) -> dict[int, Any]:
         watch = SignalWatch(self._plan.signals, self._signalled)
@@ -164,10 +181,10 @@ class _Launch:
                 raise asyncio.CancelledError
             self._agent = asyncio.create_task(self._meet(console))
             exit_code = await self._agent
-            assert self._driver
+            assert self._launched
             if exit_code:
-                return outcome.error(self._driver, self._title)
-            return {self._driver.first_rank + rank: value for rank, value in self._entry.values().items()}
+                return self._launched.error(self._title)
+            return {self._launched.first_rank + rank: value for rank, value in self._entry.values().items()}
         except asyncio.CancelledError:
             return LaunchError("it was interrupted before it began")
         except UsageError as error:
@@ -177,19 +194,99 @@ class _Launch:
             console.close()
 
     async def _meet(self, console: Console) -> int:
-        return await server_modes.run(self._plan.launch, self._plan.config, console, self._make_driver, page=False)
+        return await server_modes.run(self._plan.launch, self._plan.config, console, self._make_agent, page=False)
 
-    def _make_driver(
+    def _make_agent(
         self, config: AgentConfig, make_link: Callable[[], Link], where: str, console: Console
-    ) -> ApiDriver:
-        self._driver = ApiDriver(config, make_link, where, console, self._entry, self._plan.custom_logs)
-        return self._driver
+    ) -> "LaunchedAgent":
+        self._launched = LaunchedAgent(config, make_link, where, console, self._entry, self._plan.custom_logs)
+        return self._launched
 
     def _leave(self, signal_name: str) -> None:
-        if self._driver and not self._driver.is_done:
-            self._driver.leave(signal_name)
+        if self._launched and not self._launched.is_done:
+            self._launched.leave(signal_name)
         elif self._agent:
             self._agent.cancel()  # it has no workers: it is about to begin, or waits for other nodes in the end
+
+
+class LaunchedAgent(Agent):
+    """Runs an entry. `custom_logs`: the program's own `LogsSpecs`, or None."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        make_link: Callable[[], Link],
+        where: str,
+        console: Console,
+        entry: Entry,
+        custom_logs: LogsSpecs | None,
+    ) -> None:
+        super().__init__(config, make_link, where, console)
+        self._entry = entry
+        self._specs = SpecMaker(config, self._scratch, entry.starter)
+        if custom_logs is not None:
+            self._logs.plugin = _CustomLogs(custom_logs)
+        self.evidence: LeaveEvidence | None = None
+        """Why the run, or this agent, has failed."""
+        self.recorded: dict[str, Any] | None = None
+        """What the worker that ended the run has left in its error file, if it was one of this node's."""
+        self.first_rank = 0
+        """The global rank of local rank 0 in the last round."""
+
+    @property
+    def is_done(self) -> bool:
+        """The agent has come to its end; it has no workers."""
+        return self._exit_code.done()
+
+    def leave(self, signal_name: str) -> None:
+        """Stop the workers with this signal and go; the second time, kill them."""
+        self._runner.feed(Signalled(signal_name))
+
+    def leave_evidence(self, effect: LeaveEvidence) -> None:
+        """Keep it for the program, which is told by an exception. What it leaves behind is its own affair."""
+        self.evidence = effect
+        failure = effect.finish.failure if effect.finish else None
+        if self._group and failure and failure.node_id == self._config.node_id:
+            self.recorded = error_file.copy(self._group.error_file(failure.pid), failure.exit_code)
+
+    def error(self, title: str) -> Exception:
+        """Why it has failed: workers, here or on another node, and what the run went through; else `LaunchError`."""
+        evidence = self.evidence
+        if evidence is None:
+            return LaunchError("this node has left the run")
+        if evidence.finish is None or evidence.finish.failure is None:
+            return LaunchError(evidence.finish.reason if evidence.finish else evidence.error)
+        finish, root = evidence.finish, evidence.finish.failure
+        text = paint(report(finish, title, local_time), is_coloured=False).decode()
+        failures = {root.rank: process_failure(root, self.recorded)}
+        for failure in finish.others:
+            if failure.rank not in failures:
+                failures[failure.rank] = process_failure(failure)
+        return in_torchs_terms(ChildFailedError)(title, failures, f"\n{text}")
+
+    def open_port(self) -> int:
+        self._entry.forget()  # another round: what the workers of the last one have returned counts for nothing
+        return super().open_port()
+
+    def start_workers(self, assignment: Assignment) -> None:
+        self.first_rank = assignment.first_rank
+        super().start_workers(assignment)
+
+
+class _CustomLogs:
+    """The program's own `LogsSpecs`, asked once a round; node-agent asks a plug-in's in a process of its own."""
+
+    def __init__(self, specs: LogsSpecs) -> None:
+        self._specs = specs
+
+    async def reify(self, environments: Sequence[Mapping[str, str]]) -> Destinations:
+        try:
+            return by_logs_specs(self._specs, environments)
+        except Exception as error:
+            raise PluginFailed(f"logs_specs: {type(error).__name__}: {error}") from error
+
+    async def close(self) -> None:
+        pass
 
 
 def _title(entrypoint: Callable[..., Any] | Command, args: Sequence[Any]) -> str:

@@ -1,23 +1,23 @@
-"""What the workers run, a function or a command, and what becomes of it."""
+"""Entrypoints of workers, functions and commands: what starts them, and what becomes of their values."""
 
+import multiprocessing
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from string import Template
 from typing import Any, Protocol
 
-from node_agent.api.children import StartMethod
+from node_agent.api.children import START_METHODS, UNGUARDED, FunctionProcess, StartMethod
 from node_agent.api.errors import LaunchError
-from node_agent.api.functions import Function, FunctionProcess
+from node_agent.api.pickled_call import PickledCall
 from node_agent.workers.process import CommandProcess, Process, Start
 
-Arguments = Mapping[int, tuple[Any, ...]]
-"""Of each worker, by local rank."""
+Arguments = Mapping[int, Sequence[Any]]
+"""Arguments of each worker, by local rank."""
 Command = str | os.PathLike[str] | Sequence[str]
 
 
 class Entry(Protocol):
-    """Starts workers. Before they are started anew, `forget` is called."""
+    """Starter of workers, round after round. `forget` is called between two rounds."""
 
     title: str
     """What they run, for a person."""
@@ -31,10 +31,10 @@ class Entry(Protocol):
         """What the workers returned, by local rank, once all of them have exited 0. Raises `LaunchError`."""
 
     def forget(self) -> None:
-        """What the workers so far have returned will not be asked for."""
+        """Drop what the workers so far have returned."""
 
     def close(self) -> None:
-        """Nothing will be started any more, and no values are asked for."""
+        """End it: nothing will be started any more, and no values are asked for."""
 
 
 class CommandEntry:
@@ -43,15 +43,21 @@ class CommandEntry:
     counts_stopped = True
 
     def __init__(self, command: Command, args: Arguments) -> None:
-        first = (
-            [os.fspath(command)] if isinstance(command, str | os.PathLike) else [os.fspath(part) for part in command]
-        )
-        self.title = first[0]
-        self._commands = {local_rank: [*first, *map(str, args[local_rank])] for local_rank in args}
+        first = [command] if isinstance(command, str | os.PathLike) else command
+        self._first = [os.fspath(part) for part in first]
+        self.title = self._first[0]
+        self._args = args
         self._started: set[int] = set()
 
     def starter(self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int]) -> Start:
-        return partial(self._start, local_rank, environment, cpus)
+        command = [*self._first, *map(str, self._args[local_rank])]
+
+        def start(out: int, err: int) -> Process:
+            process = CommandProcess(command, environment, out, err, cpus)
+            self._started.add(local_rank)
+            return process
+
+        return start
 
     def values(self) -> dict[int, Any]:
         return dict.fromkeys(sorted(self._started))
@@ -62,34 +68,34 @@ class CommandEntry:
     def close(self) -> None:
         pass
 
-    def _start(
-        self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int], out: int, err: int
-    ) -> Process:
-        process = CommandProcess(self._commands[local_rank], environment, out, err, cpus)
-        self._started.add(local_rank)
-        return process
-
 
 class FunctionEntry:
-    """Raises `TypeError` if the function or its arguments cannot be sent to a worker."""
+    """A function, called with each worker's own arguments. Raises `TypeError` if they cannot be sent to a worker."""
 
     counts_stopped = False
 
     def __init__(self, method: StartMethod, function: Callable[..., Any], args: Arguments) -> None:
         self.title = getattr(function, "__qualname__", None) or repr(function)
-        self._functions: dict[int, Function] = {}
+        self._method = method
+        self._calls: dict[int, PickledCall] = {}
         self._processes: dict[int, FunctionProcess] = {}
+        same: dict[int, PickledCall] = {}  # the very same arguments are sent once
         try:
-            for local_rank in args:
-                self._functions[local_rank] = self._same(args, local_rank) or Function(
-                    method, function, args[local_rank]
-                )
+            for local_rank, given in args.items():
+                if id(given) not in same:
+                    same[id(given)] = PickledCall((function, tuple(given)), is_sent=method != "fork")
+                self._calls[local_rank] = same[id(given)]
         except BaseException:
             self.close()
             raise
 
     def starter(self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int]) -> Start:
-        return partial(self._start, local_rank, environment, cpus)
+        def start(out: int, err: int) -> Process:
+            process = FunctionProcess(self._method, self._calls[local_rank], environment, out, err, cpus)
+            self._processes[local_rank] = process
+            return process
+
+        return start
 
     def values(self) -> dict[int, Any]:
         return {local_rank: self._value(local_rank) for local_rank in sorted(self._processes)}
@@ -101,8 +107,8 @@ class FunctionEntry:
 
     def close(self) -> None:
         self.forget()
-        for function in self._functions.values():
-            function.close()
+        for call in self._calls.values():
+            call.close()
 
     def _value(self, local_rank: int) -> Any:
         try:
@@ -111,16 +117,21 @@ class FunctionEntry:
             problem = f"{type(error).__name__}: {error}"
             raise LaunchError(f"local rank {local_rank} returned what cannot be read here: {problem}") from error
 
-    def _same(self, args: Arguments, local_rank: int) -> Function | None:
-        """What has been made for an earlier local rank with the very same arguments."""
-        return next((self._functions[other] for other in self._functions if args[other] is args[local_rank]), None)
 
-    def _start(
-        self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int], out: int, err: int
-    ) -> Process:
-        process = FunctionProcess(self._functions[local_rank], environment, out, err, cpus)
-        self._processes[local_rank] = process
-        return process
+def make_entry(entrypoint: Callable[..., Any] | Command, args: Arguments, start_method: StartMethod) -> Entry:
+    """What the workers run. Raises `TypeError`, `ValueError`; `RuntimeError` in a worker that is still importing."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise RuntimeError(UNGUARDED)
+    if start_method not in START_METHODS:
+        raise ValueError(f"start_method: {', '.join(START_METHODS)}; not {start_method!r}")
+    for local_rank, given in args.items():
+        if not isinstance(given, Sequence):
+            raise TypeError(f"args[{local_rank}]: a tuple of arguments, not {given!r:.80}")
+    if callable(entrypoint):
+        return FunctionEntry(start_method, entrypoint, args)
+    if isinstance(entrypoint, str | os.PathLike | list | tuple):
+        return CommandEntry(entrypoint, args)
+    raise TypeError(f"entrypoint: a function, a program, or a list of a program and arguments, not {entrypoint!r:.80}")
 
 
 def with_local_rank(args: tuple[Any, ...], local_rank: int) -> tuple[Any, ...]:
@@ -130,3 +141,27 @@ def with_local_rank(args: tuple[Any, ...], local_rank: int) -> tuple[Any, ...]:
     return tuple(
         Template(each).safe_substitute(local_rank=local_rank) if isinstance(each, str) else each for each in args
     )
+
+
+def cpu_sets(options: Any, environment: Mapping[str, str], workers: int) -> tuple[frozenset[int], ...]:
+    """The CPUs of each worker, or none at all for all of them, by torch's `NumaOptions` or a word of `--numa-binding`.
+
+    Raises `ValueError` if they cannot be bound as asked. With torch's `should_fall_back_if_binding_fails` what cannot
+    be done is left out.
+    """
+    if options is None:
+        return ()
+    mode = getattr(options, "affinity_mode", options)
+    mode = str(getattr(mode, "value", mode))
+    from node_agent.workers.devices import DeviceError, gpu_pci_addresses
+    from node_agent.workers.numa import MODES, NumaError
+    from node_agent.workers.numa import cpu_sets as sets_of
+
+    if mode not in MODES:
+        raise ValueError(f"numa_options: torch's NumaOptions, or one of {', '.join(MODES)}; not {options!r:.80}")
+    try:
+        return tuple(sets_of(mode, gpu_pci_addresses(environment), workers))
+    except (DeviceError, NumaError) as error:
+        if getattr(options, "should_fall_back_if_binding_fails", False):
+            return ()
+        raise ValueError(f"numa_options: {error}") from None

@@ -1,24 +1,31 @@
-"""How workers fail, as a program sees it: torch's classes, with the same attributes and in the same words.
+"""Failures of workers as a program sees them: torch's classes, with the same attributes and in the same words.
 
 Where the program has imported torch's own, what is raised is of torch's class, too: `except ChildFailedError` works
 whichever of the two it names, and torch's `@record` finds what it looks for.
 """
 
-import json
-import os
+import atexit
 import signal
 import socket
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+from rdzv_protocol.messages import Failure
+
+from node_agent.failures import error_file
+from node_agent.workers.temp_dir import ScratchDir
 
 TORCHS_ERRORS = "torch.distributed.elastic.multiprocessing.errors"
 TORCHS_API = "torch.distributed.elastic.multiprocessing.api"
 
 NOT_AVAILABLE = "<N/A>"
 """Where there is no error file."""
+NO_TRACEBACK = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
+"""torch's words where a worker left neither an error file nor a signal."""
 WIDEST = 60
 
 
@@ -43,7 +50,9 @@ class ProcessFailure:
     """How one worker failed.
 
     `message` is the content of `message` in its error file: normally a map with `message` ("ValueError: boom") and
-    `extraInfo` (`py_callstack`, `timestamp`). Without an error file it is a text that says how the process ended.
+    `extraInfo` (`py_callstack`, `timestamp`). Without an error file, or with one that makes no sense, it is torch's
+    text: "Signal 9 (SIGKILL) received by PID 7", or where to read how to get a traceback. What the agent found out by
+    itself is in `details`.
     """
 
     local_rank: int
@@ -56,15 +65,18 @@ class ProcessFailure:
     message: Any = field(init=False)
     timestamp: int = field(init=False)
     """Seconds since 1970."""
+    details: Failure | None = field(default=None, kw_only=True)
+    """What torch's class does not tell: the end in words, the last lines of stderr, and what to do."""
 
     def __post_init__(self) -> None:
-        self.error_file_data = _read(self.error_file)
-        self.message, self.timestamp = self.error_file_data.get("message", ""), int(time.time())
-        if isinstance(self.message, dict):
-            seen_at = self.message.get("extraInfo", {}).get("timestamp", self.timestamp)
-            self.timestamp = int(float(seen_at))
-        if not self.error_file_data:
-            self.error_file, self.error_file_data = NOT_AVAILABLE, {"message": "<NONE>"}
+        content = error_file.load(self.error_file)
+        self.timestamp = int((self.details and self.details.failed_at) or time.time())
+        if content is None:
+            self.error_file, content = NOT_AVAILABLE, {"message": "<NONE>"}
+        else:
+            self.timestamp = int(error_file.interpret(content).at or self.timestamp)
+        self.error_file_data = content
+        self.message = content["message"] if self.error_file != NOT_AVAILABLE else ""
         if not self.message:
             self.message = self._end()
 
@@ -82,7 +94,7 @@ class ProcessFailure:
     def _end(self) -> str:
         if self.exitcode < 0:
             return f"Signal {-self.exitcode} ({self.signal_name()}) received by PID {self.pid}"
-        return f"exit code {self.exitcode}, and no exception was seen"
+        return NO_TRACEBACK
 
 
 class ChildFailedError(Exception):
@@ -147,20 +159,33 @@ def _block(index: int, rank: int, failure: ProcessFailure) -> list[str]:
 def _told(message: Any) -> str:
     if not isinstance(message, dict):
         return str(message)
-    told = message.get("extraInfo", {}).get("py_callstack") or message.get("message", NOT_AVAILABLE)
-    return str(told).replace("\n", "\n  ")
+    recorded = error_file.interpret({"message": message})
+    return (recorded.traceback or recorded.error or NOT_AVAILABLE).replace("\n", "\n  ")
 
 
-def _read(path: str) -> dict[str, Any]:
-    """The content of an error file; empty if there is none, or none that can be read."""
-    if not os.path.isfile(path):
-        return {}
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            content = json.load(file)
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+def process_failure(failure: Failure, recorded: dict[str, Any] | None = None) -> ProcessFailure:
+    """What the agent knows of a worker's end, as torch's class.
+
+    With the worker's own error file while that can be read. Where it is gone, or another node's, with one that says the
+    same: `recorded`, or what else is known of the error.
+    """
+    path = failure.error_file
+    if error_file.load(path) is None:
+        path = _kept(recorded or (error_file.content_of(failure) if failure.error else None))
+    return ProcessFailure(failure.local_rank, failure.pid, failure.exit_code, path, details=failure)
+
+
+def _kept(content: dict[str, Any] | None) -> str:
+    """A file for torch's `@record`, which copies what it finds there. It goes with this process."""
+    if content is None:
+        return ""
+    folder = ScratchDir()
+    atexit.register(folder.remove)
+    with suppress(OSError):
+        path = folder.path("error.json")
+        error_file.write(path, content)
+        return path
+    return ""
 
 
 E = TypeVar("E", bound=type[Exception])

@@ -2,15 +2,14 @@
 
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import node_agent.transport.tls  # noqa: F401 - while `protocol` is ours: it is imported late otherwise
-from node_agent.api.children import StartMethod
-from node_agent.api.default_logs_specs import AnyLogsSpecs, DefaultLogsSpecs, understood
-from node_agent.api.functions import START_METHODS
-from node_agent.api.numa_options import cpu_sets
+from node_agent.api.children import START_METHODS, StartMethod
+from node_agent.api.default_logs_specs import AnyLogsSpecs, DefaultLogsSpecs, LogsSpecs, understood
+from node_agent.api.entrypoint import cpu_sets
 from node_agent.cli.plan import plan_launch
 from node_agent.config import AgentConfig, LaunchPlan, UsageError
 from node_agent.core.command import Command
@@ -105,8 +104,9 @@ class Plan:
     """Where the agent goes; its `config` has been replaced."""
     config: AgentConfig
     signals: tuple[str, ...]
-    custom_logs: Any
-    """A `LogsSpecs` of the program's own; None: the agent's options say it all."""
+    start_method: StartMethod
+    custom_logs: LogsSpecs | None
+    """A class of the program's own, which names the files; None: the agent's options say it all."""
 
 
 def make_plan(config: LaunchConfig, title: str) -> Plan:
@@ -117,10 +117,10 @@ def make_plan(config: LaunchConfig, title: str) -> Plan:
         raise ValueError(f"monitor_interval: a number of seconds above 0, not {config.monitor_interval!r}")
     if config.start_method not in START_METHODS:
         raise ValueError(f"start_method: {', '.join(START_METHODS)}; not {config.start_method!r}")
-    specs = understood(config.logs_specs)
+    specs, custom = understood(config.logs_specs)
     asked_of = {name: value for name, value in os.environ.items() if not name.startswith(FROM_COMMAND_LINES)}
     try:
-        launch = plan_launch([*_flags(config, specs), "--no-python", "true"], asked_of)
+        launch = plan_launch([*_flags(config, specs), "--no-python", sys.executable or "/proc/self/exe"], asked_of)
     except UsageError as error:
         raise ValueError(_in_our_terms(str(error))) from None
     environment = {**os.environ, **launch.config.environment}
@@ -134,8 +134,9 @@ def make_plan(config: LaunchConfig, title: str) -> Plan:
         cpus=cpu_sets(config.numa_options, environment, launch.config.nproc),
         environment=environment,
     )
-    custom = None if isinstance(specs, DefaultLogsSpecs) else specs
-    return Plan(launch=launch, config=agent, signals=launch.config.signals, custom_logs=custom)
+    return Plan(
+        launch=launch, config=agent, signals=launch.config.signals, start_method=config.start_method, custom_logs=custom
+    )
 
 
 def _run_id(config: LaunchConfig, launch: LaunchPlan) -> str:
@@ -145,7 +146,7 @@ def _run_id(config: LaunchConfig, launch: LaunchPlan) -> str:
     return config.run_id or launch.config.run_id
 
 
-def _flags(config: LaunchConfig, specs: Any) -> Iterator[str]:
+def _flags(config: LaunchConfig, specs: DefaultLogsSpecs) -> Iterator[str]:
     """The command line that asks for the same."""
     configs = {key: value for key, value in config.rdzv_configs.items() if value is not None}
     for flag, value in _values(config).items():
@@ -195,14 +196,13 @@ def _where(config: LaunchConfig) -> Iterator[str]:
         yield f"--rdzv-id={config.run_id}"
 
 
-def _log_flags(config: LaunchConfig, specs: Any) -> Iterator[str]:
-    if isinstance(specs, DefaultLogsSpecs):
-        if specs.log_dir is not None:
-            yield f"--log-dir={specs.log_dir}"
-        yield f"--redirects={_streams(specs.redirects)}"
-        yield f"--tee={_streams(specs.tee)}"
-        if specs.local_ranks_filter:
-            yield f"--local-ranks-filter={','.join(map(str, sorted(specs.local_ranks_filter)))}"
+def _log_flags(config: LaunchConfig, specs: DefaultLogsSpecs) -> Iterator[str]:
+    if specs.log_dir is not None:
+        yield f"--log-dir={specs.log_dir}"
+    yield f"--redirects={_streams(specs.redirects)}"
+    yield f"--tee={_streams(specs.tee)}"
+    if specs.local_ranks_filter:
+        yield f"--local-ranks-filter={','.join(map(str, sorted(specs.local_ranks_filter)))}"
     for flag in ("duplicate_stdout_filters", "duplicate_stderr_filters"):
         if texts := getattr(config, flag):
             yield f"--{flag}={','.join(text.replace(',', ',,') for text in texts)}"

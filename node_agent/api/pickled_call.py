@@ -17,22 +17,25 @@ from typing import Any, cast
 from node_agent.api.child import Call, layers
 
 
-class Parcel:
-    """A function and its arguments. Pickled once, in memory that every worker maps.
+class PickledCall:
+    """A function and its arguments. Pickled once, in memory that every worker maps; not at all unless `is_sent`.
 
     What only a process that is being started can be given (a queue, a shared tensor) is pickled for each one.
     Raises `TypeError` if something in it cannot travel.
     """
 
-    def __init__(self, call: Call) -> None:
-        self._call = call
-        probe = _Probe()
-        data, self.by_value = _pickled(call, probe)
-        self._fd = None if probe.was_used else _in_memory(data)
+    def __init__(self, call: Call, *, is_sent: bool) -> None:
+        self.call = call
+        self.by_value = False
+        self._fd: int | None = None
+        if is_sent:
+            probe = _Probe()
+            data, self.by_value = _pickled(call, probe)
+            self._fd = None if probe.was_used else _in_memory(data)
 
     def open(self, popen: Any) -> int:
         """A descriptor of the pickle for the process that `popen` starts; the caller closes it."""
-        return os.dup(self._fd) if self._fd is not None else _in_memory(_pickled(self._call, popen)[0])
+        return os.dup(self._fd) if self._fd is not None else _in_memory(_pickled(self.call, popen)[0])
 
     def close(self) -> None:
         if self._fd is not None:
@@ -74,7 +77,8 @@ def _by_value(call: Call) -> bytes:
     try:
         pickler.dump(call)
     except (pickle.PicklingError, AttributeError, TypeError, RuntimeError) as error:
-        raise TypeError(f"{_name(call[0])} and its arguments cannot be sent to a worker: {error}") from error
+        name = getattr(call[0], "__qualname__", None) or repr(call[0])
+        raise TypeError(f"{name} and its arguments cannot be sent to a worker: {error}") from error
     return file.getvalue()
 
 
@@ -90,10 +94,6 @@ def _is_of_the_source(function: Callable[..., Any]) -> bool:
     if code is None or path is None or getattr(function, "__module__", None) != "__main__":
         return True
     return bool(os.path.abspath(code.co_filename) == os.path.abspath(path))
-
-
-def _name(function: Callable[..., Any]) -> str:
-    return getattr(function, "__qualname__", None) or repr(function)
 
 
 def _in_memory(data: bytes) -> int:

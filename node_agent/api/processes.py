@@ -1,24 +1,44 @@
-"""`start_processes`, for programs that block and for asyncio."""
+"""`start_processes`: copies of a function or a command on this machine, as torch starts them; no rendezvous, no ranks.
+
+A thread of its own starts and supervises the processes. So they are supervised whatever the caller does, in a notebook
+and under asyncio, too; and they live no longer than this process, which the kernel sees to.
+"""
 
 import asyncio
-import multiprocessing
+import atexit
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import signal
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from types import TracebackType
+from typing import Any, TextIO
 
-from node_agent.api.children import UNGUARDED, StartMethod
-from node_agent.api.context import PContext
-from node_agent.api.default_logs_specs import AnyLogsSpecs, DefaultLogsSpecs, Streams, as_options, understood
-from node_agent.api.entrypoint import Arguments, Command, CommandEntry, Entry, FunctionEntry
-from node_agent.api.functions import START_METHODS
-from node_agent.api.maps import check_ranks, checked_environments, checked_texts
-from node_agent.api.numa_options import cpu_sets
-from node_agent.api.outputs import OutputSettings
+from rdzv_protocol.messages import Assignment, Failure
+
+from node_agent.api import default_logs_specs as logs
+from node_agent.api.children import StartMethod
+from node_agent.api.default_logs_specs import AnyLogsSpecs, DefaultLogsSpecs, LogsSpecs, Streams, is_rank
+from node_agent.api.entrypoint import Arguments, Command, Entry, cpu_sets, make_entry
+from node_agent.api.errors import ProcessFailure, SignalException, in_torchs_terms, process_failure
+from node_agent.api.loop_thread import ApiConsole, Awaited, LoopThread, done
+from node_agent.api.signals import SignalWatch
 from node_agent.config import SIGNALS
-from node_agent.core.log_options import Std
+from node_agent.core.log_options import LogOptions, Std
+from node_agent.output.console import ERR, OUT, Console
+from node_agent.output.file_tails import Followers
+from node_agent.output.filters import FilteredFile
+from node_agent.output.line_prefix import Marks
+from node_agent.output.log_names import default_prefix
+from node_agent.output.round_logs import Kit, RoundLogs
+from node_agent.workers.group import KILL_TIMEOUT_S, Worker, WorkerSpec
+from node_agent.workers.process import given_up
+from node_agent.workers.temp_dir import ScratchDir
 
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 """torch's: names of signals, with commas between them."""
+STOP_TIMEOUT_S = 30.0
+"""torch's: from SIGTERM to SIGKILL, when another one has failed and when they are closed."""
 
 Environments = Mapping[int, Mapping[str, str]]
 LogsDir = str | os.PathLike[str]
@@ -39,7 +59,7 @@ def start_processes(
     log_dir: LogsDir | None = None,
     redirects: Streams = Std.NONE,
     tee: Streams = Std.NONE,
-) -> PContext:
+) -> "PContext":
     """Start one process for each entry of `args` and return when all of them run; torch's function of that name.
 
     `name`: says in prefixes and reports what they are. `entrypoint`: a function, or a command: a program, or a list of
@@ -81,7 +101,7 @@ async def start_processes_async(
     log_dir: LogsDir | None = None,
     redirects: Streams = Std.NONE,
     tee: Streams = Std.NONE,
-) -> PContext:
+) -> "PContext":
     """`start_processes` for asyncio: the event loop goes on while the processes start. No signal handlers."""
     context = _prepare(
         name, entrypoint, args, envs, logs_specs, log_line_prefixes, start_method, numa_options,
@@ -91,22 +111,378 @@ async def start_processes_async(
     return context
 
 
-def make_entry(entrypoint: Callable[..., Any] | Command, args: Arguments, start_method: StartMethod) -> Entry:
-    """What the workers run. Raises `TypeError`, `ValueError`; `RuntimeError` in a worker that is still importing."""
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise RuntimeError(UNGUARDED)
-    if start_method not in START_METHODS:
-        raise ValueError(f"start_method: {', '.join(START_METHODS)}; not {start_method!r}")
-    for local_rank, given in args.items():
-        if not isinstance(given, tuple | list):
-            raise TypeError(f"args[{local_rank}]: a tuple of arguments, not {given!r:.80}")
-    if not callable(entrypoint) and not isinstance(entrypoint, str | os.PathLike | list | tuple):
-        raise TypeError(
-            f"entrypoint: a function, a program, or a list of a program and arguments, not {entrypoint!r:.80}"
+@dataclass
+class RunProcsResult:
+    """How the processes ended; every map is by local rank."""
+
+    return_values: dict[int, Any] = field(default_factory=dict)
+    """What functions returned; None for each command. Empty if any process failed."""
+    failures: dict[int, ProcessFailure] = field(default_factory=dict)
+    """First failed first. With commands, those that were stopped because another one failed, too."""
+    stdouts: dict[int, str] = field(default_factory=dict)
+    """The log file; empty where there is none."""
+    stderrs: dict[int, str] = field(default_factory=dict)
+
+    def is_failed(self) -> bool:
+        """Whether any process failed."""
+        return bool(self.failures)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputSettings:
+    """Output of one `start_processes`, checked."""
+
+    name: str
+    custom: LogsSpecs | None
+    """A class of the program's own, which names the files."""
+    options: LogOptions
+    """The filters; all of it where there is no such class."""
+    prefixes: Mapping[int, str]
+    """What stands before teed lines, by local rank; torch's default for those that it leaves out."""
+
+
+class PContext:
+    """Processes that `start_processes` has started. All or nothing: when one fails, the others are stopped at once.
+
+    A context manager, also an async one, that closes it in the end. Its methods may be called from any thread.
+    """
+
+    def __init__(
+        self, entry: Entry, envs: Environments, settings: OutputSettings, cpus: Sequence[Collection[int]]
+    ) -> None:
+        self.name = settings.name
+        self.nprocs = len(envs)
+        self.stdouts: dict[int, str] = {}
+        """Log files by local rank; empty where there is none."""
+        self.stderrs: dict[int, str] = {}
+        self.error_files: dict[int, str] = {}
+        """Where each process leaves its exception, if it raises one."""
+        self.filtered_stdout: TextIO | None = None
+        """`filtered_stdout.log`, which lines of the processes are copied to; None without filters. Closed when they
+        are gone."""
+        self.filtered_stderr: TextIO | None = None
+        self._entry = entry
+        self._envs = envs
+        self._settings = settings
+        self._cpus = cpus
+        self._home = os.getpid()
+        self._pids: Awaited[dict[int, int]] = Awaited()
+        self._group: ProcessGroup | None = None
+        self._is_program_ending = False
+
+    def pids(self) -> dict[int, int]:
+        """The process ids by local rank, also of processes that have ended."""
+        self._pids.wait()
+        return self._pids.result()
+
+    def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
+        """Wait until all processes are gone: all have succeeded, or one has failed and the others were stopped.
+
+        None if that has not come about after `timeout` seconds; negative: wait for ever; 0: look. `period` is torch's,
+        and has no effect: nothing is polled here. Raises `SignalException` for a signal that ends this process (only
+        in the main thread), `LaunchError` if a return value cannot be unpickled here.
+        """
+        result = self._thread.result
+        result.wait(inf if timeout < 0 else timeout)
+        return self._concluded() if result.done() else None
+
+    async def wait_async(self) -> RunProcsResult:
+        """`wait` for asyncio, without a limit: within `asyncio.timeout` it has one. To cancel it stops no process."""
+        await done(self._thread.result)
+        return self._concluded()
+
+    def close(self, death_sig: signal.Signals | None = None, timeout: float = STOP_TIMEOUT_S) -> None:
+        """Stop the processes that still run, with their children: `death_sig` (SIGTERM), and SIGKILL after `timeout`.
+
+        Returns when they are gone. A second Ctrl-C kills at once.
+        """
+        if os.getpid() != self._home:
+            return  # a fork of the program: the processes are not its children
+        self._ask_to_stop(death_sig, timeout)
+        try:
+            self._thread.result.wait()
+        except BaseException:
+            self._ask_to_stop(signal.SIGKILL, 0.0)
+            self._thread.result.wait()
+            raise
+        finally:
+            self._finish()
+
+    async def close_async(
+        self,
+        death_sig: signal.Signals | None = None,
+        timeout: float = STOP_TIMEOUT_S,  # noqa: ASYNC109
+    ) -> None:
+        """`close` for asyncio. To cancel it kills the processes at once."""
+        self._ask_to_stop(death_sig, timeout)
+        try:
+            await done(self._thread.result)
+        except asyncio.CancelledError:
+            self._ask_to_stop(signal.SIGKILL, 0.0)
+            self._thread.result.wait()
+            raise
+        self._finish()
+
+    def __enter__(self) -> "PContext":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> "PContext":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close_async()
+
+    # How it starts: for `start_processes` alone.
+
+    def start(self, signals: tuple[str, ...]) -> None:
+        """Return when all processes run, or raise why they do not. From now on `signals` raise `SignalException`."""
+        self._begin(signals)
+        try:
+            self._pids.wait()
+            self._pids.result()
+        except BaseException:
+            self.close(signal.SIGKILL)
+            raise
+
+    async def start_async(self) -> None:
+        """`start` for asyncio, without signals."""
+        self._begin(())
+        try:
+            await done(self._pids)
+            self._pids.result()
+        except BaseException:
+            await self.close_async(signal.SIGKILL)
+            raise
+
+    def _begin(self, signals: tuple[str, ...]) -> None:
+        self._signals = SignalWatch(signals, self._signalled)
+        self._thread = LoopThread(self.name, self._main)
+        atexit.register(self._at_exit)
+        self._thread.result.add_done_callback(lambda _: atexit.unregister(self._at_exit))
+        self._thread.start()
+
+    def _ask_to_stop(self, death_sig: signal.Signals | None, timeout: float) -> None:
+        self._thread.call(self._stop, death_sig or signal.SIGTERM, timeout)
+
+    def _concluded(self) -> RunProcsResult:
+        self._finish()
+        return self._thread.result.result()
+
+    def _finish(self) -> None:
+        self._thread.join()
+        self._signals.stop()
+
+    def _signalled(self, signum: signal.Signals) -> None:
+        raise in_torchs_terms(SignalException)(f"process {os.getpid()} got {signum.name}", signum)
+
+    def _at_exit(self) -> None:
+        """The program ends without having closed it."""
+        self._is_program_ending = True
+        self.close()
+
+    # What follows runs in the thread.
+
+    async def _main(self) -> RunProcsResult:
+        console = ApiConsole(self.name, asyncio.get_running_loop())
+        try:
+            return await self._supervise(console)
+        except BaseException as error:
+            if not self._pids.done():
+                self._pids.set_exception(error)
+            raise
+        finally:
+            self._entry.close()
+            console.close()
+
+    async def _supervise(self, console: Console) -> RunProcsResult:
+        outputs = _Outputs(self._settings, self._envs, console)
+        group = self._group = ProcessGroup()
+        succeeded = False
+        try:
+            self._tell_files(outputs)
+            self._pids.set_result(group.start([self._spec(local_rank, outputs) for local_rank in range(self.nprocs)]))
+            await group.ended()
+            succeeded = not group.failures
+            return self._result(group)
+        finally:
+            await group.ended()
+            await outputs.close()
+            for file in (self.filtered_stdout, self.filtered_stderr):
+                if file:
+                    file.close()
+            if succeeded or self._is_program_ending:
+                outputs.remove()
+            else:
+                atexit.register(outputs.remove)  # until then the failures' error files can be read
+
+    def _tell_files(self, outputs: "_Outputs") -> None:
+        for rank, worker in enumerate(outputs.destinations.workers):
+            self.stdouts[rank], self.stderrs[rank] = worker.stdout.path, worker.stderr.path
+            self.error_files[rank] = worker.error_file
+        self.filtered_stdout, self.filtered_stderr = (outputs.open_filtered(fd) for fd in (OUT, ERR))
+
+    def _stop(self, death_sig: signal.Signals, timeout: float) -> None:
+        if self._group:
+            self._group.stop(death_sig, timeout)
+
+    def _spec(self, local_rank: int, outputs: "_Outputs") -> WorkerSpec:
+        environment = {**os.environ, **self._envs[local_rank], **outputs.environment(local_rank)}
+        cpus = self._cpus[local_rank] if self._cpus else ()
+        return WorkerSpec(
+            node_id=os.uname().nodename,
+            rank=local_rank,
+            local_rank=local_rank,
+            title=self._entry.title,
+            start=self._entry.starter(local_rank, environment, cpus),
+            open_streams=lambda: outputs.open_streams(local_rank),
+            error_file=self.error_files[local_rank],
         )
-    if callable(entrypoint):
-        return FunctionEntry(start_method, entrypoint, args)
-    return CommandEntry(entrypoint, args)
+
+    def _result(self, group: "ProcessGroup") -> RunProcsResult:
+        failures = group.failures
+        if own := {rank: failure for rank, failure in failures.items() if rank not in group.stopped}:
+            failures = failures if self._entry.counts_stopped else own
+        told = {rank: process_failure(failure) for rank, failure in failures.items()}
+        return RunProcsResult({} if told else self._entry.values(), told, self.stdouts, self.stderrs)
+
+
+class ProcessGroup:
+    """Processes that end together: when one fails, the others are told to go. For the thread that started them."""
+
+    def __init__(self) -> None:
+        self.failures: dict[int, Failure] = {}
+        """Those with another exit code than 0, by local rank, in the order in which they ended."""
+        self.stopped: set[int] = set()
+        """Local ranks that ended after all were told to go."""
+        self._alive: dict[int, Worker] = {}
+        self._is_over = asyncio.get_running_loop().create_future()
+        self._stopping = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, specs: Sequence[WorkerSpec]) -> dict[int, int]:
+        """Their pids, by local rank. Raises `OSError` if one cannot be started; then the others are killed."""
+        try:
+            for spec in specs:
+                self._alive[spec.local_rank] = Worker(spec, self._exited)
+        except BaseException:
+            self.stop(signal.SIGKILL, KILL_TIMEOUT_S)
+            raise
+        return {local_rank: worker.pid for local_rank, worker in self._alive.items()}
+
+    async def ended(self) -> None:
+        """Return when all are gone, or given up."""
+        if self._alive:
+            await self._is_over
+
+    def stop(self, signum: int, timeout_s: float) -> None:
+        """Signal every process and its children; SIGKILL those that are left after `timeout_s`. May be repeated."""
+        self._stopping = True
+        for worker in self._alive.values():
+            worker.signal(signum)
+        if self._alive:
+            self._after(timeout_s, self._kill)
+
+    def _exited(self, worker: Worker) -> None:
+        local_rank = worker.spec.local_rank
+        del self._alive[local_rank]
+        if self._stopping:
+            self.stopped.add(local_rank)
+        if worker.exit_code != 0:
+            failure = worker.failure()
+            if self._stopping:
+                failure = replace(failure, cause=f"{failure.cause.partition(':')[0]}: it was told to go")
+            self.failures[local_rank] = failure
+            if not self._stopping:
+                self.stop(signal.SIGTERM, STOP_TIMEOUT_S)
+        if not self._alive:
+            self._end()
+
+    def _kill(self) -> None:
+        for worker in self._alive.values():
+            worker.signal(signal.SIGKILL)
+        self._after(KILL_TIMEOUT_S, self._give_up)
+
+    def _give_up(self) -> None:
+        for local_rank, worker in self._alive.items():
+            worker.exit_code = -signal.SIGKILL
+            self.failures[local_rank] = replace(worker.failure(), cause=given_up(worker.pid))
+        self._end()
+
+    def _end(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+        if not self._is_over.done():
+            self._is_over.set_result(None)
+
+    def _after(self, delay_s: float, callback: Callable[[], None]) -> None:
+        if self._timer:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(delay_s, callback)
+
+
+class _Outputs:
+    """Streams of the processes, in the event loop of the thread that starts them. Raises `OSError`."""
+
+    def __init__(self, settings: OutputSettings, environments: Environments, console: Console) -> None:
+        self._console = console
+        self._scratch = ScratchDir()
+        self._followers = Followers(console, self._log_trouble)
+        options = settings.options
+        if settings.custom:
+            given = [environments[local_rank] for local_rank in range(len(environments))]
+            self.destinations = logs.by_logs_specs(settings.custom, given)
+        else:
+            self.destinations = logs.by_default_specs(options, settings.name, environments, self._scratch)
+        marks = _Marks(role=settings.name, node_id="", asked=None, teed=None, prefixes=settings.prefixes)
+        self._filtered = {
+            fd: path
+            for fd, path, texts in (
+                (OUT, self.destinations.filtered_stdout, options.stdout_filters),
+                (ERR, self.destinations.filtered_stderr, options.stderr_filters),
+            )
+            if path and texts
+        }
+        texts = {OUT: options.stdout_filters, ERR: options.stderr_filters}
+        filtered = {fd: FilteredFile(path, texts[fd], self._log_trouble) for fd, path in self._filtered.items()}
+        kit = Kit(console, marks, self._log_trouble, lambda: self._followers)
+        round_logs = RoundLogs(kit, logs.one_round(environments), self.destinations, filtered)
+        self.open_streams, self.environment = round_logs.open_streams, round_logs.environment
+
+    def open_filtered(self, fd: int) -> TextIO | None:
+        """The file that filtered lines of this stream go to; None without filters."""
+        return open(self._filtered[fd], "a", errors="replace", buffering=1) if fd in self._filtered else None
+
+    async def close(self) -> None:
+        """Show what is still to be shown: the processes are gone."""
+        await self._followers.drain()
+        self._followers.close()
+
+    def remove(self) -> None:
+        """Remove what nobody asked to keep, error files included."""
+        self._scratch.remove()
+
+    def _log_trouble(self, error: OSError) -> None:
+        self._console.say(f"log files: {error.filename}: {error.strerror or error}; the processes go on")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Marks(Marks):
+    """torch's prefixes: each process's own."""
+
+    prefixes: Mapping[int, str]
+
+    def of_teed(self, assignment: Assignment, local_rank: int) -> str:
+        return self.prefixes.get(local_rank, default_prefix(self.role, local_rank))
+
+
+# What is asked for, checked.
 
 
 def _prepare(
@@ -126,13 +502,12 @@ def _prepare(
 ) -> PContext:
     check_ranks(args, len(args), "args")
     check_ranks(envs, len(args), "envs")
-    checked_environments(envs)
-    specs = _specs(logs_specs, log_dir, redirects, tee)
-    ours = specs if isinstance(specs, DefaultLogsSpecs) else DefaultLogsSpecs()
+    check_environments(envs)
+    specs, custom = _specs(logs_specs, log_dir, redirects, tee)
     settings = OutputSettings(
         name=name,
-        specs=specs,
-        options=as_options(ours, stdout_filters, stderr_filters),
+        custom=custom,
+        options=logs.as_options(specs, stdout_filters, stderr_filters),
         prefixes=checked_texts(log_line_prefixes, "log_line_prefixes"),
     )
     cpus = cpu_sets(numa_options, os.environ, len(args))
@@ -141,15 +516,49 @@ def _prepare(
 
 def _specs(
     logs_specs: AnyLogsSpecs | LogsDir | None, log_dir: LogsDir | None, redirects: Streams, tee: Streams
-) -> AnyLogsSpecs:
+) -> tuple[DefaultLogsSpecs, LogsSpecs | None]:
     """Older versions of torch take a folder where later ones take `logs_specs`."""
     if isinstance(logs_specs, str | os.PathLike):
         logs_specs, log_dir = None, logs_specs
     if logs_specs is None:
-        return DefaultLogsSpecs(log_dir, redirects, tee)
+        return DefaultLogsSpecs(log_dir, redirects, tee), None
     if log_dir is not None or redirects != Std.NONE or tee != Std.NONE:
         raise TypeError("give logs_specs, or log_dir, redirects and tee, not both")
-    return understood(logs_specs)
+    return logs.understood(logs_specs)
+
+
+def check_ranks(given: Mapping[int, Any], count: int, what: str) -> None:
+    """Each local rank once, and nothing else. Raises `RuntimeError`, as torch does."""
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{what}: a map from each local rank, not {type(given).__name__}")
+    missing = [rank for rank in range(count) if rank not in given]
+    strange = [key for key in given if key not in range(count)]
+    if missing or strange:
+        wrong = [*(f"{rank} is missing" for rank in missing), *(f"{key!r} is none" for key in strange)]
+        ranks = f"the local ranks 0 to {count - 1}" if count else "no local ranks: there are no args"
+        raise RuntimeError(f"{what}: its keys must be {ranks}; {', '.join(wrong)}")
+
+
+def check_environments(given: Environments) -> None:
+    """Names and values that the system takes. Raises `TypeError` or `ValueError`."""
+    for rank, environment in given.items():
+        for name, value in environment.items():
+            if not isinstance(name, str) or not isinstance(value, str):
+                raise TypeError(f"envs[{rank}]: names and values are texts, not {name!r}: {value!r:.80}")
+            if not name or "=" in name or "\0" in name + value:
+                raise ValueError(f"envs[{rank}]: no variable can be {name!r}: {value!r:.80}")
+
+
+def checked_texts(given: Mapping[int, str] | None, what: str) -> Mapping[int, str]:
+    """A map from local ranks to texts; empty for None. Raises `TypeError`."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(is_rank(rank) for rank in given):
+        raise TypeError(f"{what}: a map from local ranks to texts, not {given!r:.80}")
+    for rank, text in given.items():
+        if not isinstance(text, str):
+            raise TypeError(f"{what}[{rank}]: a text, not {text!r:.80}")
+    return given
 
 
 def _signals() -> tuple[str, ...]:

@@ -118,26 +118,7 @@ def ranks(given: str) -> frozenset[int] | None:
         raise ValueError(f"ranks, such as 0,1,2, not {given!r}") from None
 
 
-def streams(given: str) -> Std | dict[int, Std]:
-    """One of torch's numbers for every worker, or a map from local ranks to them; `Std.from_str` of torch 2.13.
-
-    torch's map takes one digit for a rank, ours as many as it needs.
-    """
-    try:
-        if ":" not in given:
-            return _std(given)
-        pairs = [pair.split(":") for pair in given.split(",")]
-        return {whole(0, 4095)(rank): _std(number) for rank, number in pairs}
-    except ValueError:
-        raise ValueError(
-            f"0 (none), 1 (stdout), 2 (stderr) or 3 (both), or a map from local ranks such as 0:1,1:3, not {given!r}"
-        ) from None
-
-
-def _std(given: str) -> Std:
-    if given not in ("0", "1", "2", "3"):
-        raise ValueError
-    return Std(int(given))
+streams: Read = Std.from_str
 
 
 def filters(given: str) -> tuple[str, ...]:

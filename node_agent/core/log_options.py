@@ -14,6 +14,33 @@ class Std(IntFlag):
     ERR = 2
     ALL = OUT | ERR
 
+    @classmethod
+    def from_str(cls, text: str) -> "Std | dict[int, Std]":
+        """A number for every worker, or a map from local ranks such as `0:1,1:3`; torch's method, which takes one digit
+        for a rank. Raises `ValueError`.
+        """
+        try:
+            if ":" not in text:
+                return _stream(text)
+            pairs = [pair.split(":") for pair in text.split(",")]
+            return {_local_rank(rank): _stream(number) for rank, number in pairs}
+        except ValueError:
+            raise ValueError(
+                f"0 (none), 1 (stdout), 2 (stderr) or 3 (both), or a map from local ranks such as 0:1,1:3, not {text!r}"
+            ) from None
+
+
+def _stream(text: str) -> Std:
+    if text not in ("0", "1", "2", "3"):
+        raise ValueError
+    return Std(int(text))
+
+
+def _local_rank(text: str) -> int:
+    if not 0 <= (rank := int(text)) < 4096:
+        raise ValueError
+    return rank
+
 
 NO_FILES = "/dev/null"
 """As `--log-dir`: no log files and no error files, as under torchrun."""

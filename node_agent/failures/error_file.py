@@ -8,7 +8,10 @@ or {"message": "boom"}. `errorCode` is the launcher's addition. A worker's file 
 
 import os
 import stat
+import time
 from typing import Any
+
+from rdzv_protocol.messages import Failure
 
 from node_agent.failures.diagnose import Recorded
 
@@ -23,32 +26,52 @@ class _Broken(Exception):
 def read(path: str) -> Recorded | None:
     """What the file says; None if there is none. A broken one is described, whatever it is."""
     try:
-        return _interpret(_load(path))
+        return interpret(_load(path))
     except FileNotFoundError:
         return None
     except _Broken as broken:
         return Recorded(problem=str(broken))
 
 
+def load(path: str) -> dict[str, Any] | None:
+    """The content of a worker's file; None if there is none, or none with a message."""
+    try:
+        return _load(path)
+    except (OSError, ValueError, _Broken):
+        return None
+
+
 def copy(source: str, exit_code: int) -> dict[str, Any] | None:
     """The content of a worker's file with the exit code added, as torch passes it on; None if it cannot be."""
-    try:
-        content = _load(source)
-    except (FileNotFoundError, _Broken):
-        return None
-    if not isinstance(content, dict) or not isinstance(content.get("message"), str | dict):
-        return None
-    if isinstance(content["message"], dict):
+    content = load(source)
+    if content and isinstance(content["message"], dict):
         content["message"]["errorCode"] = exit_code
     return content
 
 
-def content(error: str, traceback: str, at: float, exit_code: int | None = None) -> dict[str, Any]:
+def interpret(content: dict[str, Any]) -> Recorded:
+    """What torch reads in it: the call stack where there is one, else the message. Of a wrong type: as if missing."""
+    message = content["message"]
+    if isinstance(message, str):
+        return Recorded(message, message if "\n" in message.strip() else "", _time(content.get("timestamp")))
+    extra = message.get("extraInfo")
+    extra = extra if isinstance(extra, dict) else {}
+    return Recorded(_text(message.get("message")), _text(extra.get("py_callstack")), _time(extra.get("timestamp")))
+
+
+def content(error: str, traceback: str = "", at: float | None = None) -> dict[str, Any]:
     """What torch's `@record` would have written of this error."""
-    said: dict[str, Any] = {"message": error, "extraInfo": {"py_callstack": traceback, "timestamp": str(int(at))}}
-    if exit_code is not None:
-        said["errorCode"] = exit_code
-    return {"message": said}
+    extra = {"py_callstack": traceback or error, "timestamp": str(int(at or time.time()))}
+    return {"message": {"message": error, "extraInfo": extra}}
+
+
+def content_of(failure: Failure) -> dict[str, Any]:
+    """The same with the exit code, of a worker's failure."""
+    said = content(
+        failure.error or failure.cause, "\n".join(failure.traceback or failure.stderr_tail), failure.failed_at
+    )
+    said["message"]["errorCode"] = failure.exit_code
+    return said
 
 
 def write(path: str, what: dict[str, Any]) -> None:
@@ -62,8 +85,8 @@ def write(path: str, what: dict[str, Any]) -> None:
         file.write(json.dumps(what))
 
 
-def _load(path: str) -> object:
-    """The JSON value in the file. Raises `FileNotFoundError` or `_Broken`."""
+def _load(path: str) -> dict[str, Any]:
+    """A JSON object whose message is a text or an object. Raises `FileNotFoundError` or `_Broken`."""
     try:
         data = _bytes_of(path)
     except FileNotFoundError:
@@ -73,10 +96,12 @@ def _load(path: str) -> object:
     import json
 
     try:
-        value: object = json.loads(data)
+        content = json.loads(data)
     except (ValueError, RecursionError):  # bad JSON, bad UTF-8, a number of a million digits, too many brackets
         raise _Broken("it is not JSON") from None
-    return value
+    if not isinstance(content, dict) or not isinstance(content.get("message"), str | dict):
+        raise _Broken("it has no message")
+    return content
 
 
 def _bytes_of(path: str) -> bytes:
@@ -91,19 +116,6 @@ def _bytes_of(path: str) -> bytes:
     if not data.strip():
         raise _Broken("it is empty")
     return data
-
-
-def _interpret(value: object) -> Recorded:
-    """As torch reads it: the call stack where there is one, else the message."""
-    message = value.get("message") if isinstance(value, dict) else None
-    if isinstance(message, str):
-        assert isinstance(value, dict)
-        return Recorded(message, message if "\n" in message.strip() else "", _time(value.get("timestamp")))
-    if not isinstance(message, dict):
-        raise _Broken("it has no message")
-    extra = message.get("extraInfo")
-    extra = extra if isinstance(extra, dict) else {}
-    return Recorded(_text(message.get("message")), _text(extra.get("py_callstack")), _time(extra.get("timestamp")))
 
 
 def _text(value: object) -> str:

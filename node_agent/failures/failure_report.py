@@ -32,7 +32,10 @@ def write_error_file(effect: LeaveEvidence, config: AgentConfig, recorded: str, 
     if not path:
         return
     failure = failure_of(effect)
-    what = _content(failure, recorded) if failure else error_file.content(effect.error, effect.error, time.time())
+    if failure:
+        what = error_file.copy(recorded, failure.exit_code) or error_file.content_of(failure)
+    else:
+        what = error_file.content(effect.error)
     try:
         error_file.write(path, what)
     except (OSError, ValueError) as error:
@@ -49,15 +52,6 @@ def name_of(command: Command) -> str:
     """What the workers execute, for a title: the script or the module, not its interpreter."""
     interpreter, *rest = command.program or ("",)
     return next((part for part in rest if not part.startswith("-")), interpreter)
-
-
-def _content(failure: Failure, recorded: str) -> dict[str, object]:
-    """The worker's own error file with its exit code, or the same made of the evidence that there is."""
-    if copied := error_file.copy(recorded, failure.exit_code):
-        return copied
-    error = failure.error or failure.cause
-    said = "\n".join(failure.traceback or failure.stderr_tail)
-    return error_file.content(error, said or error, failure.failed_at or time.time(), failure.exit_code)
 
 
 def paint(lines: Sequence[Line], *, is_coloured: bool) -> bytes:

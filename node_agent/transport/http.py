@@ -219,4 +219,9 @@ def _words(error: OSError) -> str:
 
 
 def _authority(host: str, port: int) -> str:
+    if not host.isascii():
+        try:
+            host = host.encode("idna").decode()
+        except UnicodeError:
+            host = ""  # no name: looking it up says so
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

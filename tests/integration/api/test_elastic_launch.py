@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -186,6 +187,22 @@ def test_an_exception_arrives_with_its_traceback(method: str) -> None:
     assert "ValueError: dear me" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "content",
+    ["null", '"text"', '{"message": null}', '{"message": {"extraInfo": null}}',
+     '{"message": {"message": 5, "extraInfo": {"timestamp": Infinity, "py_callstack": []}}}'],
+)  # fmt: skip
+def test_whatever_a_worker_leaves_in_its_error_file(content: str) -> None:
+    with pytest.raises(ChildFailedError, match="leave_behind FAILED") as caught:
+        elastic_launch(alone(1, start_method="fork"), functions.leave_behind)(content, 3)
+    assert caught.value.failures[0].exitcode == 3
+
+
+def test_a_function_needs_no_program_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert elastic_launch(alone(1), functions.rank)() == {0: 0}
+
+
 def test_a_signal_is_named(method: str) -> None:
     with pytest.raises(ChildFailedError) as caught:
         elastic_launch(alone(1, start_method=method), functions.die)(signal.SIGKILL)
@@ -218,6 +235,28 @@ async def test_two_nodes_are_one_run(method: str, server: Server) -> None:
     assert {**one, **other} == {0: (0, 0, 4), 1: (1, 0, 4), 2: (2, 1, 4), 3: (3, 1, 4)}
     assert sorted([*one, *other]) == [0, 1, 2, 3]
     assert len(one) == len(other) == 2, "each has its own"
+
+
+async def test_the_servers_name_may_be_in_any_script(server: Server) -> None:
+    port = server.endpoint.rpartition(":")[2]
+    config = LaunchConfig(1, 1, 1, rdzv_backend="rdzv-server", rdzv_endpoint=f"ｌocalhost:{port}", run_id="named")
+    assert await elastic_launch(config, functions.rank).launch_async() == {0: 0}
+
+
+async def test_looking_names_up_leaves_the_loop_alone(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """c10d asks whether its host is this one: the resolver answers once the loop has had its turn."""
+    may_answer, resolve = threading.Event(), socket.getaddrinfo
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        assert may_answer.wait(PATIENCE_S), "the loop stands still"
+        return resolve(*args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    asyncio.get_running_loop().call_later(0.01, may_answer.set)
+    config = LaunchConfig(1, 1, 1, rdzv_backend="c10d", rdzv_endpoint=server.endpoint, run_id="slow")
+    began = time.monotonic()
+    assert await elastic_launch(config, functions.rank).launch_async() == {0: 0}
+    assert time.monotonic() - began < PATIENCE_S
 
 
 async def test_a_crash_on_one_node_restarts_both(server: Server) -> None:

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from node_agent import (
     DefaultLogsSpecs,
     LaunchError,
+    LogsDest,
     PContext,
     RunProcsResult,
     Std,
@@ -28,7 +30,7 @@ from tests.integration.api.line import PATIENCE_S, Line
 from tests.integration.desk import is_running
 
 
-def run(entrypoint: Any, *args: tuple[Any, ...], **options: Any) -> RunProcsResult:
+def run(entrypoint: Any, *args: Sequence[Any], **options: Any) -> RunProcsResult:
     """Each of `args` is one process; the result."""
     envs = options.pop("envs", {rank: {} for rank in range(len(args))})
     with start_processes("trainer", entrypoint, dict(enumerate(args)), envs, **options) as context:
@@ -95,6 +97,25 @@ def test_commands_get_their_arguments_as_texts_and_return_nothing(capfd: pytest.
 def test_a_command_may_be_a_list(capfd: pytest.CaptureFixture[str]) -> None:
     run([sys.executable, "-c", "import sys; print(sys.argv[1:])"], ("a b",))
     assert capfd.readouterr().out == "['a b']\n"
+
+
+class Caller:
+    """Callable, and without a name."""
+
+    def __call__(self, word: str) -> str:
+        return f"called with {word}"
+
+
+def test_a_callable_needs_no_name(method: str) -> None:
+    assert run(Caller(), ("a",), start_method=method).return_values == {0: "called with a"}
+
+
+def test_a_text_in_place_of_a_tuple_is_its_characters(capfd: pytest.CaptureFixture[str]) -> None:
+    """As in torch."""
+    result = run(functions.add, "ab", "cd")
+    assert result.return_values == {0: "ab", 1: "cd"}
+    run("echo", "xy")
+    assert capfd.readouterr().out == "x y\n"
 
 
 def test_no_processes_are_a_success() -> None:
@@ -189,12 +210,28 @@ def test_teed_output_goes_to_both_with_its_prefix(
 
 
 def test_filtered_lines_are_copied(tmp_path: Path) -> None:
-    result = run(
-        functions.say, ("loss 1", ""), ("noise", ""), log_dir=tmp_path / "logs", tee=Std.OUT,
-        duplicate_stdout_filters=["loss"],
-    )  # fmt: skip
-    attempt = Path(result.stdouts[0]).parents[1]
-    assert (attempt / "filtered_stdout.log").read_text() == "[trainer0]:loss 1\n"
+    with start_processes(
+        "trainer", functions.say, {0: ("loss 1", ""), 1: ("noise", "")}, {0: {}, 1: {}}, log_dir=tmp_path / "logs",
+        tee=Std.OUT, duplicate_stdout_filters=["loss"],
+    ) as context:  # fmt: skip
+        file = context.filtered_stdout
+        assert file and context.filtered_stderr is None
+        assert context.wait(PATIENCE_S)
+    assert file.closed
+    assert Path(file.name) == Path(context.stdouts[0]).parents[1] / "filtered_stdout.log"
+    assert Path(file.name).read_text() == "[trainer0]:loss 1\n"
+
+
+def test_logs_specs_may_be_derived_from_ours(tmp_path: Path) -> None:
+    class Own(DefaultLogsSpecs):
+        def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+            destination = super().reify(envs)
+            destination.stdouts = {rank: str(tmp_path / f"out{rank}") for rank in envs}
+            return destination
+
+    result = run(functions.say, ("one", ""), ("other", ""), logs_specs=Own(tmp_path / "logs"))
+    assert [(tmp_path / f"out{rank}").read_text() for rank in range(2)] == ["one\n", "other\n"]
+    assert list(result.stdouts.values()) == [str(tmp_path / "out0"), str(tmp_path / "out1")]
 
 
 def test_without_files_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +310,9 @@ def test_commands_that_were_stopped_are_failures_too() -> None:
     result = run("sh", ("-c", "exec sleep 1000"), ("-c", "exit 3"))
     assert list(result.failures) == [1, 0], "first failed first"
     assert {rank: failure.exitcode for rank, failure in result.failures.items()} == {0: -15, 1: 3}
-    assert result.failures[0].message == "signal 15 (SIGTERM): it was told to go"
+    stopped = result.failures[0]
+    assert stopped.message == f"Signal 15 (SIGTERM) received by PID {stopped.pid}", "torch's words"
+    assert stopped.details and stopped.details.cause == "signal 15 (SIGTERM): it was told to go"
 
 
 def test_a_grandchild_that_keeps_everything_open_hides_no_end(method: str) -> None:

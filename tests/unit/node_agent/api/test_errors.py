@@ -4,6 +4,7 @@ import json
 import pickle
 import signal
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,8 +12,14 @@ from typing import Any
 import pytest
 from rdzv_protocol.messages import Failure
 
-from node_agent.api.errors import TORCHS_ERRORS, ChildFailedError, ProcessFailure, SignalException, in_torchs_terms
-from node_agent.api.evidence import process_failure
+from node_agent.api.errors import (
+    TORCHS_ERRORS,
+    ChildFailedError,
+    ProcessFailure,
+    SignalException,
+    in_torchs_terms,
+    process_failure,
+)
 
 RECORDED = {
     "message": {
@@ -44,6 +51,30 @@ def test_without_one_or_with_a_broken_one_the_exit_code_does(tmp_path: Path, con
     assert failure.message == "Signal 9 (SIGKILL) received by PID 123"
 
 
+ODD = [
+    "null", "5", '"text"', "[]", "{}", "[1]",
+    '{"message": null}', '{"message": 5}', '{"message": []}', '{"message": {}}', '{"message": ""}',
+    '{"message": "text", "timestamp": "soon"}', '{"message": "text", "timestamp": null}',
+    '{"message": {"message": 5, "extraInfo": null}}', '{"message": {"extraInfo": []}}',
+    '{"message": {"message": "x", "extraInfo": {"py_callstack": 5}}}',
+    *(
+        f'{{"message": {{"message": "x", "extraInfo": {{"timestamp": {timestamp}}}}}}}'
+        for timestamp in ("null", "[]", "{}", '"soon"', '"inf"', "NaN", "Infinity", "-Infinity", "1e400", "1e18", "-5")
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", ODD)
+def test_whatever_an_error_file_holds_the_failure_can_be_told(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "error.json"
+    path.write_text(content)
+    before = int(time.time())
+    failure = ProcessFailure(0, 123, 3, str(path))
+    assert before <= failure.timestamp <= time.time()
+    assert failure.timestamp_isoformat() in str(ChildFailedError("train", {0: failure}))
+    assert failure.message
+
+
 @pytest.mark.parametrize(("code", "name"), [(-9, "SIGKILL"), (-200, "<N/A>"), (3, "<N/A>")])
 def test_signals_have_names(code: int, name: str) -> None:
     assert ProcessFailure(0, 1, code, "").signal_name() == name
@@ -55,13 +86,13 @@ def test_signals_have_names(code: int, name: str) -> None:
 def test_attributes_are_torchs(recorded: str, code: int, has_file: bool) -> None:
     theirs = pytest.importorskip(TORCHS_ERRORS).ProcessFailure
     one, other = (make(1, 77, code, recorded if has_file else "") for make in (ProcessFailure, theirs))
-    names = ["local_rank", "pid", "exitcode", "error_file"] + ["message", "timestamp"] * has_file
+    names = ["local_rank", "pid", "exitcode", "error_file", "message"] + ["timestamp"] * has_file
     assert [getattr(one, name) for name in names] == [getattr(other, name) for name in names]
     assert one.signal_name() == other.signal_name()
     if has_file:
         assert one.timestamp_isoformat() == other.timestamp_isoformat()
         assert one.error_file_data == other.error_file_data
-    assert {name for name in vars(other) if not name.startswith("_")} == set(vars(one))
+    assert {name for name in vars(other) if not name.startswith("_")} == set(vars(one)) - {"details"}
 
 
 @pytest.mark.torch
@@ -131,6 +162,15 @@ def test_an_error_of_another_node_gets_a_file_here() -> None:
     assert failure.message["extraInfo"] == {"py_callstack": "Traceback\nValueError: x", "timestamp": "5"}
 
 
-def test_without_an_error_the_last_lines_are_told() -> None:
+def test_without_an_error_the_message_is_torchs_and_the_evidence_stands_beside_it() -> None:
     failure = process_failure(evidence(stderr_tail=("one", "two")))
-    assert (failure.message, failure.timestamp) == ("exit code 1\n  | one\n  | two", 5)
+    assert (failure.message, failure.timestamp) == (ProcessFailure(1, 9, 1, "").message, 5)
+    assert failure.details and failure.details.stderr_tail == ("one", "two")
+
+
+def test_an_error_file_that_says_nothing_is_not_passed_on(tmp_path: Path) -> None:
+    """torch's `@record` copies the file that it is given, and fails itself on one that is odd."""
+    path = tmp_path / "error.json"
+    path.write_text("null")
+    failure = process_failure(evidence(error="ValueError: x", error_file=str(path)))
+    assert failure.error_file != str(path) and failure.message["message"] == "ValueError: x"

@@ -145,14 +145,10 @@ def test_a_broken_file_is_not_passed_on(path, content):
 def test_it_is_written_in_place_of_another_and_with_its_folders(tmp_path):
     path = str(tmp_path / "a" / "b" / "error.json")
     error_file.write(path, {"message": "a long one, which was there before"})
-    error_file.write(path, error_file.content("boom", "Traceback", 7.9, 3))
+    error_file.write(path, error_file.content("boom", "Traceback", 7.9))
     with open(path) as file:
         assert json.load(file) == {
-            "message": {
-                "message": "boom",
-                "errorCode": 3,
-                "extraInfo": {"py_callstack": "Traceback", "timestamp": "7"},
-            }
+            "message": {"message": "boom", "extraInfo": {"py_callstack": "Traceback", "timestamp": "7"}}
         }
 
 
@@ -181,8 +177,8 @@ def test_torch_writes_and_reads_the_same(path, tmp_path):
 
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-    error_file.write(path, error_file.content("KeyError: 'x'", "Traceback", 7.0, 3))
+    error_file.write(path, error_file.content("KeyError: 'x'", "Traceback", 7.0))
     failure = ProcessFailure(local_rank=0, pid=1, exitcode=3, error_file=path)
     assert failure.message["message"] == "KeyError: 'x'"
     assert failure.timestamp == 7
-    assert failure.error_file_data == error_file.content("KeyError: 'x'", "Traceback", 7.0, 3)
+    assert failure.error_file_data == error_file.content("KeyError: 'x'", "Traceback", 7.0)
