@@ -7,7 +7,8 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from rdzv_server.core.registry import MOST_RUNS, Registry
+from rdzv_server.config import MOST_RUNS, RETENTION_S, Limits
+from rdzv_server.core.registry import Registry
 from rdzv_server.service.driver import Driver
 from rdzv_server.service.interface import Connection, Service
 from rdzv_server.service.long_polls import Waiters
@@ -21,12 +22,9 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from rdzv_server.auth.authorization import Access
-    from rdzv_server.http.guard import Guard
+    from rdzv_server.http.limits import Gatekeeper
     from rdzv_server.http.listener import Door
-    from rdzv_server.limits import Limits
 
-RETENTION_S = 3600.0
-"""How long an ended run is remembered."""
 SHUTDOWN_S = 0.5
 """How long a closing server lets answers under way go out."""
 
@@ -34,11 +32,11 @@ SHUTDOWN_S = 0.5
 class HttpServer(ABC):
     """HTTP in front of a service, once `listen` is called: what HTTP needs is imported by `listen` alone."""
 
-    def __init__(self, service: Service, access: "Access | None", limits: "Limits | None") -> None:
+    def __init__(self, service: Service, access: "Access | None", limits: Limits | None) -> None:
         self.service = service
         self._access = access
         self._limits = limits
-        self._guard: Guard | None = None
+        self._guard: Gatekeeper | None = None
         self._door: Door | None = None
         self._http: web.Server | None = None
 
@@ -60,13 +58,12 @@ class HttpServer(ABC):
         """Serve HTTP on a bound socket (see `bind`). `read_only`: without the paths on which anything can be done."""
 
         from rdzv_server.auth.authorization import Access
-        from rdzv_server.http.guard import Guard
+        from rdzv_server.http.limits import Gatekeeper
         from rdzv_server.http.listener import Door
         from rdzv_server.http.routes import HttpApi
-        from rdzv_server.limits import Limits
 
         limits = self._limits or Limits()
-        self._guard = Guard(self._access or Access(), limits)
+        self._guard = Gatekeeper(self._access or Access(), limits)
         self._http = HttpApi(self.service, self._guard, read_only=read_only).serve(limits.idle_s)
         self._door = Door(listener, self._http, limits, self._forget)
         self._door.tls = tls
@@ -105,7 +102,7 @@ class RendezvousServer(HttpServer):
         retention_s: float = RETENTION_S,
         max_runs: int = MOST_RUNS,
         access: "Access | None" = None,
-        limits: "Limits | None" = None,
+        limits: Limits | None = None,
     ) -> None:
         waiters = Waiters()
         self._driver = Driver(Registry(retention_s, max_runs), store or MemoryStore(), waiters)

@@ -34,19 +34,19 @@ class Role(Enum):
     ADMIN = "admin"
 
 
-class Deed(Enum):
+class Action(Enum):
     """What a request is about."""
 
-    JOIN = "take part in runs"
+    TAKE_PART = "take part in runs"
     LOOK = "look at runs"
     ACT = "act on runs"
-    NOTHING = "ask whether the server is there"
+    PROBE = "ask whether the server is there"
 
 
-_ALLOWED: dict[Deed, frozenset[Role]] = {
-    Deed.JOIN: frozenset({Role.AGENT, Role.ADMIN}),
-    Deed.LOOK: frozenset(Role),
-    Deed.ACT: frozenset({Role.ADMIN}),
+_ALLOWED: dict[Action, frozenset[Role]] = {
+    Action.TAKE_PART: frozenset({Role.AGENT, Role.ADMIN}),
+    Action.LOOK: frozenset(Role),
+    Action.ACT: frozenset({Role.ADMIN}),
 }
 
 
@@ -134,27 +134,27 @@ class Access:
 
     def check(self, method: str, path: str, caller: Caller) -> Permit:
         """What the caller may do with this path. Raises `Unauthorized` or `Forbidden`."""
-        deed = deed_of(method, path)
-        if deed is Deed.NOTHING:
+        action = action_of(method, path)
+        if action is Action.PROBE:
             return Permit()
-        if deed is Deed.JOIN and caller.origin is not None:
+        if action is Action.TAKE_PART and caller.origin is not None:
             raise Forbidden(f"agents' paths take nothing from a web page ({caller.origin})")
         if self.tokens:
-            return self._permit(deed, self._known(caller.authorization))
+            return self._permit(action, self._known(caller.authorization))
         if caller.is_browser and not caller.is_tls:
             self.names.check(caller.host)
-        elif deed is Deed.JOIN:
+        elif action is Action.TAKE_PART:
             self.names.learn(caller.host)
-        if deed is Deed.ACT:
+        if action is Action.ACT:
             _check_is_this_machine(caller)
         return Permit()
 
-    def _permit(self, deed: Deed, tokens: list[Token]) -> Permit:
-        allowed = [token for token in tokens if token.role in _ALLOWED[deed]]
+    def _permit(self, action: Action, tokens: list[Token]) -> Permit:
+        allowed = [token for token in tokens if token.role in _ALLOWED[action]]
         if not allowed:
-            raise Forbidden(f"the {tokens[0].role.value} token does not let its bearer {deed.value}")
+            raise Forbidden(f"the {tokens[0].role.value} token does not let its bearer {action.value}")
         permit = Permit(tuple(token.runs for token in allowed))
-        if deed is not Deed.JOIN and ANY_RUN not in permit.runs:
+        if action is not Action.TAKE_PART and ANY_RUN not in permit.runs:
             raise Forbidden(f"this token is good for runs {' and '.join(permit.runs)} alone, and this shows all runs")
         return permit
 
@@ -171,18 +171,18 @@ _MISSING = "this server asks for a token: start the agent with --token-file"
 _WRONG = "this server does not know this token: start the agent with --token-file and the right one"
 
 
-def deed_of(method: str, path: str) -> Deed:
+def action_of(method: str, path: str) -> Action:
     """What a request with this method and path is about."""
     if not path.startswith(paths.API):
-        return Deed.NOTHING
+        return Action.PROBE
     if path.startswith(paths.AGENT):
-        return Deed.JOIN
-    return Deed.LOOK if method in ("GET", "HEAD", "OPTIONS") else Deed.ACT
+        return Action.TAKE_PART
+    return Action.LOOK if method in ("GET", "HEAD", "OPTIONS") else Action.ACT
 
 
 def roles_for(method: str, path: str) -> frozenset[Role]:
     """Who may do this, where tokens are asked for; nobody is asked for one if it is empty."""
-    return _ALLOWED.get(deed_of(method, path), frozenset())
+    return _ALLOWED.get(action_of(method, path), frozenset())
 
 
 def _check_is_this_machine(caller: Caller) -> None:

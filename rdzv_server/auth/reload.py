@@ -1,8 +1,6 @@
-"""What the security flags ask for: tokens, TLS and limits, read when the server starts and again on SIGHUP."""
+"""Tokens and TLS of a server, read from their files when it starts and again on SIGHUP."""
 
-import argparse
 import logging
-import resource
 import ssl
 from collections.abc import Callable, Iterator
 
@@ -11,13 +9,10 @@ from rdzv_protocol.certificates import BadCertificate
 from rdzv_server.auth.authorization import Access, Role, ServerNames
 from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.auth.token_files import BadTokenFile, TokenFiles
-from rdzv_server.flags import MOST_CONNECTIONS
-from rdzv_server.limits import Limits
+from rdzv_server.config import ServerConfig
 
 log = logging.getLogger("rdzv_server")
 
-OTHER_FILES = 128
-"""What a server has open besides its agents' connections: the store, etcd, its own pipes; and room."""
 LOOPBACK = ("127.0.0.1", "::1")
 
 Renew = Callable[[Access, ssl.SSLContext | None], None]
@@ -28,20 +23,20 @@ class BadSecurity(Exception):
 
 
 class Security:
-    """The tokens and the TLS of one server, as the flags name their files."""
+    """Tokens and TLS of one server, as its settings name their files."""
 
     access: Access
     tls: ssl.SSLContext | None
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, config: ServerConfig) -> None:
         """Raises `BadSecurity`."""
         files = {
-            Role.AGENT: args.token_file,
-            Role.READ: args.read_token_file,
-            Role.ADMIN: args.admin_token_file,
+            Role.AGENT: config.token_file,
+            Role.READ: config.read_token_file,
+            Role.ADMIN: config.admin_token_file,
         }
-        self._tls_files = _tls_files(args)
-        self._names = ServerNames(args.allow_host or ())
+        self._tls_files = _tls_files(config)
+        self._names = ServerNames(config.allow_host)
         try:
             self._token_files = TokenFiles({role: path for role, path in files.items() if path is not None})
             self._read()
@@ -84,32 +79,11 @@ class Security:
         self.access = access
 
 
-def make_limits(args: argparse.Namespace) -> Limits:
-    """As many connections as are asked for, or as this process may have. Raises `BadSecurity`."""
-    room = _raise_file_limit() - OTHER_FILES
-    if args.max_connections is None:
-        return Limits(connections=max(1, min(room, MOST_CONNECTIONS)))
-    if args.max_connections > room:
-        raise BadSecurity(
-            f"--max-connections {args.max_connections}: this process may have {room + OTHER_FILES} files open, and "
-            f"needs {OTHER_FILES} besides; raise its hard limit (ulimit -Hn, LimitNOFILE=)"
-        )
-    return Limits(connections=args.max_connections)
-
-
-def _raise_file_limit() -> int:
-    """How many files this process may have open."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = hard if hard != resource.RLIM_INFINITY else 1 << 20
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    return most
-
-
-def _tls_files(args: argparse.Namespace) -> TlsFiles | None:
-    if (args.tls_cert is None) != (args.tls_key is None):
+def _tls_files(config: ServerConfig) -> TlsFiles | None:
+    if (config.tls_cert is None) != (config.tls_key is None):
         raise BadSecurity("--tls-cert and --tls-key belong together")
-    if args.tls_cert is None:
-        if args.tls_client_ca is not None:
+    if config.tls_cert is None or config.tls_key is None:
+        if config.tls_client_ca is not None:
             raise BadSecurity("--tls-client-ca needs --tls-cert and --tls-key, too")
         return None
-    return TlsFiles(args.tls_cert, args.tls_key, args.tls_client_ca)
+    return TlsFiles(config.tls_cert, config.tls_key, config.tls_client_ca)

@@ -16,7 +16,8 @@ from rdzv_protocol.messages import LeaderReply, LeaderRequest
 from rdzv_protocol.timing import LEADER_HOLD_S
 
 from rdzv_server.cluster.election import Held, Leader, Standing
-from rdzv_server.core.registry import MOST_RUNS, Registry
+from rdzv_server.config import MOST_RUNS
+from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
 from rdzv_server.service.driver import STOPPED, Driver
 from rdzv_server.service.interface import Answer, AnyRequest, Connection, ShardView

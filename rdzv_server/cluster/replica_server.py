@@ -9,7 +9,7 @@ from rdzv_server.auth.authorization import Access
 from rdzv_server.cluster.election import Candidacy
 from rdzv_server.cluster.replica import Failover
 from rdzv_server.cluster.sharding import Shards
-from rdzv_server.limits import Limits
+from rdzv_server.config import Limits
 from rdzv_server.server import HttpServer
 from rdzv_server.storage.etcd import EtcdStore
 from rdzv_server.storage.etcd_address import EtcdPlace

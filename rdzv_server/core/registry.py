@@ -10,6 +10,7 @@ from heapq import heapify, heappop, heappush
 from rdzv_protocol.errors import AgentFenced, ProtocolError, RunFailed, RunSucceeded, ServerUnavailable, UnknownRun
 from rdzv_protocol.messages import Directive, JoinRequest
 
+from rdzv_server.config import MOST_RUNS
 from rdzv_server.core import admission, snapshot
 from rdzv_server.core.effects import Effect, ForgetRun, Record
 from rdzv_server.core.events import Event, NodeJoined, RunFounded, RunSuperseded, TimePassed
@@ -21,9 +22,6 @@ Key = tuple[str, int]
 
 SPARE_DEADLINES = 64
 """So many may be stale, and as many again as there are runs."""
-
-MOST_RUNS = 10_000
-"""Attempts, ended ones included, until they are forgotten: what a server's memory is meant for."""
 
 
 class Registry:

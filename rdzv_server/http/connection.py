@@ -29,7 +29,7 @@ class Visit(asyncio.Protocol):
         self.peer = peer
         self.run = peer
         """Whose turns it takes: its run's, as soon as that is known."""
-        self.badge: str | None = None
+        self.credential: str | None = None
         """The Authorization with which the caller was last let in; None: it has not been yet."""
         self.arrival: asyncio.Task[None] | None = None
         """What lets it in, with TLS's handshake."""
@@ -59,12 +59,12 @@ class Visit(asyncio.Protocol):
         self._is_answering = False
         self._arriving.stop(self)
 
-    def let_in(self, permit: Permit, badge: str) -> None:
+    def let_in(self, permit: Permit, credential: str) -> None:
         """The caller may do what it asks for, because it bears this."""
         self.permit = permit
-        if self.badge is None:
+        if self.credential is None:
             self._known(self)
-        self.badge = badge
+        self.credential = credential
 
     def close(self) -> None:
         """Cut the connection."""

@@ -13,8 +13,9 @@ import ssl
 from collections import defaultdict
 from collections.abc import Callable
 
+from rdzv_server.config import Limits
 from rdzv_server.http.connection import Visit
-from rdzv_server.limits import Limits, peer_of
+from rdzv_server.http.limits import peer_of
 from rdzv_server.service.timeouts import Timeouts
 
 log = logging.getLogger("rdzv_server")

@@ -49,7 +49,7 @@ async def tell_to_go_on(request: web.BaseRequest) -> None:
 def visit_of(request: web.BaseRequest) -> Visit:
     visit = request.transport.get_protocol() if request.transport else None
     if not isinstance(visit, Visit):
-        raise ServerUnavailable("the connection is closed")
+        raise ConnectionResetError
     return visit
 
 

@@ -10,7 +10,14 @@ from aiohttp import web
 from rdzv_protocol import paths
 from rdzv_protocol.codec import decode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
-from rdzv_protocol.errors import Forbidden, MessageTooLarge, TlsRequired, Unauthorized, UnsupportedMediaType
+from rdzv_protocol.errors import (
+    Forbidden,
+    MessageTooLarge,
+    ProtocolError,
+    TlsRequired,
+    Unauthorized,
+    UnsupportedMediaType,
+)
 from rdzv_protocol.messages import (
     AdmitRequest,
     JoinRequest,
@@ -22,7 +29,7 @@ from rdzv_protocol.messages import (
 )
 
 from rdzv_server.http.connection import Visit
-from rdzv_server.http.guard import Guard
+from rdzv_server.http.limits import Gatekeeper, RefusalLog, peer_of
 from rdzv_server.http.openapi import document
 from rdzv_server.http.request_codec import (
     body_of,
@@ -51,8 +58,10 @@ class HttpApi:
     The paths are few and fixed: a dict finds them, where aiohttp's router and middlewares take a tenth of a request.
     """
 
-    def __init__(self, service: Service, guard: Guard, *, read_only: bool = False) -> None:
+    def __init__(self, service: Service, guard: Gatekeeper, *, read_only: bool = False) -> None:
+        self._service = service
         self._guard = guard
+        self._refusals = RefusalLog()
         agents, operators = _AgentApi(service), _OperatorApi(service)
         self.routes: dict[str, tuple[str, Handler]] = {
             paths.JOIN: ("POST", agents.taking(JoinRequest)),
@@ -97,9 +106,16 @@ class HttpApi:
         except ConnectionError:
             return web.Response(status=503)  # the caller is gone: nobody reads it
         except Exception as error:
-            if isinstance(error, Unauthorized | Forbidden):
-                self._guard.note_refusal(caller_of(request), asyncio.get_running_loop().time())
+            if isinstance(error, ProtocolError):
+                self._note(request, error)
             return refusal(request, error)
+
+    def _note(self, request: web.BaseRequest, error: ProtocolError) -> None:
+        now = asyncio.get_running_loop().time()
+        if isinstance(error, Unauthorized | Forbidden):
+            self._guard.note_refusal(caller_of(request), now)
+        if not self._service.trouble:  # which is said by itself
+            self._refusals.note(peer_of(request.remote or ""), error, now)
 
     def _let_in(self, visit: Visit, request: web.BaseRequest) -> None:
         """Raises the `ProtocolError` that refuses the request for what stands above its body."""
@@ -109,7 +125,7 @@ class HttpApi:
         _check_framing(request)
         if not request.body_exists:
             visit.request_arrived()
-        permit = self._guard.check(request.method, request.path, caller, visit.badge, now)
+        permit = self._guard.check(request.method, request.path, caller, visit.credential, now)
         if request.path.startswith(paths.API):
             visit.let_in(permit, caller.authorization)
 
@@ -175,13 +191,17 @@ class _OperatorApi:
 
     async def stop(self, request: web.BaseRequest) -> web.Response:
         message = await read_json(StopRequest, request)
-        log.info("run %s: stopped by %s", message.run_id, request.remote)
-        return web.json_response(asdict(await self._service.ask(message, visit_of(request))))
+        has_ended = not any(run.run_id == message.run_id and not run.stage.is_end for run in self._service.runs())
+        done = await self._service.ask(message, visit_of(request))
+        if not has_ended:
+            log.info("run %s: stopped by %s", message.run_id, peer_of(request.remote or ""))
+        return web.json_response(asdict(done))
 
     async def admit(self, request: web.BaseRequest) -> web.Response:
         message = await read_json(AdmitRequest, request)
-        log.info("run %s: those that stand by are admitted by %s", message.run_id, request.remote)
-        return web.json_response(asdict(await self._service.ask(message, visit_of(request))))
+        done = await self._service.ask(message, visit_of(request))
+        log.info("run %s: nodes that stand by were admitted by %s", message.run_id, peer_of(request.remote or ""))
+        return web.json_response(asdict(done))
 
     async def openapi(self, request: web.BaseRequest) -> web.Response:
         return web.json_response(document.document())

@@ -22,11 +22,11 @@ from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
 
 from rdzv_server.auth.authorization import Access
-from rdzv_server.http.guard import Guard
+from rdzv_server.config import Limits
+from rdzv_server.http.limits import Gatekeeper
 from rdzv_server.http.openapi.document import document
 from rdzv_server.http.openapi.json_schema import PRINTABLE
 from rdzv_server.http.routes import HttpApi
-from rdzv_server.limits import Limits
 from rdzv_server.server import RendezvousServer
 from tests.integration.programs import Server
 from tests.support.messages import KINDS, values
@@ -65,7 +65,7 @@ def test_the_document_is_valid() -> None:
 
 def test_every_route_is_documented_and_every_documented_path_is_a_route() -> None:
     server = RendezvousServer()
-    api = HttpApi(server.service, Guard(Access(), Limits()))
+    api = HttpApi(server.service, Gatekeeper(Access(), Limits()))
     routes = {(path, method.lower()) for path, (method, _) in api.routes.items()}
     assert routes == {(path, method) for path, methods in document()["paths"].items() for method in methods}
 

@@ -94,6 +94,7 @@ async def test_an_agent_with_other_settings_than_the_runs(cluster: Cluster) -> N
     other = await cluster.node("b", "--nnodes", "3", "--max-restarts", "1")
     await refuses(other, "min_nodes is 1 here, not 3; max_nodes is 1 here, not 3", "or leave them out")
     del cluster.agents["b"]
+    await cluster.server.line("WARNING rdzv-server: refused 127.0.0.1: run none has other settings: min_nodes is 1")
     await cluster.finish(workers)
 
 
@@ -110,8 +111,9 @@ async def test_a_missing_or_wrong_token(tmp_path: Path) -> None:
     token.write_text("secret\n")
     wrong.write_text("guess\n")
     server = await Server.listen("--token-file", str(token))
-    for flags in ((), ("--token-file", str(wrong))):
+    for flags in ((), ("--token-file", str(wrong))) * 2:
         await refuses(await start_agent("--endpoint", server.endpoint, *flags), "start the agent with --token-file")
+    assert len([line for line in server.err if "refused 127.0.0.1" in line]) == 2, "each once, however often it comes"
     welcome = await start_agent("--endpoint", server.endpoint, "--token-file", str(token), "--no-python", script="true")
     assert await welcome.exit_code() == 0
     await server.end()

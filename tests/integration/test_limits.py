@@ -18,7 +18,7 @@ from node_agent.transport.http import HttpLink
 from node_agent.transport.retrying import Conversation
 from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.auth.tls_config import TlsFiles
-from rdzv_server.limits import Limits, Rate
+from rdzv_server.config import Limits, Rate
 from rdzv_server.server import RendezvousServer, bind
 from tests.integration.conftest import Cluster
 from tests.integration.programs import Program, Server, start_agent
@@ -196,6 +196,16 @@ async def test_a_server_that_may_open_no_more_files_goes_on_when_it_may_again() 
     assert await server.get("/healthz") == "ok\n"
     waiting.close()
     await server.end()
+
+
+async def test_little_room_for_connections_is_said_at_the_start() -> None:
+    command = " ".join(Server.command())
+    server = await Program.start("bash", "-c", f"ulimit -n 40; exec {command}")
+    await server.line(
+        r"room for 20 connections, and an agent has two: this process may have 40 files open \(ulimit -Hn"
+    )
+    await server.end()
+    await refuses(await Program.start("bash", "-c", f"ulimit -n 10; exec {command}"), "10 files open, too few to serve")
 
 
 async def test_more_connections_than_files_are_a_mistake() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
@@ -46,6 +47,10 @@ async def test_stopping_a_run_ends_every_agent_and_says_why(cluster: Cluster) ->
     run = await cluster.server.run()
     assert (run["phase"], run["restart_count"]) == ("failed", 0)
     assert (await act(cluster.server, STOP, {"run_id": "r/1"}))[0] == 200, "asked for twice, done once"
+    assert (await act(cluster.server, STOP, {"run_id": "none such"}))[0] == 404
+    said = [line for line in cluster.server.err if "stopped by 127" in line]
+    assert len(said) == 1
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d INFO rdzv-server: run r/1: stopped by 127\.0\.0\.1", said[0])
 
 
 async def test_with_manual_scale_up_an_operator_admits(cluster: Cluster) -> None:

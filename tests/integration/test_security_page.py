@@ -4,11 +4,9 @@ import re
 import subprocess
 from pathlib import Path
 
-from rdzv_server.auth.reload import OTHER_FILES
+from rdzv_server.cli import OTHER_FILES
+from rdzv_server.config import MOST_CONNECTIONS, MOST_RUNS, Limits, Rate
 from rdzv_server.core.admission import MOST_AGENTS
-from rdzv_server.core.registry import MOST_RUNS
-from rdzv_server.flags import MOST_CONNECTIONS
-from rdzv_server.limits import Limits, Rate
 from tests.integration.conftest import Cluster
 
 PAGE = (Path(__file__).parents[2] / "docs/security.md").read_text()

@@ -11,10 +11,10 @@ TOKENS = [Token(role, f"secret-{role.value}".encode()) for role in Role]
 LOCAL, FAR = "127.0.0.1", "10.0.0.7"
 
 
-def answer(access: Access, deed: tuple[str, str], bearer: str = "", peer: str = FAR, **headers: str) -> str:
+def answer(access: Access, action: tuple[str, str], bearer: str = "", peer: str = FAR, **headers: str) -> str:
     caller = Caller(peer=peer, authorization=f"Bearer {bearer}" if bearer else "", **headers)
     try:
-        access.check(*deed, caller)
+        access.check(*action, caller)
     except ProtocolError as error:
         return error.code
     return "yes"
@@ -31,7 +31,7 @@ def answer(access: Access, deed: tuple[str, str], bearer: str = "", peer: str = 
 )
 def test_each_token_is_good_for_its_own_deeds(role, answers):
     access = Access(TOKENS)
-    assert [answer(access, deed, f"secret-{role}") for deed in (JOIN, LOOK, ACT)] == answers
+    assert [answer(access, action, f"secret-{role}") for action in (JOIN, LOOK, ACT)] == answers
 
 
 @pytest.mark.parametrize("header", ["", "Bearer ", "Bearer secret-admin ", "Basic secret-admin", "secret-admin", "Ü"])
@@ -58,7 +58,7 @@ def test_one_token_for_agents_alone_leaves_nobody_to_act():
 
 def test_a_secret_that_stands_in_two_files_is_good_for_both():
     access = Access([Token(Role.READ, b"one"), Token(Role.ADMIN, b"one")])
-    assert [answer(access, deed, "one") for deed in (JOIN, LOOK, ACT)] == ["yes"] * 3
+    assert [answer(access, action, "one") for action in (JOIN, LOOK, ACT)] == ["yes"] * 3
 
 
 def test_a_token_does_not_tell_its_secret():
@@ -71,7 +71,7 @@ def test_a_token_does_not_tell_its_secret():
 def test_without_tokens_everybody_may_take_part_and_only_this_machine_may_act():
     access = Access()
     assert access.is_open
-    assert [answer(access, deed) for deed in (JOIN, LOOK, ACT)] == ["yes", "yes", "forbidden"]
+    assert [answer(access, action) for action in (JOIN, LOOK, ACT)] == ["yes", "yes", "forbidden"]
     assert {answer(access, ACT, peer=peer) for peer in (LOCAL, "::ffff:127.0.0.1", "::1", "127.8.8.8")} == {"yes"}
 
 
@@ -98,9 +98,9 @@ def test_a_page_in_a_browser_of_this_machine_acts_only_if_it_is_the_servers_own(
 # Tokens for some runs alone.
 
 
-def permit(*patterns: str, deed: tuple[str, str] = JOIN):
+def permit(*patterns: str, action: tuple[str, str] = JOIN):
     access = Access(Token(Role.AGENT, b"ours", pattern) for pattern in patterns)
-    return access.check(*deed, Caller(peer=FAR, authorization="Bearer ours"))
+    return access.check(*action, Caller(peer=FAR, authorization="Bearer ours"))
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_token_is_good_for_the_runs_that_it_names(patterns, run_id, may):
 
 def test_a_token_for_some_runs_does_not_show_all_of_them():
     with pytest.raises(Forbidden, match=r"good for runs team-a-\* alone, and this shows all runs"):
-        permit("team-a-*", deed=LOOK)
+        permit("team-a-*", action=LOOK)
 
 
 def test_a_secret_of_agents_and_readers_looks_at_everything_and_joins_its_own_runs():

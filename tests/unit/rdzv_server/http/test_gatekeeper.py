@@ -4,8 +4,8 @@ import pytest
 from rdzv_protocol.errors import ProtocolError
 
 from rdzv_server.auth.authorization import Access, Caller, Role, Token
-from rdzv_server.http.guard import Guard
-from rdzv_server.limits import Limits, Rate
+from rdzv_server.config import Limits, Rate
+from rdzv_server.http.limits import Gatekeeper
 
 LIMITS = Limits(requests=Rate(1_000, 1_000), refusals=Rate(1, 3))
 RIGHT, WRONG = "Bearer right", "Bearer wrong"
@@ -14,13 +14,13 @@ JOIN, LOOK, PROBE = ("POST", "/v1/agent/join"), ("GET", "/v1/status"), ("GET", "
 
 class Site:
     def __init__(self, limits: Limits = LIMITS) -> None:
-        self.guard = Guard(Access([Token(Role.AGENT, b"right"), Token(Role.ADMIN, b"boss")]), limits)
+        self.guard = Gatekeeper(Access([Token(Role.AGENT, b"right"), Token(Role.ADMIN, b"boss")]), limits)
         self.now = 1_000.0
 
-    def asks(self, authorization: str, deed=JOIN, *, peer: str = "10.0.0.7", badge: str | None = None) -> str:
+    def asks(self, authorization: str, action=JOIN, *, peer: str = "10.0.0.7", credential: str | None = None) -> str:
         caller = Caller(peer=peer, authorization=authorization)
         try:
-            self.guard.check(*deed, caller, badge, self.now)
+            self.guard.check(*action, caller, credential, self.now)
         except ProtocolError as error:
             if error.status in (401, 403):
                 self.guard.note_refusal(caller, self.now)
@@ -44,13 +44,13 @@ def test_guesses_are_slowed_down_and_a_right_one_cannot_be_told_from_a_wrong_one
 def test_who_has_been_let_in_goes_on_beside_one_who_guesses(site):
     for _ in range(4):
         site.asks(WRONG)
-    assert site.asks(RIGHT, badge=RIGHT) == "yes"
+    assert site.asks(RIGHT, credential=RIGHT) == "yes"
     assert site.asks(RIGHT, peer="10.0.0.8") == "yes"
 
 
 def test_who_has_been_let_in_cannot_guess_another_token(site):
-    assert [site.asks("Bearer b0ss", LOOK, badge=RIGHT) for _ in range(4)][-1] == "too_many_requests"
-    assert site.asks("Bearer boss", LOOK, badge=RIGHT) == "too_many_requests"
+    assert [site.asks("Bearer b0ss", LOOK, credential=RIGHT) for _ in range(4)][-1] == "too_many_requests"
+    assert site.asks("Bearer boss", LOOK, credential=RIGHT) == "too_many_requests"
 
 
 def test_probes_are_answered_to_everybody(site):
@@ -61,7 +61,7 @@ def test_probes_are_answered_to_everybody(site):
 
 def test_requests_of_one_peer_are_bounded_whoever_they_are_from():
     site = Site(Limits(requests=Rate(10, 20)))
-    assert [site.asks(RIGHT, badge=RIGHT) for _ in range(21)] == ["yes"] * 20 + ["too_many_requests"]
+    assert [site.asks(RIGHT, credential=RIGHT) for _ in range(21)] == ["yes"] * 20 + ["too_many_requests"]
     assert site.asks(RIGHT, peer="10.0.0.8") == "yes"
     site.now += 0.1
     assert site.asks(RIGHT) == "yes"
@@ -71,7 +71,7 @@ def test_ten_thousand_agents_behind_one_address_are_not_too_many():
     """They form a round: a join and a poll each at once; then a poll in 3.3 s; then a report, a stop and a join."""
     site = Site(Limits())
     for at_once in (20_000, *(1_000 for _ in range(34)), 30_000):
-        assert {site.asks(RIGHT, badge=RIGHT) for _ in range(at_once)} == {"yes"}
+        assert {site.asks(RIGHT, credential=RIGHT) for _ in range(at_once)} == {"yes"}
         site.now += 1 / 3
 
 

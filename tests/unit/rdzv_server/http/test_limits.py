@@ -1,9 +1,11 @@
 """Buckets, with a clock of the test's own; and who shares one."""
 
 import pytest
+from rdzv_protocol.errors import AgentFenced, Forbidden, Unauthorized
 
-from rdzv_server import limits
-from rdzv_server.limits import Buckets, Rate, peer_of
+from rdzv_server.config import Rate
+from rdzv_server.http import limits
+from rdzv_server.http.limits import LOG_LINES, SILENCE_S, Buckets, RefusalLog, peer_of
 
 TWO_A_SECOND = Rate(per_s=2, burst=5)
 
@@ -63,3 +65,36 @@ def test_memory_is_bounded_and_those_who_came_last_are_remembered(monkeypatch):
 )
 def test_an_ipv6_network_is_one_peer(address, peer):
     assert peer_of(address) == peer
+
+
+# The log of refusals.
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_a_refusal_is_said_once_in_a_while_however_often_it_is_repeated(caplog):
+    refusals = RefusalLog()
+    for second in range(1_000):
+        refusals.note("10.0.0.7", Unauthorized("no token"), float(second))
+    refusals.note("10.0.0.7", Forbidden("not\nfor you"), 1_000.0)
+    refusals.note("10.0.0.8", Unauthorized("no token"), 1_000.0)
+    refusals.note("10.0.0.8", AgentFenced("part of a run's life"), 1_000.0)
+    assert SILENCE_S == 600
+    assert said(caplog) == [
+        *["refused 10.0.0.7: no token"] * 2,
+        "refused 10.0.0.7: not for you",
+        "refused 10.0.0.8: no token",
+    ]
+
+
+def test_a_flood_of_refusals_is_counted_and_not_said(caplog):
+    refusals = RefusalLog()
+    for number in range(100_000):
+        refusals.note("10.0.0.7", Forbidden(f"not run {number}"), 5.0)
+    assert len(said(caplog)) == LOG_LINES.burst
+    refusals.note("10.0.0.7", Forbidden("not this one"), 10.0)
+    assert said(caplog)[-1] == (
+        f"refused 10.0.0.7: not this one (and {100_000 - LOG_LINES.burst} more refusals, of other kinds)"
+    )

@@ -1,0 +1,126 @@
+"""Limits for each peer, judged before anything reads a request's body: how often it comes, and with which tokens."""
+
+import logging
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address
+
+from rdzv_protocol.errors import (
+    AgentFenced,
+    NobodyWaits,
+    NotLeader,
+    ProtocolError,
+    RunFailed,
+    RunSucceeded,
+    StaleRound,
+    TooManyRequests,
+    UnknownRun,
+)
+from rdzv_protocol.text import printable
+
+from rdzv_server.auth.authorization import Access, Action, Caller, Permit, action_of
+from rdzv_server.config import Limits, Rate
+
+log = logging.getLogger("rdzv_server")
+
+MOST_PEERS = 100_000
+"""Peers that one `Buckets` remembers; the longest known are forgotten first."""
+
+ROUNDING_S = 1e-6
+
+LOG_LINES = Rate(1, 20)
+SILENCE_S = 600.0
+"""How long a refusal that has been logged is not logged again."""
+MOST_SAID = 1_000
+_ROUTINE = (AgentFenced, StaleRound, NotLeader, RunSucceeded, RunFailed, UnknownRun, NobodyWaits)
+"""Refusals that belong to the course of things, or that their sender reads at once."""
+
+
+class Gatekeeper:
+    """Judge of every request to one server. `access` may be replaced: it judges the requests from then on."""
+
+    def __init__(self, access: Access, limits: Limits) -> None:
+        self.access = access
+        self._requests = Buckets(limits.requests)
+        self._refusals = Buckets(limits.refusals)
+
+    def check(self, method: str, path: str, caller: Caller, credential: str | None, now: float) -> Permit:
+        """What the request may do. `credential`: the Authorization with which its connection was let in before.
+
+        Raises `TooManyRequests`, `Unauthorized` or `Forbidden`.
+        """
+        peer = peer_of(caller.peer)
+        if not self._requests.has_any(peer, now):
+            raise TooManyRequests(f"too many requests from {peer}; each is tried again")
+        self._requests.take(peer, now)
+        is_judged = action_of(method, path) is not Action.PROBE and caller.authorization != credential
+        if is_judged and not self._refusals.has_any(peer, now):
+            raise TooManyRequests(f"too many requests from {peer} without the right token; others have to wait, too")
+        return self.access.check(method, path, caller)
+
+    def note_refusal(self, caller: Caller, now: float) -> None:
+        """Count a request that was refused for want of the right token."""
+        self._refusals.take(peer_of(caller.peer), now)
+
+
+class RefusalLog:
+    """Log of refusals that somebody should look into: each once in a while, however often it is tried again."""
+
+    def __init__(self) -> None:
+        self._said_at: dict[tuple[str, str], float] = {}
+        self._lines = Buckets(LOG_LINES)
+        self._unsaid = 0
+
+    def note(self, peer: str, refusal: ProtocolError, now: float) -> None:
+        """Say that this was refused, unless it was just said, or so much is refused that nobody could read it."""
+        key = (peer, str(refusal))
+        if isinstance(refusal, _ROUTINE) or self._said_at.get(key, now - SILENCE_S) > now - SILENCE_S:
+            return
+        if not self._lines.has_any("", now):
+            self._unsaid += 1
+            return
+        self._lines.take("", now)
+        others = f" (and {self._unsaid} more refusals, of other kinds)" if self._unsaid else ""
+        log.warning("refused %s: %s%s", peer, printable(str(refusal)), others)
+        self._unsaid = 0
+        if len(self._said_at) >= MOST_SAID:
+            self._said_at.clear()
+        self._said_at[key] = now
+
+
+class Buckets:
+    """One bucket for each peer, by the time at which it will be full again. The clock is the caller's."""
+
+    def __init__(self, rate: Rate) -> None:
+        self._each_s = 1 / rate.per_s
+        self._all_s = rate.burst / rate.per_s
+        self._full_at: dict[str, float] = {}
+
+    def has_any(self, peer: str, now: float) -> bool:
+        """Whether the peer has one left."""
+        return self._full_at.get(peer, now) - now <= self._all_s - self._each_s + ROUNDING_S
+
+    def take(self, peer: str, now: float) -> None:
+        """Take one, or what is left of it."""
+        full_at = max(now, self._full_at.get(peer, now)) + self._each_s
+        self._full_at[peer] = min(full_at, now + self._all_s)
+        if len(self._full_at) > MOST_PEERS:
+            self._forget(now)
+
+    def _forget(self, now: float) -> None:
+        """Those that are full need no memory; if all the others are too many, half of them have to go."""
+        busy = [(peer, at) for peer, at in self._full_at.items() if at > now]
+        self._full_at = dict(busy if len(busy) < MOST_PEERS else busy[MOST_PEERS // 2 :])
+
+
+@lru_cache(maxsize=16_384)
+def peer_of(address: str) -> str:
+    """Whom an address belongs to: who has an IPv6 network has all of its addresses."""
+    try:
+        parsed = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if not isinstance(parsed, IPv6Address):
+        return address
+    if parsed.ipv4_mapped:
+        return str(parsed.ipv4_mapped)
+    return f"{IPv6Address(int(parsed) >> 64 << 64)}/64"
