@@ -58,7 +58,7 @@ class Agent:
         self._warm = _warm_pool(config, console)
         self._specs = SpecMaker(config, self._scratch, self._start_warm if self._warm else None)
         self._logs = AgentLogs(config, console, self._scratch, self._logs_broke)
-        self._store_host = StoreHost(config.environment, self._broke, self._warm)
+        self._store_host = StoreHost(config.environment, self._broke, self._warm if _preloads_torch(config) else None)
         self.hosts_store = self._store_host.is_available
         self._port: ReservedPort | None = None
         self._assignment: Assignment | None = None
@@ -262,13 +262,17 @@ class Agent:
         self._runner.feed(GaveUp(reason))
 
 
+def _preloads_torch(config: AgentConfig) -> bool:
+    return "torch" in {name.partition(".")[0] for name in config.preload}
+
+
 def _warm_pool(config: AgentConfig, console: Console) -> "WarmPool | None":
     if not config.preload:
         return None
     from node_agent.workers.warm.pool import WarmPool
 
     environment = {**config.environment, **defaults(config.environment, config.nproc)}
-    spare = int("torch" in {name.partition(".")[0] for name in config.preload})  # becomes the store's helper
+    spare = int(_preloads_torch(config))  # becomes the store's helper
     return WarmPool(config.preload, config.command.for_worker(0), environment, config.nproc + spare, console.say)
 
 

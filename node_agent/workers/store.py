@@ -37,7 +37,10 @@ def torch_folder() -> str | None:
 
 
 class StoreHost:
-    """Host of the store of one round after another. `on_error` gets one line when a store cannot be served any more."""
+    """Host of the store of one round after another. `on_error` gets one line when a store cannot be served any more.
+
+    `warm`: a pool whose processes have imported torch.
+    """
 
     def __init__(
         self, environment: Mapping[str, str], on_error: Callable[[str], None], warm: "WarmPool | None" = None
@@ -74,8 +77,8 @@ class StoreHost:
             self._await_use()
 
     def start_now(self) -> None:
-        """Start the helper if a store is open: the workers, which have torch already, will not import it."""
-        if self._listener and not self._helper:
+        """Start the helper, if a store is open, where the workers have torch already, and so will not import it."""
+        if self._listener and self._warm and not self._helper:
             self._serve()
 
     def close(self) -> None:

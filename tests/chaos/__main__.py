@@ -14,6 +14,7 @@ from statistics import median
 
 from tests.chaos import disk
 from tests.chaos.campaign import Campaign, Outcome
+from tests.chaos.fleet import Setting
 from tests.chaos.plan import Step, plan
 from tests.hosts import namespaces
 
@@ -35,14 +36,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, nargs="+", default=[1], metavar="N", help="one run for each (default: 1)")
     parser.add_argument("--minutes", type=float, default=5.0, metavar="M", help="of each run (default: %(default)g)")
     parser.add_argument("--deeds", type=int, metavar="K", help="end a run after so many deeds")
+    parser.add_argument("--etcd", action="store_true", help="the server's state is in etcd, not on a disk")
+    parser.add_argument("--tls", action="store_true", help="TLS and tokens")
     parser.add_argument("--only", default="", metavar="TEXT", help="only deeds that are described with this text")
     return parser
 
 
 def _carry_out(seed: int, args: argparse.Namespace) -> tuple[Campaign, bool]:
     """One run, and whether all went well."""
-    steps = (step for step in plan(seed) if args.only in str(step))
-    campaign, is_well = Campaign(_for_minutes(islice(steps, args.deeds), args.minutes), seed), True
+    setting = Setting(etcd=args.etcd, tls=args.tls)
+    steps = (step for step in plan(seed, has_disk=not args.etcd) if args.only in str(step))
+    campaign, is_well = Campaign(_for_minutes(islice(steps, args.deeds), args.minutes), seed, setting), True
     try:
         with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
             asyncio.run(campaign.run(Path(folder)))

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.chaos.deeds import Act
-from tests.chaos.fleet import NODES, NPROC, Fleet, fleet
+from tests.chaos.fleet import NODES, NPROC, Fleet, Setting, fleet
 from tests.chaos.ledger import Ledger
 from tests.chaos.monkey import Monkey
 from tests.chaos.plan import Step
 from tests.chaos.training import CHECKPOINT_EVERY, undisturbed
 
+USUAL = Setting()
 NUISANCE_WITHIN_S = 1.0
 """How long after its deed has begun a nuisance begins at the latest."""
 
@@ -31,17 +32,18 @@ class Outcome:
 class Campaign:
     """The log of what was done, and what came of it."""
 
-    def __init__(self, steps: Iterable[Step], seed: int) -> None:
+    def __init__(self, steps: Iterable[Step], seed: int, setting: Setting = USUAL) -> None:
         self.log: list[str] = []
         self.outcomes: list[Outcome] = []
         self.ledger = Ledger()
         self._steps = steps
         self._seed = seed
+        self._setting = setting
         self._began = time.monotonic()
 
     async def run(self, folder: Path) -> None:
         """Raises about the first thing that is not as it must be."""
-        async with fleet(folder) as patient:
+        async with fleet(folder, self._setting) as patient:
             async with self._server_perhaps_down(patient, "begin"):
                 pass
             await self._monkey(patient, "begin").calm()

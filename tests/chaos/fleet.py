@@ -4,21 +4,27 @@ import asyncio
 import json
 import os
 import signal
+import ssl
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
+from rdzv_protocol.paths import DEFAULT_PORT
+
 from tests.chaos import traces
 from tests.chaos.disk import Disk
 from tests.chaos.training import Folder
-from tests.hosts.cluster import SERVER, Hosts
+from tests.hosts.cluster import SERVER, Hosts, ServerOnHost
 from tests.hosts.network import Network
 from tests.integration.desk import Desk, WorkerAtDesk, is_running
+from tests.integration.kin import children
 from tests.integration.programs import Program
+from tests.support.certificates import Authority
 
 NODES = "abcdefgh"
 NPROC = 2
@@ -30,10 +36,24 @@ LOOK_S = 0.05
 WORKER = str(Path(__file__).with_name("worker.py"))
 FLAGS = (
     *("--run-id", "chaos", "--nnodes", f"{MIN_NODES}:{len(NODES)}", "--max-restarts", "100000"),
-    *("--lease", f"{LEASE_S:g}", "--shutdown-timeout", "30"),
+    *("--lease", f"{LEASE_S:g}", "--shutdown-timeout", "30", "--preload", "json"),
 )
 
+TOKEN = "chaos-agents-4f9d"
+READ_TOKEN = "chaos-operators-81c2"
+ETCD = "127.0.0.1:2379"
+
 View = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How the run is set up where that is a choice."""
+
+    etcd: bool = False
+    """State in etcd, not in a file on the disk that can be full or slow."""
+    tls: bool = False
+    """TLS, and tokens for agents and for who looks."""
 
 
 class Unsettled(AssertionError):
@@ -43,8 +63,14 @@ class Unsettled(AssertionError):
 class Fleet(Hosts):
     """Agents by their nodes' names. `up` are the nodes that should be in the run."""
 
-    def __init__(self, desk: Desk, network: Network, folder: Path, disk: Disk) -> None:
+    def __init__(self, desk: Desk, network: Network, folder: Path, disk: Disk, setting: Setting) -> None:
         training = folder / "training"
+        self.setting = setting
+        self._folder = folder
+        self._etcd: Program | None = None
+        self._server_flags: tuple[str, ...] = ("--store", f"sqlite:{disk.path}/state.db")
+        self._agent_flags: tuple[str, ...] = ()
+        self._tls: ssl.SSLContext | None = None
         super().__init__(desk, network, training)
         self.script = WORKER
         self.disk = disk
@@ -60,7 +86,7 @@ class Fleet(Hosts):
     # Nodes.
 
     async def start_agent(self, name: str) -> None:
-        await self.node(name, *FLAGS, nproc=NPROC)
+        await self.node(name, *FLAGS, *self._agent_flags, nproc=NPROC)
         self.up.add(name)
 
     async def kill_agents(self, *names: str) -> None:
@@ -80,6 +106,15 @@ class Fleet(Hosts):
             assert await agent.exit_code() == 1, agent.err
             self.up.discard(name)
 
+    async def end_every_process(self, name: str) -> None:
+        """SIGTERM to the agent and to all that it has started, in the same instant."""
+        agent = self.agents.pop(name)
+        for pid in [agent.pid, *children(agent.pid)]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        assert await agent.exit_code() == 1, agent.err
+        self.up.discard(name)
+
     def workers_of(self, name: str) -> list[WorkerAtDesk]:
         return [worker for worker in self.crew if worker.env["TEST_HOST"] == name]
 
@@ -94,17 +129,48 @@ class Fleet(Hosts):
     # The server.
 
     async def start_server(self) -> None:
-        await self.serve(*self._store)
+        server = await self.serve(*self._server_flags)
+        assert isinstance(server, ServerOnHost)
+        if self._tls:
+            server.tls, server.token = self._tls, READ_TOKEN
 
     async def start_server_for(self, seconds: float) -> None:
         """It is killed so soon that it may not have come to anything."""
-        server = await self.network[SERVER].start(Program, sys.executable, "-m", "rdzv_server", *self._store)
+        server = await self.network[SERVER].start(Program, sys.executable, "-m", "rdzv_server", *self._server_flags)
         await asyncio.sleep(seconds)
         await server.end()
 
-    @property
-    def _store(self) -> tuple[str, str]:
-        return "--store", f"sqlite:{self.disk.path}/state.db"
+    async def start_etcd(self) -> None:
+        """One member beside the server, which it never leaves."""
+        url, peer = f"http://{ETCD}", "http://127.0.0.1:2380"
+        command = (
+            *("etcd", "--data-dir", str(self._folder / "etcd"), "--log-level", "error"),
+            *("--listen-client-urls", url, "--advertise-client-urls", url),
+            *(
+                "--listen-peer-urls",
+                peer,
+                "--initial-advertise-peer-urls",
+                peer,
+                "--initial-cluster",
+                f"default={peer}",
+            ),
+        )
+        environment = {"ETCD_UNSUPPORTED_ARCH": {"aarch64": "arm64"}.get(os.uname().machine, "")}
+        self._etcd = await self.network[SERVER].start(Program, *command, env=environment)
+        endpoint = self.network[SERVER].authority(DEFAULT_PORT)
+        self._server_flags = ("--store", f"etcd://{ETCD}/chaos", "--advertise", endpoint, "--leader-lease", "2")
+
+    def use_tls(self) -> None:
+        authority = Authority(self._folder)
+        shown = authority.issue("server", self.network[SERVER].address, "localhost")
+        for name, token in (("agents", TOKEN), ("operators", READ_TOKEN)):
+            (self._folder / name).write_text(f"{token}\n")
+            (self._folder / name).chmod(0o600)
+        agents, operators = str(self._folder / "agents"), str(self._folder / "operators")
+        self._server_flags += ("--tls-cert", shown.cert, "--tls-key", shown.key)
+        self._server_flags += ("--token-file", agents, "--read-token-file", operators)
+        self._agent_flags = ("--tls-ca", authority.ca, "--token-file", agents)
+        self._tls = ssl.create_default_context(cafile=authority.ca)
 
     async def kill_server(self) -> None:
         self.server.signal(signal.SIGKILL)
@@ -118,6 +184,10 @@ class Fleet(Hosts):
     # The whole.
 
     async def begin(self) -> None:
+        if self.setting.etcd:
+            await self.start_etcd()
+        if self.setting.tls:
+            self.use_tls()
         await self.start_server()
         for name in NODES:
             await self.start_agent(name)
@@ -166,6 +236,8 @@ class Fleet(Hosts):
 
     async def leaves_nothing(self) -> None:
         """Return when nothing is left of the run, whose server has ended."""
+        if self._etcd:
+            await self._etcd.end()
         until = time.monotonic() + PATIENCE_S
         while left := [*traces.of(self._mark, self.network), *self._files()]:
             assert time.monotonic() < until, f"left behind: {', '.join(left)}"
@@ -183,9 +255,13 @@ class Fleet(Hosts):
             if is_running(worker.pid):
                 os.kill(worker.pid, signal.SIGCONT)
         await super().end()
+        if self._etcd:
+            await self._etcd.end()
 
     def _environment(self, name: str) -> dict[str, str]:
-        return {**super()._environment(name), **self._lockstep, traces.MARK: self._mark, "TMPDIR": str(self.temporary)}
+        store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "0"}
+        own = {traces.MARK: self._mark, "TMPDIR": str(self.temporary)}
+        return {**super()._environment(name), **self._lockstep, **store, **own}
 
     async def _until(self, why_not: Callable[[View], str]) -> View:
         """The run, once there is no reason why not. Raises `Unsettled` with the last one."""
@@ -201,6 +277,8 @@ class Fleet(Hosts):
     async def view(self) -> View:
         """The run as operators see it, with what they see of the server."""
         status = json.loads(await self.server.get("/v1/status"))
+        if self.setting.etcd and not status["runs"]:
+            raise ConnectionError("the server does not lead yet")
         assert len(status["runs"]) == 1, "one run, in its first attempt"
         return {**status["runs"][0], "server": status["server"]}
 
@@ -222,11 +300,11 @@ class Fleet(Hosts):
 
 
 @asynccontextmanager
-async def fleet(folder: Path) -> AsyncIterator[Fleet]:
+async def fleet(folder: Path, setting: Setting) -> AsyncIterator[Fleet]:
     """A fleet that is at work, of which nothing is left afterwards."""
     with Disk(folder / "disk") as disk:
         async with Network(SERVER + NODES) as network, Desk(folder / "desk") as desk:
-            fleet = Fleet(desk, network, folder, disk)
+            fleet = Fleet(desk, network, folder, disk, setting)
             try:
                 await fleet.begin()
                 yield fleet

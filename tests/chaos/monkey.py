@@ -10,6 +10,7 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
+from tests.chaos import traces
 from tests.chaos.disk import SlowSyncs
 from tests.chaos.fleet import NODES, Fleet
 from tests.chaos.ledger import Ledger
@@ -40,6 +41,24 @@ class Monkey:
         view = await self.fleet.works()
         self.ledger.round_completes()
         assert not (differences := self.ledger.differences(view)), "; ".join(differences)
+
+    # What there is beside workers and agents.
+
+    def kill_helpers(self, kind: str, *nodes: str) -> None:
+        pids = [pid for node in nodes for pid in traces.helpers(self.fleet.agents[node].pid, kind)]
+        self.say(f"kill the {kind} of {', '.join(nodes)}: {pids}")
+        for pid in pids:
+            with suppress(ProcessLookupError):  # the fork server's helper, for one, ends by itself
+                os.kill(pid, signal.SIGKILL)
+
+    async def store_host(self) -> str:
+        """The node beside whose agent the store is."""
+        for _ in range(200):
+            for name, agent in self.fleet.agents.items():
+                if traces.helpers(agent.pid, "store helper"):
+                    return name
+            await asyncio.sleep(0.1)
+        raise AssertionError("the store has no helper")
 
     # Workers and agents.
 

@@ -1,7 +1,9 @@
 """What may happen to workers, agents and their hosts, and what each must cost."""
 
+import shutil
 import signal
 
+from tests.chaos import traces
 from tests.chaos.fleet import NODES
 from tests.chaos.monkey import BRIEF_S, Monkey
 from tests.hosts.cluster import SERVER
@@ -179,6 +181,73 @@ async def an_agent_is_stopped_for_long(m: Monkey) -> None:
     async with m.agent_stopped(node):
         await without(m, node)
     await back(m, node)
+
+
+# What there is beside workers and agents, alone or in the same instant as they.
+
+
+async def the_store_helper_dies(m: Monkey) -> None:
+    """The round cannot go on without its store: it restarts, as after a worker's failure."""
+    m.kill_helpers("store helper", await m.store_host())
+    m.ledger.worker_failed()
+
+
+async def the_store_helper_dies_with_workers(m: Monkey) -> None:
+    host = await m.store_host()
+    m.kill_helpers("store helper", host)
+    m.kill_workers(host, host)
+    m.ledger.worker_failed()
+
+
+async def the_store_helper_dies_with_its_agent(m: Monkey) -> None:
+    host = await m.store_host()
+    m.kill_helpers("store helper", host)
+    await m.kill_agents(host)
+    m.ledger.node_lost(host)
+    await m.calm()
+    await m.return_one_by_one(host)
+
+
+async def guardians_die(m: Monkey) -> None:
+    m.kill_helpers("guardian", *m.nodes(3))
+
+
+async def an_agent_dies_with_its_guardian(m: Monkey) -> None:
+    """Nobody is left then who could remove the agent's temporary folder."""
+    (node,) = m.nodes(1)
+    folders = map(traces.folder_of, traces.helpers(m.fleet.agents[node].pid, "guardian"))
+    left_behind = list(folders)
+    m.kill_helpers("guardian", node)
+    await m.kill_agents(node)
+    for folder in left_behind:
+        shutil.rmtree(folder, ignore_errors=True)
+    m.ledger.node_lost(node)
+    await m.calm()
+    await m.return_one_by_one(node)
+
+
+async def warm_processes_die(m: Monkey) -> None:
+    nodes = m.nodes(2)
+    m.kill_helpers("warm processes", *nodes)
+    m.kill_helpers("fork server", *nodes)
+
+
+async def a_worker_dies_with_what_was_to_replace_it(m: Monkey) -> None:
+    (node,) = m.nodes(1)
+    m.kill_helpers("warm processes", node)
+    m.kill_helpers("fork server", node)
+    m.kill_workers(node)
+    m.ledger.worker_failed()
+
+
+async def every_process_of_a_node_is_ended(m: Monkey) -> None:
+    """SIGTERM to all of them in the same instant, as Slurm and systemd do."""
+    (node,) = m.nodes(1)
+    m.say(f"end every process of {node}")
+    await m.fleet.end_every_process(node)
+    m.ledger.node_left(node)
+    await m.calm()
+    await m.return_one_by_one(node)
 
 
 # Hosts.

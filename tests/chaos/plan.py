@@ -23,8 +23,12 @@ class Step:
         return f"{self.number}. {self.deed.name}{beside}"
 
 
-def plan(seed: int) -> Iterator[Step]:
-    """Endless; every deed once before any comes again."""
+def plan(seed: int, *, has_disk: bool = True) -> Iterator[Step]:
+    """Endless; every deed once before any comes again. Without a disk of the server's, nothing that befalls it."""
+    return (step for step in _plan(seed) if has_disk or "disk" not in str(step))
+
+
+def _plan(seed: int) -> Iterator[Step]:
     chance = random.Random(f"plan {seed}")
     number = 0
     while True:

@@ -7,20 +7,30 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.campaign import Campaign
+from tests.chaos.fleet import Setting
 from tests.chaos.plan import plan
+from tests.support.etcd import need_etcd
 
 pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("possible")]
 
 DEEDS = 6
-SEEDS = (265, 370)
-"""Together they have deeds and nuisances of nearly every kind."""
+SEEDS = (2081, 370)
+"""One has the helpers beside agents and workers, the other one the server and its disk."""
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-async def test_the_run_bears_it(seed: int, tmp_path: Path) -> None:
-    campaign = Campaign(islice(plan(seed), DEEDS), seed)
+@pytest.mark.parametrize(
+    ("seed", "deeds", "setting"),
+    [*((seed, DEEDS, Setting()) for seed in SEEDS), (5, 3, Setting(etcd=True)), (7, 3, Setting(tls=True))],
+    ids=str,
+)
+async def test_the_run_bears_it(seed: int, deeds: int, setting: Setting, tmp_path: Path) -> None:
+    if setting.etcd:
+        need_etcd()
+    campaign = Campaign(islice(plan(seed, has_disk=not setting.etcd), deeds), seed, setting)
     try:
         await campaign.run(tmp_path)
     except BaseException:
-        print(*campaign.log, f"again: python -m tests.chaos --seed {seed} --deeds {DEEDS}", sep="\n", file=sys.stderr)
+        flags = " --etcd" * setting.etcd + " --tls" * setting.tls
+        again = f"again: python -m tests.chaos --seed {seed} --deeds {deeds}{flags}"
+        print(*campaign.log, again, sep="\n", file=sys.stderr)
         raise

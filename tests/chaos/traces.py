@@ -1,6 +1,7 @@
 """What a run leaves in the machine: processes, and ports at which somebody listens."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.hosts.network import Network
@@ -20,10 +21,34 @@ def of(mark: str, network: Network) -> list[str]:
     return [*inside, *marked, *listening]
 
 
+HELPERS: dict[str, Callable[[bytes, bytes], bool]] = {
+    "store helper": lambda command, name: b"store_helper.py" in command,
+    "guardian": lambda command, name: b"orphans_helper.py" in command,
+    "fork server": lambda command, name: name == b"fork-server",
+    "warm processes": lambda command, name: name == b"warm-process",
+}
+"""What there is beside an agent's workers, by command line and name."""
+
+
 def workers(agent: int, script: str) -> set[int]:
-    """The agent's children that execute the script; not its own copies that are about to."""
-    commands = {pid: _read(pid, "cmdline") for pid in children(agent)}
-    return {pid for pid, command in commands.items() if script.encode() in command and b"node_agent" not in command}
+    """The agent's children that execute the script; not its own copies that are about to, nor what waits for a task."""
+    return {pid for pid in children(agent) if _is_worker(pid, script.encode())}
+
+
+def helpers(agent: int, kind: str) -> list[int]:
+    """The agent's children of this kind."""
+    return [pid for pid in children(agent) if HELPERS[kind](_read(pid, "cmdline"), _read(pid, "comm").strip())]
+
+
+def folder_of(guardian: int) -> str:
+    """The temporary folder that it would remove after its agent's death."""
+    return os.fsdecode(_read(guardian, "cmdline").removesuffix(b"\0").rpartition(b"\0")[2])
+
+
+def _is_worker(pid: int, script: bytes) -> bool:
+    command, name = _read(pid, "cmdline"), _read(pid, "comm").strip()
+    is_warm = b"fork_server_helper.py" in command and name not in (b"fork-server", b"warm-process")
+    return script in command and (is_warm or b"node_agent" not in command)
 
 
 def _pids() -> list[int]:

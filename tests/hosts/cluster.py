@@ -1,6 +1,7 @@
 """A server and agents on hosts of their own, and what their workers lost of their training."""
 
 import signal
+import ssl
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +24,9 @@ class ServerOnHost(Server):
     """An `rdzv-server` on a host of the network."""
 
     host: Host
+    tls: ssl.SSLContext | None = None
+    token: str = ""
+    """How the test looks at a server that does not let everybody."""
 
     @classmethod
     async def serve(cls, host: Host, *flags: str) -> "ServerOnHost":
@@ -37,7 +41,7 @@ class ServerOnHost(Server):
         return self.host.authority(self.port)
 
     async def get(self, path: str) -> str:
-        return await self.host.get(self.port, path)
+        return await self.host.get(self.port, path, self.tls, self.token)
 
 
 class Hosts(Cluster):

@@ -2,6 +2,7 @@
 
 import asyncio
 import http.client
+import ssl
 from collections.abc import Mapping
 from types import TracebackType
 
@@ -28,9 +29,9 @@ class Host:
         """Start a program on this host."""
         return await kind.start(*self.namespace.command(*command), env=env)
 
-    async def get(self, port: int, path: str) -> str:
+    async def get(self, port: int, path: str, tls: ssl.SSLContext | None = None, token: str = "") -> str:
         """What a program on this host answers over HTTP, however cut off the host is."""
-        return await asyncio.to_thread(self._get, port, path)
+        return await asyncio.to_thread(self._get, port, path, tls, token)
 
     def change_address(self, address: str) -> None:
         """Give the host another address instead of the one that it has, while it runs."""
@@ -43,11 +44,13 @@ class Host:
         self.namespace.replace_file("resolv.conf", f"nameserver {SILENT_NAME_SERVER}\n")
         self.namespace.replace_file("hosts", "127.0.0.1 localhost\n::1 localhost\n")
 
-    def _get(self, port: int, path: str) -> str:
+    def _get(self, port: int, path: str, tls: ssl.SSLContext | None, token: str) -> str:
         connection = http.client.HTTPConnection("localhost", port, timeout=PATIENCE_S)
         connection.sock = self.namespace.connect(port)
+        if tls:
+            connection.sock = tls.wrap_socket(connection.sock, server_hostname="localhost")
         try:
-            connection.request("GET", path)
+            connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
             return connection.getresponse().read().decode()
         finally:
             connection.close()

@@ -151,6 +151,8 @@ class WarmPool:
             answer, descriptors, _, _ = socket.recv_fds(self._control, LONGEST_ANSWER, 1, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
+        except OSError:  # it died before it had read what it was asked for
+            answer, descriptors = b"", []
         word, _, rest = answer.decode(errors="replace").partition(" ")
         if descriptors:
             self._add(int(word), socket.socket(fileno=descriptors[0]))

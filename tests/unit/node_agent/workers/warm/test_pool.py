@@ -75,6 +75,20 @@ async def test_it_bears_signals_to_every_process_of_the_node(pool: WarmPool, sai
     assert said == [said[0]] and said[0].startswith("workers start warm: json imported")
 
 
+async def test_a_fork_server_that_dies_before_it_has_read_what_it_was_asked_for_is_replaced(
+    pool: WarmPool, said: list[str]
+) -> None:
+    await full(pool)
+    assert pool._server
+    os.kill(pool._server.pid, signal.SIGSTOP)
+    assert start(pool) == 3
+    filling = asyncio.create_task(full(pool))
+    await asyncio.sleep(0)  # it has been asked now
+    os.kill(pool._server.pid, signal.SIGKILL)
+    await filling
+    assert said[1:] == ["the process that imports json died; starting another one"]
+
+
 async def test_processes_that_cannot_be_watched_are_ended_and_workers_start_cold(
     pool: WarmPool, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
