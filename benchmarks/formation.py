@@ -8,10 +8,11 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from msgspec.structs import replace
 from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.messages import Directive, Failure, JoinRequest, Reply
 from rdzv_protocol.settings import RequestedSettings

@@ -14,8 +14,9 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from msgspec.structs import replace
 from rdzv_protocol.messages import Failure, ReportRequest
 
 from benchmarks import machine

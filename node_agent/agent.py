@@ -6,9 +6,9 @@ import signal
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Assignment, Failure, Reply
 

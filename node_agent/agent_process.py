@@ -3,8 +3,9 @@
 import asyncio
 import gc
 import os
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from node_agent import server_modes
 from node_agent.agent import Agent

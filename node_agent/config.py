@@ -1,11 +1,10 @@
 """Launch plan of one agent: what its workers run, where it meets the others, and as whom."""
 
 from collections.abc import Mapping
-from dataclasses import field
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from rdzv_protocol.classes import dataclass
+from msgspec import Struct, field
 from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.core.command import Command
@@ -20,8 +19,7 @@ SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 """torchrun's default for `--signals-to-handle`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentConfig:
+class AgentConfig(Struct, frozen=True, kw_only=True):
     """The command line, checked. Durations are seconds."""
 
     command: Command

@@ -4,8 +4,10 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import replace
 
 from node_agent.api.children import START_METHODS, StartMethod
 from node_agent.api.default_logs_specs import AnyLogsSpecs, DefaultLogsSpecs, LogsSpecs, understood

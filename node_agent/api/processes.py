@@ -9,11 +9,12 @@ import atexit
 import os
 import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from types import TracebackType
 from typing import Any, TextIO
 
+from msgspec.structs import replace
 from rdzv_protocol.messages import Assignment, Failure
 
 from node_agent.api import default_logs_specs as logs

@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 
-from rdzv_protocol.classes import dataclass
+from msgspec import Struct
 
 LOCAL_RANK = "${local_rank}"
 """Stands for the worker's local rank in the script's arguments, as under torchrun."""
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Struct, frozen=True):
     """A program and its arguments. In the `arguments` alone, `${local_rank}` is the worker's local rank.
 
     So is `$local_rank`, `$$` is a dollar sign, and everything else stands for itself: torchrun's rules.

@@ -1,11 +1,10 @@
 """What the shell must do for the agent's machine."""
 
-from rdzv_protocol.classes import dataclass
+from msgspec import Struct
 from rdzv_protocol.messages import Assignment, Failure, Finish
 
 
-@dataclass(frozen=True, slots=True)
-class SendJoin:
+class SendJoin(Struct, frozen=True):
     """Reserve a fresh port and join; the conversation is busy until `Answered` or `Refused`."""
 
     agent_id: str
@@ -14,8 +13,7 @@ class SendJoin:
     """A new id of an agent that was fenced."""
 
 
-@dataclass(frozen=True, slots=True)
-class SendPoll:
+class SendPoll(Struct, frozen=True):
     """Poll; the conversation is busy until `Answered` or `Refused`."""
 
     agent_id: str
@@ -23,8 +21,7 @@ class SendPoll:
     hold: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SendReport:
+class SendReport(Struct, frozen=True):
     """Tell the server, beside the conversation, how the round's workers ended; try until it has it."""
 
     agent_id: str
@@ -32,36 +29,31 @@ class SendReport:
     failure: Failure | None
 
 
-@dataclass(frozen=True, slots=True)
-class SendLeave:
+class SendLeave(Struct, frozen=True):
     """Tell the server, beside the conversation, that the agent goes."""
 
     agent_id: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class StartWorkers:
+class StartWorkers(Struct, frozen=True):
     assignment: Assignment
 
 
-@dataclass(frozen=True, slots=True)
-class StopWorkers:
+class StopWorkers(Struct, frozen=True):
     """Signal every worker's group, SIGKILL after the grace period (`kill`: at once); answered by `WorkersStopped`."""
 
     signal_name: str = "SIGTERM"
     kill: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Say:
+class Say(Struct, frozen=True):
     """One line for the person who watches."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveEvidence:
+class LeaveEvidence(Struct, frozen=True):
     """The run has failed, or this agent has: leave behind why, for people and for whoever started the agent.
 
     `finish`: the run's end and story; None if the agent ends for a reason of its own, which is `error`.
@@ -71,8 +63,7 @@ class LeaveEvidence:
     finish: Finish | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
+class Exit(Struct, frozen=True):
     """No worker is left; end the process."""
 
     code: int

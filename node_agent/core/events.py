@@ -1,74 +1,64 @@
 """What happens to an agent."""
 
-from rdzv_protocol.classes import dataclass
+from msgspec import Struct
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Failure, Reply
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(Struct, frozen=True):
     """The process is up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Struct, frozen=True):
     """The server's reply to the join or poll that was sent last."""
 
     reply: Reply
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """The server's refusal of the join or poll that was sent last."""
 
     error: ProtocolError
 
 
-@dataclass(frozen=True, slots=True)
-class WorkersSucceeded:
+class WorkersSucceeded(Struct, frozen=True):
     """Every worker of the round exited 0."""
 
     round: int
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerFailed:
+class WorkerFailed(Struct, frozen=True):
     """The first worker of the round that ended otherwise."""
 
     round: int
     failure: Failure
 
 
-@dataclass(frozen=True, slots=True)
-class WorkersStopped:
+class WorkersStopped(Struct, frozen=True):
     """No worker of the round is left."""
 
     round: int
 
 
-@dataclass(frozen=True, slots=True)
-class Signalled:
+class Signalled(Struct, frozen=True):
     """The agent was asked to go: by a scheduler, or by Ctrl-C."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class GaveUp:
+class GaveUp(Struct, frozen=True):
     """The server could not be reached for as long as the user allows, or refused what it must know."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Crashed:
+class Crashed(Struct, frozen=True):
     """This process has met with an exception that nobody expected: it must go, whatever state it is in."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class TimePassed:
+class TimePassed(Struct, frozen=True):
     """The deadline has come."""
 
 

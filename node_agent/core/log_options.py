@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from enum import IntFlag
 
-from rdzv_protocol.classes import dataclass
+from msgspec import Struct
 
 
 class Std(IntFlag):
@@ -46,8 +46,7 @@ NO_FILES = "/dev/null"
 """As `--log-dir`: no log files and no error files, as under torchrun."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogOptions:
+class LogOptions(Struct, frozen=True, kw_only=True):
     """The flags about logs, checked. A map leaves out the local ranks that it does not name."""
 
     log_dir: str | None = None

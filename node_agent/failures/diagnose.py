@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from rdzv_protocol.classes import dataclass
+from msgspec import Struct
 from rdzv_protocol.text import clip, last_lines, one_line, printable
 
 from node_agent.failures import hints
@@ -16,8 +16,7 @@ MOST_LINES = 200
 """That are looked at."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(Struct, frozen=True):
     """What a worker's error file says. All of it is as the worker wrote it, and nothing to rely on."""
 
     error: str = ""
@@ -28,8 +27,7 @@ class Recorded:
     """Why the file cannot be read, if it cannot."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Evidence(Struct, frozen=True, kw_only=True):
     """As in `rdzv_protocol.messages.Failure`: every text is printable and of bounded size."""
 
     cause: str

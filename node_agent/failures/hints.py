@@ -7,13 +7,12 @@ peers: "Connection reset by peer" alone may as well be a data store that the scr
 import re
 from collections.abc import Iterable
 
-from rdzv_protocol.classes import dataclass
+from msgspec import Struct
 
 LONGEST_TEXT = 4_096
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(Struct, frozen=True):
     """`phrase`: a regular expression, tried on one line or one message. Its gaps are bounded: a script may write
     anything, and must not keep the agent busy with it.
     """

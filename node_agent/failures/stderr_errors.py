@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from rdzv_protocol.classes import dataclass
+from msgspec import Struct
 
 _RANK = re.compile(r"\[rank\d+\]: ?")
 """torch begins the lines of an uncaught exception with it."""
@@ -16,8 +16,7 @@ _CXX = re.compile(r"terminate called after throwing an instance of '(.+)'")
 _CXX_WHAT = re.compile(r"\s+what\(\):\s+(.*)")
 
 
-@dataclass(frozen=True, slots=True)
-class LastWords:
+class LastWords(Struct, frozen=True):
     """Both empty where there is no error to be seen."""
 
     error: str = ""

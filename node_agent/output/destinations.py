@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
+from msgspec.structs import replace
 from rdzv_protocol.messages import Assignment
 
 from node_agent.core.log_options import NO_FILES, LogOptions, Std

@@ -4,10 +4,9 @@ import asyncio
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import field
 from math import inf
 
-from rdzv_protocol.classes import dataclass
+from msgspec import Struct, field
 from rdzv_protocol.errors import KEPT_OUT, NotLeader, ServerUnavailable
 from rdzv_protocol.messages import Ack, Reply, Request
 
@@ -125,8 +124,7 @@ class Conversation:
         return f"no rdzv-server at {self._endpoint} within {self._limit_s:g} s ({error}): {hint}"
 
 
-@dataclass(slots=True)
-class _Outage:
+class _Outage(Struct):
     """A while without the server, within one request."""
 
     since: float

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from rdzv_protocol.classes import dataclass
+from msgspec import Struct
 from rdzv_protocol.messages import Failure
 
 from node_agent.output.pipe import Stream
@@ -26,8 +26,7 @@ CAUSE_TIMEOUT_S = 0.5
 """How long a failure that follows from another worker's waits for that one to end, too."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSpec:
+class WorkerSpec(Struct, frozen=True, kw_only=True):
     """One worker to start."""
 
     node_id: str

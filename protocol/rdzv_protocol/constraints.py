@@ -1,79 +1,40 @@
-"""What a value on the wire may look like: the named types that the messages are made of.
-
-Each is an ordinary type with a limit attached; `codec` enforces the limit and names the field.
-"""
+"""Named types of the fields of messages, with the limits that `codec` enforces and the published schema states."""
 
 from typing import Annotated
 
-from rdzv_protocol.classes import dataclass
+from msgspec import Meta
 
 MAX_MESSAGE_BYTES = 256 * 1024
 MAX_DEPTH = 8
 MAX_ITEMS = 1_024
-"""Of one list or map: memory is set aside for as many as it claims to have, and lists may claim within lists."""
+"""Items of one list or map: memory is set aside for as many as it claims to have, and lists may claim within lists."""
 
+PRINTABLE = (
+    r"^[^\x00-\x1f\x7f-\xa0\xad\u061c\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e007f]*(?![\\s\\S])"
+)
+"""Regular expression of a text of one line: no control characters, none that are invisible or turn the direction of
+writing, no space but the common one. For Python as for JavaScript, whose `$` differ. Texts of a message have no
+surrogates: msgpack and msgspec refuse them."""
 
-@dataclass(frozen=True, slots=True)
-class Between:
-    """A number from `low` to `high`, both included."""
-
-    low: float
-    high: float
-
-    def complaint(self, value: object) -> str | None:
-        if isinstance(value, int | float) and self.low <= value <= self.high:
-            return None
-        return f"must be between {self.low:g} and {self.high:g}, not {value!r}"
-
-
-@dataclass(frozen=True, slots=True)
-class Printable:
-    """A text of `shortest` to `longest` characters without control characters."""
-
-    longest: int
-    shortest: int = 1
-
-    def complaint(self, value: object) -> str | None:
-        if not isinstance(value, str):
-            return f"must be text, not {value!r}"
-        if not self.shortest <= len(value) <= self.longest:
-            return f"must have {self.shortest} to {self.longest} characters, not {len(value)}"
-        if not value.isprintable():
-            return "must not contain control characters"
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class AtMost:
-    """A text or a sequence of at most `count` items."""
-
-    count: int
-
-    def complaint(self, value: object) -> str | None:
-        size = len(value) if isinstance(value, str | tuple | dict) else 0
-        return None if size <= self.count else f"must have at most {self.count} items, not {size}"
-
-
-Limit = Between | Printable | AtMost
-
-Id = Annotated[str, Printable(longest=256)]
-Name = Annotated[str, Printable(longest=128)]
-RoleName = Annotated[str, Printable(longest=128, shortest=0)]
+Id = Annotated[str, Meta(min_length=1, max_length=256, pattern=PRINTABLE)]
+Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=PRINTABLE)]
+RoleName = Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
 """A role may be nameless: TorchX gives such ones."""
-Secret = Annotated[str, Printable(longest=128, shortest=0)]
+Secret = Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
 """Something that only the sender knows; empty for one that has none."""
-Address = Annotated[str, Printable(longest=256)]
-Sentence = Annotated[str, AtMost(8_192)]
-Line = Annotated[str, AtMost(1_024)]
-Lines = Annotated[tuple[Line, ...], AtMost(32)]
-Traceback = Annotated[tuple[Annotated[str, AtMost(512)], ...], AtMost(40)]
-Port = Annotated[int, Between(1, 65_535)]
-Round = Annotated[int, Between(0, 2**31)]
-Revision = Annotated[int, Between(0, 2**53)]
-Rank = Annotated[int, Between(0, 10_000_000)]
-Count = Annotated[int, Between(0, 10_000_000)]
-NodeCount = Annotated[int, Between(1, 100_000)]
-WorkerCount = Annotated[int, Between(1, 4_096)]
-Seconds = Annotated[float, Between(0, 10_000_000)]
-WallClock = Annotated[float, Between(0, 1e12)]
-ExitCode = Annotated[int, Between(-255, 255)]
+Address = Annotated[str, Meta(min_length=1, max_length=256, pattern=PRINTABLE)]
+Sentence = Annotated[str, Meta(max_length=8_192)]
+Line = Annotated[str, Meta(max_length=1_024)]
+Lines = Annotated[tuple[Line, ...], Meta(max_length=32)]
+Traceback = Annotated[tuple[Annotated[str, Meta(max_length=512)], ...], Meta(max_length=40)]
+Port = Annotated[int, Meta(ge=1, le=65_535)]
+Round = Annotated[int, Meta(ge=0, le=2**31)]
+Revision = Annotated[int, Meta(ge=0, le=2**53)]
+Rank = Annotated[int, Meta(ge=0, le=10_000_000)]
+Count = Annotated[int, Meta(ge=0, le=10_000_000)]
+NodeCount = Annotated[int, Meta(ge=1, le=100_000)]
+WorkerCount = Annotated[int, Meta(ge=1, le=4_096)]
+Seconds = Annotated[float, Meta(ge=0, le=10_000_000)]
+WallClock = Annotated[float, Meta(ge=0, le=1e12)]
+ExitCode = Annotated[int, Meta(ge=-255, le=255)]

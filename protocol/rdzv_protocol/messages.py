@@ -1,4 +1,4 @@
-"""Every message on the wire, as frozen dataclasses.
+"""Every message on the wire, as an immutable type that decoding and the published schema are derived from.
 
 An agent sends `JoinRequest` (itself the first long poll), then one `PollRequest` after another, and in between
 `ReportRequest` when its workers have ended and `LeaveRequest` when it goes. The server answers a join and a poll
@@ -9,13 +9,12 @@ Of several servers one leads at a time. The others refuse all of this and name t
 `LeaderRequest`, a long poll, too, so that an agent hears of a new leader also while the old one hangs.
 """
 
-from dataclasses import field
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from rdzv_protocol.classes import dataclass
+from msgspec import Meta, Struct, field
+
 from rdzv_protocol.constraints import (
     Address,
-    AtMost,
     Count,
     ExitCode,
     Id,
@@ -38,8 +37,7 @@ from rdzv_protocol.constraints import (
 from rdzv_protocol.settings import RequestedSettings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class Failure(Struct, frozen=True, kw_only=True):
     """A worker's end, with the evidence for it. `exit_code` is negative for a signal, as in `subprocess`."""
 
     node_id: Id
@@ -64,11 +62,10 @@ class Failure:
     """The node's wall clock, seconds since 1970. For people; nothing is decided by it."""
 
 
-Failures = Annotated[tuple[Failure, ...], AtMost(8)]
+Failures = Annotated[tuple[Failure, ...], Meta(max_length=8)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestartEntry:
+class RestartEntry(Struct, frozen=True, kw_only=True):
     """One line of the run's ledger: why `round` was opened, and whether that was charged to `max_restarts`."""
 
     round: Round
@@ -79,11 +76,10 @@ class RestartEntry:
     """The server's wall clock, seconds since 1970. For people; nothing is decided by it."""
 
 
-Restarts = Annotated[tuple[RestartEntry, ...], AtMost(16)]
+Restarts = Annotated[tuple[RestartEntry, ...], Meta(max_length=16)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinRequest:
+class JoinRequest(Struct, frozen=True, kw_only=True):
     """An agent without workers is ready for the round after `after_round` (0: its first)."""
 
     run_id: Id
@@ -112,8 +108,7 @@ class JoinRequest:
     """Chosen by the agent: from then on every request of this `agent_id` must bear the same. Empty: none has to."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PollRequest:
+class PollRequest(Struct, frozen=True, kw_only=True):
     """Answered once the agent's directive is newer than `revision`; at once if not `hold`."""
 
     run_id: Id
@@ -123,8 +118,7 @@ class PollRequest:
     secret: Secret = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportRequest:
+class ReportRequest(Struct, frozen=True, kw_only=True):
     """How the agent's workers of `round` ended: `failure` is None when every one exited 0."""
 
     run_id: Id
@@ -134,8 +128,7 @@ class ReportRequest:
     secret: Secret = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaveRequest:
+class LeaveRequest(Struct, frozen=True, kw_only=True):
     """The agent goes, and says why: "SIGTERM"."""
 
     run_id: Id
@@ -144,8 +137,7 @@ class LeaveRequest:
     secret: Secret = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
+class Assignment(Struct, frozen=True, kw_only=True):
     """One node's place in a round. Its workers' ranks are `first_rank` onwards."""
 
     round: Round
@@ -164,40 +156,32 @@ class Assignment:
     """Group rank 0's agent hosts the store at the master's address; else its first worker does, as the script asks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class Wait(Struct, frozen=True, kw_only=True, tag_field="tag", tag="wait"):
     """No workers: the round is forming, or the agent stands by."""
 
-    tag: ClassVar[str] = "wait"
     reason: Sentence
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class Start(Struct, frozen=True, kw_only=True, tag_field="tag", tag="start"):
     """Run the workers of this assignment."""
 
-    tag: ClassVar[str] = "start"
     assignment: Assignment
     reason: Sentence
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
+class Stop(Struct, frozen=True, kw_only=True, tag_field="tag", tag="stop"):
     """Stop the workers of `round`, then join again."""
 
-    tag: ClassVar[str] = "stop"
     round: Round
     reason: Sentence
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finish:
+class Finish(Struct, frozen=True, kw_only=True, tag_field="tag", tag="finish"):
     """The run has ended. Stop what still runs and exit: 0 if it succeeded, else 1.
 
     Carries the run's story, so that any node's log tells all of it; its size does not depend on the number of nodes.
     """
 
-    tag: ClassVar[str] = "finish"
     succeeded: bool
     reason: Sentence
     failure: Failure | None = None
@@ -221,8 +205,7 @@ class Finish:
 Directive = Wait | Start | Stop | Finish
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class Reply(Struct, frozen=True, kw_only=True):
     """What the agent must do now. `epoch` names one life of the server process."""
 
     epoch: Id
@@ -234,15 +217,13 @@ class Reply:
     """Of several servers: the number of this one's leadership. A higher one is later; 0: the server is the only one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ack:
+class Ack(Struct, frozen=True, kw_only=True):
     """The report or the leave has been taken, or had been taken before."""
 
     epoch: Id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorReply:
+class ErrorReply(Struct, frozen=True, kw_only=True):
     """A refusal: a stable code of `rdzv_protocol.errors` and one line for a person."""
 
     code: Name
@@ -253,8 +234,7 @@ class ErrorReply:
     """The number of that leadership."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderRequest:
+class LeaderRequest(Struct, frozen=True, kw_only=True):
     """Answered once the server knows of a later leadership than `after`, or after a while."""
 
     after: Revision
@@ -262,8 +242,7 @@ class LeaderRequest:
     """Whose leader is asked for, where servers share the runs: without it they know of none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderReply:
+class LeaderReply(Struct, frozen=True, kw_only=True):
     """The latest leadership that the server knows of, and the leader's HOST:PORT; None if it does not know it now."""
 
     leadership: Revision
@@ -272,8 +251,7 @@ class LeaderReply:
     """It is this server itself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopRequest:
+class StopRequest(Struct, frozen=True, kw_only=True):
     """An operator ends the run: its agents stop their workers and exit with 1."""
 
     run_id: Id
@@ -281,8 +259,7 @@ class StopRequest:
     """For the people whose run it is."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdmitRequest:
+class AdmitRequest(Struct, frozen=True, kw_only=True):
     """An operator ends the running round, so that nodes which stand by get its free seats."""
 
     run_id: Id

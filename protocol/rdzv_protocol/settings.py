@@ -4,20 +4,18 @@
 `RunSettings` is what the run has. Both have the same fields, in the same order.
 """
 
-from collections.abc import Iterator
-from dataclasses import fields
 from typing import Annotated, Any, Literal
 
-from rdzv_protocol.classes import dataclass
-from rdzv_protocol.constraints import AtMost, Between, Count, ExitCode, NodeCount, Seconds
+from msgspec import Meta, Struct
+
+from rdzv_protocol.constraints import Count, ExitCode, NodeCount, Seconds
 
 ScaleUp = Literal["immediate", "cooldown", "manual"]
-Codes = Annotated[tuple[ExitCode, ...], AtMost(32)]
-Lease = Annotated[float, Between(0.1, 86_400)]
+Codes = Annotated[tuple[ExitCode, ...], Meta(max_length=32)]
+Lease = Annotated[float, Meta(ge=0.1, le=86_400)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSettings:
+class RunSettings(Struct, frozen=True, kw_only=True):
     """The settings of a run. Defaults are torchrun's where torchrun has the setting."""
 
     min_nodes: NodeCount = 1
@@ -44,8 +42,7 @@ class RunSettings:
     """Worker exit codes that fail the run whatever the budget."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestedSettings:
+class RequestedSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What an agent asks of the run; `None` takes the run's own."""
 
     min_nodes: NodeCount | None = None
@@ -61,18 +58,17 @@ class RequestedSettings:
     fatal_exit_codes: Codes | None = None
 
     def resolve(self) -> RunSettings:
-        """The settings of a run that this request founds."""
-        return RunSettings(**dict(self._asked()))
+        """Settings of a run that this request creates."""
+        return RunSettings(**self._asked())
 
     def conflicts(self, run: RunSettings) -> list[str]:
         """One phrase for each setting that the run has otherwise, with both values."""
         return [
             f"{name} is {getattr(run, name)} here, not {asked}"
-            for name in self.__slots__
-            if (asked := getattr(self, name)) is not None and asked != getattr(run, name)
+            for name, asked in self._asked().items()
+            if asked != getattr(run, name)
         ]
 
-    def _asked(self) -> Iterator[tuple[str, Any]]:
-        for field in fields(self):
-            if (asked := getattr(self, field.name)) is not None:
-                yield field.name, asked
+    def _asked(self) -> dict[str, Any]:
+        asked = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        return {name: value for name, value in asked if value is not None}

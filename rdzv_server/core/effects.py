@@ -1,13 +1,12 @@
 """What the shell must do for the core, in this order: record first, then act."""
 
-from rdzv_protocol.classes import dataclass
+from msgspec import Struct
 
 from rdzv_server.core.events import Fact, RunFounded
 from rdzv_server.core.snapshot import Kept
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """Write the fact down; act on nothing that follows until it is."""
 
     run_id: str
@@ -16,16 +15,14 @@ class Record:
     fact: Fact | RunFounded | Kept
 
 
-@dataclass(frozen=True, slots=True)
-class WakeAgents:
+class WakeAgents(Struct, frozen=True):
     """These agents have a new directive: answer their polls."""
 
     run_id: str
     agent_ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Announce:
+class Announce(Struct, frozen=True):
     """Tell the log; `reason` is the sentence that status and agents show too."""
 
     run_id: str
@@ -33,8 +30,7 @@ class Announce:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetRun:
+class ForgetRun(Struct, frozen=True):
     """The attempt ended `retention_s` ago: drop its records."""
 
     run_id: str

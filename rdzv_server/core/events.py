@@ -1,12 +1,11 @@
 """What has happened to a run. Durable facts are recorded and replayed; signs of life and time are not."""
 
-from rdzv_protocol.classes import dataclass
+from msgspec import Struct
 from rdzv_protocol.messages import Failure, JoinRequest
 from rdzv_protocol.settings import RunSettings
 
 
-@dataclass(frozen=True, slots=True)
-class RunFounded:
+class RunFounded(Struct, frozen=True):
     """The first agent of an attempt named its settings."""
 
     run_id: str
@@ -17,8 +16,7 @@ class RunFounded:
     """The server's wall clock at that moment, seconds since 1970: what people are told times by."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeJoined:
+class NodeJoined(Struct, frozen=True):
     """An agent is ready for a round. `server_addr` is the server's own address as this agent reaches it.
 
     `replaces`: the agents that it is the restart of; whoever tells the run of a join leaves that to the run.
@@ -31,38 +29,33 @@ class NodeJoined:
     wall_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NodeLost:
+class NodeLost(Struct, frozen=True):
     """An agent is gone without a word; `cause` says how that is known."""
 
     agent_id: str
     cause: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodeLeft:
+class NodeLeft(Struct, frozen=True):
     """An agent said that it goes: a preemption, a drain, a Ctrl-C."""
 
     agent_id: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodeDoubted:
+class NodeDoubted(Struct, frozen=True):
     """A newcomer claims to be the node of these agents: no round begins until they have shown that they live."""
 
     agent_ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeVouched:
+class NodeVouched(Struct, frozen=True):
     """An agent that was in doubt was heard."""
 
     agent_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class WorkersFailed:
+class WorkersFailed(Struct, frozen=True):
     """A worker of the agent ended otherwise than with 0."""
 
     agent_id: str
@@ -70,69 +63,58 @@ class WorkersFailed:
     failure: Failure
 
 
-@dataclass(frozen=True, slots=True)
-class WorkersSucceeded:
+class WorkersSucceeded(Struct, frozen=True):
     """All of the agent's workers exited 0."""
 
     agent_id: str
     round: int
 
 
-@dataclass(frozen=True, slots=True)
-class LastCallEnded:
+class LastCallEnded(Struct, frozen=True):
     """The round has had its minimum for `last_call_timeout_s`."""
 
 
-@dataclass(frozen=True, slots=True)
-class JoinTimedOut:
+class JoinTimedOut(Struct, frozen=True):
     """The round has been below its minimum for `join_timeout_s`."""
 
 
-@dataclass(frozen=True, slots=True)
-class CauseNotFound:
+class CauseNotFound(Struct, frozen=True):
     """What a failure was the consequence of has not been reported in time."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArrivalsAdmitted:
+class ArrivalsAdmitted(Struct, frozen=True):
     """The running round ends so that waiting agents get a seat."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunStopped:
+class RunStopped(Struct, frozen=True):
     """An operator ended the run."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class RunSuperseded:
+class RunSuperseded(Struct, frozen=True):
     """A new attempt begins in place of this one, which every node has left."""
 
 
-@dataclass(frozen=True, slots=True)
-class AgentHeard:
+class AgentHeard(Struct, frozen=True):
     """A sign of life: a request came in, or the agent's connection is back."""
 
     agent_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodeKnocked:
+class NodeKnocked(Struct, frozen=True):
     """An agent is about to join, so that agents which claim to be the same node must show that they live."""
 
     join: JoinRequest
 
 
-@dataclass(frozen=True, slots=True)
-class AgentDisconnected:
+class AgentDisconnected(Struct, frozen=True):
     """The connection that carries the agent's polls was closed."""
 
     agent_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class TimePassed:
+class TimePassed(Struct, frozen=True):
     """A deadline may have come."""
 
 

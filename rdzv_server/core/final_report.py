@@ -3,8 +3,7 @@
 It goes to every agent at once and holds what scripts have written: whatever they wrote, it stays below 16 KiB.
 """
 
-from dataclasses import replace
-
+from msgspec.structs import replace
 from rdzv_protocol.messages import Failure, Finish, RestartEntry
 from rdzv_protocol.text import clip, last_lines
 

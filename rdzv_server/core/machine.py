@@ -9,8 +9,8 @@ An event that is refused raises a `ProtocolError` and changes nothing. A repeate
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 
+from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced, NobodyWaits, StaleRound
 from rdzv_protocol.messages import Directive, Failure, JoinRequest, Start, Stop, Wait
 from rdzv_protocol.settings import RequestedSettings, RunSettings

@@ -1,10 +1,9 @@
 """The state of one run. Only `machine.RunMachine` changes it; everything else reads it."""
 
 from collections import OrderedDict, deque
-from dataclasses import field
 from enum import StrEnum
 
-from rdzv_protocol.classes import dataclass
+from msgspec import Struct, field
 from rdzv_protocol.messages import Directive, Failure, JoinRequest
 from rdzv_protocol.settings import RunSettings
 
@@ -54,8 +53,7 @@ class Cause(StrEnum):
     NODE_ARRIVED = "node_arrived"
 
 
-@dataclass(slots=True)
-class Agent:
+class Agent(Struct):
     """An agent that is part of the run now. `directive` None means: what its state implies, to wait or to start."""
 
     join: JoinRequest
@@ -75,8 +73,7 @@ class Agent:
         return self.join.node_id
 
 
-@dataclass(frozen=True, slots=True)
-class Seat:
+class Seat(Struct, frozen=True):
     """A participant's place in a completed round."""
 
     agent_id: str
@@ -88,8 +85,7 @@ class Seat:
     role_world_size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(Struct, frozen=True):
     """What all participants of a round are told alike."""
 
     world_size: int
@@ -100,8 +96,7 @@ class Terms:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Membership:
+class Membership(Struct, frozen=True):
     """The participants of a completed round, by agent id."""
 
     round: int
@@ -110,8 +105,7 @@ class Membership:
     """None of a round whose snapshot holds every participant's directive in full."""
 
 
-@dataclass(frozen=True, slots=True)
-class Departure:
+class Departure(Struct, frozen=True):
     """A participant that is gone, and whether it said so."""
 
     node_id: str
@@ -123,16 +117,14 @@ class Departure:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class FailureRecord:
+class FailureRecord(Struct, frozen=True):
     round: int
     agent_id: str
     at: float
     failure: Failure
 
 
-@dataclass(frozen=True, slots=True)
-class Restart:
+class Restart(Struct, frozen=True):
     """One line of the ledger: why `round` was opened, and whether it was charged."""
 
     round: int
@@ -142,8 +134,7 @@ class Restart:
     at: float
 
 
-@dataclass(slots=True)
-class Opening:
+class Opening(Struct):
     """Why the forming round was opened; settled, and charged or not, when the round completes."""
 
     cause: Cause
@@ -155,8 +146,7 @@ class Opening:
     """Since when it has been below it."""
 
 
-@dataclass(slots=True)
-class Run:
+class Run(Struct):
     """One attempt of a run. Times are the server's monotonic clock, in seconds."""
 
     run_id: str

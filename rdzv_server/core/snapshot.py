@@ -6,9 +6,9 @@
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
-from rdzv_protocol.classes import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
 from rdzv_protocol.messages import JoinRequest, Start, Stop
 
 from rdzv_server.core.run import (
@@ -30,8 +30,7 @@ CHUNK = 256
 """Names that one fact holds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunKept:
+class RunKept(Struct, frozen=True, kw_only=True):
     """What there is one of."""
 
     stage: Stage
@@ -50,8 +49,7 @@ class RunKept:
     """Of the last completed round."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeatKept:
+class SeatKept(Struct, frozen=True, kw_only=True):
     """A participant of the last completed round, gone or not, and what it reported."""
 
     seat: Seat
@@ -59,8 +57,7 @@ class SeatKept:
     failed: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentKept:
+class AgentKept(Struct, frozen=True, kw_only=True):
     """An agent of the run. Those of one state come in the order in which they got into it."""
 
     join: JoinRequest
@@ -73,8 +70,7 @@ class AgentKept:
     revision: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureKept:
+class FailureKept(Struct, frozen=True, kw_only=True):
     record: FailureRecord
     is_listed: bool
     is_first: bool
@@ -82,36 +78,31 @@ class FailureKept:
     is_of_round: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DepartureKept:
+class DepartureKept(Struct, frozen=True, kw_only=True):
     departure: Departure
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DepartedKept:
+class DepartedKept(Struct, frozen=True, kw_only=True):
     """Some of the agents that were part of the run."""
 
     agent_ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class Tally(Struct, frozen=True, kw_only=True):
     """So many of something."""
 
     of: str
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TalliesKept:
+class TalliesKept(Struct, frozen=True, kw_only=True):
     """Some of the counts: restarts by cause, or failures by node."""
 
     restarts: tuple[Tally, ...] = ()
     failures: tuple[Tally, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptWhole:
+class KeptWhole(Struct, frozen=True, kw_only=True):
     """The snapshot is complete."""
 
 

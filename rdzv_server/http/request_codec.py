@@ -1,14 +1,13 @@
 """One HTTP request and its answer: bytes that become a message, and a refusal in the language of its path."""
 
-import json
 import logging
-from dataclasses import asdict
 from typing import Any, Protocol, TypeVar
 
+import msgspec
 from aiohttp import web
 from multidict import CIMultiDict
 from rdzv_protocol import paths
-from rdzv_protocol.codec import decode, encode, read
+from rdzv_protocol.codec import convert, decode, encode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.errors import (
     MalformedMessage,
@@ -82,10 +81,10 @@ def _about(request: web.BaseRequest, run_id: str) -> None:
 
 async def read_json(kind: type[Message], request: web.BaseRequest) -> Message:
     try:
-        value = json.loads(await body_of(request))
-    except (ValueError, RecursionError):  # the latter: a hundred thousand brackets
+        value = msgspec.json.decode(await body_of(request))
+    except (msgspec.MsgspecError, ValueError, RecursionError):  # the last: a hundred thousand brackets
         raise MalformedMessage('the body is not JSON: give {"run_id": "..."}') from None
-    message = read(kind, value)
+    message = convert(kind, value)
     _about(request, message.run_id)
     return message
 
@@ -128,7 +127,7 @@ def _refused(request: web.BaseRequest, error: ProtocolError) -> web.Response:
     if request.path.startswith(paths.AGENT) and request.method == "POST":
         answer = packed(_reply(error), error.status)
     else:
-        answer = web.json_response(asdict(_reply(error)), status=error.status)
+        answer = web.json_response(msgspec.to_builtins(_reply(error)), status=error.status)
     if isinstance(error, MessageTooLarge | UnsupportedMediaType):
         answer.force_close()  # what follows on the connection is the body that nobody reads
     return answer

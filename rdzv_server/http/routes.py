@@ -3,10 +3,10 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
 from typing import Any
 
 from aiohttp import web
+from msgspec import to_builtins
 from rdzv_protocol import paths
 from rdzv_protocol.codec import decode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
@@ -195,16 +195,16 @@ class _OperatorApi:
         done = await self._service.ask(message, visit_of(request))
         if not has_ended:
             log.info("run %s: stopped by %s", message.run_id, peer_of(request.remote or ""))
-        return web.json_response(asdict(done))
+        return web.json_response(to_builtins(done))
 
     async def admit(self, request: web.BaseRequest) -> web.Response:
         message = await read_json(AdmitRequest, request)
         done = await self._service.ask(message, visit_of(request))
         log.info("run %s: nodes that stand by were admitted by %s", message.run_id, peer_of(request.remote or ""))
-        return web.json_response(asdict(done))
+        return web.json_response(to_builtins(done))
 
     async def openapi(self, request: web.BaseRequest) -> web.Response:
-        return web.json_response(document.document())
+        return web.json_response(document())
 
     async def healthz(self, request: web.BaseRequest) -> web.Response:
         return web.Response(text="ok\n")

@@ -3,19 +3,42 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
 
 import rdzv_protocol
+from msgspec import Meta, Struct, to_builtins
+from msgspec.structs import replace
+from rdzv_protocol.constraints import Id, Revision
 
-from rdzv_server.core.status_view import View, view
-from rdzv_server.service.interface import Service
+from rdzv_server.core.status_view import Duration, RunStatus, view
+from rdzv_server.service.interface import Service, ShardView
 
 INDENT = 2
 AT_ONCE = 250
 """Nodes that are written in one go, which takes a few milliseconds."""
 NO_NODES = '"nodes": []'
 """As JSON has it; in a text of a script's, its quotation marks would be escaped."""
+
+
+class ServerStatus(Struct, frozen=True, kw_only=True):
+    """The server itself."""
+
+    version: str
+    epoch: Annotated[Id, Meta(description="one life of the server process")]
+    ready: bool
+    trouble: Annotated[str | None, Meta(description="why nothing can be decided at present")]
+    leads: bool
+    leader: Annotated[str | None, Meta(description="of several servers, the one that leads, if it is known")]
+    leadership: Revision
+    shards: Annotated[list[ShardView], Meta(description="who leads each shard; empty without shards")]
+    uptime_s: Duration
+
+
+class Status(Struct, frozen=True, kw_only=True):
+    """The server and every run that it remembers."""
+
+    server: ServerStatus
+    runs: list[RunStatus]
 
 
 class StatusView:
@@ -42,26 +65,26 @@ class StatusView:
         yield b"]\n}\n" if before.startswith("\n") else b"\n  ]\n}\n"
 
 
-def _server(service: Service) -> dict[str, Any]:
-    return {
-        "version": rdzv_protocol.VERSION,
-        "epoch": service.epoch,
-        "ready": service.trouble is None,
-        "trouble": service.trouble,
-        "leads": service.leads,
-        "leader": service.leader,
-        "leadership": service.leadership,
-        "shards": [asdict(shard) for shard in service.shards],
-        "uptime_s": round(service.now() - service.started_at, 3),
-    }
+def _server(service: Service) -> ServerStatus:
+    return ServerStatus(
+        version=rdzv_protocol.VERSION,
+        epoch=service.epoch,
+        ready=service.trouble is None,
+        trouble=service.trouble,
+        leads=service.leads,
+        leader=service.leader,
+        leadership=service.leadership,
+        shards=list(service.shards),
+        uptime_s=round(service.now() - service.started_at, 3),
+    )
 
 
-async def _written(run: View) -> str:
-    """A run's view in lines; its nodes, of which there may be thousands, a few at a time."""
-    before, after = _json({**run, "nodes": []}, 2).split(NO_NODES)
+async def _written(run: RunStatus) -> str:
+    """A run's status in lines; its nodes, of which there may be thousands, a few at a time."""
+    before, after = _json(replace(run, nodes=[]), 2).split(NO_NODES)
     lines: list[str] = []
-    for begin in range(0, len(run["nodes"]), AT_ONCE):
-        some = _json(run["nodes"][begin : begin + AT_ONCE], 3)
+    for begin in range(0, len(run.nodes), AT_ONCE):
+        some = _json(run.nodes[begin : begin + AT_ONCE], 3)
         lines.append(some[1 : some.rindex("\n")])
         await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -71,4 +94,4 @@ async def _written(run: View) -> str:
 
 def _json(value: Any, level: int) -> str:
     """The value in lines, as a part of a document, so many levels deep."""
-    return json.dumps(value, indent=INDENT).replace("\n", "\n" + " " * INDENT * level)
+    return json.dumps(to_builtins(value), indent=INDENT).replace("\n", "\n" + " " * INDENT * level)

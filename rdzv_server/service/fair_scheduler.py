@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
-from rdzv_protocol.classes import dataclass
+from msgspec import Struct
 
 AT_ONCE = 64
 """Turns that are taken before anything else in the process gets its own."""
@@ -44,8 +44,7 @@ class Alternating(Generic[Item]):
         return bool(self._queues)
 
 
-@dataclass(slots=True)
-class _Turn:
+class _Turn(Struct):
     asked_at: float
     do: Do | None
     """None once it is done."""

@@ -3,7 +3,7 @@
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
-from rdzv_protocol.classes import dataclass
+from msgspec import Struct
 from rdzv_protocol.messages import (
     Ack,
     AdmitRequest,
@@ -33,8 +33,7 @@ class Connection(Protocol):
         """The server's own address on this connection."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShardView:
+class ShardView(Struct, frozen=True):
     """Who leads a shard, as one of the servers knows it. `leader`: None while it knows of none."""
 
     shard: int

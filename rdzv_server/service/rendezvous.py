@@ -7,9 +7,9 @@ import os
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced, ProtocolError, ServerUnavailable
 from rdzv_protocol.messages import (
     Ack,

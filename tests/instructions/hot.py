@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
 
+from msgspec.structs import replace
 from rdzv_protocol import codec, messages
 from rdzv_protocol.messages import (
     Ack,

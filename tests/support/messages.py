@@ -1,11 +1,10 @@
 """Messages as hypothesis strategies, drawn from the very hints that the codec reads."""
 
-from dataclasses import fields
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
-from rdzv_protocol.constraints import Printable
+from msgspec import Meta
 from rdzv_protocol.messages import Message
 
 KINDS: tuple[Any, ...] = get_args(Message)
@@ -26,18 +25,16 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     if hint is bool:
         return st.booleans()
     hints = get_type_hints(hint, include_extras=True)
-    return st.builds(hint, **{field.name: values(hints[field.name]) for field in fields(hint)})
+    return st.builds(hint, **{name: values(hints[name]) for name in hint.__struct_fields__})
 
 
-def _limited(base: Any, limit: Any) -> st.SearchStrategy[Any]:
+def _limited(base: Any, limit: Meta) -> st.SearchStrategy[Any]:
     if get_origin(base) is tuple:
-        return st.lists(values(get_args(base)[0]), max_size=min(limit.count, 3)).map(tuple)
-    if base is str and isinstance(limit, Printable):
-        letters = st.characters(exclude_categories=("C", "Z"))
-        texts = st.text(letters, min_size=limit.shortest, max_size=8).filter(str.isprintable)
-        return texts | st.just("x" * limit.longest)
+        return st.lists(values(get_args(base)[0]), max_size=min(limit.max_length or 3, 3)).map(tuple)
     if base is str:
-        return st.text(st.characters(exclude_categories=("Cs",)), max_size=8) | st.just("\n" * limit.count)
+        letters = st.characters(exclude_categories=("C", "Z") if limit.pattern else ("Cs",))
+        least, most = limit.min_length or 0, limit.max_length or 8
+        return st.text(letters, min_size=least, max_size=8) | st.just(("x" if limit.pattern else "\n") * most)
     if base is int:
-        return st.integers(int(limit.low), int(limit.high))
-    return st.floats(limit.low, limit.high)
+        return st.integers(limit.ge, limit.le)
+    return st.floats(limit.ge, limit.le)

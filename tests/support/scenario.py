@@ -6,9 +6,10 @@ that moves only when a test says so, and every deadline on the way is met.
 
 from collections import deque
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from rdzv_protocol.messages import Assignment, Failure, Finish, JoinRequest, Start, Stop, Wait
 from rdzv_protocol.settings import RequestedSettings, RunSettings
 
@@ -202,14 +203,14 @@ def durable(run: Run) -> dict[str, Any]:
 
 def snapshot(run: Run) -> dict[str, Any]:
     """The whole state as plain values, order included."""
-    plain = {field.name: _plain(getattr(run, field.name)) for field in fields(run)}
+    plain = {name: _plain(getattr(run, name)) for name in run.__struct_fields__}
     plain["leases"] = [list(run.leases.heard_at.items()), list(run.leases.absent_since.items())]
     return plain
 
 
 def _plain(value: Any) -> Any:
-    if is_dataclass(value):
-        return [type(value).__name__, *(_plain(getattr(value, field.name)) for field in fields(value))]
+    if isinstance(value, Struct):
+        return [type(value).__name__, *(_plain(getattr(value, name)) for name in value.__struct_fields__)]
     if isinstance(value, dict):
         return [(key, _plain(item)) for key, item in value.items()]
     if isinstance(value, set):

@@ -1,12 +1,11 @@
 """What a run may be told, and when two agents disagree."""
 
-from dataclasses import fields
-
+from msgspec.structs import fields
 from rdzv_protocol.settings import RequestedSettings, RunSettings
 
 
 def test_what_may_be_asked_is_what_a_run_has():
-    assert [field.name for field in fields(RequestedSettings)] == [field.name for field in fields(RunSettings)]
+    assert RequestedSettings.__struct_fields__ == RunSettings.__struct_fields__
 
 
 def test_an_agent_asks_for_nothing_unless_told_to():

@@ -96,7 +96,9 @@ def test_a_round_that_it_was_told_before_does_not_start_again():
     assert agent.did(StartWorkers) == [StartWorkers(an_assignment(2))]
 
 
-@pytest.mark.parametrize("directive", [wait("old"), stop(1), finish(), start(3)], ids=lambda it: it.tag)
+@pytest.mark.parametrize(
+    "directive", [wait("old"), stop(1), finish(), start(3)], ids=lambda it: it.__struct_config__.tag
+)
 def test_a_reply_older_than_the_last_changes_nothing(directive):
     agent = Story()
     agent.is_told(start(1), revision=7)
@@ -445,7 +447,7 @@ def test_an_agent_that_was_signalled_while_its_workers_stop_does_not_signal_them
     assert agent.did(Exit) == [Exit(1)]
 
 
-@pytest.mark.parametrize("directive", [wait(), start(2), stop(1), finish()], ids=lambda it: it.tag)
+@pytest.mark.parametrize("directive", [wait(), start(2), stop(1), finish()], ids=lambda it: type(it).__name__)
 def test_an_agent_that_leaves_does_as_no_server_says(directive):
     agent = running()
     agent.is_signalled()

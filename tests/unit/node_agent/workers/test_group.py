@@ -6,10 +6,10 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from rdzv_protocol.messages import Failure
 
 from node_agent.workers import group as workers

@@ -1,8 +1,8 @@
 """What a snapshot brings back of what every agent was told."""
 
-from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace
 from rdzv_protocol.messages import Stop
 
 from rdzv_server.core import rank_assignment, snapshot

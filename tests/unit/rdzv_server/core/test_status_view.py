@@ -3,13 +3,14 @@
 import json
 
 import pytest
+from msgspec import to_builtins
 
 from rdzv_server.core import status_view
 from tests.support.scenario import Scenario, running
 
 
 def view(run):
-    return status_view.view(run.run, run.now)
+    return to_builtins(status_view.view(run.run, run.now))
 
 
 def node(run, node_id):
@@ -202,6 +203,6 @@ def test_the_view_is_plain_json_at_every_stage():
     ):
         happens()
         assert json.loads(json.dumps(view(run)))["run_id"] == "run"
-    assert view(run)["settings"]["fatal_exit_codes"] == (42,)
+    assert view(run)["settings"]["fatal_exit_codes"] == [42]
     assert view(run)["attempt"] == 1
     assert view(run)["age_s"] == run.now

@@ -1,11 +1,13 @@
 """The HTTP API as an OpenAPI 3.1 document, made of the messages, their limits, the refusals and who may do what."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
 from typing import Any
 
 import rdzv_protocol
+from msgspec import json
 from rdzv_protocol import paths
 from rdzv_protocol.errors import (
     AgentFenced,
@@ -42,11 +44,12 @@ from rdzv_protocol.messages import (
 )
 
 from rdzv_server.auth.authorization import Role, roles_for
-from rdzv_server.http.openapi import json_schema, status_schema
-from rdzv_server.http.openapi.json_schema import Schema, reference
+from rdzv_server.http.status_endpoint import Status
 
+Schema = dict[str, Any]
 Refusals = tuple[type[ProtocolError], ...]
 
+REFERENCE = "#/components/schemas/{name}"
 JSON, TEXT = "application/json", "text/plain"
 
 INFO = {
@@ -55,9 +58,8 @@ INFO = {
     "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
     "description": (
         "Rendezvous for elastic PyTorch runs. Agents speak msgpack: a body is one map, and the schemas describe it "
-        "once it is unpacked. Ids travel in the body, never in a path. A text of format `printable` has no control "
-        "characters. Operators are answered in JSON or plain text. A server that was started without tokens asks for "
-        "none."
+        "once it is unpacked. Ids travel in the body, never in a path. Operators are answered in JSON or plain text. "
+        "A server that was started without tokens asks for none."
     ),
 }
 
@@ -74,6 +76,11 @@ _TOKENS = {
 _OF_EVERY_REQUEST: Refusals = (TlsRequired, TooManyRequests, ServerUnavailable)
 _OF_EVERY_MESSAGE: Refusals = (MalformedMessage, MessageTooLarge, UnsupportedMediaType)
 _OF_EVERY_RUN: Refusals = (*_OF_EVERY_MESSAGE, NotLeader, AgentFenced)
+
+
+def reference(kind: Any) -> Schema:
+    """Schema of a type by its name."""
+    return {"$ref": REFERENCE.format(name=kind.__name__)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +145,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         method="get", path=paths.STATUS, summary="The server and every run that it remembers.",
-        answers={200: ("Durations are seconds.", JSON, {"$ref": "#/components/schemas/Status"})},
+        answers={200: ("Durations are seconds.", JSON, reference(Status))},
     ),
     _action(paths.STOP, StopRequest, "End a run, whatever it does."),
     _action(paths.ADMIT, AdmitRequest, "Give the free seats of a running round to nodes that stand by.", NobodyWaits),
@@ -162,14 +169,19 @@ def document() -> dict[str, Any]:
         "tags": [{"name": name, "description": text} for name, text in _TAGS.items()],
         "paths": by_path,
         "components": {
-            "schemas": json_schema.components([*messages, Reply, Ack, LeaderReply, ErrorReply])
-            | status_schema.components(),
+            "schemas": _components([*messages, Reply, Ack, LeaderReply, ErrorReply, Status]),
             "securitySchemes": {
                 _scheme(role): {"type": "http", "scheme": "bearer", "description": text}
                 for role, text in _TOKENS.items()
             },
         },
     }
+
+
+def _components(kinds: Sequence[Any]) -> Schema:
+    """Schemas of these types and of everything that they are made of, by name."""
+    schemas: Schema = json.decode(json.encode(json.schema_components(kinds, ref_template=REFERENCE)[1]))  # no tuples
+    return dict(sorted(schemas.items()))
 
 
 def _operation(operation: Operation) -> Schema:
