@@ -10,7 +10,7 @@ from tests.support.scenario import Scenario, running
 
 
 def view(run):
-    return to_builtins(status_view.view(run.run, run.now))
+    return json.loads(json.dumps(to_builtins(status_view.view(run.run, run.now))))
 
 
 def node(run, node_id):
