@@ -69,8 +69,12 @@ async def test_with_manual_scale_up_an_operator_admits(cluster: Cluster) -> None
     [
         ({"run_id": "none such"}, 404, "no run none such is known here"),
         ({}, 400, "StopRequest.run_id is missing"),
-        ({"run_id": 7}, 400, "StopRequest.run_id must be text, not 7"),
-        ({"run_id": "a\nb"}, 400, "must not contain control characters"),
+        (
+            {"run_id": 7},
+            400,
+            "StopRequest.run_id must be text of 1 to 256 characters without control characters, not 7",
+        ),
+        ({"run_id": "a\nb"}, 400, "characters without control characters, not 'a\\nb'"),
         ([], 400, "StopRequest must be a map, not"),
         (b"{", 400, 'the body is not JSON: give {"run_id": "..."}'),
         (b"\xff", 400, "the body is not JSON"),
