@@ -169,15 +169,18 @@ class Agent:
         self._console.say(text)
 
     def leave_evidence(self, effect: LeaveEvidence) -> None:
-        from node_agent.failures import failure_report
+        from node_agent.failures import error_file, report
 
         if effect.finish:
-            failure_report.show_report(effect.finish, self._config, self._logs.kept_path, self._console)
-        failure = failure_report.failure_of(effect)
-        recorded = ""
-        if self._group and failure and failure.node_id == self._config.node_id:
-            recorded = self._group.error_file(failure.pid)
-        failure_report.write_error_file(effect, self._config, recorded, self._console.say)
+            report.show(effect.finish, self._config, self._logs.kept_path, self._console)
+        own = self._own_error_file(effect.failure)
+        error_file.leave(effect.error, effect.failure, own, self._config.environment, self._console.say)
+
+    def _own_error_file(self, failure: Failure | None) -> str:
+        """The error file of the failed worker; empty if it was none of this node's."""
+        if self._group is None or failure is None or failure.node_id != self._config.node_id:
+            return ""
+        return self._group.error_file(failure.pid)
 
     def heard(self, answer: Reply | ProtocolError | ServerLost) -> None:
         pass  # the machine knows what to do

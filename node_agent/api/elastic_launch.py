@@ -26,8 +26,7 @@ from node_agent.config import AgentConfig, UsageError
 from node_agent.core.effects import LeaveEvidence
 from node_agent.core.events import Signalled
 from node_agent.failures import error_file
-from node_agent.failures.failure_report import local_time, paint
-from node_agent.failures.report import report
+from node_agent.failures.report import paint, report
 from node_agent.output.console import Console
 from node_agent.output.destinations import Destinations, PluginFailed
 from node_agent.transport.base import Link
@@ -245,9 +244,8 @@ class LaunchedAgent(Agent):
     def leave_evidence(self, effect: LeaveEvidence) -> None:
         """Keep it for the program, which is told by an exception. What it leaves behind is its own affair."""
         self.evidence = effect
-        failure = effect.finish.failure if effect.finish else None
-        if self._group and failure and failure.node_id == self._config.node_id:
-            self.recorded = error_file.copy(self._group.error_file(failure.pid), failure.exit_code)
+        if effect.failure:
+            self.recorded = error_file.copy(self._own_error_file(effect.failure), effect.failure.exit_code)
 
     def error(self, title: str) -> Exception:
         """Why it has failed: workers, here or on another node, and what the run went through; else `LaunchError`."""
@@ -257,7 +255,7 @@ class LaunchedAgent(Agent):
         if evidence.finish is None or evidence.finish.failure is None:
             return LaunchError(evidence.finish.reason if evidence.finish else evidence.error)
         finish, root = evidence.finish, evidence.finish.failure
-        text = paint(report(finish, title, local_time), is_coloured=False).decode()
+        text = paint(report(finish, title), is_coloured=False).decode()
         failures = {root.rank: process_failure(root, self.recorded)}
         for failure in finish.others:
             if failure.rank not in failures:

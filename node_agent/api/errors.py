@@ -17,16 +17,11 @@ from typing import Any, TypeVar
 from rdzv_protocol.messages import Failure
 
 from node_agent.failures import error_file
+from node_agent.failures.report import NOT_AVAILABLE, WIDEST, end_in_torchs_words, local_time, signal_name
 from node_agent.workers.temp_dir import ScratchDir
 
 TORCHS_ERRORS = "torch.distributed.elastic.multiprocessing.errors"
 TORCHS_API = "torch.distributed.elastic.multiprocessing.api"
-
-NOT_AVAILABLE = "<N/A>"
-"""Where there is no error file."""
-NO_TRACEBACK = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
-"""torch's words where a worker left neither an error file nor a signal."""
-WIDEST = 60
 
 
 class LaunchError(RuntimeError):
@@ -78,23 +73,15 @@ class ProcessFailure:
         self.error_file_data = content
         self.message = content["message"] if self.error_file != NOT_AVAILABLE else ""
         if not self.message:
-            self.message = self._end()
+            self.message = end_in_torchs_words(self.exitcode, self.pid)
 
     def signal_name(self) -> str:
         """`SIGKILL`, or `<N/A>` where it was no signal."""
-        try:
-            return signal.Signals(-self.exitcode).name
-        except ValueError:
-            return NOT_AVAILABLE
+        return signal_name(self.exitcode)
 
     def timestamp_isoformat(self) -> str:
         """`YYYY-MM-DD_HH:MM:SS`, local time."""
-        return time.strftime("%Y-%m-%d_%H:%M:%S", time.localtime(self.timestamp))
-
-    def _end(self) -> str:
-        if self.exitcode < 0:
-            return f"Signal {-self.exitcode} ({self.signal_name()}) received by PID {self.pid}"
-        return NO_TRACEBACK
+        return local_time(self.timestamp)
 
 
 class ChildFailedError(Exception):

@@ -62,6 +62,11 @@ class LeaveEvidence(Struct, frozen=True):
     error: str
     finish: Finish | None = None
 
+    @property
+    def failure(self) -> Failure | None:
+        """What ended the run, as torchrun tells it; None if that was no worker."""
+        return (self.finish.failure or self.finish.first_failure) if self.finish else None
+
 
 class Exit(Struct, frozen=True):
     """No worker is left; end the process."""

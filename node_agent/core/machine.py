@@ -75,7 +75,7 @@ class AgentMachine:
         self._stop_asked = False
         self._keep_alive_at: float | None = None
         self._exit_code = EXIT_FAILED
-        self._last_said = ""
+        self._last_said = self._failure_said = ""
         self._effects: list[Effect] = []
 
     @property
@@ -196,7 +196,8 @@ class AgentMachine:
             return
         if round_ != self._after_round or self._may_join or self.state is State.JOINING:
             return
-        self._say(f"stopping the workers of round {round_}: {reason}")
+        why = "" if reason == self._failure_said else f": {reason}"
+        self._say(f"stopping the workers of round {round_}{why}")
         self._stop_workers()
         self.state, self._may_join = State.STOPPING, True
         self._keep_alive_at = now  # tells the server at once that the stop has arrived
@@ -225,6 +226,7 @@ class AgentMachine:
     def _worker_failed(self, round_: int, failure: Failure) -> None:
         if round_ == self.round and self.state is State.RUNNING:
             self._say(wording.failed(failure))
+            self._failure_said = failure.sentence
             self._effects.append(SendReport(self.agent_id, round_, failure))
             self._stop_workers()
             self.state = State.STOPPING

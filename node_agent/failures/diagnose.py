@@ -1,66 +1,72 @@
-"""What a worker's end means: its exit status in words, what it wrote last, and what a person can do about it."""
+"""Diagnosis of a worker's end: its exit status in words, what it wrote last, and what a person can do about it."""
 
-from collections.abc import Mapping, Sequence
+import os
+import signal
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec.structs import replace
+from rdzv_protocol.messages import Failure
 from rdzv_protocol.text import clip, last_lines, one_line, printable
 
-from node_agent.failures import hints
+from node_agent.failures import error_file, hints
+from node_agent.failures.error_file import ErrorFile
 from node_agent.failures.stderr_errors import LastWords, last_words
+
+if TYPE_CHECKING:
+    from node_agent.failures.oom import OomWatch
+    from node_agent.workers.group import WorkerSpec
 
 LINE_BYTES = 512
 TAIL_BYTES = 8_192
-"""Of a traceback, and of what was written last: two screenfuls, whatever the script wrote."""
+"""Size of a traceback, and of what was written last: two screenfuls, whatever the script wrote."""
 TRACEBACK_LINES, TAIL_LINES = 40, 20
 MOST_LINES = 200
-"""That are looked at."""
+"""Lines of a traceback that are looked at."""
 
 
-class Recorded(Struct, frozen=True):
-    """What a worker's error file says. All of it is as the worker wrote it, and nothing to rely on."""
+def examine(spec: "WorkerSpec", pid: int, exit_code: int, stderr: Sequence[str], oom: "OomWatch | None") -> Failure:
+    """The failure of a worker that has been reaped. Never raises, whatever the worker left behind."""
+    recorded = error_file.read(spec.error_file) if spec.error_file else None
+    ended = Failure(
+        node_id=spec.node_id,
+        rank=spec.rank,
+        local_rank=spec.local_rank,
+        pid=pid,
+        exit_code=exit_code,
+        cause="",
+        error_file=spec.error_file if recorded and not recorded.problem else "",
+        failed_at=(recorded and recorded.at) or time.time(),
+    )
+    out_of_memory = oom.verdict() if oom and exit_code in _KILLED else ""
+    failure = diagnose(ended, stderr, recorded, out_of_memory=out_of_memory)
+    if not failure.error and spec.error_file and _is_full(folder := os.path.dirname(spec.error_file)):
+        problem = f"the disk of the log files is full, and what the worker wrote last is lost: df -h {folder}"
+        failure = replace(failure, hint=clip(printable(problem), LINE_BYTES))
+    return failure
 
-    error: str = ""
-    traceback: str = ""
-    at: float | None = None
-    """Seconds since 1970."""
-    problem: str = ""
-    """Why the file cannot be read, if it cannot."""
 
+def diagnose(
+    ended: Failure, stderr: Sequence[str], recorded: ErrorFile | None = None, *, out_of_memory: str = ""
+) -> Failure:
+    """The failure with the evidence of a worker's end: every text is printable and of bounded size.
 
-class Evidence(Struct, frozen=True, kw_only=True):
-    """As in `rdzv_protocol.messages.Failure`: every text is printable and of bounded size."""
-
-    cause: str
-    error: str
-    traceback: tuple[str, ...]
-    stderr_tail: tuple[str, ...]
-    hint: str
-    consequence: bool
-
-
-def weigh(
-    exit_code: int,
-    stderr: Sequence[str],
-    recorded: Recorded | None = None,
-    *,
-    signal_names: Mapping[int, str],
-    out_of_memory: str = "",
-) -> Evidence:
-    """The evidence of a worker's end. Its error file counts more than what stands on its stderr.
-
-    `out_of_memory`: how the kernel is known to have killed it, in words; empty if it is not.
+    Its error file counts more than what stands on its stderr. `out_of_memory`: how the kernel is known to have killed
+    it, in words; empty if it is not.
     """
-    recorded, name = recorded or Recorded(), _signal_name(exit_code, signal_names)
+    recorded, name = recorded or ErrorFile(), _signal_name(ended.exit_code)
     found = LastWords() if name in _FROM_OUTSIDE else last_words(stderr)
     error = one_line(recorded.error.splitlines()) or found.error
     traceback = recorded.traceback.splitlines()[-MOST_LINES:] or found.traceback
-    said = [recorded.error or found.error, *reversed(traceback or stderr)]
+    written = [recorded.error or found.error, *reversed(traceback or stderr)]
     if name == "SIGABRT":
-        said += reversed(stderr)  # a library says why before it aborts
-    advice = hints.find(said) if name in ("", "SIGABRT") else None
+        written += reversed(stderr)  # a library says why before it aborts
+    advice = hints.find(written) if name in ("", "SIGABRT") else None
     problem = f" (its error file cannot be read: {recorded.problem})" if recorded.problem else ""
-    return Evidence(
-        cause=clip(printable(cause_of(exit_code, signal_names, out_of_memory) + problem), LINE_BYTES),
+    return replace(
+        ended,
+        cause=clip(printable(cause_of(ended.exit_code, out_of_memory) + problem), LINE_BYTES),
         error=clip(error, LINE_BYTES),
         traceback=_fit(traceback, TRACEBACK_LINES),
         stderr_tail=_fit(stderr, TAIL_LINES),
@@ -69,13 +75,13 @@ def weigh(
     )
 
 
-def cause_of(exit_code: int, signal_names: Mapping[int, str], out_of_memory: str = "") -> str:
+def cause_of(exit_code: int, out_of_memory: str = "") -> str:
     """The exit code or signal in words; negative codes are signals, as in `subprocess`."""
     signum = signal_of(exit_code)
     if signum is None:
         meaning = _EXIT_CODES.get(exit_code)
         return f"exit code {exit_code}" + (f": {meaning}" if meaning else "")
-    name = signal_names.get(signum, "unknown")
+    name = _SIGNAL_NAMES.get(signum, "unknown")
     status = f"signal {signum} ({name})" if exit_code < 0 else f"exit code {exit_code} (128 + {signum}: {name})"
     meaning = out_of_memory if name == "SIGKILL" and out_of_memory else _SIGNALS.get(name, ("", ""))[0]
     return f"{status}: {meaning}" if meaning else status
@@ -89,18 +95,28 @@ def signal_of(exit_code: int) -> int | None:
 
 
 LAST_SIGNAL = 64
+_SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 
-def _signal_name(exit_code: int, signal_names: Mapping[int, str]) -> str:
+def _signal_name(exit_code: int) -> str:
     """Empty for an exit code."""
     signum = signal_of(exit_code)
-    return signal_names.get(signum, "unknown") if signum else ""
+    return _SIGNAL_NAMES.get(signum, "unknown") if signum else ""
 
 
 def _hint(name: str, out_of_memory: str) -> str:
     if name == "SIGKILL" and out_of_memory:
         return "give the job or container more memory, or let it use less: a smaller batch, fewer data loader workers"
     return _SIGNALS.get(name, ("", ""))[1]
+
+
+def _is_full(folder: str) -> bool:
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return False
+    return disk.f_blocks > 0 and disk.f_bavail == 0
 
 
 def _fit(lines: Sequence[str], most_lines: int) -> tuple[str, ...]:

@@ -9,28 +9,39 @@ or {"message": "boom"}. `errorCode` is the launcher's addition. A worker's file 
 import os
 import stat
 import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from msgspec import Struct
 from rdzv_protocol.messages import Failure
-
-from node_agent.failures.diagnose import Recorded
 
 MOST_BYTES = 1 << 20
 VARIABLE = "TORCHELASTIC_ERROR_FILE"
+
+
+class ErrorFile(Struct, frozen=True):
+    """Content of a worker's error file, as far as it makes sense. All of it is as the worker wrote it."""
+
+    error: str = ""
+    traceback: str = ""
+    at: float | None = None
+    """Seconds since 1970."""
+    problem: str = ""
+    """Why the file cannot be read, if it cannot."""
 
 
 class _Broken(Exception):
     """`str(error)` says in what way."""
 
 
-def read(path: str) -> Recorded | None:
+def read(path: str) -> ErrorFile | None:
     """What the file says; None if there is none. A broken one is described, whatever it is."""
     try:
         return interpret(_load(path))
     except FileNotFoundError:
         return None
     except _Broken as broken:
-        return Recorded(problem=str(broken))
+        return ErrorFile(problem=str(broken))
 
 
 def load(path: str) -> dict[str, Any] | None:
@@ -49,14 +60,14 @@ def copy(source: str, exit_code: int) -> dict[str, Any] | None:
     return content
 
 
-def interpret(content: dict[str, Any]) -> Recorded:
+def interpret(content: dict[str, Any]) -> ErrorFile:
     """What torch reads in it: the call stack where there is one, else the message. Of a wrong type: as if missing."""
     message = content["message"]
     if isinstance(message, str):
-        return Recorded(message, message if "\n" in message.strip() else "", _time(content.get("timestamp")))
+        return ErrorFile(message, message if "\n" in message.strip() else "", _time(content.get("timestamp")))
     extra = message.get("extraInfo")
     extra = extra if isinstance(extra, dict) else {}
-    return Recorded(_text(message.get("message")), _text(extra.get("py_callstack")), _time(extra.get("timestamp")))
+    return ErrorFile(_text(message.get("message")), _text(extra.get("py_callstack")), _time(extra.get("timestamp")))
 
 
 def content(error: str, traceback: str = "", at: float | None = None) -> dict[str, Any]:
@@ -72,6 +83,23 @@ def content_of(failure: Failure) -> dict[str, Any]:
     )
     said["message"]["errorCode"] = failure.exit_code
     return said
+
+
+def leave(
+    error: str, failure: Failure | None, recorded: str, environment: Mapping[str, str], say: Callable[[str], None]
+) -> None:
+    """Write what ended the run into the agent's own TORCHELASTIC_ERROR_FILE, if it has one: the failure, or the error.
+
+    `recorded`: the error file of the failed worker, if that was this node's.
+    """
+    path = environment.get(VARIABLE)
+    if not path:
+        return
+    told = (copy(recorded, failure.exit_code) or content_of(failure)) if failure else content(error)
+    try:
+        write(path, told)
+    except (OSError, ValueError) as problem:
+        say(f"cannot write the error file {path} ({VARIABLE}): {getattr(problem, 'strerror', None) or problem}")
 
 
 def write(path: str, what: dict[str, Any]) -> None:

@@ -1,42 +1,90 @@
-"""The final report of a failed run: torchrun's box, with the root cause first and what the run went through.
+"""The final report of a failed run: torchrun's box, with what the run went through.
 
-Every node shows the same one, so that any node's log tells the whole story. Lines come with a mark that says what they
-are; how that looks is the console's business. Headings and fields are torchrun's where it has them, so that whoever
-searches logs for them finds them.
+Every node shows the same one, so that any node's log tells the whole story. Headings, fields and their order are
+torchrun's where it has them, so that whoever searches logs for them finds them. What one line has said, no other line
+repeats.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from signal import Signals
 
 from rdzv_protocol.messages import Failure, Finish
 from rdzv_protocol.text import printable
 
+from node_agent.config import AgentConfig
+from node_agent.core.command import Command
 from node_agent.core.wording import restarts
+from node_agent.output.console import ERR, Console
 
 WIDEST = 60
-"""Of the rules; torch's."""
+"""Width of the rules at most; torch's."""
 NOT_AVAILABLE = "<N/A>"
+NO_TRACEBACK = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
+"""torch's words where a worker left neither an error file nor a signal."""
 
 
 class Mark(Enum):
-    """What a line is."""
+    """What a line is, with its colour: the terminal's own, so that they suit a dark and a light one."""
 
-    RULE = "rule"
-    TITLE = "title"
-    HEADING = "heading"
-    ERROR = "error"
-    HINT = "hint"
-    TEXT = "text"
+    RULE = "2"
+    TITLE = "1;31"
+    HEADING = "1"
+    ERROR = "31"
+    HINT = "36"
+    TEXT = ""
 
 
 Line = tuple[Mark, str]
-Clock = Callable[[float], str]
-"""Writes seconds since 1970 as people read them here."""
 
 
-def report(finish: Finish, name: str, clock: Clock, advice: Sequence[str] = ()) -> list[Line]:
+def show(finish: Finish, config: AgentConfig, logs: str, console: Console) -> None:
+    """Write the box on stderr, in one piece. `logs`: the folder of this node's log files."""
+    advice = [f"Logs of node {config.node_id}: {logs}"] if logs else []
+    lines = report(finish, name_of(config.command), advice)
+    console.write(ERR, paint(lines, is_coloured=wants_colour(config.environment, ERR)))
+
+
+def paint(lines: Sequence[Line], *, is_coloured: bool) -> bytes:
+    """The lines as bytes, coloured for a terminal."""
+    texts = (f"\x1b[{mark.value}m{text}\x1b[0m" if is_coloured and mark.value else text for mark, text in lines)
+    return "".join(f"{text}\n" for text in texts).encode(errors="backslashreplace")
+
+
+def wants_colour(environment: Mapping[str, str], descriptor: int) -> bool:
+    """Whether that is a terminal, and nobody objects (https://no-color.org)."""
+    return not environment.get("NO_COLOR") and environment.get("TERM", "dumb") != "dumb" and os.isatty(descriptor)
+
+
+def name_of(command: Command) -> str:
+    """What the workers execute, for a title: the script or the module, not its interpreter."""
+    interpreter, *rest = command.program or ("",)
+    return next((part for part in rest if not part.startswith("-")), interpreter)
+
+
+def local_time(at: float | None) -> str:
+    """As torchrun writes it: 2026-08-01_12:00:00."""
+    return NOT_AVAILABLE if at is None else time.strftime("%Y-%m-%d_%H:%M:%S", time.localtime(at))
+
+
+def signal_name(exit_code: int) -> str:
+    """`SIGKILL`, or `<N/A>` where it was no signal."""
+    try:
+        return Signals(-exit_code).name
+    except ValueError:
+        return NOT_AVAILABLE
+
+
+def end_in_torchs_words(exit_code: int, pid: int) -> str:
+    """What torch says of a worker that left no traceback."""
+    return f"Signal {-exit_code} ({signal_name(exit_code)}) received by PID {pid}" if exit_code < 0 else NO_TRACEBACK
+
+
+def report(finish: Finish, name: str, advice: Sequence[str] = ()) -> list[Line]:
     """The box about a run of `name`. `advice`: where to look further, one line each."""
-    sections = [section for section in _sections(finish, clock, advice) if section]
+    sections = [section for section in _sections(finish, advice) if section]
     title = (Mark.TITLE, f"{name} FAILED")
     width = min(WIDEST, max(len(text) for section in [[title], *sections] for _, text in section))
     lines = [(Mark.RULE, "=" * width), title]
@@ -45,85 +93,108 @@ def report(finish: Finish, name: str, clock: Clock, advice: Sequence[str] = ()) 
     return [(mark, printable(text)) for mark, text in [*lines, (Mark.RULE, "=" * width)]]
 
 
-def _sections(finish: Finish, clock: Clock, advice: Sequence[str]) -> Iterator[list[Line]]:
-    first, last, root = finish.first_failure, finish.failure, "Root Cause (first observed failure):"
-    if not (first or last):
+def _sections(finish: Finish, advice: Sequence[str]) -> Iterator[list[Line]]:
+    root = finish.first_failure or finish.failure
+    root_round = finish.first_round if finish.first_failure else finish.round
+    if root is None:
         yield [(Mark.ERROR, finish.reason)]
-    if first:
-        yield [(Mark.HEADING, root), *_block(0, first, finish.first_round, clock)]
-    if last:
-        heading = "Failure that ended the run:" if first else root
-        yield [(Mark.HEADING, heading), *_block(int(first is not None), last, finish.round, clock, first)]
-    yield [*_others(finish, clock)]
-    yield [*_restarts(finish, clock)]
-    yield [*_end(finish, advice)]
-
-
-def _block(index: int, failure: Failure, round_: int, clock: Clock, above: Failure | None = None) -> Iterator[Line]:
-    """One failed worker, in torch's fields and some of ours. What it shares with the one `above` is not told twice."""
-    yield Mark.TEXT, f"[{index}]:"
-    yield from _who(failure, clock)
-    if round_:
-        yield Mark.TEXT, f"  round     : {round_}"
-    if failure.cause != f"exit code {failure.exit_code}":
-        yield Mark.ERROR, f"  cause     : {failure.cause}"
-    if failure.error:
-        yield Mark.ERROR, f"  error     : {failure.error}"
-    if failure.hint:
-        yield Mark.HINT, f"  what to do: {failure.hint}"
-    yield Mark.TEXT, f"  error_file: {failure.error_file or NOT_AVAILABLE}"
-    if above and failure.traceback and failure.traceback == above.traceback:
-        yield Mark.TEXT, "  traceback : the same as above"
-    elif failure.traceback or not failure.stderr_tail:
-        yield from _indented("traceback :", failure.traceback or (NOT_AVAILABLE,))
     else:
-        yield from _indented("stderr    :", failure.stderr_tail)
+        yield [(Mark.HEADING, "Failures:"), *_others(finish, root)]
+        yield [(Mark.HEADING, "Root Cause (first observed failure):"), *_block(0, root, root_round)]
+    yield [*_restarts(finish, root_round)]
+    ended = [(Mark.TEXT, f"Ended: {why}")] if root and (why := _why_ended(finish, root)) else []
+    yield [*ended, *((Mark.HINT, line) for line in advice)]
 
 
-def _who(failure: Failure, clock: Clock) -> Iterator[Line]:
-    yield Mark.TEXT, f"  time      : {NOT_AVAILABLE if failure.failed_at is None else clock(failure.failed_at)}"
-    yield Mark.TEXT, f"  host      : {failure.node_id}"
-    yield Mark.TEXT, f"  rank      : {failure.rank} (local_rank: {failure.local_rank})"
-    yield Mark.TEXT, f"  exitcode  : {failure.exit_code} (pid: {failure.pid})"
-
-
-def _indented(label: str, lines: Iterable[str]) -> Iterator[Line]:
-    """The lines of a text behind a label, as torch indents them."""
-    for index, line in enumerate(lines):
-        yield Mark.TEXT, f"  {label} {line}" if index == 0 else f"  {line}"
-
-
-def _others(finish: Finish, clock: Clock) -> Iterator[Line]:
-    if not finish.failure:
-        return
-    yield Mark.HEADING, "Failures:"
-    if not finish.others:
+def _others(finish: Finish, root: Failure) -> Iterator[Line]:
+    others = list(finish.others)
+    if finish.first_failure and finish.failure:
+        yield from _block(1, finish.failure, finish.round, root)
+    elif not others:
         yield Mark.TEXT, "  <NO_OTHER_FAILURES>"
-    for index, failure in enumerate(finish.others, start=2 if finish.first_failure else 1):
+    for index, failure in enumerate(others, start=2 if finish.first_failure else 1):
         yield Mark.TEXT, f"[{index}]:"
-        yield from _who(failure, clock)
-        yield Mark.TEXT, f"  cause     : {failure.error or failure.cause}{_remark(failure)}"
+        yield from _who(failure)
+        remark = " (follows from another worker's end)" if failure.consequence else ""
+        yield Mark.TEXT, f"  cause     : {failure.error or failure.cause}{remark}"
     if finish.more_failures:
         yield Mark.TEXT, f"  and {finish.more_failures} more"
 
 
-def _remark(failure: Failure) -> str:
-    return " (follows from another worker's end)" if failure.consequence else ""
+def _block(index: int, failure: Failure, round_: int, root: Failure | None = None) -> Iterator[Line]:
+    """One failed worker, in torch's fields and some of ours. `root`: the failure that began it, told in full below."""
+    yield Mark.TEXT, f"[{index}]:"
+    yield from _who(failure)
+    if round_:
+        yield Mark.TEXT, f"  round     : {round_}" + (", and it ended the run" if root else "")
+    is_like_root = root is not None and _what(failure) == _what(root)
+    if not is_like_root:
+        yield from _why(failure)
+    yield Mark.TEXT, f"  error_file: {failure.error_file or NOT_AVAILABLE}"
+    if is_like_root:
+        yield Mark.TEXT, "  traceback : the same as [0]"
+    elif failure.traceback:
+        yield from _indented("traceback :", failure.traceback, failure.error)
+    else:
+        missing = failure.error or end_in_torchs_words(failure.exit_code, failure.pid)
+        yield Mark.ERROR if failure.error else Mark.TEXT, f"  traceback : {missing}"
+        yield from _indented("stderr    :", failure.stderr_tail)
 
 
-def _restarts(finish: Finish, clock: Clock) -> Iterator[Line]:
+def _what(failure: Failure) -> tuple[object, ...]:
+    return failure.cause, failure.error, failure.traceback, failure.stderr_tail, failure.hint
+
+
+def _who(failure: Failure) -> Iterator[Line]:
+    name = signal_name(failure.exit_code)
+    signal = f"  ({name})" if name != NOT_AVAILABLE else ""
+    yield Mark.TEXT, f"  time      : {local_time(failure.failed_at)}"
+    yield Mark.TEXT, f"  host      : {failure.node_id}"
+    yield Mark.TEXT, f"  rank      : {failure.rank} (local_rank: {failure.local_rank})"
+    yield Mark.TEXT, f"  exitcode  : {failure.exit_code} (pid: {failure.pid}){signal}"
+
+
+def _why(failure: Failure) -> Iterator[Line]:
+    if failure.cause != f"exit code {failure.exit_code}":
+        yield Mark.ERROR, f"  cause     : {failure.cause}"
+    elif not failure.error:
+        yield Mark.ERROR, f"  cause     : {failure.cause}, and no exception was seen"
+    if failure.error and failure.traceback and not _shows(failure.traceback, failure.error):
+        yield Mark.ERROR, f"  error     : {failure.error}"
+    if failure.hint:
+        yield Mark.HINT, f"  what to do: {failure.hint}"
+
+
+def _shows(lines: Iterable[str], error: str) -> bool:
+    return any(line.strip() == error for line in lines)
+
+
+def _indented(label: str, lines: Iterable[str], error: str = "") -> Iterator[Line]:
+    """The lines of a text behind a label, as torch indents them."""
+    for index, line in enumerate(lines):
+        mark = Mark.ERROR if error and line.strip() == error else Mark.TEXT
+        yield mark, f"  {label} {line}" if index == 0 else f"  {line}"
+
+
+def _restarts(finish: Finish, root_round: int) -> Iterator[Line]:
+    """The ledger; a failure that has been told is not told again."""
     if not finish.restarts:
         return
     yield Mark.HEADING, f"Restarts: {restarts(finish)}"
     if finish.restart_total > len(finish.restarts):
         yield Mark.TEXT, f"  the last {len(finish.restarts)}:"
+    told: dict[str, str] = {}
     for entry in finish.restarts:
-        at = f"{clock(entry.at)}  " if entry.at is not None else ""
-        yield Mark.TEXT, f"  {at}round {entry.round}, {'charged' if entry.charged else 'free'}: {entry.reason}"
+        is_roots = entry.cause == "worker_failure" and entry.round == root_round + 1
+        reason = "[0]" if is_roots else told.get(entry.reason, entry.reason)
+        told.setdefault(entry.reason, "the same as [0]" if is_roots else f"as before round {entry.round}")
+        at = f"{local_time(entry.at)}  " if entry.at is not None else ""
+        yield Mark.TEXT, f"  {at}round {entry.round}, {'charged' if entry.charged else 'free'}: {reason}"
 
 
-def _end(finish: Finish, advice: Sequence[str]) -> Iterator[Line]:
-    if finish.failure or finish.first_failure:
-        yield Mark.TEXT, f"Ended: {finish.reason}"
-    for line in advice:
-        yield Mark.HINT, line
+def _why_ended(finish: Finish, root: Failure) -> str:
+    """The run's reason without the failure, which has been told; empty if it is nothing else."""
+    for failure in (finish.failure, root):
+        if failure and finish.reason.startswith(failure.sentence):
+            return finish.reason.removeprefix(failure.sentence).removeprefix("; ")
+    return finish.reason

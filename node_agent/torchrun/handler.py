@@ -6,13 +6,13 @@ met there, nobody waits for a server that is still to come, and it moves with gr
 """
 
 import atexit
-import signal
 import socket
 import sys
 import threading
 import time
 from datetime import timedelta
 
+from msgspec.structs import replace
 from rdzv_protocol.errors import Forbidden, ProtocolError, RunFailed, RunSucceeded, TlsRequired, Unauthorized
 from rdzv_protocol.messages import Assignment, Failure
 from torch.distributed import DistError, PrefixStore, TCPStore  # type: ignore[attr-defined]  # torch's docs say so
@@ -31,7 +31,7 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.elastic.utils.logging import get_logger
 
 from node_agent.failures import error_file
-from node_agent.failures.diagnose import weigh
+from node_agent.failures.diagnose import diagnose
 from node_agent.torchrun import options
 from node_agent.torchrun.agent_thread import AgentThread, Ended, Ending
 from node_agent.torchrun.options import NO_RESTARTS_LEFT, HandlerConfig
@@ -42,7 +42,6 @@ MEETING_INTERVAL_S = 0.02
 """How often a node looks whether the round's others are at the store; they are milliseconds apart as a rule."""
 PROBE_TIMEOUT_S = 1.0
 LONGEST_REASON = 500
-SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
 
 log = get_logger(
     "torch.distributed.elastic.rendezvous.rdzv_server"
@@ -212,23 +211,18 @@ class RdzvServerHandler(RendezvousHandler):
 
     def _last_failure(self, error: ChildFailedError) -> Failure:
         rank, failure = error.get_first_failure()
-        said = failure.message.splitlines() if isinstance(failure.message, str) else ()
-        recorded = error_file.read(failure.error_file)
-        evidence = weigh(failure.exitcode, said, recorded, signal_names=SIGNAL_NAMES)
-        return Failure(
+        written = failure.message.splitlines() if isinstance(failure.message, str) else ()
+        ended = Failure(
             node_id=self._config.agent.node_id,
             rank=rank,
             local_rank=failure.local_rank,
             pid=failure.pid,
-            exit_code=NO_RESTARTS_LEFT,
-            cause=f"{evidence.cause}, and torchrun has no restarts left",
-            error=evidence.error,
-            traceback=evidence.traceback,
-            stderr_tail=evidence.stderr_tail,
-            hint=evidence.hint,
-            consequence=evidence.consequence,
+            exit_code=failure.exitcode,
+            cause="",
             failed_at=float(failure.timestamp),
         )
+        found = diagnose(ended, written, error_file.read(failure.error_file))
+        return replace(found, exit_code=NO_RESTARTS_LEFT, cause=f"{found.cause}, and torchrun has no restarts left")
 
 
 def _listens(assignment: Assignment, round_is_over: threading.Event, deadline: float) -> bool:

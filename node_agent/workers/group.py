@@ -66,7 +66,7 @@ class Worker:
 
     def failure(self, oom: "OomWatch | None" = None) -> Failure:
         """The evidence, once it has exited."""
-        from node_agent.failures.collect import examine
+        from node_agent.failures.diagnose import examine
 
         assert self.exit_code is not None
         return examine(self.spec, self.pid, self.exit_code, self._streams[1].tail(), oom)

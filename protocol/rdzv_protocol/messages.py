@@ -35,6 +35,7 @@ from rdzv_protocol.constraints import (
     WorkerCount,
 )
 from rdzv_protocol.settings import RequestedSettings
+from rdzv_protocol.text import clip, printable
 
 
 class Failure(Struct, frozen=True, kw_only=True):
@@ -60,6 +61,12 @@ class Failure(Struct, frozen=True, kw_only=True):
     """Where on its node torch's `@record` wrote the error; empty if it did not, or if the file goes with the agent."""
     failed_at: WallClock | None = None
     """The node's wall clock, seconds since 1970. For people; nothing is decided by it."""
+
+    @property
+    def sentence(self) -> str:
+        """What happened, in one line: the same in every log, on the status page and on every console."""
+        error = f": {clip(self.error, 240)}" if self.error else ""
+        return printable(f"worker rank {self.rank} on node {self.node_id} failed: {self.cause}{error}")
 
 
 Failures = Annotated[tuple[Failure, ...], Meta(max_length=8)]

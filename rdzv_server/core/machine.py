@@ -300,7 +300,7 @@ class RunMachine:
     def _fail(self, agent: Agent, failure: Failure, now: float) -> None:
         run, record = self.run, FailureRecord(agent.round, agent.agent_id, now, failure)
         run.note_failure(record, root_cause.root(run.first_of_round, record))
-        reason = root_cause.sentence(failure)
+        reason = failure.sentence
         self._announce(reason)
         verdict = restart_budget.verdict(run, failure.exit_code)
         if restart_budget.is_fatal(run, failure.exit_code):
@@ -320,7 +320,7 @@ class RunMachine:
         assert self.run.first_of_round
         root = self.run.first_of_round.failure
         verdict = restart_budget.verdict(self.run, root.exit_code)
-        self._end(Stage.FAILED, f"{root_cause.sentence(root)}; {verdict}", root, now)
+        self._end(Stage.FAILED, f"{root.sentence}; {verdict}", root, now)
 
     def _succeed(self, agent: Agent, now: float) -> None:
         self.run.move(agent, AgentState.SUCCEEDED)
@@ -341,7 +341,7 @@ class RunMachine:
         for agent in stopped:
             self._direct(agent, stop)
         self._wake(stopped)
-        self._announce(f"round {run.round} opened: {reason}")
+        self._announce(f"opened: {reason}")
 
     def _settle(self, now: float) -> None:
         """Draw the conclusions of whatever has just changed."""
@@ -375,7 +375,7 @@ class RunMachine:
             agent.round = run.round
             self._direct(agent, None)
         self._wake(ordered)
-        self._announce(f"round {run.round} runs on {completion.count(len(ordered))}: {reason}")
+        self._announce(f"runs on {completion.count(len(ordered))}: {reason}")
 
     def _end(self, stage: Stage, reason: str, failure: Failure | None, now: float) -> None:
         run = self.run

@@ -8,15 +8,12 @@ node. The run waits for it for a moment; a loss then makes the restart free, as 
 """
 
 from rdzv_protocol.messages import Failure
-from rdzv_protocol.text import clip, printable
 
 from rdzv_server.core import restart_budget
 from rdzv_server.core.run import FailureRecord, Run
 
 CAUSE_WINDOW_S = 1.0
 """How long a run without restarts left waits for what a consequence follows from."""
-
-LONGEST_ERROR = 240
 
 
 def root(known: FailureRecord | None, new: FailureRecord) -> FailureRecord:
@@ -30,9 +27,3 @@ def awaits_cause(run: Run, failure: Failure) -> bool:
     """Whether the cause of this failure, the last one reported, may still be reported."""
     is_fatal = restart_budget.is_fatal(run, failure.exit_code)
     return failure.consequence and not is_fatal and len(run.running) > len(run.failed)
-
-
-def sentence(failure: Failure) -> str:
-    """What happened, for the log, the status page and every agent's console."""
-    error = f": {clip(failure.error, LONGEST_ERROR)}" if failure.error else ""
-    return printable(f"worker rank {failure.rank} on node {failure.node_id} failed: {failure.cause}{error}")

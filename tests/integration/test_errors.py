@@ -55,7 +55,7 @@ async def test_an_exception_without_record_is_told_with_its_traceback(tmp_path: 
     agent = await fails(script, tmp_path, TORCHELASTIC_ERROR_FILE=str(own))
     assert box(agent)[0] == f"{tmp_path}/train.py FAILED"
     root = section(agent, "Root Cause (first observed failure):")
-    for field in ("rank      : 1 (local_rank: 1)", "exitcode  : 1 (pid: ", "error     : ValueError: boom"):
+    for field in ("rank      : 1 (local_rank: 1)", "exitcode  : 1 (pid: ", "ValueError: boom"):
         assert f"\n  {field}" in root
     assert "\n  traceback : Traceback (most recent call last):\n    File " in root
     assert root.endswith("\n  ValueError: boom")
@@ -186,7 +186,7 @@ async def test_a_real_consequence_is_told_from_its_cause(cluster: Cluster, tmp_p
     for agent in cluster.agents.values():
         assert await agent.exit_code() == 1
         root = section(agent, "Root Cause")
-        assert "rank      : 0 " in root and "error     : ValueError: boom" in root
+        assert "rank      : 0 " in root and "ValueError: boom" in root
 
 
 async def test_the_whole_story_is_on_every_console_and_on_the_status_page(cluster: Cluster) -> None:
@@ -203,9 +203,9 @@ async def test_the_whole_story_is_on_every_console_and_on_the_status_page(cluste
     agent = cluster.agents["a"]
     assert await agent.exit_code() == 1
     assert "\n  round     : 1\n" in section(agent, "Root Cause")
-    assert "\n  exitcode  : 9 " in section(agent, "Failure that ended the run:")
+    assert "\n  exitcode  : 9 " in section(agent, "Failures:")
     charged, free = section(agent, "Restarts: 2 restarts, 1 of them charged").splitlines()[1:]
-    assert "  round 2, charged: worker rank 0 on node " in charged
+    assert charged.endswith("  round 2, charged: [0]")
     assert free.endswith("  round 3, free: node b left: SIGTERM")
     run = await cluster.server.run()
     assert run["first_failure"]["stderr_tail"] == ["ValueError: the first one"]

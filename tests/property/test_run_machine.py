@@ -249,7 +249,7 @@ class RunStory(RuleBasedStateMachine):
         try:
             effects = self.machine.handle(event, self.now)
             self.records += [effect for effect in effects if isinstance(effect, Record)]
-            started = sum(isinstance(effect, Announce) and " runs on " in effect.reason for effect in effects)
+            started = sum(isinstance(effect, Announce) and effect.reason.startswith("runs on ") for effect in effects)
             self.formations += [self._formation()] if started == 1 and self.run_.stage is Stage.RUNNING else []
         except ProtocolError as error:
             refusal = error.code

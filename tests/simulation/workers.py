@@ -51,7 +51,7 @@ class Workers:
             local_rank=local_rank,
             pid=self._rng.randrange(1_000, 9_999),
             exit_code=exit_code,
-            cause=cause_of(exit_code, {9: "SIGKILL"}),
+            cause=cause_of(exit_code),
             consequence=is_consequence,
         )
         self._host.later(0.0, lambda: self._feed(WorkerFailed(self.round, failure)))

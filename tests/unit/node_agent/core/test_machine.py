@@ -203,6 +203,14 @@ def test_the_workers_are_stopped_before_the_evidence_is_left():
 # Stopping.
 
 
+def test_a_failure_is_said_once():
+    agent = running()
+    agent.workers_fail()
+    assert len(agent.said) == 1
+    agent.is_told(stop(1, a_failure().sentence))
+    assert agent.said == ["stopping the workers of round 1"]
+
+
 def test_a_stop_stops_the_workers_and_says_why():
     agent = running()
     agent.is_told(stop(1, "node b left: SIGTERM"))

@@ -1,6 +1,6 @@
-"""What a worker's end means."""
+"""Diagnosis of a worker's end."""
 
-import signal
+import os
 
 import pytest
 from hypothesis import given
@@ -9,14 +9,17 @@ from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.messages import Failure, ReportRequest
 
-from node_agent.failures.diagnose import Evidence, Recorded, cause_of, weigh
+from node_agent.failures import diagnose
+from node_agent.failures.diagnose import cause_of, examine
+from node_agent.failures.error_file import ErrorFile
+from node_agent.workers.group import WorkerSpec
 
-NAMES = {number.value: number.name for number in signal.Signals}
 TRACEBACK = ("Traceback (most recent call last):", '  File "train.py", line 7, in <module>', "ValueError: boom")
 
 
-def evidence(exit_code: int = 1, *stderr: str, recorded: Recorded | None = None, oom: str = "") -> Evidence:
-    return weigh(exit_code, stderr, recorded, signal_names=NAMES, out_of_memory=oom)
+def evidence(exit_code: int = 1, *stderr: str, recorded: ErrorFile | None = None, oom: str = "") -> Failure:
+    ended = Failure(node_id="a", rank=0, local_rank=0, pid=1, exit_code=exit_code, cause="")
+    return diagnose.diagnose(ended, stderr, recorded, out_of_memory=oom)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +47,7 @@ def evidence(exit_code: int = 1, *stderr: str, recorded: Recorded | None = None,
     ],
 )
 def test_an_exit_status_in_words(exit_code, words):
-    assert cause_of(exit_code, NAMES) == words
+    assert cause_of(exit_code) == words
 
 
 @pytest.mark.parametrize("exit_code", [-9, 137])
@@ -71,7 +74,7 @@ def test_without_an_exception_the_last_lines_must_do():
 
 
 def test_an_error_file_counts_more_than_stderr():
-    recorded = Recorded("KeyError: 'x'\nand more", "Traceback ...\n  the whole of it\nKeyError: 'x'\nand more")
+    recorded = ErrorFile("KeyError: 'x'\nand more", "Traceback ...\n  the whole of it\nKeyError: 'x'\nand more")
     found = evidence(1, *TRACEBACK, recorded=recorded)
     assert found.error == "KeyError: 'x'"
     assert found.traceback[:2] == ("Traceback ...", "  the whole of it")
@@ -79,7 +82,7 @@ def test_an_error_file_counts_more_than_stderr():
 
 
 def test_a_broken_error_file_is_said_to_be_broken_and_stderr_counts():
-    found = evidence(1, *TRACEBACK, recorded=Recorded(problem="it is not JSON"))
+    found = evidence(1, *TRACEBACK, recorded=ErrorFile(problem="it is not JSON"))
     assert found.cause == "exit code 1 (its error file cannot be read: it is not JSON)"
     assert found.error == "ValueError: boom"
 
@@ -108,7 +111,7 @@ def test_what_follows_from_another_workers_end_is_a_consequence():
 
 def test_a_consequence_shows_through_what_the_script_made_of_it():
     stack = "RuntimeError: gloo: Connection closed by peer\n\nThe above ...\n\nRuntimeError: epoch 3 failed"
-    found = evidence(1, recorded=Recorded("RuntimeError: epoch 3 failed", stack))
+    found = evidence(1, recorded=ErrorFile("RuntimeError: epoch 3 failed", stack))
     assert found.error == "RuntimeError: epoch 3 failed"
     assert found.consequence
 
@@ -125,27 +128,35 @@ long_texts = st.builds(lambda text, times: text * times, anything, st.sampled_fr
 @given(
     exit_code=st.integers(-255, 255),
     stderr=st.lists(long_texts, max_size=30),
-    recorded=st.one_of(st.none(), st.builds(Recorded, long_texts, long_texts, st.none(), anything)),
+    recorded=st.one_of(st.none(), st.builds(ErrorFile, long_texts, long_texts, st.none(), anything)),
     oom=long_texts,
 )
 def test_whatever_a_worker_wrote_fits_into_a_report(exit_code, stderr, recorded, oom):
-    found = weigh(exit_code, stderr, recorded, signal_names=NAMES, out_of_memory=oom)
-    failure = Failure(
-        node_id="a",
-        rank=0,
-        local_rank=0,
-        pid=1,
-        exit_code=exit_code,
-        cause=found.cause,
-        error=found.error,
-        traceback=found.traceback,
-        stderr_tail=found.stderr_tail,
-        hint=found.hint,
-        consequence=found.consequence,
-    )
-    report = ReportRequest(run_id="run", agent_id="a", round=1, failure=failure)
+    found = evidence(exit_code, *stderr, recorded=recorded, oom=oom)
+    report = ReportRequest(run_id="run", agent_id="a", round=1, failure=found)
     encoded = encode(report)
     assert decode(ReportRequest, encoded) == report
     assert len(encoded) < MAX_MESSAGE_BYTES / 8
     shown = [found.cause, found.error, found.hint, *found.traceback, *found.stderr_tail]
     assert all(text.isprintable() for text in shown)
+
+
+def a_spec(folder: str) -> WorkerSpec:
+    return WorkerSpec(
+        node_id="a",
+        rank=3,
+        local_rank=1,
+        title="train.py",
+        start=None,
+        open_streams=None,
+        error_file=f"{folder}/e.json",
+    )
+
+
+def test_a_full_log_disk_explains_why_there_are_no_last_words(tmp_path, monkeypatch):
+    assert examine(a_spec(tmp_path), 7, 3, (), None).hint == ""
+    full = os.statvfs_result((4096, 4096, 100, 0, 0, 10, 10, 10, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: full)
+    hint = examine(a_spec(tmp_path), 7, 3, (), None).hint
+    assert hint == f"the disk of the log files is full, and what the worker wrote last is lost: df -h {tmp_path}"
+    assert examine(a_spec(tmp_path), 7, 1, TRACEBACK, None).hint == "", "it has said why"

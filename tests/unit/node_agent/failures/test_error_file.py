@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node_agent.core.effects import LeaveEvidence
 from node_agent.failures import error_file
-from node_agent.failures.diagnose import Recorded
+from node_agent.failures.error_file import ErrorFile
+from tests.unit.node_agent.story import a_failure, finish
 
 TORCHS = {
     "message": {
@@ -35,14 +37,14 @@ def written(path, content) -> str:
 
 
 def test_what_torch_writes(path):
-    assert error_file.read(written(path, TORCHS)) == Recorded(
+    assert error_file.read(written(path, TORCHS)) == ErrorFile(
         "ValueError: boom", "Traceback (most recent call last):\nValueError: boom\n", 1_750_000_000.0
     )
 
 
 def test_a_message_alone(path):
-    assert error_file.read(written(path, {"message": "boom", "timestamp": 7})) == Recorded("boom", "", 7.0)
-    assert error_file.read(written(path, {"message": "boom\nhere\n"})) == Recorded("boom\nhere\n", "boom\nhere\n")
+    assert error_file.read(written(path, {"message": "boom", "timestamp": 7})) == ErrorFile("boom", "", 7.0)
+    assert error_file.read(written(path, {"message": "boom\nhere\n"})) == ErrorFile("boom\nhere\n", "boom\nhere\n")
 
 
 def test_no_file_is_no_evidence(path):
@@ -67,28 +69,28 @@ def test_no_file_is_no_evidence(path):
     ],
 )
 def test_a_broken_file_is_described(path, content, problem):
-    assert error_file.read(written(path, content)) == Recorded(problem=problem)
+    assert error_file.read(written(path, content)) == ErrorFile(problem=problem)
 
 
 def test_bytes_that_are_no_text_are_no_json(path):
     with open(path, "wb") as file:
         file.write(b"\xff\xfe\x00{")
-    assert error_file.read(path) == Recorded(problem="it is not JSON")
+    assert error_file.read(path) == ErrorFile(problem="it is not JSON")
 
 
 @pytest.mark.parametrize(
     ("message", "recorded"),
     [
-        ({}, Recorded()),
-        ({"message": None, "extraInfo": []}, Recorded()),
-        ({"message": "boom"}, Recorded("boom")),
-        ({"message": "boom", "extraInfo": {"py_callstack": 5, "timestamp": "soon"}}, Recorded("boom")),
-        ({"message": "boom", "extraInfo": {"timestamp": float("nan")}}, Recorded("boom")),
-        ({"message": "boom", "extraInfo": {"timestamp": float("inf")}}, Recorded("boom")),
-        ({"message": "boom", "extraInfo": {"timestamp": -5}}, Recorded("boom")),
-        ({"message": "boom", "extraInfo": {"timestamp": "1e400"}}, Recorded("boom")),
-        ({"message": "boom", "extraInfo": {"timestamp": True}}, Recorded("boom", at=1.0)),
-        ({"message": "boom", "extraInfo": {"timestamp": 12.5}}, Recorded("boom", at=12.5)),
+        ({}, ErrorFile()),
+        ({"message": None, "extraInfo": []}, ErrorFile()),
+        ({"message": "boom"}, ErrorFile("boom")),
+        ({"message": "boom", "extraInfo": {"py_callstack": 5, "timestamp": "soon"}}, ErrorFile("boom")),
+        ({"message": "boom", "extraInfo": {"timestamp": float("nan")}}, ErrorFile("boom")),
+        ({"message": "boom", "extraInfo": {"timestamp": float("inf")}}, ErrorFile("boom")),
+        ({"message": "boom", "extraInfo": {"timestamp": -5}}, ErrorFile("boom")),
+        ({"message": "boom", "extraInfo": {"timestamp": "1e400"}}, ErrorFile("boom")),
+        ({"message": "boom", "extraInfo": {"timestamp": True}}, ErrorFile("boom", at=1.0)),
+        ({"message": "boom", "extraInfo": {"timestamp": 12.5}}, ErrorFile("boom", at=12.5)),
     ],
 )
 def test_what_is_missing_or_of_another_kind_is_left_out(path, message, recorded):
@@ -97,13 +99,13 @@ def test_what_is_missing_or_of_another_kind_is_left_out(path, message, recorded)
 
 def test_a_folder_a_fifo_and_a_knot_of_links_are_described(path, tmp_path):
     os.mkdir(path)
-    assert error_file.read(path) == Recorded(problem="Is a directory")
+    assert error_file.read(path) == ErrorFile(problem="Is a directory")
     fifo = str(tmp_path / "fifo")
     os.mkfifo(fifo)
-    assert error_file.read(fifo) == Recorded(problem="it is not a file"), "and nobody waits for its writer"
+    assert error_file.read(fifo) == ErrorFile(problem="it is not a file"), "and nobody waits for its writer"
     loop = str(tmp_path / "loop")
     os.symlink(loop, loop)
-    assert error_file.read(loop) == Recorded(problem="Too many levels of symbolic links")
+    assert error_file.read(loop) == ErrorFile(problem="Too many levels of symbolic links")
 
 
 json_values = st.recursive(
@@ -120,7 +122,7 @@ json_values = st.recursive(
 def test_any_json_is_read_or_described(tmp_path_factory, value):
     path = str(tmp_path_factory.mktemp("any") / "error.json")
     recorded = error_file.read(written(path, value))
-    assert isinstance(recorded, Recorded)
+    assert isinstance(recorded, ErrorFile)
 
 
 # The agent's own.
@@ -182,3 +184,75 @@ def test_torch_writes_and_reads_the_same(path, tmp_path):
     assert failure.message["message"] == "KeyError: 'x'"
     assert failure.timestamp == 7
     assert failure.error_file_data == error_file.content("KeyError: 'x'", "Traceback", 7.0)
+
+
+@pytest.fixture
+def own(tmp_path) -> str:
+    return str(tmp_path / "new" / "agent.json")
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+def leave(effect: LeaveEvidence, own: str, said: list[str], recorded: str = "") -> dict:
+    error_file.leave(effect.error, effect.failure, recorded, {error_file.VARIABLE: own}, said.append)
+    with open(own) as file:
+        return dict(json.load(file)["message"])
+
+
+def test_the_failed_workers_own_file_is_passed_on(own, said, tmp_path):
+    recorded = tmp_path / "error.json"
+    recorded.write_text(
+        json.dumps({"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "x" * 9_999}}})
+    )
+    effect = LeaveEvidence("spent", finish(succeeded=False, failure=a_failure(exit_code=-11)))
+    message = leave(effect, own, said, str(recorded))
+    assert message == {"message": "ValueError: boom", "extraInfo": {"py_callstack": "x" * 9_999}, "errorCode": -11}
+
+
+def test_without_one_it_is_made_of_the_evidence(own, said):
+    failure = a_failure(
+        node_id="b", error="ValueError: boom", traceback=("Traceback", "ValueError: boom"), failed_at=7.5
+    )
+    message = leave(LeaveEvidence("spent", finish(succeeded=False, failure=failure)), own, said)
+    assert message == {
+        "message": "ValueError: boom",
+        "errorCode": 5,
+        "extraInfo": {"py_callstack": "Traceback\nValueError: boom", "timestamp": "7"},
+    }
+
+
+def test_a_worker_that_was_killed_is_told_by_its_signal(own, said):
+    killed = a_failure(exit_code=-9, cause="signal 9 (SIGKILL): out of memory", stderr_tail=("step 1",))
+    message = leave(LeaveEvidence("spent", finish(succeeded=False, failure=killed)), own, said)
+    assert (message["message"], message["errorCode"]) == ("signal 9 (SIGKILL): out of memory", -9)
+    assert message["extraInfo"]["py_callstack"] == "step 1"
+
+
+def test_what_ended_the_run_is_told_and_not_what_began_it(own, said):
+    """As torchrun does, which tells of its last attempt."""
+    end = finish(succeeded=False, first_failure=a_failure(error="first"), failure=a_failure(error="last"))
+    assert leave(LeaveEvidence("spent", end), own, said)["message"] == "last"
+
+
+def test_an_agents_own_error_has_no_exit_code(own, said):
+    message = leave(LeaveEvidence("SettingsConflict: --nnodes is 2 here, not 3"), own, said)
+    assert message["message"] == "SettingsConflict: --nnodes is 2 here, not 3"
+    assert "errorCode" not in message
+    assert int(message["extraInfo"]["timestamp"]) > 1_700_000_000
+
+
+def test_without_the_variable_nothing_is_written(tmp_path, said):
+    for environment in ({}, {"TORCHELASTIC_ERROR_FILE": ""}):
+        error_file.leave("boom", None, "", environment, said.append)
+    assert said == []
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("own", ["/proc/no/such/file", "/", "nul\0"])
+def test_a_file_that_cannot_be_written_is_one_line(own, said):
+    error_file.leave("boom", None, "", {error_file.VARIABLE: own}, said.append)
+    assert len(said) == 1
+    assert said[0].startswith(f"cannot write the error file {own} (TORCHELASTIC_ERROR_FILE): ")

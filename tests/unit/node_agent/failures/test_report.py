@@ -1,12 +1,17 @@
 """The final report of a failed run, as people read it."""
 
+import os
+import pty
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rdzv_protocol.messages import Failure, Finish, RestartEntry
 
-from node_agent.failures.failure_report import local_time
-from node_agent.failures.report import WIDEST, Mark, report
+from node_agent.config import AgentConfig
+from node_agent.core.command import Command
+from node_agent.failures.report import WIDEST, Mark, local_time, name_of, paint, report, show, wants_colour
+from tests.unit.node_agent.sheet import Sheet
 from tests.unit.node_agent.story import a_failure, finish
 from tests.unit.protocol.test_codec import values
 
@@ -18,10 +23,6 @@ TRACEBACK = (
 )
 
 
-def clock(at: float) -> str:
-    return f"{at:g} o'clock"
-
-
 def boom(**changes) -> Failure:
     return a_failure(
         **({"error": "ValueError: boom", "traceback": TRACEBACK, "failed_at": 12.0, "exit_code": 1} | changes)
@@ -29,13 +30,13 @@ def boom(**changes) -> Failure:
 
 
 def text(end: Finish, *advice: str) -> list[str]:
-    return [line for _, line in report(end, "train.py", clock, advice)]
+    return [line for _, line in report(end, "train.py", advice)]
 
 
 def test_the_whole_story_of_a_run():
     end = Finish(
         succeeded=False,
-        reason="worker rank 3 on node a failed: exit code 1; no restarts left: 1 of 1 used",
+        reason="worker rank 3 on node a failed: exit code 1: ValueError: boom; no restarts left: 1 of 1 used",
         first_failure=a_failure(
             node_id="b",
             rank=5,
@@ -52,55 +53,57 @@ def test_the_whole_story_of_a_run():
         restarts=(
             RestartEntry(round=2, cause="worker_failure", charged=True, reason="worker rank 5 failed", at=11.5),
             RestartEntry(round=3, cause="node_lost", charged=False, reason="node d lost", at=None),
+            RestartEntry(round=4, cause="node_lost", charged=False, reason="node d lost", at=None),
+            RestartEntry(round=5, cause="worker_failure", charged=True, reason="worker rank 5 failed", at=None),
         ),
-        restart_total=2,
-        charged_restarts=1,
+        restart_total=4,
+        charged_restarts=3,
     )
     assert text(end, "Logs of node a: /logs/run_1") == [
         "=" * 60,
         "train.py FAILED",
         "-" * 60,
-        "Root Cause (first observed failure):",
-        "[0]:",
-        "  time      : 11 o'clock",
-        "  host      : b",
-        "  rank      : 5 (local_rank: 1)",
-        "  exitcode  : -9 (pid: 77)",
-        "  round     : 1",
-        "  cause     : signal 9 (SIGKILL): killed by the kernel: out of memory",
-        "  what to do: give the job more memory",
-        "  error_file: <N/A>",
-        "  stderr    : Traceback",
-        "  Boom",
-        "-" * 60,
-        "Failure that ended the run:",
+        "Failures:",
         "[1]:",
-        "  time      : 12 o'clock",
+        f"  time      : {local_time(12)}",
         "  host      : a",
         "  rank      : 3 (local_rank: 1)",
         "  exitcode  : 1 (pid: 77)",
-        "  round     : 3",
-        "  error     : ValueError: boom",
+        "  round     : 3, and it ended the run",
         "  error_file: /logs/run_1/attempt_2/1/error.json",
         "  traceback : Traceback (most recent call last):",
         '    File "train.py", line 7, in <module>',
         "      main()",
         "  ValueError: boom",
-        "-" * 60,
-        "Failures:",
         "[2]:",
-        "  time      : 13 o'clock",
+        f"  time      : {local_time(13)}",
         "  host      : c",
         "  rank      : 9 (local_rank: 1)",
         "  exitcode  : 5 (pid: 77)",
         "  cause     : RuntimeError: gone (follows from another worker's end)",
         "  and 2 more",
         "-" * 60,
-        "Restarts: 2 restarts, 1 of them charged",
-        "  11.5 o'clock  round 2, charged: worker rank 5 failed",
-        "  round 3, free: node d lost",
+        "Root Cause (first observed failure):",
+        "[0]:",
+        f"  time      : {local_time(11)}",
+        "  host      : b",
+        "  rank      : 5 (local_rank: 1)",
+        "  exitcode  : -9 (pid: 77)  (SIGKILL)",
+        "  round     : 1",
+        "  cause     : signal 9 (SIGKILL): killed by the kernel: out of memory",
+        "  what to do: give the job more memory",
+        "  error_file: <N/A>",
+        "  traceback : Signal 9 (SIGKILL) received by PID 77",
+        "  stderr    : Traceback",
+        "  Boom",
         "-" * 60,
-        "Ended: worker rank 3 on node a failed: exit code 1; no restarts left: 1 of 1 used",
+        "Restarts: 4 restarts, 3 of them charged",
+        f"  {local_time(11.5)}  round 2, charged: [0]",
+        "  round 3, free: node d lost",
+        "  round 4, free: as before round 3",
+        "  round 5, charged: the same as [0]",
+        "-" * 60,
+        "Ended: no restarts left: 1 of 1 used",
         "Logs of node a: /logs/run_1",
         "=" * 60,
     ]
@@ -109,7 +112,7 @@ def test_the_whole_story_of_a_run():
 def test_a_run_that_fails_at_once_has_a_root_cause_and_nothing_else():
     lines = text(finish(succeeded=False, failure=boom(), round=1))
     headings = [line for line in lines if line.endswith(":") and not line.startswith((" ", "["))]
-    assert headings == ["Root Cause (first observed failure):", "Failures:"]
+    assert headings == ["Failures:", "Root Cause (first observed failure):"]
     assert "  <NO_OTHER_FAILURES>" in lines
 
 
@@ -119,21 +122,35 @@ def test_a_run_that_never_came_about_says_why():
 
 def test_a_run_that_starved_after_a_failure_tells_both():
     lines = text(finish(succeeded=False, first_failure=boom(), first_round=1))
-    assert lines[3] == "Root Cause (first observed failure):"
+    assert "Root Cause (first observed failure):" in lines
     assert "Ended: spent" in lines
-    assert "Failures:" not in lines
 
 
 def test_the_same_traceback_is_not_told_twice():
     lines = text(finish(succeeded=False, first_failure=boom(), failure=boom(rank=4)))
-    assert "  traceback : the same as above" in lines
+    assert "  traceback : the same as [0]" in lines
     assert lines.count("  ValueError: boom") == 1
 
 
-def test_a_worker_that_left_no_word_is_told_so():
+def test_a_worker_that_left_no_word_is_told_so_in_torchs_words():
     lines = text(finish(succeeded=False, failure=a_failure(stderr_tail=())))
-    assert "  traceback : <N/A>" in lines
+    assert "  cause     : exit code 5, and no exception was seen" in lines
+    assert "  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html" in lines
     assert "  time      : <N/A>" in lines
+
+
+def test_one_failure_is_told_once():
+    """Of a run without restarts left: what stands in the traceback stands nowhere else."""
+    failure = boom(cause="exit code 1")
+    end = Finish(succeeded=False, reason=f"{failure.sentence}; no restarts left: 0 of 0 used", failure=failure, round=1)
+    lines = text(end)
+    assert sum("boom" in line for line in lines) == 1
+    assert "Ended: no restarts left: 0 of 0 used" in lines
+
+
+def test_an_error_without_a_traceback_stands_in_its_place():
+    """As in torch's box."""
+    assert "  traceback : ValueError: boom" in text(finish(succeeded=False, failure=boom(traceback=())))
 
 
 def test_of_many_restarts_the_earlier_ones_are_counted():
@@ -146,10 +163,10 @@ def test_of_many_restarts_the_earlier_ones_are_counted():
 
 
 def test_what_is_to_be_seen_first_is_marked():
-    lines = report(finish(succeeded=False, failure=boom(hint="mind the gap")), "train.py", clock)
+    lines = report(finish(succeeded=False, failure=boom(hint="mind the gap")), "train.py")
     marks = {line.strip(): mark for mark, line in lines}
     assert marks["train.py FAILED"] is Mark.TITLE
-    assert marks["error     : ValueError: boom"] is Mark.ERROR
+    assert marks["ValueError: boom"] is Mark.ERROR
     assert marks["what to do: mind the gap"] is Mark.HINT
 
 
@@ -174,9 +191,7 @@ def test_the_box_has_torchs_headings_and_fields():
         boom(rank=rank, local_rank=rank, pid=70 + rank, failed_at=float(failure.timestamp))
         for rank, failure in failures.items()
     ]
-    lines = [
-        line for _, line in report(finish(succeeded=False, failure=ours[0], others=(ours[1],)), "train.py", local_time)
-    ]
+    lines = [line for _, line in report(finish(succeeded=False, failure=ours[0], others=(ours[1],)), "train.py")]
 
     def heads(box: list[str]) -> set[str]:
         return {line for line in box if line.endswith((":", "FAILED")) and not line.startswith((" ", "["))}
@@ -190,3 +205,68 @@ def test_the_box_has_torchs_headings_and_fields():
     assert heads(torchs) <= heads(lines)
     expected = fields(torchs)
     assert [field for field in fields(lines)[:20] if field in expected][: len(expected)] == expected
+
+
+# The console.
+
+LINES = [(Mark.TITLE, "train.py FAILED"), (Mark.TEXT, "[0]:")]
+
+
+def config(**environment: str) -> AgentConfig:
+    return AgentConfig(
+        command=Command(("python", "-u", "train.py")), nproc=1, run_id="r", node_id="a", environment=environment
+    )
+
+
+async def test_the_box_is_written_in_one_piece():
+    sheet = Sheet()
+    show(finish(succeeded=False, failure=a_failure()), config(), "/logs", sheet)
+    ((fd, box),) = sheet.chunks
+    assert fd == 2
+    assert box.startswith(b"=====") and b"\ntrain.py FAILED\n" in box and box.endswith(b"=====\n")
+    assert b"\nLogs of node a: /logs\n" in box
+    assert b"\x1b" not in box
+
+
+def test_a_terminal_gets_colours_and_a_pipe_does_not():
+    assert paint(LINES, is_coloured=True) == b"\x1b[1;31mtrain.py FAILED\x1b[0m\n[0]:\n"
+    assert paint(LINES, is_coloured=False) == b"train.py FAILED\n[0]:\n"
+
+
+@pytest.mark.parametrize(
+    ("environment", "coloured"),
+    [
+        ({"TERM": "xterm"}, True),
+        ({"TERM": "xterm", "NO_COLOR": ""}, True),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, False),
+        ({"TERM": "dumb"}, False),
+        ({}, False),
+    ],
+)
+def test_who_wants_colours(environment, coloured):
+    ours, terminal = pty.openpty()
+    reader, pipe = os.pipe()
+    try:
+        assert wants_colour(environment, terminal) is coloured
+        assert not wants_colour(environment, pipe)
+    finally:
+        for descriptor in (ours, terminal, reader, pipe):
+            os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [
+        (("/usr/bin/python3", "-u", "train.py"), "train.py"),
+        (("/usr/bin/python3", "-u", "-m", "train.main"), "train.main"),
+        (("/usr/bin/train",), "/usr/bin/train"),
+        ((), ""),
+    ],
+)
+def test_the_box_is_named_after_the_script(program, name):
+    assert name_of(Command(program)) == name
+
+
+def test_times_are_torchruns():
+    assert local_time(1_750_000_000.9) == local_time(1_750_000_000)
+    assert len(local_time(1_750_000_000)) == len("2025-06-15_15:06:40")
