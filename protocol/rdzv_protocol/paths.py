@@ -12,6 +12,7 @@ REPORT = "/v1/agent/report"
 LEAVE = "/v1/agent/leave"
 LEADER = "/v1/agent/leader"
 
+ROOT = "/"
 STATUS = "/v1/status"
 STOP = "/v1/runs/stop"
 ADMIT = "/v1/runs/admit"

@@ -6,20 +6,21 @@
     other methods on /v1/...  no      no      yes     from loopback alone
     everything else           yes     yes     yes     yes
 
-An agents' token may be good for some runs alone; it then shows its bearer nothing of the others. Tokens are compared in
-constant time, and all of them each time: how long an answer takes tells nothing about any.
+An agents' token may be good for some runs alone, and for so many at a time; it then shows its bearer nothing of the
+others. Tokens are compared in constant time, and all of them each time: how long an answer takes tells nothing about
+any.
 """
 
 import hmac
 import socket
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
 from ipaddress import ip_address
 
 from rdzv_protocol import paths
-from rdzv_protocol.errors import Forbidden, Unauthorized
+from rdzv_protocol.errors import Forbidden, ServerUnavailable, Unauthorized
 
 ANY_RUN = "*"
 MOST_NAMES = 64
@@ -58,6 +59,11 @@ class Token:
     secret: bytes
     runs: str = ANY_RUN
     """A pattern of the run ids that it is good for, as of file names."""
+    most_runs: int | None = None
+    """So many of these runs may go on at a time; None: as many as the server has room for."""
+
+    def covers(self, run_id: str) -> bool:
+        return fnmatchcase(run_id, self.runs)
 
     def __repr__(self) -> str:
         return f"Token({self.role.value})"
@@ -110,14 +116,34 @@ class ServerNames:
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """Which runs a request may be about."""
+    """Runs that a request may be about. `tokens`: those that let it in; None: none was asked for."""
 
-    runs: tuple[str, ...] = (ANY_RUN,)
+    tokens: tuple[Token, ...] | None = None
+
+    def covers(self, run_id: str) -> bool:
+        """Whether the request may be about this run."""
+        return self.tokens is None or any(token.covers(run_id) for token in self.tokens)
 
     def check_run(self, run_id: str) -> None:
         """Raise `Forbidden` unless the request may be about this run."""
-        if not any(fnmatchcase(run_id, pattern) for pattern in self.runs):
-            raise Forbidden(f"this token is good for runs {' and '.join(self.runs)} alone, not for {run_id}")
+        if not self.covers(run_id):
+            patterns = " and ".join(token.runs for token in self.tokens or ())
+            raise Forbidden(f"this token is good for runs {patterns} alone, not for {run_id}")
+
+    @property
+    def has_quota(self) -> bool:
+        return any(token.most_runs is not None for token in self.tokens or ())
+
+    def check_quota(self, run_id: str, going_on: Collection[str]) -> None:
+        """Raise `ServerUnavailable` if this run would begin and be one too many beside those that are going on."""
+        mine = [token for token in self.tokens or () if token.covers(run_id)]
+        if run_id not in going_on and not any(_has_room(token, going_on) for token in mine):
+            most = max(token.most_runs or 0 for token in mine)
+            raise ServerUnavailable(f"this token may have {most} runs at a time, and has them; {run_id} has to wait")
+
+
+def _has_room(token: Token, going_on: Collection[str]) -> bool:
+    return token.most_runs is None or sum(map(token.covers, going_on)) < token.most_runs
 
 
 class Access:
@@ -153,10 +179,7 @@ class Access:
         allowed = [token for token in tokens if token.role in _ALLOWED[action]]
         if not allowed:
             raise Forbidden(f"the {tokens[0].role.value} token does not let its bearer {action.value}")
-        permit = Permit(tuple(token.runs for token in allowed))
-        if action is not Action.TAKE_PART and ANY_RUN not in permit.runs:
-            raise Forbidden(f"this token is good for runs {' and '.join(permit.runs)} alone, and this shows all runs")
-        return permit
+        return Permit(tuple(allowed))
 
     def _known(self, authorization: str) -> list[Token]:
         given = authorization.encode(errors="replace")

@@ -3,6 +3,7 @@
 # a comment
 TOKEN                   good for every run
 TOKEN team-a-*          an agents' token for the runs whose ids match, as file names match a pattern
+TOKEN team-a-* 20       the same, for at most 20 of them at a time
 """
 
 import os
@@ -65,6 +66,8 @@ def _token(role: Role, words: list[str], name: str) -> Token:
             return Token(role, secret.encode())
         case [secret, runs] if role is Role.AGENT or runs == ANY_RUN:
             return Token(role, secret.encode(), runs)
+        case [secret, runs, most] if role is Role.AGENT and most.isdigit() and int(most) > 0:
+            return Token(role, secret.encode(), runs, int(most))
         case [_, _]:
             raise BadTokenFile(f"{name}: only agents' tokens can be for some runs alone")
-    raise BadTokenFile(f"{name}: each line holds TOKEN or TOKEN RUN_ID_PATTERN, and no more words")
+    raise BadTokenFile(f"{name}: each line holds TOKEN, TOKEN RUN_ID_PATTERN or TOKEN RUN_ID_PATTERN MOST_RUNS")

@@ -149,6 +149,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     _action(paths.STOP, StopRequest, "End a run, whatever it does."),
     _action(paths.ADMIT, AdmitRequest, "Give the free seats of a running round to nodes that stand by.", NobodyWaits),
+    _question(paths.ROOT, "Where to look, for people.", TEXT, _WORD),
     _question(paths.HEALTHZ, "Whether the process answers.", TEXT, _WORD),
     _question(paths.READYZ, "Whether the server can decide.", TEXT, _WORD, no="It cannot; the body says why."),
     _question(paths.LEADERZ, "Whether this server leads.", TEXT, _WORD, no="Another one leads, or none."),
@@ -187,7 +188,7 @@ def _components(kinds: Sequence[Any]) -> Schema:
 def _operation(operation: Operation) -> Schema:
     roles = roles_for(operation.method.upper(), operation.path)
     described: Schema = {
-        "operationId": operation.path.rpartition("/")[2].partition(".")[0],
+        "operationId": operation.path.rpartition("/")[2].partition(".")[0] or "root",
         "tags": ["agents" if operation.path.startswith(paths.AGENT) else "operators"],
         "summary": operation.summary,
         "security": [{_scheme(role): []} for role in Role if role in roles] + [{}] if roles else [],

@@ -1,6 +1,8 @@
 """One HTTP request and its answer: bytes that become a message, and a refusal in the language of its path."""
 
 import logging
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -27,7 +29,9 @@ log = logging.getLogger("rdzv_server")
 _OF_BROWSERS = frozenset({"origin", "referer", "accept-language", "sec-fetch-site", "sec-fetch-mode"})
 """Headers of which every browser sends at least one with each request; no agent, curl or probe does by itself."""
 
-_MSGPACK = CIMultiDict({"Content-Type": paths.MEDIA_TYPE})
+HEADERS = {"Server": "rdzv-server", "X-Content-Type-Options": "nosniff"}
+"""Headers of every answer: no version for those who look for one, and no guesses at what a body is."""
+_MSGPACK = CIMultiDict(HEADERS | {"Content-Type": paths.MEDIA_TYPE})
 
 
 class OfARun(Protocol):
@@ -108,6 +112,20 @@ def packed(message: Any, status: int = 200) -> web.Response:
     return web.Response(body=encode(message), status=status, headers=_MSGPACK)
 
 
+def plain(text: str, status: int = 200, headers: Mapping[str, str] = MappingProxyType({})) -> web.Response:
+    return web.Response(text=text, status=status, headers={**HEADERS, **headers})
+
+
+def as_json(value: Any, status: int = 200) -> web.Response:
+    return web.Response(
+        body=msgspec.json.encode(value),
+        status=status,
+        headers=HEADERS,
+        content_type="application/json",
+        charset="utf-8",
+    )
+
+
 def refusal(request: web.BaseRequest, error: Exception) -> web.Response:
     """Nothing of our own insides."""
     match error:
@@ -117,8 +135,7 @@ def refusal(request: web.BaseRequest, error: Exception) -> web.Response:
             return _refused(request, MessageTooLarge(f"a message has at most {MAX_MESSAGE_BYTES} bytes"))
         case web.HTTPException():
             allow = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
-            text = f"{error.status} {error.reason}: {request.method} {request.path}\n"
-            return web.Response(text=text, status=error.status, headers=allow)
+            return plain(f"{error.status} {error.reason}\n", error.status, allow)
     log.error("%s %s failed", request.method, request.path, exc_info=error)
     return _refused(request, ServerUnavailable("internal error; the server's log has the details"))
 
@@ -127,7 +144,7 @@ def _refused(request: web.BaseRequest, error: ProtocolError) -> web.Response:
     if request.path.startswith(paths.AGENT) and request.method == "POST":
         answer = packed(_reply(error), error.status)
     else:
-        answer = web.json_response(msgspec.to_builtins(_reply(error)), status=error.status)
+        answer = as_json(_reply(error), error.status)
     if isinstance(error, MessageTooLarge | UnsupportedMediaType):
         answer.force_close()  # what follows on the connection is the body that nobody reads
     return answer

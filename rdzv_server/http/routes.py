@@ -3,10 +3,10 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from typing import Any
 
 from aiohttp import web
-from msgspec import to_builtins
 from rdzv_protocol import paths
 from rdzv_protocol.codec import decode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
@@ -28,13 +28,17 @@ from rdzv_protocol.messages import (
     StopRequest,
 )
 
+from rdzv_server.auth.authorization import Permit
 from rdzv_server.http.connection import Visit
 from rdzv_server.http.limits import Gatekeeper, RefusalLog, peer_of
 from rdzv_server.http.openapi import document
 from rdzv_server.http.request_codec import (
+    HEADERS,
+    as_json,
     body_of,
     caller_of,
     packed,
+    plain,
     read_json,
     read_packed,
     refusal,
@@ -48,6 +52,16 @@ log = logging.getLogger("rdzv_server")
 
 LINGER_S = 1.0
 """How long the rest of a refused request is read and thrown away, so that its sender comes to read the answer."""
+
+WELCOME = f"""\
+rdzv-server: the rendezvous service for elastic PyTorch runs
+
+  GET {paths.STATUS}       every run: its nodes, who is missing and until when, failures, restarts
+  GET {paths.READYZ}          whether runs can be decided about at present
+  GET {paths.OPENAPI}    the whole API, for programs
+
+Take part from each node:  node-agent --endpoint HOST:PORT --nnodes N --nproc M train.py
+"""
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -69,6 +83,7 @@ class HttpApi:
             paths.REPORT: ("POST", agents.taking(ReportRequest)),
             paths.LEAVE: ("POST", agents.taking(LeaveRequest)),
             paths.LEADER: ("POST", agents.leader),
+            paths.ROOT: ("GET", operators.root),
             paths.STATUS: ("GET", operators.status),
             paths.STOP: ("POST", operators.stop),
             paths.ADMIT: ("POST", operators.admit),
@@ -82,7 +97,7 @@ class HttpApi:
 
     def serve(self, idle_s: float) -> web.Server:
         """`idle_s`: how long a connection may stand between an answer and the next request."""
-        return web.Server(
+        return _Server(
             self.answer,
             request_factory=_request,
             handler_cancellation=True,
@@ -106,6 +121,9 @@ class HttpApi:
         except ConnectionError:
             return web.Response(status=503)  # the caller is gone: nobody reads it
         except Exception as error:
+            if request.writer.output_size:  # half an answer cannot be taken back, only cut off
+                log.error("%s %s failed while it was being answered", request.method, request.path, exc_info=error)
+                raise ConnectionResetError from error
             if isinstance(error, ProtocolError):
                 self._note(request, error)
             return refusal(request, error)
@@ -139,6 +157,26 @@ class HttpApi:
         return handler
 
 
+class _Server(web.Server):
+    """aiohttp's server, whose connections answer what is not HTTP in our words."""
+
+    def __call__(self) -> web.RequestHandler:
+        return _RequestHandler(self, loop=self._loop, **self._kwargs)
+
+
+class _RequestHandler(web.RequestHandler):
+    __slots__ = ()
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        if request.writer.output_size:
+            raise ConnectionResetError
+        answer = plain(f"{status} {HTTPStatus(status).phrase}\n", status)
+        answer.force_close()
+        return answer
+
+
 def _check_framing(request: web.BaseRequest) -> None:
     """Refuse what no body of ours looks like, before any byte of it is read and whoever sends it.
 
@@ -166,9 +204,15 @@ class _AgentApi:
 
         async def handle(request: web.BaseRequest) -> web.Response:
             message = await read_packed(kind, request)
+            if kind is JoinRequest:
+                self._check_quota(visit_of(request).permit, message.run_id)
             return packed(await self._service.ask(message, visit_of(request)))
 
         return handle
+
+    def _check_quota(self, permit: Permit, run_id: str) -> None:
+        if permit.has_quota:
+            permit.check_quota(run_id, {run.run_id for run in self._service.runs() if not run.stage.is_end})
 
     async def leader(self, request: web.BaseRequest) -> web.Response:
         message = decode(LeaderRequest, await body_of(request))
@@ -181,10 +225,10 @@ class _OperatorApi:
         self._view = StatusView(service)
 
     async def status(self, request: web.BaseRequest) -> web.StreamResponse:
-        answer = web.StreamResponse(headers={"Content-Type": "application/json; charset=utf-8"})
+        answer = web.StreamResponse(headers=HEADERS | {"Content-Type": "application/json; charset=utf-8"})
         await answer.prepare(request)
         if request.method != "HEAD":
-            async for piece in self._view.pieces():
+            async for piece in self._view.pieces(visit_of(request).permit.covers):
                 await answer.write(piece)
         await answer.write_eof()
         return answer
@@ -195,25 +239,28 @@ class _OperatorApi:
         done = await self._service.ask(message, visit_of(request))
         if not has_ended:
             log.info("run %s: stopped by %s", message.run_id, peer_of(request.remote or ""))
-        return web.json_response(to_builtins(done))
+        return as_json(done)
 
     async def admit(self, request: web.BaseRequest) -> web.Response:
         message = await read_json(AdmitRequest, request)
         done = await self._service.ask(message, visit_of(request))
         log.info("run %s: nodes that stand by were admitted by %s", message.run_id, peer_of(request.remote or ""))
-        return web.json_response(to_builtins(done))
+        return as_json(done)
+
+    async def root(self, request: web.BaseRequest) -> web.Response:
+        return plain(WELCOME)
 
     async def openapi(self, request: web.BaseRequest) -> web.Response:
-        return web.json_response(document())
+        return as_json(document())
 
     async def healthz(self, request: web.BaseRequest) -> web.Response:
-        return web.Response(text="ok\n")
+        return plain("ok\n")
 
     async def readyz(self, request: web.BaseRequest) -> web.Response:
         trouble = self._service.trouble
-        return web.Response(text=f"{trouble or 'ready'}\n", status=503 if trouble else 200)
+        return plain(f"{trouble or 'ready'}\n", 503 if trouble else 200)
 
     async def leaderz(self, request: web.BaseRequest) -> web.Response:
         """For load balancers that should know the leader alone."""
         leads = self._service.leads and not self._service.trouble
-        return web.Response(text="leads\n" if leads else "does not lead\n", status=200 if leads else 503)
+        return plain("leads\n" if leads else "does not lead\n", 200 if leads else 503)

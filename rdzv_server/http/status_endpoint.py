@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 
 import rdzv_protocol
@@ -53,11 +53,11 @@ class StatusView:
         self._service = service
         self._turn = asyncio.Lock()
 
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """The document. Each run is as it stands when its piece is made."""
+    async def pieces(self, shows: Callable[[str], bool] = lambda run_id: True) -> AsyncIterator[bytes]:
+        """The document. Each run is as it stands when its piece is made. `shows`: which run ids are in it."""
         before = "\n    "
         yield f'{{\n  "server": {_json(_server(self._service), 1)},\n  "runs": ['.encode()
-        for run in self._service.runs():
+        for run in filter(lambda run: shows(run.run_id), self._service.runs()):
             async with self._turn:
                 piece = await _written(view(run, self._service.now(run.run_id)))
             yield (before + piece).encode()

@@ -106,9 +106,11 @@ async def test_wrong_methods_and_unknown_paths(server: Server) -> None:
         for path in OPERATOR_PATHS:
             async with session.post(path, data=b"x") as answer:
                 assert (answer.status, answer.headers["Allow"]) == (405, "GET,HEAD")
-        for path in ("/", "/v1", "/v1/agent/../../etc/passwd", "/v1/agent/join/x", "/%00"):
+        for path in ("/v1", "/v1/agent/../../etc/passwd", "/v1/agent/join/x", "/%00", "/%1b[2Jx"):
             async with session.get(path) as answer:
-                assert answer.status == 404
+                assert (answer.status, await answer.text()) == (404, "404 Not Found\n")
+        async with session.get("/") as answer:
+            assert answer.status == 200 and paths.STATUS in await answer.text()
     await is_unharmed(server)
 
 
@@ -187,13 +189,16 @@ RAW: dict[str, tuple[bytes, int]] = {
 
 async def test_http_that_no_agent_speaks(server: Server) -> None:
     statuses: dict[str, int] = {}
+    answers: list[bytes] = []
     for name, (noise, _) in RAW.items():
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(noise)
         answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
         statuses[name] = int(answer.split()[1])
+        answers.append(answer)
         writer.close()
     assert statuses == {name: status for name, (_, status) in RAW.items()}
+    assert all(b"\r\nServer: rdzv-server\r\nX-Content-Type-Options: nosniff\r\n" in answer for answer in answers)
     await is_unharmed(server)
 
 
@@ -310,4 +315,4 @@ async def is_unharmed(server: Server) -> None:
     assert '"runs": []' in await server.get(paths.STATUS)
     assert await server.get(paths.HEALTHZ) == "ok\n"
     assert await server.get(paths.READYZ) == "ready\n"
-    assert not any("Traceback" in line or "failed" in line for line in server.err)
+    assert not any("Traceback" in line or re.search(r"ERROR|[A-Z]+ /\S* failed", line) for line in server.err)

@@ -61,13 +61,22 @@ async def test_each_token_opens_what_it_is_for(cluster: Cluster, tmp_path: Path)
 
 
 async def test_teams_share_a_server(cluster: Cluster, tmp_path: Path) -> None:
-    files = token_files(tmp_path, agents="# two teams\nours team-a-*\ntheirs team-b-*", a="ours")
+    files = token_files(tmp_path, agents="# two teams\nours team-a-* 1\ntheirs team-b-*", a="ours")
     await cluster.serve("--token-file", files["agents"])
     workers = await cluster.nodes("a", "--run-id", "team-a-1", "--token-file", files["a"])
     other = await start_agent(
         "--endpoint", cluster.server.endpoint, "--run-id", "team-b-1", "--token-file", files["a"]
     )  # fmt: skip
     await refuses(other, "this token is good for runs team-a-* alone, not for team-b-1")
+    third = await start_agent("--endpoint", cluster.server.endpoint, "--run-id", "team-a-2", "--token-file", files["a"])
+    await third.line("this token may have 1 runs at a time, and has them; team-a-2 has to wait")
+    await third.end()
+    for token, shown in (("ours", ["team-a-1"]), ("theirs", [])):
+        async with (
+            aiohttp.ClientSession(f"http://{cluster.server.endpoint}") as session,
+            session.get(paths.STATUS, headers={"Authorization": f"Bearer {token}"}) as answer,
+        ):
+            assert [run["run_id"] for run in (await answer.json())["runs"]] == shown
     await cluster.finish(workers)
 
 

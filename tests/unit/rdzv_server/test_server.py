@@ -215,6 +215,22 @@ async def test_the_wrong_message_is_refused_by_its_fields_name(site):
         assert b"PollRequest.run_id is missing" in await answer.read()
 
 
+async def test_a_status_that_fails_half_way_is_cut_off_and_no_second_answer_follows(site, monkeypatch, caplog):
+    await site.agent("a").join("1")
+
+    def fail(run: object, now: float) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("rdzv_server.http.status_endpoint.view", fail)
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    writer.write(b"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n")
+    answer = await asyncio.wait_for(reader.read(), PATIENCE_S)
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 200 OK") and answer.count(b"HTTP/1.1") == 1
+    assert not answer.endswith(b"\r\n0\r\n\r\n"), "whoever reads it sees that something is missing"
+    assert "GET /v1/status failed while it was being answered" in caplog.text
+
+
 @pytest.mark.parametrize("token", [None, "wrong", "secret2"])
 async def test_without_the_token_nobody_gets_in(token):
     site = Site(token="secret")

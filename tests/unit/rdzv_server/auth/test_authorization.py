@@ -1,7 +1,7 @@
 """Who may do what, as a table."""
 
 import pytest
-from rdzv_protocol.errors import Forbidden, ProtocolError, Unauthorized
+from rdzv_protocol.errors import Forbidden, ProtocolError, ServerUnavailable, Unauthorized
 
 from rdzv_server.auth.authorization import Access, Caller, Role, Token
 
@@ -124,9 +124,29 @@ def test_a_token_is_good_for_the_runs_that_it_names(patterns, run_id, may):
             permitted.check_run(run_id)
 
 
-def test_a_token_for_some_runs_does_not_show_all_of_them():
-    with pytest.raises(Forbidden, match=r"good for runs team-a-\* alone, and this shows all runs"):
-        permit("team-a-*", action=LOOK)
+def test_a_token_for_some_runs_shows_these_alone():
+    permitted = permit("team-a-*", "shared", action=LOOK)
+    assert [permitted.covers(run_id) for run_id in ("team-a-1", "shared", "team-b-1")] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("run_id", "going_on", "may"),
+    [
+        ("a-3", {"a-1", "b-1", "b-2"}, True),
+        ("a-3", {"a-1", "a-2"}, False),
+        ("a-2", {"a-1", "a-2"}, True),
+        ("shared", {"a-1", "a-2", "shared-1", "shared-2"}, True),
+    ],
+)
+def test_a_token_may_be_good_for_so_many_runs_at_a_time(run_id, going_on, may):
+    access = Access([Token(Role.AGENT, b"ours", "a-*", 2), Token(Role.AGENT, b"ours", "shared*")])
+    permitted = access.check(*JOIN, Caller(peer=FAR, authorization="Bearer ours"))
+    assert permitted.has_quota
+    if may:
+        permitted.check_quota(run_id, going_on)
+    else:
+        with pytest.raises(ServerUnavailable, match="may have 2 runs at a time, and has them; a-3 has to wait"):
+            permitted.check_quota(run_id, going_on)
 
 
 def test_a_secret_of_agents_and_readers_looks_at_everything_and_joins_its_own_runs():

@@ -15,12 +15,13 @@ def write(path: Path, content: bytes, mode: int = 0o600) -> str:
 
 
 def test_a_file_holds_tokens_comments_and_empty_lines(tmp_path):
-    agents = write(tmp_path / "agents", b"# everybody\nfirst\n\n  second  team-a-* \r\n#third\n")
+    agents = write(tmp_path / "agents", b"# everybody\nfirst\n\n  second  team-a-* \r\n#third\nfourth * 7")
     admins = write(tmp_path / "admins", b"boss")
     files = TokenFiles({Role.AGENT: agents, Role.ADMIN: admins})
     assert tuple(files.read()) == (
         Token(Role.AGENT, b"first"),
         Token(Role.AGENT, b"second", "team-a-*"),
+        Token(Role.AGENT, b"fourth", "*", 7),
         Token(Role.ADMIN, b"boss"),
     )
     assert list(files.warnings()) == []
@@ -37,7 +38,9 @@ def test_a_file_is_read_anew_each_time(tmp_path):
     [
         (b"", "there is no token in it"),
         (b"\n# nothing\n", "there is no token in it"),
-        (b"hush hush hush", "each line holds TOKEN or TOKEN RUN_ID_PATTERN, and no more words"),
+        (b"hush a b", "each line holds TOKEN, TOKEN RUN_ID_PATTERN or TOKEN RUN_ID_PATTERN MOST_RUNS"),
+        (b"hush a 0", "each line holds TOKEN, TOKEN RUN_ID_PATTERN or"),
+        (b"hush a 2 x", "each line holds TOKEN, TOKEN RUN_ID_PATTERN or"),
         ("größe".encode(), "only printable ASCII"),
         (b"hu\x00sh", "only printable ASCII"),
     ],
