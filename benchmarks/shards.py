@@ -123,7 +123,9 @@ def _start_etcd(stage: Stage) -> str:
 
 def _start_server(stage: Stage, store: str) -> tuple[int, Program]:
     port = free_port()
-    flags = ("--host", "127.0.0.1", "--port", str(port), "--store", store, "--shards", str(SHARDS))
+    flags = (
+        "--host", "127.0.0.1", "--port", str(port), "--store", store, "--shards", str(SHARDS), "--rebalance-after", "1",
+    )  # fmt: skip
     program = stage.start([sys.executable, "-m", "rdzv_server", *flags, "--leader-lease", str(LEASE_S)])
     stage.wait_for_port(port)
     return port, program

@@ -109,7 +109,7 @@ def _make_server(config: ServerConfig, port: int, security: Security) -> tuple[H
     """The server, and where its state is, for a person. Raises `StoreBroken`."""
     if config.store is not None and config.store.startswith("etcd://"):
         return _make_one_of_several(config, port, security)
-    for name in ("advertise", "leader_lease_s", "shards", "etcd_ca", "etcd_cert", "etcd_key"):
+    for name in ("advertise", "leader_lease_s", "shards", "rebalance_after_s", "etcd_ca", "etcd_cert", "etcd_key"):
         if getattr(config, name) != getattr(ServerConfig(), name):
             flag = name.removesuffix("_s").replace("_", "-")
             fail(f"--{flag} is for one of several servers: with --store etcd://HOST,HOST,HOST")
@@ -131,23 +131,14 @@ def _make_one_of_several(config: ServerConfig, port: int, security: Security) ->
         fail("--etcd-cert and --etcd-key belong together")
     place = EtcdPlace.parse(config.store or "")
     try:
-        from rdzv_server.cluster.replica_server import FailoverServer
+        from rdzv_server.cluster.sharding import ClusterServer
         from rdzv_server.storage.etcd_client import EtcdTls
     except ImportError as error:
         fail(f"--store etcd:// needs aetcd ({error}): pip install 'rdzv-server[etcd]'")
     address = config.advertise or join_address(_own_host(config) or place.own_address(), port)
     files = EtcdTls(config.etcd_ca, config.etcd_cert, config.etcd_key)
-    server = FailoverServer(
-        place,
-        files if config.etcd_ca or config.etcd_cert else None,
-        address=address,
-        lease_s=config.leader_lease_s,
-        shards=config.shards,
-        retention_s=config.retention_s,
-        max_runs=config.max_runs,
-        access=security.access,
-        limits=config.limits,
-    )
+    tls = files if config.etcd_ca or config.etcd_cert else None
+    server = ClusterServer(place, tls, address, config, security.access)
     return server, f"etcd ({', '.join(place.members)}) below {place.prefix}; agents reach this server at {address}"
 
 
@@ -363,6 +354,11 @@ def _add_failover(group: argparse._ArgumentGroup) -> None:
         "--shards", type=_number(int, 1, MOST_SHARDS, f"a number from 1 to {MOST_SHARDS}"), metavar="N",
         help="share the runs in so many parts, which the servers lead evenly; fixed for the life of a cluster "
         "(default: %(default)s, one server leads all runs)",
+    )  # fmt: skip
+    add(
+        "--rebalance-after", dest="rebalance_after_s", type=_seconds, metavar="SECONDS",
+        help="with shards: how long this server must have been there before others leave it its part "
+        "(default: %(default)g)",
     )  # fmt: skip
     add("--etcd-ca", metavar="FILE", help="speak TLS to etcd, and trust these certificates (PEM)")
     add("--etcd-cert", metavar="FILE", help="this server's certificate for etcd (PEM)")

@@ -84,6 +84,9 @@ class ServerConfig:
     """How long a leader that is gone is waited for. Shorter takes a slow one for gone, longer holds recovery up."""
     shards: int = 1
     """Parts in which several servers share the runs, so that each leads some; fixed for the life of a cluster."""
+    rebalance_after_s: float = 60.0
+    """How long this server must have been there before others leave it shards: longer than one that crashes soon lives,
+    so that nothing moves for it."""
     etcd_ca: str | None = None
     etcd_cert: str | None = None
     etcd_key: str | None = None

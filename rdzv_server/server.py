@@ -79,7 +79,7 @@ class HttpServer(ABC):
 
     def _forget(self, connection: Connection) -> None:
         """A connection has closed, perhaps between two requests, when no handler could be cancelled."""
-        self.service.connections.lost(connection)
+        self.service.lost(connection)
 
     async def close_http(self) -> None:
         if self._door:

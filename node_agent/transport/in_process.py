@@ -38,7 +38,7 @@ class LocalLink:
         return answer
 
     async def close(self) -> None:
-        self._rendezvous.connections.lost(self)
+        self._rendezvous.lost(self)
 
 
 class Standalone:

@@ -1,176 +1,131 @@
-"""Which of several servers leads: the one whose address stands at a key of etcd that hangs on its lease.
+"""Which server leads a shard: the one whose address stands at the shard's key at etcd, which hangs on its lease.
 
-The key's create revision numbers the leadership; it only grows, and fences what the leader writes (`etcd_store`). A
-leader answers nobody from a moment before its lease can end, by its own clock, until it has renewed it. So at no time
-do two servers act, whichever of them is stopped, cut off or slow. When the lease has ended, etcd deletes the key, all
-are told at once, and the first to make it anew leads.
+The key's create revision numbers the leadership; it only grows, and fences what the leader writes
+(`storage/etcd.py`). A leader answers nobody from a moment before its lease can end, by its own clock, until it has
+renewed it. So at no time do two servers act, whichever of them is stopped, cut off or slow. When the lease has ended,
+etcd deletes the key and all are told at once: the shard's owner (`placement.py`) makes it anew, or another server if
+the owner has not in a moment.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from contextlib import suppress
 
-from rdzv_server.cluster.lease import Lease
-from rdzv_server.storage.base import StoreUnavailable
-from rdzv_server.storage.etcd import leader_key
-from rdzv_server.storage.etcd_client import EtcdClient, is_free, put
+from rdzv_server.cluster.lease import RESIGN_S, RETRY_S, Lease
+from rdzv_server.cluster.membership import Leader, Membership
+from rdzv_server.storage.base import StoreBroken, StoreUnavailable
+from rdzv_server.storage.etcd_client import EtcdClient, delete, is_free, is_made_at, put
+from rdzv_server.tasks import first_of
 
-log = logging.getLogger("rdzv_server")
-
-RETRY_S = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class Leader:
-    """Who leads. `number`: of the leadership; a higher one is later."""
-
-    address: str
-    number: int
+MOMENT_S = 0.5
+"""How long a server leaves a free shard to its owner, which takes it in a few hundredths of a second."""
 
 
-class Held(Protocol):
-    """A leadership of this server, kept up until `over` returns or `resign` is called."""
+class Election:
+    """This server's candidacy for one shard, in one leadership after another."""
 
-    @property
-    def number(self) -> int: ...
+    def __init__(self, client: EtcdClient, membership: Membership, shard: int) -> None:
+        self._client = client
+        self._membership = membership
+        self._shard = shard
+        self._key = membership.leader_key(shard)
+        self._left_to: set[int] = set()
+        """Revisions of the servers that this one has left the shard to: one that does not take it gets no second go."""
 
-    @property
-    def is_certain(self) -> bool:
-        """Whether no other server can lead now."""
-
-    async def over(self) -> str:
-        """Return when this server does not lead any more, with the reason."""
-
-    async def resign(self) -> None:
-        """End the leadership, so that another server leads at once."""
-
-
-class Standing(Protocol):
-    """A standing attempt of this server to lead."""
-
-    async def win(self, follow: Callable[[Leader | None], None]) -> Held:
+    async def win(self, follow: Callable[[Leader | None], None]) -> "Leadership":
         """Return when this server leads. Meanwhile `follow` is told who does, None while that is not known.
 
         Raises `StoreBroken`.
         """
+        free_since: float | None = None
+        follow(known := None)
+        while True:
+            view, lease = self._membership.view, self._membership.lease
+            leader = view.leaders.get(self._shard) if view else None
+            if known != (known := self._known(leader)):
+                follow(known)
+            if view is None or lease is None or (leader and leader.lease_id != lease.id):
+                free_since = None
+                await self._membership.changed()
+                continue
+            try:
+                if leader:  # of a leadership before, of which a write could still be on its way: nobody exercises it
+                    await self.take_away(leader.number)
+                    continue
+                now = asyncio.get_running_loop().time()
+                free_since = now if free_since is None else free_since
+                wait_s = free_since + MOMENT_S - now
+                if wait_s > 0 and view.owners.get(self._shard) != self._membership.address:
+                    await self._membership.changed(wait_s)
+                elif leadership := await self._campaign(lease):
+                    return leadership
+            except StoreUnavailable:
+                await asyncio.sleep(RETRY_S)
+
+    async def take_away(self, number: int) -> None:
+        """Delete the key of a leadership of this server's that is over. Raises `StoreUnavailable`."""
+        done, revision = await self._client.transact([is_made_at(self._key, number)], [delete(self._key)])
+        if not done:
+            await self._membership.changed(RETRY_S)  # the view is of the past
+        while done and self._membership.view and self._membership.view.revision < revision:
+            await self._membership.changed()
+
+    def _known(self, leader: Leader | None) -> Leader | None:
+        """What this server's life before has left behind is no address to send anybody to."""
+        return None if leader is None or leader.address == self._membership.address else leader
+
+    async def _campaign(self, lease: Lease) -> "Leadership | None":
+        """Take the key if it is free."""
+        take = put(self._key, self._membership.address.encode(), lease.id)
+        won, revision = await self._client.transact([is_free(self._key)], [take])
+        if won:
+            return Leadership(self, self._membership, self._shard, lease, revision, self._left_to)
+        await self._membership.changed(RETRY_S)
+        return None
 
 
 class Leadership:
-    """A leadership whose key hangs on a lease of its own. See `Held`."""
+    """A leadership of one shard, kept up until `over` returns or `resign` is called."""
 
-    def __init__(self, client: EtcdClient, key: bytes, lease: Lease, number: int) -> None:
+    def __init__(
+        self, election: Election, membership: Membership, shard: int, lease: Lease, number: int, left_to: set[int]
+    ) -> None:
         self.number = number
-        self._client = client
-        self._key = key
+        self._left_to = left_to
+        self._election = election
+        self._membership = membership
+        self._shard = shard
         self._lease = lease
         self._has_ended = False
-        self._keeping = asyncio.create_task(self._keep(), name="leadership")
 
     @property
     def is_certain(self) -> bool:
+        """Whether no other server can lead now."""
         return not self._has_ended and self._lease.is_certain
 
     async def over(self) -> str:
-        return await asyncio.shield(self._keeping)
-
-    async def resign(self) -> None:
-        self._has_ended = True
-        self._keeping.cancel()
-        await asyncio.gather(self._keeping, return_exceptions=True)
-        await self._lease.end()
-
-    async def _keep(self) -> str:
-        """Whichever comes first: the lease is gone, or the key."""
-        ways = {asyncio.create_task(self._lease.lost()), asyncio.create_task(self._watch())}
+        """Return when this server does not lead any more, with the reason: its lease or key is gone, or it shall go."""
         try:
-            done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-            return done.pop().result()
+            return await first_of(self._lease.lost(), self._moved())
         finally:
             self._has_ended = True
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
 
-    async def _watch(self) -> str:
-        """Only somebody's hand deletes the key while the lease lasts."""
-        seen_at, found = self.number, None
+    async def resign(self) -> None:
+        """End the leadership, so that another server leads at once."""
+        self._has_ended = True
+        if self._lease is self._membership.lease:  # else the key is gone with its lease
+            with suppress(StoreUnavailable, StoreBroken, TimeoutError):  # what remains is taken away by `win`
+                async with asyncio.timeout(RESIGN_S):
+                    await self._election.take_away(self.number)
+
+    async def _moved(self) -> str:
         while True:
-            await self._client.changed(self._key, seen_at + 1)
-            try:
-                found, seen_at = await self._client.get(self._key)
-            except StoreUnavailable:
-                await asyncio.sleep(RETRY_S)
-                continue
-            if found is None or found.create_revision != self.number:
-                return "its key at etcd was deleted"
-
-
-class Candidacy:
-    """This server's standing attempt to lead a cluster. `address`: where agents reach it. See `Standing`."""
-
-    def __init__(self, client: EtcdClient, prefix: str, address: str, ttl_s: int) -> None:
-        self._client = client
-        self._key = leader_key(prefix)
-        self._address = address
-        self._ttl_s = ttl_s
-
-    async def win(self, follow: Callable[[Leader | None], None]) -> Leadership:
-        trouble = False
-        while True:
-            try:
-                leader, revision = await self._look()
-                if trouble:
-                    log.info("etcd answers")
-                    trouble = False
-                if leader is None:
-                    if leadership := await self._campaign():
-                        return leadership
-                    continue
-                await self._wait(leader, revision, follow)
-            except StoreUnavailable as error:
-                follow(None)
-                if not trouble:
-                    log.error("%s; trying again", error)
-                trouble = True
-                await asyncio.sleep(RETRY_S)
-
-    async def _wait(self, leader: Leader, revision: int, follow: Callable[[Leader | None], None]) -> None:
-        """Until somebody else may lead."""
-        gone = asyncio.create_task(self._client.changed(self._key, revision + 1))
-        try:
-            if leader.address == self._address:
-                await self._outlive(gone)
-            else:
-                follow(leader)
-            await gone
-        finally:
-            gone.cancel()
-            await asyncio.gather(gone, return_exceptions=True)
-            follow(None)
-
-    async def _outlive(self, gone: "asyncio.Task[None]") -> None:
-        """What this server's life before has left behind is no address to send anybody to; it goes with its lease."""
-        done, _ = await asyncio.wait({gone}, timeout=2.0 * self._ttl_s + 1.0)
-        if not done:
-            log.error("another server leads as %s, too: give each its own address with --advertise", self._address)
-
-    async def _look(self) -> tuple[Leader | None, int]:
-        """Who leads, and at which revision that was so."""
-        found, revision = await self._client.get(self._key)
-        if found is None:
-            return None, revision
-        return Leader(found.value.decode(errors="replace"), found.create_revision), revision
-
-    async def _campaign(self) -> Leadership | None:
-        """Take the key if it is free."""
-        lease = await Lease.grant(self._client, self._ttl_s, "the leader's")
-        take = put(self._key, self._address.encode(), lease.id)
-        won = False
-        try:
-            won, revision = await self._client.transact([is_free(self._key)], [take])
-        finally:
-            if not won:
-                await lease.end()
-        return Leadership(self._client, self._key, lease, revision) if won else None
+            view = self._membership.view
+            if view and view.revision >= self.number:
+                leader = view.leaders.get(self._shard)
+                if leader is None or leader.number != self.number:
+                    return "its key at etcd was deleted"
+                if (heir := view.heir(self._shard)) and heir.revision not in self._left_to:
+                    self._left_to.add(heir.revision)
+                    return f"leaving it to {heir.address}, which leads fewer"
+            await self._membership.changed()

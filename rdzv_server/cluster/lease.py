@@ -1,14 +1,12 @@
 """A lease at etcd that a server renews: what hangs on it stands for as long as the server lives and reaches etcd."""
 
 import asyncio
-import logging
 import time
 from contextlib import suppress
 
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.etcd_client import EtcdClient
-
-log = logging.getLogger("rdzv_server")
+from rdzv_server.storage.outage import Outage
 
 RENEWALS_PER_LEASE = 3
 ATTEMPTS_PER_LEASE = 4
@@ -21,24 +19,26 @@ RESIGN_S = 1.0
 
 
 class Lease:
-    """A lease that is renewed until it is `lost` or `end` is called. `whose`: for the log."""
+    """This server's lease, renewed until it is `lost` or `end` is called."""
 
-    def __init__(self, client: EtcdClient, lease_id: int, ttl_s: float, sent_at: float, whose: str) -> None:
+    def __init__(self, client: EtcdClient, lease_id: int, ttl_s: float, sent_at: float) -> None:
         self.id = lease_id
         self._client = client
         self._ttl_s = ttl_s
-        self._whose = whose
         self._certain_until = 0.0
         self._extend(sent_at, ttl_s)
-        self._trouble = False
+        self._outage = Outage(
+            "answering nobody until it can, workers keep running",
+            "this server's lease is renewed: it leads what it led",
+        )
         self._renewing = asyncio.create_task(self._renew(), name="lease")
 
     @classmethod
-    async def grant(cls, client: EtcdClient, ttl_s: int, whose: str) -> "Lease":
+    async def grant(cls, client: EtcdClient, ttl_s: int) -> "Lease":
         """A new one. Raises `StoreUnavailable` or `StoreBroken`."""
         sent_at = _clock()
         lease_id, granted_s = await client.grant(ttl_s)
-        return cls(client, lease_id, granted_s, sent_at, whose)
+        return cls(client, lease_id, granted_s, sent_at)
 
     @property
     def is_certain(self) -> bool:
@@ -71,26 +71,16 @@ class Lease:
             try:
                 ttl_s = await self._client.keep_alive(self.id, self._ttl_s / ATTEMPTS_PER_LEASE)
             except StoreUnavailable as error:
-                self._say_trouble(error)
+                if not self.is_certain:  # before, nobody is the worse for it
+                    self._outage.begin(f"cannot renew this server's lease: {error}")
                 pause_s = RETRY_S
                 continue
             if ttl_s <= 0:
                 self._certain_until = 0.0
                 return "its lease at etcd ran out"
             self._extend(sent_at, ttl_s)
-            self._say_trouble(None)
+            self._outage.end()
             pause_s = self._ttl_s / RENEWALS_PER_LEASE
-
-    def _say_trouble(self, error: Exception | None) -> None:
-        """Once, when it begins to matter; and when it is over."""
-        if error and not self.is_certain and not self._trouble:
-            log.error(
-                "cannot renew %s lease: %s; answering nobody until it can, workers keep running", self._whose, error
-            )
-            self._trouble = True
-        elif error is None and self._trouble:
-            log.info("%s lease is renewed: still leading", self._whose)
-            self._trouble = False
 
 
 def _clock() -> float:

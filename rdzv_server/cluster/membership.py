@@ -1,10 +1,8 @@
-"""This server among those that share the shards of a cluster: its lease, its key, and what stands at the keys of all.
+"""This server's membership in its cluster: its lease, its entry at etcd, and the view of all entries and leaders.
 
-    PREFIX/schema                    "shards N": how many there are, for as long as the cluster lasts
-    PREFIX/live/servers/ADDRESS      a server that is there; hangs on its lease
-    PREFIX/live/leaders/SHARD        the address of a shard's leader; hangs on that server's lease, too. Its create
-                                     revision is the number of the leadership
-    PREFIX/shards/SHARD/...          the shard's records, as those of a cluster without shards (`etcd_store`)
+    PREFIX/live/servers/ADDRESS    a server that is there, "ready" once it has stayed for a while; hangs on its lease
+    PREFIX/live/leaders/SHARD      the address of a shard's leader; hangs on that server's lease, too. Its create
+                                   revision is the number of the leadership
 
 One lease for all: a server that is gone is gone from every shard in the same moment, and everybody sees that at once.
 One watch for all: it covers `live/`, which is read as a whole whenever something changes in it.
@@ -18,25 +16,36 @@ from dataclasses import dataclass
 from typing import Any
 
 from rdzv_server.cluster.lease import RETRY_S, Lease
-from rdzv_server.cluster.placement import preferred
-from rdzv_server.cluster.task_group import together
+from rdzv_server.cluster.placement import owners
 from rdzv_server.storage.base import StoreUnavailable
-from rdzv_server.storage.etcd_client import EtcdClient, is_free, put
+from rdzv_server.storage.etcd_client import EtcdClient, is_made_at, put
+from rdzv_server.storage.outage import Outage
+from rdzv_server.tasks import first_of
 
 log = logging.getLogger("rdzv_server")
 
-
 REGISTER_S = 1.0
-"""How often a server that is not seen yet tries to be."""
+"""How often a server whose entry is not there tries to make it."""
+READY = b"ready"
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
-    """A shard's leader. `number`: of the leadership; `lease_id`: of the server's life that leads."""
+class Member:
+    """A server that is there. `revision`: of its entry's making, another one in each of its lives."""
+
+    address: str
+    revision: int
+    lease_id: int
+    is_ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """Who leads a shard. `number`: of the leadership; a higher one is later."""
 
     address: str
     number: int
-    lease_id: int
+    lease_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +53,25 @@ class View:
     """Who is there and who leads what, as etcd had it at `revision`."""
 
     revision: int
-    servers: Mapping[str, int]
-    """Each with its lease."""
-    leaders: Mapping[int, Stand]
-    preferred: Mapping[int, str]
-    """Who should lead each shard, see `placement`."""
+    members: Mapping[str, Member]
+    leaders: Mapping[int, Leader]
+    owners: Mapping[int, str]
+    """Who should lead each shard: those that are ready or lead already share them; as long as there are none, all."""
 
-    @property
-    def addresses(self) -> dict[int, str]:
-        """Who leads each shard that has a leader."""
-        return _addresses(self.leaders)
+    def heir(self, shard: int) -> Member | None:
+        """The ready server that the shard's leader should leave it to."""
+        owner = self.owners[shard]
+        member = self.members.get(owner)
+        return member if member and member.is_ready and owner != self.leaders[shard].address else None
 
 
-class Presence:
+class Membership:
     """What this server knows of the others, and they of it, while `run` runs. `address`: where agents reach it."""
 
-    def __init__(self, client: EtcdClient, prefix: str, address: str, ttl_s: int, shards: int) -> None:
-        self.shards = shards
+    def __init__(
+        self, client: EtcdClient, prefix: str, address: str, *, shards: int, lease_s: int, settle_s: float
+    ) -> None:
+        """`settle_s`: how long it must stay before others leave it shards, so that none moves for one that flaps."""
         self.address = address
         self.view: View | None = None
         """None: etcd does not answer."""
@@ -68,110 +79,91 @@ class Presence:
         """Of this life of the server; None while the others do not see it."""
         self._client = client
         self._folder = f"{prefix}/live/"
-        self._ttl_s = ttl_s
-        self._news = asyncio.Event()
+        self._shards, self._lease_s, self._settle_s = shards, lease_s, settle_s
+        self._outage = Outage()
+        self._change = asyncio.Event()
 
     async def run(self) -> None:
         """Be one of the servers, for ever; its lease ends when this is cancelled. Raises `StoreBroken`."""
-        await together(self._watch(), self._stay())
+        await first_of(self._watch(), self._stay())
 
-    async def news(self, within_s: float | None = None) -> None:
+    async def changed(self, within_s: float | None = None) -> None:
         """Return when the view or the lease has changed, or after so long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
-                await self._news.wait()
-
-    async def reach(self, revision: int) -> None:
-        """Return once the view is no older than that, or not known."""
-        while self.view and self.view.revision < revision:
-            await self.news()
+                await self._change.wait()
 
     def leader_key(self, shard: int) -> bytes:
         return f"{self._folder}leaders/{shard}".encode()
 
     def _publish(self, view: View | None, lease: Lease | None) -> None:
         self.view, self.lease = view, lease
-        self._news.set()
-        self._news = asyncio.Event()
+        self._change.set()
+        self._change = asyncio.Event()
 
     async def _watch(self) -> None:
-        begin, end = self._folder.encode(), f"{self._folder[:-1]}0".encode()  # 0 follows / in ASCII
-        trouble = False
         while True:
-            try:
-                keys, revision = await self._client.all(begin, end)
-            except StoreUnavailable as error:
-                if not trouble:
-                    log.error("%s; trying again", error)
-                trouble = True
-                self._publish(None, self.lease)
-                await asyncio.sleep(RETRY_S)
-                continue
-            if trouble:
-                log.info("etcd answers")
-            trouble = False
-            self._publish(_view(keys, len(begin), revision, self.shards), self.lease)
-            await self._client.changed(begin, revision + 1, end)
+            begin, revision = await self._outage.outlast(self._look, RETRY_S)
+            await self._client.changed(begin, revision + 1, begin[:-1] + b"0")  # 0 follows / in ASCII
+
+    async def _look(self) -> tuple[bytes, int]:
+        begin = self._folder.encode()
+        try:
+            keys, revision = await self._client.all(begin, begin[:-1] + b"0")
+        except StoreUnavailable:
+            self._publish(None, self.lease)
+            raise
+        self._publish(_view(keys, len(begin), revision, self._shards), self.lease)
+        return begin, revision
 
     async def _stay(self) -> None:
-        """One lease after another; each is kept for as long as it lasts."""
+        """Have one lease after another; each is kept for as long as it lasts."""
         while True:
+            lease = await self._outage.outlast(lambda: Lease.grant(self._client, self._lease_s), RETRY_S)
             try:
-                lease = await Lease.grant(self._client, self._ttl_s, "this server's")
-            except StoreUnavailable:
-                await asyncio.sleep(RETRY_S)
-                continue
-            try:
-                log.warning("leads no shard any more: %s", await self._live(lease))
+                await first_of(lease.lost(), self._be_seen(lease))
             finally:
                 self._publish(self.view, None)
                 await asyncio.shield(lease.end())
 
-    async def _live(self, lease: Lease) -> str:
-        """Be seen, until the lease is lost; the reason. What a hand has deleted is written again."""
-        lost = asyncio.create_task(lease.lost())
-        doubtful_at = asyncio.get_running_loop().time() + 2.0 * self._ttl_s + 1.0
-        try:
-            while not lost.done():
-                holder = self.view.servers.get(self.address) if self.view else None
-                if holder == lease.id:
-                    self._be_seen(lease)
-                elif self.view and holder is None:
-                    await self._register(lease)
-                elif holder and asyncio.get_running_loop().time() > doubtful_at:
-                    log.error(
-                        "another server runs as %s, too: give each its own address with --advertise", self.address
-                    )
-                    doubtful_at = float("inf")
-                news = asyncio.create_task(self.news(None if self.lease else REGISTER_S))
-                await asyncio.wait({lost, news}, return_when=asyncio.FIRST_COMPLETED)
-                news.cancel()
-            return lost.result()
-        finally:
-            lost.cancel()
+    async def _be_seen(self, lease: Lease) -> str:
+        """Keep this server's entry as it should be, for ever. What a hand has deleted is written again."""
+        clock = asyncio.get_running_loop().time
+        doubtful_at, ready_at = clock() + 2.0 * self._lease_s + 1.0, float("inf")
+        while True:
+            entry = self.view.members.get(self.address) if self.view else None
+            if entry and entry.lease_id == lease.id:
+                if self.lease is None:
+                    ready_at = clock() + self._settle_s
+                    self._publish(self.view, lease)
+                if not entry.is_ready and clock() >= ready_at:
+                    await self._write_entry(lease, entry.revision, READY)
+                left_s = max(REGISTER_S / 10, ready_at - clock())
+                await self.changed(None if entry.is_ready else left_s)
+                continue
+            if self.view and entry is None:
+                await self._write_entry(lease, 0, b"")
+            elif entry and clock() > doubtful_at:  # as long as that it may be this server's life before
+                log.error("another server runs as %s, too: give each its own address with --advertise", self.address)
+                doubtful_at = float("inf")
+            await self.changed(REGISTER_S)
 
-    def _be_seen(self, lease: Lease) -> None:
-        if self.lease is None:
-            self._publish(self.view, lease)
-
-    async def _register(self, lease: Lease) -> None:
-        """Unless this server's life before is still seen, which ends with its lease."""
+    async def _write_entry(self, lease: Lease, revision: int, value: bytes) -> None:
+        """`revision`: of the entry as it is now; 0: there is none."""
         key = f"{self._folder}servers/{self.address}".encode()
         with suppress(StoreUnavailable):
-            await self._client.transact([is_free(key)], [put(key, b"", lease.id)])
+            await self._client.transact([is_made_at(key, revision)], [put(key, value, lease.id)])
 
 
 def _view(keys: Iterable[Any], skip: int, revision: int, shards: int) -> View:
-    servers: dict[str, int] = {}
-    leaders: dict[int, Stand] = {}
+    members: dict[str, Member] = {}
+    leaders: dict[int, Leader] = {}
     for key in keys:
         kind, _, name = key.key[skip:].decode(errors="replace").partition("/")
         if kind == "servers":
-            servers[name] = key.lease
+            members[name] = Member(name, key.create_revision, key.lease, key.value == READY)
         elif kind == "leaders" and name.isdecimal() and int(name) < shards:
-            leaders[int(name)] = Stand(key.value.decode(errors="replace"), key.create_revision, key.lease)
-    return View(revision, servers, leaders, preferred(shards, servers, _addresses(leaders)))
-
-
-def _addresses(leaders: Mapping[int, Stand]) -> dict[int, str]:
-    return {shard: leader.address for shard, leader in leaders.items()}
+            leaders[int(name)] = Leader(key.value.decode(errors="replace"), key.create_revision, key.lease)
+    addresses = {shard: leader.address for shard, leader in leaders.items()}
+    trusted = {address for address, member in members.items() if member.is_ready} | set(addresses.values())
+    return View(revision, members, leaders, owners(shards, trusted or members, addresses))

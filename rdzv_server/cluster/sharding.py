@@ -1,4 +1,4 @@
-"""The runs of a cluster, shared by its servers: each shard is led by one of them, as all runs are without shards.
+"""The runs of a cluster, shared by its servers: each shard is led by one of them. One shard: one server leads all runs.
 
 Every server stands for every shard. It answers for those that it leads, and names the leader of the others.
 """
@@ -6,39 +6,38 @@ Every server stands for every shard. It answers for those that it leads, and nam
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from functools import partial
 from itertools import chain
+from types import TracebackType
+from typing import Self
 
 from rdzv_protocol.messages import LeaderReply
 from rdzv_protocol.timing import LEADER_HOLD_S
 
-from rdzv_server.cluster.balance import Balance
+from rdzv_server.auth.authorization import Access
+from rdzv_server.cluster.election import Election
 from rdzv_server.cluster.lease import RETRY_S
-from rdzv_server.cluster.membership import Presence
+from rdzv_server.cluster.membership import Membership
 from rdzv_server.cluster.placement import shard_of
-from rdzv_server.cluster.replica import Failover
-from rdzv_server.cluster.shard_candidacy import ShardCandidacy
-from rdzv_server.cluster.task_group import together
+from rdzv_server.cluster.replica import Replica
+from rdzv_server.config import ServerConfig
+from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
+from rdzv_server.server import HttpServer
 from rdzv_server.service.interface import Answer, AnyRequest, Connection, ShardView
-from rdzv_server.storage import shard_count
-from rdzv_server.storage.base import StoreBroken, StoreUnavailable
-from rdzv_server.storage.etcd import EtcdStore
-from rdzv_server.storage.etcd_client import EtcdClient
+from rdzv_server.storage.base import StoreBroken
+from rdzv_server.storage.etcd import EtcdStore, settle_format
+from rdzv_server.storage.etcd_address import EtcdPlace
+from rdzv_server.storage.etcd_client import EtcdClient, EtcdTls
+from rdzv_server.storage.outage import Outage
+from rdzv_server.tasks import first_of
 
 log = logging.getLogger("rdzv_server")
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """One of them, as this server sees it."""
-
-    failover: Failover
-    candidacy: ShardCandidacy
-
-
-class Shards:
-    """What agents and operators are answered, whoever leads what. `run` makes it work."""
+class Sharding:
+    """Answers to agents and operators, whoever leads what. `run` makes it work."""
 
     def __init__(
         self,
@@ -50,138 +49,140 @@ class Shards:
         shards: int,
         retention_s: float,
         max_runs: int,
+        settle_s: float,
     ) -> None:
         """`max_runs`: of the whole cluster; a shard takes its part."""
         self._client = client
         self._prefix = prefix
-        self._presence = Presence(client, prefix, address, lease_s, shards)
-        self._balance = Balance(self._presence, lease_s, lambda shard: self._shards[shard].candidacy.leadership)
-        most = -(-max_runs // shards)
-        self._shards = [self._shard(number, retention_s, most) for number in range(shards)]
-        self._standing = set(range(shards))
-        self._closing = False
+        self._membership = membership = Membership(
+            client, prefix, address, shards=shards, lease_s=lease_s, settle_s=settle_s
+        )
+        make_registry = partial(Registry, retention_s, -(-max_runs // shards))
+        self._replicas = [
+            Replica(
+                Election(client, membership, shard), address,
+                partial(EtcdStore, client, f"{prefix}/shards/{shard}", membership.leader_key(shard)), make_registry,
+                f"shard {shard}" if shards > 1 else "",
+            )
+            for shard in range(shards)
+        ]  # fmt: skip
+        self._broken: set[int] = set()
         self._closed = asyncio.Event()
-        self._started_at = asyncio.get_running_loop().time()
-        self.connections = _Connections(self._failovers)
-
-    def _shard(self, number: int, retention_s: float, max_runs: int) -> Shard:
-        client, root, key = self._client, f"{self._prefix}/shards/{number}", self._presence.leader_key(number)
-        candidacy = ShardCandidacy(client, self._presence, number)
-        failover = Failover(
-            candidacy, self._presence.address, lambda leadership: EtcdStore(client, root, leadership, key),
-            retention_s, max_runs, f"shard {number}",
-        )  # fmt: skip
-        return Shard(failover, candidacy)
-
-    # Leading and following.
+        self.started_at = self.now()
 
     async def run(self) -> None:
         """Lead what it should, for ever; when cancelled it leaves all at once. Raises what it cannot go on after."""
-        await self._settle()
-        leading = (self._lead(number) for number in range(len(self._shards)))
-        await together(self._presence.run(), self._balance.run(), *leading)
+        await Outage().outlast(lambda: settle_format(self._client, self._prefix, len(self._replicas)), RETRY_S)
+        await first_of(self._membership.run(), *map(self._lead, range(len(self._replicas))))
 
-    async def _settle(self) -> None:
-        while True:
-            try:
-                return await shard_count.settle(self._client, self._prefix, len(self._shards))
-            except StoreUnavailable as error:
-                log.error("%s; trying again", error)
-                await asyncio.sleep(RETRY_S)
-
-    async def _lead(self, number: int) -> None:
-        """One whose records cannot be used must not bring the others down."""
+    async def _lead(self, shard: int) -> None:
+        """Lead one whenever that can be. If its records cannot be used, that must not bring the others down."""
         try:
-            await self._shards[number].failover.run()
+            await self._replicas[shard].run()
         except StoreBroken as error:
-            self._standing.discard(number)
-            if not self._standing:
+            self._broken.add(shard)
+            if len(self._broken) == len(self._replicas):
                 raise
-            log.error("shard %d: cannot be led by this server; the others go on: %s", number, error)
+            log.error("shard %d: cannot be led by this server; the others go on: %s", shard, error)
             await asyncio.Event().wait()
 
-    # What agents ask.
-
     async def ask(self, request: AnyRequest, connection: Connection) -> Answer:
-        """The answer of the run's shard. Who asks for a leader without saying of which run is told nothing."""
-        if request.run_id is not None:
-            return await self._of(request.run_id).ask(request, connection)
-        try:
+        """The answer of the run's shard. Who asks for a leader without saying of which run is told of the only one."""
+        if request.run_id is not None or len(self._replicas) == 1:
+            return await self._of(request.run_id or "").ask(request, connection)
+        with suppress(TimeoutError):
             async with asyncio.timeout(LEADER_HOLD_S):
                 await self._closed.wait()
-        except TimeoutError:
-            pass
         return LeaderReply(leadership=0)
 
-    def _of(self, run_id: str) -> Failover:
-        return self._shards[shard_of(run_id, len(self._shards))].failover
+    def lost(self, connection: Connection) -> None:
+        """A connection has closed, which may have carried agents of several shards."""
+        for replica in self._replicas:
+            replica.lost(connection)
 
-    # What operators see.
+    def _of(self, run_id: str) -> Replica:
+        return self._replicas[shard_of(run_id, len(self._replicas))]
+
+    @property
+    def _only(self) -> Replica | None:
+        return self._replicas[0] if len(self._replicas) == 1 else None
 
     def runs(self) -> list[Run]:
-        """Those of the shards that this server leads."""
-        return list(chain.from_iterable(failover.runs() for failover in self._failovers))
+        """Runs of the shards that this server leads."""
+        return list(chain.from_iterable(replica.runs() for replica in self._replicas))
 
     def now(self, run_id: str = "") -> float:
         """Each shard has a clock of its own. Without a run: the server's."""
         return self._of(run_id).now() if run_id else asyncio.get_running_loop().time()
 
     @property
-    def started_at(self) -> float:
-        return self._started_at
-
-    @property
     def epoch(self) -> str:
-        """Of each shard it is another."""
-        return ""
+        """Of one shard alone: each has another."""
+        return self._only.epoch if self._only else ""
 
     @property
     def leads(self) -> bool:
         """Whether it leads any shard."""
-        return any(failover.leads for failover in self._failovers)
+        return any(replica.leads for replica in self._replicas)
 
     @property
     def leader(self) -> str | None:
-        """Of each shard it may be another."""
-        return None
+        """Of one shard alone: each may have another."""
+        return self._only.leader if self._only else None
 
     @property
     def leadership(self) -> int:
-        return max(failover.leadership for failover in self._failovers)
+        return max(replica.leadership for replica in self._replicas)
 
     @property
     def shards(self) -> Sequence[ShardView]:
-        return [
-            ShardView(number, failover.leader, failover.leadership) for number, failover in enumerate(self._failovers)
-        ]
+        return [ShardView(shard, replica.leader, replica.leadership) for shard, replica in enumerate(self._replicas)]
 
     @property
     def trouble(self) -> str | None:
         """What keeps it from deciding for a shard that it leads; or no leader is known of any."""
-        if self._closing:
+        if self._closed.is_set():
             return "shutting down"
-        troubles = [failover.trouble for failover in self._failovers]
-        own = [failover.trouble for failover in self._failovers if failover.reigns]
+        troubles = [replica.trouble for replica in self._replicas]
+        own = [replica.trouble for replica in self._replicas if replica.acts]
         return next(filter(None, own), None if None in troubles else troubles[0])
 
     def close(self) -> None:
         """Take no more requests: agents keep their workers and try another server. `run` has been cancelled."""
-        self._closing = True
         self._closed.set()
-        for failover in self._failovers:
-            failover.close()
-
-    @property
-    def _failovers(self) -> list[Failover]:
-        return [shard.failover for shard in self._shards]
+        for replica in self._replicas:
+            replica.close()
 
 
-class _Connections:
-    """Those of all shards: a connection may carry agents of several."""
+class ClusterServer(HttpServer):
+    """A whole server that is one of several: `--store etcd://HOST,HOST,HOST/CLUSTER`.
 
-    def __init__(self, failovers: Sequence[Failover]) -> None:
-        self._all = [failover.connections for failover in failovers]
+    `address`: HOST:PORT by which agents reach it.
+    """
 
-    def lost(self, connection: Connection) -> None:
-        for connections in self._all:
-            connections.lost(connection)
+    def __init__(
+        self, place: EtcdPlace, tls: EtcdTls | None, address: str, config: ServerConfig, access: Access
+    ) -> None:
+        self._client = EtcdClient(place.members, tls)
+        self._sharding = Sharding(
+            self._client, place.prefix, address,
+            lease_s=config.leader_lease_s, shards=config.shards, settle_s=config.rebalance_after_s,
+            retention_s=config.retention_s, max_runs=config.max_runs,
+        )  # fmt: skip
+        super().__init__(self._sharding, access, config.limits)
+
+    async def __aenter__(self) -> Self:
+        self._running = asyncio.create_task(self._sharding.run(), name="cluster")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._running.cancel()  # it resigns, so that agents that are sent away find another one that leads
+        await asyncio.gather(self._running, return_exceptions=True)
+        self._sharding.close()
+        await self.close_http()
+        await self._client.close()
+
+    async def crashed(self) -> None:
+        await asyncio.shield(self._running)

@@ -30,7 +30,7 @@ class ServerStatus(Struct, frozen=True, kw_only=True):
     leads: bool
     leader: Annotated[str | None, Meta(description="of several servers, the one that leads, if it is known")]
     leadership: Revision
-    shards: Annotated[list[ShardView], Meta(description="who leads each shard; empty without shards")]
+    shards: Annotated[list[ShardView], Meta(description="who leads each shard; empty: a server alone")]
     uptime_s: Duration
 
 

@@ -41,11 +41,6 @@ class ShardView(Struct, frozen=True):
     leadership: int
 
 
-class Carried(Protocol):
-    def lost(self, connection: Connection) -> None:
-        """The connection closed."""
-
-
 class Service(Protocol):
     """Answers agents and operators, and shows what it knows."""
 
@@ -55,15 +50,15 @@ class Service(Protocol):
         Raises the `ProtocolError` that refuses the request.
         """
 
+    def lost(self, connection: Connection) -> None:
+        """The connection has closed."""
+
     def runs(self) -> list[Run]: ...
 
     def now(self, run_id: str = "") -> float:
         """Seconds, by the clock that this run is measured with."""
 
     def close(self) -> None: ...
-
-    @property
-    def connections(self) -> Carried: ...
 
     @property
     def epoch(self) -> str: ...
@@ -89,4 +84,4 @@ class Service(Protocol):
 
     @property
     def shards(self) -> Sequence[ShardView]:
-        """Who leads each of the shards that several servers share; none: there are no shards."""
+        """Who leads each of the shards that several servers share, one at least; none: a server alone."""

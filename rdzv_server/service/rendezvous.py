@@ -143,6 +143,9 @@ class Rendezvous:
         await self._driver.submit(run_id, event)
         return Ack(epoch=self.epoch)
 
+    def lost(self, connection: Connection) -> None:
+        self.connections.lost(connection)
+
     def runs(self) -> list[Run]:
         return self._driver.runs()
 

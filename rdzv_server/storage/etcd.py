@@ -1,8 +1,7 @@
-"""The records in etcd, for several servers of which one leads: `--store etcd://`.
+"""The records in etcd, for several servers: `--store etcd://`. Each shard's are written by its leader alone.
 
-    PREFIX/leader                        the leader's address; its create revision is the number of its leadership
-    PREFIX/schema                        what the records look like
-    PREFIX/records/RUN/ATTEMPT/NUMBER    some consecutive records of an attempt, in the order of the numbers
+    PREFIX/format                                     the version of the records, and the number of shards
+    PREFIX/shards/SHARD/records/RUN/ATTEMPT/NUMBER    some consecutive records of an attempt, in the numbers' order
 
 Every write compares the leader key's create revision with the leadership that it is made in. That is the fence: once
 another server leads, or none, nothing more is written, however late a request of the old leader comes.
@@ -10,7 +9,7 @@ another server leads, or none, nothing more is written, however late a request o
 A batch that is too large for one transaction goes into several, in order. When the server dies in between, a beginning
 of the batch remains. That is a state that the run was in, since each record is a fact applied on its own, and nobody
 has been told anything of the batch: whoever caused the rest has no answer and asks again. A snapshot that is only begun
-does not count (`records.settled`).
+does not count (`record_codec.settled`).
 """
 
 import asyncio
@@ -23,14 +22,12 @@ from urllib.parse import quote, unquote
 import msgpack
 
 from rdzv_server.core.effects import Record
-from rdzv_server.storage import shard_count
 from rdzv_server.storage.base import StoreBroken, StoreFenced, StoreUnavailable
-from rdzv_server.storage.etcd_client import EtcdClient, delete, is_made_at, put
+from rdzv_server.storage.etcd_client import EtcdClient, delete, is_free, is_made_at, put
 from rdzv_server.storage.record_codec import MalformedRecord, pack, settled, unpack
 
-SCHEMA = b"2"
-"""1: facts alone. 2: snapshots, too."""
-READABLE = (b"1", SCHEMA)
+FORMAT = 3
+"""Version of the keys and of the records; a cluster of any other is refused."""
 MAX_OPERATIONS = 128
 """etcd's own limit for a transaction."""
 MAX_BYTES = 1 << 20
@@ -51,20 +48,39 @@ class Chunk:
 Transaction = list[Chunk]
 
 
-class EtcdStore:
-    """The store of one leadership."""
+async def settle_format(client: EtcdClient, prefix: str, shards: int) -> None:
+    """Write down of what format a new cluster is. Raises `StoreBroken` if it has another one, or `StoreUnavailable`."""
+    key, value = f"{prefix}/format".encode(), f"format {FORMAT}, {shards} shard{'s' * (shards != 1)}"
+    is_new, _ = await client.transact([is_free(key), is_free(f"{prefix}/schema".encode())], [put(key, value.encode())])
+    found, _ = await client.get(key)
+    text = found.value.decode(errors="replace") if found else ""
+    if is_new or text == value:
+        return
+    version, _, there = text.partition(", ")
+    if version == f"format {FORMAT}":
+        raise StoreBroken(
+            f"the cluster below {prefix} has {there}: start this server with --shards {there.split()[0]}, as the "
+            "others, or give it a cluster of its own (--store etcd://HOST,HOST,HOST/ANOTHER)"
+        )
+    raise StoreBroken(
+        f"what {client.name} holds below {prefix} was written by another version of rdzv-server "
+        f"({version or 'no format'}, this one: format {FORMAT}): start it, or give this one a cluster of its own "
+        "(--store etcd://HOST,HOST,HOST/ANOTHER)"
+    )
 
-    def __init__(self, client: EtcdClient, prefix: str, leadership: int, key: bytes | None = None) -> None:
-        """`key`: the leader's, if it is not below `prefix`."""
+
+class EtcdStore:
+    """The store of one leadership of a shard. `key`: the leader's, whose create revision is the leadership's number."""
+
+    def __init__(self, client: EtcdClient, prefix: str, key: bytes, leadership: int) -> None:
         self._client = client
         self._root = prefix
-        self._fence = is_made_at(key or leader_key(prefix), leadership)
+        self._fence = is_made_at(key, leadership)
         self._next_number = 0
         self._batch: Sequence[Record] | None = None
         self._unwritten: list[Transaction] = []
 
     async def load(self) -> Sequence[Record]:
-        await self._check_schema()
         found: list[tuple[int, list[Record]]] = []
         try:
             async for key, value in self._keys():
@@ -121,19 +137,6 @@ class EtcdStore:
     async def close(self) -> None:
         """Nothing: the client is its owner's."""
 
-    async def _check_schema(self) -> None:
-        key = f"{self._root}/schema".encode()
-        found, _ = await self._client.get(key)
-        if found is not None and found.value.startswith(shard_count.SCHEMA.encode()):
-            raise shard_count.another(self._root, found.value)
-        if found is not None and found.value not in READABLE:
-            raise StoreBroken(
-                f"what {self._client.name} holds below {self._root} was written by another version of rdzv-server "
-                f"(schema {found.value.decode(errors='replace')}, this one knows {SCHEMA.decode()}): start that version"
-            )
-        if found is None or found.value != SCHEMA:
-            await self._write([put(key, SCHEMA)])
-
     async def _write(self, operations: Sequence[Any]) -> None:
         done, _ = await self._client.transact([self._fence], operations)
         if not done:
@@ -172,11 +175,6 @@ class EtcdStore:
 
     def _folder(self, run_id: str, attempt: int) -> bytes:
         return f"{self._root}/records/{quote(run_id, safe='')}/{attempt:08d}/".encode()
-
-
-def leader_key(prefix: str) -> bytes:
-    """Where the leader's address stands."""
-    return f"{prefix}/leader".encode()
 
 
 def _settled(records: Sequence[Record]) -> list[Record]:

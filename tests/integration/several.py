@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from base64 import b64decode
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -103,12 +104,10 @@ class Several(Cluster):
         self.agents[node_id] = agent
         return agent
 
-    def revision(self) -> int:
-        """How often etcd has been written to."""
-        return int(json.loads(self.etcd.ctl("get", "-", "-w", "json"))["header"]["revision"])
-
-    def keys(self) -> list[str]:
-        return self.etcd.ctl("get", "--prefix", "--keys-only", f"/rdzv-server/{self.name}/").split()
+    def records(self) -> dict[str, int]:
+        """The keys of all records in etcd, each with the revision at which it was written."""
+        found = json.loads(self.etcd.ctl("get", "--prefix", f"/rdzv-server/{self.name}/shards/", "-w", "json"))
+        return {b64decode(key["key"]).decode(): int(key["mod_revision"]) for key in found["kvs"]}
 
     async def end(self) -> None:
         for server in self.servers:

@@ -2,60 +2,70 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from tests.support.etcd import Etcd, Gate, need_etcd
+from tests.support.etcd import Gate, need_etcd
 
 need_etcd()
 
-from rdzv_server.cluster.election import Candidacy, Leader, Leadership  # noqa: E402
-from rdzv_server.storage.etcd import leader_key  # noqa: E402
-from rdzv_server.storage.etcd_client import EtcdClient  # noqa: E402
+from rdzv_server.cluster.election import MOMENT_S, Election, Leadership  # noqa: E402
+from rdzv_server.cluster.membership import READY, Leader, Membership  # noqa: E402
+from rdzv_server.storage.etcd_client import EtcdClient, put  # noqa: E402
 
 PATIENCE_S = 20.0
 LEASE_S = 1
 
 
 class Server:
-    """One of several that want to lead."""
+    """One of several that want to lead shard 0."""
 
-    def __init__(self, client: EtcdClient, prefix: str, address: str) -> None:
+    def __init__(self, client: EtcdClient, prefix: str, address: str, shards: int, settle_s: float) -> None:
+        self.client = client
+        self.membership = Membership(client, prefix, address, shards=shards, lease_s=LEASE_S, settle_s=settle_s)
         self.followed: list[Leader | None] = []
-        self._news = asyncio.Event()
-        candidacy = Candidacy(client, prefix, address, LEASE_S)
-        self.win = asyncio.create_task(candidacy.win(self._follow))
+        self.over: asyncio.Task[str] | None = None
+        self.leadership: Leadership | None = None
+        self._running = asyncio.create_task(self.membership.run())
+        self.win = asyncio.create_task(self.wins(0))
 
-    def _follow(self, leader: Leader | None) -> None:
-        self.followed.append(leader)
-        self._news.set()
-        self._news = asyncio.Event()
+    async def wins(self, shard: int) -> Leadership:
+        leadership = await Election(self.client, self.membership, shard).win(self.followed.append)
+        if shard == 0:
+            self.leadership = leadership
+            self.over = asyncio.create_task(leadership.over())
+        return leadership
 
     async def leads(self) -> Leadership:
         async with asyncio.timeout(PATIENCE_S):
-            return await self.win
+            return await asyncio.shield(self.win)
 
     async def follows(self, number: int = 0) -> Leader:
         """Return once it follows somebody: of that leadership, if one is given."""
-        async with asyncio.timeout(PATIENCE_S):
-            while not self.followed or self.followed[-1] is None or number not in (0, self.followed[-1].number):
-                await self._news.wait()
+        await until(lambda: bool(self.followed and self.followed[-1] and number in (0, self.followed[-1].number)))
+        assert self.followed[-1]
         return self.followed[-1]
 
     async def end(self) -> None:
-        self.win.cancel()
-        (result,) = await asyncio.gather(self.win, return_exceptions=True)
-        if isinstance(result, Leadership):
-            await result.resign()
+        tasks = [task for task in (self._running, self.win, self.over) if task]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not is_so():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
 
 
 @pytest.fixture
 async def start(client: EtcdClient, prefix: str, gated: object) -> AsyncIterator:
     servers = []
 
-    def start(address: str, over: EtcdClient = client) -> Server:
-        servers.append(Server(over, prefix, address))
+    def start(address: str, over: EtcdClient = client, *, shards: int = 1, settle_s: float = 60.0) -> Server:
+        servers.append(Server(over, prefix, address, shards, settle_s))
         return servers[-1]
 
     yield start
@@ -64,27 +74,29 @@ async def start(client: EtcdClient, prefix: str, gated: object) -> AsyncIterator
 
 
 @pytest.fixture
-async def gated(etcd: Etcd) -> AsyncIterator[tuple[EtcdClient, Gate]]:
-    """A client whose way to etcd can be shut."""
-    async with Gate(etcd.addresses[0]) as gate:
-        client = EtcdClient([gate.address])
-        yield client, gate
-        gate.open()
-        await client.close()
+async def stranger(client: EtcdClient, prefix: str) -> Callable:
+    """Writes a key on a lease that nobody renews."""
+
+    async def write(key: str, value: bytes, ttl_s: int = 60) -> int:
+        lease_id, _ = await client.grant(ttl_s)
+        await client.transact([], [put(f"{prefix}/live/{key}".encode(), value, lease_id)])
+        return lease_id
+
+    return write
 
 
 async def test_alone_it_leads_at_once_and_goes_on_leading(start):
-    leadership = await start("a:1").leads()
+    server = start("a:1")
+    leadership = await server.leads()
     assert leadership.is_certain
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(LEASE_S * 2.5):
-            await leadership.over()
-    assert leadership.is_certain
+    await asyncio.sleep(LEASE_S * 2.5)
+    assert leadership.is_certain and not server.over.done()
 
 
 async def test_the_others_are_told_who_leads(start):
     leadership = await start("a:1").leads()
-    assert await start("b:1").follows() == Leader("a:1", leadership.number)
+    leader = await start("b:1").follows()
+    assert (leader.address, leader.number) == ("a:1", leadership.number)
 
 
 async def test_who_resigns_is_followed_at_once_by_one_other_with_a_higher_number(start):
@@ -103,9 +115,21 @@ async def test_who_resigns_is_followed_at_once_by_one_other_with_a_higher_number
     await loser.follows(second.number)
 
 
+async def test_who_goes_is_followed_at_once(start):
+    server, other = start("a:1"), None
+    await server.leads()
+    other = start("b:1")
+    await other.follows()
+    began = time.monotonic()
+    await server.end()
+    await other.leads()
+    assert time.monotonic() - began < LEASE_S
+
+
 async def test_a_leader_that_is_cut_off_stops_before_another_begins(start, gated):
     client, gate = gated
-    first = await start("a:1", client).leads()
+    server = start("a:1", client)
+    first = await server.leads()
     second = start("b:1")
     await second.follows()
     gate.shut()
@@ -116,15 +140,16 @@ async def test_a_leader_that_is_cut_off_stops_before_another_begins(start, gated
     await second.leads()
     gate.open()
     async with asyncio.timeout(PATIENCE_S):
-        assert "lease" in await first.over() or "key" in await first.over()
+        assert "lease" in await server.over or "key" in await server.over
     assert not first.is_certain
 
 
-async def test_a_leader_that_is_cut_off_for_a_moment_goes_on_leading(start, gated, client, prefix):
+async def test_a_leader_that_is_cut_off_for_a_moment_goes_on_leading(start, gated, client):
     gated_client, gate = gated
-    first = await start("a:1", gated_client).leads()
+    server = start("a:1", gated_client)
+    first = await server.leads()
     # The lease is kept alive by another hand: as etcd does while it has no leader of its own.
-    found, _ = await client.get(leader_key(prefix))
+    found, _ = await client.get(server.membership.leader_key(0))
     gate.shut()
     while first.is_certain:
         await client.keep_alive(found.lease, 1.0)
@@ -134,42 +159,38 @@ async def test_a_leader_that_is_cut_off_for_a_moment_goes_on_leading(start, gate
         while not first.is_certain:
             await client.keep_alive(found.lease, 1.0)
             await asyncio.sleep(0.05)
+    assert not server.over.done()
 
 
 @pytest.mark.parametrize("how", ["the key is deleted", "the lease is revoked"])
 async def test_a_leadership_ends_at_once_by_an_operators_hand(start, etcd, client, prefix, how):
-    leadership = await start("a:1").leads()
-    over = asyncio.create_task(leadership.over())
-    found, _ = await client.get(leader_key(prefix))
-    by_hand = ("del", f"{prefix}/leader") if how == "the key is deleted" else ("lease", "revoke", f"{found.lease:x}")
+    server = start("a:1")
+    leadership = await server.leads()
+    found, _ = await client.get(server.membership.leader_key(0))
+    key = f"{prefix}/live/leaders/0"
+    by_hand = ("del", key) if how == "the key is deleted" else ("lease", "revoke", f"{found.lease:x}")
     await asyncio.to_thread(etcd.ctl, *by_hand)
     async with asyncio.timeout(PATIENCE_S):
-        await over
+        await server.over
     assert not leadership.is_certain
 
 
 async def test_compaction_of_what_etcd_remembers_ends_nothing(start, etcd, client, gated):
     gated_client, _ = gated
-    leadership = await start("a:1").leads()
-    over = asyncio.create_task(leadership.over())
+    server = start("a:1")
+    leadership = await server.leads()
     follower = start("b:1", gated_client)
     await follower.follows()
     _, revision = await client.get(b"-")
     await asyncio.to_thread(etcd.ctl, "compact", str(revision))
     await asyncio.sleep(0)
-    assert not over.done() and leadership.is_certain
+    assert not server.over.done() and leadership.is_certain
     await leadership.resign()
     await follower.leads()
-    over.cancel()
-    await asyncio.gather(over, return_exceptions=True)
 
 
-async def test_its_own_former_life_is_no_address_to_send_agents_to(start, client, prefix):
-    from aetcd import rpc
-
-    lease_id, _ = await client.grant(LEASE_S)
-    put = rpc.PutRequest(key=leader_key(prefix), value=b"a:1", lease=lease_id)
-    await client.transact([], [rpc.RequestOp(request_put=put)])
+async def test_its_own_former_life_is_no_address_to_send_agents_to(start, stranger):
+    await stranger("leaders/0", b"a:1", LEASE_S)
     server = start("a:1")
     await server.leads()
     assert set(server.followed) == {None}
@@ -178,8 +199,74 @@ async def test_its_own_former_life_is_no_address_to_send_agents_to(start, client
 async def test_another_server_under_the_same_address_is_said(start, caplog):
     await start("a:1").leads()
     start("a:1")
-    said = asyncio.Event()
-    caplog.handler.addFilter(lambda record: said.set() or True)
+    said = "another server runs as a:1, too: give each its own address with --advertise"
+    await until(lambda: said in caplog.messages)
+
+
+async def test_a_leadership_that_its_server_does_not_exercise_is_taken_away(start, client):
+    server = start("a:1")
+    await server.leads()
+    key = server.membership.leader_key(1)
+    _, revision = await client.transact([], [put(key, b"a:1", server.membership.lease.id)])
+    server.membership._shards = 2
     async with asyncio.timeout(PATIENCE_S):
-        await said.wait()
-    assert "another server leads as a:1, too: give each its own address with --advertise" in caplog.messages
+        leadership = await server.wins(1)
+    assert leadership.number > revision
+    await leadership.resign()
+    assert (await client.get(key))[0] is None
+
+
+async def test_a_free_shard_is_left_for_a_moment_to_its_owner(start, stranger):
+    await stranger("servers/b:1", READY)
+    began = asyncio.get_running_loop().time()
+    await start("a:1").leads()
+    assert asyncio.get_running_loop().time() - began >= MOMENT_S
+
+
+async def test_a_server_is_ready_once_it_has_stayed_and_owns_nothing_before_if_another_is(start):
+    first = start("a:1", shards=4, settle_s=0.2)
+    await until(lambda: ready(first) == {"a:1"})
+    second = start("b:1", shards=4, settle_s=0.5)
+    await until(lambda: second.membership.lease is not None)
+    seen_at = asyncio.get_running_loop().time()
+    await until(lambda: len(first.membership.view.members) == 2)
+    assert set(first.membership.view.owners.values()) == {"a:1"}
+    await until(lambda: ready(first) == {"a:1", "b:1"})
+    assert asyncio.get_running_loop().time() - seen_at >= 0.4
+    assert set(first.membership.view.owners.values()) == {"a:1", "b:1"}
+
+
+def ready(server: Server) -> set[str]:
+    view = server.membership.view
+    return {address for address, member in view.members.items() if member.is_ready} if view else set()
+
+
+async def test_what_a_hand_deletes_is_written_again(start, etcd, prefix, client):
+    server = start("a:1", settle_s=0.0)
+    await until(lambda: ready(server) == {"a:1"})
+    await asyncio.to_thread(etcd.ctl, "del", f"{prefix}/live/servers/a:1")
+    await until(lambda: ready(server) == set())
+    await until(lambda: ready(server) == {"a:1"})
+    assert server.leadership is not None and server.leadership.is_certain
+
+
+async def test_servers_meet_through_any_member_that_answers(three, prefix):
+    """One of three members is dead for one server, another one for the other."""
+    gates = [Gate(address) for address in three.addresses]
+    for gate in gates:
+        await gate.__aenter__()
+    clients = [EtcdClient([gates[0].address, three.addresses[1]]), EtcdClient([three.addresses[2], gates[2].address])]
+    gates[0].shut()
+    servers = [Server(client, prefix, f"{name}:1", 1, 60.0) for name, client in zip("ab", clients, strict=True)]
+    try:
+        first, second = servers
+        done, _ = await asyncio.wait({first.win, second.win}, timeout=PATIENCE_S, return_when="FIRST_COMPLETED")
+        assert len(done) == 1
+        await (second if first.win in done else first).follows(done.pop().result().number)
+    finally:
+        for server in servers:
+            await server.end()
+        for client in clients:
+            await client.close()
+        for gate in gates:
+            await gate.__aexit__(None, None, None)

@@ -14,9 +14,10 @@ from tests.support.scenario import RUN_ID, Connection, a_join, settings_of
 
 need_aetcd()
 
-from rdzv_server.cluster import replica as failover_module  # noqa: E402
-from rdzv_server.cluster.election import Leader  # noqa: E402
-from rdzv_server.cluster.replica import Failover  # noqa: E402
+from rdzv_server.cluster import replica as replica_module  # noqa: E402
+from rdzv_server.cluster.membership import Leader  # noqa: E402
+from rdzv_server.cluster.replica import Replica  # noqa: E402
+from rdzv_server.core.registry import Registry  # noqa: E402
 from rdzv_server.service import driver as driver_module  # noqa: E402
 from rdzv_server.service import rendezvous as rendezvous_module  # noqa: E402
 
@@ -44,7 +45,7 @@ class GivenLeadership:
         self.has_resigned.set()
 
 
-class GivenCandidacy:
+class GivenElection:
     """Wins when the test says so."""
 
     def __init__(self) -> None:
@@ -86,39 +87,39 @@ class Server:
 
     def __init__(self) -> None:
         self.store = SharedStore()
-        self.candidacy = GivenCandidacy()
-        self.failover = Failover(self.candidacy, "a:29400", lambda number: self.store, 3_600.0)  # type: ignore[arg-type]
-        self.running = asyncio.create_task(self.failover.run())
+        self.election = GivenElection()
+        self.replica = Replica(self.election, "a:29400", lambda number: self.store, lambda: Registry(3_600.0))  # type: ignore[arg-type]
+        self.running = asyncio.create_task(self.replica.run())
 
     async def lead(self, number: int = 5) -> GivenLeadership:
         leadership = GivenLeadership(number)
-        self.candidacy.wins.put_nowait(leadership)
+        self.election.wins.put_nowait(leadership)
         async with asyncio.timeout(PATIENCE_S):
-            await self.failover.ask(LeaderRequest(after=number - 1), Connection("a"))
+            await self.replica.ask(LeaderRequest(after=number - 1), Connection("a"))
         return leadership
 
     async def follow(self, leader: Leader | None) -> None:
-        await self.candidacy.is_running.wait()
-        self.candidacy.follow(leader)
+        await self.election.is_running.wait()
+        self.election.follow(leader)
 
     async def join(self, name: str = "a", nodes: str = "2", **settings) -> Reply:
         join = a_join(name, settings=settings_of(nodes, **settings))
-        return await self.failover.ask(join, Connection(name))
+        return await self.replica.ask(join, Connection(name))
 
     async def poll(self, name: str, revision: int = 0, *, hold: bool = True) -> Reply:
         poll = PollRequest(run_id=RUN_ID, agent_id=name, revision=revision, hold=hold)
-        return await self.failover.ask(poll, Connection(name))
+        return await self.replica.ask(poll, Connection(name))
 
     async def end(self) -> None:
         self.running.cancel()
         await asyncio.gather(self.running, return_exceptions=True)
-        self.failover.close()
+        self.replica.close()
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    monkeypatch.setattr(failover_module, "LEADERLESS_HOLD_S", 0.05)
-    monkeypatch.setattr(failover_module, "RETRY_S", 0.0)
+    monkeypatch.setattr(replica_module, "LEADERLESS_HOLD_S", 0.05)
+    monkeypatch.setattr(replica_module, "RETRY_S", 0.0)
     monkeypatch.setattr(driver_module, "RETRY_S", 0.0)
     monkeypatch.setattr(rendezvous_module, "FIRST_HOLD_S", 0.02)
 
@@ -149,7 +150,7 @@ async def test_the_leader_answers_with_the_number_of_its_leadership(server):
 
 async def test_one_that_follows_names_the_leader(server):
     await server.follow(Leader("b:29400", 7))
-    for asked in (server.join(), server.poll("a"), server.failover.ask(a_report(), Connection("a"))):
+    for asked in (server.join(), server.poll("a"), server.replica.ask(a_report(), Connection("a"))):
         error = await refusal(asked)
         assert isinstance(error, NotLeader)
         assert (error.leader, error.leadership) == ("b:29400", 7)
@@ -160,7 +161,7 @@ def a_report() -> ReportRequest:
 
 
 async def test_while_nobody_leads_a_request_waits_for_whoever_will(server, monkeypatch):
-    monkeypatch.setattr(failover_module, "LEADERLESS_HOLD_S", PATIENCE_S)
+    monkeypatch.setattr(replica_module, "LEADERLESS_HOLD_S", PATIENCE_S)
     here, elsewhere = asyncio.create_task(server.join(nodes="1")), None
     await asyncio.sleep(0)
     await server.lead()
@@ -187,8 +188,8 @@ async def test_a_leader_that_is_not_certain_answers_nobody_until_it_is(server):
     reply = await server.join(nodes="1")
     leadership.is_certain = False
     assert isinstance(await refusal(server.poll("a")), NotLeader)
-    assert not server.failover.leads
-    assert "not certain" in (server.failover.trouble or "")
+    assert not server.replica.leads
+    assert "not certain" in (server.replica.trouble or "")
     leadership.is_certain = True
     assert (await server.poll("a", hold=False)).directive == reply.directive
 
@@ -273,18 +274,18 @@ async def test_a_fenced_write_ends_it_and_is_acted_on_by_nobody(server):
 
 async def test_etcd_that_cannot_be_read_yet_is_no_reason_to_give_up(server):
     server.store.trouble = StoreUnavailable("cannot use etcd")
-    server.candidacy.wins.put_nowait(GivenLeadership(5))
+    server.election.wins.put_nowait(GivenLeadership(5))
     assert isinstance(await refusal(server.join()), NotLeader)
     server.store.trouble = None
     async with asyncio.timeout(PATIENCE_S):
-        await server.failover.ask(LeaderRequest(after=4), Connection("a"))
+        await server.replica.ask(LeaderRequest(after=4), Connection("a"))
     assert (await server.join(nodes="1")).leadership == 5
 
 
 async def test_damaged_records_end_the_server_and_its_leadership(server):
     server.store.trouble = StoreBroken("damaged")
     leadership = GivenLeadership(5)
-    server.candidacy.wins.put_nowait(leadership)
+    server.election.wins.put_nowait(leadership)
     async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(StoreBroken):
             await server.running
@@ -307,14 +308,14 @@ async def test_a_server_that_stops_resigns_and_says_so_to_its_agents(server):
 
 async def test_who_asks_is_told_at_once_of_a_later_leader_than_it_knows(server):
     await server.follow(Leader("b:29400", 7))
-    assert await server.failover.ask(LeaderRequest(after=6), Connection("a")) == LeaderReply(
+    assert await server.replica.ask(LeaderRequest(after=6), Connection("a")) == LeaderReply(
         leadership=7, leader="b:29400"
     )
 
 
 async def test_and_otherwise_when_there_is_one(server):
     await server.follow(Leader("b:29400", 7))
-    asked = asyncio.create_task(server.failover.ask(LeaderRequest(after=7), Connection("a")))
+    asked = asyncio.create_task(server.replica.ask(LeaderRequest(after=7), Connection("a")))
     await asyncio.sleep(0)
     await server.follow(None)
     await asyncio.sleep(0)
@@ -325,7 +326,7 @@ async def test_and_otherwise_when_there_is_one(server):
 
 async def test_the_next_leader_names_itself(server):
     await server.follow(Leader("b:29400", 7))
-    asked = asyncio.create_task(server.failover.ask(LeaderRequest(after=7), Connection("a")))
+    asked = asyncio.create_task(server.replica.ask(LeaderRequest(after=7), Connection("a")))
     await asyncio.sleep(0)
     await server.lead(8)
     assert await asked == LeaderReply(leadership=8, leader="a:29400", leads=True)
@@ -335,14 +336,12 @@ async def test_the_next_leader_names_itself(server):
 
 
 async def test_what_operators_see(server):
-    failover = server.failover
-    assert (failover.trouble, failover.leads, failover.leader) == ("no leader is known", False, None)
+    replica = server.replica
+    assert (replica.trouble, replica.leads, replica.leader) == ("no leader is known", False, None)
     await server.follow(Leader("b:29400", 7))
-    assert (failover.trouble, failover.leads, failover.leader, failover.leadership) == (None, False, "b:29400", 7)
-    assert failover.runs() == []
+    assert (replica.trouble, replica.leads, replica.leader, replica.leadership) == (None, False, "b:29400", 7)
+    assert replica.runs() == []
     await server.lead(8)
     await server.join()
-    assert (failover.trouble, failover.leads, failover.leader, failover.leadership) == (None, True, "a:29400", 8)
-    assert [run.run_id for run in failover.runs()] == [RUN_ID]
-    await server.end()
-    assert failover.trouble == "shutting down"
+    assert (replica.trouble, replica.leads, replica.leader, replica.leadership) == (None, True, "a:29400", 8)
+    assert [run.run_id for run in replica.runs()] == [RUN_ID]

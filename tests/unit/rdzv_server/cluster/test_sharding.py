@@ -8,23 +8,21 @@ import pytest
 from rdzv_protocol.errors import NotLeader, UnknownRun
 from rdzv_protocol.messages import LeaderReply, LeaderRequest, StopRequest
 
-from tests.support.etcd import Etcd, Gate, need_etcd
+from tests.support.etcd import Gate, need_etcd
 from tests.support.scenario import Connection
 
 need_etcd()
 
-from rdzv_server.cluster import balance  # noqa: E402
-from rdzv_server.cluster.election import Leader  # noqa: E402
-from rdzv_server.cluster.membership import Presence  # noqa: E402
+from rdzv_server.cluster.election import MOMENT_S  # noqa: E402
+from rdzv_server.cluster.membership import READY  # noqa: E402
 from rdzv_server.cluster.placement import shard_of  # noqa: E402
-from rdzv_server.cluster.shard_candidacy import MOMENT_S, ShardCandidacy, ShardLeadership  # noqa: E402
-from rdzv_server.cluster.sharding import Shards  # noqa: E402
-from rdzv_server.storage import shard_count  # noqa: E402
+from rdzv_server.cluster.sharding import Sharding  # noqa: E402
 from rdzv_server.storage.base import StoreBroken  # noqa: E402
 from rdzv_server.storage.etcd_client import EtcdClient, delete, put  # noqa: E402
 
 PATIENCE_S = 20.0
 LEASE_S = 1
+SETTLE_S = 0.3
 SHARDS = 4
 OPERATOR = Connection("operator")
 
@@ -32,11 +30,11 @@ OPERATOR = Connection("operator")
 class Server:
     """One of those that share four shards."""
 
-    def __init__(self, client: EtcdClient, prefix: str, address: str) -> None:
+    def __init__(self, client: EtcdClient, prefix: str, address: str, settle_s: float) -> None:
         self._address = address
-        self.shards = Shards(
-            client, prefix, address, lease_s=LEASE_S, shards=SHARDS, retention_s=60.0, max_runs=100
-        )  # fmt: skip
+        self.shards = Sharding(
+            client, prefix, address, lease_s=LEASE_S, shards=SHARDS, settle_s=settle_s, retention_s=60.0, max_runs=100
+        )
         self.running = asyncio.create_task(self.shards.run())
 
     @property
@@ -65,34 +63,13 @@ async def until(is_so: Callable[[], bool]) -> None:
 async def start(client: EtcdClient, prefix: str) -> AsyncIterator:
     servers = []
 
-    def start(address: str, over: EtcdClient = client) -> Server:
-        servers.append(Server(over, prefix, address))
+    def start(address: str, over: EtcdClient = client, *, settle_s: float = SETTLE_S) -> Server:
+        servers.append(Server(over, prefix, address, settle_s))
         return servers[-1]
 
     yield start
     for server in servers:
         await server.end()
-
-
-@pytest.fixture
-async def presence(client: EtcdClient, prefix: str) -> AsyncIterator:
-    """A server that is there, and leads nothing yet."""
-    presence = Presence(client, prefix, "a:1", LEASE_S, SHARDS)
-    running = asyncio.create_task(presence.run())
-    await until(lambda: presence.lease is not None)
-    yield presence
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-
-
-@pytest.fixture
-async def gated(etcd: Etcd) -> AsyncIterator[tuple[EtcdClient, Gate]]:
-    """A client whose way to etcd can be shut."""
-    async with Gate(etcd.addresses[0]) as gate:
-        client = EtcdClient([gate.address])
-        yield client, gate
-        gate.open()
-        await client.close()
 
 
 async def test_servers_that_come_are_left_their_part_and_those_that_go_leave_theirs(start):
@@ -106,22 +83,33 @@ async def test_servers_that_come_are_left_their_part_and_those_that_go_leave_the
     await first.leads(4)
 
 
-async def test_who_does_not_take_what_it_is_left_is_not_left_it_again_and_again(start, client, prefix, caplog):
+async def test_who_does_not_take_what_it_is_left_is_left_nothing_more_in_this_life(start, client, prefix, caplog):
+    caplog.set_level("INFO")
     server = start("a:1")
     await server.leads(4)
-    lease_id, _ = await client.grant(60)
-    await client.transact([], [put(f"{prefix}/live/servers/b:1".encode(), b"", lease_id)])
 
-    def left_at() -> list[float]:
-        return [record.created for record in caplog.records if "leaving it to b:1" in record.getMessage()]
+    def left() -> int:
+        return sum("leaving it to b:1" in message for message in caplog.messages)
 
-    caplog.set_level("INFO")
-    await until(lambda: len(left_at()) == 2)
-    first, second = left_at()
-    assert second - first >= 2 * LEASE_S
-    assert sum("b:1 has not taken it" in message for message in caplog.messages) == 1
+    for life in (1, 2):
+        lease_id, _ = await client.grant(60)
+        await client.transact([], [put(f"{prefix}/live/servers/b:1".encode(), READY, lease_id)])
+        await until(lambda life=life: left() == life * SHARDS // 2)
+        await server.leads(4)
+        await asyncio.sleep(2 * MOMENT_S)
+        assert left() == life * SHARDS // 2 and len(server.led) == 4
+        await client.revoke(lease_id)
+
+
+async def test_nothing_moves_for_one_that_comes_and_goes(start, client, prefix):
+    server = start("a:1")
     await server.leads(4)
-    await client.revoke(lease_id)
+    before = [view.leadership for view in server.shards.shards]
+    for _ in range(3):
+        flapping = start("b:1", settle_s=60.0)
+        await until(lambda flapping=flapping: all(view.leader for view in flapping.shards.shards))
+        await flapping.end()
+    assert [view.leadership for view in server.shards.shards] == before
 
 
 async def test_who_is_cut_off_leads_nothing_before_another_does_and_is_left_its_part_when_it_is_back(start, gated):
@@ -234,11 +222,12 @@ async def test_a_shard_whose_records_are_damaged_stands_still_alone(start, clien
     assert not server.running.done() and server.led == [0, 1, 3]
 
 
-async def test_a_shard_that_nobody_can_lead_keeps_no_other_from_moving(start, client, prefix, monkeypatch):
-    monkeypatch.setattr(balance, "TAKEN_WITHIN_S", 0.5)
+async def test_a_shard_that_nobody_can_lead_keeps_no_other_from_moving(start, client, prefix):
     await client.transact([], [put(f"{prefix}/shards/2/records/x".encode(), b"not ours")])
-    await start("a:1").leads(3)
-    await start("b:1").leads(1)
+    first, second = start("a:1"), None
+    await first.leads(3)
+    second = start("b:1")
+    await until(lambda: bool(second.led) and len(first.led) <= 2)
 
 
 async def test_a_server_that_can_lead_no_shard_goes(start, client, prefix):
@@ -264,63 +253,3 @@ async def test_what_a_hand_deletes_is_written_again(start, client, prefix, what)
             again, _ = await client.get(key)
     assert again.create_revision > found.create_revision
     await server.leads(4)
-
-
-async def test_a_leadership_that_its_server_does_not_exercise_is_taken_away(presence, client):
-    key = presence.leader_key(0)
-    _, revision = await client.transact([], [put(key, b"a:1", presence.lease.id)])
-    leadership = await won(ShardCandidacy(client, presence, 0))
-    assert leadership.number > revision
-    await leadership.resign()
-    assert (await client.get(key))[0] is None
-
-
-async def test_a_free_shard_is_left_for_a_moment_to_the_server_that_should_lead_it(presence, client, prefix):
-    lease_id, _ = await client.grant(60)
-    await client.transact([], [put(f"{prefix}/live/servers/b:1".encode(), b"", lease_id)])
-    await until(lambda: presence.view is not None and len(presence.view.servers) == 2)
-    assert [presence.view.preferred[shard] for shard in (0, 1)] == ["a:1", "b:1"]
-    began = asyncio.get_running_loop().time()
-    own, other = ShardCandidacy(client, presence, 0), ShardCandidacy(client, presence, 1)
-    leadership, late = await asyncio.gather(won(own), won(other))
-    assert late.number > leadership.number
-    assert asyncio.get_running_loop().time() - began >= MOMENT_S
-    for each in (leadership, late):
-        await each.resign()
-    await client.revoke(lease_id)
-
-
-async def test_its_own_former_life_is_no_address_to_send_agents_to(presence, client):
-    lease_id, _ = await client.grant(LEASE_S)
-    await client.transact([], [put(presence.leader_key(0), b"a:1", lease_id)])
-    followed: list[Leader | None] = []
-    leadership = await won(ShardCandidacy(client, presence, 0), followed)
-    assert set(followed) == {None}
-    await leadership.resign()
-
-
-async def won(candidacy: ShardCandidacy, followed: list[Leader | None] | None = None) -> ShardLeadership:
-    async with asyncio.timeout(PATIENCE_S):
-        return await candidacy.win(([] if followed is None else followed).append)
-
-
-async def test_another_server_under_the_same_address_is_said(start, caplog):
-    await start("a:1").leads(4)
-    start("a:1")
-    await until(
-        lambda: "another server runs as a:1, too: give each its own address with --advertise" in caplog.messages
-    )
-
-
-async def test_a_cluster_keeps_its_number_of_shards(client, prefix):
-    await shard_count.settle(client, prefix, 4)
-    await shard_count.settle(client, prefix, 4)
-    with pytest.raises(StoreBroken, match="has 4 shards: start this server with --shards 4, as the others"):
-        await shard_count.settle(client, prefix, 5)
-
-
-@pytest.mark.parametrize(("key", "value"), [("schema", b"2"), ("leader", b"a:1")])
-async def test_a_cluster_without_shards_gets_none(client, prefix, key, value):
-    await client.transact([], [put(f"{prefix}/{key}".encode(), value)])
-    with pytest.raises(StoreBroken, match="has 1 shard: start this server with --shards 1"):
-        await shard_count.settle(client, prefix, 4)

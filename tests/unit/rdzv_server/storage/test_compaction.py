@@ -187,16 +187,16 @@ async def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
     need_etcd()
     from aetcd import rpc
 
-    from rdzv_server.storage.etcd import EtcdStore, leader_key
+    from rdzv_server.storage.etcd import EtcdStore
     from rdzv_server.storage.etcd_client import EtcdClient
 
     client, prefix = EtcdClient(request.getfixturevalue("etcd").addresses), f"/{request.node.name}"
 
     async def of_a_leader() -> Store:
-        key = leader_key(prefix)
+        key = f"{prefix}/leader".encode()
         await client.transact([], [rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=key))])
         put = rpc.RequestOp(request_put=rpc.PutRequest(key=key, value=b"a:29400"))
-        return EtcdStore(client, prefix, (await client.transact([], [put]))[1])
+        return EtcdStore(client, prefix, key, (await client.transact([], [put]))[1])
 
     yield of_a_leader
     await client.close()

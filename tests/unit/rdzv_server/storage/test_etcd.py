@@ -14,7 +14,7 @@ from tests.support.scenario import RUN_ID, a_failure, a_join
 
 need_etcd()
 
-from rdzv_server.storage.etcd import MAX_OPERATIONS, SCHEMA, EtcdStore, leader_key  # noqa: E402
+from rdzv_server.storage.etcd import FORMAT, MAX_OPERATIONS, EtcdStore, settle_format  # noqa: E402
 from rdzv_server.storage.etcd_client import EtcdClient  # noqa: E402
 
 RECORDS = [
@@ -38,7 +38,8 @@ class Shared:
     async def lead(self) -> EtcdStore:
         """The store of a new leader; the one before leads no more."""
         await self.delete("/leader")
-        return EtcdStore(self.client, self.prefix, await self.put("/leader", b"a:29400"))
+        number = await self.put("/leader", b"a:29400")
+        return EtcdStore(self.client, self.prefix, f"{self.prefix}/leader".encode(), number)
 
 
 @pytest.fixture
@@ -228,28 +229,36 @@ async def test_what_is_no_record_of_ours_is_damage(shared, key, value, what):
         await held(shared)
 
 
-async def test_records_of_the_schema_before_are_read_and_marked_with_the_present_one(shared, client, prefix):
-    store = await shared.lead()
-    await store.load()
-    await store.append(RECORDS)
-    await shared.put("/schema", b"1")
-    assert await held(shared) == RECORDS
-    assert (await client.get(f"{prefix}/schema".encode()))[0].value == SCHEMA
+async def test_a_cluster_keeps_its_format_and_its_number_of_shards(client, prefix):
+    for _ in range(2):
+        await settle_format(client, prefix, 4)
+    with pytest.raises(StoreBroken, match="has 4 shards: start this server with --shards 4, as the others"):
+        await settle_format(client, prefix, 5)
 
 
-async def test_records_from_the_future_ask_for_their_server(shared):
-    await shared.put("/schema", b"3")
-    with pytest.raises(StoreBroken, match="another version of rdzv-server"):
-        await held(shared)
+@pytest.mark.parametrize(
+    ("key", "value", "version"),
+    [
+        ("/format", f"format {FORMAT + 1}, 4 shards".encode(), f"format {FORMAT + 1}"),
+        ("/format", b"\xff", "\N{REPLACEMENT CHARACTER}"),
+        ("/schema", b"2", "no format"),
+    ],
+)
+async def test_a_cluster_of_another_format_asks_for_its_server_and_is_left_as_it_is(shared, key, value, version):
+    before = await shared.put(key, value)
+    with pytest.raises(StoreBroken, match=rf"another version of rdzv-server \({version}, this one: format {FORMAT}\)"):
+        await settle_format(shared.client, shared.prefix, 4)
+    begin, end = f"{shared.prefix}/".encode(), f"{shared.prefix}0".encode()
+    (found,), _ = await shared.client.all(begin, end)
+    assert (found.value, found.mod_revision) == (value, before)
 
 
 async def test_etcd_that_is_not_there_is_named():
     client = EtcdClient(["127.0.0.1:1", "127.0.0.1:2"])
     with pytest.raises(StoreUnavailable, match=r"etcd \(127.0.0.1:1, 127.0.0.1:2\).*127.0.0.1:2: .*refused"):
-        await EtcdStore(client, "/x", 1).load()
+        await EtcdStore(client, "/x", b"/leader", 1).load()
     await client.close()
 
 
 def records_of(shared: Shared) -> tuple[bytes, bytes]:
-    root = leader_key(shared.prefix).decode().removesuffix("leader")
-    return f"{root}records/".encode(), f"{root}records0".encode()
+    return f"{shared.prefix}/records/".encode(), f"{shared.prefix}/records0".encode()
