@@ -15,15 +15,13 @@ from rdzv_protocol.messages import Assignment, Failure, Reply
 from node_agent.config import AgentConfig
 from node_agent.core.effects import LeaveEvidence
 from node_agent.core.events import GaveUp, Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
-from node_agent.core.machine import EXIT_FAILED, AgentMachine
+from node_agent.core.machine import EXIT_FAILED
 from node_agent.output.agent_logs import AgentLogs
 from node_agent.output.console import ERR, Console
 from node_agent.output.destinations import PluginFailed
 from node_agent.output.round_logs import RoundLogs
 from node_agent.runner import Runner
 from node_agent.transport.base import Link, raise_in_loop
-from node_agent.transport.retrying import ServerLost
-from node_agent.transport.session import RunLine
 from node_agent.workers.environment import ENABLE_FILE_TIMER, defaults, omp_warning
 from node_agent.workers.group import WorkerGroup
 from node_agent.workers.ports import ReservedPort
@@ -59,7 +57,6 @@ class Agent:
         self._specs = SpecMaker(config, self._scratch, self._start_warm if self._warm else None)
         self._logs = AgentLogs(config, console, self._scratch, self._logs_broke)
         self._store_host = StoreHost(config.environment, self._broke, self._warm if _preloads_torch(config) else None)
-        self.hosts_store = self._store_host.is_available
         self._port: ReservedPort | None = None
         self._assignment: Assignment | None = None
         self._group: WorkerGroup | None = None
@@ -68,11 +65,7 @@ class Agent:
         self._file_timer: FileTimer | None = None
         self._events = _event_log(config, console)
         self._exit_code: asyncio.Future[int] = loop.create_future()
-        machine = AgentMachine(f"{config.node_id[:64]}-{os.urandom(6).hex()}")
-        line = RunLine(config, make_link, where, console.say)
-        self._runner = Runner(
-            machine, line, self, loop, farewell_s=config.farewell_timeout_s, grace_s=config.shutdown_timeout_s
-        )
+        self._runner = Runner(config, make_link, where, self, loop, hosts_store=self._store_host.is_available)
 
     async def run(self) -> int:
         """Join, supervise, and return the process's exit code."""
@@ -165,7 +158,7 @@ class Agent:
         if self._events:
             self._events.started(assignment, self._group.pids)
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, is_warning: bool) -> None:
         self._console.say(text)
 
     def leave_evidence(self, effect: LeaveEvidence) -> None:
@@ -182,7 +175,7 @@ class Agent:
             return ""
         return self._group.error_file(failure.pid)
 
-    def heard(self, answer: Reply | ProtocolError | ServerLost) -> None:
+    def heard(self, answer: Reply | ProtocolError) -> None:
         pass  # the machine knows what to do
 
     def ended(self, exit_code: int) -> None:

@@ -8,30 +8,38 @@ traceback, the workers are stopped, the agent leaves the run and exits with 1. I
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from functools import partial
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
+from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced, ProtocolError, StaleRound
-from rdzv_protocol.messages import Assignment, Reply
-
-from node_agent.core.effects import (
-    Effect,
-    Exit,
-    LeaveEvidence,
-    Say,
-    SendJoin,
-    SendLeave,
-    SendPoll,
-    SendReport,
-    StartWorkers,
-    StopWorkers,
+from rdzv_protocol.messages import (
+    Assignment,
+    Failure,
+    JoinRequest,
+    LeaveRequest,
+    PollRequest,
+    Reply,
+    ReportRequest,
 )
-from node_agent.core.events import Answered, Crashed, Event, GaveUp, Refused, Signalled, TimePassed, WorkersStopped
+
+from node_agent.config import AgentConfig
+from node_agent.core.backoff import ServerLost
+from node_agent.core.effects import Effect, Exit, LeaveEvidence, Say, StartWorkers, StopWorkers
+from node_agent.core.events import (
+    Answered,
+    ConnectionFailed,
+    Crashed,
+    Event,
+    GaveUp,
+    Refused,
+    Signalled,
+    TimePassed,
+    WorkersStopped,
+)
 from node_agent.core.machine import EXIT_FAILED, AgentMachine, State
-from node_agent.transport.base import raise_in_loop
-from node_agent.transport.retrying import ServerLost
-from node_agent.transport.session import RunLine
+from node_agent.transport.base import Link, raise_in_loop
+from node_agent.transport.retrying import Conversation
 
 CRASH_MARGIN_S = 5.0
 """How much longer than its workers' grace period an agent takes to end in order after an exception."""
@@ -41,9 +49,6 @@ MOST_REPORTS = 3
 
 class Host(Protocol):
     """Does what the machine wants done in this process."""
-
-    hosts_store: bool
-    """Whether this agent can host the workers' store."""
 
     @property
     def has_workers(self) -> bool:
@@ -59,13 +64,13 @@ class Host(Protocol):
 
     def stop_workers(self, signal_name: str, kill: bool) -> None: ...
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, is_warning: bool) -> None:
         """One line for the person who watches."""
 
     def leave_evidence(self, effect: LeaveEvidence) -> None:
         """The run has failed, or this agent has."""
 
-    def heard(self, answer: Reply | ProtocolError | ServerLost) -> None:
+    def heard(self, answer: Reply | ProtocolError) -> None:
         """What came of the last join or poll; the machine is told next."""
 
     def ended(self, exit_code: int) -> None:
@@ -79,30 +84,47 @@ class Host(Protocol):
 
 
 class Runner:
-    """One agent's machine at work, in this event loop. `grace_s`: how long its workers may take to stop."""
+    """One agent's machine at work, in this event loop. `where` names the server for people, `make_link` opens a
+    connection to it: one for joins and polls, one beside it for reports and leaves.
+    """
 
     def __init__(
         self,
-        machine: AgentMachine,
-        line: RunLine,
+        config: AgentConfig,
+        make_link: Callable[[], Link],
+        where: str,
         host: Host,
         loop: asyncio.AbstractEventLoop,
         *,
-        farewell_s: float,
-        grace_s: float = 0.0,
+        hosts_store: bool,
     ) -> None:
-        self._machine = machine
-        self._line = line
+        self._machine = AgentMachine(
+            config.join_request(hosts_store=hosts_store),
+            server=where,
+            connect_timeout_s=config.connect_timeout_s,
+            server_lost_timeout_s=config.server_lost_timeout_s,
+        )
+        self._conversation = Conversation(make_link(), lambda error: self.feed(ConnectionFailed(error)))
+        self._side_line = Conversation(make_link(), has_joined=True)  # a report must arrive, however late
         self._host = host
         self._loop = loop
-        self._farewell_s = farewell_s
-        self._grace_s = grace_s
+        self._farewell_s = config.farewell_timeout_s
+        self._grace_s = config.shutdown_timeout_s
         self._timer: asyncio.TimerHandle | None = None
         self._abort_timer: asyncio.TimerHandle | None = None
         self._crashes = 0
         self._conversing: set[asyncio.Task[None]] = set()
         self._telling: set[asyncio.Task[None]] = set()
         loop.set_exception_handler(self._loop_failed)
+
+    @property
+    def round(self) -> int:
+        """The round of the workers that were started last; 0 for none."""
+        return self._machine.round
+
+    async def report(self, failure: Failure) -> None:
+        """Report a failure of the last round, whatever was reported before."""
+        await self._tell(self._machine.report(self.round, failure))
 
     def feed(self, event: Event) -> None:
         """Tell the machine what happened."""
@@ -127,10 +149,10 @@ class Runner:
             self._host.abort()
             raise
 
-    async def tell(self, effect: SendReport | SendLeave) -> None:
+    async def _tell(self, message: ReportRequest | LeaveRequest) -> None:
         """Deliver what needs no answer."""
         try:
-            await self._line.tell(effect)
+            await self._side_line.ask(message)
         except (AgentFenced, StaleRound, ServerLost):
             pass  # the run has gone on without it; the conversation hears what there is to do
         except ProtocolError as error:
@@ -147,28 +169,29 @@ class Runner:
         for task in leftover:
             task.cancel()
         await asyncio.gather(*leftover, return_exceptions=True)
-        await self._line.close()
+        await self._conversation.close()
+        await self._side_line.close()
 
     def _perform(self, effect: Effect) -> None:
         match effect:
-            case SendJoin():
+            case JoinRequest():
                 self._join(effect)
-            case SendPoll():
-                self._spawn(self._converse(partial(self._line.poll, effect)), self._conversing)
-            case SendReport() | SendLeave():
-                self._spawn(self.tell(effect), self._telling)
+            case PollRequest():
+                self._spawn(self._converse(effect), self._conversing)
+            case ReportRequest() | LeaveRequest():
+                self._spawn(self._tell(effect), self._telling)
             case StartWorkers(assignment):
                 self._host.start_workers(assignment)
             case StopWorkers(signal_name, kill):
                 self._host.stop_workers(signal_name, kill)
-            case Say(text):
-                self._host.say(text)
+            case Say(text, is_warning):
+                self._host.say(text, is_warning)
             case LeaveEvidence():
                 self._host.leave_evidence(effect)
             case Exit(code):
                 self._host.ended(code)
 
-    def _join(self, effect: SendJoin) -> None:
+    def _join(self, join: JoinRequest) -> None:
         try:
             port = self._host.open_port()
         except OSError as error:
@@ -177,23 +200,20 @@ class Runner:
         if port is None:
             self.feed(Signalled("its work is done"))
         else:
-            join = partial(self._line.join, effect, port, hosts_store=self._host.hosts_store)
-            self._spawn(self._converse(join), self._conversing)
+            self._spawn(self._converse(replace(join, port=port)), self._conversing)
 
-    async def _converse(self, ask: Callable[[], Awaitable[Reply]]) -> None:
-        answer: Reply | ProtocolError | ServerLost
+    async def _converse(self, request: JoinRequest | PollRequest) -> None:
         try:
-            answer = await ask()
-        except (ProtocolError, ServerLost) as error:
-            answer = error
-        self._host.heard(answer)
-        match answer:
-            case Reply():
-                self.feed(Answered(answer))
-            case ProtocolError():
-                self.feed(Refused(answer))
-            case ServerLost():
-                self.feed(GaveUp(str(answer)))
+            answer = await self._conversation.ask(request)
+        except ProtocolError as refusal:
+            self._host.heard(refusal)
+            self.feed(Refused(refusal))
+        except ServerLost as error:
+            self.feed(GaveUp(str(error), is_server_lost=True))
+        else:
+            assert isinstance(answer, Reply)
+            self._host.heard(answer)
+            self.feed(Answered(answer))
 
     def _arm(self) -> None:
         if self._timer:

@@ -110,7 +110,8 @@ GROUPS: dict[str, list[Flag]] = {
         _own("--connect-timeout", "S", seconds(), "how long the server's first answer may take; it may start after the "
              "agents (default: 300)"),
         _own("--server-lost-timeout", "S", seconds(), "how long to go on without a server that is gone (default: for "
-             "ever; as long as --connect-timeout with c10d and static, where a node of the run hosts it)"),
+             "ever while workers run, and without any as long as --connect-timeout; always that long with c10d and "
+             "static, where a node of the run hosts it)"),
     ],
     "security": [
         _own("--token-file", "FILE", text, "bear the token in this file, as rdzv-server asks; read again when the "

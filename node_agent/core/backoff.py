@@ -1,6 +1,106 @@
-"""How long to wait before the next try."""
+"""Retry policy of one transport to the server: when to try again after a failure, and which failures are news.
+
+Pure, as the machine is: errors, times and jitter go in, decisions come out. How long an agent goes on without a server
+is the machine's to decide.
+"""
+
+from collections.abc import Awaitable
+from typing import Protocol
+
+from msgspec import Struct
+from rdzv_protocol.errors import KEPT_OUT, NotLeader, ProtocolError, ServerUnavailable
 
 FIRST_S, FACTOR, LONGEST_S = 0.05, 1.6, 1.0
+HANDOVER_S = 0.5
+"""One of several servers hands over to another one in less, and nobody need be told that it went."""
+HINTS = {
+    "name": "check the name in --endpoint, or in --master-addr",
+    "connect": "check that rdzv-server runs there and that no firewall is between",
+    "TLS": "check the certificates of both sides",
+    "HTTP": "check that this port is rdzv-server's",
+    "server": "look at its log",
+    "leader": "check that etcd runs, and that rdzv-server reaches it",
+}
+"""What a person can check, by the stage that was reached."""
+
+
+class Signal(Protocol):
+    """An `asyncio.Event`, as far as the policy knows."""
+
+    def is_set(self) -> bool: ...
+
+    def wait(self) -> Awaitable[object]: ...
+
+
+class Unreachable(Exception):
+    """The exchange did not come about. `stage` says how far it got: a key of `HINTS`. Trying again may help.
+
+    `sooner` is set when that is worth it before its time: with several servers, when another one is to be asked.
+    `is_final`: it will not help unless somebody changes something first.
+    """
+
+    def __init__(self, stage: str, detail: str, sooner: Signal | None = None, *, is_final: bool = False) -> None:
+        super().__init__(f"{stage}: {detail}")
+        self.stage = stage
+        self.detail = detail
+        self.sooner = sooner
+        self.is_final = is_final
+
+
+class ServerLost(Exception):
+    """There will be no server, however long one waits. One line that says what to do."""
+
+
+RETRIED = (Unreachable, ServerUnavailable, NotLeader, *KEPT_OUT)
+"""Failures after which an exchange is tried again; other refusals are answers."""
+
+
+class Pause(Struct, frozen=True):
+    """Wait before the next try. `news`: what has happened, if that should be told."""
+
+    delay_s: float
+    news: Unreachable | ProtocolError | None
+
+
+class Retry:
+    """State of one transport between two answers. `has_joined`: the agent has been answered, on this one or another."""
+
+    def __init__(self, *, has_joined: bool = False) -> None:
+        self._has_joined = has_joined
+        self._attempt = 0
+        self._failing_since: float | None = None
+        self._cause: Unreachable | ProtocolError | None = None
+        """What happened first, of that which has not been told."""
+        self._told: set[str] = set()
+
+    def answered(self) -> None:
+        """The server has answered, if only to refuse."""
+        self._has_joined = True
+        self._attempt, self._failing_since, self._cause = 0, None, None
+        self._told.clear()
+
+    def failed(self, error: Unreachable | ProtocolError, now: float, tried_for_s: float, jitter: float) -> Pause:
+        """Decide what follows one of `RETRIED`. Raises it again if it keeps out an agent that was never in."""
+        if isinstance(error, KEPT_OUT) and not self._has_joined:
+            raise error
+        # A connection that stood for a while and broke is worth another at once: the grace for coming back is short.
+        self._attempt = 1 if tried_for_s > LONGEST_S else self._attempt + 1
+        self._failing_since = now if self._failing_since is None else self._failing_since
+        self._cause = self._cause or error
+        sooner = error.sooner if isinstance(error, Unreachable) else None
+        if sooner and sooner.is_set():
+            return Pause(0.0, None)
+        news = None
+        if sooner is None or now - self._failing_since >= HANDOVER_S:
+            news, self._cause = self._news(self._cause), None
+        return Pause(delay(self._attempt, jitter), news)
+
+    def _news(self, cause: Unreachable | ProtocolError) -> Unreachable | ProtocolError | None:
+        """None if it has been told, or if that another server leads is all there is to tell."""
+        is_elsewhere = isinstance(cause, Unreachable) and cause.stage == "leader" and bool(self._told)
+        is_old = is_elsewhere or str(cause) in self._told
+        self._told.add(str(cause))
+        return None if is_old else cause
 
 
 def delay(attempt: int, jitter: float, longest_s: float = LONGEST_S) -> float:

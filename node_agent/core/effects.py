@@ -1,39 +1,12 @@
-"""What the shell must do for the agent's machine."""
+"""Effects of the agent's machine: what the shell must do for it.
+
+A protocol message is to be sent. Joins and polls go one after another: the next one comes after `Answered` or
+`Refused`. A join is completed with a fresh port and with the address from which this node reaches the server. Reports
+and leaves go beside them, and are tried until the server has them.
+"""
 
 from msgspec import Struct
-from rdzv_protocol.messages import Assignment, Failure, Finish
-
-
-class SendJoin(Struct, frozen=True):
-    """Reserve a fresh port and join; the conversation is busy until `Answered` or `Refused`."""
-
-    agent_id: str
-    after_round: int
-    returning: bool = False
-    """A new id of an agent that was fenced."""
-
-
-class SendPoll(Struct, frozen=True):
-    """Poll; the conversation is busy until `Answered` or `Refused`."""
-
-    agent_id: str
-    revision: int
-    hold: bool
-
-
-class SendReport(Struct, frozen=True):
-    """Tell the server, beside the conversation, how the round's workers ended; try until it has it."""
-
-    agent_id: str
-    round: int
-    failure: Failure | None
-
-
-class SendLeave(Struct, frozen=True):
-    """Tell the server, beside the conversation, that the agent goes."""
-
-    agent_id: str
-    reason: str
+from rdzv_protocol.messages import Assignment, Failure, Finish, Request
 
 
 class StartWorkers(Struct, frozen=True):
@@ -51,6 +24,7 @@ class Say(Struct, frozen=True):
     """One line for the person who watches."""
 
     text: str
+    is_warning: bool = False
 
 
 class LeaveEvidence(Struct, frozen=True):
@@ -61,6 +35,8 @@ class LeaveEvidence(Struct, frozen=True):
 
     error: str
     finish: Finish | None = None
+    is_server_lost: bool = False
+    """The agent has given up waiting for the server."""
 
     @property
     def failure(self) -> Failure | None:
@@ -74,4 +50,4 @@ class Exit(Struct, frozen=True):
     code: int
 
 
-Effect = SendJoin | SendPoll | SendReport | SendLeave | StartWorkers | StopWorkers | Say | LeaveEvidence | Exit
+Effect = Request | StartWorkers | StopWorkers | Say | LeaveEvidence | Exit

@@ -1,8 +1,10 @@
-"""What happens to an agent."""
+"""Events of the agent's machine: what happens to an agent."""
 
 from msgspec import Struct
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Failure, Reply
+
+from node_agent.core.backoff import Unreachable
 
 
 class Started(Struct, frozen=True):
@@ -19,6 +21,12 @@ class Refused(Struct, frozen=True):
     """The server's refusal of the join or poll that was sent last."""
 
     error: ProtocolError
+
+
+class ConnectionFailed(Struct, frozen=True):
+    """The join or poll that was sent last did not come through; it is tried again."""
+
+    error: Unreachable | ProtocolError
 
 
 class WorkersSucceeded(Struct, frozen=True):
@@ -47,9 +55,10 @@ class Signalled(Struct, frozen=True):
 
 
 class GaveUp(Struct, frozen=True):
-    """The server could not be reached for as long as the user allows, or refused what it must know."""
+    """The agent cannot go on: there is no port or no server for it, or the server refuses a report."""
 
     reason: str
+    is_server_lost: bool = False
 
 
 class Crashed(Struct, frozen=True):
@@ -66,6 +75,7 @@ Event = (
     Started
     | Answered
     | Refused
+    | ConnectionFailed
     | WorkersSucceeded
     | WorkerFailed
     | WorkersStopped

@@ -5,31 +5,39 @@
        +--no worker left--+--Stop, failure, fenced---+     (STOPPING)
     any --Finish, refusal, signal--> ENDING --no worker left--> exit
 
-While its workers stop the agent does not park polls but sends short ones, three in a lease, so that the line is free
-for the join the moment the last worker is gone.
+While its workers stop the agent does not park polls but sends short ones, so that the connection is free for the join
+the moment the last worker is gone.
+
+How long it goes on without the server depends on its workers. While they run: as long as the user allows, by default
+for ever. Without workers nobody gains by waiting: as long as for the first answer. Then it exits by their result.
 """
 
 from enum import Enum
+from math import inf
 
+from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced, ProtocolError, RunFailed, RunSucceeded
-from rdzv_protocol.messages import Assignment, Failure, Finish, Reply, Start, Stop, Wait
+from rdzv_protocol.messages import (
+    Assignment,
+    Failure,
+    Finish,
+    JoinRequest,
+    LeaveRequest,
+    PollRequest,
+    Reply,
+    ReportRequest,
+    Start,
+    Stop,
+    Wait,
+)
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from node_agent.core import wording
-from node_agent.core.effects import (
-    Effect,
-    Exit,
-    LeaveEvidence,
-    Say,
-    SendJoin,
-    SendLeave,
-    SendPoll,
-    SendReport,
-    StartWorkers,
-    StopWorkers,
-)
+from node_agent.core.backoff import HINTS, Unreachable
+from node_agent.core.effects import Effect, Exit, LeaveEvidence, Say, StartWorkers, StopWorkers
 from node_agent.core.events import (
     Answered,
+    ConnectionFailed,
     Crashed,
     Event,
     GaveUp,
@@ -44,6 +52,10 @@ from node_agent.core.events import (
 
 EXIT_SUCCEEDED, EXIT_FAILED, EXIT_REFUSED = 0, 1, 2
 LONGEST_REASON = 500
+FIRST_TRY_S = 1.0
+"""The first try may take this long, however short the user's limit."""
+QUIET_S = 2.0
+"""A person is told what the agent waits for after this long."""
 
 
 class State(Enum):
@@ -56,13 +68,25 @@ class State(Enum):
 
 
 class AgentMachine:
-    """One agent. `name` is unique among all agent processes; an agent that is fenced comes back under a new id."""
+    """One agent. `join` is what it asks for; its `agent_id` is unique among all agent processes, and an agent that is
+    fenced comes back under a new one. `server` names the server for people.
+    """
 
-    def __init__(self, name: str) -> None:
+    def __init__(
+        self,
+        join: JoinRequest,
+        *,
+        server: str,
+        connect_timeout_s: float = inf,
+        server_lost_timeout_s: float = inf,
+    ) -> None:
         self.state = State.JOINING
         self.round = 0
         """The round of the workers that were started last; 0 for none."""
-        self._name = name
+        self._join = join
+        self._server = server
+        self._connect_timeout_s = connect_timeout_s
+        self._server_lost_timeout_s = server_lost_timeout_s
         self._incarnation = 1
         self._after_round = 0
         self._revision = 0
@@ -75,16 +99,34 @@ class AgentMachine:
         self._stop_asked = False
         self._keep_alive_at: float | None = None
         self._exit_code = EXIT_FAILED
-        self._last_said = self._failure_said = ""
+        self._last_reason = ""
+        """What was said last of what is waited for."""
+        self._is_known = False
+        """The server has answered at least once."""
+        self._silent_since: float | None = None
+        """Since when the server has been out of reach; None while it answers."""
+        self._idle_since = 0.0
+        """Since when there are no workers."""
+        self._trouble: Unreachable | ProtocolError | None = None
+        """What went wrong last with the connection, since the server answered."""
+        self._speaks_at: float | None = None
+        """When to say that the server has not answered yet."""
+        self._failure_said = ""
         self._effects: list[Effect] = []
 
     @property
     def agent_id(self) -> str:
-        return f"{self._name}.{self._incarnation}"
+        return f"{self._join.agent_id}.{self._incarnation}"
+
+    def report(self, round_: int, failure: Failure | None) -> ReportRequest:
+        """How the workers of the round have ended, as the server is told."""
+        return ReportRequest(**self._sender(), round=round_, failure=failure)
 
     def next_deadline(self) -> float | None:
-        """When `TimePassed` is due: the next keep-alive while workers stop."""
-        return None if self._busy else self._keep_alive_at
+        """When `TimePassed` is due: the next keep-alive while workers stop, or the end of the wait for the server."""
+        keep_alive_at = None if self._busy else self._keep_alive_at
+        due = [at for at in (keep_alive_at, self._speaks_at, self._gives_up_at()) if at is not None]
+        return min(due, default=None)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Apply an event and say what to do."""
@@ -97,29 +139,29 @@ class AgentMachine:
     def _apply(self, event: Event, now: float) -> None:
         match event:
             case Answered(reply):
-                self._busy = False
+                self._reached(now)
                 self._answered(reply, now)
             case Refused(error):
-                self._busy = False
+                self._reached(now)
                 self._refused(error)
+            case ConnectionFailed(error):
+                self._connection_failed(error, now)
             case WorkersSucceeded(round_):
-                self._workers_succeeded(round_)
+                self._workers_succeeded(round_, now)
             case WorkerFailed(round_, failure):
                 self._worker_failed(round_, failure)
             case WorkersStopped(round_):
-                self._workers_stopped(round_)
+                self._workers_stopped(round_, now)
             case Signalled(name):
                 self._signalled(name)
-            case GaveUp(reason):
-                self._say(f"error: {reason}")
-                is_first = self.state is not State.ENDING
-                self._end(self._exit_code_without_server())
-                if is_first:
-                    self._effects.append(LeaveEvidence(reason))
+            case GaveUp(reason, is_server_lost):
+                self._give_up(reason, is_server_lost=is_server_lost)
             case Crashed(reason):
                 self._crashed(reason)
-            case Started() | TimePassed():
-                pass  # `_proceed` does what is due
+            case Started():
+                self._silent_since, self._speaks_at = now, now + QUIET_S
+            case TimePassed():
+                self._time_passed(now)
 
     # The conversation with the server.
 
@@ -150,7 +192,7 @@ class AgentMachine:
             self._end(EXIT_SUCCEEDED if isinstance(error, RunSucceeded) else EXIT_FAILED)
         else:
             self._say(f"error: {error}")
-            self._end(EXIT_REFUSED)
+            self._end(self._failed_code())
         if not isinstance(error, AgentFenced | RunSucceeded):
             self._effects.append(LeaveEvidence(f"{type(error).__name__}: {error}"))
 
@@ -168,16 +210,86 @@ class AgentMachine:
 
     def _send_next(self, now: float) -> None:
         if not self._may_join:
-            self._send(SendPoll(self.agent_id, self._revision, hold=True))
+            self._poll(hold=True)
         elif self.state is State.JOINING:
-            self._may_join = False
-            self._send(SendJoin(self.agent_id, self._after_round, returning=self._incarnation > 1))
+            self._may_join, self._busy = False, True
+            returning = self._incarnation > 1
+            join = replace(self._join, agent_id=self.agent_id, after_round=self._after_round, returning=returning)
+            self._effects.append(join)
         elif self._keep_alive_at is not None and now >= self._keep_alive_at:
-            self._send(SendPoll(self.agent_id, self._revision, hold=False))
+            self._poll(hold=False)
 
-    def _send(self, request: SendJoin | SendPoll) -> None:
+    def _poll(self, *, hold: bool) -> None:
         self._busy = True
-        self._effects.append(request)
+        self._effects.append(PollRequest(**self._sender(), revision=self._revision, hold=hold))
+
+    def _leave(self, reason: str) -> None:
+        self._effects.append(LeaveRequest(**self._sender(), reason=reason))
+
+    def _sender(self) -> dict[str, str]:
+        return {"run_id": self._join.run_id, "agent_id": self.agent_id, "secret": self._join.secret}
+
+    # The server comes and goes.
+
+    def _reached(self, now: float) -> None:
+        """The server has answered the request under way."""
+        self._busy = False
+        if self._trouble and self._silent_since is not None and self.state is not State.ENDING:
+            self._log(f"reached rdzv-server at {self._server} after {now - self._silent_since:.1f} s", is_warning=True)
+        self._is_known, self._silent_since, self._trouble, self._speaks_at = True, None, None, None
+
+    def _connection_failed(self, error: Unreachable | ProtocolError, now: float) -> None:
+        if self.state is State.ENDING:
+            return
+        if isinstance(error, Unreachable) and error.is_final and not self._is_known:
+            self._give_up(f"cannot use rdzv-server at {self._server} ({error})", is_server_lost=True)
+            return
+        is_first, self._trouble, self._speaks_at = self._trouble is None, error, None
+        if self._silent_since is None:
+            self._silent_since = now
+        limit_s = self._patience_s()
+        if now >= self._silent_since + limit_s and not self._is_known:
+            self._lose_patience()
+            return
+        if is_first:
+            if self._is_known:
+                text = wording.server_lost(self._server, error, limit_s, self._has_workers)
+            else:
+                text = wording.no_server_yet(self._server, error, limit_s)
+        else:
+            text = f"still no rdzv-server at {self._server} ({error})"
+        self._log(text, is_warning=True)
+
+    def _time_passed(self, now: float) -> None:
+        if self._speaks_at is not None and now >= self._speaks_at:
+            self._speaks_at = None
+            self._log(f"waiting for rdzv-server at {self._server} to answer", is_warning=True)
+        gives_up_at = self._gives_up_at()
+        if gives_up_at is not None and now >= gives_up_at:
+            self._lose_patience()
+
+    def _lose_patience(self) -> None:
+        trouble = self._trouble or Unreachable("HTTP", "no answer")
+        hint = HINTS[trouble.stage if isinstance(trouble, Unreachable) else "server"]
+        limit = f"within {self._patience_s():g} s"
+        self._give_up(f"no rdzv-server at {self._server} {limit} ({trouble}): {hint}", is_server_lost=True)
+
+    def _patience_s(self) -> float:
+        """How long to wait for a server that does not answer."""
+        if not self._is_known:
+            return self._connect_timeout_s
+        if self._has_workers or self._server_lost_timeout_s < inf:
+            return self._server_lost_timeout_s
+        return self._connect_timeout_s
+
+    def _gives_up_at(self) -> float | None:
+        patience_s = self._patience_s()
+        if self._silent_since is None or patience_s == inf or self.state in (State.ENDING, State.EXITED):
+            return None
+        if not self._is_known:
+            return self._silent_since + max(patience_s, FIRST_TRY_S)
+        is_idle = self._server_lost_timeout_s == inf
+        return (max(self._silent_since, self._idle_since) if is_idle else self._silent_since) + patience_s
 
     # What the server says.
 
@@ -218,21 +330,24 @@ class AgentMachine:
 
     # What the workers do.
 
-    def _workers_succeeded(self, round_: int) -> None:
+    def _workers_succeeded(self, round_: int, now: float) -> None:
         if round_ == self.round and self.state is State.RUNNING:
-            self.state, self._has_workers = State.SUCCEEDED, False
-            self._effects.append(SendReport(self.agent_id, round_, None))
+            self.state, self._has_workers, self._idle_since = State.SUCCEEDED, False, now
+            self._effects.append(self.report(round_, None))
+            if self._trouble:
+                self._log(wording.nobody_to_tell(self._server, self._patience_s()), is_warning=True)
 
     def _worker_failed(self, round_: int, failure: Failure) -> None:
         if round_ == self.round and self.state is State.RUNNING:
             self._say(wording.failed(failure))
             self._failure_said = failure.sentence
-            self._effects.append(SendReport(self.agent_id, round_, failure))
+            self._effects.append(self.report(round_, failure))
             self._stop_workers()
             self.state = State.STOPPING
 
-    def _workers_stopped(self, round_: int) -> None:
+    def _workers_stopped(self, round_: int, now: float) -> None:
         if round_ == self.round:
+            self._idle_since = now
             self._has_workers = self._stop_asked = False
 
     def _stop_workers(self, signal_name: str = "SIGTERM") -> None:
@@ -243,9 +358,13 @@ class AgentMachine:
     # The end.
 
     def _signalled(self, name: str) -> None:
-        if self.state is not State.ENDING:
+        if self.state is State.SUCCEEDED and self._trouble:
+            self._log(f"{name}: leaving without rdzv-server; all workers of this node exited 0", is_warning=True)
+            self._leave(name)
+            self._end(EXIT_SUCCEEDED)
+        elif self.state is not State.ENDING:
             self._say(f"{name}: leaving the run")
-            self._effects.append(SendLeave(self.agent_id, name))
+            self._leave(name)
             self._stop_workers(name)
             self._end(EXIT_FAILED)
             self._effects.append(LeaveEvidence(f"SignalException: the agent got {name}"))
@@ -256,25 +375,41 @@ class AgentMachine:
     def _crashed(self, reason: str) -> None:
         if self.state is not State.ENDING:
             self._say(f"error: {reason}; leaving the run")
-            self._effects += [SendLeave(self.agent_id, reason[:LONGEST_REASON]), LeaveEvidence(reason)]
+            self._leave(reason[:LONGEST_REASON])
+            self._effects.append(LeaveEvidence(reason))
         self._end(EXIT_FAILED)
 
-    def _exit_code_without_server(self) -> int:
+    def _give_up(self, reason: str, *, is_server_lost: bool = False) -> None:
+        self._log(f"error: {reason}", is_warning=True)
         if self.state is State.ENDING:
-            return self._exit_code
-        return EXIT_FAILED if self.round else EXIT_REFUSED  # refused means that nothing was ever started
+            return
+        if is_server_lost and self.state is State.SUCCEEDED:
+            self._log("all workers of this node exited 0; how the run ended is not known", is_warning=True)
+            self._end(EXIT_SUCCEEDED)
+        else:
+            self._end(self._failed_code())
+            self._effects.append(LeaveEvidence(reason, is_server_lost=is_server_lost))
+
+    def _failed_code(self) -> int:
+        """Refused means that nothing was ever started here."""
+        return EXIT_FAILED if self.round else EXIT_REFUSED
 
     def _end(self, exit_code: int) -> None:
         self._stop_workers()
-        self.state, self._exit_code, self._keep_alive_at = State.ENDING, exit_code, None
+        self.state, self._exit_code = State.ENDING, exit_code
+        self._keep_alive_at = self._speaks_at = None
 
     # Words.
 
     def _say(self, text: str) -> None:
-        self._last_said = text
-        self._effects.append(Say(text))
+        self._last_reason = ""
+        self._log(text)
+
+    def _log(self, text: str, *, is_warning: bool = False) -> None:
+        self._effects.append(Say(text, is_warning))
 
     def _say_once(self, reason: str) -> None:
         """Say what is waited for when it changes, not when only the time that is left does."""
-        if wording.without_countdown(reason) != wording.without_countdown(self._last_said):
+        if wording.without_countdown(reason) != wording.without_countdown(self._last_reason):
             self._say(reason)
+            self._last_reason = reason

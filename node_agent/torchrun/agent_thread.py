@@ -6,7 +6,6 @@ ends the agent is kept in `ending`.
 """
 
 import asyncio
-import os
 import socket
 import threading
 from collections.abc import Callable, Coroutine
@@ -17,17 +16,16 @@ from rdzv_protocol.errors import AgentFenced, ProtocolError
 from rdzv_protocol.messages import Assignment, Failure, Finish, Reply
 
 from node_agent.config import AgentConfig
-from node_agent.core.effects import LeaveEvidence, SendReport
+from node_agent.core.backoff import ServerLost
+from node_agent.core.effects import LeaveEvidence
 from node_agent.core.events import Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
-from node_agent.core.machine import AgentMachine
 from node_agent.runner import Runner
 from node_agent.transport.base import Link
-from node_agent.transport.retrying import ServerLost
-from node_agent.transport.session import Note, RunLine
 
 FAREWELL_TIMEOUT_S = 2.0
 """How long a leaving agent tries to say so."""
 
+Note = Callable[[str], None]
 T = TypeVar("T")
 
 
@@ -66,14 +64,12 @@ class AgentThread:
         self._open_port = open_port
         self._say = say
         self._warn = warn
-        self._machine = AgentMachine(f"{config.node_id[:64]}-{os.urandom(6).hex()}")
         self._assignment: Assignment | None = None
         self._has_started = False
         self._closing = False
         self._news = asyncio.Event()
         self._loop = _Loop()
-        line = RunLine(config, make_link, endpoint, warn)
-        self._work = Runner(self._machine, line, self, self._loop, farewell_s=FAREWELL_TIMEOUT_S)
+        self._runner = Runner(config, make_link, endpoint, self, self._loop, hosts_store=True)
         self._thread = threading.Thread(target=self._loop.run_forever, name="rdzv-server", daemon=True)
         self._thread.start()
 
@@ -110,12 +106,12 @@ class AgentThread:
     async def _next_round(self, failure: Failure) -> Assignment:
         if not self._has_started:
             self._has_started = True
-            self._work.feed(Started())
+            self._runner.feed(Started())
         else:
-            self._work.feed(
-                WorkerFailed(self._machine.round, failure)
+            self._runner.feed(
+                WorkerFailed(self._runner.round, failure)
             )  # ignored by a machine that was told to stop them
-            self._work.feed(WorkersStopped(self._machine.round))
+            self._runner.feed(WorkersStopped(self._runner.round))
         while self._assignment is None:
             if self.ending:
                 raise Ended
@@ -129,30 +125,27 @@ class AgentThread:
         try:
             async with asyncio.timeout(within_s or FAREWELL_TIMEOUT_S):
                 await last_words
-                self._work.feed(WorkersStopped(self._machine.round))
+                self._runner.feed(WorkersStopped(self._runner.round))
                 while within_s and not self.ending:
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
             pass
         ended = self.ending is not None and self.ending.finish is not None
-        self._work.feed(Signalled(reason))  # ignored by a machine that has exited
-        await self._work.take_leave()
+        self._runner.feed(Signalled(reason))  # ignored by a machine that has exited
+        await self._runner.take_leave()
         return ended
 
     async def _report_success(self) -> None:
-        self._work.feed(WorkersSucceeded(self._machine.round))
+        self._runner.feed(WorkersSucceeded(self._runner.round))
 
     async def _report(self, failure: Failure) -> None:
-        await self._work.tell(SendReport(self._machine.agent_id, self._machine.round, failure))
+        await self._runner.report(failure)
 
     async def _nothing_to_report(self) -> None:
         pass
 
     # What the machine wants done.
-
-    hosts_store = True
-    """torch is here, and its store is opened with the port."""
 
     def open_port(self) -> int | None:
         return None if self._closing else self._open_port()
@@ -165,19 +158,20 @@ class AgentThread:
     def stop_workers(self, signal_name: str, kill: bool) -> None:
         self.round_is_over.set()
 
-    def say(self, text: str) -> None:
-        self._say(text)
+    def say(self, text: str, is_warning: bool) -> None:
+        (self._warn if is_warning else self._say)(text)
 
     def leave_evidence(self, effect: LeaveEvidence) -> None:
-        pass  # the program's own launcher does that
+        if effect.is_server_lost:  # the rest is known, or the program's own launcher sees to it
+            self._end(Ending(error=ServerLost(effect.error)))
 
-    def heard(self, answer: Reply | ProtocolError | ServerLost) -> None:
+    def heard(self, answer: Reply | ProtocolError) -> None:
         match answer:
             case Reply(directive=Finish() as finish):
                 self._end(Ending(finish=finish))
             case AgentFenced():
                 pass  # the machine joins anew
-            case ProtocolError() | ServerLost():
+            case ProtocolError():
                 self._end(Ending(error=answer))
 
     def ended(self, exit_code: int) -> None:

@@ -30,13 +30,13 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.elastic.utils.logging import get_logger
 
+from node_agent.core.backoff import ServerLost
 from node_agent.failures import error_file
 from node_agent.failures.diagnose import diagnose
 from node_agent.torchrun import options
 from node_agent.torchrun.agent_thread import AgentThread, Ended, Ending
 from node_agent.torchrun.options import NO_RESTARTS_LEFT, HandlerConfig
 from node_agent.transport.failover import Servers
-from node_agent.transport.retrying import ServerLost
 
 MEETING_INTERVAL_S = 0.02
 """How often a node looks whether the round's others are at the store; they are milliseconds apart as a rule."""

@@ -6,21 +6,6 @@ from typing import Any, Protocol
 from rdzv_protocol.messages import Ack, Reply, Request
 
 
-class Unreachable(Exception):
-    """The exchange did not come about. `stage` says how far it got: name, connect, TLS or HTTP; trying again may help.
-
-    `sooner` is set when that is worth it before its time: with several servers, when another one is to be asked.
-    `is_final`: it will not help unless somebody changes something first.
-    """
-
-    def __init__(self, stage: str, detail: str, sooner: asyncio.Event | None = None, *, is_final: bool = False) -> None:
-        super().__init__(f"{stage}: {detail}")
-        self.stage = stage
-        self.detail = detail
-        self.sooner = sooner
-        self.is_final = is_final
-
-
 def raise_in_loop(task: "asyncio.Task[Any]") -> None:
     """Callback of a task that nobody awaits: its exception goes to the event loop's handler when it ends."""
     if not task.cancelled():

@@ -16,7 +16,8 @@ from rdzv_protocol.errors import KEPT_OUT, NotLeader, ProtocolError, ServerUnava
 from rdzv_protocol.messages import Ack, LeaderRequest, Reply, Request
 
 from node_agent.core import backoff
-from node_agent.transport.base import Unreachable, raise_in_loop
+from node_agent.core.backoff import Unreachable
+from node_agent.transport.base import raise_in_loop
 from node_agent.transport.credentials import Credentials
 from node_agent.transport.http import HttpLink
 

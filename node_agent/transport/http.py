@@ -29,7 +29,7 @@ from rdzv_protocol.messages import (
 )
 from rdzv_protocol.timing import ANSWER_TIMEOUT_S, LEADER_HOLD_S
 
-from node_agent.transport.base import Unreachable
+from node_agent.core.backoff import Unreachable
 from node_agent.transport.credentials import Credentials
 
 CONNECT_TIMEOUT_S = 5.0

@@ -17,11 +17,10 @@ from collections.abc import Iterable
 from rdzv_protocol.errors import ProtocolError, RunFailed, RunSucceeded
 from rdzv_protocol.messages import Ack, Finish, Reply, Request
 
+from node_agent.core.backoff import ServerLost, Unreachable
 from node_agent.output.console import ERR, Console
-from node_agent.transport.base import Unreachable
 from node_agent.transport.credentials import Credentials
 from node_agent.transport.http import HttpLink
-from node_agent.transport.retrying import ServerLost
 from node_agent.workers.process import CommandProcess
 
 IDLE_S = 10

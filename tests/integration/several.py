@@ -135,7 +135,7 @@ class Probe:
         pairs = [endpoint.rpartition(":") for endpoint in endpoints.split(",")]
         self.said: list[str] = []
         self._servers = Servers([(host, int(port)) for host, _, port in pairs], None, self.said.append)
-        self._line = Conversation(self._servers.link(), self._servers.name, 60.0, self.said.append)
+        self._line = Conversation(self._servers.link(), lambda error: self.said.append(str(error)))
 
     async def __aenter__(self) -> "Probe":
         join = JoinRequest(
@@ -143,7 +143,7 @@ class Probe:
             local_world_size=1, settings=RequestedSettings(lease_s=600.0, disconnect_grace_s=600.0),
         )  # fmt: skip
         async with asyncio.timeout(PATIENCE_S):
-            self.reply = await self._line.ask(lambda addr: join)
+            self.reply = await self._line.ask(join)
         assert isinstance(self.reply, Reply) and isinstance(self.reply.directive, Start)
         self.leadership = self.reply.leadership
         return self
@@ -157,7 +157,7 @@ class Probe:
         """Ask once; when the answer has come (monotonic)."""
         poll = PollRequest(run_id=self._run_id, agent_id="probe", revision=self.reply.revision, hold=False)
         async with asyncio.timeout(PATIENCE_S):
-            answer = await self._line.ask(lambda addr: poll)
+            answer = await self._line.ask(poll)
         assert isinstance(answer, Reply) and answer.directive == self.reply.directive
         self.leadership = answer.leadership
         return time.monotonic()

@@ -14,8 +14,8 @@ import pytest
 from rdzv_protocol.errors import NotLeader
 from rdzv_protocol.messages import JoinRequest
 
+from node_agent.core.backoff import HANDOVER_S
 from node_agent.transport.http import HttpLink
-from node_agent.transport.retrying import HANDOVER_S
 from tests.integration.desk import Desk, WorkerAtDesk, is_running
 from tests.integration.programs import Program, Server
 from tests.integration.several import TAKEOVER_S, Probe, Several, kill

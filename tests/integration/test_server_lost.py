@@ -2,11 +2,13 @@
 
 import asyncio
 import signal
+import socket
+import time
 from pathlib import Path
 
 from tests.integration.conftest import Cluster
 from tests.integration.desk import Desk, is_running
-from tests.integration.programs import PATIENCE_S, Program
+from tests.integration.programs import PATIENCE_S, Program, start_agent
 
 TRIES = 5
 
@@ -65,3 +67,37 @@ async def test_an_agent_that_is_to_wait_no_longer_stops_its_workers_and_exits(cl
     assert await agent.exit_code() == 1
     assert not any(is_running(worker.pid) for worker in workers)
     assert any("no rdzv-server at" in line and "within 1 s" in line for line in agent.err)
+
+
+async def test_an_agent_whose_workers_finish_without_the_server_says_so_and_waits_for_a_while(cluster: Cluster) -> None:
+    workers = await cluster.nodes("a", "--nnodes", "1", "--connect-timeout", "3")
+    await lose_server(cluster)
+    agent = cluster.agents.pop("a")
+    await agent.line("lost rdzv-server at .*; workers keep running, trying again$")
+    for worker in workers:
+        worker.order_exit(0)
+    await agent.line("all workers exited 0, but rdzv-server at .* is out of reach: waiting for it for 3 s")
+    assert await agent.exit_code() == 0
+    assert any("how the run ended is not known" in line for line in agent.err)
+
+
+async def test_a_signal_then_exits_by_the_workers_result(cluster: Cluster) -> None:
+    workers = await cluster.nodes("a", "--nnodes", "1")
+    await lose_server(cluster)
+    agent = cluster.agents.pop("a")
+    for worker in workers:
+        worker.order_exit(0)
+    await agent.line("all workers exited 0, but rdzv-server at .* is out of reach")
+    agent.signal(signal.SIGTERM)
+    assert await agent.exit_code() == 0
+
+
+async def test_a_port_that_accepts_and_says_nothing_is_given_up_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        endpoint = f"127.0.0.1:{mute.getsockname()[1]}"
+        began = time.monotonic()
+        agent = await start_agent("--endpoint", endpoint, "--connect-timeout", "4")
+        await agent.line(f"waiting for rdzv-server at {endpoint} to answer")
+        assert await agent.exit_code() == 2
+        assert 4.0 <= time.monotonic() - began < 10.0, "not after a request's own limit of 15 s"
+    assert agent.err[-1].startswith(f"node-agent: error: no rdzv-server at {endpoint} within 4 s (HTTP: no answer): ")

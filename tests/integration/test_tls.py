@@ -10,7 +10,7 @@ import pytest
 from rdzv_protocol.errors import TlsRequired
 from rdzv_protocol.messages import Reply
 
-from node_agent.transport.base import Unreachable
+from node_agent.core.backoff import Unreachable
 from node_agent.transport.credentials import Credentials
 from node_agent.transport.http import HttpLink
 from rdzv_server.auth.tls_config import TlsFiles

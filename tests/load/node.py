@@ -2,8 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from itertools import count
-from math import inf
 
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Assignment, Failure, Reply
@@ -13,22 +11,16 @@ from node_agent.config import AgentConfig
 from node_agent.core.command import Command
 from node_agent.core.effects import LeaveEvidence
 from node_agent.core.events import Event, Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
-from node_agent.core.machine import AgentMachine
 from node_agent.runner import Runner
 from node_agent.transport.http import HttpLink
-from node_agent.transport.retrying import ServerLost
-from node_agent.transport.session import RunLine
 
 FAREWELL_S = 10.0
-_numbers = count()
 EXIT_CODE = 3
 EVIDENCE = tuple(f"line {number} of what the script wrote last" for number in range(20))
 
 
 class Node:
     """One agent of a run. `news` is called when its workers start, and when it has ended."""
-
-    hosts_store = False
 
     def __init__(
         self, port: int, run_id: str, name: str, settings: RequestedSettings, news: Callable[[], None], *, rerun: bool
@@ -42,18 +34,19 @@ class Node:
         self._news = news
         config = AgentConfig(
             command=Command(("true",)), nproc=2, run_id=run_id, node_id=name, explicit_run_id=True,
-            rerun=rerun, settings=settings, connect_timeout_s=60.0, server_lost_timeout_s=inf,
+            rerun=rerun, settings=settings, connect_timeout_s=60.0, farewell_timeout_s=FAREWELL_S,
         )  # fmt: skip
-        self._machine = AgentMachine(f"{name}-{next(_numbers)}")
-        line = RunLine(config, lambda: HttpLink("127.0.0.1", port, None), "the server", self.trouble.append)
-        self._work = Runner(self._machine, line, self, asyncio.get_running_loop(), farewell_s=FAREWELL_S)
+        loop = asyncio.get_running_loop()
+        self._work = Runner(
+            config, lambda: HttpLink("127.0.0.1", port, None), "the server", self, loop, hosts_store=False
+        )
         self._work.feed(Started())
 
     # What happens to it.
 
     def succeed(self) -> None:
         """Its workers exit 0."""
-        self._over(WorkersSucceeded(self._machine.round))
+        self._over(WorkersSucceeded(self._work.round))
 
     def fail(self) -> None:
         """One of its workers exits otherwise."""
@@ -62,7 +55,7 @@ class Node:
             node_id=self.name, rank=self.assignment.first_rank, local_rank=0, pid=7, exit_code=EXIT_CODE,
             cause=f"exit code {EXIT_CODE}", error="ValueError: boom", stderr_tail=EVIDENCE,
         )  # fmt: skip
-        self._over(WorkerFailed(self._machine.round, failure))
+        self._over(WorkerFailed(self._work.round, failure))
 
     async def leave(self) -> None:
         """It is asked to go, says so, and goes."""
@@ -87,15 +80,16 @@ class Node:
         self._news()
 
     def stop_workers(self, signal_name: str, kill: bool) -> None:
-        asyncio.get_running_loop().call_soon(self._over, WorkersStopped(self._machine.round))
+        asyncio.get_running_loop().call_soon(self._over, WorkersStopped(self._work.round))
 
-    def say(self, text: str) -> None:
-        pass
+    def say(self, text: str, is_warning: bool) -> None:
+        if is_warning:
+            self.trouble.append(text)
 
     def leave_evidence(self, effect: LeaveEvidence) -> None:
         pass
 
-    def heard(self, answer: Reply | ProtocolError | ServerLost) -> None:
+    def heard(self, answer: Reply | ProtocolError) -> None:
         if not isinstance(answer, Reply):
             self.trouble.append(str(answer))
 

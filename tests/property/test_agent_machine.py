@@ -3,11 +3,14 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from rdzv_protocol.errors import AgentFenced, NodeRankTaken, RunSucceeded
-from rdzv_protocol.messages import Reply
+from rdzv_protocol.messages import JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest
 
-from node_agent.core.effects import Effect, Exit, SendJoin, SendLeave, SendPoll, SendReport, StartWorkers, StopWorkers
+from node_agent.core.backoff import Unreachable
+from node_agent.core.effects import Effect, Exit, StartWorkers, StopWorkers
 from node_agent.core.events import (
     Answered,
+    ConnectionFailed,
+    Crashed,
     Event,
     GaveUp,
     Refused,
@@ -19,7 +22,7 @@ from node_agent.core.events import (
     WorkersSucceeded,
 )
 from node_agent.core.machine import AgentMachine, State
-from tests.unit.node_agent.story import LEASE_S, a_failure, finish, start, stop, wait
+from tests.unit.node_agent.story import LEASE_S, a_failure, finish, join, start, stop, wait
 
 rounds = st.integers(1, 4)
 directives = st.one_of(
@@ -30,12 +33,15 @@ directives = st.one_of(
 ends = st.booleans().map(lambda succeeded: finish(succeeded=succeeded))
 
 
+WAIT_S = 30.0
+
+
 class AgentStory(RuleBasedStateMachine):
     """Plays the shell: answers what was asked, and knows which workers there are."""
 
     @initialize()
     def is_up(self) -> None:
-        self.machine = AgentMachine("a")
+        self.machine = AgentMachine(join("a"), server="host:1", connect_timeout_s=WAIT_S)
         self.now = 0.0
         self.revision = 0
         self.asked = 0
@@ -109,6 +115,17 @@ class AgentStory(RuleBasedStateMachine):
             self.asked -= 1
             self.handle(GaveUp("no server"))
 
+    @precondition(lambda self: self.asked)
+    @rule(really=st.integers(0, 2))
+    def the_server_is_out_of_reach(self, really: int) -> None:
+        if not really:
+            self.handle(ConnectionFailed(Unreachable("connect", "refused")))
+
+    @rule(really=st.integers(0, 9))
+    def something_unexpected_happens(self, really: int) -> None:
+        if not really:
+            self.handle(Crashed("internal error: ValueError: boom"))
+
     @rule(seconds=st.floats(0.0, LEASE_S))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
@@ -121,7 +138,8 @@ class AgentStory(RuleBasedStateMachine):
     def the_next_deadline_comes(self) -> None:
         self.now = max(self.now, self.machine.next_deadline())
         self.handle(TimePassed())
-        assert self.asked == 1, "a deadline without consequence"
+        at = self.machine.next_deadline()
+        assert at is None or at > self.now, "a deadline that handling it does not move"
 
     # What every step must keep.
 
@@ -140,11 +158,11 @@ class AgentStory(RuleBasedStateMachine):
 
     def check(self, effect: Effect) -> None:
         match effect:
-            case SendJoin(agent_id, after_round):
+            case JoinRequest(agent_id=agent_id, after_round=after_round):
                 self.ask(agent_id)
                 assert not self.workers, "joined beside workers of the round before"
                 assert after_round >= max(self.started, default=0), "joined after a round that is not its last"
-            case SendPoll(agent_id, _, hold):
+            case PollRequest(agent_id=agent_id, hold=hold):
                 assert hold or self.workers, "a short poll without workers that stop"
                 self.ask(agent_id)
             case StartWorkers(assignment):
@@ -155,10 +173,10 @@ class AgentStory(RuleBasedStateMachine):
             case StopWorkers():
                 assert self.workers, "stopped workers that are not there"
                 self.settled = True
-            case SendReport(agent_id, round_):
+            case ReportRequest(agent_id=agent_id, round=round_):
                 assert round_ == self.started[-1]
                 assert agent_id == self.machine.agent_id
-            case SendLeave(agent_id):
+            case LeaveRequest(agent_id=agent_id):
                 assert agent_id == self.machine.agent_id
             case Exit(code):
                 assert not self.workers, "exited beside workers"

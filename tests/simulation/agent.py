@@ -5,22 +5,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from msgspec.structs import replace
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Assignment, JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest, Request
 from rdzv_protocol.settings import RequestedSettings
 
-from node_agent.core.effects import (
-    Effect,
-    Exit,
-    Say,
-    SendJoin,
-    SendLeave,
-    SendPoll,
-    SendReport,
-    StartWorkers,
-    StopWorkers,
-)
-from node_agent.core.events import Answered, Event, Refused, Signalled, Started, TimePassed
+from node_agent.core.effects import Effect, Exit, LeaveEvidence, Say, StartWorkers, StopWorkers
+from node_agent.core.events import Answered, ConnectionFailed, Event, Refused, Signalled, Started, TimePassed
 from node_agent.core.machine import AgentMachine
 from simulation.clock import Clock, Timer
 from simulation.line import Answer, Line
@@ -60,14 +51,27 @@ class AgentProcess:
 
     def __init__(self, world: World, host: Host, name: str, options: Options) -> None:
         self.name, self.host, self.options = name, host, options
-        self.machine = AgentMachine(name)
+        join = JoinRequest(
+            run_id=RUN_ID,
+            agent_id=name,
+            node_id=host.name,
+            after_round=0,
+            addr=host.addr,
+            port=0,
+            local_world_size=options.local_world_size,
+            settings=options.settings,
+            explicit_run_id=options.explicit_run_id,
+        )
+        self.machine = AgentMachine(join, server="the server")
         self.workers: Workers | None = None
         self.port = 0
         self.exit_code: int | None = None
         self.is_dead = False
         self.was_signalled = False
-        self.conversation = Line(host, world.network, world.server, world.rng)
-        self.side_line = Line(host, world.network, world.server, world.rng)
+        self.conversation = Line(
+            host, world.network, world.server, world.rng, lambda error: self.feed(ConnectionFailed(error))
+        )
+        self.side_line = Line(host, world.network, world.server, world.rng, lambda error: None, has_joined=True)
         self._world = world
         self._timer: Timer | None = None
         host.later(0.0, lambda: self.feed(Started()))
@@ -112,16 +116,14 @@ class AgentProcess:
     def _perform(self, effect: Effect) -> None:
         self._world.trace(self.name, effect)
         match effect:
-            case SendJoin(agent_id, after_round, returning):
+            case JoinRequest():
                 assert self.live_workers is None, "an agent joins while its workers run"
                 self.port = self.host.fresh_port()
-                self._converse(self._join(agent_id, after_round, returning))
-            case SendPoll(agent_id, revision, hold):
-                self._converse(PollRequest(run_id=RUN_ID, agent_id=agent_id, revision=revision, hold=hold))
-            case SendReport(agent_id, round_, failure):
-                self._tell(ReportRequest(run_id=RUN_ID, agent_id=agent_id, round=round_, failure=failure))
-            case SendLeave(agent_id, reason):
-                self._tell(LeaveRequest(run_id=RUN_ID, agent_id=agent_id, reason=reason))
+                self._converse(replace(effect, port=self.port))
+            case PollRequest():
+                self._converse(effect)
+            case ReportRequest() | LeaveRequest():
+                self.side_line.ask(effect, lambda answer: self._world.trace(self.name, answer))
             case StartWorkers(assignment):
                 assert self.live_workers is None, "an agent starts workers beside those of another round"
                 self.workers = self._world.started(self, assignment)
@@ -130,22 +132,8 @@ class AgentProcess:
                 self.workers.stop(kill=kill)
             case Exit(code):
                 self._exit(code)
-            case Say():
+            case Say() | LeaveEvidence():
                 pass
-
-    def _join(self, agent_id: str, after_round: int, returning: bool) -> JoinRequest:
-        return JoinRequest(
-            run_id=RUN_ID,
-            agent_id=agent_id,
-            node_id=self.host.name,
-            after_round=after_round,
-            addr=self.host.addr,
-            port=self.port,
-            local_world_size=self.options.local_world_size,
-            settings=self.options.settings,
-            explicit_run_id=self.options.explicit_run_id,
-            returning=returning,
-        )
 
     def _converse(self, request: Request) -> None:
         assert self.conversation.is_idle, "an agent holds two conversations at once"
@@ -157,9 +145,6 @@ class AgentProcess:
         else:
             assert isinstance(answer, Reply)
             self.feed(Answered(answer))
-
-    def _tell(self, request: Request) -> None:
-        self.side_line.ask(request, lambda answer: self._world.trace(self.name, answer))
 
     def _exit(self, code: int) -> None:
         assert self.live_workers is None, "an agent exits while its workers run"

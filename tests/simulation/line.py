@@ -5,11 +5,11 @@ from collections.abc import Callable
 from random import Random
 
 from rdzv_protocol.codec import decode, encode
-from rdzv_protocol.errors import ProtocolError, ServerUnavailable, from_code
+from rdzv_protocol.errors import ProtocolError, from_code
 from rdzv_protocol.messages import Ack, ErrorReply, JoinRequest, PollRequest, Reply, Request
 from rdzv_protocol.timing import ANSWER_TIMEOUT_S
 
-from node_agent.core import backoff
+from node_agent.core.backoff import RETRIED, Retry, Unreachable
 from simulation.clock import Timer
 from simulation.network import Connection, Host, Network
 from simulation.server import Server
@@ -23,13 +23,23 @@ Answered = Callable[[Answer], None]
 class Line:
     """Requests that are asked meanwhile wait for their turn."""
 
-    def __init__(self, host: Host, network: Network, server: Server, rng: Random) -> None:
+    def __init__(
+        self,
+        host: Host,
+        network: Network,
+        server: Server,
+        rng: Random,
+        failed: Callable[[Exception], None],
+        *,
+        has_joined: bool = False,
+    ) -> None:
         self.connection: Connection | None = None
         self._host, self._network, self._server, self._rng = host, network, server, rng
         self._asked: deque[tuple[Request, Answered]] = deque()
         self._tries = 0
         """Of all exchanges together: the answer to a try that was given up is nobody's."""
-        self._failures = 0
+        self._failed = failed
+        self._retry = Retry(has_joined=has_joined)
         self._tried_at = host.now
         self._timer: Timer | None = None
         self._is_closed = False
@@ -83,35 +93,37 @@ class Line:
             return
         request, answered = self._asked[0]
         answer = _decoded(request, is_answer, body)
-        if isinstance(answer, ServerUnavailable):
-            self._fail()
+        if isinstance(answer, RETRIED):
+            self._fail(answer)
             return
         self._stop_timer()
         self._tries += 1
-        self._failures = 0
+        self._retry.answered()
         self._asked.popleft()
         if self._asked:
             self._try()
         answered(answer)
 
     def _await_timeout(self, timeout_s: float) -> None:
-        self._timer = self._host.later(timeout_s, self._fail)
+        self._timer = self._host.later(timeout_s, lambda: self._fail(Unreachable("HTTP", "no answer")))
 
     def _broken(self, connection: Connection) -> None:
         if self.connection is not connection:
             return
         self.connection = None
         if self._asked:
-            self._fail()
+            self._fail(Unreachable("HTTP", "the server closed the connection"))
 
-    def _fail(self) -> None:
+    def _fail(self, error: Unreachable | ProtocolError) -> None:
         if self._is_closed:
             return
         self._drop()
         self._tries += 1
-        stood_s = self._host.now - self._tried_at  # see `Conversation._bear`
-        self._failures = 1 if stood_s > backoff.LONGEST_S else self._failures + 1
-        self._timer = self._host.later(backoff.delay(self._failures, self._rng.random()), self._try)
+        now = self._host.now
+        pause = self._retry.failed(error, now, now - self._tried_at, self._rng.random())
+        self._timer = self._host.later(pause.delay_s, self._try)
+        if pause.news:
+            self._failed(pause.news)
 
     def _drop(self) -> None:
         self._stop_timer()

@@ -19,8 +19,8 @@ from rdzv_protocol.messages import (
 
 from node_agent.agent import Agent
 from node_agent.config import AgentConfig
+from node_agent.core.backoff import Unreachable
 from node_agent.core.command import Command
-from node_agent.transport.base import Unreachable
 from tests.unit.node_agent.sheet import Sheet
 
 PATIENCE_S = 10.0

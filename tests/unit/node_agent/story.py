@@ -6,11 +6,26 @@ The machine's requests are held here until a test answers them. Time is a number
 from typing import Any
 
 from rdzv_protocol.errors import ProtocolError
-from rdzv_protocol.messages import Assignment, Directive, Failure, Finish, Reply, Start, Stop, Wait
+from rdzv_protocol.messages import (
+    Assignment,
+    Directive,
+    Failure,
+    Finish,
+    JoinRequest,
+    LeaveRequest,
+    PollRequest,
+    Reply,
+    ReportRequest,
+    Start,
+    Stop,
+    Wait,
+)
 
-from node_agent.core.effects import Effect, Say, SendJoin, SendPoll
+from node_agent.core.backoff import Unreachable
+from node_agent.core.effects import Effect, Say
 from node_agent.core.events import (
     Answered,
+    ConnectionFailed,
     Event,
     GaveUp,
     Refused,
@@ -75,11 +90,29 @@ def finish(*, succeeded: bool = True, **story: Any) -> Finish:
     return Finish(succeeded=succeeded, reason=reason, **story)
 
 
+def join(agent_id: str = "a.1", after_round: int = 0, **changes: Any) -> JoinRequest:
+    """What the agent asks for; the runner fills in its port and address."""
+    given = {"run_id": "run", "node_id": "a", "addr": "", "port": 0, "local_world_size": 4}
+    return JoinRequest(agent_id=agent_id, after_round=after_round, **(given | changes))
+
+
+def poll(agent_id: str = "a.1", revision: int = 1, hold: bool = True) -> PollRequest:
+    return PollRequest(run_id="run", agent_id=agent_id, revision=revision, hold=hold)
+
+
+def report(agent_id: str = "a.1", round: int = 1, failure: Failure | None = None) -> ReportRequest:
+    return ReportRequest(run_id="run", agent_id=agent_id, round=round, failure=failure)
+
+
+def leave(agent_id: str = "a.1", reason: str = "SIGTERM") -> LeaveRequest:
+    return LeaveRequest(run_id="run", agent_id=agent_id, reason=reason)
+
+
 class Story:
     """One agent, from its start on."""
 
-    def __init__(self) -> None:
-        self.machine = AgentMachine("a")
+    def __init__(self, **limits: float) -> None:
+        self.machine = AgentMachine(join("a"), server="host:1", **limits)
         self.now = 100.0
         self.revision = 0
         self.effects: list[Effect] = []
@@ -109,8 +142,20 @@ class Story:
     def is_signalled(self, name: str = "SIGTERM") -> None:
         self.handle(Signalled(name))
 
-    def gives_up(self, reason: str = "no rdzv-server at host:1 within 5 s") -> None:
+    def gives_up(self, reason: str = "no free port") -> None:
         self.handle(GaveUp(reason))
+
+    def cannot_reach_the_server(self, error: Exception | None = None) -> None:
+        self.handle(ConnectionFailed(error or Unreachable("connect", "10.0.0.1: Connection refused")))
+
+    def time_passes(self, seconds: float) -> None:
+        """With each deadline on the way."""
+        until = self.now + seconds
+        effects: list[Effect] = []
+        while (at := self.machine.next_deadline()) is not None and at <= until:
+            self.deadline_comes()
+            effects += self.effects
+        self.now, self.effects = until, effects
 
     def deadline_comes(self) -> None:
         at = self.machine.next_deadline()
@@ -132,9 +177,9 @@ class Story:
         return [effect.text for effect in self.did(Say)]
 
     @property
-    def sent(self) -> list[SendJoin | SendPoll]:
+    def sent(self) -> list[JoinRequest | PollRequest]:
         """What the last thing that happened made it ask the server."""
-        return self.did(SendJoin) + self.did(SendPoll)
+        return self.did(JoinRequest) + self.did(PollRequest)
 
     @property
     def lasts(self) -> float | None:
@@ -143,8 +188,8 @@ class Story:
         return None if at is None else at - self.now
 
 
-def running(round: int = 1) -> Story:
+def running(round: int = 1, **limits: float) -> Story:
     """An agent whose workers run."""
-    agent = Story()
+    agent = Story(**limits)
     agent.is_told(start(round))
     return agent

@@ -1,33 +1,100 @@
-"""Tries come soon at first, then about once a second, and never all at once."""
+"""When a transport tries again, and which failures are news."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from itertools import count
 
-from node_agent.core.backoff import FIRST_S, LONGEST_S, delay
+import pytest
+from rdzv_protocol.errors import Forbidden, ServerUnavailable, TlsRequired, Unauthorized
 
-attempts = st.integers(1, 10**6)
-jitters = st.floats(0, 1)
+from node_agent.core.backoff import FIRST_S, HANDOVER_S, LONGEST_S, Retry, Unreachable, delay
 
-
-def test_the_first_try_comes_at_once_for_a_person():
-    assert delay(1, 1.0) == FIRST_S <= 0.1
-
-
-@given(attempts, jitters)
-def test_no_wait_is_longer_than_the_longest(attempt, jitter):
-    assert 0 < delay(attempt, jitter) <= LONGEST_S
+REFUSED = Unreachable("connect", "10.0.0.1: Connection refused")
+CLOSED = Unreachable("HTTP", "the server closed the connection")
+KEEPS_OUT = [Unauthorized("no token"), Forbidden("not this run"), TlsRequired("TLS")]
 
 
-@given(attempts, jitters)
-def test_waits_never_shrink(attempt, jitter):
-    assert delay(attempt, jitter) <= delay(attempt + 1, jitter)
+class At:
+    """A moment that comes, or has come."""
+
+    def __init__(self, has_come: bool) -> None:
+        self.has_come = has_come
+
+    def is_set(self) -> bool:
+        return self.has_come
 
 
-def test_waits_grow_to_the_longest_within_ten_tries():
-    assert delay(2, 1.0) > delay(1, 1.0)
-    assert delay(10, 1.0) == LONGEST_S
+def fail(retry: Retry, *errors: Exception, now: float = 0.0, tried_for_s: float = 0.0):
+    """What follows the last of these failures in a row."""
+    return [retry.failed(error, now, tried_for_s, 1.0) for error in errors][-1]
 
 
-def test_jitter_spreads_agents_over_half_of_the_wait():
-    assert delay(50, 0.0) == LONGEST_S / 2
-    assert delay(50, 0.5) == LONGEST_S * 0.75
+def test_the_first_try_comes_soon_and_the_later_ones_further_and_further_apart():
+    delays = [delay(attempt, 1.0) for attempt in range(1, 12)]
+    assert delays == sorted(delays)
+    assert (delays[0], delays[-1]) == (FIRST_S, LONGEST_S)
+
+
+def test_agents_that_lost_the_same_server_are_spread():
+    assert delay(1, 0.0) == FIRST_S / 2
+    assert delay(10_000, 0.0) == LONGEST_S / 2
+
+
+def test_tries_are_spaced_further_and_further_and_soon_again_in_the_next_outage():
+    retry = Retry()
+    pauses = [fail(retry, REFUSED).delay_s for _ in range(3)]
+    assert pauses == [delay(attempt, 1.0) for attempt in (1, 2, 3)]
+    retry.answered()
+    assert fail(retry, REFUSED).delay_s == FIRST_S
+
+
+def test_a_connection_that_stood_for_a_while_is_worth_another_at_once():
+    retry = Retry()
+    fail(retry, *[REFUSED] * 9)
+    assert fail(retry, CLOSED, tried_for_s=LONGEST_S + 0.1).delay_s == FIRST_S
+
+
+def test_each_cause_is_news_once_an_outage():
+    retry = Retry()
+    news = [fail(retry, error).news for error in (REFUSED, REFUSED, CLOSED, REFUSED, CLOSED)]
+    assert news == [REFUSED, None, CLOSED, None, None]
+    retry.answered()
+    assert fail(retry, REFUSED).news is REFUSED
+
+
+@pytest.mark.parametrize("refusal", KEEPS_OUT)
+def test_who_has_never_been_in_and_is_kept_out_is_told_at_once(refusal):
+    with pytest.raises(type(refusal)):
+        fail(Retry(), refusal)
+
+
+@pytest.mark.parametrize("refusal", KEEPS_OUT)
+def test_who_has_been_in_bears_to_be_kept_out(refusal):
+    """Somebody has made a mistake with tokens or certificates, and will mend it."""
+    assert fail(Retry(has_joined=True), refusal).news is refusal
+    retry = Retry()
+    retry.answered()
+    assert fail(retry, refusal).news is refusal
+
+
+def test_another_server_is_asked_at_once_and_nobody_is_told():
+    pause = fail(Retry(), Unreachable("leader", "leads no more", At(True)))
+    assert (pause.delay_s, pause.news) == (0.0, None)
+
+
+def test_a_handover_is_told_when_it_takes_long_and_by_its_first_cause():
+    retry, nobody = Retry(), At(False)
+    first, later = Unreachable("HTTP", "closed", nobody), Unreachable("connect", "refused", nobody)
+    assert fail(retry, first, now=10.0).news is None
+    assert fail(retry, later, now=10.0 + HANDOVER_S).news is first
+    times = (11.0 + number for number in count())
+    assert [fail(retry, later, now=next(times)).news for _ in range(2)] == [later, None]
+
+
+def test_that_another_server_leads_is_no_news_when_something_was_told():
+    retry = Retry()
+    fail(retry, REFUSED)
+    assert fail(retry, Unreachable("leader", "ask b")).news is None
+
+
+def test_an_unavailable_server_is_tried_again():
+    error = ServerUnavailable("starting")
+    assert fail(Retry(), error).news is error

@@ -11,8 +11,8 @@ from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.errors import AgentFenced, ProtocolError, ServerUnavailable
 from rdzv_protocol.messages import Ack, ErrorReply, LeaveRequest, PollRequest, Reply, Wait
 
+from node_agent.core.backoff import Unreachable
 from node_agent.transport import http as client
-from node_agent.transport.base import Unreachable
 from node_agent.transport.credentials import Credentials
 from node_agent.transport.http import HttpLink
 
