@@ -16,10 +16,9 @@ from node_agent.config import AgentConfig
 from node_agent.core.effects import LeaveEvidence
 from node_agent.core.events import GaveUp, Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.core.machine import EXIT_FAILED
-from node_agent.output.agent_logs import AgentLogs
 from node_agent.output.console import ERR, Console
-from node_agent.output.destinations import PluginFailed
-from node_agent.output.round_logs import RoundLogs
+from node_agent.output.logs import AgentLogs, RoundLogs
+from node_agent.output.routing import PluginFailed
 from node_agent.runner import Runner
 from node_agent.transport.base import Link, raise_in_loop
 from node_agent.workers.environment import ENABLE_FILE_TIMER, defaults, omp_warning
@@ -28,7 +27,7 @@ from node_agent.workers.ports import ReservedPort
 from node_agent.workers.process import Start, given_up
 from node_agent.workers.spec import SpecMaker
 from node_agent.workers.store import StoreHost
-from node_agent.workers.temp_dir import ScratchDir
+from node_agent.workers.temp_dir import TempDir
 
 if TYPE_CHECKING:
     from node_agent.output.event_log import EventLog
@@ -52,7 +51,7 @@ class Agent:
         self._orphans = orphans
         self._config = config
         self._console = console
-        self._scratch = ScratchDir()
+        self._scratch = TempDir()
         self._warm = _warm_pool(config, console)
         self._specs = SpecMaker(config, self._scratch, self._start_warm if self._warm else None)
         self._logs = AgentLogs(config, console, self._scratch, self._logs_broke)

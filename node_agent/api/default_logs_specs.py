@@ -11,9 +11,9 @@ from typing import Any, Protocol
 from rdzv_protocol.messages import Assignment
 
 from node_agent.core.log_options import NO_FILES, LogOptions, Std
-from node_agent.output.destinations import ERROR_FILE, Destination, Destinations, WorkerLogs, by_flags
 from node_agent.output.folder import RunFolder
-from node_agent.workers.temp_dir import ScratchDir
+from node_agent.output.routing import ERROR_FILE, Routing, WorkerRoutes, by_flags, from_plugin
+from node_agent.workers.temp_dir import TempDir
 
 Streams = Std | Mapping[int, Std]
 
@@ -74,7 +74,7 @@ class DefaultLogsSpecs:
         torch's method, for programs that call it: `elastic_launch` and `start_processes` do not. Raises `OSError`.
         """
         options, assignment = as_options(self, log_dir=self.root_log_dir), one_round(envs)
-        self._folder = self._folder or RunFolder(options, _run_id(envs) or "run", ScratchDir())
+        self._folder = self._folder or RunFolder(options, _run_id(envs) or "run", TempDir())
         decided = by_flags(options, self._folder, assignment)
         has_files = options.log_dir != NO_FILES
         destination = LogsDest(filtered_stdout=decided.filtered_stdout, filtered_stderr=decided.filtered_stderr)
@@ -137,15 +137,15 @@ def as_options(
     )
 
 
-def by_logs_specs(specs: LogsSpecs, environments: Sequence[Mapping[str, str]]) -> Destinations:
+def by_logs_specs(specs: LogsSpecs, environments: Sequence[Mapping[str, str]]) -> Routing:
     """What a class of the program's own decides, with the environments that it has added to."""
     given = {local_rank: dict(environment) for local_rank, environment in enumerate(environments)}
     decided = specs.reify(given)
-    return Destinations(
+    return Routing(
         [
-            WorkerLogs(
-                stdout=_destination(decided.stdouts[rank], rank in decided.tee_stdouts),
-                stderr=_destination(decided.stderrs[rank], rank in decided.tee_stderrs),
+            WorkerRoutes(
+                stdout=from_plugin(decided.stdouts[rank], teed=rank in decided.tee_stdouts),
+                stderr=from_plugin(decided.stderrs[rank], teed=rank in decided.tee_stderrs),
                 environment={ERROR_FILE: given[rank].get(ERROR_FILE, decided.error_files.get(rank, ""))},
             )
             for rank in given
@@ -156,8 +156,8 @@ def by_logs_specs(specs: LogsSpecs, environments: Sequence[Mapping[str, str]]) -
 
 
 def by_default_specs(
-    options: LogOptions, name: str, environments: Mapping[int, Mapping[str, str]], scratch: ScratchDir
-) -> Destinations:
+    options: LogOptions, name: str, environments: Mapping[int, Mapping[str, str]], scratch: TempDir
+) -> Routing:
     """The files of processes that belong to no run, or to the one of which their environments tell. Makes the folders;
     raises `OSError`."""
     folder = RunFolder(options, _run_id(environments) or name, scratch)
@@ -211,10 +211,6 @@ def _stream(value: Std | int, what: str) -> Std:
     if value not in (0, 1, 2, 3):
         raise ValueError(f"{what}: 0 (none), 1 (stdout), 2 (stderr) or 3 (both), not {value!r}")
     return Std(int(value))
-
-
-def _destination(path: str, teed: bool) -> Destination:
-    return Destination(path, shown=teed or not path, marked=teed and bool(path))
 
 
 def _run_id(environments: Mapping[int, Mapping[str, str]]) -> str:

@@ -28,7 +28,7 @@ from node_agent.core.events import Signalled
 from node_agent.failures import error_file
 from node_agent.failures.report import paint, report
 from node_agent.output.console import Console
-from node_agent.output.destinations import Destinations, PluginFailed
+from node_agent.output.routing import PluginFailed, Routing
 from node_agent.transport.base import Link
 from node_agent.workers.spec import SpecMaker
 
@@ -277,7 +277,7 @@ class _CustomLogs:
     def __init__(self, specs: LogsSpecs) -> None:
         self._specs = specs
 
-    async def reify(self, environments: Sequence[Mapping[str, str]]) -> Destinations:
+    async def reify(self, environments: Sequence[Mapping[str, str]]) -> Routing:
         try:
             return by_logs_specs(self._specs, environments)
         except Exception as error:

@@ -18,7 +18,7 @@ from rdzv_protocol.messages import Failure
 
 from node_agent.failures import error_file
 from node_agent.failures.report import NOT_AVAILABLE, WIDEST, end_in_torchs_words, local_time, signal_name
-from node_agent.workers.temp_dir import ScratchDir
+from node_agent.workers.temp_dir import TempDir
 
 TORCHS_ERRORS = "torch.distributed.elastic.multiprocessing.errors"
 TORCHS_API = "torch.distributed.elastic.multiprocessing.api"
@@ -166,7 +166,7 @@ def _kept(content: dict[str, Any] | None) -> str:
     """A file for torch's `@record`, which copies what it finds there. It goes with this process."""
     if content is None:
         return ""
-    folder = ScratchDir()
+    folder = TempDir()
     atexit.register(folder.remove)
     with suppress(OSError):
         path = folder.path("error.json")

@@ -16,7 +16,7 @@ from node_agent.cli.plan import plan_launch
 from node_agent.config import AgentConfig, LaunchPlan, UsageError
 from node_agent.core.command import Command
 from node_agent.core.log_options import Std
-from node_agent.output.log_names import PREFIX_TEMPLATE
+from node_agent.output.line_prefix import PREFIX_TEMPLATE
 
 LONGEST_RUN_ID = 128
 SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"

@@ -27,14 +27,13 @@ from node_agent.api.signals import SignalWatch
 from node_agent.config import SIGNALS
 from node_agent.core.log_options import LogOptions, Std
 from node_agent.output.console import ERR, OUT, Console
-from node_agent.output.file_tails import Followers
+from node_agent.output.file_tail import FileTails
 from node_agent.output.filters import FilteredFile
-from node_agent.output.line_prefix import Marks
-from node_agent.output.log_names import default_prefix
-from node_agent.output.round_logs import Kit, RoundLogs
+from node_agent.output.line_prefix import LinePrefix, default_prefix
+from node_agent.output.logs import LogContext, RoundLogs
 from node_agent.workers.group import KILL_TIMEOUT_S, Worker, WorkerSpec
 from node_agent.workers.process import given_up
-from node_agent.workers.temp_dir import ScratchDir
+from node_agent.workers.temp_dir import TempDir
 
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 """torch's: names of signals, with commas between them."""
@@ -433,15 +432,15 @@ class _Outputs:
 
     def __init__(self, settings: OutputSettings, environments: Environments, console: Console) -> None:
         self._console = console
-        self._scratch = ScratchDir()
-        self._followers = Followers(console, self._log_trouble)
+        self._scratch = TempDir()
+        self._tails = FileTails(console, self._log_trouble)
         options = settings.options
         if settings.custom:
             given = [environments[local_rank] for local_rank in range(len(environments))]
             self.destinations = logs.by_logs_specs(settings.custom, given)
         else:
             self.destinations = logs.by_default_specs(options, settings.name, environments, self._scratch)
-        marks = _Marks(role=settings.name, node_id="", asked=None, teed=None, prefixes=settings.prefixes)
+        marks = _LinePrefix(role=settings.name, node_id="", asked=None, teed=None, prefixes=settings.prefixes)
         self._filtered = {
             fd: path
             for fd, path, texts in (
@@ -452,7 +451,7 @@ class _Outputs:
         }
         texts = {OUT: options.stdout_filters, ERR: options.stderr_filters}
         filtered = {fd: FilteredFile(path, texts[fd], self._log_trouble) for fd, path in self._filtered.items()}
-        kit = Kit(console, marks, self._log_trouble, lambda: self._followers)
+        kit = LogContext(console, marks, self._log_trouble, lambda: self._tails)
         round_logs = RoundLogs(kit, logs.one_round(environments), self.destinations, filtered)
         self.open_streams, self.environment = round_logs.open_streams, round_logs.environment
 
@@ -462,8 +461,8 @@ class _Outputs:
 
     async def close(self) -> None:
         """Show what is still to be shown: the processes are gone."""
-        await self._followers.drain()
-        self._followers.close()
+        await self._tails.drain()
+        self._tails.close()
 
     def remove(self) -> None:
         """Remove what nobody asked to keep, error files included."""
@@ -474,7 +473,7 @@ class _Outputs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Marks(Marks):
+class _LinePrefix(LinePrefix):
     """torch's prefixes: each process's own."""
 
     prefixes: Mapping[int, str]

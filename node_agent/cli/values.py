@@ -148,7 +148,7 @@ def template(given: str) -> str:
     """What a console line begins with."""
     from string import Template
 
-    from node_agent.output.log_names import PREFIX_NAMES
+    from node_agent.output.line_prefix import PREFIX_NAMES
 
     known = " ".join(f"${{{each}}}" for each in PREFIX_NAMES)
     parsed = Template(given)

@@ -7,12 +7,12 @@ LONGEST_LINE = 1 << 20
 
 
 class FilteredFile:
-    """One of the files, open while a worker's output is copied to it. `trouble` is told when it cannot be written."""
+    """One of the files, open while a worker's output is copied to it. `on_error` is told when it cannot be written."""
 
-    def __init__(self, path: str, texts: Sequence[str], trouble: Callable[[OSError], None]) -> None:
+    def __init__(self, path: str, texts: Sequence[str], on_error: Callable[[OSError], None]) -> None:
         self._path = path
         self._texts = [text.encode(errors="surrogateescape") for text in texts]
-        self._trouble = trouble
+        self._on_error = on_error
         self._users = 0
         self._file = -1
 
@@ -23,7 +23,7 @@ class FilteredFile:
                 flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK  # it may be a pipe
                 self._file = os.open(self._path, flags, 0o666)
             except OSError as error:
-                self._trouble(error)
+                self._on_error(error)
 
     def close(self) -> None:
         """As often as it was opened."""
@@ -41,14 +41,14 @@ class FilteredFile:
             try:
                 os.write(self._file, lines)
             except OSError as error:
-                self._trouble(error)
+                self._on_error(error)
 
 
 class Filtered:
-    """Copies one worker's wanted lines to the file, each after `mark`, as torchrun does."""
+    """Copies one worker's wanted lines to the file, each after `prefix`, as torchrun does."""
 
-    def __init__(self, mark: str, file: FilteredFile) -> None:
-        self._mark = mark.encode(errors="surrogateescape")
+    def __init__(self, prefix: str, file: FilteredFile) -> None:
+        self._prefix = prefix.encode(errors="surrogateescape")
         self._file = file
         self._held = b""
         file.open()
@@ -68,4 +68,4 @@ class Filtered:
     def _copy(self, output: bytes) -> None:
         if output and self._file.is_wanted(output):  # else not a single line is looked at
             wanted = (line for line in output.splitlines() if self._file.is_wanted(line))
-            self._file.write(b"".join(self._mark + line + b"\n" for line in wanted))
+            self._file.write(b"".join(self._prefix + line + b"\n" for line in wanted))

@@ -3,20 +3,23 @@
 import os
 
 from node_agent.core.log_options import LogOptions, Std
-from node_agent.output.log_names import folder_name
-from node_agent.workers.temp_dir import ScratchDir, temporary_path
+from node_agent.workers.temp_dir import TempDir, temporary_path
+
+LONGEST_NAME = 120
+"""Bytes: a file name has 255 at most, and the folder's has a random part besides."""
+_PLAIN = frozenset("-_.,:;+=@%~")
 
 
 class RunFolder:
     """Made on first use. Every method may raise `OSError`.
 
-    Without `--log-dir` it is temporary: the agent's scratch, unless the user asked for files, which he would miss then.
+    Without `--log-dir` it is temporary: the agent's own, unless the user asked for files, and would miss them then.
     """
 
-    def __init__(self, options: LogOptions, run_id: str, scratch: ScratchDir) -> None:
+    def __init__(self, options: LogOptions, run_id: str, temp_dir: TempDir) -> None:
         self._log_dir = options.log_dir and os.path.abspath(options.log_dir)
         self._name = folder_name(run_id)
-        self._scratch = scratch
+        self._temp_dir = temp_dir
         self._path = ""
         self._attempt = -1
         self.is_kept = self._log_dir is not None or wants_files(options)
@@ -26,7 +29,7 @@ class RunFolder:
     def path(self) -> str:
         """The run's folder."""
         if not self._path:
-            self._path = self._make() if self.is_kept else self._scratch.path("")
+            self._path = self._make() if self.is_kept else self._temp_dir.path("")
         return self._path
 
     @property
@@ -51,6 +54,14 @@ class RunFolder:
         path = os.path.join(self._log_dir, f"{self._name}_{os.urandom(8).hex()}")
         os.mkdir(path)
         return path
+
+
+def folder_name(run_id: str) -> str:
+    """The run id as the beginning of a folder's name: readable, safe in a shell, and never a way out of the folder."""
+    name = "".join(character if character.isalnum() or character in _PLAIN else "_" for character in run_id)
+    if name.startswith((".", "-", "~")):
+        name = "_" + name[1:]
+    return name.encode()[:LONGEST_NAME].decode(errors="ignore")
 
 
 def wants_files(options: LogOptions) -> bool:

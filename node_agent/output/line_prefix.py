@@ -1,20 +1,23 @@
-"""How the console says whose lines they are."""
+"""Prefixes of the lines on the console: whose they are."""
 
 from dataclasses import dataclass
 
 from rdzv_protocol.messages import Assignment
 
-from node_agent.output.log_names import default_prefix, prefix
+PREFIX_TEMPLATE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
+"""The environment variable with torchrun's template of a teed line's prefix."""
+PREFIX_NAMES = ("role_name", "rank", "local_rank", "node_id", "group_rank")
+"""What `${...}` may name in a template; the first three are torchrun's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Marks:
-    """What stands before a worker's lines."""
+class LinePrefix:
+    """Makes what stands before a worker's lines."""
 
     role: str
     node_id: str
     asked: str | None
-    """The user's template for every line on the console; None: only teed lines have a mark."""
+    """The user's template for every line on the console; None: only teed lines have a prefix."""
     teed: str | None
     """torchrun's template for teed lines; None: its default."""
 
@@ -36,3 +39,15 @@ class Marks:
             node_id=self.node_id,
             group_rank=assignment.group_rank,
         )
+
+
+def default_prefix(role: str, local_rank: int) -> str:
+    """torchrun's prefix of a teed line."""
+    return f"[{role}{local_rank}]:"
+
+
+def prefix(template: str, **names: str | int) -> str:
+    """The template filled in. As under torchrun, what is not known stays as it is."""
+    from string import Template
+
+    return Template(template).safe_substitute(names)

@@ -26,10 +26,10 @@ class AsItComes:
 
 
 class Lines:
-    """Passes whole lines on, each after `mark`. A carriage return ends one too: progress bars redraw with it."""
+    """Passes whole lines on, each after `prefix`. A carriage return ends one too: progress bars redraw with it."""
 
-    def __init__(self, mark: str, console: Console, target: int) -> None:
-        self._mark = mark.encode(errors="surrogateescape")
+    def __init__(self, prefix: str, console: Console, target: int) -> None:
+        self._prefix = prefix.encode(errors="surrogateescape")
         self._console = console
         self._target = target
         self._held: list[bytes] = []
@@ -79,7 +79,7 @@ class Lines:
         self._held, self._held_bytes = [], 0
 
     def _show(self, text: bytes) -> None:
-        """Show lines, the last of them perhaps unfinished. What goes on with an unfinished one has no mark."""
+        """Show lines, the last of them perhaps unfinished. What goes on with an unfinished one has no prefix."""
         goes_on = self._console.owns_line(self._target, self)
         if self._returned and text.startswith(b"\n"):  # the other half of a line's end
             self._begin(b"\n" if goes_on else b"", text[1:])
@@ -91,16 +91,16 @@ class Lines:
         self._returned = text.endswith(b"\r")
 
     def _begin(self, as_is: bytes, lines: bytes) -> None:
-        if text := as_is + self._marked(lines):
+        if text := as_is + self._prefixed(lines):
             self._console.write(self._target, text, self)
 
-    def _marked(self, lines: bytes) -> bytes:
-        if not self._mark or not lines:
+    def _prefixed(self, lines: bytes) -> bytes:
+        if not self._prefix or not lines:
             return lines
         if b"\r" in lines:
             pieces = lines.splitlines(keepends=True)
-            return b"".join(self._mark + piece if piece not in (b"\r", b"\r\n") else piece for piece in pieces)
-        return self._mark + lines[:-1].replace(b"\n", b"\n" + self._mark) + lines[-1:]
+            return b"".join(self._prefix + piece if piece not in (b"\r", b"\r\n") else piece for piece in pieces)
+        return self._prefix + lines[:-1].replace(b"\n", b"\n" + self._prefix) + lines[-1:]
 
 
 def _first_end(text: bytes) -> int:

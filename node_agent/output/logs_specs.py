@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from node_agent.core.log_options import LogOptions, Std
-from node_agent.output.destinations import Destination, Destinations, PluginFailed, WorkerLogs
+from node_agent.output.routing import PluginFailed, Routing, WorkerRoutes, from_plugin
 from node_agent.workers.process import CommandProcess, signal_group
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "logs_specs_helper.py")
@@ -26,7 +26,7 @@ STDERR = 2
 class Plugin(Protocol):
     """Decides about the files instead of the flags."""
 
-    async def reify(self, environments: Sequence[Mapping[str, str]]) -> Destinations:
+    async def reify(self, environments: Sequence[Mapping[str, str]]) -> Routing:
         """Where the output of the workers with these environments goes. Raises `PluginFailed`."""
 
     async def close(self) -> None:
@@ -34,11 +34,14 @@ class Plugin(Protocol):
 
 
 class LogsPlugin:
-    """Raises `OSError` if the process cannot be started. `broken` is told if the plug-in cannot do its work at all."""
+    """The class in its process. Raises `OSError` if that cannot be started.
 
-    def __init__(self, options: LogOptions, environment: Mapping[str, str], broken: Callable[[str], None]) -> None:
+    `on_error` gets one line if the plug-in cannot do its work at all.
+    """
+
+    def __init__(self, options: LogOptions, environment: Mapping[str, str], on_error: Callable[[str], None]) -> None:
         self._name = options.plugin
-        self._broken = broken
+        self._on_error = on_error
         self._serial = 0
         self._is_closed = False
         self._writer: asyncio.StreamWriter | None = None
@@ -49,11 +52,11 @@ class LogsPlugin:
         self._opening = asyncio.create_task(self._open(options))
         self._opening.add_done_callback(self._opened)
 
-    async def reify(self, environments: Sequence[Mapping[str, str]]) -> Destinations:
+    async def reify(self, environments: Sequence[Mapping[str, str]]) -> Routing:
         """Where the output of the workers with these environments goes. Raises `PluginFailed`."""
         await asyncio.shield(self._opening)
         answer = await self._ask(environments={str(rank): dict(each) for rank, each in enumerate(environments)})
-        return _destinations(answer, len(environments))
+        return _routing(answer, len(environments))
 
     async def close(self) -> None:
         """Let it end by itself, if it is at leisure."""
@@ -83,7 +86,7 @@ class LogsPlugin:
 
     def _opened(self, opening: "asyncio.Task[None]") -> None:
         if not opening.cancelled() and (error := opening.exception()):
-            self._broken(str(error))
+            self._on_error(str(error))
 
     async def _ask(self, **asked: Any) -> dict[str, Any]:
         assert self._writer
@@ -103,21 +106,17 @@ def _numbers(streams: Std | Mapping[int, Std]) -> int | dict[int, int]:
     return int(streams) if isinstance(streams, Std) else {rank: int(std) for rank, std in streams.items()}
 
 
-def _destinations(answer: Mapping[str, Any], workers: int) -> Destinations:
+def _routing(answer: Mapping[str, Any], workers: int) -> Routing:
     """The helper has checked that no local rank is missing."""
     of_workers = [
-        WorkerLogs(
-            stdout=_destination(answer["stdouts"][rank], rank in answer["tee_stdouts"]),
-            stderr=_destination(answer["stderrs"][rank], rank in answer["tee_stderrs"]),
+        WorkerRoutes(
+            stdout=from_plugin(answer["stdouts"][rank], teed=rank in answer["tee_stdouts"]),
+            stderr=from_plugin(answer["stderrs"][rank], teed=rank in answer["tee_stderrs"]),
             environment=answer["environments"][rank],
         )
         for rank in map(str, range(workers))
     ]
-    return Destinations(of_workers, answer["filtered_stdout"], answer["filtered_stderr"])
-
-
-def _destination(path: str, teed: bool) -> Destination:
-    return Destination(path, shown=teed or not path, marked=teed and bool(path))
+    return Routing(of_workers, answer["filtered_stdout"], answer["filtered_stderr"])
 
 
 async def _ended(process: int) -> None:

@@ -5,32 +5,32 @@ import os
 import stat
 from collections.abc import Callable
 
-from node_agent.output.file_tail import Follower
+from node_agent.output.file_tail import FileTail
 from node_agent.output.pipe import TAIL_BYTES, last_lines
 
 FULL_BYTES = 1 << 16
 """A disk with less room than this is full."""
 
-MakeFollower = Callable[[int], Follower]
-"""Makes the follower of an open file."""
+MakeTail = Callable[[int], FileTail]
+"""Makes the tail of an open file."""
 
 
 class FileStream:
-    """Opens the file, at its end. Raises `OSError`. `trouble` is told what becomes of it while the worker runs."""
+    """Opens the file, at its end. Raises `OSError`. `on_error` is told what becomes of it while the worker runs."""
 
-    def __init__(self, path: str, follow: MakeFollower | None, trouble: Callable[[OSError], None]) -> None:
+    def __init__(self, path: str, make_tail: MakeTail | None, on_error: Callable[[OSError], None]) -> None:
         self._path = path
-        self._trouble = trouble
+        self._on_error = on_error
         # A named pipe without a reader is an error, for it would hold up the agent until there is one.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
         self._worker_end = os.open(path, flags, 0o666)
         os.set_blocking(self._worker_end, True)
         self._file = -1
-        self._follower: Follower | None = None
+        self._tail: FileTail | None = None
         self._end = b""
         if stat.S_ISREG(os.fstat(self._worker_end).st_mode):  # a plug-in may name a device or a pipe
             try:
-                self._open_for_reading(follow)
+                self._open_for_reading(make_tail)
             except OSError:
                 os.close(self._worker_end)
                 raise
@@ -39,42 +39,42 @@ class FileStream:
         return self._worker_end
 
     def started(self) -> None:
-        self._let_go()
-        if self._follower:
-            self._follower.start()
+        self._close_worker_end()
+        if self._tail:
+            self._tail.start()
 
     def finish(self) -> None:
-        self._let_go()
+        self._close_worker_end()
         if self._file >= 0:
             self._end = self._take_end()
             os.close(self._file)
             self._file = -1
-            if self._follower:
-                self._follower.finish()
+            if self._tail:
+                self._tail.finish()
 
     def tail(self) -> tuple[str, ...]:
         return last_lines(self._end)
 
-    def _open_for_reading(self, follow: MakeFollower | None) -> None:
+    def _open_for_reading(self, make_tail: MakeTail | None) -> None:
         if _is_full(self._worker_end):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
         self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        if follow:
-            self._follower = follow(os.dup(self._file))
+        if make_tail:
+            self._tail = make_tail(os.dup(self._file))
 
     def _take_end(self) -> bytes:
         try:
             status = os.fstat(self._file)
             if status.st_nlink == 0:
-                self._trouble(FileNotFoundError(None, "it was removed while a worker wrote to it", self._path))
+                self._on_error(FileNotFoundError(None, "it was removed while a worker wrote to it", self._path))
             if _is_full(self._file):
-                self._trouble(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path))
+                self._on_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path))
             return os.pread(self._file, TAIL_BYTES, max(0, status.st_size - TAIL_BYTES))
         except OSError as error:
-            self._trouble(error)
+            self._on_error(error)
             return b""
 
-    def _let_go(self) -> None:
+    def _close_worker_end(self) -> None:
         if self._worker_end >= 0:
             os.close(self._worker_end)
             self._worker_end = -1

@@ -6,11 +6,11 @@ from functools import partial
 from rdzv_protocol.messages import Assignment
 
 from node_agent.config import AgentConfig
-from node_agent.output.round_logs import RoundLogs
+from node_agent.output.logs import RoundLogs
 from node_agent.workers.environment import ENABLE_FILE_TIMER, TIMER_FILE, worker_environment
 from node_agent.workers.group import WorkerSpec
 from node_agent.workers.process import CommandProcess, Start
-from node_agent.workers.temp_dir import ScratchDir
+from node_agent.workers.temp_dir import TempDir
 
 Starter = Callable[[int, Mapping[str, str], Collection[int]], Start]
 """What starts the worker with this local rank in this environment, on these CPUs; none: on any."""
@@ -19,7 +19,7 @@ Starter = Callable[[int, Mapping[str, str], Collection[int]], Start]
 class SpecMaker:
     """Makes the specs of one agent's workers, round after round. `starter` None: they execute the command."""
 
-    def __init__(self, config: AgentConfig, scratch: ScratchDir, starter: Starter | None = None) -> None:
+    def __init__(self, config: AgentConfig, scratch: TempDir, starter: Starter | None = None) -> None:
         self._config = config
         self._starter = starter or self._execute
         self._environment = dict(config.environment)

@@ -3,7 +3,7 @@
 import os
 
 
-class ScratchDir:
+class TempDir:
     """Made on first use, for this user alone. No part of its path comes from a run id or a node id."""
 
     def __init__(self) -> None:

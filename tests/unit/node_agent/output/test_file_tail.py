@@ -1,15 +1,13 @@
-"""Files that somebody writes to are followed: at once, to the end, and without a look at them in between."""
+"""Files that somebody writes to are followed: soon, and to the end."""
 
-import asyncio
 import errno
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from node_agent.output.file_tails import Followers
-from node_agent.output.file_watcher import Modifications
+from node_agent.output.file_tail import FileTails, interval_s
 from node_agent.output.lines import AsItComes
 from node_agent.output.pipe import READ_BYTES
 from tests.unit.node_agent.sheet import Sheet
@@ -20,17 +18,17 @@ OUT = 1
 class Log:
     """A log file with a worker that writes to it and a follower that shows it."""
 
-    def __init__(self, path: Path, sheet: Sheet, followers: Followers, before: bytes = b"") -> None:
+    def __init__(self, path: Path, sheet: Sheet, tails: FileTails, before: bytes = b"") -> None:
         self.path = path
         self.worker = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self.write(before)
-        self.follower = followers.make(os.open(path, os.O_RDONLY), [AsItComes(sheet, OUT, self)], shown=True)
+        self.tail = tails.open(os.open(path, os.O_RDONLY), [AsItComes(sheet, OUT, self)], shown=True)
 
     def write(self, data: bytes) -> None:
         assert os.write(self.worker, data) == len(data)
 
     def close(self) -> None:
-        self.follower.finish()
+        self.tail.finish()
         os.close(self.worker)
 
 
@@ -41,13 +39,13 @@ class Bench:
         self.folder = folder
         self.sheet = Sheet()
         self.troubles: list[OSError] = []
-        self.followers = Followers(self.sheet, self.troubles.append)  # type: ignore[arg-type]
+        self.tails = FileTails(self.sheet, self.troubles.append)  # type: ignore[arg-type]
         self.logs: list[Log] = []
 
     def log(self, name: str = "stdout.log", before: bytes = b"") -> Log:
-        log = Log(self.folder / name, self.sheet, self.followers, before)
+        log = Log(self.folder / name, self.sheet, self.tails, before)
         self.logs.append(log)
-        log.follower.start()
+        log.tail.start()
         return log
 
     def let_the_console_drain(self) -> None:
@@ -64,7 +62,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     yield bench
     for log in bench.logs:
         log.close()
-    bench.followers.close()
+    bench.tails.close()
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -75,12 +73,12 @@ async def test_what_is_written_is_shown(bench: Bench) -> None:
         await bench.sheet.until(lambda number=number: bench.sheet.text().endswith(b"line %d\n" % number))
 
 
-async def test_what_is_written_before_it_is_watched_is_shown(bench: Bench) -> None:
-    """Between the worker's start and the watch."""
-    log = Log(bench.folder / "log", bench.sheet, bench.followers)
+async def test_what_is_written_before_it_is_followed_is_shown(bench: Bench) -> None:
+    """Between the worker's start and the first look."""
+    log = Log(bench.folder / "log", bench.sheet, bench.tails)
     bench.logs.append(log)
     log.write(b"early\n")
-    log.follower.start()
+    log.tail.start()
     await bench.sheet.until(lambda: bench.sheet.text() == b"early\n")
 
 
@@ -94,7 +92,7 @@ async def test_the_last_words_are_shown_when_the_worker_is_gone(bench: Bench) ->
     log = bench.log()
     words = b"".join(b"%09d\n" % number for number in range(READ_BYTES // 4)) + b"and no newline"
     log.write(words)
-    log.follower.finish()
+    log.tail.finish()
     assert bench.sheet.text() == words
 
 
@@ -117,7 +115,7 @@ async def test_a_full_console_holds_up_the_follower_and_not_the_writer(bench: Be
     log.write(b"one\n")
     await bench.sheet.until(lambda: bench.sheet.paused)
     log.write(b"x" * 5_000_000)
-    assert bench.sheet.text() == b"one\n"
+    assert bench.sheet.text() == b""
     bench.let_the_console_drain()
     await bench.sheet.until(lambda: len(bench.sheet.text()) == 5_000_004)
 
@@ -126,23 +124,23 @@ async def test_a_worker_that_ends_while_the_console_is_full_is_shown_to_its_end(
     log = bench.log()
     bench.sheet.is_full = True
     log.write(b"x" * 1_000_000)
-    log.follower.finish()
-    assert log.follower.behind == 1_000_000
+    log.tail.finish()
+    assert log.tail.behind == 1_000_000
     log.write(b"a child that it left behind\n")
     bench.let_the_console_drain()
-    assert await bench.followers.drain() == 0
+    assert await bench.tails.drain() == 0
     assert bench.sheet.text() == b"x" * 1_000_000
 
 
 async def test_an_agent_does_not_wait_for_ever_for_a_console_that_blocks(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node_agent.output.file_tails.PATIENCE_S", 0.01)
+    monkeypatch.setattr("node_agent.output.file_tail.PATIENCE_S", 0.01)
     log = bench.log()
     bench.sheet.is_full = True
     log.write(b"x" * 1_000)
-    log.follower.finish()
-    assert await bench.followers.drain() == 1_000
+    log.tail.finish()
+    assert await bench.tails.drain() == 1_000
 
 
 async def test_a_file_that_somebody_empties_is_followed_from_its_new_beginning(bench: Bench) -> None:
@@ -165,23 +163,6 @@ async def test_a_file_that_somebody_removes_or_moves_is_still_followed(bench: Be
     assert bench.troubles == []
 
 
-async def test_without_watches_left_it_is_followed_all_the_same_and_said(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("node_agent.output.file_tail.BLIND_S", 0.01)
-
-    def refuse(self: Modifications, path: str, tell: Callable[[], None]) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-
-    monkeypatch.setattr(Modifications, "when_modified", refuse)
-    log = bench.log()
-    log.write(b"one\n")
-    await bench.sheet.until(lambda: bench.sheet.text() == b"one\n")
-    log.write(b"two\n")
-    await bench.sheet.until(lambda: bench.sheet.text() == b"one\ntwo\n")
-    assert {trouble.errno for trouble in bench.troubles} == {errno.ENOSPC}
-
-
 async def test_a_file_that_cannot_be_read_any_more_ends_its_follower_alone(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,45 +181,18 @@ async def test_a_file_that_cannot_be_read_any_more_ends_its_follower_alone(
     assert [trouble.errno for trouble in bench.troubles] == [errno.ESTALE]
 
 
-async def test_an_idle_file_costs_nothing(bench: Bench) -> None:
+@pytest.mark.parametrize(("silence_s", "wait_s"), [(0.0, 0.02), (0.4, 0.1), (4.0, 1.0), (3600.0, 1.5)])
+def test_the_longer_the_silence_the_more_seldom_is_a_file_looked_at(silence_s: float, wait_s: float) -> None:
+    """Less than once a second in the end, and output is never late by much of the silence before it."""
+    assert interval_s(silence_s) == pytest.approx(wait_s)
+
+
+async def test_nothing_is_looked_at_when_nothing_is_followed(bench: Bench) -> None:
     log = bench.log()
     log.write(b"one\n")
-    await bench.sheet.until(lambda: bench.sheet.text() == b"one\n")
-    loop = asyncio.get_running_loop()
-    async with asyncio.timeout(10):
-        while any(not timer.cancelled() for timer in loop._scheduled if _is_ours(timer)):  # type: ignore[attr-defined]  # noqa: ASYNC110
-            await asyncio.sleep(0)
-    log.write(b"two\n")
-    await bench.sheet.until(lambda: bench.sheet.text() == b"one\ntwo\n")
-
-
-def _is_ours(timer: asyncio.TimerHandle) -> bool:
-    return "Follower" in repr(timer)
-
-
-async def test_a_writer_is_watched_for_one_write_at_a_time(tmp_path: Path) -> None:
-    """What it writes before anybody has looked again costs it nothing."""
-    modifications = Modifications(asyncio.get_running_loop())
-    path = tmp_path / "log"
-    path.touch()
-    told = asyncio.Event()
-    calls = []
-
-    def tell() -> None:
-        calls.append(1)
-        told.set()
-
-    file = os.open(path, os.O_WRONLY)
-    modifications.when_modified(str(path), tell)
-    for _ in range(10):
-        os.write(file, b"x")
-    await told.wait()
-    os.write(file, b"x")
-    os.close(file)
-    modifications.when_modified(str(path), lambda: None)
-    modifications.forget(tell)
-    for _ in range(3):
-        await asyncio.sleep(0)
-    assert calls == [1]
-    modifications.close()
-    modifications.close()
+    log.tail.finish()
+    bench.tails.look()
+    assert bench.tails._timer
+    bench.tails._timer.cancel()
+    bench.tails.look()
+    assert bench.tails._timer.cancelled(), "not set again"

@@ -5,10 +5,12 @@ import stat
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from node_agent.core.log_options import LogOptions, Std
-from node_agent.output.folder import RunFolder, trouble_with, wants_files
-from node_agent.workers.temp_dir import ScratchDir
+from node_agent.output.folder import LONGEST_NAME, RunFolder, folder_name, trouble_with, wants_files
+from node_agent.workers.temp_dir import TempDir
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +22,7 @@ def tmpdir_of_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 def folder(log_dir: Path | None = None, run_id: str = "nightly", **flags: object) -> RunFolder:
     options = LogOptions(log_dir=log_dir and str(log_dir), **flags)  # type: ignore[arg-type]
-    return RunFolder(options, run_id, ScratchDir())
+    return RunFolder(options, run_id, TempDir())
 
 
 def test_the_folder_is_named_after_the_run(tmp_path: Path) -> None:
@@ -74,7 +76,7 @@ def test_a_folder_that_was_removed_is_made_again(tmp_path: Path) -> None:
 
 
 def test_without_a_log_dir_error_files_go_with_the_agent(tmpdir_of_the_agent: Path) -> None:
-    scratch = ScratchDir()
+    scratch = TempDir()
     run = RunFolder(LogOptions(), "nightly", scratch)
     assert Path(run.open_attempt(3)).parent.parent == tmpdir_of_the_agent
     assert not run.is_kept
@@ -115,3 +117,38 @@ def test_a_log_dir_that_is_a_file_or_cannot_be_made_is_named(tmp_path: Path) -> 
 def test_a_log_dir_that_cannot_be_written_to_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # for root, everything can
     assert trouble_with(str(tmp_path)) == f"{tmp_path} may not be written to by this user"
+
+
+# Names.
+
+RUN_IDS = st.text(st.characters().filter(str.isprintable), min_size=1, max_size=128)
+
+
+@pytest.mark.parametrize(
+    ("run_id", "name"),
+    [
+        ("nightly", "nightly"),
+        ("job:12@cluster,a=b+c_d-e.f", "job:12@cluster,a=b+c_d-e.f"),
+        ("../../etc/passwd", "_._.._etc_passwd"),
+        ("/abs/olute", "_abs_olute"),
+        (".hidden", "_hidden"),
+        ("-rf *", "_rf__"),
+        ("~root", "_root"),
+        ("two words $(rm x)", "two_words___rm_x_"),
+        ("Müller 训练", "Müller_训练"),
+    ],
+)
+def test_a_run_id_stays_readable(run_id: str, name: str) -> None:
+    assert folder_name(run_id) == name
+
+
+@given(RUN_IDS)
+def test_no_run_id_reaches_outside_its_folder(run_id: str) -> None:
+    path = os.path.normpath(os.path.join("/logs", f"{folder_name(run_id)}_0"))
+    assert os.path.dirname(path) == "/logs"
+    assert not os.path.basename(path).startswith((".", "-"))
+
+
+@given(RUN_IDS)
+def test_no_run_id_is_too_long_for_a_file_system(run_id: str) -> None:
+    assert len(os.fsencode(folder_name(run_id))) <= LONGEST_NAME

@@ -10,8 +10,8 @@ import pytest
 from rdzv_protocol.messages import Assignment
 
 from node_agent.core.log_options import NO_FILES, LogOptions, Std
-from node_agent.output.destinations import Destination, Destinations, PluginFailed, WorkerLogs, narrowed
 from node_agent.output.logs_specs import LogsPlugin
+from node_agent.output.routing import PluginFailed, Route, Routing, WorkerRoutes, narrowed
 from tests.unit.node_agent.logs_plugin import install
 
 pytest.importorskip("torch")
@@ -57,7 +57,7 @@ async def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: Broken)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-async def reified(plugin: LogsPlugin, ranks: int = 2) -> Destinations:
+async def reified(plugin: LogsPlugin, ranks: int = 2) -> Routing:
     return await asyncio.wait_for(
         plugin.reify([{"RANK": str(rank), "HOME": "/home/\udcff"} for rank in range(ranks)]), PATIENCE_S
     )
@@ -68,10 +68,10 @@ async def test_the_plug_in_decides_where_output_goes_and_what_workers_are_told(s
     plugin = start("one-folder")
     logs = await reified(plugin)
     assert [worker.stdout for worker in logs.workers] == [
-        Destination(f"{folder}/0.log", shown=True, marked=True),
-        Destination(f"{folder}/1.log", shown=False),
+        Route(f"{folder}/0.log", shown=True, prefixed=True),
+        Route(f"{folder}/1.log", shown=False),
     ]
-    assert [worker.stderr for worker in logs.workers] == [Destination()] * 2
+    assert [worker.stderr for worker in logs.workers] == [Route()] * 2
     assert logs.workers[1].environment == {
         "MY_LOG": f"{folder}/1.log", "TORCHELASTIC_ERROR_FILE": f"{folder}/1.log.error",
     }  # fmt: skip
@@ -134,7 +134,7 @@ async def test_torchs_own_default_without_files_shows_everything(
     default = "default = torch.distributed.elastic.multiprocessing:DefaultLogsSpecs\n"
     points.write_text(points.read_text() + default)
     logs = await reified(start("default", log_dir=NO_FILES, tee=Std.ALL))
-    assert [worker.stdout for worker in logs.workers] == [Destination()] * 2
+    assert [worker.stdout for worker in logs.workers] == [Route()] * 2
     assert [worker.environment for worker in logs.workers] == [{"TORCHELASTIC_ERROR_FILE": ""}] * 2
 
 
@@ -143,7 +143,7 @@ def test_the_filter_by_global_rank_narrows_what_a_plug_in_shows() -> None:
         round=1, group_rank=1, group_world_size=2, first_rank=4, world_size=8, local_world_size=2, first_role_rank=4,
         role_world_size=8, master_addr="127.0.0.1", master_port=29500, restart_count=0, max_restarts=3,
     )  # fmt: skip
-    said = Destinations([WorkerLogs(Destination("/a", True, True)), WorkerLogs(Destination("/b", True, True))])
+    said = Routing([WorkerRoutes(Route("/a", True, True)), WorkerRoutes(Route("/b", True, True))])
     shown = narrowed(said, LogOptions(ranks=frozenset({5})), assignment)
     assert [worker.stdout.shown for worker in shown.workers] == [False, True]
     assert narrowed(said, LogOptions(), assignment) == said

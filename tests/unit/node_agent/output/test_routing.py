@@ -11,7 +11,8 @@ from node_agent.core.log_options import NO_FILES, LogOptions, Std
 from node_agent.output.routing import Route, route
 
 NPROC = 3
-FILE, CONSOLE, BOTH, NOWHERE = Route(True, False), Route(False, True), Route(True, True), Route(False, False)
+PATH = "/logs/file"
+FILE, CONSOLE, BOTH, NOWHERE = Route(PATH, shown=False), Route(), Route(PATH, prefixed=True), Route(shown=False)
 LEVELS = st.sampled_from([0, 1, 2, 3])
 SETTINGS = st.one_of(LEVELS, st.dictionaries(st.integers(0, NPROC), LEVELS))
 FILTERS = st.one_of(st.none(), st.frozensets(st.integers(0, NPROC)))
@@ -20,7 +21,7 @@ FILTERS = st.one_of(st.none(), st.frozensets(st.integers(0, NPROC)))
 def routes(stream: Std = Std.OUT, *, first_rank: int = 0, **flags: Any) -> list[Route]:
     """Of the local ranks 0 to 2."""
     options = LogOptions(**flags)
-    return [route(options, stream, local_rank=rank, rank=first_rank + rank) for rank in range(NPROC)]
+    return [route(options, stream, local_rank=rank, rank=first_rank + rank, path=PATH) for rank in range(NPROC)]
 
 
 def test_without_flags_everything_goes_to_the_console() -> None:
@@ -42,7 +43,7 @@ def test_a_map_leaves_the_others_alone() -> None:
 
 def test_any_rank_number_may_be_mapped() -> None:
     options = LogOptions(redirects={12: Std.OUT})
-    assert route(options, Std.OUT, local_rank=12, rank=12) == FILE
+    assert route(options, Std.OUT, local_rank=12, rank=12, path=PATH) == FILE
 
 
 def test_a_filter_narrows_the_console_and_no_file() -> None:
@@ -57,6 +58,12 @@ def test_global_ranks_are_filtered_wherever_they_run() -> None:
 
 def test_both_filters_must_let_a_rank_through() -> None:
     assert routes(ranks=frozenset({4, 5}), local_ranks=frozenset({1, 2}), first_rank=4) == [NOWHERE, CONSOLE, NOWHERE]
+
+
+def test_where_no_files_can_be_written_the_console_says_whose_lines_they_are() -> None:
+    options = LogOptions(redirects=Std.OUT)
+    assert route(options, Std.OUT, local_rank=0, rank=0) == Route(prefixed=True)
+    assert route(options, Std.ERR, local_rank=0, rank=0) == Route()
 
 
 def test_without_files_everything_goes_to_the_console_and_the_filters_hold() -> None:
@@ -89,13 +96,13 @@ def _torchs(log_dir: str, redirects: Any, tee: Any, local_ranks: Any) -> tuple[l
 
 
 def _read(paths: dict[int, str], teed: dict[int, str]) -> list[Route]:
-    return [
-        Route(
-            to_file=paths[rank] not in ("", os.devnull),
-            to_console=paths[rank] == "" or teed.get(rank, os.devnull) != os.devnull,
-        )
-        for rank in range(NPROC)
-    ]
+    return [_route(paths[rank], teed.get(rank, os.devnull)) for rank in range(NPROC)]
+
+
+def _route(path: str, teed: str) -> Route:
+    if path in ("", os.devnull):
+        return CONSOLE if not path else NOWHERE
+    return BOTH if teed != os.devnull else FILE
 
 
 def _std(setting: Any, kind: Any) -> Any:

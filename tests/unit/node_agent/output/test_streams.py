@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.output.file_tails import Followers
+from node_agent.output.file_tail import FileTails
 from node_agent.output.lines import Lines
 from node_agent.output.pipe import TAIL_LINES
 from node_agent.output.streams import Dropped, FileStream
@@ -69,10 +69,10 @@ async def test_the_last_line_of_a_killed_worker_is_in_the_file_on_the_console_an
     tmp_path: Path, troubles: list[OSError]
 ) -> None:
     sheet = Sheet()
-    followers = Followers(sheet, troubles.append)  # type: ignore[arg-type]
+    tails = FileTails(sheet, troubles.append)  # type: ignore[arg-type]
 
     def follow(file: int) -> object:
-        return followers.make(file, [Lines("[0]:", sheet, OUT)], shown=True)
+        return tails.open(file, [Lines("[0]:", sheet, OUT)], shown=True)
 
     stream = FileStream(str(tmp_path / "log"), follow, troubles.append)  # type: ignore[arg-type]
     program = "import os; os.write(1, b'x' * 300_000 + b'\\nlast words'); os.kill(os.getpid(), 9)"
@@ -81,7 +81,7 @@ async def test_the_last_line_of_a_killed_worker_is_in_the_file_on_the_console_an
     assert (tmp_path / "log").read_bytes() == b"x" * 300_000 + b"\nlast words"
     assert sheet.text() == b"[0]:" + b"x" * 300_000 + b"\n[0]:last words\n"
     assert stream.tail()[-1] == "last words"
-    followers.close()
+    tails.close()
 
 
 def test_a_file_that_is_removed_meanwhile_is_named_and_its_end_is_reported(

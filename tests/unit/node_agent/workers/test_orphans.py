@@ -18,7 +18,7 @@ AGENT = """
 import asyncio, os, sys
 from node_agent.workers.orphans import MARK, Orphans, children
 from node_agent.workers.process import CommandProcess
-from node_agent.workers.temp_dir import ScratchDir
+from node_agent.workers.temp_dir import TempDir
 
 DAEMON = "setsid sh -c 'echo $$; exec sleep 1000 >&- 2>&- <&-' & exit 0"
 
@@ -27,7 +27,7 @@ def say(line):
 
 async def main():
     mine = f"agent-{os.getpid()}"  # other tests run beside this one
-    orphans, scratch = Orphans(mine), ScratchDir()
+    orphans, scratch = Orphans(mine), TempDir()
     orphans.guard(os.environ, scratch.folder)
     own = CommandProcess(("sh", "-c", "exec sleep 1000 >&- 2>&- <&-"), {**os.environ, MARK: mine}, 1, 2)
     worker = CommandProcess(("sh", "-c", DAEMON), {**os.environ, MARK: sys.argv[1] or mine}, 1, 2)

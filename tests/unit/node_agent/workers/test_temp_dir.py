@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from node_agent.workers.temp_dir import ScratchDir
+from node_agent.workers.temp_dir import TempDir
 
 
 @pytest.fixture(autouse=True)
@@ -15,34 +15,34 @@ def tmpdir_of_the_agent(tmp_path, monkeypatch):
 
 
 def test_nothing_is_made_before_it_is_needed(tmp_path):
-    ScratchDir().remove()
+    TempDir().remove()
     assert os.listdir(tmp_path) == []
 
 
 def test_a_file_can_be_written_there(tmp_path):
-    path = ScratchDir().path("timer")
+    path = TempDir().path("timer")
     with open(path, "x"):
         pass
     assert path.startswith(f"{tmp_path}/node-agent-")
 
 
 def test_asking_twice_gives_the_same_path():
-    scratch = ScratchDir()
+    scratch = TempDir()
     assert scratch.path("timer") == scratch.path("timer")
 
 
 def test_two_agents_do_not_share_files():
-    assert ScratchDir().path("timer") != ScratchDir().path("timer")
+    assert TempDir().path("timer") != TempDir().path("timer")
 
 
 def test_it_is_this_users_alone(tmp_path):
-    ScratchDir().path("timer")
+    TempDir().path("timer")
     (folder,) = tmp_path.iterdir()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 def test_nothing_is_left_of_it(tmp_path):
-    scratch = ScratchDir()
+    scratch = TempDir()
     os.makedirs(scratch.path("attempt_0/1"))
     scratch.remove()
     assert os.listdir(tmp_path) == []

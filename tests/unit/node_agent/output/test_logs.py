@@ -15,11 +15,11 @@ from rdzv_protocol.messages import Assignment
 from node_agent.config import AgentConfig
 from node_agent.core.command import Command
 from node_agent.core.log_options import NO_FILES, LogOptions, Std
-from node_agent.output.agent_logs import AgentLogs
-from node_agent.output.log_names import PREFIX_TEMPLATE
+from node_agent.output.line_prefix import PREFIX_TEMPLATE
+from node_agent.output.logs import AgentLogs
 from node_agent.workers.group import WorkerGroup, WorkerSpec
 from node_agent.workers.process import CommandProcess
-from node_agent.workers.temp_dir import ScratchDir
+from node_agent.workers.temp_dir import TempDir
 from tests.unit.node_agent.sheet import PATIENCE_S, Sheet
 
 OUT, ERR = 1, 2
@@ -38,7 +38,7 @@ class Agent:
     ) -> None:
         self.sheet = Sheet()
         self.nproc = nproc
-        self.scratch = ScratchDir()
+        self.scratch = TempDir()
         options = LogOptions(**{"log_dir": str(folder / "logs"), **flags})
         config = AgentConfig(
             command=Command(()), nproc=nproc, run_id="nightly", node_id="gpu-a", role="trainer", logs=options,
