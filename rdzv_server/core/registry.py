@@ -31,7 +31,10 @@ class Registry:
         self._retention_s = retention_s
         self._max_runs = max_runs
         self._machines: dict[Key, RunMachine] = {}
+        self._attempts: dict[str, list[int]] = {}
+        """Numbers of the attempts of each run that are remembered, in their order."""
         self._latest: dict[str, int] = {}
+        """Number of each run's latest attempt, also if an earlier one is remembered for longer: none is used again."""
         self._deadlines: list[tuple[float, Key]] = []
         self._armed: dict[Key, float] = {}
 
@@ -166,6 +169,7 @@ class Registry:
         machine = RunMachine(founded, now, self._retention_s)
         self._machines[founded.run_id, founded.attempt] = machine
         self._latest[founded.run_id] = founded.attempt
+        self._attempts.setdefault(founded.run_id, []).append(founded.attempt)
         return machine
 
     def _machine_for(self, run_id: str, event: Event) -> RunMachine:
@@ -183,10 +187,8 @@ class Registry:
 
     def _machine_with(self, run_id: str, agent_id: str) -> RunMachine | None:
         """The attempt that the agent is, or was, part of: the latest, or one whose end it has not seen yet."""
-        for attempt in range(self._latest.get(run_id, 0), 0, -1):
-            machine = self._machines.get((run_id, attempt))
-            if machine is None:
-                return None
+        for attempt in reversed(self._attempts.get(run_id, ())):
+            machine = self._machines[run_id, attempt]
             if agent_id in machine.run.agents or agent_id in machine.run.departed_ids:
                 return machine
         return None
@@ -210,8 +212,10 @@ class Registry:
     def _forget(self, key: Key) -> None:
         self._drop_stale()
         del self._machines[key]
-        if self._latest.get(key[0]) == key[1]:
-            del self._latest[key[0]]
+        run_id, attempt = key
+        self._attempts[run_id].remove(attempt)
+        if not self._attempts[run_id]:
+            del self._attempts[run_id], self._latest[run_id]
 
 
 def _check_returning(run: Run) -> None:

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import pytest
 from rdzv_protocol.settings import RunSettings
 
-from rdzv_server.core.effects import Record
+from rdzv_server.core.effects import Effect, ForgetRun, Record
 from rdzv_server.core.events import LastCallEnded, NodeJoined, NodeLost, RunFounded, WorkersFailed
+from rdzv_server.core.registry import Registry
 from rdzv_server.storage.base import StoreBroken, StoreFenced, StoreUnavailable
 from tests.support.etcd import need_etcd
-from tests.support.scenario import RUN_ID, a_failure, a_join
+from tests.support.scenario import RUN_ID, a_failure, a_join, durable, settings_of
 
 need_etcd()
 
@@ -207,6 +208,36 @@ async def test_a_batch_that_was_interrupted_is_taken_up_where_it_stopped(shared,
     assert calls[2] == calls[1], "the same keys with the same values"
     await store.append(RECORDS)
     assert await held(shared) == large + RECORDS
+
+
+async def test_a_run_whose_attempts_are_forgotten_out_of_order_is_found_alive_by_the_next_leader(shared):
+    store = await shared.lead()
+    await store.load()
+    registry = Registry(retention_s=2.0)
+
+    async def carry_out(effects: list[Effect]) -> None:
+        await store.append([effect for effect in effects if isinstance(effect, Record)])
+        for effect in effects:
+            if isinstance(effect, ForgetRun):
+                await store.forget(effect.run_id, effect.attempt)
+
+    async def join(agent: str, lease_s: float, now: float) -> None:
+        settings = settings_of("1", lease_s=lease_s, max_restarts=0)
+        await carry_out(registry.handle(RUN_ID, NodeJoined(a_join(agent, settings=settings), "10.0.0.9"), now))
+
+    for agent, lease_s, now in (("a", 40.0, 0.0), ("b", 3.0, 1.0)):
+        await join(agent, lease_s, now)
+        await carry_out(registry.handle(RUN_ID, WorkersFailed(agent, 1, a_failure(agent)), now))
+    await carry_out(registry.pass_time(10.0))
+    assert [run.attempt for run in registry.runs()] == [1], "of the two, the later one is forgotten"
+    await join("c", 600.0, 11.0)
+    await carry_out(registry.pass_time(60.0))
+    (alive,) = registry.runs()
+    assert set(alive.agents) == {"c"} and not alive.stage.is_end
+    again = Registry(retention_s=2.0)
+    for record in await held(shared):
+        again.replay(record)
+    assert durable(again.runs()[0]) == durable(alive)
 
 
 # What is wrong is said.
