@@ -54,8 +54,8 @@ class Host(Protocol):
     def has_workers(self) -> bool:
         """Whether any of its workers lives."""
 
-    def open_port(self) -> int | None:
-        """The MASTER_PORT of the round to be joined, if this node leads it; None to leave the run instead.
+    def open_port(self) -> int | str:
+        """The MASTER_PORT of the round to be joined, if this node leads it; or why this agent leaves the run instead.
 
         Raises `OSError`, after which the agent gives up.
         """
@@ -197,8 +197,8 @@ class Runner:
         except OSError as error:
             self.feed(GaveUp(str(error)))
             return
-        if port is None:
-            self.feed(Signalled("its work is done"))
+        if isinstance(port, str):
+            self.feed(Signalled(port))
         else:
             self._spawn(self._converse(replace(join, port=port)), self._conversing)
 

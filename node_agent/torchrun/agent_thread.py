@@ -9,6 +9,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -22,8 +23,8 @@ from node_agent.core.events import Signalled, Started, WorkerFailed, WorkersStop
 from node_agent.runner import Runner
 from node_agent.transport.base import Link
 
-FAREWELL_TIMEOUT_S = 2.0
-"""How long a leaving agent tries to say so."""
+LEAVE_TIMEOUT_S = 2.0
+"""Time in which a leaving agent tries to say so."""
 
 Note = Callable[[str], None]
 T = TypeVar("T")
@@ -66,8 +67,9 @@ class AgentThread:
         self._warn = warn
         self._assignment: Assignment | None = None
         self._has_started = False
-        self._closing = False
-        self._news = asyncio.Event()
+        self._leaving = ""
+        """Why there is no further round for this node."""
+        self._changed = asyncio.Event()
         self._loop = _Loop()
         self._runner = Runner(config, make_link, endpoint, self, self._loop, hosts_store=True)
         self._thread = threading.Thread(target=self._loop.run_forever, name="rdzv-server", daemon=True)
@@ -82,15 +84,15 @@ class AgentThread:
 
     def succeed(self, within_s: float) -> bool:
         """The workers have exited 0: say so, and return when the run has ended, or leave it. Whether it ended."""
-        return self._call(self._close(self._report_success(), "its workers are done", within_s))
+        return self._call(self._close(WorkersSucceeded(self._runner.round), "its workers are done", within_s))
 
     def fail(self, failure: Failure, within_s: float) -> bool:
         """Report this failure, whatever was reported before, and return when the run has ended, or leave it."""
-        return self._call(self._close(self._report(failure), "its workers failed", within_s))
+        return self._call(self._close(failure, "its workers failed", within_s))
 
     def leave(self, reason: str) -> bool:
         """Leave the run, which goes on without this node. Whether it had ended before."""
-        return self._call(self._close(self._nothing_to_report(), reason, 0.0))
+        return self._call(self._close(None, reason, 0.0))
 
     def stop(self) -> None:
         """End the thread. Nothing else may be called afterwards."""
@@ -108,52 +110,43 @@ class AgentThread:
             self._has_started = True
             self._runner.feed(Started())
         else:
-            self._runner.feed(
-                WorkerFailed(self._runner.round, failure)
-            )  # ignored by a machine that was told to stop them
+            # ignored by a machine that was told to stop them
+            self._runner.feed(WorkerFailed(self._runner.round, failure))
             self._runner.feed(WorkersStopped(self._runner.round))
         while self._assignment is None:
             if self.ending:
                 raise Ended
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
         assignment, self._assignment = self._assignment, None
         return assignment
 
-    async def _close(self, last_words: Coroutine[Any, Any, None], reason: str, within_s: float) -> bool:
-        self._closing = True
-        try:
-            async with asyncio.timeout(within_s or FAREWELL_TIMEOUT_S):
-                await last_words
+    async def _close(self, outcome: WorkersSucceeded | Failure | None, reason: str, within_s: float) -> bool:
+        self._leaving = reason
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s or LEAVE_TIMEOUT_S):
+                if isinstance(outcome, Failure):
+                    await self._runner.report(outcome)
+                elif outcome:
+                    self._runner.feed(outcome)
                 self._runner.feed(WorkersStopped(self._runner.round))
                 while within_s and not self.ending:
-                    self._news.clear()
-                    await self._news.wait()
-        except TimeoutError:
-            pass
+                    self._changed.clear()
+                    await self._changed.wait()
         ended = self.ending is not None and self.ending.finish is not None
         self._runner.feed(Signalled(reason))  # ignored by a machine that has exited
         await self._runner.take_leave()
         return ended
 
-    async def _report_success(self) -> None:
-        self._runner.feed(WorkersSucceeded(self._runner.round))
-
-    async def _report(self, failure: Failure) -> None:
-        await self._runner.report(failure)
-
-    async def _nothing_to_report(self) -> None:
-        pass
-
     # What the machine wants done.
 
-    def open_port(self) -> int | None:
-        return None if self._closing else self._open_port()
+    def open_port(self) -> int | str:
+        return self._leaving or self._open_port()
 
     def start_workers(self, assignment: Assignment) -> None:
         self._assignment = assignment
         self.round_is_over.clear()
-        self._news.set()
+        self._changed.set()
 
     def stop_workers(self, signal_name: str, kill: bool) -> None:
         self.round_is_over.set()
@@ -193,7 +186,7 @@ class AgentThread:
         """The first reason to end stands."""
         self.ending = self.ending or ending
         self.round_is_over.set()
-        self._news.set()
+        self._changed.set()
 
 
 class _Loop(asyncio.SelectorEventLoop):

@@ -186,6 +186,19 @@ async def test_a_spare_disturbs_nobody_and_takes_the_place_of_a_node_that_leaves
     assert (info.rank, (await spare).rank, info.world_size) == (0, 1, 2)
 
 
+async def test_a_node_that_leaves_while_its_workers_stop_says_why(site: Site) -> None:
+    """Not that its work is done."""
+    stays, goes = await site.joined(2, "1:3", last_call_timeout=0.5)
+    third = waiting(site.handler("1:3", last_call_timeout=0.5))
+    await asked_to_restart(stays, goes)
+    await close(goes, error=RuntimeError("no disk"))
+    await rendezvous(stays)
+    await third
+    assert site.server
+    (run,) = site.server.rendezvous.runs()
+    assert [departure.cause for departure in run.departures] == ["RuntimeError: no disk"]
+
+
 async def test_a_rendezvous_that_nobody_asked_for_restarts_the_others(site: Site) -> None:
     one, other = await site.joined(2)
     again = waiting(one)

@@ -72,7 +72,7 @@ class Node:
 
     # What the machine wants done.
 
-    def open_port(self) -> int | None:
+    def open_port(self) -> int:
         return 29_500
 
     def start_workers(self, assignment: Assignment) -> None:
