@@ -60,9 +60,9 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     farewell_timeout_s: float = 2.0
     """How long an exiting agent tries to deliver its last report or its leave."""
     event_log: str = "null"
+    """Where events go, as torchrun's `--event-log-handler`: null or console."""
     status_page: bool = True
     """With a server of its own: show the run's status on loopback."""
-    """Where events go, as torchrun's `--event-log-handler`: null or console."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """What the workers inherit."""
 

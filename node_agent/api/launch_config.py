@@ -1,9 +1,6 @@
 """`LaunchConfig`: what a program asks of a run, with torch's names and defaults, and what that is to the agent."""
 
 import os
-import re
-import sys
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,23 +9,13 @@ from msgspec.structs import replace
 from node_agent.api.children import START_METHODS, StartMethod
 from node_agent.api.default_logs_specs import AnyLogsSpecs, DefaultLogsSpecs, LogsSpecs, understood
 from node_agent.api.entrypoint import cpu_sets
+from node_agent.cli.arguments import FLAGS, Arguments, make
 from node_agent.cli.plan import plan_launch
 from node_agent.config import AgentConfig, LaunchPlan, UsageError
 from node_agent.core.command import Command
-from node_agent.core.log_options import Std
-from node_agent.output.line_prefix import PREFIX_TEMPLATE
 
-LONGEST_RUN_ID = 128
 SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 SHUTDOWN_TIMEOUT_S = 30
-FROM_COMMAND_LINES = ("PET_", "TORCH_ELASTIC_")
-"""Variables that stand in for flags, not for what a program says or leaves out."""
-
-OWN_KEYS = (
-    "node_id", "node_rank", "rank", "token_file", "tls_ca", "tls_cert", "tls_key", "connect_timeout",
-    "server_lost_timeout", "lease", "disconnect_grace", "scale_up", "fatal_exit_codes",
-)  # fmt: skip
-"""Flags of `node-agent` that torch has no field for: they stand in `rdzv_configs`, as `rerun` does."""
 
 
 @dataclass
@@ -112,7 +99,7 @@ class Plan:
 
 
 def make_plan(config: LaunchConfig, title: str) -> Plan:
-    """What the agent is to do. Raises `ValueError` or `TypeError`, with one line that names the field."""
+    """The plan of an agent. Raises `ValueError` or `TypeError`, with one line that names the field."""
     if config.metrics_cfg:
         raise ValueError("metrics_cfg: leave it empty; rdzv-server serves the metrics of its runs")
     if config.monitor_interval <= 0:
@@ -120,122 +107,48 @@ def make_plan(config: LaunchConfig, title: str) -> Plan:
     if config.start_method not in START_METHODS:
         raise ValueError(f"start_method: {', '.join(START_METHODS)}; not {config.start_method!r}")
     specs, custom = understood(config.logs_specs)
-    asked_of = {name: value for name, value in os.environ.items() if not name.startswith(FROM_COMMAND_LINES)}
     try:
-        launch = plan_launch([*_flags(config, specs), "--no-python", sys.executable or "/proc/self/exe"], asked_of)
+        launch = plan_launch(_arguments(config, specs), os.environ)
     except UsageError as error:
-        raise ValueError(_in_our_terms(str(error))) from None
-    environment = {**os.environ, **launch.config.environment}
-    if config.log_line_prefix_template is not None:
-        environment[PREFIX_TEMPLATE] = config.log_line_prefix_template
+        raise ValueError(str(error)) from None
     agent = replace(
         launch.config,
         command=Command((title,)),
         signals=(),  # the main thread has them, and not the agent's
-        run_id=_run_id(config, launch),
-        cpus=cpu_sets(config.numa_options, environment, launch.config.nproc),
-        environment=environment,
+        run_id=config.run_id or launch.config.run_id,  # also of this node alone, where torchrun would name it
+        cpus=cpu_sets(config.numa_options, launch.config.environment, launch.config.nproc),
     )
     return Plan(
         launch=launch, config=agent, signals=launch.config.signals, start_method=config.start_method, custom_logs=custom
     )
 
 
-def _run_id(config: LaunchConfig, launch: LaunchPlan) -> str:
-    """A program names its run, also that of this node alone, which torchrun's `--standalone` would name for it."""
-    if len(config.run_id) > LONGEST_RUN_ID or not config.run_id.isprintable():
-        raise ValueError(f"run_id: at most {LONGEST_RUN_ID} printable characters, not {config.run_id!r:.60}")
-    return config.run_id or launch.config.run_id
-
-
-def _flags(config: LaunchConfig, specs: DefaultLogsSpecs) -> Iterator[str]:
-    """The command line that asks for the same."""
-    configs = {key: value for key, value in config.rdzv_configs.items() if value is not None}
-    for flag, value in _values(config).items():
-        yield f"--{flag}={value}"
-    if _is_alone(config):
-        yield "--standalone"
-    else:
-        yield f"--nnodes={config.min_nodes}:{config.max_nodes}"
-        yield from _where(config)
-    if configs.pop("rerun", False):
-        yield "--rerun"
-    for key in OWN_KEYS:
-        if key in configs:
-            yield f"--{'node-rank' if key == 'rank' else key.replace('_', '-')}={_text(configs.pop(key))}"
-    if configs:
-        yield f"--rdzv-conf={','.join(f'{key}={_one(key, value)}' for key, value in configs.items())}"
-    if config.virtual_local_rank:
-        yield "--virtual-local-rank"
-    yield from _log_flags(config, specs)
-
-
-def _values(config: LaunchConfig) -> dict[str, Any]:
-    return {
-        "nproc-per-node": config.nproc_per_node,
-        "role": config.role,
-        "max-restarts": config.max_restarts,
-        "event-log-handler": config.event_log_handler,
-        "signals-to-handle": config.signals_to_handle,
-        "shutdown-timeout": config.shutdown_timeout,
-        "local-addr": config.local_addr or "",
-    }
+def _arguments(config: LaunchConfig, specs: DefaultLogsSpecs) -> Arguments:
+    """The fields as arguments, under their own names. Raises `UsageError`."""
+    configs = dict(config.rdzv_configs)
+    values: dict[str, object] = {name: getattr(config, name) for name in _SAME_NAMES}
+    values |= {"rdzv_id": config.run_id, "node_rank": configs.pop("rank", None), "rerun": configs.pop("rerun", None)}
+    values |= {"rdzv_conf": configs, "standalone": _is_alone(config), "nnodes": (config.min_nodes, config.max_nodes)}
+    values |= {name: getattr(specs, name) for name in _LOGS}
+    given = {name: (_TERMS.get(name, name), value) for name, value in values.items() if value is not None}
+    return make(given, terms={name: _TERMS.get(name, name) for name in FLAGS})
 
 
 def _is_alone(config: LaunchConfig) -> bool:
     """torch's default backend is etcd, which needs a server even for one node. Ours does without."""
-    return (config.min_nodes, config.max_nodes) == (1, 1) and config.rdzv_endpoint.strip().rpartition(":")[2] in (
-        "",
-        "0",
-    )
+    port = config.rdzv_endpoint.strip().rpartition(":")[2]
+    return (config.min_nodes, config.max_nodes) == (1, 1) and port in ("", "0")
 
 
-def _where(config: LaunchConfig) -> Iterator[str]:
-    yield f"--rdzv-backend={config.rdzv_backend}"
-    if config.rdzv_endpoint:
-        yield f"--rdzv-endpoint={config.rdzv_endpoint}"
-    if config.run_id:
-        yield f"--rdzv-id={config.run_id}"
-
-
-def _log_flags(config: LaunchConfig, specs: DefaultLogsSpecs) -> Iterator[str]:
-    if specs.log_dir is not None:
-        yield f"--log-dir={specs.log_dir}"
-    yield f"--redirects={_streams(specs.redirects)}"
-    yield f"--tee={_streams(specs.tee)}"
-    if specs.local_ranks_filter:
-        yield f"--local-ranks-filter={','.join(map(str, sorted(specs.local_ranks_filter)))}"
-    for flag in ("duplicate_stdout_filters", "duplicate_stderr_filters"):
-        if texts := getattr(config, flag):
-            yield f"--{flag}={','.join(text.replace(',', ',,') for text in texts)}"
-
-
-def _streams(streams: Std | Mapping[int, Std]) -> str:
-    if isinstance(streams, Std):
-        return str(int(streams))
-    return ",".join(f"{rank}:{int(stream)}" for rank, stream in streams.items()) or "0"
-
-
-def _text(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list | tuple | set | frozenset) else str(value)
-
-
-def _one(key: str, value: Any) -> str:
-    if "," in (text := str(value)):
-        raise ValueError(f"rdzv_configs[{key!r}]: no commas, not {text!r:.80}")
-    return text
-
-
-_NAMES = {
+_SAME_NAMES = (
+    "nproc_per_node", "role", "max_restarts", "event_log_handler", "signals_to_handle", "shutdown_timeout",
+    "local_addr", "rdzv_backend", "rdzv_endpoint", "virtual_local_rank", "log_line_prefix_template",
+    "duplicate_stdout_filters", "duplicate_stderr_filters",
+)  # fmt: skip
+"""Fields that are called as their flags."""
+_LOGS = ("log_dir", "redirects", "tee", "local_ranks_filter")
+_TERMS = {
     "nnodes": "min_nodes, max_nodes",
-    "rdzv-id": "run_id",
-    "rdzv-conf": "rdzv_configs",
-    "tee": "logs_specs: tee",
-} | {name: f"logs_specs: {name.replace('-', '_')}" for name in ("log-dir", "redirects", "local-ranks-filter")}
-
-
-def _in_our_terms(message: str) -> str:
-    """The field's name instead of the flag's."""
-    message = message.removesuffix(" (node-agent --help explains every flag)")
-    message = message.replace("needs --endpoint HOST:PORT", "needs rdzv_endpoint=HOST:PORT")
-    return re.sub(r"--([a-z][a-z_-]*[a-z])", lambda flag: _NAMES.get(flag[1], flag[1].replace("-", "_")), message)
+    "rdzv_id": "run_id",
+    "rdzv_conf": "rdzv_configs",
+} | {name: f"logs_specs: {name}" for name in _LOGS}

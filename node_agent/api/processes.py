@@ -562,10 +562,10 @@ def checked_texts(given: Mapping[int, str] | None, what: str) -> Mapping[int, st
 
 
 def _signals() -> tuple[str, ...]:
-    from node_agent.cli.values import signals
+    from node_agent.cli.values import known_signals, signals
 
     given = os.environ.get(SIGNALS_VARIABLE)
-    return signals(given) if given else SIGNALS
+    return known_signals(signals(given)) if given else SIGNALS
 
 
 def _in_event_loop() -> bool:

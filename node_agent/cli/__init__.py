@@ -1,12 +1,12 @@
 """The command line of `node-agent`: torchrun's flags beside our own, with their PET_* variables.
 
-    flags           what there is: a table, one entry a flag, that --help, the variables and the tests go by
-    parser          the words of a command line, also shortened, to flags
-    fallbacks       what the environment says where the command line is silent
-    argument_types  a text to its value, or one line that says what the flag takes
-    asked           the three together: every flag's value, and who gave it
-    rdzv_conf, rendezvous, command, logs    what several flags mean together
-    config          all of it as the agent's configuration
+    values      readers: a text or a value to the value, or one line that says what the argument takes
+    arguments   `Arguments`: every argument once, with its flag, its reader and its default
+    parser      the words of a command line, also shortened, and variables, to `Arguments`
+    rendezvous  where the nodes meet, from several arguments together
+    plan        all of it as the agent's `LaunchPlan`
+    main        what the program does with it
 
-Named tuples here, not dataclasses: making the latter takes longer than reading a command line, and workers wait for it.
+Programs (`LaunchConfig`) and torchrun's parameters fill `Arguments`, too. Named tuples here, not dataclasses: making
+the latter takes longer than reading a command line, and workers wait for it.
 """

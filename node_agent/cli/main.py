@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from node_agent.cli.parser import read
 from node_agent.cli.plan import plan_launch
 from node_agent.config import LaunchPlan, UsageError
 
@@ -15,7 +16,8 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
     `use_env` False: as `torch.distributed.launch`, scripts get `--local-rank`.
     """
     try:
-        return _run(plan_launch(sys.argv[1:] if argv is None else argv, os.environ, use_env=use_env))
+        arguments = read(sys.argv[1:] if argv is None else argv, os.environ)
+        return _run(plan_launch(arguments, os.environ, use_env=use_env))
     except UsageError as error:
         fail(str(error))
     except KeyboardInterrupt:  # before the signal handlers stood

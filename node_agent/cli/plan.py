@@ -1,96 +1,119 @@
-"""The command line as the agent's configuration."""
+"""Launch plan of an agent, made of its arguments."""
 
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Mapping
 from math import inf
-from typing import Any
 
 from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.cli import rendezvous
-from node_agent.cli.arguments import Asked, read
-from node_agent.cli.credential_flags import credentials
-from node_agent.cli.log_flags import log_options
-from node_agent.cli.rdzv_conf import RdzvConf, parse
-from node_agent.cli.worker_command import make_command
+from node_agent.cli.arguments import LONGEST_LEASE_S, SHORTEST_LEASE_S, Arguments
+from node_agent.cli.values import known_signals
 from node_agent.config import AgentConfig, LaunchPlan, Target, UsageError
+from node_agent.core.command import LOCAL_RANK, Command
+from node_agent.core.log_options import NO_FILES, LogOptions
+from node_agent.output.folder import trouble_with
+from node_agent.output.line_prefix import PREFIX_TEMPLATE
+from node_agent.transport.credentials import Credentials, TlsFiles
 
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 """torchrun's word to those whom it starts."""
 CONNECT_TIMEOUT_S, FAREWELL_TIMEOUT_S = 300.0, 2.0
 NO_RUN_ID = "none"
 """torchrun's `--rdzv-id` where none is given."""
+RUN_PATH = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
+SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 
 
-def plan_launch(argv: Sequence[str], environment: Mapping[str, str], *, use_env: bool = True) -> LaunchPlan:
-    """Read and check a command line. `use_env` False: as `torch.distributed.launch`, unless --use-env is given.
+def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env: bool = True) -> LaunchPlan:
+    """Check what the arguments mean together. Without a script, the command is for the caller to add.
 
-    Raises `UsageError`, and `SystemExit` after --help and --version.
+    `use_env` False: as `torch.distributed.launch`, unless --use-env is given. Raises `UsageError`.
     """
-    asked = read(argv, environment)
-    use_env = use_env or asked["use_env"]
-    if asked["no_python"] and not use_env:
+    use_env = use_env or arguments.use_env
+    if arguments.no_python and not use_env:
         raise UsageError("--no-python needs --use-env here: other programs are given no --local-rank")
-    if asked["preload"] and asked["no_python"] and not asked["run_path"]:
-        raise UsageError(f"{asked.source('preload')}: is for Python scripts, not with --no-python")
-    conf = _rdzv_conf(asked)
-    target = rendezvous.find(asked, conf)
-    config = _config(asked, conf, target, environment, use_env)
-    _check_devices(asked, config)
-    _check_port(asked, config)
-    return LaunchPlan(
-        config=config, target=target, credentials=credentials(asked, target), notes=tuple(_notes(asked, conf))
-    )
+    if arguments.preload and arguments.no_python and not arguments.run_path:
+        raise UsageError(f"{arguments.source('preload')}: is for Python scripts, not with --no-python")
+    target = rendezvous.find(arguments)
+    command = _command(arguments, environment, use_env) if arguments.script else Command(())
+    config = _config(arguments, target, environment, command)
+    _check_devices(arguments, config)
+    _check_port(arguments, config)
+    notes = [*rendezvous.notes(arguments, target, environment), *_notes(arguments, config)]
+    return LaunchPlan(config, target, credentials(arguments, target), tuple(notes))
 
 
-def _config(asked: Asked, conf: RdzvConf, target: Target, environment: Mapping[str, str], use_env: bool) -> AgentConfig:
-    alone, nproc = target.endpoint is None, _nproc(asked, environment)
-    connect_timeout_s = _first(asked["connect_timeout"], conf.connect_timeout_s, CONNECT_TIMEOUT_S)
+def _config(arguments: Arguments, target: Target, environment: Mapping[str, str], command: Command) -> AgentConfig:
+    nproc = _nproc(arguments, environment)
+    connect_timeout_s = first(arguments.connect_timeout, arguments.read_timeout, CONNECT_TIMEOUT_S)
+    lost_after_s = connect_timeout_s if target.is_on_a_node else inf
+    names = known_signals(arguments.signals_to_handle)
+    added = {SIGNALS_VARIABLE: ",".join(names)}
+    if arguments.log_line_prefix_template is not None:
+        added[PREFIX_TEMPLATE] = arguments.log_line_prefix_template
     return AgentConfig(
-        command=make_command(asked, environment, use_env=use_env),
+        command=command,
         nproc=nproc,
-        preload=asked["preload"],
-        run_id=os.urandom(8).hex() if target.has_id_of_its_own else asked["rdzv_id"] or NO_RUN_ID,
-        explicit_run_id=not target.has_id_of_its_own and asked["rdzv_id"] not in (None, NO_RUN_ID),
-        rerun=asked["rerun"],
-        node_id=asked["node_id"] or os.uname().nodename,
-        role=asked["role"],
+        preload=arguments.preload,
+        run_id=os.urandom(8).hex() if target.has_id_of_its_own else arguments.rdzv_id or NO_RUN_ID,
+        explicit_run_id=not target.has_id_of_its_own and arguments.rdzv_id not in ("", NO_RUN_ID),
+        rerun=arguments.rerun,
+        node_id=arguments.node_id or os.uname().nodename,
+        role=arguments.role,
         node_rank=target.node_rank,
         preferred_rank=target.preferred_rank,
         local_addr=target.local_addr,
         master_port=target.master_port,
-        settings=_settings(asked, conf, alone),
-        logs=log_options(asked),
-        virtual_local_rank=asked["virtual_local_rank"],
-        cpus=_cpus(asked, nproc, environment),
-        signals=asked["signals_to_handle"],
-        shutdown_timeout_s=asked["shutdown_timeout"],
+        settings=settings(arguments, alone=target.endpoint is None),
+        logs=_log_options(arguments),
+        virtual_local_rank=arguments.virtual_local_rank,
+        cpus=_cpus(arguments, nproc, environment),
+        signals=names,
+        shutdown_timeout_s=arguments.shutdown_timeout,
         connect_timeout_s=connect_timeout_s,
-        server_lost_timeout_s=_first(asked["server_lost_timeout"], connect_timeout_s if target.is_on_a_node else inf),
-        farewell_timeout_s=_first(conf.farewell_timeout_s, FAREWELL_TIMEOUT_S),
-        event_log=asked["event_log_handler"],
-        status_page=not asked["no_status_page"],
-        environment={**environment, SIGNALS_VARIABLE: ",".join(asked["signals_to_handle"])},
+        server_lost_timeout_s=first(arguments.server_lost_timeout, lost_after_s),
+        farewell_timeout_s=first(arguments.close_timeout, FAREWELL_TIMEOUT_S),
+        event_log=arguments.event_log_handler,
+        status_page=not arguments.no_status_page,
+        environment={**environment, **added},
     )
 
 
-def _settings(asked: Asked, conf: RdzvConf, alone: bool) -> RequestedSettings:
-    min_nodes, max_nodes = (1, 1) if alone else asked["nnodes"] or (None, None)
+def settings(arguments: Arguments, *, alone: bool = False) -> RequestedSettings:
+    """The run's settings as far as this node asks for any. Raises `UsageError`."""
+    min_nodes, max_nodes = (1, 1) if alone else arguments.nnodes or (None, None)
+    older_name = None if "timeout" in arguments.ignored else arguments.timeout
     return RequestedSettings(
         min_nodes=min_nodes,
         max_nodes=max_nodes,
-        max_restarts=asked["max_restarts"],
-        join_timeout_s=_first(asked["join_timeout"], conf.join_timeout_s),
-        last_call_timeout_s=_first(asked["last_call_timeout"], conf.last_call_timeout_s),
-        lease_s=_first(asked["lease"], conf.lease_s),
-        disconnect_grace_s=asked["disconnect_grace"],
-        scale_up=asked["scale_up"],
-        fatal_exit_codes=asked["fatal_exit_codes"],
+        max_restarts=arguments.max_restarts,
+        join_timeout_s=older_name if arguments.join_timeout is None else arguments.join_timeout,
+        last_call_timeout_s=arguments.last_call_timeout,
+        lease_s=_lease_s(arguments),
+        disconnect_grace_s=arguments.disconnect_grace,
+        scale_up=arguments.scale_up,
+        fatal_exit_codes=arguments.fatal_exit_codes,
     )
 
 
-def _nproc(asked: Asked, environment: Mapping[str, str]) -> int:
-    wanted = asked["nproc_per_node"]
+def _lease_s(arguments: Arguments) -> float | None:
+    """The lease; torchrun's keep-alives have an interval, and a number of them may be missed."""
+    given = arguments.sources.keys() & {"keep_alive_interval", "keep_alive_max_attempt"}
+    if arguments.lease is not None or not given:
+        return arguments.lease
+    lease_s = arguments.keep_alive_interval * arguments.keep_alive_max_attempt
+    if not SHORTEST_LEASE_S <= lease_s <= LONGEST_LEASE_S:
+        raise UsageError(
+            f"{arguments.source('rdzv_conf')}: keep_alive_interval times keep_alive_max_attempt is a number of seconds "
+            f"from {SHORTEST_LEASE_S:g} to {LONGEST_LEASE_S:g}, not {lease_s:g}"
+        )
+    return lease_s
+
+
+def _nproc(arguments: Arguments, environment: Mapping[str, str]) -> int:
+    wanted = arguments.nproc_per_node
     if isinstance(wanted, int):
         return wanted
     from node_agent.workers.devices import DeviceError, count_workers
@@ -98,11 +121,11 @@ def _nproc(asked: Asked, environment: Mapping[str, str]) -> int:
     try:
         return count_workers(wanted, environment)
     except DeviceError as error:
-        raise UsageError(f"{asked.source('nproc_per_node')} {wanted}: {error}") from None
+        raise UsageError(f"{arguments.source('nproc_per_node')} {wanted}: {error}") from None
 
 
-def _cpus(asked: Asked, nproc: int, environment: Mapping[str, str]) -> tuple[frozenset[int], ...]:
-    mode = asked["numa_binding"]
+def _cpus(arguments: Arguments, nproc: int, environment: Mapping[str, str]) -> tuple[frozenset[int], ...]:
+    mode = arguments.numa_binding
     if mode is None:
         return ()
     from node_agent.workers import devices, numa
@@ -110,27 +133,22 @@ def _cpus(asked: Asked, nproc: int, environment: Mapping[str, str]) -> tuple[fro
     try:
         return tuple(numa.cpu_sets(mode, devices.gpu_pci_addresses(environment), nproc))
     except (devices.DeviceError, numa.NumaError) as error:
-        raise UsageError(f"{asked.source('numa_binding')} {mode}: {error}") from None
+        raise UsageError(f"{arguments.source('numa_binding')} {mode}: {error}") from None
 
 
-def _rdzv_conf(asked: Asked) -> RdzvConf:
-    text = asked["rdzv_conf"]
-    return parse(text, asked.source("rdzv_conf"), rendezvous.backend(asked)) if text else RdzvConf()
-
-
-def _check_devices(asked: Asked, config: AgentConfig) -> None:
+def _check_devices(arguments: Arguments, config: AgentConfig) -> None:
     """Each worker of `--virtual-local-rank` needs a GPU of its own."""
     from node_agent.workers.environment import visible_devices
 
     visible = visible_devices(config.environment) if config.virtual_local_rank else None
     if visible is not None and len(visible) < config.nproc:
         raise UsageError(
-            f"{asked.source('virtual_local_rank')}: {config.nproc} workers, but CUDA_VISIBLE_DEVICES="
+            f"{arguments.source('virtual_local_rank')}: {config.nproc} workers, but CUDA_VISIBLE_DEVICES="
             f"{config.environment['CUDA_VISIBLE_DEVICES']} has {len(visible)} GPUs"
         )
 
 
-def _check_port(asked: Asked, config: AgentConfig) -> None:
+def _check_port(arguments: Arguments, config: AgentConfig) -> None:
     """A port of the user's own choice is said to be taken before anything starts."""
     if config.master_port is None:
         return
@@ -139,18 +157,180 @@ def _check_port(asked: Asked, config: AgentConfig) -> None:
     try:
         ReservedPort(config.master_port).release()
     except OSError as error:
-        name = "rdzv_endpoint" if asked["master_port"] is None else "master_port"
+        name = "rdzv_endpoint" if arguments.master_port is None else "master_port"
         instead = "; an rdzv-server that runs there is named by --endpoint" if name == "rdzv_endpoint" else ""
-        raise UsageError(f"{asked.source(name)}: {error}; stop what uses it, or choose another{instead}") from None
+        raise UsageError(f"{arguments.source(name)}: {error}; stop what uses it, or choose another{instead}") from None
 
 
-def _notes(asked: Asked, conf: RdzvConf) -> list[str]:
-    if not conf.ignored:
-        return rendezvous.notes(asked)
-    void = f"{asked.source('rdzv_conf')}: {', '.join(conf.ignored)} means nothing here and is left alone"
-    return [*rendezvous.notes(asked), void]
+def _notes(arguments: Arguments, config: AgentConfig) -> list[str]:
+    unknown = [each for each in arguments.signals_to_handle if each not in config.signals]
+    void = {"signals_to_handle": unknown, "rdzv_conf": arguments.ignored}
+    return [
+        f"{arguments.source(name)}: {', '.join(words)} means nothing here and is left alone"
+        for name, words in void.items()
+        if words
+    ]
 
 
-def _first(*values: float | None) -> Any:
-    """The first that somebody gave."""
-    return next((value for value in values if value is not None), None)
+def first(*values: float | None) -> float:
+    """The first that somebody gave; the last is a default."""
+    return next(value for value in values if value is not None)
+
+
+# Credentials.
+
+
+def credentials(arguments: Arguments, target: Target) -> Credentials:
+    """Token and TLS, once every file has been read. Raises `UsageError`."""
+    try:
+        found = Credentials(arguments.token_file, _tls(arguments, target))
+    except ValueError as error:
+        raise UsageError(f"{arguments.source('token_file')} {error}") from None
+    try:
+        found.context()
+    except ValueError as error:
+        raise UsageError(f"{_in_conf(arguments, 'tls_ca')}{error}") from None
+    return found
+
+
+def _in_conf(arguments: Arguments, name: str) -> str:
+    """The part of a source that precedes the flag's own name, for errors that begin with that."""
+    return arguments.source(name).rpartition(": ")[0] and f"{arguments.source('rdzv_conf')}: "
+
+
+def _tls(arguments: Arguments, target: Target) -> TlsFiles | None:
+    ca, cert, key = arguments.tls_ca, arguments.tls_cert, arguments.tls_key
+    given = [name for name in ("tls_ca", "tls_cert", "tls_key") if getattr(arguments, name) is not None]
+    if not given:
+        if "https://" in arguments.rdzv_endpoint:
+            source = arguments.source("rdzv_endpoint")
+            raise UsageError(f"{source}: https needs {arguments.own('tls_ca')}: a file of authorities, or system")
+        return None
+    first = arguments.source(given[0])
+    if target.endpoint is None or target.is_on_a_node:
+        raise UsageError(
+            f"{first}: a server that a node hosts speaks no TLS; start rdzv-server with --tls-cert, and name it "
+            "with --endpoint (and --rdzv-backend rdzv-server)"
+        )
+    if (cert is None) != (key is None):
+        raise UsageError(f"{arguments.source('tls_cert')} and {arguments.source('tls_key')} belong together")
+    if ca is None:
+        raise UsageError(f"{first} needs {arguments.own('tls_ca')}, too: a file of authorities, or system")
+    return TlsFiles(ca, cert, key)
+
+
+# Output.
+
+
+def _log_options(arguments: Arguments) -> LogOptions:
+    plugin = arguments.logs_specs
+    if plugin is not None:
+        _check_plugin(plugin, arguments.source("logs_specs"))
+    return LogOptions(
+        log_dir=_log_dir(arguments),
+        redirects=arguments.redirects,
+        tee=arguments.tee,
+        local_ranks=arguments.local_ranks_filter,
+        ranks=arguments.ranks_filter,
+        stdout_filters=arguments.duplicate_stdout_filters,
+        stderr_filters=arguments.duplicate_stderr_filters,
+        prefix=arguments.log_prefix,
+        plugin=plugin,
+    )
+
+
+def _log_dir(arguments: Arguments) -> str | None:
+    """The folder, which is made, unless a plug-in is to know what it means."""
+    folder = arguments.log_dir
+    if not folder or arguments.logs_specs is not None:
+        return folder or None
+    if folder == NO_FILES:
+        for name in ("duplicate_stdout_filters", "duplicate_stderr_filters"):
+            if getattr(arguments, name):
+                source = arguments.source(name)
+                raise UsageError(f"{source} copies lines to a file, and --log-dir {NO_FILES} means no files")
+    elif trouble := trouble_with(folder):
+        raise UsageError(f"{arguments.source('log_dir')}: {trouble}: name a folder, or {NO_FILES} for no files")
+    return folder
+
+
+def _check_plugin(name: str, source: str) -> None:
+    from importlib.metadata import entry_points
+
+    known = sorted(point.name for point in entry_points(group="torchrun.logs_specs"))
+    if name not in known:
+        there = f"there are {', '.join(known)}" if known else "none is installed"
+        raise UsageError(f"{source}: there is no torchrun.logs_specs entry point {name!r}; {there}")
+
+
+# The command.
+
+
+def _command(arguments: Arguments, environment: Mapping[str, str], use_env: bool) -> Command:
+    """The command as torchrun would start it; without `use_env` the script's first argument is its local rank.
+
+    Raises `UsageError` if there is no such script or program, so that nothing is started.
+    """
+    after = arguments.args if use_env else (f"--local-rank={LOCAL_RANK}", *arguments.args)
+    script = arguments.script
+    if arguments.run_path:
+        return _python(sys.executable, ("-c", RUN_PATH), script, after)
+    python = environment.get("PYTHON_EXEC") or sys.executable
+    if not arguments.no_python:
+        return _python(python, ("-m",) if arguments.module else (), script, after)
+    if arguments.module:
+        raise UsageError("-m is for Python modules, --no-python for other programs: give one of them")
+    return Command((_program(script, environment),), after)
+
+
+def _python(python: str, how: tuple[str, ...], script: str, arguments: tuple[str, ...]) -> Command:
+    program = (python, "-u", *how)
+    if "$" in script:  # torchrun substitutes the local rank there, too
+        return Command(program, (script, *arguments))
+    if how != ("-m",):
+        _check_script(script)
+    return Command((*program, script), arguments)
+
+
+def _check_script(script: str) -> None:
+    if os.path.isdir(script):
+        if not os.path.isfile(os.path.join(script, "__main__.py")):
+            raise UsageError(f"{script} is a folder without a __main__.py: name the script in it")
+        return
+    try:
+        with open(script, "rb") as file:
+            first = file.readline(256)
+    except FileNotFoundError:
+        raise UsageError(f"there is no script {script} {_where('looked in')}") from None
+    except OSError as error:
+        raise UsageError(f"script {script} cannot be read: {error.strerror}") from None
+    if first.startswith(b"#!") and os.path.basename(first.split()[-1].decode(errors="replace")) in SHELLS:
+        _check_is_python(script)
+
+
+def _check_is_python(script: str) -> None:
+    """What says that it is a shell's may be Python all the same: installers write such lines."""
+    try:
+        with open(script, "rb") as file:
+            compile(file.read(), script, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        raise UsageError(f"{script} is a shell script, not Python: give --no-python before it") from None
+
+
+def _program(name: str, environment: Mapping[str, str]) -> str:
+    import shutil
+
+    if (found := shutil.which(name, path=environment.get("PATH"))) is not None:
+        return found
+    if os.path.isdir(name):
+        raise UsageError(f"{name} is a folder: name a program")
+    if os.path.exists(name):
+        raise UsageError(f"{name} may not be executed: chmod +x {name}, or leave --no-python out for a Python script")
+    raise UsageError(f"there is no program {name} {_where('looked in PATH and')}")
+
+
+def _where(looked: str) -> str:
+    try:
+        return f"({looked} {os.getcwd()})"
+    except OSError:
+        return "(the working folder is gone: cd to one that is there)"

@@ -1,46 +1,50 @@
-"""From a flag's text to its value. Each raises `ValueError` with one line that says what the flag takes."""
+"""Readers of arguments: from a flag's text, or a program's value, to the value.
 
-from collections.abc import Callable
-from typing import Any
+Each raises `ValueError` with one line that says what the argument takes.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
 
 from node_agent.core.log_options import Std
 
-Read = Callable[[str], Any]
+Read = Callable[[object], object]
 
+BACKENDS = ("c10d", "static", "etcd", "etcd-v2", "rdzv-server")
+"""torchrun's, and the name of our plug-in for torchrun. All of them are served by rdzv-server."""
 PLACES = ("auto", "cpu", "gpu", "xpu")
 TRUE, FALSE = ("true", "t", "yes", "y", "on"), ("false", "f", "no", "n", "off")
 UNCATCHABLE = ("SIGKILL", "SIGSTOP")
 
 
-def text(given: str) -> str:
+def text(given: object) -> str:
     """Any text: what it is good for shows later."""
-    return given
+    return str(given)
 
 
-def name(given: str) -> str:
-    """What people and file names can bear."""
-    if not 1 <= len(given) <= 128 or not given.isprintable():
+def name(given: object) -> str:
+    """A text that people and file names can bear."""
+    if not isinstance(given, str) or not 1 <= len(given) <= 128 or not given.isprintable():
         raise ValueError(f"1 to 128 printable characters, not {given!r:.60}")
     return given
 
 
-def modules(given: str) -> tuple[str, ...]:
+def modules(given: object) -> tuple[str, ...]:
     """Names of Python modules, with commas."""
-    found = tuple(each.strip() for each in given.split(",")) if given else ()
+    found = tuple(each.strip() for each in text(given).split(",")) if given else ()
     for each in found:
         if not all(part.isidentifier() for part in each.split(".")):
             raise ValueError(f"names of modules, such as torch or torch,numpy.random, not {each!r:.60}")
     return found
 
 
-def role_name(given: str) -> str:
-    """A name, or none: TorchX gives that."""
-    return name(given) if given else given
+def name_or_none(given: object) -> str:
+    """A name, or an empty text, which stands for the default."""
+    return name(given) if given else ""
 
 
-def switch(given: str) -> bool:
+def switch(given: object) -> bool:
     """A word or a number. torchrun takes numbers alone."""
-    word = given.strip().lower()
+    word = text(given).strip().lower()
     if word in TRUE or word in FALSE:
         return word in TRUE
     try:
@@ -52,11 +56,11 @@ def switch(given: str) -> bool:
 def whole(low: int, high: int, words: tuple[str, ...] = ()) -> Read:
     """A number, or one of the words."""
 
-    def read(given: str) -> int | str:
-        if given in words:
+    def read(given: object) -> int | str:
+        if isinstance(given, str) and given in words:
             return given
         try:
-            number = int(given)
+            number = int(given) if isinstance(given, str | int) and given is not True else low - 1
         except ValueError:
             number = low - 1
         if not low <= number <= high:
@@ -68,9 +72,9 @@ def whole(low: int, high: int, words: tuple[str, ...] = ()) -> Read:
 
 
 def seconds(low: float = 0, high: float = 10**6) -> Read:
-    def read(given: str) -> float:
+    def read(given: object) -> float:
         try:
-            number = float(given)
+            number = float(given) if isinstance(given, str | int | float) else -1.0
         except ValueError:
             number = -1.0
         if not low <= number <= high:
@@ -81,77 +85,111 @@ def seconds(low: float = 0, high: float = 10**6) -> Read:
 
 
 def one_of(*choices: str) -> Read:
-    def read(given: str) -> str:
+    def read(given: object) -> str:
         if given not in choices:
             raise ValueError(f"{', '.join(choices[:-1])} or {choices[-1]}, not {given!r}")
-        return given
+        return text(given)
 
     return read
 
 
-def nnodes(given: str) -> tuple[int, int]:
-    """N or MIN:MAX."""
-    low, colon, high = given.partition(":")
+def node_counts(given: object) -> tuple[int, int]:
+    """N or MIN:MAX; also as a pair."""
+    shown = text(given) if not isinstance(given, tuple) else ":".join(map(str, given))
+    low, colon, high = shown.partition(":")
     try:
         nodes = int(low), int(high if colon else low)
     except ValueError:
-        raise ValueError(f"{given!r} is neither a number of nodes nor MIN:MAX") from None
+        raise ValueError(f"{shown!r} is neither a number of nodes nor MIN:MAX") from None
     if nodes[0] > nodes[1]:
-        raise ValueError(f"{given}: MIN is above MAX; did you mean {high}:{low}?")
+        raise ValueError(f"{shown}: MIN is above MAX; did you mean {high}:{low}?")
     if nodes[0] < 1 or nodes[1] > 100_000:
-        raise ValueError(f"{given}: from 1 to 100000 nodes")
+        raise ValueError(f"{shown}: from 1 to 100000 nodes")
     return nodes
 
 
-def codes(given: str) -> tuple[int, ...]:
+def pairs(given: object) -> dict[str, object]:
+    """K=V,K=V, also in quotes, or a map; what is None in a map is not given."""
+    if isinstance(given, Mapping):
+        return {text(key): value for key, value in given.items() if value is not None}
+    found: dict[str, object] = {}
+    stripped = text(given).strip().strip("'\"").strip()
+    for pair in stripped.split(",") if stripped else ():
+        key, _, value = (part.strip() for part in pair.partition("="))
+        if not key or not value:
+            raise ValueError(f"settings as KEY=VALUE,KEY=VALUE, not {pair!r}")
+        found[key] = value
+    return found
+
+
+def _parts(given: object) -> list[object]:
+    """Parts of a list, which may be a text with commas."""
+    if isinstance(given, str):
+        return [*given.split(",")]
+    return [*given] if isinstance(given, Iterable) else [given]
+
+
+def codes(given: object) -> tuple[int, ...]:
     """Exit codes; negative ones are signals."""
-    return tuple(whole(-255, 255)(part) for part in given.split(","))
+    return tuple(_whole(part, -255, 255) for part in _parts(given))
 
 
-def ranks(given: str) -> frozenset[int] | None:
+def _whole(given: object, low: int, high: int) -> int:
+    number = whole(low, high)(given)
+    assert isinstance(number, int)
+    return number
+
+
+def ranks(given: object) -> frozenset[int] | None:
     """0,1,2; nothing means all of them, as under torchrun."""
-    if not given.strip():
+    if not given or (isinstance(given, str) and not given.strip()):
         return None
     try:
-        return frozenset(whole(0, 10**7)(part) for part in given.split(","))
+        return frozenset(_whole(part, 0, 10**7) for part in _parts(given))
     except ValueError:
         raise ValueError(f"ranks, such as 0,1,2, not {given!r}") from None
 
 
-streams: Read = Std.from_str
+def streams(given: object) -> Std | Mapping[int, Std]:
+    """One of torch's numbers for every worker, or a map from local ranks to them."""
+    return given if isinstance(given, Std | Mapping) else Std.from_str(text(given))
 
 
-def filters(given: str) -> tuple[str, ...]:
-    """Texts to look for; a double comma stands for a comma in one of them, as under torchrun."""
+def filters(given: object) -> tuple[str, ...]:
+    """Texts to look for; a double comma stands for a comma in one of them, as under torchrun.
+
+    An empty one, which a comma too many makes, is in every line: as under torchrun, too.
+    """
     if not given:
         return ()
-    parts = [part.replace("\0", ",") for part in given.replace(",,", "\0").split(",")]
-    if "" in parts:
-        raise ValueError(f"texts to look for, separated by commas (,, is a comma in one), not {given!r}")
-    return tuple(parts)
+    if not isinstance(given, str):
+        return tuple(map(text, _parts(given)))
+    return tuple(part.replace("\0", ",") for part in given.replace(",,", "\0").split(","))
 
 
-def signals(given: str) -> tuple[str, ...]:
-    """Names of signals that a process can catch."""
-    from signal import Signals
-
-    names = tuple(part.strip() for part in given.split(","))
-    for each in names:
-        if each not in Signals.__members__:
-            raise ValueError(f"names of signals, such as SIGTERM,SIGUSR1; there is no {each!r}")
-        if each in UNCATCHABLE:
-            raise ValueError(f"{each} cannot be caught: leave it out")
+def signals(given: object) -> tuple[str, ...]:
+    """Names of signals that a process can catch; `known_signals` tells those apart that there are."""
+    names = tuple(text(part).strip() for part in _parts(given))
+    if uncatchable := [each for each in names if each in UNCATCHABLE]:
+        raise ValueError(f"{uncatchable[0]} cannot be caught: leave it out")
     return tuple(dict.fromkeys(names))
 
 
-def template(given: str) -> str:
-    """What a console line begins with."""
+def known_signals(names: Iterable[str]) -> tuple[str, ...]:
+    """Those of the names that signals have here."""
+    from signal import Signals
+
+    return tuple(each for each in names if each in Signals.__members__)
+
+
+def template(given: object) -> str:
+    """Beginning of a console line."""
     from string import Template
 
     from node_agent.output.line_prefix import PREFIX_NAMES
 
     known = " ".join(f"${{{each}}}" for each in PREFIX_NAMES)
-    parsed = Template(given)
+    parsed = Template(given := text(given))
     if not parsed.is_valid():
         raise ValueError(f"a template with {known}; write $$ for a dollar sign, not {given!r}")
     if unknown := [each for each in parsed.get_identifiers() if each not in PREFIX_NAMES]:

@@ -3,15 +3,18 @@
 import os
 from dataclasses import dataclass
 
+from msgspec.structs import replace
 from rdzv_protocol.paths import DEFAULT_PORT
-from rdzv_protocol.settings import RequestedSettings
 from torch.distributed.elastic.rendezvous import RendezvousParameters
-from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
 import node_agent.transport.tls  # noqa: F401 - while `protocol` is ours: it is imported late otherwise
-from node_agent.config import AgentConfig
+from node_agent.cli.arguments import make
+from node_agent.cli.plan import CONNECT_TIMEOUT_S, first, settings
+from node_agent.cli.plan import credentials as read_credentials
+from node_agent.cli.rendezvous import endpoints
+from node_agent.config import AgentConfig, Target, UsageError
 from node_agent.core.command import Command
-from node_agent.transport.credentials import Credentials, TlsFiles
+from node_agent.transport.credentials import Credentials
 
 RESTARTS_WITHOUT_END = 10_000_000
 NO_RESTARTS_LEFT = -255
@@ -48,73 +51,36 @@ def read(params: RendezvousParameters) -> HandlerConfig:
     The run's restart budget is torchrun's `--max-restarts`, which every agent counts for itself and tells nobody. So
     the server is asked for restarts without end, and told when an agent has none left.
     """
-    (host, port), *others = [parse_rendezvous_endpoint(each, DEFAULT_PORT) for each in params.endpoint.split(",")]
+    conf = {key: value for key, value in params.config.items() if key != "timeout"}  # torchrun's static has it, alone
+    given = {
+        "rdzv_endpoint": ("--rdzv-endpoint", params.endpoint),
+        "rdzv_backend": ("--rdzv-backend", "rdzv-server"),
+        "nnodes": ("--nnodes", (params.min_nodes, params.max_nodes)),
+        "rdzv_conf": ("--rdzv-conf", conf),
+    }
+    try:
+        arguments = make(given)
+        endpoint, *others = endpoints(arguments, DEFAULT_PORT)
+        target = Target(endpoint, tuple(others))
+        asked, credentials = settings(arguments), read_credentials(arguments, target)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
     return HandlerConfig(
         backend=params.backend,
-        host=host,
-        port=port,
-        others=tuple(others),
-        credentials=_credentials(params),
+        host=endpoint[0],
+        port=endpoint[1],
+        others=target.others,
+        credentials=credentials,
         agent=AgentConfig(
             command=Command(()),  # torchrun's agent has the workers
             nproc=1,
             run_id=params.run_id,
             explicit_run_id=params.run_id != NO_RUN_ID,
-            node_id=params.get("node_id") or os.uname().nodename,
+            node_id=arguments.node_id or os.uname().nodename,
             local_addr=params.local_addr,
-            settings=_settings(params),
-            connect_timeout_s=_seconds(params, "connect_timeout", 300.0),
+            settings=replace(asked, max_restarts=RESTARTS_WITHOUT_END, fatal_exit_codes=(NO_RESTARTS_LEFT,)),
+            connect_timeout_s=first(arguments.connect_timeout, CONNECT_TIMEOUT_S),
         ),
-        store_timeout_s=_seconds(params, "read_timeout", 60.0),
-        close_timeout_s=_seconds(params, "close_timeout", 30.0),
+        store_timeout_s=first(arguments.read_timeout, 60.0),
+        close_timeout_s=first(arguments.close_timeout, 30.0),
     )
-
-
-def _settings(params: RendezvousParameters) -> RequestedSettings:
-    return RequestedSettings(
-        min_nodes=params.min_nodes,
-        max_nodes=params.max_nodes,
-        max_restarts=RESTARTS_WITHOUT_END,
-        fatal_exit_codes=(NO_RESTARTS_LEFT,),
-        join_timeout_s=_asked(params, "join_timeout"),
-        last_call_timeout_s=_asked(params, "last_call_timeout"),
-        lease_s=_lease(params),
-        disconnect_grace_s=_asked(params, "disconnect_grace"),
-        scale_up=params.get("scale_up"),
-    )
-
-
-def _lease(params: RendezvousParameters) -> float | None:
-    if params.get("keep_alive_interval") is None and params.get("keep_alive_max_attempt") is None:
-        return None
-    return _seconds(params, "keep_alive_interval", 5.0) * _seconds(params, "keep_alive_max_attempt", 3.0)
-
-
-def _asked(params: RendezvousParameters, key: str) -> float | None:
-    return None if params.get(key) is None else _seconds(params, key, 0.0)
-
-
-def _seconds(params: RendezvousParameters, key: str, default: float) -> float:
-    value = params.get(key, default)
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = -1.0
-    if not 0 <= number <= 10**6:
-        raise ValueError(f"--rdzv-conf {key}: a number from 0 to 1000000, not {value!r}")
-    return number
-
-
-def _credentials(params: RendezvousParameters) -> Credentials:
-    ca, cert, key = (params.get(name) for name in ("tls_ca", "tls_cert", "tls_key"))
-    if (cert is None) != (key is None) or (cert is not None and ca is None):
-        raise ValueError("--rdzv-conf: tls_cert and tls_key belong together, and with tls_ca")
-    try:
-        found = Credentials(params.get("token_file"), TlsFiles(ca, cert, key) if ca is not None else None)
-    except ValueError as error:
-        raise ValueError(f"--rdzv-conf token_file={error}") from None
-    try:
-        found.context()
-    except ValueError as error:
-        raise ValueError(f"--rdzv-conf {str(error).replace('--tls-', 'tls_')}") from None
-    return found

@@ -23,13 +23,13 @@ NOWHERE = ("--endpoint", "127.0.0.1:1")
         pytest.param((*NOWHERE, "--run-id", "a\nb"), "--run-id: 1 to 128 printable characters", id="run-id"),
         pytest.param((*NOWHERE, "--token-file", "/nowhere"), "/nowhere: No such file", id="token-file"),
         pytest.param(("--endpoint", "host"), "give HOST:PORT, such as host:29400", id="no-port"),
-        pytest.param(("--endpoint", "::1"), "give HOST:PORT", id="ipv6-no-port"),
+        pytest.param(("--endpoint", "::1"), "give HOST:PORT, such as [::1]:29400", id="ipv6-no-port"),
         pytest.param(("--endpoint", "host:99999"), "a port from 1 to 65535", id="port-too-high"),
         pytest.param(("--rdzv-backend", "etcd"), "needs --endpoint HOST:PORT", id="no-endpoint"),
         pytest.param(("--rdzv-backend", "zeus"), "c10d, static, etcd, etcd-v2 or rdzv-server", id="backend"),
         pytest.param(("--standalone", "--nnodes", "2"), "--standalone is for one node", id="standalone-2-nodes"),
         pytest.param((*NOWHERE, "--signals-to-handle", "SIGKILL"), "SIGKILL cannot be caught", id="signal"),
-        pytest.param((*NOWHERE, "--no-such-flag"), "--help explains every flag", id="unknown-flag"),
+        pytest.param((*NOWHERE, "--nprocs=2"), "did you mean --nproc?", id="unknown-flag"),
     ],
 )
 async def test_a_wrong_flag(flags: tuple[str, ...], says: str) -> None:

@@ -95,10 +95,17 @@ async def test_old_spellings_prefixes_and_variables_together(desk: Desk) -> None
 
 STATIC = ("--nnodes=2", "--rdzv-endpoint=127.0.0.1:PORT")
 C10D = ("--nnodes=2", "--node_rank=0", "--rdzv_backend=c10d", "--rdzv_endpoint=localhost:PORT", "--rdzv_id=1")
+QUICK = "--rdzv-conf=last_call_timeout=1"
 LINES = {
     "an endpoint alone is static": [(*STATIC, "--node-rank=1"), (*STATIC, "--node-rank=0")],
     "the same rank for every node": [C10D, C10D],
     "one node at an endpoint": [("--rdzv-endpoint=127.0.0.1:PORT",)],
+    "ports and nodes that count for nothing": [("--standalone", "--master_addr=", "--master-port=0", "--node-rank=1")],
+    "a rank of the only node": [("--nnodes=1", "--node-rank=1", "--rdzv-id=")],
+    "one of two nodes, at once": [("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--nnodes=1:2", QUICK)],
+    "a signal that is none": [("--signals-to-handle=SIGTERM,SIGNOPE",)],
+    "a comma too many": [("--duplicate-stdout-filters=a,",)],
+    "settings of later versions": [("--rdzv-conf=cas_backoff_max_seconds=0.5",)],
     "one node at a free port": [("--nnodes=1", "--rdzv_endpoint=localhost:0")],
 }
 
@@ -116,6 +123,14 @@ async def test_a_command_line_of_torchruns_runs(launcher: str, line: str) -> Non
     with free_port() as port:
         nodes = [[word.replace("PORT", port) for word in words] for words in LINES[line]]
         await launch(launcher, *([*words, "--no-python", "true"] for words in nodes))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("launcher", [TORCHRUN, NODE_AGENT])
+async def test_variables_that_make_no_sense_are_not_read(launcher: str) -> None:
+    pytest.importorskip("torch")
+    env = {"PET_START_METHOD": "bogus", "PET_LOGS_SPECS": "bogus", "PET_NUMA_BINDING": "bogus"}
+    await launch(launcher, ["--no-python", "true"], env=env)
 
 
 @pytest.mark.torch

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from node_agent.cli.parser import read
 from node_agent.cli.plan import plan_launch
 from node_agent.config import LaunchPlan, UsageError
 
@@ -11,14 +12,15 @@ HERE = {"PATH": "/usr/bin:/bin"}
 """An environment that says nothing."""
 
 
-def order(*argv: str, use_env: bool = True, **environment: str) -> LaunchPlan:
+def plan(*argv: str, use_env: bool = True, **environment: str) -> LaunchPlan:
     """What a command line asks for. `train.py` must stand in the current folder if it names it."""
-    return plan_launch(argv, {**HERE, **environment}, use_env=use_env)
+    environment = {**HERE, **environment}
+    return plan_launch(read(argv, environment), environment, use_env=use_env)
 
 
 def complaint(*argv: str, use_env: bool = True, environment: Mapping[str, str] | None = None) -> str:
     """The one line with which a command line is refused."""
     with pytest.raises(UsageError) as refusal:
-        plan_launch(argv, {**HERE, **(environment or {})}, use_env=use_env)
+        plan(*argv, use_env=use_env, **(environment or {}))
     (line,) = str(refusal.value).splitlines()
     return line

@@ -133,23 +133,22 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     ({"rdzv_endpoint": "h:99999"}, "rdzv_endpoint: 'h:99999' is not HOST:PORT"),
     ({"min_nodes": 3, "max_nodes": 2, "rdzv_endpoint": "h:1"}, "min_nodes, max_nodes: 3:2: MIN is above MAX"),
-    ({"min_nodes": 2, "max_nodes": 2}, "rdzv_backend etcd needs rdzv_endpoint=HOST:PORT"),
+    ({"min_nodes": 2, "max_nodes": 2}, "rdzv_backend etcd needs rdzv_endpoint HOST:PORT"),
     ({"nproc_per_node": 0}, "nproc_per_node: a whole number from 1 to 4096"),
     ({"max_restarts": -1}, "max_restarts: a whole number from 0"),
-    ({"run_id": "a\n"}, "run_id: at most 128 printable characters"),
+    ({"run_id": "a\n"}, "run_id: 1 to 128 printable characters"),
     ({"role": "x" * 129}, "role: 1 to 128 printable characters"),
     ({"start_method": "thread"}, "start_method: spawn, fork, forkserver; not 'thread'"),
     ({"monitor_interval": 0}, "monitor_interval: a number of seconds above 0"),
     ({"metrics_cfg": {"a": "b"}}, "metrics_cfg: leave it empty"),
     ({"event_log_handler": "kafka"}, "event_log_handler: null or console, not 'kafka'"),
-    ({"signals_to_handle": "SIGNONE"}, "signals_to_handle: names of signals"),
+    ({"signals_to_handle": "SIGKILL"}, "signals_to_handle: SIGKILL cannot be caught"),
     ({"numa_options": "moon"}, "numa_options: torch's NumaOptions, or one of node"),
     (
         {"rdzv_endpoint": "h:1", "rdzv_configs": {"join_timeout": "soon"}},
         "rdzv_configs: join_timeout: a number of seconds",
     ),
-    ({"rdzv_configs": {"lease": 0}}, "lease: a number of seconds from 0.1"),
-    ({"rdzv_configs": {"a": "b,c=d"}}, r"rdzv_configs\['a'\]: no commas"),
+    ({"rdzv_configs": {"lease": 0}}, "rdzv_configs: lease: a number of seconds from 0.1"),
     ({"shutdown_timeout": -1}, "shutdown_timeout: a number of seconds, not -1"),
 ]
 
@@ -176,5 +175,5 @@ def test_a_server_that_speaks_tls() -> None:
     where = {"rdzv_endpoint": "host:1234", "rdzv_backend": "rdzv-server"}
     plan = make_plan(LaunchConfig(1, 2, 1, **where, rdzv_configs={"tls_ca": "system"}), "train")
     assert plan.launch.credentials.tls == TlsFiles("system")
-    with pytest.raises(ValueError, match=r"^tls_ca /nowhere: No such file or directory$"):
+    with pytest.raises(ValueError, match=r"^rdzv_configs: --tls-ca /nowhere: No such file or directory$"):
         make_plan(LaunchConfig(1, 2, 1, **where, rdzv_configs={"tls_ca": "/nowhere"}), "train")

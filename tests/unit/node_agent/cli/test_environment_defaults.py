@@ -2,8 +2,8 @@
 
 import pytest
 
-from node_agent.cli.arguments import read
-from node_agent.cli.flags import FLAGS
+from node_agent.cli.arguments import FLAGS, Arguments
+from node_agent.cli.parser import read
 from node_agent.config import UsageError
 from tests.unit.node_agent.command_lines import complaint
 
@@ -55,9 +55,12 @@ TEXTS = {
     "no_python": "1",
     "run_path": "1",
     "use_env": "1",
+    "log_line_prefix_template": "<${rank}>",
     "monitor_interval": "0.5",
     "start_method": "fork",
+    "exit_barrier_timeout": "9",
 }
+DEFAULTS = Arguments._field_defaults
 LISTS = ("duplicate_stdout_filters", "duplicate_stderr_filters")
 
 
@@ -65,13 +68,13 @@ def test_every_flag_has_a_text_here():
     assert TEXTS.keys() == FLAGS.keys()
 
 
-@pytest.mark.parametrize("dest", FLAGS)
+@pytest.mark.parametrize("dest", [dest for dest, flag in FLAGS.items() if flag.has_variable])
 def test_every_flag_falls_back_to_its_variable(dest):
     variable = f"PET_{dest.upper()}"
     asked = read(["train.py"], {variable: TEXTS[dest]})
-    assert asked[dest] == FLAGS[dest].read(TEXTS[dest]) != FLAGS[dest].default
+    assert getattr(asked, dest) == FLAGS[dest].read(TEXTS[dest]) != DEFAULTS[dest]
     assert asked.source(dest) == variable
-    assert not asked.is_flag(dest)
+    assert not asked.is_written(dest)
 
 
 @pytest.mark.parametrize("dest", FLAGS)
@@ -79,7 +82,7 @@ def test_a_flag_goes_before_its_variable(dest):
     flag = FLAGS[dest]
     given = [flag.names[0], TEXTS[dest]] if flag.metavar else [flag.names[0]]
     asked = read([*given, "train.py"], {f"PET_{dest.upper()}": "0" if not flag.metavar else "1"})
-    assert asked[dest] == flag.read(TEXTS[dest])
+    assert getattr(asked, dest) == flag.read(TEXTS[dest])
     assert asked.source(dest) == flag.names[0]
 
 
@@ -90,29 +93,30 @@ def test_torchrun_reads_the_same_variables(monkeypatch):
     from torch.distributed.run import get_args_parser
 
     theirs = [action.dest for action in get_args_parser()._actions if isinstance(action, env | check_env)]
-    assert len(theirs) > 25
+    assert {dest for dest, flag in FLAGS.items() if flag.torchruns and flag.has_variable} - set(theirs) == {"use_env"}
+    theirs.remove("start_method")
     for dest in theirs:
         variable, text = f"PET_{dest.upper()}", TEXTS[dest] if FLAGS[dest].metavar else "1"  # torchrun knows no words
         with monkeypatch.context() as patched:
             patched.setenv(variable, text)
             value = getattr(get_args_parser().parse_args(["train.py"]), dest)
         value = FLAGS[dest].read(value) if isinstance(value, str) else tuple(value) if dest in LISTS else value
-        assert read(["train.py"], {variable: text})[dest] == value, dest
+        assert getattr(read(["train.py"], {variable: text}), dest) == value, dest
 
 
 @pytest.mark.parametrize("text", ["true", "1", "yes", "on", "True"])
 def test_a_switch_is_on_by_a_word_or_a_digit(text):
-    assert read(["train.py"], {"PET_STANDALONE": text})["standalone"] is True
+    assert read(["train.py"], {"PET_STANDALONE": text}).standalone is True
 
 
 @pytest.mark.parametrize("text", ["false", "0", "no", "off", "", " "])
 def test_a_switch_is_off_by_a_word_or_a_digit(text):
-    assert read(["train.py"], {"PET_STANDALONE": text})["standalone"] is False
+    assert read(["train.py"], {"PET_STANDALONE": text}).standalone is False
 
 
 def test_an_empty_variable_says_nothing():
     asked = read(["train.py"], {"PET_NNODES": "", "PET_RDZV_ENDPOINT": ""})
-    assert (asked["nnodes"], asked["rdzv_endpoint"]) == (None, None)
+    assert (asked.nnodes, asked.rdzv_endpoint) == (None, "")
 
 
 @pytest.mark.parametrize(
@@ -121,16 +125,16 @@ def test_an_empty_variable_says_nothing():
 )
 def test_our_own_names_have_variables_too_and_torchruns_go_first(variable, dest):
     text = TEXTS[dest]
-    assert read(["train.py"], {variable: text})[dest] == FLAGS[dest].read(text)
+    assert getattr(read(["train.py"], {variable: text}), dest) == FLAGS[dest].read(text)
     both = read(["train.py"], {variable: "1", f"PET_{dest.upper()}": text})
     assert both.source(dest) == f"PET_{dest.upper()}"
 
 
 def test_torchs_own_variable_for_the_shutdown_timeout():
     own = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "4"}
-    assert read(["train.py"], own)["shutdown_timeout"] == 4.0
-    assert read(["train.py"], {**own, "PET_SHUTDOWN_TIMEOUT": "5"})["shutdown_timeout"] == 5.0
-    assert read(["--shutdown-timeout", "6", "train.py"], own)["shutdown_timeout"] == 6.0
+    assert read(["train.py"], own).shutdown_timeout == 4.0
+    assert read(["train.py"], {**own, "PET_SHUTDOWN_TIMEOUT": "5"}).shutdown_timeout == 5.0
+    assert read(["--shutdown-timeout", "6", "train.py"], own).shutdown_timeout == 6.0
 
 
 @pytest.mark.parametrize(
@@ -143,7 +147,6 @@ def test_torchs_own_variable_for_the_shutdown_timeout():
         ("PET_RDZV_ENDPOINT", "host:x", "PET_RDZV_ENDPOINT: 'host:x' is not HOST:PORT"),
         ("PET_RDZV_BACKEND", "zeus", "PET_RDZV_BACKEND: c10d, static, etcd, etcd-v2 or rdzv-server, not 'zeus'"),
         ("PET_TOKEN_FILE", "/nowhere", "PET_TOKEN_FILE /nowhere: No such file or directory"),
-        ("PET_LOGS_SPECS", "nobodys", "PET_LOGS_SPECS: there is no torchrun.logs_specs entry point 'nobodys'"),
         ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT: a number of seconds"),
     ],
 )
@@ -153,9 +156,14 @@ def test_a_bad_value_is_said_to_come_from_the_variable(variable, text, what, tmp
     assert complaint("train.py", environment={variable: text}).startswith(what)
 
 
+@pytest.mark.parametrize("dest", ["start_method", "logs_specs", "numa_binding"])
+def test_variables_that_torchrun_does_not_read_or_check_are_not_read(dest):
+    assert getattr(read(["train.py"], {f"PET_{dest.upper()}": "bogus"}), dest) == DEFAULTS[dest]
+
+
 def test_variables_that_are_nobodys_are_left_alone():
     asked = read(["train.py"], {"PET_SHOP": "closed", "PET_": "x"})
-    assert all(asked[dest] == flag.default for dest, flag in FLAGS.items())
+    assert asked._replace(script="") == Arguments()
 
 
 def test_a_script_may_not_be_left_out():

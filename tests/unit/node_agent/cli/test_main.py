@@ -10,7 +10,7 @@ from node_agent.cli import main
 from node_agent.config import AgentConfig, LaunchPlan, UsageError
 from node_agent.core.command import Command
 from node_agent.core.log_options import LogOptions, Std
-from tests.unit.node_agent.command_lines import order
+from tests.unit.node_agent.command_lines import plan
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def script(tmp_path, monkeypatch):
 
 
 def config(*argv: str, **environment: str) -> AgentConfig:
-    return order(*argv, "train.py", **environment).config
+    return plan(*argv, "train.py", **environment).config
 
 
 # Where each flag lands.
@@ -144,7 +144,7 @@ def test_nnodes(text, nodes):
 
 
 def test_settings_of_a_rendezvous_that_mean_nothing_are_said_once():
-    notes = order("--rdzv-conf", "store_type=file,rank=1", "train.py").notes
+    notes = plan("--rdzv-conf", "store_type=file,rank=1", "train.py").notes
     assert notes == ("--rdzv-conf: store_type, rank means nothing here and is left alone",)
 
 
@@ -152,7 +152,7 @@ def test_settings_of_a_rendezvous_that_mean_nothing_are_said_once():
 
 
 @pytest.fixture
-def orders(monkeypatch) -> list[LaunchPlan]:
+def plans(monkeypatch) -> list[LaunchPlan]:
     """What the agent would have been told; none is started."""
     taken: list[LaunchPlan] = []
 
@@ -164,29 +164,29 @@ def orders(monkeypatch) -> list[LaunchPlan]:
     return taken
 
 
-def test_the_exit_code_is_the_agents(orders):
+def test_the_exit_code_is_the_agents(plans):
     assert main.main(["--nproc", "2", "train.py"]) == 7
-    assert orders[0].config.nproc == 2
+    assert plans[0].config.nproc == 2
 
 
-def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_started(orders, capsys):
+def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_started(plans, capsys):
     with pytest.raises(SystemExit) as exit:
         main.main(["--nproc", "0", "train.py"])
     assert exit.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("node-agent: error: --nproc: a whole number from 1 to 4096")
-    assert not orders
+    assert not plans
 
 
-def test_the_environment_is_the_processs_own(orders, monkeypatch):
+def test_the_environment_is_the_processs_own(plans, monkeypatch):
     monkeypatch.setenv("PET_NPROC_PER_NODE", "3")
     main.main(["train.py"])
-    assert orders[0].config.nproc == 3
+    assert plans[0].config.nproc == 3
 
 
-def test_launch_passes_the_local_rank(orders):
+def test_launch_passes_the_local_rank(plans):
     main.main(["train.py", "x"], use_env=False)
-    assert orders[0].config.command.arguments == ("--local-rank=${local_rank}", "x")
+    assert plans[0].config.command.arguments == ("--local-rank=${local_rank}", "x")
 
 
 # Which CPUs the workers may use.

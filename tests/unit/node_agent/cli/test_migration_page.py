@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.cli import rdzv_conf, rendezvous
-from node_agent.cli.arguments import Asked, read
-from node_agent.cli.flags import BACKENDS, FLAGS
-from node_agent.cli.parser import Parser
-from node_agent.cli.rdzv_conf import RdzvConf
+from node_agent.cli import rendezvous
+from node_agent.cli.arguments import FLAGS, SETTINGS, Arguments
+from node_agent.cli.parser import Parser, read
+from node_agent.cli.values import BACKENDS
 from rdzv_server.cli import make_parser
 
 ROOT = Path(__file__).parents[4]
@@ -56,10 +55,10 @@ def nobody_looks_names_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "_names_this_machine", lambda host: False)
 
 
-def understood(words: list[str], environment: dict[str, str] | None = None) -> Asked:
+def understood(words: list[str], environment: dict[str, str] | None = None) -> Arguments:
     """Raises `UsageError` for what makes no sense."""
     asked = read(words, environment or {})
-    rendezvous.find(asked, RdzvConf())
+    rendezvous.find(asked)
     return asked
 
 
@@ -91,14 +90,14 @@ def test_the_tables_have_every_backend_and_setting() -> None:
     backends = [name for cells in rows("`--rdzv-backend` | server") for name in quoted(cells[0])]
     assert sorted(backends) == sorted(BACKENDS)
     settings = [name for cells in rows("`--rdzv-conf` | here") for name in quoted(cells[0])]
-    assert sorted(settings) == sorted(rdzv_conf.KEYS)
+    assert sorted(settings) == sorted(SETTINGS)
 
 
 def test_the_command_lines_are_good_ones() -> None:
     lines = command_lines("node-agent")
     assert len(lines) >= 4
     for line in lines:
-        assert understood(line)["nnodes"]
+        assert understood(line).nnodes
 
 
 def test_a_torchrun_line_is_a_good_one_here() -> None:
@@ -127,8 +126,8 @@ def test_the_servers_lines_are_good_ones() -> None:
 def test_kubeflows_variables_are_understood() -> None:
     (variables,) = blocks("ini")
     asked = understood(["train.py"], dict(line.split("=", 1) for line in variables.splitlines()))
-    assert (asked["nnodes"], asked["nproc_per_node"], asked["max_restarts"]) == ((1, 4), 8, 100)
-    assert rendezvous.find(asked, RdzvConf()).endpoint == ("nightly-worker-0", 23456)
+    assert (asked.nnodes, asked.nproc_per_node, asked.max_restarts) == ((1, 4), 8, 100)
+    assert rendezvous.find(asked).endpoint == ("nightly-worker-0", 23456)
 
 
 def test_every_page_that_it_names_is_there() -> None:

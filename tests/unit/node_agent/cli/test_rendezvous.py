@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from node_agent.config import Target
-from tests.unit.node_agent.command_lines import complaint, order
+from tests.unit.node_agent.command_lines import complaint, plan
 
 ELSEWHERE = "198.51.100.7"
 """An address for documentation: of no machine."""
@@ -18,7 +18,7 @@ def script(tmp_path, monkeypatch):
 
 
 def place(*argv: str, **environment: str) -> Target:
-    return order(*argv, "train.py", **environment).target
+    return plan(*argv, "train.py", **environment).target
 
 
 def refusal(*argv: str) -> str:
@@ -39,7 +39,7 @@ def refusal(*argv: str) -> str:
     ],
 )
 def test_one_node_has_its_server_within_and_an_id_of_its_own(flags):
-    one, other = order(*flags, "--run-id", "nightly", "train.py"), order(*flags, "train.py")
+    one, other = plan(*flags, "--run-id", "nightly", "train.py"), plan(*flags, "train.py")
     assert one.target == Target(has_id_of_its_own=True)
     assert one.config.run_id not in (other.config.run_id, "nightly", "none")
     assert (one.config.settings.min_nodes, one.config.settings.max_nodes) == (1, 1)
@@ -54,13 +54,13 @@ def test_one_node_has_its_server_within_and_an_id_of_its_own(flags):
     ],
 )
 def test_c10d_for_one_node_on_a_free_port_has_its_server_within_and_keeps_its_id(flags):
-    given = order(*flags, "--rdzv-id", "100", "train.py")
+    given = plan(*flags, "--rdzv-id", "100", "train.py")
     assert given.target == Target()
     assert given.config.run_id == "100"
 
 
 def test_what_standalone_makes_void_is_said_once():
-    notes = order("--standalone", "--endpoint", "host:1", "--rdzv_id", "7", "train.py", PET_RDZV_BACKEND="c10d").notes
+    notes = plan("--standalone", "--endpoint", "host:1", "--rdzv_id", "7", "train.py", PET_RDZV_BACKEND="c10d").notes
     assert notes == ("--standalone: this node alone; --endpoint, --rdzv_id counts for nothing",)
 
 
@@ -75,7 +75,7 @@ def test_what_standalone_makes_void_is_said_once():
     ],
 )
 def test_the_workers_of_one_node_get_exactly_the_master_that_is_given(flags, addr, port, unused_tcp_port):
-    given = order(*(flag.format(port=unused_tcp_port) for flag in flags), "train.py")
+    given = plan(*(flag.format(port=unused_tcp_port) for flag in flags), "train.py")
     assert given.target.endpoint is None
     assert given.config.local_addr == addr
     assert given.config.master_port == (unused_tcp_port if port else None)
@@ -111,7 +111,7 @@ def test_torchruns_defaults():
 
 def test_as_kubeflow_sets_it():
     given = {"PET_NNODES": "4", "PET_NPROC_PER_NODE": "8", "PET_MASTER_ADDR": "job-0.job", "PET_MASTER_PORT": "29500"}
-    first, last = order("train.py", **given, PET_NODE_RANK="0"), order("train.py", **given, PET_NODE_RANK="3")
+    first, last = plan("train.py", **given, PET_NODE_RANK="0"), plan("train.py", **given, PET_NODE_RANK="3")
     assert (first.target.endpoint, first.target.hosts, first.target.node_rank) == (("job-0.job", 29500), True, 0)
     assert (last.target.endpoint, last.target.hosts, last.target.node_rank) == (("job-0.job", 29500), False, 3)
     assert (last.config.nproc, last.config.settings.max_nodes) == (8, 4)
@@ -137,12 +137,53 @@ def test_is_host_overrules_the_rank():
     ],
 )
 def test_what_is_probably_missing_is_said(flags, said):
-    assert order("--nnodes", "2", *flags, "train.py").notes == said
+    assert plan("--nnodes", "2", *flags, "train.py").notes == said
 
 
 def test_a_rank_that_the_run_has_not():
     assert refusal("--nnodes", "2", "--node-rank", "2") == "--node-rank 2: with 2 nodes the last one has rank 1"
-    assert refusal("--node-rank", "1") == "--node-rank 1: the run has one node; is --nnodes missing?"
+    assert refusal("--endpoint", "h:1", "--nnodes", "2", "--node-rank", "5").startswith("--node-rank 5: with 2 nodes")
+
+
+@pytest.mark.parametrize("flags", [[], ["--nnodes=1"], ["--rdzv-backend=c10d"]])
+def test_a_rank_of_the_only_node_counts_for_nothing(flags):
+    assert plan(*flags, "--node-rank", "1", "train.py").notes == (
+        "--node-rank 1 counts for nothing: the run has one node",
+    )
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--standalone", "--nnodes=1:2"],
+        ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--nnodes=1:2"],
+        ["--standalone", "--master_addr=", "--master-port=0"],
+        ["--rdzv-backend=c10d", "--master-port=0", "--rdzv-id="],
+        ["--master-port=0"],
+        ["--rdzv-id="],
+    ],
+)
+def test_what_torchrun_runs_as_one_node_runs_here(flags):
+    given = plan(*flags, "train.py")
+    assert (given.target.endpoint, given.target.master_port) == (None, None)
+    assert (given.config.settings.min_nodes, given.config.settings.max_nodes) == (1, 1)
+    assert given.config.run_id
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"WORLD_SIZE": "4", "RANK": "0"}, "WORLD_SIZE=4"),
+        ({"RANK": "2"}, "RANK=2"),
+        ({"JOB_COMPLETION_INDEX": "1"}, "JOB_COMPLETION_INDEX=1"),
+    ],
+)
+def test_several_nodes_that_stand_in_the_environment_alone_are_warned_of(environment, said):
+    (note,) = plan("train.py", **environment).notes
+    assert note == f"{said} says that there are several nodes, but without --nnodes this one runs alone"
+    for flags in (["--standalone"], ["--nnodes=1"], ["--endpoint=h:1"]):
+        assert plan(*flags, "train.py", **environment).notes == ()
+    assert plan("train.py", TORCHELASTIC_RUN_ID="x", **environment).notes == ()
 
 
 def test_a_variable_that_an_operator_sets_is_no_reason_to_refuse():
@@ -196,7 +237,7 @@ def test_an_endpoint_is_where_a_server_runs_and_nobody_hosts_it(backend):
 
 
 def test_the_masters_address_counts_for_nothing_there():
-    given = order("--endpoint", "host:29400", "train.py", PET_MASTER_ADDR="x", PET_MASTER_PORT="1", PET_NODE_RANK="2")
+    given = plan("--endpoint", "host:29400", "train.py", PET_MASTER_ADDR="x", PET_MASTER_PORT="1", PET_NODE_RANK="2")
     assert given.target == Target(endpoint=("host", 29400))
 
 
@@ -217,6 +258,9 @@ def test_a_server_must_be_somewhere(backend):
         ("host:29400", ("host", 29400)),
         ("10.0.0.1:1", ("10.0.0.1", 1)),
         ("[::1]:29400", ("::1", 29400)),
+        ("::1:29400", ("::1", 29400)),
+        ("http://host:29400", ("host", 29400)),
+        ("http://[::1]:29400/", ("::1", 29400)),
         ("[fe80::1%eth0]:65535", ("fe80::1%eth0", 65535)),
     ],
 )
@@ -224,7 +268,7 @@ def test_an_endpoint(text, where):
     assert place("--endpoint", text).endpoint == where
 
 
-@pytest.mark.parametrize("text", ["host", "::1", "[::1]", "fe80::1:29400", "", "29400"])
+@pytest.mark.parametrize("text", ["host", "::1", "[::1]", "fe80::1:2940", "http://host", "", "29400"])
 def test_an_endpoint_without_a_port_is_explained(text):
     assert "has no port: give HOST:PORT" in refusal("--endpoint", text)
 
@@ -246,13 +290,18 @@ def test_torchruns_endpoint_alone_names_the_node_of_rank_0_and_ours_a_server(var
 
 
 def test_a_server_that_was_meant_by_torchruns_endpoint_is_what_the_agent_asks_about():
-    (note,) = order("--nnodes", "2", "--rdzv-endpoint", "host:29400", "train.py").notes
+    (note,) = plan("--nnodes", "2", "--rdzv-endpoint", "host:29400", "train.py").notes
     assert note.endswith("hosts rdzv-server for the others (a server that runs there already: --endpoint)")
 
 
 def test_a_free_port_is_for_one_node():
     assert place("--rdzv-endpoint", "localhost:0") == Target(local_addr="localhost")
     assert "a port from 1 to 65535" in refusal("--nnodes", "2", "--rdzv-endpoint", "localhost:0")
+
+
+def test_an_endpoint_that_speaks_tls_needs_to_know_whom_to_trust():
+    assert refusal("--endpoint", "https://h:1") == "--endpoint: https needs --tls-ca: a file of authorities, or system"
+    assert place("--endpoint", "https://h:1", "--tls-ca", "system").endpoint == ("h", 1)
 
 
 def test_torchruns_own_endpoint_may_be_empty_as_its_default_is():
@@ -272,7 +321,7 @@ def test_torchrun_reads_an_endpoint_likewise(text):
 
 def test_a_server_on_a_node_is_not_waited_for_for_ever():
     hosted = ["--nnodes", "2", "--master-addr", ELSEWHERE]
-    assert order(*hosted, "train.py").config.server_lost_timeout_s == 300.0
-    assert order(*hosted, "--connect-timeout", "7", "train.py").config.server_lost_timeout_s == 7.0
-    assert order(*hosted, "--server-lost-timeout", "8", "train.py").config.server_lost_timeout_s == 8.0
-    assert order("--endpoint", "host:1", "train.py").config.server_lost_timeout_s == float("inf")
+    assert plan(*hosted, "train.py").config.server_lost_timeout_s == 300.0
+    assert plan(*hosted, "--connect-timeout", "7", "train.py").config.server_lost_timeout_s == 7.0
+    assert plan(*hosted, "--server-lost-timeout", "8", "train.py").config.server_lost_timeout_s == 8.0
+    assert plan("--endpoint", "host:1", "train.py").config.server_lost_timeout_s == float("inf")

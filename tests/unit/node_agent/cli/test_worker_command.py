@@ -1,11 +1,12 @@
 """What the workers execute."""
 
+import os
 import sys
 
 import pytest
 
 from node_agent.core.command import Command
-from tests.unit.node_agent.command_lines import complaint, order
+from tests.unit.node_agent.command_lines import complaint, plan
 
 PYTHON = (sys.executable, "-u")
 
@@ -17,7 +18,7 @@ def script(tmp_path, monkeypatch):
 
 
 def command(*argv: str, use_env: bool = True, **environment: str) -> Command:
-    return order(*argv, use_env=use_env, **environment).config.command
+    return plan(*argv, use_env=use_env, **environment).config.command
 
 
 def test_a_script():
@@ -42,7 +43,7 @@ def test_a_module():
 
 def test_a_folder_with_a_main_module_is_a_script(tmp_path):
     (tmp_path / "app").mkdir()
-    assert complaint("app").startswith("there is no script app")
+    assert complaint("app") == "app is a folder without a __main__.py: name the script in it"
     (tmp_path / "app" / "__main__.py").touch()
     assert command("app").program == (*PYTHON, "app")
 
@@ -52,6 +53,33 @@ def test_a_program_is_looked_for_in_path(tmp_path):
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     assert command("--no-python", "mine", "-x", PATH=str(tmp_path)) == Command((str(program),), ("-x",))
+
+
+def test_what_cannot_be_executed_is_told_in_one_line(tmp_path):
+    (tmp_path / "run.sh").write_text("#!/usr/bin/env bash\nset -e\npython train.py\n")
+    (tmp_path / "folder").mkdir()
+    assert complaint("run.sh") == "run.sh is a shell script, not Python: give --no-python before it"
+    assert complaint("--no-python", "./run.sh") == (
+        "./run.sh may not be executed: chmod +x ./run.sh, or leave --no-python out for a Python script"
+    )
+    assert complaint("--no-python", "./folder") == "./folder is a folder: name a program"
+    (tmp_path / "run.sh").write_text("#!/bin/sh\n'''exec' python3 \"$0\" \"$@\"\n'''\nimport sys\n")
+    assert command("run.sh").program[-1] == "run.sh", "Python that a shell starts is Python"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
+def test_a_script_that_may_not_be_read(tmp_path):
+    (tmp_path / "train.py").chmod(0)
+    assert complaint("train.py") == "script train.py cannot be read: Permission denied"
+
+
+def test_a_working_folder_that_is_gone(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert complaint("train.py") == (
+        "there is no script train.py (the working folder is gone: cd to one that is there)"
+    )
 
 
 @pytest.mark.parametrize(
