@@ -20,7 +20,7 @@ from rdzv_protocol.settings import RequestedSettings
 from benchmarks.launchers import Plan
 from benchmarks.results import Row
 from rdzv_server.cli import COLLECT_AFTER
-from rdzv_server.core.events import AgentHeard, NodeJoined, NodeKnocked, WorkersFailed
+from rdzv_server.core.events import AgentHeard, NodeJoined, WorkersFailed
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.status_view import view
 
@@ -104,7 +104,7 @@ def _play(nodes: int) -> Sample:
     with sample.stage("core restart"):
         sample.event("failure that stops all", lambda: registry.handle(RUN_ID, _failed(joins[0]), 2.0))
         for join in joins:
-            registry.directive_for(RUN_ID, join.agent_id, 2.0)
+            _directive(registry, join, 2.0)
         told = _form(sample, registry, again)
     with sample.stage("codec: a start out"):
         for revision, directive in told:
@@ -131,14 +131,17 @@ def _form(sample: Sample, registry: Registry, joins: list[JoinRequest]) -> list[
     """Every agent joins as it does at a server, and is told to start."""
     registry.handle(RUN_ID, NodeJoined(joins[0], SERVER_ADDR), 1.0)
     for join in joins[1:-1]:
-        _knock_and_join(registry, join)
-    sample.event("join that completes a round", lambda: _knock_and_join(registry, joins[-1]))
-    return [registry.directive_for(RUN_ID, join.agent_id, 3.0) for join in joins]
+        _enter(registry, join)
+    sample.event("join that completes a round", lambda: _enter(registry, joins[-1]))
+    return [_directive(registry, join, 3.0) for join in joins]
 
 
-def _knock_and_join(registry: Registry, join: JoinRequest) -> None:
-    registry.handle(RUN_ID, NodeKnocked(join), 1.0)
+def _enter(registry: Registry, join: JoinRequest) -> None:
     registry.handle(RUN_ID, NodeJoined(join, SERVER_ADDR), 1.0)
+
+
+def _directive(registry: Registry, join: JoinRequest, now: float) -> tuple[int, Directive]:
+    return registry.machine_of(RUN_ID, join.agent_id).directive_for(join.agent_id, now)
 
 
 def _join(number: int, nodes: int) -> JoinRequest:

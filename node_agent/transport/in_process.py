@@ -23,6 +23,7 @@ class LocalLink:
     """A line to a server in the same process, and to that server a connection."""
 
     server_addr = ADDRESS
+    is_closed = False
 
     def __init__(self, rendezvous: Rendezvous, answered: Callable[[Reply | Ack], None]) -> None:
         self._rendezvous = rendezvous

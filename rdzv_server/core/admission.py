@@ -1,31 +1,46 @@
-"""Who may join a run, and who of those that joined gets a seat."""
+"""Who may join a run, whose place a newcomer takes, and who of those that joined gets a seat.
+
+An agent that starts again claims the place of its dead self, by its node id or its `--node-rank`. Whoever holds that
+place and has no connection is replaced at once. One that has a connection is probed: it loses the place unless it is
+heard soon. One that lives keeps it: two agents of one node id are two nodes, and the node rank is refused to the
+newcomer. Agents of one node id that join together live: those of one machine have its name unless they are told one.
+"""
 
 from hmac import compare_digest
 from itertools import islice
 
+from msgspec import Struct
 from rdzv_protocol.errors import AgentFenced, MalformedMessage, NodeRankTaken, ServerUnavailable, SettingsConflict
 from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.settings import RequestedSettings, RunSettings
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
-from rdzv_server.core import completion
 from rdzv_server.core.run import Agent, AgentState, Run
 
 MOST_AGENTS = 100_000
 """Of one run, those that stand by included; as many nodes as a round may have."""
+MOST_NAMESAKES = 16
+"""A node id that more agents have says nothing about who they are: only the first ones are looked at."""
+JUST_S = 1.0
+"""An agent that waits for a round and was heard so lately lives. No host dies and starts again within it."""
 
 
-class HolderInDoubt(ServerUnavailable):
-    """Refused or not: that turns out when `holder`, the agent that has the `--node-rank`, is heard, or `until` then."""
+class Claim(Struct, frozen=True):
+    """What a newcomer's node id and `--node-rank` mean for the agents that have them."""
 
-    def __init__(self, message: str, holder: str, until: float) -> None:
-        super().__init__(message)
-        self.holder = holder
-        self.until = until
+    replaces: tuple[str, ...] = ()
+    """They have no connection: the newcomer takes their place."""
+    probes: tuple[str, ...] = ()
+    """They may be dead: they are asked for a sign of life."""
+    is_undecided: bool = False
+    """One of those that are probed has the `--node-rank`: the newcomer joins, or is refused, when that is known."""
+
+
+_NO_CLAIM = Claim()
 
 
 def settings_of(join: JoinRequest) -> RunSettings:
-    """The settings of the run that this join founds. Raises `MalformedMessage` when they cannot be met."""
+    """The settings of the run that this join creates. Raises `MalformedMessage` when they cannot be met."""
     settings = join.settings.resolve()
     if settings.min_nodes > settings.max_nodes:
         raise MalformedMessage(
@@ -37,7 +52,12 @@ def settings_of(join: JoinRequest) -> RunSettings:
 def check(run: Run, join: JoinRequest, agreed: RequestedSettings | None) -> None:
     """Raise the refusal that this join deserves, if any. `agreed`: settings that are known to agree with the run's."""
     if agent := run.agents.get(join.agent_id):
-        _check_identity(agent, join)
+        if not compare_digest(join.secret, agent.join.secret):
+            raise AgentFenced(f"agent {agent.agent_id} has joined with another secret")
+        if (join.node_id, join.node_rank) != (agent.node_id, agent.join.node_rank):
+            raise MalformedMessage(
+                f"agent {agent.agent_id} of node {agent.node_id} must keep its node id and --node-rank"
+            )
         return
     if len(run.agents) >= MOST_AGENTS:
         raise ServerUnavailable(f"run {run.run_id} holds {MOST_AGENTS} agents, as many as a run may")
@@ -48,54 +68,36 @@ def check(run: Run, join: JoinRequest, agreed: RequestedSettings | None) -> None
             f"run {run.run_id} has other settings: {'; '.join(conflicts)}. "
             "Start every agent of a run with the same values, or leave them out to take the run's"
         )
-    _check_node_rank(run, join)
 
 
-def _check_identity(agent: Agent, join: JoinRequest) -> None:
-    if not compare_digest(join.secret, agent.join.secret):
-        raise AgentFenced(f"agent {agent.agent_id} has joined with another secret")
-    if (join.node_id, join.node_rank) != (agent.node_id, agent.join.node_rank):
-        raise MalformedMessage(f"agent {agent.agent_id} of node {agent.node_id} must keep its node id and --node-rank")
-
-
-def _check_node_rank(run: Run, join: JoinRequest) -> None:
+def claim(run: Run, join: JoinRequest, now: float) -> Claim:
+    """What a newcomer claims. Raises `NodeRankTaken` if an agent that lives has its `--node-rank`."""
+    namesakes = run.node_ids.get(join.node_id)
     holder = None if join.node_rank is None else run.node_ranks.get(join.node_rank)
-    if holder is None or holder in run.leases.absent_since:
-        return
-    held = f"--node-rank {join.node_rank} of run {run.run_id} is taken by node {run.agents[holder].node_id}"
-    if (until := run.leases.doubted_until.get(holder)) is not None:
-        raise HolderInDoubt(f"{held}, which has been asked whether it lives", holder, until)
-    raise NodeRankTaken(f"{held}: give every node its own, or leave it out")
-
-
-def is_rejoining(run: Run, join: JoinRequest) -> bool:
-    """Whether a known agent has stopped the workers of its last round and is ready for the next.
-
-    Any other join of a known agent is a repeated or delayed copy of one that has been taken.
-    """
-    agent = run.agents[join.agent_id]
-    return agent.state is AgentState.STOPPING and join.after_round == agent.round
-
-
-def predecessors(run: Run, join: JoinRequest) -> list[str]:
-    """Agents of a new agent's node, by id or --node-rank, whose connection is closed: it takes their place."""
+    if namesakes is None and holder is None:
+        return _NO_CLAIM
+    others = dict.fromkeys(islice(namesakes or (), MOST_NAMESAKES))
+    if holder is not None:
+        others[holder] = None
     absent_since = run.leases.absent_since
-    if not absent_since or join.agent_id in run.agents:
-        return []
-    absent = [agent_id for agent_id in _agents_of_node(run, join) if agent_id in absent_since]
-    return sorted(absent, key=absent_since.__getitem__)
-
-
-def doubtful(run: Run, join: JoinRequest, now: float) -> tuple[str, ...]:
-    """Agents that claim to be the node of a newcomer, though their connections stand."""
-    claimed = _agents_of_node(run, join)
-    if not claimed or join.agent_id in run.agents or join.agent_id in run.departed_ids:
-        return ()
-    return tuple(
+    replaces = sorted((agent_id for agent_id in others if agent_id in absent_since), key=absent_since.__getitem__)
+    connected = (agent_id for agent_id in others if agent_id not in absent_since)
+    probes = tuple(
         agent_id
-        for agent_id in claimed
-        if agent_id not in run.leases.absent_since and not run.leases.is_proven(agent_id, now)
+        for agent_id in connected
+        if not run.leases.is_proven(agent_id, now) and (agent_id == holder or not _has_just_joined(run, agent_id, now))
     )
+    if holder is not None and holder not in replaces and holder not in probes:
+        raise NodeRankTaken(
+            f"--node-rank {join.node_rank} of run {run.run_id} is taken by node {run.agents[holder].node_id}: "
+            "give every node its own, or leave it out"
+        )
+    return Claim(tuple(replaces), probes, holder in probes)
+
+
+def _has_just_joined(run: Run, agent_id: str, now: float) -> bool:
+    leases = run.leases
+    return agent_id in run.waiting and agent_id not in leases.uncertain and now < leases.heard_at[agent_id] + JUST_S
 
 
 def answers_until(run: Run, agent_id: str, now: float) -> float:
@@ -107,11 +109,13 @@ def answers_until(run: Run, agent_id: str, now: float) -> float:
     return now + (1.5 * poll_s if agent_id in run.stopping else poll_s)
 
 
-def _agents_of_node(run: Run, join: JoinRequest) -> tuple[str, ...]:
-    """Agents of the node that joins, by its id or its --node-rank."""
-    agents = run.node_ids.get(join.node_id, ())
-    holder = None if join.node_rank is None else run.node_ranks.get(join.node_rank)
-    return agents if holder is None or holder in agents else (*agents, holder)
+def is_rejoining(run: Run, join: JoinRequest) -> bool:
+    """Whether a known agent has stopped the workers of its last round and is ready for the next.
+
+    Any other join of a known agent is a repeated or delayed copy of one that has been taken.
+    """
+    agent = run.agents[join.agent_id]
+    return agent.state is AgentState.STOPPING and join.after_round == agent.round
 
 
 def choose(run: Run) -> list[Agent]:
@@ -122,6 +126,14 @@ def choose(run: Run) -> list[Agent]:
     new = (agent for agent_id, agent in run.waiting.items() if agent_id not in taken)
     chosen = old[:seats]
     return chosen + list(islice(new, seats - len(chosen)))
+
+
+def is_uncertain(run: Run) -> bool:
+    """Whether one of those that would get a seat now has to be heard first."""
+    uncertain = run.leases.uncertain
+    if not uncertain:
+        return False
+    return len(run.waiting) <= run.settings.max_nodes or any(agent.agent_id in uncertain for agent in choose(run))
 
 
 def free_seats(run: Run) -> int:
@@ -139,9 +151,3 @@ def next_scale_up(run: Run, now: float) -> float | None:
     if settings.scale_up == "cooldown":
         return max(at, run.started_at + settings.scale_up_cooldown_s)
     return at
-
-
-def arrivals(run: Run) -> str:
-    """Whom a scale-up admits."""
-    admitted = min(len(run.waiting), free_seats(run))
-    return f"admitting {admitted} more: {completion.names(run.waiting, admitted)}"

@@ -3,13 +3,14 @@
 A round completes at once when (a) max_nodes have joined, or (b) every participant of the round before that is still
 alive has rejoined and min_nodes are there; else (c) `last_call_timeout_s` after min_nodes were there. The seats of
 participants that are alive and still stop their workers are kept for them: no spare that waits already takes one, and
-no last call shuts them out. Nor does a round complete while it is in doubt whether one who waits for it lives. A round
-that none of the last participants survived forms like a first one.
+no last call shuts them out. Nor is anything decided while it is uncertain whether one that would get a seat lives. A
+round that none of the last participants survived forms like a first one.
 """
 
 from collections.abc import Iterable
 from itertools import islice
 
+from rdzv_server.core import admission
 from rdzv_server.core.run import Agent, Departure, Run
 
 NAMES = 4
@@ -19,7 +20,7 @@ NAMES = 4
 def completes(run: Run) -> str | None:
     """Why the forming round completes now, by rule (a) or (b); None while it waits."""
     joined, low, high = len(run.waiting), run.settings.min_nodes, run.settings.max_nodes
-    if run.stopping or run.doubted:
+    if run.stopping or joined < low or admission.is_uncertain(run):
         return None
     if joined > high:
         return f"{joined} nodes joined for {count(high, 'seat')}"
@@ -36,8 +37,10 @@ def deadline(run: Run) -> float | None:
     No last call while participants stop their workers. It would shut out nodes that are alive and about to rejoin, and
     their return would restart the run once more; an agent bounds its own stop, and one that goes silent is lost.
     """
+    if admission.is_uncertain(run):
+        return None
     if run.opening.min_since is not None:
-        return None if run.stopping or run.doubted else run.opening.min_since + run.settings.last_call_timeout_s
+        return None if run.stopping else run.opening.min_since + run.settings.last_call_timeout_s
     return run.opening.below_since + run.settings.join_timeout_s
 
 
@@ -76,9 +79,10 @@ def _last_call(run: Run) -> str:
     text = f"{_joined(run)} of {low} to {high}"
     if run.stopping:
         return f"{text}; waiting for {_stopping(run)}"
-    if run.doubted:
-        doubted = {agent_id: run.agents[agent_id] for agent_id in run.doubted}
-        return f"{text}; waiting for a sign of life of {names(doubted)}"
+    if admission.is_uncertain(run):
+        uncertain = run.leases.uncertain
+        node_ids = (run.agents[agent_id].node_id for agent_id in uncertain)
+        return f"{text}; waiting for a sign of life of {_listed(node_ids, len(uncertain))}"
     return f"{text}; at once with {high}"
 
 
@@ -120,6 +124,12 @@ def names(agents: dict[str, Agent], number: int | None = None) -> str:
 def _listed(node_ids: Iterable[str], number: int) -> str:
     more = f" and {number - NAMES} more" if number > NAMES else ""
     return ", ".join(islice(node_ids, min(number, NAMES))) + more
+
+
+def arrivals(run: Run) -> str:
+    """Whom a scale-up admits."""
+    admitted = min(len(run.waiting), admission.free_seats(run))
+    return f"admitting {admitted} more: {names(run.waiting, admitted)}"
 
 
 def count(number: int, noun: str = "node") -> str:

@@ -43,18 +43,6 @@ class NodeLeft(Struct, frozen=True):
     reason: str
 
 
-class NodeDoubted(Struct, frozen=True):
-    """A newcomer claims to be the node of these agents: no round begins until they have shown that they live."""
-
-    agent_ids: tuple[str, ...]
-
-
-class NodeVouched(Struct, frozen=True):
-    """An agent that was in doubt was heard."""
-
-    agent_id: str
-
-
 class WorkersFailed(Struct, frozen=True):
     """A worker of the agent ended otherwise than with 0."""
 
@@ -70,8 +58,10 @@ class WorkersSucceeded(Struct, frozen=True):
     round: int
 
 
-class LastCallEnded(Struct, frozen=True):
-    """The round has had its minimum for `last_call_timeout_s`."""
+class RoundCompleted(Struct, frozen=True):
+    """Those that wait get their seats and start; `reason` says why now."""
+
+    reason: str
 
 
 class JoinTimedOut(Struct, frozen=True):
@@ -102,12 +92,6 @@ class AgentHeard(Struct, frozen=True):
     agent_id: str
 
 
-class NodeKnocked(Struct, frozen=True):
-    """An agent is about to join, so that agents which claim to be the same node must show that they live."""
-
-    join: JoinRequest
-
-
 class AgentDisconnected(Struct, frozen=True):
     """The connection that carries the agent's polls was closed."""
 
@@ -122,16 +106,14 @@ Fact = (
     NodeJoined
     | NodeLost
     | NodeLeft
-    | NodeDoubted
-    | NodeVouched
     | WorkersFailed
     | WorkersSucceeded
-    | LastCallEnded
+    | RoundCompleted
     | JoinTimedOut
     | CauseNotFound
     | ArrivalsAdmitted
     | RunStopped
     | RunSuperseded
 )
-Sign = AgentHeard | NodeKnocked | AgentDisconnected | TimePassed
+Sign = AgentHeard | AgentDisconnected | TimePassed
 Event = Fact | Sign

@@ -1,6 +1,7 @@
-"""Who is still there: a lease for each agent, and a shorter grace for one whose connection closed or that is in doubt.
+"""Who is still there: a lease for each agent, and a shorter time for one of which that is uncertain.
 
-An agent comes into doubt when a newcomer claims to be its node: it is asked for a sign of life.
+An agent is uncertain while its connection is closed, while it is probed (another agent claims to be its node, and it is
+asked for a sign of life), and after a restart of the server until it is heard. It keeps its place, but gets no seat.
 
 All leases of a run are equally long, so the agent heard longest ago stands first: renewing moves it to the end, the
 next deadline is the first entry, and neither depends on the number of nodes. A plain dict would not do: it finds its
@@ -8,60 +9,91 @@ first entry behind the places of all those that were taken out before.
 """
 
 from collections import OrderedDict
+from collections.abc import Iterable
 
 
 class Leases:
-    """The leases of one run's agents. Times are the server's monotonic clock, in seconds."""
+    """The leases of one run's agents. Times are the server's clock, in seconds."""
 
     def __init__(self, lease_s: float, grace_s: float) -> None:
         self._lease_s = lease_s
         self._grace_s = grace_s
+        self._resumed_at = float("-inf")
         self.heard_at: OrderedDict[str, float] = OrderedDict()
+        self.uncertain: OrderedDict[str, None] = OrderedDict()
+        """Agents that get no seat until they are heard."""
         self.absent_since: OrderedDict[str, float] = OrderedDict()
-        self.doubted_until: dict[str, float] = {}
+        """When the connection of each agent that has none was closed."""
+        self.probed_until: dict[str, float] = {}
         self._proven_at: dict[str, float] = {}
 
     def renew(self, agent_id: str, now: float) -> None:
-        """The agent was heard: a fresh lease, and no longer absent."""
+        """The agent was heard: a fresh lease, and nothing uncertain about it."""
         self.heard_at[agent_id] = now
         self.heard_at.move_to_end(agent_id)
-        if self.absent_since:
+        if agent_id in self.uncertain:
+            del self.uncertain[agent_id]
             self.absent_since.pop(agent_id, None)
-        if self.doubted_until and self.doubted_until.pop(agent_id, None) is not None:
-            self._proven_at[agent_id] = now
+            if self.probed_until.pop(agent_id, None) is not None:
+                self._proven_at[agent_id] = now
 
     def disconnect(self, agent_id: str, now: float) -> None:
         """The agent's connection closed; the first close counts."""
         if agent_id in self.heard_at:
             self.absent_since.setdefault(agent_id, now)
+            self.uncertain[agent_id] = None
 
-    def doubt(self, agent_id: str, until: float) -> None:
-        """The agent must be heard before `until`; the first doubt counts."""
-        self.doubted_until.setdefault(agent_id, until)
+    def probe(self, agent_id: str, until: float) -> None:
+        """The agent must be heard before `until`; the first probe counts."""
+        self.probed_until.setdefault(agent_id, until)
+        self.uncertain[agent_id] = None
 
     def is_proven(self, agent_id: str, now: float) -> bool:
-        """Whether the agent has answered a doubt within the last lease."""
-        return now < self._proven_at.get(agent_id, float("-inf")) + self._lease_s
+        """Whether the agent has answered a probe within the last lease, and is not uncertain again."""
+        return agent_id not in self.uncertain and now < self._proven_at.get(agent_id, float("-inf")) + self._lease_s
+
+    def resume(self, now: float) -> None:
+        """The server could hear nobody until now: every lease, grace and probe begins anew."""
+        self._resumed_at = now
+
+    def restart(self, agent_ids: Iterable[str], now: float) -> None:
+        """The server has been started again: it holds no connection yet."""
+        for agent_id in agent_ids:
+            self.renew(agent_id, now)
+            self.uncertain[agent_id] = None
 
     def drop(self, agent_id: str) -> None:
-        for kept in (self.heard_at, self.absent_since, self.doubted_until, self._proven_at):
-            kept.pop(agent_id, None)
+        for entries in self._all():
+            entries.pop(agent_id, None)
 
     def clear(self) -> None:
-        for kept in (self.heard_at, self.absent_since, self.doubted_until, self._proven_at):
-            kept.clear()
+        for entries in self._all():
+            entries.clear()
+
+    def _all(self) -> tuple[dict[str, float] | OrderedDict[str, None], ...]:
+        return self.heard_at, self.uncertain, self.absent_since, self.probed_until, self._proven_at
+
+    def is_connected(self, agent_id: str) -> bool:
+        """Whether a connection carries the agent, as far as that is known."""
+        is_known = agent_id not in self.uncertain or agent_id in self.probed_until
+        return is_known and agent_id not in self.absent_since
+
+    def ends_at(self, agent_id: str) -> float | None:
+        """When the agent's lease ends; None if it has none."""
+        heard_at = self.heard_at.get(agent_id)
+        return None if heard_at is None else max(heard_at, self._resumed_at) + self._lease_s
 
     def expired(self, now: float) -> tuple[str, str] | None:
         """An agent that is lost by now, and how that is known; None while nobody is."""
         for agent_id, since in self.absent_since.items():
-            if now >= since + self._grace_s:
+            if now >= max(since, self._resumed_at) + self._grace_s:
                 return agent_id, f"its connection closed and it was not back within {self._grace_s:g} s"
             break
-        for agent_id, until in self.doubted_until.items():
-            if now >= until:
+        for agent_id, until in self.probed_until.items():
+            if now >= max(until, self._resumed_at + self._grace_s):
                 return agent_id, "another agent of its node joined, and it gave no sign of life"
         for agent_id, heard in self.heard_at.items():
-            if now >= heard + self._lease_s:
+            if now >= max(heard, self._resumed_at) + self._lease_s:
                 return agent_id, f"not heard for {self._lease_s:g} s"
             break
         return None
@@ -69,8 +101,11 @@ class Leases:
     def next_deadline(self) -> float | None:
         """When the next agent is lost unless it is heard before."""
         if not self.heard_at:
-            return None  # who has no lease is neither absent nor in doubt
-        at = next(iter(self.heard_at.values())) + self._lease_s
+            return None  # who has no lease is neither absent nor probed
+        resumed_at = self._resumed_at
+        at = max(next(iter(self.heard_at.values())), resumed_at) + self._lease_s
         if self.absent_since:
-            at = min(at, next(iter(self.absent_since.values())) + self._grace_s)
-        return min(at, *self.doubted_until.values()) if self.doubted_until else at
+            at = min(at, max(next(iter(self.absent_since.values())), resumed_at) + self._grace_s)
+        if self.probed_until:
+            at = min(at, max(min(self.probed_until.values()), resumed_at + self._grace_s))
+        return at

@@ -1,6 +1,6 @@
 """The mutator of one run: `handle(event, now)` gives the effects, `next_deadline()` says when to send `TimePassed`.
 
-    FORMING --completes / LastCallEnded--> RUNNING --every participant succeeded--> SUCCEEDED
+    FORMING --RoundCompleted--> RUNNING --every participant succeeded--> SUCCEEDED
        ^                                      |
        +--failure, loss, leave, arrival-------+--budget spent, fatal exit code--> FAILED
        +--JoinTimedOut--> FAILED                any --RunStopped--> FAILED
@@ -8,11 +8,12 @@
 An event that is refused raises a `ProtocolError` and changes nothing. A repeated one is accepted and changes nothing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced, NobodyWaits, StaleRound
-from rdzv_protocol.messages import Directive, Failure, JoinRequest, Start, Stop, Wait
+from rdzv_protocol.messages import Directive, Failure, Start, Stop, Wait
 from rdzv_protocol.settings import RequestedSettings, RunSettings
 
 from rdzv_server.core import admission, completion, final_report, rank_assignment, restart_budget, root_cause, snapshot
@@ -25,13 +26,10 @@ from rdzv_server.core.events import (
     Event,
     Fact,
     JoinTimedOut,
-    LastCallEnded,
-    NodeDoubted,
     NodeJoined,
-    NodeKnocked,
     NodeLeft,
     NodeLost,
-    NodeVouched,
+    RoundCompleted,
     RunFounded,
     RunStopped,
     RunSuperseded,
@@ -75,20 +73,9 @@ class RunMachine:
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Apply an event. Raises `ProtocolError`, with nothing changed, if it is refused."""
         self._effects = []
-        match event:
-            case AgentHeard(agent_id):
-                if agent_id in self.run.agents and not self.run.stage.is_end:
-                    self._hear(agent_id, now)
-            case NodeKnocked(join):
-                if not self.run.stage.is_end:
-                    self._doubt(admission.doubtful(self.run, join, now), now)
-            case AgentDisconnected(agent_id):
-                self.run.leases.disconnect(agent_id, now)
-                self._lose_corroborated(now)
-            case TimePassed():
-                pass
-            case _:
-                self._handle_fact(event, now)
+        if (fact := _CHECKS[type(event)](self, event, now)) is not None:
+            self._apply(fact, now)
+        self._complete_if_ready(now)
         self.deadline = self.next_deadline()
         if self.deadline is not None and now >= self.deadline:
             self._pass_time(now)
@@ -98,7 +85,7 @@ class RunMachine:
     def renew(self, agent_id: str, now: float) -> bool:
         """Take an `AgentHeard` from which nothing but a fresh lease follows. False, with nothing changed: another."""
         run = self.run
-        if run.stage.is_end or agent_id in run.doubted or agent_id not in run.agents:
+        if run.stage.is_end or agent_id in run.leases.uncertain or agent_id not in run.agents:
             return False
         run.leases.renew(agent_id, now)
         return True
@@ -111,13 +98,10 @@ class RunMachine:
         else:
             self._apply(fact, at)
 
-    def resume(self, now: float) -> None:
-        """Give every agent a fresh lease: nothing was heard of any while the server was away."""
+    def restart(self, now: float) -> None:
+        """The server has been started again: every agent has a fresh lease, and must be heard before it gets a seat."""
         if not self.run.stage.is_end:
-            for agent_id in self.run.agents:
-                self.run.leases.renew(agent_id, now)
-            for agent_id in self.run.doubted:
-                self.run.leases.doubt(agent_id, admission.answers_until(self.run, agent_id, now))
+            self.run.leases.restart(self.run.agents, now)
 
     def directive_for(self, agent_id: str, now: float) -> tuple[int, Directive]:
         """The agent's revision and what it must do now. Raises `AgentFenced` if it is not part of the run."""
@@ -135,13 +119,14 @@ class RunMachine:
             return lease if own is None else own
         return own if own < lease else lease
 
-    # Signs: what follows from silence and from time is a fact, and recorded as such.
+    # What time brings: what follows from silence is a fact, and recorded as such.
 
     def _pass_time(self, now: float) -> None:
         for _ in range(DUE_AT_ONCE):
             if (fact := self._due(now)) is None:
                 break
             self._apply(fact, now)
+            self._complete_if_ready(now)
         ended_at = self.run.ended_at
         if ended_at is not None and now >= ended_at + self._retention_s:
             self._effects.append(ForgetRun(self.run.run_id, self.run.attempt))
@@ -154,151 +139,153 @@ class RunMachine:
             return NodeLost(*lost)
         forming_until = completion.deadline(run) if run.stage is Stage.FORMING else None
         if forming_until is not None and now >= forming_until:
-            return LastCallEnded() if run.opening.min_since is not None else JoinTimedOut()
+            if run.opening.min_since is None:
+                return JoinTimedOut()
+            return RoundCompleted(f"last call ended with {completion.count(len(run.waiting))}")
         if run.verdict_at is not None and now >= run.verdict_at:
             return CauseNotFound()
         if run.scale_up_at is not None and now >= run.scale_up_at:
             return ArrivalsAdmitted()
         return None
 
-    def _lose_corroborated(self, now: float, reporter: str | None = None) -> None:
-        """Absent participants are lost at once if another participant's workers failed: that is why they did."""
+    def _complete_if_ready(self, now: float) -> None:
+        """Signs of life count here, and they are not recorded: that the round completes is."""
+        if self.run.stage is Stage.FORMING and (reason := completion.completes(self.run)):
+            self._apply(RoundCompleted(reason), now)
+
+    # Checks: each gives the fact that is to be applied, or None if nothing follows from the event but what the check
+    # itself has done to the leases. Raises `ProtocolError`, with nothing changed, if the event is refused.
+
+    def _heard(self, event: AgentHeard, now: float) -> None:
+        if event.agent_id in self.run.agents and not self.run.stage.is_end:
+            self.run.leases.renew(event.agent_id, now)
+
+    def _disconnected(self, event: AgentDisconnected, now: float) -> None:
+        self.run.leases.disconnect(event.agent_id, now)
+        self._lose_corroborated((event.agent_id,), now)
+
+    def _time_passed(self, event: TimePassed, now: float) -> None:
+        pass  # `handle` looks what is due after every event
+
+    def _check_join(self, event: NodeJoined, now: float) -> NodeJoined | None:
+        run, join = self.run, event.join
+        admission.check(run, join, self._agreed)
+        if join.agent_id not in run.agents:
+            return self._check_newcomer(event, now)
+        if run.stage.is_end:
+            return None  # a delayed join: the agent's Finish stands
+        if admission.is_rejoining(run, join):
+            return replace(event, replaces=()) if event.replaces else event
+        leases, agent_id = run.leases, join.agent_id
+        if agent_id not in leases.uncertain or (
+            agent_id in leases.absent_since and agent_id not in leases.probed_until
+        ):
+            leases.renew(agent_id, now)  # but a copy, which may be late, answers no probe
+        return None
+
+    def _check_newcomer(self, event: NodeJoined, now: float) -> NodeJoined | None:
+        run, join = self.run, event.join
+        if run.stage.is_end:
+            return None
+        claim = admission.claim(run, join, now)
+        if claim.probes:
+            for agent_id in claim.probes:
+                run.leases.probe(agent_id, admission.answers_until(run, agent_id, now))
+            self._effects.append(WakeAgents(run.run_id, claim.probes))
+        if claim.is_undecided:
+            return None
+        self._agreed = join.settings
+        return event if claim.replaces == event.replaces else replace(event, replaces=claim.replaces)
+
+    def _check_leave(self, event: NodeLeft, now: float) -> NodeLeft | None:
+        if self.run.stage.is_end or event.agent_id in self.run.departed_ids:
+            return None
+        self._agent(event.agent_id)
+        return event
+
+    def _check_success(self, event: WorkersSucceeded, now: float) -> WorkersSucceeded | None:
+        """One that was said before, or too late (the round was opened anew and restarts this node too), is nothing."""
+        is_new = self._is_new(event)
+        if is_new:
+            self.run.leases.renew(event.agent_id, now)
+        return event if is_new and event.agent_id in self.run.running else None
+
+    def _check_failure(self, event: WorkersFailed, now: float) -> WorkersFailed | None:
+        if not self._is_new(event):
+            return None
         run = self.run
-        if not (run.running or run.stopping) or not (run.failed or reporter):
-            return
-        for agent_id in list(run.leases.absent_since):
-            held = agent_id in run.running or agent_id in run.stopping
-            others_failed = len(run.failed) > (agent_id in run.failed) or reporter not in (None, agent_id)
-            if held and others_failed:
-                self._apply(NodeLost(agent_id, "its connection closed and other nodes' workers failed"), now)
+        run.leases.renew(event.agent_id, now)
+        if not run.failed:
+            self._lose_corroborated(list(run.leases.absent_since), now, event.agent_id)
+        elif len(run.failed) == 1:
+            self._lose_corroborated(list(run.failed), now, event.agent_id)
+        return event
 
-    def _hear(self, agent_id: str, now: float) -> None:
-        self.run.leases.renew(agent_id, now)
-        if agent_id in self.run.doubted:
-            self._apply(NodeVouched(agent_id), now)
+    def _check_admission(self, event: ArrivalsAdmitted, now: float) -> ArrivalsAdmitted:
+        run = self.run
+        if run.stage is not Stage.RUNNING or not run.waiting or admission.free_seats(run) <= 0:
+            raise NobodyWaits(f"no node stands by for a free seat in run {run.run_id}")
+        return event
 
-    def _doubt(self, doubtful: tuple[str, ...], now: float) -> None:
-        """One that lives polls at once when its poll is answered."""
-        if not doubtful:
-            return
-        for agent_id in doubtful:
-            self.run.leases.doubt(agent_id, admission.answers_until(self.run, agent_id, now))
-        self._effects.append(WakeAgents(self.run.run_id, doubtful))
-        if fresh := tuple(agent_id for agent_id in doubtful if agent_id not in self.run.doubted):
-            self._apply(NodeDoubted(fresh), now)
+    def _check_end(self, event: RunStopped | RunSuperseded, now: float) -> RunStopped | RunSuperseded | None:
+        return None if self.run.stage.is_end else event
 
-    # Facts: check, then what they imply, then apply. `_apply` records.
+    def _is_new(self, report: WorkersSucceeded | WorkersFailed) -> bool:
+        """Whether a report says something new. Raises `StaleRound` if it is about another round than the last one.
 
-    def _handle_fact(self, fact: Fact, now: float) -> None:
-        has_ended = self.run.stage.is_end
-        if has_ended and not isinstance(fact, NodeJoined | ArrivalsAdmitted):
-            return
-        match fact:
-            case NodeJoined(join):
-                admission.check(self.run, join, self._agreed)
-                if has_ended:
-                    return  # a delayed join: the agent's Finish stands
-                if join.agent_id in self.run.agents and not admission.is_rejoining(self.run, join):
-                    if join.agent_id not in self.run.doubted:  # a copy may be late: it proves nothing
-                        self.run.leases.renew(join.agent_id, now)
-                    return
-                if join.agent_id not in self.run.agents:
-                    self._agreed = join.settings
-                if (replaces := tuple(admission.predecessors(self.run, join))) != fact.replaces:
-                    fact = replace(fact, replaces=replaces)
-            case NodeLeft(agent_id):
-                if agent_id in self.run.departed_ids:
-                    return
-                self._agent(agent_id)
-            case WorkersSucceeded(agent_id, round_):
-                if not self._is_news(agent_id, round_) or agent_id not in self.run.running:
-                    return  # said before, or too late: the round was opened anew and restarts this node too
-            case WorkersFailed(agent_id, round_):
-                if not self._is_news(agent_id, round_):
-                    return
-                if agent_id not in self.run.waiting:  # one that has rejoined waits for the next round, and adds nothing
-                    self._lose_corroborated(now, reporter=agent_id)
-            case ArrivalsAdmitted():
-                if self.run.stage is not Stage.RUNNING or not self.run.waiting or admission.free_seats(self.run) <= 0:
-                    raise NobodyWaits(f"no node stands by for a free seat in run {self.run.run_id}")
-        self._apply(fact, now)
-
-    def _is_news(self, agent_id: str, round_: int) -> bool:
-        """Whether a report about `round_` says something new. Raises `StaleRound` if it is about another round."""
-        run, agent = self.run, self._agent(agent_id)
-        if agent_id in run.failed or agent_id in run.succeeded:
+        The end of its workers is new also if the report was overtaken by the join that followed it.
+        """
+        run = self.run
+        if run.stage.is_end:
             return False
-        if agent.round != round_ or not self._ended_last(agent):
-            raise StaleRound(f"round {round_} of run {run.run_id} is over for node {agent.node_id}")
+        agent = self._agent(report.agent_id)
+        if report.agent_id in run.failed or report.agent_id in run.succeeded:
+            return False
+        has_joined = agent.state is AgentState.WAITING
+        is_last = not has_joined or (run.stage is Stage.FORMING and run.seat_of(report.agent_id) is not None)
+        if agent.round != report.round or not is_last:
+            raise StaleRound(f"round {report.round} of run {run.run_id} is over for node {agent.node_id}")
         return True
 
-    def _ended_last(self, agent: Agent) -> bool:
-        """Whether the agent's last round is the run's last one: then the end of its workers is news, also if the report
-        was overtaken by the join that followed it."""
-        has_joined = agent.state is AgentState.WAITING
-        return not has_joined or (self.run.stage is Stage.FORMING and self.run.seat_of(agent.agent_id) is not None)
+    def _lose_corroborated(self, agent_ids: Iterable[str], now: float, reporter: str | None = None) -> None:
+        """Those of them that are absent participants are lost if workers of another participant failed: that is why.
+
+        Whoever else is absent has been judged before: when its connection closed, or at the round's first failure.
+        """
+        run = self.run
+        if run.stage.is_end or not (run.failed or reporter):
+            return
+        for agent_id in agent_ids:
+            others_failed = len(run.failed) > (agent_id in run.failed) or reporter not in (None, agent_id)
+            if others_failed and agent_id in run.leases.absent_since and agent_id not in run.waiting:
+                self._apply(NodeLost(agent_id, "its connection closed and other nodes' workers failed"), now)
+
+    # Facts are recorded, applied, and draw their conclusions.
 
     def _apply(self, fact: Fact, now: float) -> None:
         self._effects.append(Record(self.run.run_id, self.run.attempt, now, fact))
-        match fact:
-            case NodeJoined(join, server_addr, replaces):
-                for agent_id in replaces:  # before the newcomer counts, and no round completes in between
-                    self._depart(self._agent(agent_id), Cause.NODE_LOST, "a new agent of the same node joined", now)
-                self._join(join, server_addr, now)
-            case NodeLost(agent_id, cause):
-                self._depart(self._agent(agent_id), Cause.NODE_LOST, cause, now)
-            case NodeLeft(agent_id, reason):
-                self._depart(self._agent(agent_id), Cause.NODE_LEFT, reason, now)
-            case NodeDoubted(agent_ids):
-                self.run.doubted.update(agent_ids)
-            case NodeVouched(agent_id):
-                self.run.doubted.discard(agent_id)
-            case WorkersFailed(agent_id, _, failure):
-                self._fail(self._agent(agent_id), failure, now)
-            case WorkersSucceeded(agent_id):
-                self._succeed(self._agent(agent_id), now)
-            case LastCallEnded():
-                self._complete(f"last call ended with {completion.count(len(self.run.waiting))}", now)
-            case CauseNotFound():
-                self._fail_run(now)
-            case JoinTimedOut():
-                self._end(Stage.FAILED, f"join timeout: {completion.shortfall(self.run)}", None, now)
-            case RunStopped(reason):
-                self._end(Stage.FAILED, f"stopped by an operator{reason and ': '}{reason}", None, now)
-            case RunSuperseded():
-                self._end(Stage.FAILED, "every node left, and a new attempt began", None, now)
-            case ArrivalsAdmitted():
-                self._open(Cause.NODE_ARRIVED, admission.arrivals(self.run), now)
+        _TRANSITIONS[type(fact)](self, fact, now)
         self._settle(now)
 
-    # Transitions. None draws conclusions: `_apply` does, once, when the fact has been taken in whole.
-
-    def _join(self, join: JoinRequest, server_addr: str, now: float) -> None:
-        run = self.run
-        agent = run.agents.get(join.agent_id) or Agent(join, server_addr)
-        agent.join, agent.server_addr = join, server_addr
+    def _joined(self, fact: NodeJoined, now: float) -> None:
+        run, join = self.run, fact.join
+        for agent_id in fact.replaces:  # before the newcomer counts
+            self._depart(self._agent(agent_id), Cause.NODE_LOST, "a new agent of the same node joined", now)
+        agent = run.agents.get(join.agent_id) or Agent(join, fact.server_addr)
+        agent.join, agent.server_addr = join, fact.server_addr
         run.move(agent, AgentState.WAITING)
         run.leases.renew(agent.agent_id, now)
-        run.doubted.discard(agent.agent_id)
         self._direct(agent, None)
 
-    def _depart(self, agent: Agent, cause: Cause, detail: str, now: float) -> None:
-        run, seat = self.run, self.run.seat_of(agent.agent_id)
-        was = agent.state
-        verb = "left" if cause is Cause.NODE_LEFT else "lost"
-        reason = f"node {agent.node_id} {verb}: {detail}"
-        run.remove(agent)
-        group_rank = seat.group_rank if seat else None
-        left = cause is Cause.NODE_LEFT
-        run.departures.append(Departure(agent.node_id, agent.agent_id, agent.round, group_rank, left, detail, now))
-        self._announce(reason)
-        if was is AgentState.RUNNING:
-            self._open(cause, reason, now)
-        elif seat and run.stage is Stage.FORMING:
-            restart_budget.reclassify(run.opening, cause, reason)
+    def _lost(self, fact: NodeLost, now: float) -> None:
+        self._depart(self._agent(fact.agent_id), Cause.NODE_LOST, fact.cause, now)
 
-    def _fail(self, agent: Agent, failure: Failure, now: float) -> None:
-        run, record = self.run, FailureRecord(agent.round, agent.agent_id, now, failure)
+    def _left(self, fact: NodeLeft, now: float) -> None:
+        self._depart(self._agent(fact.agent_id), Cause.NODE_LEFT, fact.reason, now)
+
+    def _failed(self, fact: WorkersFailed, now: float) -> None:
+        run, failure, agent = self.run, fact.failure, self._agent(fact.agent_id)
+        record = FailureRecord(agent.round, agent.agent_id, now, failure)
         run.note_failure(record, root_cause.root(run.first_of_round, record))
         reason = failure.sentence
         self._announce(reason)
@@ -315,6 +302,9 @@ class RunMachine:
         else:
             self._fail_run(now)
 
+    def _cause_not_found(self, fact: CauseNotFound, now: float) -> None:
+        self._fail_run(now)
+
     def _fail_run(self, now: float) -> None:
         """A failure that no restart answers: the run ends over its round's root."""
         assert self.run.first_of_round
@@ -322,9 +312,52 @@ class RunMachine:
         verdict = restart_budget.verdict(self.run, root.exit_code)
         self._end(Stage.FAILED, f"{root.sentence}; {verdict}", root, now)
 
-    def _succeed(self, agent: Agent, now: float) -> None:
-        self.run.move(agent, AgentState.SUCCEEDED)
-        self.run.succeeded.add(agent.agent_id)
+    def _succeeded(self, fact: WorkersSucceeded, now: float) -> None:
+        self.run.move(self._agent(fact.agent_id), AgentState.SUCCEEDED)
+        self.run.succeeded.add(fact.agent_id)
+
+    def _timed_out(self, fact: JoinTimedOut, now: float) -> None:
+        self._end(Stage.FAILED, f"join timeout: {completion.shortfall(self.run)}", None, now)
+
+    def _stopped(self, fact: RunStopped, now: float) -> None:
+        self._end(Stage.FAILED, f"stopped by an operator{fact.reason and ': '}{fact.reason}", None, now)
+
+    def _superseded(self, fact: RunSuperseded, now: float) -> None:
+        self._end(Stage.FAILED, "every node left, and a new attempt began", None, now)
+
+    def _admitted(self, fact: ArrivalsAdmitted, now: float) -> None:
+        self._open(Cause.NODE_ARRIVED, completion.arrivals(self.run), now)
+
+    def _completed(self, fact: RoundCompleted, now: float) -> None:
+        run = self.run
+        restart_budget.settle(run, now)
+        ordered = rank_assignment.order(run, admission.choose(run))
+        run.membership = rank_assignment.assign(run, ordered, fact.reason)
+        run.stage, run.started_at, run.survivors = Stage.RUNNING, now, len(ordered)
+        run.succeeded, run.failed, run.first_of_round = set(), set(), None
+        run.move_all(ordered, AgentState.RUNNING)
+        for agent in ordered:
+            agent.round = run.round
+            self._direct(agent, None)
+        self._wake(ordered)
+        self._announce(f"runs on {completion.count(len(ordered))}: {fact.reason}")
+
+    # Steps that several facts share.
+
+    def _depart(self, agent: Agent, cause: Cause, detail: str, now: float) -> None:
+        run, seat = self.run, self.run.seat_of(agent.agent_id)
+        was = agent.state
+        verb = "left" if cause is Cause.NODE_LEFT else "lost"
+        reason = f"node {agent.node_id} {verb}: {detail}"
+        run.remove(agent)
+        group_rank = seat.group_rank if seat else None
+        left = cause is Cause.NODE_LEFT
+        run.departures.append(Departure(agent.node_id, agent.agent_id, agent.round, group_rank, left, detail, now))
+        self._announce(reason)
+        if was is AgentState.RUNNING:
+            self._open(cause, reason, now)
+        elif seat and run.stage is Stage.FORMING:
+            restart_budget.reclassify(run.opening, cause, reason)
 
     def _open(self, cause: Cause, reason: str, now: float) -> None:
         """Open the next round: every participant stops its workers and joins again."""
@@ -348,8 +381,6 @@ class RunMachine:
         run = self.run
         if run.stage is Stage.FORMING:
             self._watch_minimum(now)
-            if reason := completion.completes(run):
-                self._complete(reason, now)
         elif run.stage is Stage.RUNNING:
             if run.membership and len(run.succeeded) == len(run.membership.seats):
                 self._end(Stage.SUCCEEDED, f"all workers of {completion.count(len(run.succeeded))} exited 0", None, now)
@@ -363,20 +394,6 @@ class RunMachine:
         elif not enough and opening.min_since is not None:
             opening.min_since, opening.below_since = None, now
 
-    def _complete(self, reason: str, now: float) -> None:
-        run = self.run
-        restart_budget.settle(run, now)
-        ordered = rank_assignment.order(run, admission.choose(run))
-        run.membership = rank_assignment.assign(run, ordered, reason)
-        run.stage, run.started_at, run.survivors = Stage.RUNNING, now, len(ordered)
-        run.succeeded, run.failed, run.first_of_round = set(), set(), None
-        run.move_all(ordered, AgentState.RUNNING)
-        for agent in ordered:
-            agent.round = run.round
-            self._direct(agent, None)
-        self._wake(ordered)
-        self._announce(f"runs on {completion.count(len(ordered))}: {reason}")
-
     def _end(self, stage: Stage, reason: str, failure: Failure | None, now: float) -> None:
         run = self.run
         run.stage, run.ended_at, run.scale_up_at, run.verdict_at = stage, now, None, None
@@ -384,7 +401,6 @@ class RunMachine:
         self._starts = {}
         run.end_failure = run.first_of_round.failure if failure and run.first_of_round else failure
         run.leases.clear()
-        run.doubted.clear()
         finish = final_report.finish(run)
         for agent in run.agents.values():
             self._direct(agent, finish)
@@ -421,3 +437,33 @@ class RunMachine:
 
     def _announce(self, reason: str) -> None:
         self._effects.append(Announce(self.run.run_id, self.run.round, reason))
+
+
+_CHECKS: dict[type[Event], Callable[[RunMachine, Any, float], Fact | None]] = {
+    NodeJoined: RunMachine._check_join,
+    NodeLeft: RunMachine._check_leave,
+    WorkersFailed: RunMachine._check_failure,
+    WorkersSucceeded: RunMachine._check_success,
+    ArrivalsAdmitted: RunMachine._check_admission,
+    RunStopped: RunMachine._check_end,
+    RunSuperseded: RunMachine._check_end,
+    AgentHeard: RunMachine._heard,
+    AgentDisconnected: RunMachine._disconnected,
+    TimePassed: RunMachine._time_passed,
+}
+"""What may happen to a run from without."""
+
+_TRANSITIONS: dict[type[Fact], Callable[[RunMachine, Any, float], None]] = {
+    NodeJoined: RunMachine._joined,
+    NodeLost: RunMachine._lost,
+    NodeLeft: RunMachine._left,
+    WorkersFailed: RunMachine._failed,
+    WorkersSucceeded: RunMachine._succeeded,
+    RoundCompleted: RunMachine._completed,
+    JoinTimedOut: RunMachine._timed_out,
+    CauseNotFound: RunMachine._cause_not_found,
+    ArrivalsAdmitted: RunMachine._admitted,
+    RunStopped: RunMachine._stopped,
+    RunSuperseded: RunMachine._superseded,
+}
+"""What each fact does, when it happens and when it is replayed."""

@@ -7,8 +7,8 @@ one that finds a run which every node has left, if nobody asked for that run by 
 
 from heapq import heapify, heappop, heappush
 
-from rdzv_protocol.errors import AgentFenced, ProtocolError, RunFailed, RunSucceeded, ServerUnavailable, UnknownRun
-from rdzv_protocol.messages import Directive, JoinRequest
+from rdzv_protocol.errors import AgentFenced, RunFailed, RunSucceeded, ServerUnavailable, UnknownRun
+from rdzv_protocol.messages import JoinRequest
 
 from rdzv_server.config import MOST_RUNS
 from rdzv_server.core import admission, snapshot
@@ -42,28 +42,24 @@ class Registry:
         """Every attempt that is remembered, oldest first."""
         return [machine.run for machine in self._machines.values()]
 
-    def handle(self, run_id: str, event: Event, now: float) -> list[Effect]:
-        """Apply an event to a run. Raises `ProtocolError`, with nothing changed, if it is refused."""
+    def handle(self, run_id: str, event: Event, now: float) -> tuple[RunMachine, list[Effect]]:
+        """Apply an event; the machine that took it. Raises `ProtocolError`, with nothing changed, if it is refused."""
         effects: list[Effect] = []
         if isinstance(event, NodeJoined):
             machine, effects = self._machine_to_join(event, now)
         else:
             machine = self._machine_for(run_id, event)
-        try:
-            effects += machine.handle(event, now)
-        except ProtocolError:
-            self._arm(machine, machine.next_deadline())
-            raise
+        effects += machine.handle(event, now)
         self._arm(machine, machine.deadline)
-        return effects
+        return machine, effects
 
-    def renew(self, run_id: str, agent_id: str, now: float) -> bool:
-        """Take a sign of life from which nothing but a fresh lease follows. False, with nothing changed: another.
+    def renew(self, run_id: str, agent_id: str, now: float) -> RunMachine | None:
+        """Take a sign of life from which nothing but a fresh lease follows. None, with nothing changed: another.
 
         Its run's deadline may stand as it is: it turns out to have moved on when it comes.
         """
         machine = self._machine_with(run_id, agent_id)
-        return machine is not None and machine.renew(agent_id, now)
+        return machine if machine is not None and machine.renew(agent_id, now) else None
 
     def pass_time(self, now: float) -> list[Effect]:
         """Let every run whose deadline has come draw its conclusions."""
@@ -92,13 +88,12 @@ class Registry:
         """When `pass_time` is due next; it may turn out then that the deadline has moved on."""
         return self._deadlines[0][0] if self._deadlines else None
 
-    def directive_for(self, run_id: str, agent_id: str, now: float) -> tuple[int, Directive]:
-        """The agent's revision and what it must do now. Raises `AgentFenced` if it is part of no attempt."""
-        return self._machine_of(run_id, agent_id).directive_for(agent_id, now)
-
-    def run_of(self, run_id: str, agent_id: str) -> Run:
+    def machine_of(self, run_id: str, agent_id: str) -> RunMachine:
         """The attempt that the agent is part of, else the latest. Raises `AgentFenced` if there is none."""
-        return self._machine_of(run_id, agent_id).run
+        machine = self._machine_with(run_id, agent_id) or self._latest_machine(run_id)
+        if machine is None:
+            raise AgentFenced(f"run {run_id} is not known here")
+        return machine
 
     def replay(self, record: Record) -> None:
         """Apply what the store has recorded; the records of an attempt come in their order."""
@@ -120,11 +115,16 @@ class Registry:
         records += [Record(run.run_id, run.attempt, now, fact) for fact in snapshot.take(run)]
         return records
 
-    def resume(self, now: float) -> None:
+    def restart(self, now: float) -> None:
         """The server is back, after all has been replayed: nobody is missed for what happened while it was away."""
         for machine in self._machines.values():
-            machine.resume(now)
+            machine.restart(now)
             self._arm(machine, machine.next_deadline())
+
+    def resume(self, now: float) -> None:
+        """The server could hear nobody until now: every lease begins anew."""
+        for machine in self._machines.values():
+            machine.run.leases.resume(now)
 
     def _machine_to_join(self, event: NodeJoined, now: float) -> tuple[RunMachine, list[Effect]]:
         join = event.join
@@ -174,16 +174,10 @@ class Registry:
 
     def _machine_for(self, run_id: str, event: Event) -> RunMachine:
         if agent_id := getattr(event, "agent_id", None):
-            return self._machine_of(run_id, agent_id)
+            return self.machine_of(run_id, agent_id)
         if latest := self._latest_machine(run_id):
             return latest
         raise UnknownRun(f"no run {run_id} is known here")
-
-    def _machine_of(self, run_id: str, agent_id: str) -> RunMachine:
-        machine = self._machine_with(run_id, agent_id) or self._latest_machine(run_id)
-        if machine is None:
-            raise AgentFenced(f"run {run_id} is not known here")
-        return machine
 
     def _machine_with(self, run_id: str, agent_id: str) -> RunMachine | None:
         """The attempt that the agent is, or was, part of: the latest, or one whose end it has not seen yet."""

@@ -166,7 +166,7 @@ class Run(Struct):
         default_factory=lambda: {state: OrderedDict() for state in AgentState}
     )
     """Agents leave a state in the order in which they got into it, as a rule: see `liveness`."""
-    node_ids: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    node_ids: dict[str, dict[str, None]] = field(default_factory=dict)
     """Which agents each node has: one, as a rule."""
     node_ranks: dict[int, str] = field(default_factory=dict)
     """Which agent claims which `--node-rank`."""
@@ -198,8 +198,6 @@ class Run(Struct):
     failures_by_node: dict[str, int] = field(default_factory=dict)
     departures: deque[Departure] = field(default_factory=lambda: deque(maxlen=HISTORY))
     departed_ids: set[str] = field(default_factory=set)
-    doubted: set[str] = field(default_factory=set)
-    """Agents that have been asked for a sign of life and not been heard since."""
     end_reason: str = ""
     end_failure: Failure | None = None
     ended_at: float | None = None
@@ -233,7 +231,7 @@ class Run(Struct):
             self.by_state[agent.state].pop(agent_id, None)
         else:
             self.agents[agent_id] = agent
-            self.node_ids[join.node_id] = (*self.node_ids.get(join.node_id, ()), agent_id)
+            self.node_ids.setdefault(join.node_id, {})[agent_id] = None
         agent.state = state
         self.by_state[state][agent_id] = agent
         if join.node_rank is not None:
@@ -250,17 +248,48 @@ class Run(Struct):
 
     def remove(self, agent: Agent) -> None:
         del self.agents[agent.agent_id]
-        others = tuple(other for other in self.node_ids.pop(agent.node_id) if other != agent.agent_id)
-        if others:
-            self.node_ids[agent.node_id] = others
+        namesakes = self.node_ids[agent.node_id]
+        del namesakes[agent.agent_id]
+        if not namesakes:
+            del self.node_ids[agent.node_id]
         del self.by_state[agent.state][agent.agent_id]
         node_rank = agent.join.node_rank
         if node_rank is not None and self.node_ranks.get(node_rank) == agent.agent_id:
             del self.node_ranks[node_rank]
         self.survivors -= self.seat_of(agent.agent_id) is not None
         self.leases.drop(agent.agent_id)
-        self.doubted.discard(agent.agent_id)
         self.departed_ids.add(agent.agent_id)
+
+    def validate(self) -> None:
+        """Raise `AssertionError` if the state contradicts itself: for tests, which ask after every event."""
+        agents, leases, membership = self.agents, self.leases, self.membership
+        assert {agent_id: agent.state for agent_id, agent in agents.items()} == {
+            agent_id: state for state, those in self.by_state.items() for agent_id in those
+        }
+        namesakes = {(node_id, agent_id) for node_id, those in self.node_ids.items() for agent_id in those}
+        assert namesakes == {(agent.node_id, agent_id) for agent_id, agent in agents.items()}
+        assert all(agents[agent_id].join.node_rank == rank for rank, agent_id in self.node_ranks.items())
+        assert not self.departed_ids & agents.keys()
+        seats = membership.seats if membership else {}
+        assert self.survivors == len(seats.keys() & agents.keys())
+        assert self.succeeded | self.failed <= seats.keys()
+        if self.stage is Stage.FORMING:
+            assert {agent.state for agent in agents.values()} <= {AgentState.WAITING, AgentState.STOPPING}
+        elif self.stage is Stage.RUNNING:
+            seated = agents.keys() - self.waiting.keys()
+            assert membership and membership.round == self.round and seated <= seats.keys() and not self.stopping
+            assert all(agents[agent_id].round == self.round for agent_id in seated)
+        enough = self.opening.min_since is not None
+        assert self.stage is not Stage.FORMING or enough == (len(self.waiting) >= self.settings.min_nodes)
+        assert self.scale_up_at is None or self.verdict_at is None
+        assert self.stage is Stage.RUNNING or (self.scale_up_at, self.verdict_at) == (None, None)
+        assert (self.ended_at is not None) == self.stage.is_end == bool(self.end_reason)
+        assert self.restart_count == self.restarts.get(Cause.WORKER_FAILURE, 0) <= self.settings.max_restarts
+        assert leases.heard_at.keys() == (set() if self.stage.is_end else agents.keys())
+        assert leases.absent_since.keys() | leases.probed_until.keys() <= leases.uncertain.keys() <= agents.keys()
+        assert list(leases.heard_at.values()) == sorted(leases.heard_at.values())
+        for agent_id in leases.absent_since.keys() - self.waiting.keys():
+            assert self.failed <= {agent_id}, f"{agent_id} is absent, and others failed"
 
     def note_failure(self, record: FailureRecord, root: FailureRecord) -> None:
         """Count a failure of the last completed round, whose root is now `root`; the first few are kept one by one."""

@@ -44,7 +44,6 @@ class RunKept(Struct, frozen=True, kw_only=True):
     revision: int
     restart_count: int
     ledger: tuple[Restart, ...]
-    doubted: tuple[str, ...] = ()
     terms: Terms | None = None
     """Of the last completed round."""
 
@@ -122,7 +121,6 @@ def take(run: Run) -> Iterator[Kept]:
         revision=run.revision,
         restart_count=run.restart_count,
         ledger=tuple(run.ledger),
-        doubted=tuple(sorted(run.doubted)),
         terms=run.membership.terms if run.membership else None,
     )
     for seat in run.membership.seats.values() if run.membership else ():
@@ -172,7 +170,6 @@ def _restore_run(run: Run, kept: RunKept) -> None:
     run.started_at, run.scale_up_at, run.verdict_at = kept.started_at, kept.scale_up_at, kept.verdict_at
     run.revision, run.restart_count = kept.revision, kept.restart_count
     run.ledger.extend(kept.ledger)
-    run.doubted.update(kept.doubted)
 
 
 def _restore_failure(run: Run, kept: FailureKept) -> None:

@@ -182,13 +182,12 @@ def _deadline_s(run: Run, now: float) -> float | None:
 
 def _node(run: Run, agent: Agent, now: float) -> NodeStatus:
     seat = run.seat_of(agent.agent_id)
-    heard_at = run.leases.heard_at.get(agent.agent_id)
-    absent_since = run.leases.absent_since.get(agent.agent_id)
+    heard_at, lease_until = run.leases.heard_at.get(agent.agent_id), run.leases.ends_at(agent.agent_id)
     return NodeStatus(
         node_id=agent.node_id,
         agent_id=_short(agent.agent_id),
         state=_state(run, agent),
-        connected=absent_since is None,
+        connected=run.leases.is_connected(agent.agent_id),
         addr=agent.join.addr,
         port=agent.join.port,
         role=agent.join.role,
@@ -197,7 +196,7 @@ def _node(run: Run, agent: Agent, now: float) -> NodeStatus:
         group_rank=seat.group_rank if seat else None,
         ranks=_ranks(seat) if seat else [],
         lease_age_s=None if heard_at is None else _round(now - heard_at),
-        lease_left_s=None if heard_at is None else _round(heard_at + run.settings.lease_s - now),
+        lease_left_s=None if lease_until is None else _round(lease_until - now),
         failures=run.failures_by_node.get(agent.node_id, 0),
     )
 

@@ -49,6 +49,11 @@ class Visit(asyncio.Protocol):
         sockname = self._transport.get_extra_info("sockname") if self._transport else None
         return str(sockname[0]).removeprefix("::ffff:") if sockname else ""
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has been cut, or its peer has gone: perhaps before what it brought has had its turn."""
+        return self._transport is None or self._transport.is_closing()
+
     def request_arrived(self) -> None:
         """The request is here, to its last byte."""
         self._is_answering = True

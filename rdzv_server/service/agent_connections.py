@@ -1,6 +1,8 @@
-"""Which connections carry which agent's polls, so that the closing of the last one is noticed at once."""
+"""Connections that carry agents' polls, so that the closing of an agent's last one is noticed at once."""
 
 from collections.abc import Callable
+
+from rdzv_protocol.errors import ServerUnavailable
 
 from rdzv_server.service.interface import Connection
 from rdzv_server.service.long_polls import Key
@@ -16,34 +18,45 @@ class Connections:
     def __init__(self, disconnected: Callable[[Key], None]) -> None:
         self._disconnected = disconnected
         self.changed: Callable[[int], None] = lambda connections: None
-        """Told how many connections carry agents, whenever that may have changed."""
+        """Told how many connections carry agents, whenever that has changed."""
         self._agents: dict[Connection, set[Key]] = {}
-        self._standing: dict[Key, set[Connection]] = {}
+        self._connections: dict[Key, set[Connection]] = {}
 
-    def carry(self, connection: Connection, key: Key) -> None:
-        """The agent's polls come over this connection."""
+    def bind(self, connection: Connection, key: Key) -> None:
+        """The agent's polls come over this connection. Raises `ServerUnavailable` if it is closed.
+
+        A connection may be closed before what it brought is looked at, and nobody would say so a second time.
+        """
+        if connection.is_closed:
+            raise ServerUnavailable("the connection is closed")
         if key in self._agents.get(connection, ()):
             return
         self._agents.setdefault(connection, set()).add(key)
-        self._standing.setdefault(key, set()).add(connection)
+        self._connections.setdefault(key, set()).add(connection)
         self.changed(len(self._agents))
 
-    def put_down(self, connection: Connection, key: Key) -> None:
+    def unbind(self, connection: Connection, key: Key) -> None:
         """It was no agent's poll after all, and nobody is missed."""
-        self._agents.get(connection, set()).discard(key)
-        standing = self._standing.get(key, set())
-        standing.discard(connection)
-        if not standing:
-            self._standing.pop(key, None)
+        if key in (keys := self._agents.get(connection, set())):
+            keys.discard(key)
+            self._leave(key, connection)
+            if not keys:
+                del self._agents[connection]
+                self.changed(len(self._agents))
 
     def lost(self, connection: Connection) -> None:
         """The connection closed: an agent that has no other is missed."""
-        carried = self._agents.pop(connection, None)
-        if carried is None:
+        if (keys := self._agents.pop(connection, None)) is None:
             return
-        for key in carried:
-            self._standing[key].discard(connection)
-            if not self._standing[key]:
-                del self._standing[key]
+        for key in keys:
+            if self._leave(key, connection):
                 self._disconnected(key)
         self.changed(len(self._agents))
+
+    def _leave(self, key: Key, connection: Connection) -> bool:
+        """Whether it was the agent's last."""
+        others = self._connections[key]
+        others.discard(connection)
+        if not others:
+            del self._connections[key]
+        return not others

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 
 from rdzv_protocol.errors import ProtocolError, ServerUnavailable
-from rdzv_protocol.messages import Directive
 
 from rdzv_server.core.effects import Announce, Effect, ForgetRun, Record, WakeAgents
 from rdzv_server.core.events import AgentHeard, Event, NodeJoined
+from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
 from rdzv_server.service.clock import Clock
@@ -25,7 +25,8 @@ from rdzv_server.storage.outage import Outage
 
 log = logging.getLogger("rdzv_server")
 
-Done = asyncio.Future[None]
+Done = asyncio.Future[RunMachine]
+"""Of an event: the machine that took it."""
 
 STOPPED = "the server is shutting down; workers keep running, and agents try again"
 
@@ -73,7 +74,7 @@ class Driver:
         self._compaction.written(records)
         self._clock.start(max((record.at for record in records), default=None))
         self.started_at = self._clock.tick()
-        self._registry.resume(self.started_at)
+        self._registry.restart(self.started_at)
         self._task = asyncio.create_task(self._run(), name="rdzv-driver")
         self._arm(self.started_at)
 
@@ -96,7 +97,7 @@ class Driver:
             await asyncio.gather(self._task, return_exceptions=True)
         await self._store.close()
 
-    async def submit(self, run_id: str, event: Event) -> None:
+    async def submit(self, run_id: str, event: Event) -> RunMachine:
         """Apply an event; returns once its records are written. Raises the `ProtocolError` that refuses it."""
         if self._has_stopped:
             raise ServerUnavailable(STOPPED)
@@ -109,23 +110,23 @@ class Driver:
         self._inbox.append(run_id, (run_id, event, done))
         self._called.set()
         try:
-            await done
+            return await done
         finally:
             self._unanswered.discard(done)
             self._joining.discard(done)
 
-    async def hear(self, run_id: str, agent_id: str) -> None:
+    async def renew(self, run_id: str, agent_id: str) -> RunMachine:
         """The agent lives. Of 10,000 idle nodes nothing else is ever heard: no batch is made for it, if that is all.
 
         Raises the `ProtocolError` that refuses it.
         """
         is_all = not self._inbox and self._is_written.is_set() and not self._has_stopped
-        if not is_all or not self._registry.renew(run_id, agent_id, self._clock.tick()):
-            await self.submit(run_id, AgentHeard(agent_id))
+        machine = self._registry.renew(run_id, agent_id, self._clock.tick()) if is_all else None
+        return machine or await self.submit(run_id, AgentHeard(agent_id))
 
-    async def written(self, key: Key) -> None:
+    async def written(self, machine: RunMachine, agent_id: str) -> None:
         """Return once all that the core has for the agent is written down: before, it may not be told."""
-        while not (self._is_written.is_set() or self._is_of_before(key)):
+        while not (self._is_written.is_set() or self._is_of_before(machine.run, agent_id)):
             await self._is_written.wait()
         if self._has_stopped:
             raise ServerUnavailable(STOPPED)
@@ -135,13 +136,9 @@ class Driver:
         self._inbox.append(run_id, (run_id, event, None))
         self._called.set()
 
-    def directive_for(self, run_id: str, agent_id: str) -> tuple[int, Directive]:
-        """The agent's revision and directive. Raises `AgentFenced` if it is part of no attempt of the run."""
-        return self._registry.directive_for(run_id, agent_id, self.now())
-
-    def run_of(self, run_id: str, agent_id: str) -> Run:
-        """The agent's attempt of the run. Raises `AgentFenced` likewise."""
-        return self._registry.run_of(run_id, agent_id)
+    def machine_of(self, run_id: str, agent_id: str) -> RunMachine:
+        """The agent's attempt of the run. Raises `AgentFenced` if there is none."""
+        return self._registry.machine_of(run_id, agent_id)
 
     def runs(self) -> list[Run]:
         return self._registry.runs()
@@ -165,21 +162,22 @@ class Driver:
 
     async def _take_batch(self) -> None:
         effects: list[Effect] = []
-        answers: list[tuple[Done | None, ProtocolError | None]] = []
+        answers: list[tuple[Done | None, RunMachine | ProtocolError]] = []
         now = self._clock.tick()
         while self._inbox and len(answers) < MOST_AT_ONCE:
             run_id, event, done = self._inbox.pop()
             try:
-                effects += self._registry.handle(run_id, event, now)
-                answers.append((done, None))
+                machine, happened = self._registry.handle(run_id, event, now)
+                effects += happened
+                answers.append((done, machine))
             except ProtocolError as error:
                 answers.append((done, error))
         effects += self._registry.pass_time(now)
         with self._clock.writing():
             await self._write(effects)
             await self._act(effects)
-        for done, refusal in answers:
-            _answer(done, refusal)
+        for done, answer in answers:
+            _answer(done, answer)
         if self._inbox:
             self._called.set()
         self._arm(now)
@@ -195,12 +193,9 @@ class Driver:
             self._compaction.written(records)
             self._is_written.set()
 
-    def _is_of_before(self, key: Key) -> bool:
+    def _is_of_before(self, run: Run, agent_id: str) -> bool:
         """Whether nothing of what is being written is about the agent. Of one that is gone, it is not known."""
-        try:
-            return key not in self._unwritten and key[1] in self.run_of(*key).agents
-        except ProtocolError:
-            return False
+        return (run.run_id, agent_id) not in self._unwritten and agent_id in run.agents
 
     async def _persevere(self, write: Callable[[], Awaitable[None]]) -> None:
         """Write, however long the store cannot: nobody is told what is not written down.
@@ -248,10 +243,10 @@ def _concerned(effects: Sequence[Effect]) -> Iterator[Key]:
                 yield run_id, join.agent_id
 
 
-def _answer(done: Done | None, refusal: ProtocolError | None) -> None:
+def _answer(done: Done | None, answer: RunMachine | ProtocolError) -> None:
     if done is None or done.done():
         return
-    if refusal:
-        done.set_exception(refusal)
+    if isinstance(answer, ProtocolError):
+        done.set_exception(answer)
     else:
-        done.set_result(None)
+        done.set_result(answer)

@@ -32,6 +32,10 @@ class Connection(Protocol):
     def server_addr(self) -> str:
         """The server's own address on this connection."""
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nobody can be answered over it any more."""
+
 
 class ShardView(Struct, frozen=True):
     """Who leads a shard, as one of the servers knows it. `leader`: None while it knows of none."""

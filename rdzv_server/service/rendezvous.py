@@ -28,18 +28,17 @@ from rdzv_protocol.settings import RunSettings
 from rdzv_protocol.text import printable
 from rdzv_protocol.timing import HOLDS_PER_LEASE, LONGEST_HOLD_S
 
-from rdzv_server.core.admission import HolderInDoubt
 from rdzv_server.core.events import (
     AgentDisconnected,
     ArrivalsAdmitted,
     Event,
     NodeJoined,
-    NodeKnocked,
     NodeLeft,
     RunStopped,
     WorkersFailed,
     WorkersSucceeded,
 )
+from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.run import AgentState, Run
 from rdzv_server.service.agent_connections import Connections
 from rdzv_server.service.driver import STOPPED, Driver
@@ -67,8 +66,8 @@ class Rendezvous:
         self._waiters = waiters
         self.leadership = leadership
         self._closing = False
-        self._asked: dict[Key, asyncio.Event] = {}
-        """Agents that must show that they live; set when they poll."""
+        self._probes: dict[Key, asyncio.Event] = {}
+        """Agents whose sign of life somebody waits for; set when they poll."""
         self.connections = Connections(self._disconnected)
         self.epoch = os.urandom(8).hex()
         self.replied: Callable[[Key, Directive], None] = lambda key, directive: None
@@ -90,36 +89,33 @@ class Rendezvous:
     async def _join(self, request: JoinRequest, connection: Connection) -> Reply:
         """Join a round; answered with the assignment when the round completes, or with what is waited for."""
         key = (request.run_id, request.agent_id)
-        with self._carrying(key, connection):
-            await self._enter(replace(request, secret=digest(request.secret)), connection.server_addr)
-        run = self._driver.run_of(*key)
-        agent = run.agents.get(request.agent_id)
+        join = replace(request, secret=digest(request.secret))
+        with self._bound(key, connection):
+            machine = await self._enter(NodeJoined(join, connection.server_addr, wall_at=time.time()))
+        agent = machine.run.agents.get(request.agent_id)
         if agent and agent.state is AgentState.WAITING:
-            await self._park(key, _first_hold_s(run.settings))
-        return self._reply(key)
+            await self._park(machine, request.agent_id, _first_hold_s(machine.run.settings))
+        return self._reply(machine, request.agent_id)
 
     async def _poll(self, request: PollRequest, connection: Connection) -> Reply:
         """Answered once the agent's directive is newer than the revision that it has seen, or when the hold ends."""
         key = (request.run_id, request.agent_id)
         self._check_sender(request)
-        with self._carrying(key, connection):
-            await self._driver.hear(request.run_id, request.agent_id)
-        if heard := self._asked.pop(key, None):
-            heard.set()
-        run = self._driver.run_of(*key)
-        agent = run.agents.get(request.agent_id)
+        with self._bound(key, connection):
+            machine = await self._driver.renew(*key)
+        if probe := self._probes.pop(key, None):
+            probe.set()
+        agent = machine.run.agents.get(request.agent_id)
         if request.hold and agent and agent.revision <= request.revision:
-            await self._park(key, _hold_s(run.settings))
-        return self._reply(key)
+            await self._park(machine, request.agent_id, _hold_s(machine.run.settings))
+        return self._reply(machine, request.agent_id)
 
     async def _report(self, request: ReportRequest, connection: Connection) -> Ack:
         """Take how the agent's workers ended."""
         self._check_sender(request)
-        agent_id = request.agent_id
-        await self._driver.hear(request.run_id, agent_id)
         if request.failure is None:
-            return await self._submit(request.run_id, WorkersSucceeded(agent_id, request.round))
-        return await self._submit(request.run_id, WorkersFailed(agent_id, request.round, request.failure))
+            return await self._submit(request.run_id, WorkersSucceeded(request.agent_id, request.round))
+        return await self._submit(request.run_id, WorkersFailed(request.agent_id, request.round, request.failure))
 
     async def _leave(self, request: LeaveRequest, connection: Connection) -> Ack:
         """Let the agent go."""
@@ -166,48 +162,57 @@ class Rendezvous:
         self._closing = True
         self._waiters.wake_all()
 
-    async def _enter(self, request: JoinRequest, server_addr: str) -> None:
-        while True:
-            self._driver.notify(request.run_id, NodeKnocked(request))
-            try:
-                await self._driver.submit(request.run_id, NodeJoined(request, server_addr, wall_at=time.time()))
-                return
-            except HolderInDoubt as doubt:
-                await self._hear((request.run_id, doubt.holder), doubt.until - self._driver.now())
+    async def _enter(self, event: NodeJoined) -> RunMachine:
+        """Have the agent join; that is undecided while the agent that has its `--node-rank` is asked whether it lives.
 
-    async def _hear(self, key: Key, within_s: float) -> None:
+        Raises the `ProtocolError` that refuses it.
+        """
+        join = event.join
+        while True:
+            machine = await self._driver.submit(join.run_id, event)
+            run = machine.run
+            if join.node_rank is None or join.agent_id in run.agents or run.stage.is_end:
+                return machine
+            holder = run.node_ranks.get(join.node_rank, "")
+            if (until := run.leases.probed_until.get(holder)) is not None:
+                await self._answer((join.run_id, holder), until - self._driver.now())
+
+    async def _answer(self, key: Key, within_s: float) -> None:
         """Return when the agent polls, or when the time is up."""
-        heard = self._asked.setdefault(key, asyncio.Event())
+        probe = self._probes.setdefault(key, asyncio.Event())
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
-                await heard.wait()
-        self._asked.pop(key, None)
+                await probe.wait()
+        self._probes.pop(key, None)
 
     @contextmanager
-    def _carrying(self, key: Key, connection: Connection) -> Iterator[None]:
-        """The connection carries the agent, unless that turns out to be none: strangers are not remembered."""
+    def _bound(self, key: Key, connection: Connection) -> Iterator[None]:
+        """The connection carries the agent, unless the server refuses it: strangers are not remembered."""
         self._check_open()
-        self.connections.carry(connection, key)
+        self.connections.bind(connection, key)
         try:
             yield
         except ServerUnavailable:
             raise
         except ProtocolError:
-            self.connections.put_down(connection, key)
+            self.connections.unbind(connection, key)
             raise
 
-    async def _park(self, key: Key, hold_s: float) -> None:
-        await self._waiters.park(key, hold_s)
-        await self._driver.written(key)  # its hold may have ended while a newer directive is still being written
+    async def _park(self, machine: RunMachine, agent_id: str, hold_s: float) -> None:
+        run = machine.run
+        if agent_id not in run.leases.uncertain:  # or a sign of life is awaited: its next poll, which comes at once
+            await self._waiters.park((run.run_id, agent_id), hold_s)
+        await self._driver.written(machine, agent_id)  # the hold may have ended while a newer directive is written
 
-    def _reply(self, key: Key) -> Reply:
+    def _reply(self, machine: RunMachine, agent_id: str) -> Reply:
         self._check_open()
-        revision, directive = self._driver.directive_for(*key)
-        self.replied(key, directive)
+        run = machine.run
+        revision, directive = machine.directive_for(agent_id, self._driver.now())
+        self.replied((run.run_id, agent_id), directive)
         return Reply(
             epoch=self.epoch,
             revision=revision,
-            lease_s=self._driver.run_of(*key).settings.lease_s,
+            lease_s=run.settings.lease_s,
             directive=directive,
             leadership=self.leadership,
         )
@@ -215,7 +220,7 @@ class Rendezvous:
     def _check_sender(self, request: PollRequest | ReportRequest | LeaveRequest) -> None:
         """Raise `AgentFenced` if the request does not bear the secret with which its agent has joined."""
         try:
-            agent = self._driver.run_of(request.run_id, request.agent_id).agents.get(request.agent_id)
+            agent = self._driver.machine_of(request.run_id, request.agent_id).run.agents.get(request.agent_id)
         except AgentFenced:
             return  # unless its join is on the way, the driver says the same
         if agent and not hmac.compare_digest(agent.join.secret, digest(request.secret)):

@@ -28,7 +28,7 @@ from rdzv_protocol.messages import (
 )
 from rdzv_protocol.settings import RequestedSettings
 
-from rdzv_server.core.events import AgentHeard, NodeJoined, NodeKnocked
+from rdzv_server.core.events import AgentHeard, NodeJoined
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Agent, AgentState
 from rdzv_server.service.driver import Driver
@@ -194,7 +194,6 @@ def _registry(joined: int, nodes: int = MANY) -> tuple[Registry, Callable[[], No
 
     def join() -> None:
         request = next(coming)
-        registry.handle(RUN_ID, NodeKnocked(request), 1.0)
         registry.handle(RUN_ID, NodeJoined(request, SERVER_ADDR), 1.0)
 
     return registry, join
@@ -216,7 +215,7 @@ def _core_poll() -> Work:
 
     def poll() -> None:
         registry.handle(RUN_ID, AgentHeard(agent_id), 3.0)
-        registry.directive_for(RUN_ID, agent_id, 3.0)
+        registry.machine_of(RUN_ID, agent_id).directive_for(agent_id, 3.0)
 
     return _repeating(poll)
 
@@ -232,7 +231,6 @@ def _core_replacement() -> Work:
     def join() -> None:
         request = next(old)
         request = replace(request, agent_id=f"{request.agent_id}-again")
-        registry.handle(RUN_ID, NodeKnocked(request), 1.0)
         registry.handle(RUN_ID, NodeJoined(request, SERVER_ADDR), 1.0)
 
     return _repeating(join)
@@ -251,6 +249,7 @@ class _Connection:
     """A node's connection, which nothing comes over."""
 
     server_addr = SERVER_ADDR
+    is_closed = False
 
 
 class _Shell:

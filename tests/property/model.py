@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 LEASE_S, GRACE_S = 20.0, 1.0
 JOIN_TIMEOUT_S, LAST_CALL_S = 60.0, 5.0
 WINDOW_S, COOLDOWN_S = 0.5, 40.0
+JUST_S = 1.0
+"""Who waits and was heard so lately is not probed."""
 CAUSE_S = 1.0
 """How long a run without restarts left waits for what a consequence follows from."""
 FATAL = 42
@@ -32,10 +34,16 @@ class Agent:
     heard_turn: int = 0
     absent_turn: int = 0
     """Which came first, where the times are the same."""
-    doubted_until: float | None = None
-    doubt_turn: int = 0
+    probed_until: float | None = None
+    probe_turn: int = 0
+    unheard: bool = False
+    """It has not been heard since the server was started again."""
     proven: float | None = None
-    """When it answered a doubt."""
+    """When it answered a probe."""
+
+    @property
+    def uncertain(self) -> bool:
+        return self.absent is not None or self.probed_until is not None or self.unheard
 
 
 @dataclass
@@ -95,22 +103,27 @@ class Model:
             self._heard(agent, now)
             self._wait(agent)
             self._conclude(now)
-        elif agent.doubted_until is None:
+        elif not agent.uncertain or (agent.absent is not None and agent.probed_until is None):
             self._heard(agent, now)
         self.pass_time(now)
 
     def _newcomer(self, name: str, node: str, node_rank: int | None, after_round: int, now: float) -> None:
         if name in self.departed or after_round > 0:
             raise Refused("agent_fenced")
-        rivals = [agent for agent in self.agents if node_rank is not None and agent.node_rank == node_rank]
-        if not self.over and any(rival.absent is None and rival.doubted_until is not None for rival in rivals):
-            raise Refused("unavailable")
-        if any(rival.absent is None or self.over for rival in rivals):
-            raise Refused("node_rank_taken")
         if self.over:
             return
-        for agent in list(self.agents):
-            if agent.absent is not None and (agent.node == node or agent in rivals):
+        rivals = [agent for agent in self.agents if node_rank is not None and agent.node_rank == node_rank]
+        claimed = [agent for agent in self.agents if agent.node == node or agent in rivals]
+        if any(self._is_proven(rival, now) for rival in rivals):
+            raise Refused("node_rank_taken")
+        for agent in claimed:
+            has_just_joined = agent.state == "waiting" and now < agent.heard + JUST_S and not agent.uncertain
+            if agent.absent is None and not self._is_proven(agent, now) and (agent in rivals or not has_just_joined):
+                self._probe(agent, now)
+        if any(rival.absent is None for rival in rivals):
+            return
+        for agent in claimed:
+            if agent.absent is not None:
                 self._depart(agent, "node_lost", now)
         agent = Agent(name, node, node_rank, 0, now)
         self.agents.append(agent)
@@ -118,21 +131,28 @@ class Model:
         self._wait(agent)
         self._conclude(now)
 
-    def knock(self, name: str, node: str, node_rank: int | None, now: float) -> None:
-        is_new = self.find(name) is None and name not in self.departed
-        for agent in list(self.agents) if is_new and not self.over else []:
-            is_rival = agent.node == node or (node_rank is not None and agent.node_rank == node_rank)
-            is_proven = agent.proven is not None and now < agent.proven + LEASE_S
-            if is_rival and agent.absent is None and not is_proven and agent.doubted_until is None:
-                agent.doubted_until = now + LEASE_S / 2 * (1.5 if agent.state == "stopping" else 1)
-                agent.doubt_turn = self._turn()
-                self._conclude(now)
-        self.pass_time(now)
+    def _is_proven(self, agent: Agent, now: float) -> bool:
+        return not agent.uncertain and agent.proven is not None and now < agent.proven + LEASE_S
+
+    def _probe(self, agent: Agent, now: float) -> None:
+        if agent.probed_until is None:
+            agent.probed_until = now + LEASE_S / 2 * (1.5 if agent.state == "stopping" else 1)
+            agent.probe_turn = self._turn()
+
+    def restart(self, names: list[str], now: float) -> None:
+        """`names`: in which order the agents get their fresh leases."""
+        for name in [] if self.over else names:
+            agent = self.find(name)
+            assert agent is not None
+            self._heard(agent, now)
+            agent.unheard, agent.proven = True, None
 
     def fail(self, name: str, round: int, exit_code: int, is_consequence: bool, now: float) -> None:
         if not self.over and self._is_news(name, round):
-            if name not in [agent.name for agent in self.in_state("waiting")]:
-                self._lose_corroborated(now, name)
+            reporter = self.find(name)
+            assert reporter is not None
+            self._heard(reporter, now)
+            self._lose_corroborated(now, name)
             self.failed.add(name)
             self.reports.append((name, is_consequence))
             if exit_code == FATAL:
@@ -155,6 +175,7 @@ class Model:
         if not self.over and self._is_news(name, round):
             agent = self.find(name)
             assert agent is not None
+            self._heard(agent, now)
             if agent.state == "running":
                 agent.state = "succeeded"
                 self.finished.add(name)
@@ -187,9 +208,12 @@ class Model:
 
     def pass_time(self, now: float) -> None:
         while not self.over:
+            if self._is_ready():
+                self._complete(now)
+                self._conclude(now)
             absent = sorted((a for a in self.agents if a.absent is not None), key=lambda a: a.absent_turn)
-            doubted = sorted((a for a in self.agents if a.doubted_until is not None), key=lambda a: a.doubt_turn)
-            unproven = [a for a in doubted if a.doubted_until is not None and now >= a.doubted_until]
+            probed = sorted((a for a in self.agents if a.probed_until is not None), key=lambda a: a.probe_turn)
+            unproven = [a for a in probed if a.probed_until is not None and now >= a.probed_until]
             silent = sorted(self.agents, key=lambda a: a.heard_turn)
             if absent and absent[0].absent is not None and now >= absent[0].absent + GRACE_S:
                 self._depart(absent[0], "node_lost", now)
@@ -221,9 +245,9 @@ class Model:
         return True
 
     def _heard(self, agent: Agent, now: float) -> None:
-        agent.heard, agent.heard_turn, agent.absent = now, self._turn(), None
-        if agent.doubted_until is not None:
-            agent.doubted_until, agent.proven = None, now
+        agent.heard, agent.heard_turn, agent.absent, agent.unheard = now, self._turn(), None, False
+        if agent.probed_until is not None:
+            agent.probed_until, agent.proven = None, now
 
     def _turn(self) -> int:
         self.turns += 1
@@ -245,21 +269,26 @@ class Model:
 
     def _lose_corroborated(self, now: float, reporter: str | None) -> None:
         for agent in sorted(self.agents, key=lambda a: a.absent_turn):
-            participant = agent.state in ("running", "stopping")
             witnesses = self.failed | ({reporter} if reporter else set())
-            if agent.absent is not None and participant and witnesses - {agent.name}:
+            if agent.absent is not None and agent.state != "waiting" and witnesses - {agent.name}:
                 self._depart(agent, "node_lost", now)
                 self._conclude(now)
 
     def _starves(self, now: float) -> bool:
-        return self.stage == "forming" and self.enough is None and now >= self.opened + JOIN_TIMEOUT_S
+        is_over = self.stage == "forming" and self.enough is None and now >= self.opened + JOIN_TIMEOUT_S
+        return is_over and not self._is_uncertain()
 
     def _last_call_is_over(self, now: float) -> bool:
         called = self.stage == "forming" and self.enough is not None and now >= self.enough + LAST_CALL_S
-        return called and not self.in_state("stopping") and not self._anybody_is_in_doubt()
+        return called and not self.in_state("stopping") and not self._is_uncertain()
 
-    def _anybody_is_in_doubt(self) -> bool:
-        return any(agent.doubted_until is not None for agent in self.agents)
+    def _is_uncertain(self) -> bool:
+        """Whether one that would get a seat may be dead."""
+        chosen = self._chosen()
+        return any(agent.uncertain for agent in (chosen if len(self.in_state("waiting")) > self.high else self.agents))
+
+    def _chosen(self) -> list[Agent]:
+        return sorted(self.in_state("waiting"), key=lambda a: (a.name not in self.seated, a.joined))[: self.high]
 
     def _open(self, cause: str, now: float) -> None:
         self.stage, self.round, self.cause = "forming", self.round + 1, cause
@@ -282,19 +311,22 @@ class Model:
             self.enough, self.opened = None, now
         elif joined >= self.low and self.enough is None:
             self.enough = now
+
+    def _is_ready(self) -> bool:
+        joined = len(self.in_state("waiting"))
         survivors = [name for name in self.seated if self.find(name)]
-        held_up = self.in_state("stopping") or self._anybody_is_in_doubt()
-        if not held_up and (joined >= self.high or (survivors and joined >= self.low)):
-            self._complete(now)
+        if self.stage != "forming" or self.in_state("stopping") or self._is_uncertain():
+            return False
+        return joined >= self.high or bool(survivors and joined >= self.low)
 
     def _complete(self, now: float) -> None:
         if self.cause != "first":
             self.ledger.append((self.cause, self.cause == "worker_failure"))
             self.restart_count += self.cause == "worker_failure"
-        waiting = sorted(self.in_state("waiting"), key=lambda a: (a.name not in self.seated, a.joined))
-        for agent in waiting[: self.high]:
+        chosen = self._chosen()
+        for agent in chosen:
             agent.state, agent.round = "running", self.round
-        self.seated = [agent.name for agent in waiting[: self.high]]
+        self.seated = [agent.name for agent in chosen]
         self.stage, self.started = "running", now
         self.finished, self.failed, self.reports = set(), set(), []
 

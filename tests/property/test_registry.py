@@ -114,7 +114,9 @@ class RegistryStory(RuleBasedStateMachine):
     def _handle(self, run_id: str, event: Event) -> type[ProtocolError] | None:
         before = [snapshot(run) for run in self.registry.runs()]
         try:
-            self._note(self.registry.handle(run_id, event, self.now))
+            machine, effects = self.registry.handle(run_id, event, self.now)
+            machine.run.validate()
+            self._note(effects)
         except ProtocolError as error:
             assert [snapshot(run) for run in self.registry.runs()] == before
             return type(error)
@@ -169,10 +171,11 @@ class RegistryStory(RuleBasedStateMachine):
     @invariant()
     def every_agent_reads_the_directive_of_its_own_attempt(self) -> None:
         for (run_id, agent), attempt in self.homes.items():
-            run = self.registry.run_of(run_id, agent)
+            machine = self.registry.machine_of(run_id, agent)
+            run = machine.run
             assert run.attempt == attempt
             if agent in run.agents:
-                directive = self.registry.directive_for(run_id, agent, self.now)[1]
+                directive = machine.directive_for(agent, self.now)[1]
                 assert isinstance(directive, Finish) is run.stage.is_end
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from rdzv_protocol.errors import ProtocolError
-from rdzv_protocol.messages import Assignment, Finish, JoinRequest, Start, Stop, Wait
+from rdzv_protocol.messages import Assignment, Finish, Start, Stop, Wait
 from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core.effects import Announce, Record
@@ -16,7 +16,6 @@ from rdzv_server.core.events import (
     AgentHeard,
     Event,
     NodeJoined,
-    NodeKnocked,
     NodeLeft,
     RunFounded,
     TimePassed,
@@ -94,13 +93,10 @@ class RunStory(RuleBasedStateMachine):
         node=st.sampled_from(NODES),
         node_rank=st.one_of(st.none(), st.none(), st.none(), st.integers(0, 3)),
         size=st.integers(1, 4),
-        knocks=st.booleans(),
     )
-    def a_new_agent_joins(self, node: str, node_rank: int | None, size: int, knocks: bool = False) -> None:
+    def a_new_agent_joins(self, node: str, node_rank: int | None, size: int) -> None:
         for name in NAMES:
             if name not in self.run_.agents and name not in self.run_.departed_ids:
-                if knocks:
-                    self._knock(a_join(name, node=node, node_rank=node_rank))
                 self._join(NodeJoined(a_join(name, node=node, node_rank=node_rank, local_world_size=size), SERVER_ADDR))
                 return
 
@@ -216,11 +212,18 @@ class RunStory(RuleBasedStateMachine):
         machine.run.leases = self.run_.leases  # the one thing that is not kept
         self.machine = machine
 
+    @precondition(lambda self: not self.run_.stage.is_end)
+    @rule()
+    def the_server_restarts(self) -> None:
+        self.machine = RunMachine(self.founded, 0.0, RETENTION_S)
+        for record in self.records:
+            self.machine.replay(record.fact, record.at)
+        self.machine.restart(self.now)
+        self.run_.validate()
+        self.model.restart(list(self.run_.agents), self.now)
+
     def _hear(self, name: str) -> None:
         self._both(AgentHeard(name), lambda: self.model.hear(name, self.now))
-
-    def _knock(self, join: JoinRequest) -> None:
-        self._both(NodeKnocked(join), lambda: self.model.knock(join.agent_id, join.node_id, join.node_rank, self.now))
 
     def _join(self, event: NodeJoined) -> None:
         join = event.join
@@ -248,6 +251,7 @@ class RunStory(RuleBasedStateMachine):
         before, recorded = snapshot(self.run_), len(self.records)
         try:
             effects = self.machine.handle(event, self.now)
+            self.run_.validate()
             self.records += [effect for effect in effects if isinstance(effect, Record)]
             started = sum(isinstance(effect, Announce) and effect.reason.startswith("runs on ") for effect in effects)
             self.formations += [self._formation()] if started == 1 and self.run_.stage is Stage.RUNNING else []

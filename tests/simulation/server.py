@@ -25,7 +25,6 @@ from rdzv_server.core.events import (
     AgentHeard,
     Event,
     NodeJoined,
-    NodeKnocked,
     NodeLeft,
     WorkersFailed,
     WorkersSucceeded,
@@ -89,9 +88,9 @@ class Server:
         match request:
             case JoinRequest():
                 self._carry(connection, key)
-                self._notify(run_id, NodeKnocked(request))
                 self._submit(run_id, NodeJoined(request, ADDR))
-                if agent_id not in self.registry.run_of(run_id, agent_id).doubted:  # a copy dispels no doubt
+                leases = self.registry.machine_of(run_id, agent_id).run.leases
+                if agent_id not in leases.probed_until:  # a copy is no sign of life
                     self._hear(agent_id)
                 revision, directive = self._directive(key)
                 hold_s = min(FIRST_HOLD_S, self._hold_s(key)) if isinstance(directive, Wait) else 0.0
@@ -124,7 +123,9 @@ class Server:
     def _submit(self, run_id: str, event: Event) -> None:
         effects: list[Effect] = []
         try:
-            effects += self.registry.handle(run_id, event, self._clock.now)
+            machine, happened = self.registry.handle(run_id, event, self._clock.now)
+            machine.run.validate()
+            effects += happened
         finally:
             effects += self.registry.pass_time(self._clock.now)
             self._act(effects)
@@ -185,10 +186,10 @@ class Server:
         respond(False, encode(ErrorReply(code=error.code, message=str(error))))
 
     def _directive(self, key: Key) -> tuple[int, Any]:
-        return self.registry.directive_for(*key, self._clock.now)
+        return self.registry.machine_of(*key).directive_for(key[1], self._clock.now)
 
     def _hold_s(self, key: Key) -> float:
         return min(LONGEST_HOLD_S, self._lease_s(key) / HOLDS_PER_LEASE)
 
     def _lease_s(self, key: Key) -> float:
-        return self.registry.run_of(*key).settings.lease_s
+        return self.registry.machine_of(*key).run.settings.lease_s

@@ -19,7 +19,6 @@ from rdzv_server.core.events import (
     AgentHeard,
     Event,
     NodeJoined,
-    NodeKnocked,
     NodeLeft,
     RunFounded,
     TimePassed,
@@ -43,6 +42,7 @@ class Connection:
 
     name: Hashable
     server_addr: str = SERVER_ADDR
+    is_closed: bool = False
 
 
 def a_join(agent: str, *, node: str | None = None, after_round: int = 0, **changes: Any) -> JoinRequest:
@@ -85,10 +85,6 @@ class Scenario:
             joined = {"node": known.node_id, "after_round": known.round} if known else {}
             self.handle(NodeJoined(a_join(name, **(joined | changes)), SERVER_ADDR))
 
-    def knocks(self, name: str, **changes: Any) -> None:
-        """A newcomer is about to join."""
-        self.handle(NodeKnocked(a_join(name, **changes)))
-
     def fails(self, name: str, *, round: int | None = None, **evidence: Any) -> None:
         agent, seat = self.run.agents.get(name), self.run.seat_of(name)
         failure = a_failure(agent.node_id if agent else name, rank=seat.first_rank if seat else 0, **evidence)
@@ -109,6 +105,14 @@ class Scenario:
         self.disconnects(name)
         self.passes(self.settings.disconnect_grace_s)
 
+    def restarts(self) -> None:
+        """The server is started again."""
+        self.machine = RunMachine(self.founded, 0.0, RETENTION_S)
+        for record in self.records:
+            self.machine.replay(record.fact, record.at)
+        self.machine.restart(self.now)
+        self.run.validate()
+
     def hears(self, *names: str) -> None:
         for name in names:
             self.handle(AgentHeard(name))
@@ -125,6 +129,7 @@ class Scenario:
 
     def handle(self, event: Event) -> None:
         self.effects = self.machine.handle(event, self.now)
+        self.run.validate()
         self.records += [effect for effect in self.effects if isinstance(effect, Record)]
 
     # What a user notices.
@@ -204,7 +209,8 @@ def durable(run: Run) -> dict[str, Any]:
 def snapshot(run: Run) -> dict[str, Any]:
     """The whole state as plain values, order included."""
     plain = {name: _plain(getattr(run, name)) for name in run.__struct_fields__}
-    plain["leases"] = [list(run.leases.heard_at.items()), list(run.leases.absent_since.items())]
+    leases = run.leases
+    plain["leases"] = [list(leases.heard_at.items()), list(leases.absent_since.items()), dict(leases.probed_until)]
     return plain
 
 

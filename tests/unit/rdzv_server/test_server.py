@@ -203,7 +203,7 @@ async def test_strangers_are_not_remembered(site):
         stranger.name = f"stranger {number}"
         with pytest.raises(AgentFenced):
             await stranger.poll()
-    assert not site.server.rendezvous.connections._standing
+    assert not site.server.rendezvous.connections._connections
 
 
 async def test_the_wrong_message_is_refused_by_its_fields_name(site):

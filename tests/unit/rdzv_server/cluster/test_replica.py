@@ -252,6 +252,7 @@ async def test_when_it_ends_parked_polls_are_sent_away_and_the_next_one_knows_ev
     async with asyncio.timeout(PATIENCE_S):
         await first.has_resigned.wait()
     await server.lead(6)
+    await server.poll("a", revision=0)
     reply = await server.join("b")
     assert isinstance(reply.directive, Start)
     assert reply.leadership == 6

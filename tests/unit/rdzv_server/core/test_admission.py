@@ -6,7 +6,7 @@ from rdzv_protocol.messages import Finish, Start, Stop, Wait
 from rdzv_protocol.settings import RequestedSettings, RunSettings
 
 from rdzv_server.core import admission
-from rdzv_server.core.admission import HolderInDoubt
+from rdzv_server.core.admission import JUST_S, MOST_NAMESAKES
 from rdzv_server.core.run import AgentState, Stage
 from tests.support.scenario import Scenario, a_join, durable, running, settings_of, snapshot
 
@@ -61,6 +61,8 @@ def test_a_run_holds_no_more_agents_than_there_is_memory_for(monkeypatch):
 def test_a_node_rank_that_a_live_node_holds_is_refused():
     run = Scenario("2")
     run.join("a", node_rank=1)
+    run.join("b", node_rank=1)
+    run.hears("a")
     assert refused(run, NodeRankTaken, "b", node_rank=1) == (
         "--node-rank 1 of run run is taken by node a: give every node its own, or leave it out"
     )
@@ -87,32 +89,30 @@ def test_a_new_node_takes_the_node_rank_of_one_that_has_disconnected():
 def test_a_node_rank_is_refused_when_its_holder_has_shown_that_it_lives():
     run = Scenario("2")
     run.join("a", node_rank=1)
-    run.knocks("b", node_rank=1)
-    assert run.woken() == ["a"]
-    assert refused(run, HolderInDoubt, "b", node_rank=1).endswith("by node a, which has been asked whether it lives")
+    run.join("b", node_rank=1)
+    assert run.woken() == ["a"] and set(run.run.agents) == {"a"}, "it is asked first"
     run.hears("a")
-    run.knocks("b", node_rank=1)
-    assert run.woken() == [], "asked once in a lease"
     refused(run, NodeRankTaken, "b", node_rank=1)
+    run.passes(JUST_S)
+    refused(run, NodeRankTaken, "b", node_rank=1)  # it is asked once in a lease
 
 
 def test_a_node_rank_is_free_when_its_holder_gives_no_sign_of_life():
     run = Scenario("2", lease_s=4)
     run.join("a", node_rank=1)
-    run.knocks("b", node_rank=1)
-    with pytest.raises(HolderInDoubt) as refusal:
-        run.join("b", node_rank=1)
-    assert refusal.value.until == 2
-    run.passes(2)
+    run.join("b", node_rank=1)
+    run.passes(1.9)
+    assert set(run.run.agents) == {"a"}
+    run.passes(0.1)
     run.join("b", node_rank=1)
     assert set(run.run.agents) == {"b"}
 
 
-def test_who_has_left_the_run_raises_no_doubts():
+def test_who_has_left_the_run_claims_nothing():
     run = running("1:2", "a", "b")
     run.leaves("b")
-    run.knocks("b", node="a")
-    assert run.woken() == []
+    refused(run, AgentFenced, "b", node="a")
+    assert not run.run.leases.probed_until
 
 
 # More than max.
@@ -163,7 +163,6 @@ def test_a_standby_exits_0_when_the_run_succeeds():
 
 def test_a_restarted_agent_takes_the_place_of_one_whose_end_nobody_saw():
     run = running("2", "a", "b", lease_s=6)
-    run.knocks("a-again", node="a")
     run.join("a-again", node="a")
     assert run.told(Start) == {"a", "b"}, "it may live, and then they are two nodes"
     run.passes(3)
@@ -173,12 +172,12 @@ def test_a_restarted_agent_takes_the_place_of_one_whose_end_nobody_saw():
     assert run.ledger() == [("node_lost", False)]
 
 
-def test_no_round_begins_with_one_whose_life_is_in_doubt():
+def test_no_round_begins_with_one_that_is_probed():
     """It died while it waited, unseen; its restart and the last node to rejoin are there before it is lost."""
     run = running("2", "a", "b", max_restarts=1, lease_s=6)
     run.fails("b")
     run.join("a")
-    run.knocks("a-again", node="a")
+    run.passes(JUST_S)
     run.join("a-again", node="a")
     run.join("b")
     assert run.reason("b") == "3 (a, a, b) joined of 2 to 2; waiting for a sign of life of a"
@@ -187,24 +186,93 @@ def test_no_round_begins_with_one_whose_life_is_in_doubt():
     assert run.ledger() == [("node_lost", False)]
 
 
-def test_a_round_begins_when_the_doubt_is_dispelled():
+def test_a_round_begins_when_the_probe_is_answered():
     run = Scenario("2", lease_s=6)
     run.join("first", node="a")
-    run.knocks("second", node="a")
+    run.passes(JUST_S)
     run.join("second", node="a")
     assert run.told(Wait) == {"first", "second"}
     run.hears("first")
     assert run.participants() == ["first", "second"]
 
 
+def test_agents_of_one_name_that_join_together_form_at_once():
+    """As those of one machine do that have no node id of their own."""
+    run = Scenario("8")
+    run.join(*(f"agent {number}" for number in range(8)), node="machine")
+    assert len(run.participants()) == 8
+
+
+def test_a_name_that_many_have_probes_a_few():
+    many = 10 * MOST_NAMESAKES
+    run = Scenario(f"{many}")
+    for number in range(many - 1):
+        run.join(f"agent {number}", node="localhost")
+    run.passes(JUST_S)
+    run.join("last", node="localhost")
+    assert len(run.woken()) == MOST_NAMESAKES
+
+
 def test_an_agent_that_stops_its_workers_is_given_the_time_until_it_speaks_again():
     run = running("2", "a", "b", max_restarts=1, lease_s=6)
     run.fails("b")
-    run.knocks("a-again", node="a")
+    run.join("a-again", node="a")
     run.passes(4)
     assert run.told(Stop) == {"a", "b"}
     run.passes(1)
     assert run.told(Stop) == {"b"}
+
+
+# Who has no connection gets no seat.
+
+
+def test_a_round_does_not_begin_with_one_whose_connection_is_closed():
+    run = Scenario("2", disconnect_grace_s=1)
+    run.join("a")
+    run.disconnects("a")
+    run.join("b")
+    assert run.reason("b") == "2 (a, b) joined of 2 to 2; waiting for a sign of life of a"
+    run.passes(0.9)
+    run.hears("a")
+    assert run.participants() == ["a", "b"]
+
+
+def test_one_whose_connection_stays_closed_misses_the_round():
+    run = Scenario("2", disconnect_grace_s=1)
+    run.join("a")
+    run.disconnects("a")
+    run.join("b", "c")
+    run.passes(1)
+    assert run.participants() == ["b", "c"]
+
+
+def test_a_standby_without_a_connection_holds_no_round_up():
+    run = running("2", "a", "b", max_restarts=1, disconnect_grace_s=60)
+    run.join("spare")
+    run.disconnects("spare")
+    run.fails("a")
+    run.join("a", "b")
+    assert run.participants() == ["a", "b"]
+
+
+def test_no_last_call_ends_while_a_connection_is_closed():
+    run = Scenario("1:3", last_call_timeout_s=5, disconnect_grace_s=60)
+    run.join("a", "b")
+    run.disconnects("b")
+    run.passes(59)
+    assert run.told(Wait) == {"a", "b"}
+    run.passes(1)
+    assert run.participants() == ["a"]
+
+
+def test_after_a_restart_of_the_server_nobody_gets_a_seat_before_it_is_heard():
+    run = Scenario("2", lease_s=10)
+    run.join("a")
+    run.restarts()
+    run.join("b")
+    assert run.told(Wait) == {"a", "b"}
+    run.hears("a")
+    assert run.participants() == ["a", "b"]
 
 
 def test_a_restarted_agent_takes_its_dead_predecessors_place_at_once():

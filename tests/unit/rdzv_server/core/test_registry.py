@@ -35,7 +35,7 @@ class Server:
         self.handle(run_id, NodeLeft(agent, "SIGTERM"))
 
     def handle(self, run_id, event):
-        self._note(self.registry.handle(run_id, event, self.now))
+        self._note(self.registry.handle(run_id, event, self.now)[1])
 
     def passes(self, seconds):
         end = self.now + seconds
@@ -50,7 +50,7 @@ class Server:
         self._note(self.registry.pass_time(self.now))
 
     def directive(self, agent, run_id="run"):
-        return self.registry.directive_for(run_id, agent, self.now)[1]
+        return self.registry.machine_of(run_id, agent).directive_for(agent, self.now)[1]
 
     def attempts(self):
         return [(run.run_id, run.attempt, run.stage) for run in self.registry.runs()]
@@ -282,7 +282,7 @@ def test_the_records_bring_every_attempt_back(server):
     for record in server.records:
         again.replay(record)
     assert [durable(run) for run in again.runs()] == [durable(run) for run in server.registry.runs()]
-    assert isinstance(again.directive_for("one", "a", server.now)[1], Start)
+    assert isinstance(again.machine_of("one", "a").directive_for("a", server.now)[1], Start)
 
 
 def test_a_run_that_came_back_still_meets_its_deadlines(server):
@@ -299,8 +299,8 @@ def test_an_agent_finds_its_own_attempt(server):
     server.join("a")
     server.fails("a")
     server.join("b", settings=settings_of("1", max_restarts=1))
-    assert server.registry.run_of("run", "a").attempt == 1
-    assert server.registry.run_of("run", "b").attempt == 2
+    assert server.registry.machine_of("run", "a").run.attempt == 1
+    assert server.registry.machine_of("run", "b").run.attempt == 2
     server.fails("b")
     assert isinstance(server.directive("b"), Stop)
 
@@ -331,6 +331,6 @@ def test_every_agent_has_a_lease_to_hear_how_the_run_ended():
         registry.handle("run", NodeJoined(join, SERVER_ADDR), 0.0)
     for name in ("a", "b"):
         registry.handle("run", WorkersSucceeded(name, 1), 1.0)
-    assert isinstance(registry.directive_for("run", "b", 20.9)[1], Finish)
+    assert isinstance(registry.machine_of("run", "b").directive_for("b", 20.9)[1], Finish)
     assert registry.pass_time(20.9) == []
     assert registry.pass_time(21.0) == [ForgetRun("run", 1)]

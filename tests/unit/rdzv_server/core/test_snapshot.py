@@ -18,6 +18,7 @@ def restored(run: Scenario, facts: list[Kept]) -> Scenario:
     again.machine = RunMachine(run.founded, 0.0, RETENTION_S)
     for fact in facts:
         again.machine.replay(fact, run.now)
+    again.machine.restart(run.now)
     return again
 
 

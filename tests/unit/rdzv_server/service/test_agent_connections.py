@@ -1,10 +1,13 @@
 """Whose connection it was that closed."""
 
 import pytest
+from rdzv_protocol.errors import ServerUnavailable
 
 from rdzv_server.service.agent_connections import Connections
+from tests.support.scenario import Connection
 
 A, B = ("run", "a"), ("run", "b")
+ONE, TWO, BROWSER = Connection("one"), Connection("two"), Connection("operator's browser")
 
 
 class Watch(Connections):
@@ -19,61 +22,78 @@ def connections() -> Watch:
 
 
 def test_an_agent_is_missed_when_its_connection_closes(connections):
-    connections.carry("one", A)
-    connections.carry("two", B)
-    connections.lost("one")
+    connections.bind(ONE, A)
+    connections.bind(TWO, B)
+    connections.lost(ONE)
     assert connections.missed == [A]
 
 
 def test_every_agent_of_a_connection_is_missed(connections):
-    connections.carry("one", A)
-    connections.carry("one", B)
-    connections.lost("one")
+    connections.bind(ONE, A)
+    connections.bind(ONE, B)
+    connections.lost(ONE)
     assert sorted(connections.missed) == [A, B]
 
 
 def test_an_agent_that_has_moved_to_a_newer_connection_does_not_miss_the_older(connections):
-    connections.carry("old", A)
-    connections.carry("new", A)
-    connections.lost("old")
+    connections.bind(ONE, A)
+    connections.bind(TWO, A)
+    connections.lost(ONE)
     assert connections.missed == []
-    connections.lost("new")
+    connections.lost(TWO)
     assert connections.missed == [A]
 
 
 def test_what_turns_out_to_be_no_agents_is_forgotten(connections):
     for number in range(100):
-        connections.carry("one", ("run", f"stranger {number}"))
-        connections.put_down("one", ("run", f"stranger {number}"))
-    connections.carry("one", A)
-    assert len(connections._standing) == 1
-    connections.lost("one")
+        connections.bind(ONE, ("run", f"stranger {number}"))
+        connections.unbind(ONE, ("run", f"stranger {number}"))
+    connections.bind(ONE, A)
+    assert len(connections._connections) == 1
+    connections.lost(ONE)
     assert connections.missed == [A]
 
 
 def test_an_agent_may_move_back(connections):
-    for connection in ("one", "two", "one"):
-        connections.carry(connection, A)
-    connections.lost("two")
+    for connection in (ONE, TWO, ONE):
+        connections.bind(connection, A)
+    connections.lost(TWO)
     assert connections.missed == []
-    connections.lost("one")
+    connections.lost(ONE)
     assert connections.missed == [A]
 
 
 def test_a_connection_that_carried_no_agent_is_nobodys(connections):
-    connections.lost("operator's browser")
+    connections.lost(BROWSER)
     assert connections.missed == []
 
 
 def test_a_connection_closes_once(connections):
-    connections.carry("one", A)
-    connections.lost("one")
-    connections.lost("one")
+    connections.bind(ONE, A)
+    connections.lost(ONE)
+    connections.lost(ONE)
     assert connections.missed == [A]
 
 
 def test_polls_over_one_connection_are_one_agent(connections):
     for _ in range(3):
-        connections.carry("one", A)
-    connections.lost("one")
+        connections.bind(ONE, A)
+    connections.lost(ONE)
     assert connections.missed == [A]
+
+
+def test_a_connection_that_is_closed_carries_nobody(connections):
+    """What it brought has its turn later than its end, and nobody would say a second time that it is gone."""
+    connections.bind(TWO, A)
+    with pytest.raises(ServerUnavailable):
+        connections.bind(Connection("cut", is_closed=True), A)
+    connections.lost(TWO)
+    assert connections.missed == [A]
+
+
+def test_a_connection_whose_agents_were_all_refused_carries_none(connections):
+    counts = []
+    connections.changed = counts.append
+    connections.bind(ONE, A)
+    connections.unbind(ONE, A)
+    assert counts == [1, 0]

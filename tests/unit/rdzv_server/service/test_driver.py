@@ -56,7 +56,7 @@ class Server:
         await self.driver.submit(RUN_ID, NodeJoined(a_join(name, settings=settings, explicit_run_id=True), "10.0.0.9"))
 
     def directive(self, name: str):
-        return self.driver.directive_for(RUN_ID, name)[1]
+        return self.registry.machine_of(RUN_ID, name).directive_for(name, self.driver.now())[1]
 
     async def told(self, name: str, kind: type) -> None:
         """Return once the agent is told a `kind`, which wakes its poll."""
@@ -125,7 +125,7 @@ async def test_what_comes_in_while_a_batch_is_written_shares_the_next_write(star
     await asyncio.sleep(0)
     server.store.may_write.set()
     await asyncio.gather(first, *others)
-    assert [len(batch) for batch in server.store.batches] == [2, 3]
+    assert [len(batch) for batch in server.store.batches] == [2, 4]
 
 
 async def test_signs_of_life_are_not_written(started):
@@ -206,6 +206,7 @@ async def test_a_restarted_server_goes_on(started):
     await before.join("a")
     await before.driver.stop()
     after = await started(store)
+    await after.driver.renew(RUN_ID, "a")
     await after.join("b")
     assert running(after)
     for name in "ab":
@@ -219,6 +220,7 @@ async def test_a_restarted_server_keeps_the_deadlines_that_it_had(started):
     await before.join("a", join_timeout_s=0.05)
     await before.driver.stop()
     after = await started(store)
+    await after.driver.renew(RUN_ID, "a")
     async with asyncio.timeout(PATIENCE_S):
         while after.driver.runs()[0].stage is not Stage.FAILED:
             await after.waiters.park((RUN_ID, "a"), PATIENCE_S)
@@ -302,7 +304,7 @@ async def test_who_still_waits_when_it_stops_is_refused(started):
     server = await started(SlowStore())
     join = asyncio.create_task(server.join("a"))
     await server.store.is_writing.wait()
-    written = asyncio.create_task(server.driver.written((RUN_ID, "a")))
+    written = asyncio.create_task(server.driver.written(server.registry.machine_of(RUN_ID, "a"), "a"))
     await asyncio.sleep(0)
     assert not written.done(), "the core knows what is not written yet"
     await server.driver.stop()
@@ -314,7 +316,7 @@ async def test_who_still_waits_when_it_stops_is_refused(started):
 async def test_what_is_written_may_be_told_at_once(server):
     await server.join("a")
     async with asyncio.timeout(PATIENCE_S):
-        await server.driver.written((RUN_ID, "a"))
+        await server.driver.written(server.registry.machine_of(RUN_ID, "a"), "a")
 
 
 async def test_a_driver_that_never_started_can_be_stopped():

@@ -155,10 +155,11 @@ async def test_a_second_connection_of_an_agent_keeps_the_server(site: Site) -> N
     site.watch()
     a = site.agent("a")
     await a.join("1")
-    site.server.rendezvous.connections.carry("another", (RUN_ID, "a"))
+    another = Connection("another")
+    site.server.rendezvous.connections.bind(another, (RUN_ID, "a"))
     await a.reports()
     await a.told(Finish)
     a.hangs_up()
     assert not site.reasons
-    site.server.rendezvous.connections.lost("another")
+    site.server.rendezvous.connections.lost(another)
     assert site.reasons == [OVER]

@@ -3,11 +3,13 @@
 import asyncio
 
 import pytest
-from rdzv_protocol.errors import AgentFenced, NodeRankTaken
-from rdzv_protocol.messages import PollRequest, Reply, Wait
+from rdzv_protocol.errors import AgentFenced, NodeRankTaken, ServerUnavailable
+from rdzv_protocol.messages import PollRequest, Reply, Start, Wait
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
+from rdzv_server.core import admission
 from rdzv_server.server import RendezvousServer
+from rdzv_server.service import rendezvous
 from tests.support.scenario import RUN_ID, Connection, a_join, settings_of
 
 SHORT_S = 0.6
@@ -58,3 +60,37 @@ async def test_a_holder_that_is_silent_loses_its_node_rank_in_half_of_its_lease(
         assert gone.at - began == pytest.approx(SHORT_S / HOLDS_PER_LEASE, abs=SHORT_S / 4)
         with pytest.raises(AgentFenced):
             await server.rendezvous.ask(PollRequest(run_id=RUN_ID, agent_id="old", revision=0), Connection("old"))
+
+
+# Agents of one machine, which have its name.
+
+
+async def forms(server: RendezvousServer, name: str, nodes: int) -> None:
+    """Join and poll, as an agent does, until the round begins."""
+    connection = Connection(name)
+    request = a_join(name, node="machine", settings=settings_of(str(nodes), lease_s=LONG_S), explicit_run_id=True)
+    reply = await server.rendezvous.ask(request, connection)
+    while isinstance(reply.directive, Wait):
+        poll = PollRequest(run_id=RUN_ID, agent_id=name, revision=reply.revision)
+        reply = await server.rendezvous.ask(poll, connection)
+    assert isinstance(reply.directive, Start)
+
+
+@pytest.mark.parametrize("just_s", [admission.JUST_S, 0.0], ids=["joining together", "each probed by the next"])
+async def test_agents_of_one_machine_form_without_waiting_for_a_hold(monkeypatch, just_s):
+    monkeypatch.setattr(admission, "JUST_S", just_s)
+    monkeypatch.setattr(rendezvous, "FIRST_HOLD_S", LONG_S)
+    monkeypatch.setattr(rendezvous, "LONGEST_HOLD_S", LONG_S)
+    async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
+        await asyncio.gather(*(forms(server, f"agent {number}", 8) for number in range(8)))
+
+
+# Connections that are closed before what they brought is looked at.
+
+
+async def test_a_request_whose_connection_is_closed_joins_nothing():
+    async with RendezvousServer() as server:
+        request = a_join("a", settings=settings_of("1"))
+        with pytest.raises(ServerUnavailable):
+            await server.rendezvous.ask(request, Connection("evicted", is_closed=True))
+        assert server.rendezvous.runs() == []

@@ -7,7 +7,7 @@ import pytest
 from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core.effects import Effect, ForgetRun, Record
-from rdzv_server.core.events import LastCallEnded, NodeJoined, NodeLost, RunFounded, WorkersFailed
+from rdzv_server.core.events import NodeJoined, NodeLost, RoundCompleted, RunFounded, WorkersFailed
 from rdzv_server.core.registry import Registry
 from rdzv_server.storage.base import StoreBroken, StoreFenced, StoreUnavailable
 from tests.support.etcd import need_etcd
@@ -21,7 +21,7 @@ from rdzv_server.storage.etcd_client import EtcdClient  # noqa: E402
 RECORDS = [
     Record(RUN_ID, 1, 0.0, RunFounded(RUN_ID, 1, True, RunSettings(min_nodes=1, max_nodes=2, fatal_exit_codes=(3,)))),
     Record(RUN_ID, 1, 1.5, NodeJoined(a_join("a"), "10.0.0.9", ("b", "c"))),
-    Record(RUN_ID, 1, 2.5, LastCallEnded()),
+    Record(RUN_ID, 1, 2.5, RoundCompleted("last call")),
     Record(RUN_ID, 1, 3.5, WorkersFailed("a", 1, a_failure("a"))),
     Record("../other\nrun", 7, 4.5, NodeLost("ü", "not heard for 10 s")),
 ]
@@ -132,7 +132,10 @@ async def test_more_bytes_than_a_request_takes_are_written_in_several(shared, cl
 async def test_a_forgotten_attempt_is_gone_and_the_others_are_not(shared):
     store = await shared.lead()
     await store.load()
-    others = [Record(RUN_ID, 10, 0.0, LastCallEnded()), Record(f"{RUN_ID}2", 1, 0.0, LastCallEnded())]
+    others = [
+        Record(RUN_ID, 10, 0.0, RoundCompleted("last call")),
+        Record(f"{RUN_ID}2", 1, 0.0, RoundCompleted("last call")),
+    ]
     await store.append([*RECORDS, *others])
     await store.forget(RUN_ID, 1)
     assert await held(shared) == [RECORDS[-1], *others]
@@ -223,11 +226,11 @@ async def test_a_run_whose_attempts_are_forgotten_out_of_order_is_found_alive_by
 
     async def join(agent: str, lease_s: float, now: float) -> None:
         settings = settings_of("1", lease_s=lease_s, max_restarts=0)
-        await carry_out(registry.handle(RUN_ID, NodeJoined(a_join(agent, settings=settings), "10.0.0.9"), now))
+        await carry_out(registry.handle(RUN_ID, NodeJoined(a_join(agent, settings=settings), "10.0.0.9"), now)[1])
 
     for agent, lease_s, now in (("a", 40.0, 0.0), ("b", 3.0, 1.0)):
         await join(agent, lease_s, now)
-        await carry_out(registry.handle(RUN_ID, WorkersFailed(agent, 1, a_failure(agent)), now))
+        await carry_out(registry.handle(RUN_ID, WorkersFailed(agent, 1, a_failure(agent)), now)[1])
     await carry_out(registry.pass_time(10.0))
     assert [run.attempt for run in registry.runs()] == [1], "of the two, the later one is forgotten"
     await join("c", 600.0, 11.0)

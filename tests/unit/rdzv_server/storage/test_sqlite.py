@@ -14,7 +14,7 @@ import pytest
 from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core.effects import Record
-from rdzv_server.core.events import LastCallEnded, NodeJoined, NodeLost, RunFounded, WorkersFailed
+from rdzv_server.core.events import NodeJoined, NodeLost, RoundCompleted, RunFounded, WorkersFailed
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.sqlite import APPLICATION_ID, FORMAT, SqliteStore
 from tests.support.scenario import RUN_ID, a_failure, a_join
@@ -24,7 +24,7 @@ PATIENCE_S = 10.0
 RECORDS = [
     Record(RUN_ID, 1, 0.0, RunFounded(RUN_ID, 1, True, RunSettings(min_nodes=1, max_nodes=2, fatal_exit_codes=(3,)))),
     Record(RUN_ID, 1, 1.5, NodeJoined(a_join("a"), "10.0.0.9", ("b", "c"))),
-    Record(RUN_ID, 1, 2.5, LastCallEnded()),
+    Record(RUN_ID, 1, 2.5, RoundCompleted("last call")),
     Record(RUN_ID, 1, 3.5, WorkersFailed("a", 1, a_failure("a"))),
     Record("../other\nrun", 7, 4.5, NodeLost("ü", "not heard for 10 s")),
 ]
