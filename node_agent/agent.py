@@ -1,4 +1,4 @@
-"""One agent with workers of its own, from its start to its exit code."""
+"""Life of an agent with workers of its own: launch plan in, exit code out."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Assignment, Failure, Reply
 
-from node_agent.config import AgentConfig
+from node_agent.config import AgentConfig, LaunchPlan
 from node_agent.core.effects import LeaveEvidence
 from node_agent.core.events import GaveUp, Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.core.machine import EXIT_FAILED
@@ -20,9 +20,11 @@ from node_agent.output.console import ERR, Console
 from node_agent.output.logs import AgentLogs, RoundLogs
 from node_agent.output.routing import PluginFailed
 from node_agent.runner import Runner
+from node_agent.server_modes import server_of
 from node_agent.transport.base import Link, raise_in_loop
 from node_agent.workers.environment import ENABLE_FILE_TIMER, defaults, omp_warning
 from node_agent.workers.group import WorkerGroup
+from node_agent.workers.orphans import Orphans
 from node_agent.workers.ports import ReservedPort
 from node_agent.workers.process import Start, given_up
 from node_agent.workers.spec import SpecMaker
@@ -32,8 +34,25 @@ from node_agent.workers.temp_dir import TempDir
 if TYPE_CHECKING:
     from node_agent.output.event_log import EventLog
     from node_agent.workers.file_timer import FileTimer
-    from node_agent.workers.orphans import Orphans
     from node_agent.workers.warm.pool import WarmPool
+
+
+def run(plan: LaunchPlan) -> int:
+    """Run the agent of this process. Raises `UsageError` if it cannot host the server that it should."""
+    return asyncio.run(_run(plan))
+
+
+async def _run(plan: LaunchPlan) -> int:
+    console = Console("node-agent", asyncio.get_running_loop())
+    orphans = Orphans(os.urandom(8).hex())
+    config = replace(plan.config, environment={**plan.config.environment, **orphans.mark})
+    try:
+        async with server_of(plan, console) as (make_link, where):
+            return await Agent(config, make_link, where, console, orphans).run()
+    finally:
+        for pid in orphans.close():
+            console.say(given_up(pid))
+        console.close()
 
 
 class Agent:
@@ -45,7 +64,7 @@ class Agent:
         make_link: Callable[[], Link],
         where: str,
         console: Console,
-        orphans: "Orphans | None" = None,
+        orphans: Orphans | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self._orphans = orphans

@@ -1,59 +1,47 @@
-"""An agent where its launch plan places it: alone, at a server or several, or hosting one."""
+"""Server modes: an agent's server is in its own process, at one or several endpoints, or hosted by this node."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
-from node_agent.agent import Agent
-from node_agent.config import AgentConfig, LaunchPlan, UsageError
+from node_agent.config import LaunchPlan, UsageError
 from node_agent.output.console import Console
 from node_agent.transport.base import Link
 
 FAREWELL_S = 5.0
 """How long the other nodes' agents may take besides the time that their workers get."""
 
-MakeDriver = Callable[[AgentConfig, Callable[[], Link], str, Console], Agent]
 
+@asynccontextmanager
+async def server_of(
+    plan: LaunchPlan, console: Console, *, page: bool = True
+) -> AsyncIterator[tuple[Callable[[], Link], str]]:
+    """What opens a connection to the plan's server, and the server's name for people.
 
-async def run(
-    plan: LaunchPlan, config: AgentConfig, console: Console, make_driver: MakeDriver = Agent, *, page: bool = True
-) -> int:
-    """Run the agent to its exit code. `page`: with a server of its own, whether that opens its status page.
-
-    Raises `UsageError` if it cannot host the server that it should.
+    `page`: whether a server in this process opens its status page. A server that this node hosts goes on at the end
+    until the other nodes have heard of the run's. Raises `UsageError` if it cannot be hosted.
     """
+    target = plan.target
     for note in plan.notes:
         console.say(note)
-    if plan.target.endpoint is None:
-        return await _run_alone(config, console, make_driver, page)
-    if plan.target.hosts:
-        return await _run_hosting(plan, config, console, make_driver, *plan.target.endpoint)
-    return await _run_at_servers(plan, config, console, make_driver)
+    if target.endpoint is None:
+        from node_agent.transport.in_process import Standalone
 
+        async with Standalone(console.say, page=page) as alone:
+            yield alone.link, "localhost"
+    elif target.hosts:
+        from node_agent.transport.server_subprocess import HostedServer
 
-async def _run_alone(config: AgentConfig, console: Console, make_driver: MakeDriver, page: bool) -> int:
-    from node_agent.transport.in_process import Standalone
+        host, port = target.endpoint
+        hosted = HostedServer(host, port, plan.credentials, console)
+        try:
+            hosted.ensure()
+        except OSError as error:
+            why = error.strerror or error
+            raise UsageError(f"cannot host rdzv-server at port {port} of this node: {why}") from None
+        yield hosted.link, f"{host}:{port}"
+        await hosted.farewell(plan.config.shutdown_timeout_s + FAREWELL_S, plan.config.signals)
+    else:
+        from node_agent.transport.failover import Servers
 
-    async with Standalone(console.say, page=page and config.status_page) as server:
-        return await make_driver(config, server.link, "localhost", console).run()
-
-
-async def _run_at_servers(plan: LaunchPlan, config: AgentConfig, console: Console, make_driver: MakeDriver) -> int:
-    from node_agent.transport.failover import Servers
-
-    assert plan.target.endpoint
-    servers = Servers([plan.target.endpoint, *plan.target.others], plan.credentials, console.say)
-    return await make_driver(config, servers.link, servers.name, console).run()
-
-
-async def _run_hosting(
-    plan: LaunchPlan, config: AgentConfig, console: Console, make_driver: MakeDriver, host: str, port: int
-) -> int:
-    from node_agent.transport.server_subprocess import HostedServer
-
-    server = HostedServer(host, port, plan.credentials, console)
-    try:
-        server.ensure()
-    except OSError as error:
-        raise UsageError(f"cannot host rdzv-server at port {port} of this node: {error.strerror or error}") from None
-    exit_code = await make_driver(config, server.link, f"{host}:{port}", console).run()
-    await server.farewell(config.shutdown_timeout_s + FAREWELL_S, config.signals)
-    return exit_code
+        servers = Servers([target.endpoint, *target.others], plan.credentials, console.say)
+        yield servers.link, servers.name

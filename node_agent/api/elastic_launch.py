@@ -14,7 +14,6 @@ from typing import Any, Generic, TypeVar, overload
 
 from rdzv_protocol.messages import Assignment
 
-from node_agent import server_modes
 from node_agent.agent import Agent
 from node_agent.api.default_logs_specs import LogsSpecs, by_logs_specs
 from node_agent.api.entrypoint import Command, Entry, make_entry, with_local_rank
@@ -29,6 +28,7 @@ from node_agent.failures import error_file
 from node_agent.failures.report import paint, report
 from node_agent.output.console import Console
 from node_agent.output.routing import PluginFailed, Routing
+from node_agent.server_modes import server_of
 from node_agent.transport.base import Link
 from node_agent.workers.spec import SpecMaker
 
@@ -178,7 +178,7 @@ class _Launch:
         try:
             if self._gave_up:
                 raise asyncio.CancelledError
-            self._agent = asyncio.create_task(self._meet(console))
+            self._agent = asyncio.create_task(self._run_agent(console))
             exit_code = await self._agent
             assert self._launched
             if exit_code:
@@ -192,14 +192,12 @@ class _Launch:
             self._entry.close()
             console.close()
 
-    async def _meet(self, console: Console) -> int:
-        return await server_modes.run(self._plan.launch, self._plan.config, console, self._make_agent, page=False)
-
-    def _make_agent(
-        self, config: AgentConfig, make_link: Callable[[], Link], where: str, console: Console
-    ) -> "LaunchedAgent":
-        self._launched = LaunchedAgent(config, make_link, where, console, self._entry, self._plan.custom_logs)
-        return self._launched
+    async def _run_agent(self, console: Console) -> int:
+        plan = self._plan
+        launch = plan.launch._replace(config=plan.config)
+        async with server_of(launch, console, page=False) as (make_link, where):
+            self._launched = LaunchedAgent(plan.config, make_link, where, console, self._entry, plan.custom_logs)
+            return await self._launched.run()
 
     def _leave(self, signal_name: str) -> None:
         if self._launched and not self._launched.is_done:

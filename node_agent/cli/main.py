@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from node_agent.cli.parser import read
 from node_agent.cli.plan import plan_launch
-from node_agent.config import LaunchPlan, UsageError
+from node_agent.config import UsageError
 
 
 def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
@@ -17,7 +17,10 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
     """
     try:
         arguments = read(sys.argv[1:] if argv is None else argv, os.environ)
-        return _run(plan_launch(arguments, os.environ, use_env=use_env))
+        plan = plan_launch(arguments, os.environ, use_env=use_env)
+        from node_agent import agent  # when the command line is good
+
+        return agent.run(plan)
     except UsageError as error:
         fail(str(error))
     except KeyboardInterrupt:  # before the signal handlers stood
@@ -28,22 +31,3 @@ def fail(message: str) -> NoReturn:
     """End with one line and exit code 2."""
     print(f"node-agent: error: {message}", file=sys.stderr)  # noqa: T201
     raise SystemExit(2)
-
-
-def _run(plan: LaunchPlan) -> int:
-    """What the agent needs is loaded by and by: see docs/adr/0021."""
-    _load_asyncio(with_tls=plan.credentials.tls is not None)
-    from node_agent import agent_process
-
-    return agent_process.run(plan)
-
-
-def _load_asyncio(with_tls: bool) -> None:
-    """Without `ssl`, where nobody asks for it, asyncio is what it is in a Python that was built without OpenSSL."""
-    if with_tls or "ssl" in sys.modules or "asyncio" in sys.modules:
-        return
-    sys.modules["ssl"] = None  # type: ignore[assignment]  # "there is none", see Python's reference, 5.3.1
-    try:
-        import asyncio  # noqa: F401
-    finally:
-        del sys.modules["ssl"]

@@ -160,7 +160,7 @@ def plans(monkeypatch) -> list[LaunchPlan]:
         taken.append(given)
         return 7
 
-    monkeypatch.setattr(main, "_run", take)
+    monkeypatch.setattr("node_agent.agent.run", take)
     return taken
 
 
