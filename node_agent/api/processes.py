@@ -31,7 +31,7 @@ from node_agent.output.file_tail import FileTails
 from node_agent.output.filters import FilteredFile
 from node_agent.output.line_prefix import LinePrefix, default_prefix
 from node_agent.output.logs import LogContext, RoundLogs
-from node_agent.workers.group import KILL_TIMEOUT_S, Worker, WorkerSpec
+from node_agent.workers.group import KILL_TIMEOUT_S, ProcessGroup, Worker, WorkerSpec
 from node_agent.workers.process import given_up
 from node_agent.workers.temp_dir import TempDir
 
@@ -167,7 +167,7 @@ class PContext:
         self._cpus = cpus
         self._home = os.getpid()
         self._pids: Awaited[dict[int, int]] = Awaited()
-        self._group: ProcessGroup | None = None
+        self._group: AllOrNothing | None = None
         self._is_program_ending = False
 
     def pids(self) -> dict[int, int]:
@@ -303,7 +303,7 @@ class PContext:
 
     async def _supervise(self, console: Console) -> RunProcsResult:
         outputs = _Outputs(self._settings, self._envs, console)
-        group = self._group = ProcessGroup()
+        group = self._group = AllOrNothing()
         succeeded = False
         try:
             self._tell_files(outputs)
@@ -326,7 +326,10 @@ class PContext:
         for rank, worker in enumerate(outputs.destinations.workers):
             self.stdouts[rank], self.stderrs[rank] = worker.stdout.path, worker.stderr.path
             self.error_files[rank] = worker.error_file
-        self.filtered_stdout, self.filtered_stderr = (outputs.open_filtered(fd) for fd in (OUT, ERR))
+        self.filtered_stdout, self.filtered_stderr = (
+            open(outputs.filtered[fd], "a", errors="replace", buffering=1) if fd in outputs.filtered else None  # noqa: SIM115
+            for fd in (OUT, ERR)
+        )
 
     def _stop(self, death_sig: signal.Signals, timeout: float) -> None:
         if self._group:
@@ -345,7 +348,7 @@ class PContext:
             error_file=self.error_files[local_rank],
         )
 
-    def _result(self, group: "ProcessGroup") -> RunProcsResult:
+    def _result(self, group: "AllOrNothing") -> RunProcsResult:
         failures = group.failures
         if own := {rank: failure for rank, failure in failures.items() if rank not in group.stopped}:
             failures = failures if self._entry.counts_stopped else own
@@ -353,45 +356,32 @@ class PContext:
         return RunProcsResult({} if told else self._entry.values(), told, self.stdouts, self.stderrs)
 
 
-class ProcessGroup:
-    """Processes that end together: when one fails, the others are told to go. For the thread that started them."""
+class AllOrNothing(ProcessGroup):
+    """Processes of which the others are told to go when one fails. For the thread that started them."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.failures: dict[int, Failure] = {}
         """Those with another exit code than 0, by local rank, in the order in which they ended."""
         self.stopped: set[int] = set()
         """Local ranks that ended after all were told to go."""
-        self._alive: dict[int, Worker] = {}
         self._is_over = asyncio.get_running_loop().create_future()
-        self._stopping = False
-        self._timer: asyncio.TimerHandle | None = None
 
     def start(self, specs: Sequence[WorkerSpec]) -> dict[int, int]:
         """Their pids, by local rank. Raises `OSError` if one cannot be started; then the others are killed."""
         try:
-            for spec in specs:
-                self._alive[spec.local_rank] = Worker(spec, self._exited)
+            return {spec.local_rank: self._start_worker(spec).pid for spec in specs}
         except BaseException:
             self.stop(signal.SIGKILL, KILL_TIMEOUT_S)
             raise
-        return {local_rank: worker.pid for local_rank, worker in self._alive.items()}
 
     async def ended(self) -> None:
         """Return when all are gone, or given up."""
         if self._alive:
             await self._is_over
 
-    def stop(self, signum: int, timeout_s: float) -> None:
-        """Signal every process and its children; SIGKILL those that are left after `timeout_s`. May be repeated."""
-        self._stopping = True
-        for worker in self._alive.values():
-            worker.signal(signum)
-        if self._alive:
-            self._after(timeout_s, self._kill)
-
-    def _exited(self, worker: Worker) -> None:
+    def _ended(self, worker: Worker) -> None:
         local_rank = worker.spec.local_rank
-        del self._alive[local_rank]
         if self._stopping:
             self.stopped.add(local_rank)
         if worker.exit_code != 0:
@@ -399,32 +389,17 @@ class ProcessGroup:
             if self._stopping:
                 failure = replace(failure, cause=f"{failure.cause.partition(':')[0]}: it was told to go")
             self.failures[local_rank] = failure
-            if not self._stopping:
-                self.stop(signal.SIGTERM, STOP_TIMEOUT_S)
         if not self._alive:
-            self._end()
+            self._all_stopped()
+        elif self.failures and not self._stopping:
+            self.stop(signal.SIGTERM, STOP_TIMEOUT_S)
 
-    def _kill(self) -> None:
+    def _all_stopped(self) -> None:
         for worker in self._alive.values():
-            worker.signal(signal.SIGKILL)
-        self._after(KILL_TIMEOUT_S, self._give_up)
-
-    def _give_up(self) -> None:
-        for local_rank, worker in self._alive.items():
             worker.exit_code = -signal.SIGKILL
-            self.failures[local_rank] = replace(worker.failure(), cause=given_up(worker.pid))
-        self._end()
-
-    def _end(self) -> None:
-        if self._timer:
-            self._timer.cancel()
+            self.failures[worker.spec.local_rank] = replace(worker.failure(), cause=given_up(worker.pid))
         if not self._is_over.done():
             self._is_over.set_result(None)
-
-    def _after(self, delay_s: float, callback: Callable[[], None]) -> None:
-        if self._timer:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(delay_s, callback)
 
 
 class _Outputs:
@@ -440,8 +415,8 @@ class _Outputs:
             self.destinations = logs.by_logs_specs(settings.custom, given)
         else:
             self.destinations = logs.by_default_specs(options, settings.name, environments, self._scratch)
-        marks = _LinePrefix(role=settings.name, node_id="", asked=None, teed=None, prefixes=settings.prefixes)
-        self._filtered = {
+        prefix = _LinePrefix(role=settings.name, node_id="", asked=None, teed=None, prefixes=settings.prefixes)
+        self.filtered = {
             fd: path
             for fd, path, texts in (
                 (OUT, self.destinations.filtered_stdout, options.stdout_filters),
@@ -449,15 +424,12 @@ class _Outputs:
             )
             if path and texts
         }
+        """Files that filtered lines go to, by stream."""
         texts = {OUT: options.stdout_filters, ERR: options.stderr_filters}
-        filtered = {fd: FilteredFile(path, texts[fd], self._log_trouble) for fd, path in self._filtered.items()}
-        kit = LogContext(console, marks, self._log_trouble, lambda: self._tails)
-        round_logs = RoundLogs(kit, logs.one_round(environments), self.destinations, filtered)
+        files = {fd: FilteredFile(path, texts[fd], self._log_trouble) for fd, path in self.filtered.items()}
+        context = LogContext(console, prefix, self._log_trouble, lambda: self._tails)
+        round_logs = RoundLogs(context, logs.one_round(environments), self.destinations, files)
         self.open_streams, self.environment = round_logs.open_streams, round_logs.environment
-
-    def open_filtered(self, fd: int) -> TextIO | None:
-        """The file that filtered lines of this stream go to; None without filters."""
-        return open(self._filtered[fd], "a", errors="replace", buffering=1) if fd in self._filtered else None
 
     async def close(self) -> None:
         """Show what is still to be shown: the processes are gone."""

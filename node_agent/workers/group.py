@@ -91,7 +91,65 @@ class Worker:
         self._on_exit(self)
 
 
-class WorkerGroup:
+class ProcessGroup:
+    """Processes that are stopped together. What their ends mean is for the classes that are derived from it."""
+
+    def __init__(self) -> None:
+        self._alive: dict[int, Worker] = {}
+        """By pid, in the order of the local ranks."""
+        self._stopping = self._killed = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def stop(self, signum: int, grace_s: float) -> None:
+        """Signal every worker's group; SIGKILL what is left after `grace_s`. May be repeated until they are killed."""
+        if self._killed:
+            return
+        self._stopping = True
+        for worker in self._alive.values():
+            worker.signal(signum)
+        if self._alive:
+            self._after(grace_s, self._kill)
+        else:
+            asyncio.get_running_loop().call_soon(self._are_gone)
+
+    def _ended(self, worker: Worker) -> None:
+        """One has ended."""
+        raise NotImplementedError
+
+    def _all_stopped(self) -> None:
+        """All are gone after `stop`, but for those in `_alive`, which SIGKILL has not ended."""
+        raise NotImplementedError
+
+    def _start_worker(self, spec: WorkerSpec) -> Worker:
+        worker = Worker(spec, self._exited)
+        self._alive[worker.pid] = worker
+        return worker
+
+    def _exited(self, worker: Worker) -> None:
+        del self._alive[worker.pid]
+        self._ended(worker)
+        if self._stopping and not self._alive:
+            self._are_gone()
+
+    def _kill(self) -> None:
+        self._killed = True
+        for worker in self._alive.values():
+            worker.signal(signal.SIGKILL)
+        self._after(KILL_TIMEOUT_S, self._are_gone)
+
+    def _are_gone(self) -> None:
+        self._stopping = self._killed = False
+        if self._timer:
+            self._timer.cancel()
+        self._all_stopped()
+
+    def _after(self, delay_s: float, callback: Callable[[], None]) -> None:
+        if self._timer:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(delay_s, callback)
+
+
+class WorkerGroup(ProcessGroup):
     """The workers of one round. Calls back once: `succeeded`, or `failed` with the first failure, or neither if it is
     stopped before; and after `stop`, once, `stopped` with the pids of workers that could not be killed.
 
@@ -107,12 +165,10 @@ class WorkerGroup:
         failed: Callable[[Failure], None],
         stopped: Callable[[list[int]], None],
     ) -> None:
+        super().__init__()
         self._succeeded, self._failed, self._stopped = succeeded, failed, stopped
-        self._alive: dict[int, Worker] = {}
         self._settled = False
         """Whether the group has called back how it ended, or is being stopped."""
-        self._stopping = self._killed = False
-        self._timer: asyncio.TimerHandle | None = None
         self._suspect: Failure | None = None
         """The first failure that follows from another."""
         self._error_files: dict[int, str] = {}
@@ -129,36 +185,26 @@ class WorkerGroup:
         return self._error_files.get(pid, "")
 
     def stop(self, signum: int, grace_s: float) -> None:
-        """Signal every worker's group; SIGKILL what is left after `grace_s`. May be repeated until they are killed."""
-        if self._killed:
-            return
-        self._settled = self._stopping = True
-        for worker in self._alive.values():
-            worker.signal(signum)
-        if self._alive:
-            self._after(grace_s, self._kill)
-        else:
-            asyncio.get_running_loop().call_soon(self._report_stopped)
+        self._settled = True
+        super().stop(signum, grace_s)
 
     def _start(self, specs: Sequence[WorkerSpec]) -> None:
         for spec in specs:
             try:
-                worker = Worker(spec, self._exited)
+                self._error_files[self._start_worker(spec).pid] = spec.error_file
             except OSError as error:
                 self._settle(self._failed, _not_started(spec, error))
                 return
-            self._alive[worker.pid] = worker
-            self._error_files[worker.pid] = spec.error_file
         from node_agent.failures.oom import OomWatch
 
         self._oom = OomWatch()  # when the workers run already: it has no part in their start
 
-    def _exited(self, worker: Worker) -> None:
-        del self._alive[worker.pid]
+    def _ended(self, worker: Worker) -> None:
         if not self._settled:
             self._conclude(worker)
-        if self._stopping and not self._alive:
-            self._report_stopped()
+
+    def _all_stopped(self) -> None:
+        self._stopped(list(self._alive))
 
     def _conclude(self, worker: Worker) -> None:
         failure = worker.failure(self._oom) if worker.exit_code != 0 else None
@@ -178,23 +224,6 @@ class WorkerGroup:
         if not self._settled:
             self._settled = True
             asyncio.get_running_loop().call_soon(callback, *args)
-
-    def _kill(self) -> None:
-        self._killed = True
-        for worker in self._alive.values():
-            worker.signal(signal.SIGKILL)
-        self._after(KILL_TIMEOUT_S, self._report_stopped)
-
-    def _report_stopped(self) -> None:
-        self._stopping = self._killed = False
-        if self._timer:
-            self._timer.cancel()
-        self._stopped(list(self._alive))
-
-    def _after(self, delay_s: float, callback: Callable[[], None]) -> None:
-        if self._timer:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(delay_s, callback)
 
 
 def _not_started(spec: WorkerSpec, error: OSError) -> Failure:
