@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rdzv_server.auth.authorization import Access
     from rdzv_server.http.limits import Gatekeeper
-    from rdzv_server.http.listener import Door
+    from rdzv_server.http.listener import Listener
 
 SHUTDOWN_S = 0.5
 """How long a closing server lets answers under way go out."""
@@ -36,8 +36,8 @@ class HttpServer(ABC):
         self.service = service
         self._access = access
         self._limits = limits
-        self._guard: Gatekeeper | None = None
-        self._door: Door | None = None
+        self._gatekeeper: Gatekeeper | None = None
+        self._listener: Listener | None = None
         self._http: web.Server | None = None
 
     @abstractmethod
@@ -59,31 +59,31 @@ class HttpServer(ABC):
 
         from rdzv_server.auth.authorization import Access
         from rdzv_server.http.limits import Gatekeeper
-        from rdzv_server.http.listener import Door
+        from rdzv_server.http.listener import Listener
         from rdzv_server.http.routes import HttpApi
 
         limits = self._limits or Limits()
-        self._guard = Gatekeeper(self._access or Access(), limits)
-        self._http = HttpApi(self.service, self._guard, read_only=read_only).serve(limits.idle_s)
-        self._door = Door(listener, self._http, limits, self._forget)
-        self._door.tls = tls
-        self._door.open()
+        self._gatekeeper = Gatekeeper(self._access or Access(), limits)
+        self._http = HttpApi(self.service, self._gatekeeper, read_only=read_only).serve(limits.idle_s)
+        self._listener = Listener(listener, self._http, limits, self._forget)
+        self._listener.tls = tls
+        self._listener.open()
 
     def renew(self, access: "Access", tls: "ssl.SSLContext | None") -> None:
         """Judge the requests to come by this, and shake hands with new connections by that."""
         self._access = access
-        if self._guard:
-            self._guard.access = access
-        if self._door:
-            self._door.tls = tls
+        if self._gatekeeper:
+            self._gatekeeper.access = access
+        if self._listener:
+            self._listener.tls = tls
 
     def _forget(self, connection: Connection) -> None:
         """A connection has closed, perhaps between two requests, when no handler could be cancelled."""
         self.service.lost(connection)
 
     async def close_http(self) -> None:
-        if self._door:
-            await self._door.close()
+        if self._listener:
+            await self._listener.close()
         if self._http:
             self._http.pre_shutdown()
             await self._http.shutdown(SHUTDOWN_S)

@@ -13,7 +13,7 @@ MOST_WAITING = 2
 """Pieces of what a peer has sent that may wait for their turns; then no more is read from it."""
 
 
-class Visit(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """Stands between a connection and its HTTP protocol, and passes everything on when it is its run's turn.
 
     A connection is cut if a request takes too long to arrive, or an answer is left unread. So one that dribbles holds
@@ -130,5 +130,5 @@ class Visit(asyncio.Protocol):
 
 _NOTHING = Permit(())
 
-Told = Callable[[Visit], None]
-Limit = Timeouts[Visit]
+Told = Callable[[HttpConnection], None]
+Limit = Timeouts[HttpConnection]

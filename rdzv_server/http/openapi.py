@@ -1,7 +1,6 @@
-"""The HTTP API as an OpenAPI 3.1 document, made of the messages, their limits, the refusals and who may do what."""
+"""OpenAPI 3.1 document, derived from the routes, the messages with their limits, the refusals and who may do what."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
 from typing import Any
@@ -9,42 +8,11 @@ from typing import Any
 import rdzv_protocol
 from msgspec import json
 from rdzv_protocol import paths
-from rdzv_protocol.errors import (
-    AgentFenced,
-    Forbidden,
-    MalformedMessage,
-    MessageTooLarge,
-    NobodyWaits,
-    NodeRankTaken,
-    NotLeader,
-    ProtocolError,
-    RunFailed,
-    RunSucceeded,
-    ServerUnavailable,
-    SettingsConflict,
-    StaleRound,
-    TlsRequired,
-    TooManyRequests,
-    Unauthorized,
-    UnknownRun,
-    UnsupportedMediaType,
-)
-from rdzv_protocol.messages import (
-    Ack,
-    AdmitRequest,
-    ErrorReply,
-    JoinRequest,
-    LeaderReply,
-    LeaderRequest,
-    LeaveRequest,
-    PollRequest,
-    Reply,
-    ReportRequest,
-    StopRequest,
-)
+from rdzv_protocol.errors import Forbidden, ProtocolError, ServerUnavailable, TlsRequired, TooManyRequests, Unauthorized
+from rdzv_protocol.messages import ErrorReply
 
 from rdzv_server.auth.authorization import Role, roles_for
-from rdzv_server.http.status_endpoint import Status
+from rdzv_server.http.routes import Route
 
 Schema = dict[str, Any]
 Refusals = tuple[type[ProtocolError], ...]
@@ -74,8 +42,6 @@ _TOKENS = {
 }
 
 _OF_EVERY_REQUEST: Refusals = (TlsRequired, TooManyRequests, ServerUnavailable)
-_OF_EVERY_MESSAGE: Refusals = (MalformedMessage, MessageTooLarge, UnsupportedMediaType)
-_OF_EVERY_RUN: Refusals = (*_OF_EVERY_MESSAGE, NotLeader, AgentFenced)
 
 
 def reference(kind: Any) -> Schema:
@@ -83,94 +49,20 @@ def reference(kind: Any) -> Schema:
     return {"$ref": REFERENCE.format(name=kind.__name__)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
-    """One method of one path. `answers`: by status, what it says, its media type and its schema."""
-
-    method: str
-    path: str
-    summary: str
-    media: str = JSON
-    """Of the request and of refusals."""
-    request: Any = None
-    answers: dict[int, tuple[str, str, Schema]]
-    refusals: Refusals = ()
-
-
-def _exchange(path: str, request: Any, answer: Any, summary: str, *refusals: type[ProtocolError]) -> Operation:
-    """An agent's message and its answer."""
-    answers = {200: (_sentence(answer), paths.MEDIA_TYPE, reference(answer))}
-    return Operation(
-        method="post",
-        path=path,
-        summary=summary,
-        media=paths.MEDIA_TYPE,
-        request=request,
-        answers=answers,
-        refusals=refusals,
-    )
-
-
-def _action(path: str, request: Any, summary: str, *refusals: type[ProtocolError]) -> Operation:
-    """What an operator has done to a run."""
-    answers = {200: ("It is done, or was before.", JSON, reference(Ack))}
-    refused = (*_OF_EVERY_MESSAGE, NotLeader, UnknownRun, *refusals)
-    return Operation(method="post", path=path, summary=summary, request=request, answers=answers, refusals=refused)
-
-
-def _question(path: str, summary: str, media: str, schema: Schema, *, no: str = "") -> Operation:
-    """What anybody may ask at any time; `no`: what 503 says."""
-    answers = {200: ("Yes." if no else summary, media, schema)} | ({503: (no, media, schema)} if no else {})
-    return Operation(method="get", path=path, summary=summary, answers=answers)
-
-
-def _sentence(kind: Any) -> str:
-    return " ".join((kind.__doc__ or kind.__name__).split())
-
-
-_WORD: Schema = {"type": "string"}
-_ANY_OBJECT: Schema = {"type": "object"}
-
-OPERATIONS: tuple[Operation, ...] = (
-    _exchange(
-        paths.JOIN, JoinRequest, Reply, "Join the next round of a run; itself the first long poll.",
-        *_OF_EVERY_RUN, SettingsConflict, NodeRankTaken, RunSucceeded, RunFailed,
-    ),
-    _exchange(paths.POLL, PollRequest, Reply, "Wait for the next directive: a long poll.", *_OF_EVERY_RUN),
-    _exchange(paths.REPORT, ReportRequest, Ack, "Say how a round's workers ended.", *_OF_EVERY_RUN, StaleRound),
-    _exchange(paths.LEAVE, LeaveRequest, Ack, "Leave the run.", *_OF_EVERY_RUN),
-    _exchange(
-        paths.LEADER, LeaderRequest, LeaderReply, "Ask one of several servers who leads: a long poll.",
-        *_OF_EVERY_MESSAGE,
-    ),
-    Operation(
-        method="get", path=paths.STATUS, summary="The server and every run that it remembers.",
-        answers={200: ("Durations are seconds.", JSON, reference(Status))},
-    ),
-    _action(paths.STOP, StopRequest, "End a run, whatever it does."),
-    _action(paths.ADMIT, AdmitRequest, "Give the free seats of a running round to nodes that stand by.", NobodyWaits),
-    _question(paths.ROOT, "Where to look, for people.", TEXT, _WORD),
-    _question(paths.HEALTHZ, "Whether the process answers.", TEXT, _WORD),
-    _question(paths.READYZ, "Whether the server can decide.", TEXT, _WORD, no="It cannot; the body says why."),
-    _question(paths.LEADERZ, "Whether this server leads.", TEXT, _WORD, no="Another one leads, or none."),
-    _question(paths.OPENAPI, "This document.", JSON, _ANY_OBJECT),
-)  # fmt: skip
-
-
 @cache
-def document() -> dict[str, Any]:
-    """The whole document, ready for JSON."""
+def document(routes: tuple[Route, ...]) -> dict[str, Any]:
+    """The whole document of these routes, ready for JSON."""
     by_path: dict[str, dict[str, Schema]] = {}
-    for operation in OPERATIONS:
-        by_path.setdefault(operation.path, {})[operation.method] = _operation(operation)
-    messages = [operation.request for operation in OPERATIONS if operation.request]
+    for route in routes:
+        by_path.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    kinds = {kind for route in routes for kind in (route.request, route.answer) if kind not in (None, str, dict)}
     return {
         "openapi": "3.1.0",
         "info": INFO,
         "tags": [{"name": name, "description": text} for name, text in _TAGS.items()],
         "paths": by_path,
         "components": {
-            "schemas": _components([*messages, Reply, Ack, LeaderReply, ErrorReply, Status]),
+            "schemas": _components([*kinds, ErrorReply]),
             "securitySchemes": {
                 _scheme(role): {"type": "http", "scheme": "bearer", "description": text}
                 for role, text in _TOKENS.items()
@@ -185,35 +77,49 @@ def _components(kinds: Sequence[Any]) -> Schema:
     return dict(sorted(schemas.items()))
 
 
-def _operation(operation: Operation) -> Schema:
-    roles = roles_for(operation.method.upper(), operation.path)
+def _operation(route: Route) -> Schema:
+    roles = roles_for(route.method, route.path)
+    is_agents = route.path.startswith(paths.AGENT)
+    media = paths.MEDIA_TYPE if is_agents else JSON
     described: Schema = {
-        "operationId": operation.path.rpartition("/")[2].partition(".")[0] or "root",
-        "tags": ["agents" if operation.path.startswith(paths.AGENT) else "operators"],
-        "summary": operation.summary,
+        "operationId": route.path.rpartition("/")[2].partition(".")[0] or "root",
+        "tags": ["agents" if is_agents else "operators"],
+        "summary": route.summary,
         "security": [{_scheme(role): []} for role in Role if role in roles] + [{}] if roles else [],
-        "responses": _responses(operation, operation.refusals + _of_access(roles) + _OF_EVERY_REQUEST),
+        "responses": _responses(route, media, route.refusals + _of_access(roles) + _OF_EVERY_REQUEST),
     }
-    if operation.request:
-        content = {operation.media: {"schema": reference(operation.request)}}
+    if route.query:
+        described["parameters"] = [
+            {"name": name, "in": "query", "description": text, "schema": {"type": "string"}}
+            for name, text in route.query
+        ]
+    if route.request:
+        content = {media: {"schema": reference(route.request)}}
         described["requestBody"] = {"required": True, "content": content}
     return described
 
 
-def _responses(operation: Operation, refusals: Refusals) -> dict[str, Schema]:
-    answers = {
-        status: {"description": text, "content": {media: {"schema": schema}}}
-        for status, (text, media, schema) in operation.answers.items()
+def _responses(route: Route, media: str, refusals: Refusals) -> dict[str, Schema]:
+    answer_media = TEXT if route.answer is str else media
+    schema = {str: {"type": "string"}, dict: {"type": "object"}}.get(route.answer) or reference(route.answer)
+    answers: dict[int, Schema] = {
+        200: _content("Yes." if route.no else route.says or route.summary, answer_media, schema)
     }
+    if route.no:
+        answers[503] = _content(route.no, answer_media, schema)
     for status in {refusal.status for refusal in refusals}:
-        refusal = _refusal(status, operation.media, [each.code for each in refusals if each.status == status])
+        refusal = _refusal(status, media, [each.code for each in refusals if each.status == status])
         answers[status] = _either(answers[status], refusal) if status in answers else refusal
     return {str(status): answers[status] for status in sorted(answers)}
 
 
+def _content(text: str, media: str, schema: Schema) -> Schema:
+    return {"description": text, "content": {media: {"schema": schema}}}
+
+
 def _refusal(status: int, media: str, codes: list[str]) -> Schema:
     schema = {"allOf": [reference(ErrorReply), {"properties": {"code": {"enum": codes}}}]}
-    return {"description": f"{HTTPStatus(status).phrase}: {', '.join(codes)}", "content": {media: {"schema": schema}}}
+    return _content(f"{HTTPStatus(status).phrase}: {', '.join(codes)}", media, schema)
 
 
 def _either(one: Schema, other: Schema) -> Schema:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -19,14 +19,14 @@ from rdzv_protocol.errors import (
     ServerUnavailable,
     UnsupportedMediaType,
 )
-from rdzv_protocol.messages import ErrorReply
+from rdzv_protocol.messages import ErrorReply, LeaderRequest
 
 from rdzv_server.auth.authorization import Caller
-from rdzv_server.http.connection import Visit
+from rdzv_server.http.connection import HttpConnection
 
 log = logging.getLogger("rdzv_server")
 
-_OF_BROWSERS = frozenset({"origin", "referer", "accept-language", "sec-fetch-site", "sec-fetch-mode"})
+_BROWSER_HEADERS = frozenset({"origin", "referer", "accept-language", "sec-fetch-site", "sec-fetch-mode"})
 """Headers of which every browser sends at least one with each request; no agent, curl or probe does by itself."""
 
 HEADERS = {"Server": "rdzv-server", "X-Content-Type-Options": "nosniff"}
@@ -34,26 +34,21 @@ HEADERS = {"Server": "rdzv-server", "X-Content-Type-Options": "nosniff"}
 _MSGPACK = CIMultiDict(HEADERS | {"Content-Type": paths.MEDIA_TYPE})
 
 
-class OfARun(Protocol):
-    @property
-    def run_id(self) -> str: ...
-
-
-Message = TypeVar("Message", bound=OfARun)
+Message = TypeVar("Message")
 
 
 async def tell_to_go_on(request: web.BaseRequest) -> None:
-    """Raises `web.HTTPExpectationFailed`. curl asks before it sends a large body."""
+    """Have the body sent: curl asks before it sends a large one. Raises `web.HTTPExpectationFailed`."""
     if request.headers["Expect"].lower() != "100-continue":
         raise web.HTTPExpectationFailed
     await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
-def visit_of(request: web.BaseRequest) -> Visit:
-    visit = request.transport.get_protocol() if request.transport else None
-    if not isinstance(visit, Visit):
+def connection_of(request: web.BaseRequest) -> HttpConnection:
+    connection = request.transport.get_protocol() if request.transport else None
+    if not isinstance(connection, HttpConnection):
         raise ConnectionResetError
-    return visit
+    return connection
 
 
 def caller_of(request: web.BaseRequest) -> Caller:
@@ -63,7 +58,7 @@ def caller_of(request: web.BaseRequest) -> Caller:
         authorization=headers.get("Authorization", ""),
         host=request.host,
         origin=headers.get("Origin"),
-        is_browser=not _OF_BROWSERS.isdisjoint(map(str.lower, headers))
+        is_browser=not _BROWSER_HEADERS.isdisjoint(map(str.lower, headers))
         or headers.get("User-Agent", "")[:8] == "Mozilla/",
         is_tls=request.secure,
     )
@@ -71,29 +66,31 @@ def caller_of(request: web.BaseRequest) -> Caller:
 
 async def read_packed(kind: type[Message], request: web.BaseRequest) -> Message:
     """The message, if it is about a run that the caller may take part in."""
-    message = decode(kind, await body_of(request))
-    _about(request, message.run_id)
+    message = decode(kind, await _body(request))
+    _turn_to(request, message)
     return message
-
-
-def _about(request: web.BaseRequest, run_id: str) -> None:
-    """Raises `Forbidden`. From here on the connection takes its turns with this run."""
-    visit = visit_of(request)
-    visit.permit.check_run(run_id)
-    visit.run = run_id
 
 
 async def read_json(kind: type[Message], request: web.BaseRequest) -> Message:
+    """The same of a body in JSON."""
     try:
-        value = msgspec.json.decode(await body_of(request))
+        value = msgspec.json.decode(await _body(request))
     except (msgspec.MsgspecError, ValueError, RecursionError):  # the last: a hundred thousand brackets
         raise MalformedMessage('the body is not JSON: give {"run_id": "..."}') from None
     message = convert(kind, value)
-    _about(request, message.run_id)
+    _turn_to(request, message)
     return message
 
 
-async def body_of(request: web.BaseRequest) -> bytes:
+def _turn_to(request: web.BaseRequest, message: Any) -> None:
+    """From here on the connection takes its turns with the message's run. Raises `Forbidden`."""
+    if not isinstance(message, LeaderRequest):  # which names a run at most
+        connection = connection_of(request)
+        connection.permit.check_run(message.run_id)
+        connection.run = message.run_id
+
+
+async def _body(request: web.BaseRequest) -> bytes:
     content = request.content
     try:
         if content.is_eof() and content.total_bytes <= MAX_MESSAGE_BYTES:
@@ -104,7 +101,7 @@ async def body_of(request: web.BaseRequest) -> bytes:
         raise
     except Exception as error:  # a chunked or compressed body that is not one
         raise MalformedMessage(f"the body cannot be read: {type(error).__name__}") from None
-    visit_of(request).request_arrived()
+    connection_of(request).request_arrived()
     return body
 
 
@@ -112,7 +109,7 @@ def packed(message: Any, status: int = 200) -> web.Response:
     return web.Response(body=encode(message), status=status, headers=_MSGPACK)
 
 
-def plain(text: str, status: int = 200, headers: Mapping[str, str] = MappingProxyType({})) -> web.Response:
+def as_text(text: str, status: int = 200, headers: Mapping[str, str] = MappingProxyType({})) -> web.Response:
     return web.Response(text=text, status=status, headers={**HEADERS, **headers})
 
 
@@ -127,7 +124,7 @@ def as_json(value: Any, status: int = 200) -> web.Response:
 
 
 def refusal(request: web.BaseRequest, error: Exception) -> web.Response:
-    """Nothing of our own insides."""
+    """The answer to a request that failed, which tells nothing of our own insides."""
     match error:
         case ProtocolError():
             return _refused(request, error)
@@ -135,7 +132,7 @@ def refusal(request: web.BaseRequest, error: Exception) -> web.Response:
             return _refused(request, MessageTooLarge(f"a message has at most {MAX_MESSAGE_BYTES} bytes"))
         case web.HTTPException():
             allow = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
-            return plain(f"{error.status} {error.reason}\n", error.status, allow)
+            return as_text(f"{error.status} {error.reason}\n", error.status, allow)
     log.error("%s %s failed", request.method, request.path, exc_info=error)
     return _refused(request, ServerUnavailable("internal error; the server's log has the details"))
 

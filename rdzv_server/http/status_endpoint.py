@@ -1,23 +1,18 @@
-"""What the status endpoint answers: the server and every run that it remembers, as JSON that people can read."""
+"""Status of the server and of every run that it remembers, as JSON."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
-from typing import Annotated, Any
+from typing import Annotated
 
+import msgspec
 import rdzv_protocol
-from msgspec import Meta, Struct, to_builtins
-from msgspec.structs import replace
+from msgspec import Meta, Struct
 from rdzv_protocol.constraints import Id, Revision
 
 from rdzv_server.core.status_view import Duration, RunStatus, view
 from rdzv_server.service.interface import Service, ShardView
 
 INDENT = 2
-AT_ONCE = 250
-"""Nodes that are written in one go, which takes a few milliseconds."""
-NO_NODES = '"nodes": []'
-"""As JSON has it; in a text of a script's, its quotation marks would be escaped."""
 
 
 class ServerStatus(Struct, frozen=True, kw_only=True):
@@ -42,27 +37,32 @@ class Status(Struct, frozen=True, kw_only=True):
 
 
 class StatusView:
-    """The status of one server, for as many readers as there are.
+    """Status of one server, for as many readers as there are.
 
     It may be large, a run's evidence alone some hundred kilobytes. So it is made run by run, one at a time among all
-    readers, and whoever else waits for the server has a turn in between: an agent never waits for more than one run's
-    view, and for a few nodes of it to be written.
+    readers, and whoever else waits for the server has a turn in between: an agent never waits for more than one run.
     """
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._turn = asyncio.Lock()
 
-    async def pieces(self, shows: Callable[[str], bool] = lambda run_id: True) -> AsyncIterator[bytes]:
-        """The document. Each run is as it stands when its piece is made. `shows`: which run ids are in it."""
-        before = "\n    "
-        yield f'{{\n  "server": {_json(_server(self._service), 1)},\n  "runs": ['.encode()
-        for run in filter(lambda run: shows(run.run_id), self._service.runs()):
-            async with self._turn:
-                piece = await _written(view(run, self._service.now(run.run_id)))
-            yield (before + piece).encode()
-            before = ",\n    "
-        yield b"]\n}\n" if before.startswith("\n") else b"\n  ]\n}\n"
+    async def pieces(
+        self, shows: Callable[[str], bool] = lambda run_id: True, *, in_lines: bool = False
+    ) -> AsyncIterator[bytes]:
+        """The document: the runs whose ids `shows` lets through, each as it stands when its piece is made."""
+        start, between, end = (b"\n    ", b",\n    ", b"\n  ]\n}\n") if in_lines else (b"", b",", b"]}\n")
+        before = start
+        yield (b'{\n  "server": ' if in_lines else b'{"server":') + _written(_server(self._service), 1 * in_lines)
+        yield b',\n  "runs": [' if in_lines else b',"runs":['
+        for run in self._service.runs():
+            if shows(run.run_id):
+                async with self._turn:
+                    piece = _written(view(run, self._service.now(run.run_id)), 2 * in_lines)
+                    await asyncio.sleep(0)
+                yield before + piece
+                before = between
+        yield b"]\n}\n" if in_lines and before is start else end
 
 
 def _server(service: Service) -> ServerStatus:
@@ -79,19 +79,9 @@ def _server(service: Service) -> ServerStatus:
     )
 
 
-async def _written(run: RunStatus) -> str:
-    """A run's status in lines; its nodes, of which there may be thousands, a few at a time."""
-    before, after = _json(replace(run, nodes=[]), 2).split(NO_NODES)
-    lines: list[str] = []
-    for begin in range(0, len(run.nodes), AT_ONCE):
-        some = _json(run.nodes[begin : begin + AT_ONCE], 3)
-        lines.append(some[1 : some.rindex("\n")])
-        await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    nodes = NO_NODES[:-1] + ",".join(lines) + "\n" + " " * INDENT * 3 + "]" if lines else NO_NODES
-    return before + nodes + after
-
-
-def _json(value: Any, level: int) -> str:
-    """The value in lines, as a part of a document, so many levels deep."""
-    return json.dumps(to_builtins(value), indent=INDENT).replace("\n", "\n" + " " * INDENT * level)
+def _written(value: ServerStatus | RunStatus, level: int) -> bytes:
+    """The value as JSON; in lines if it is so many levels deep in the document, and not 0."""
+    compact = msgspec.json.encode(value)
+    if not level:
+        return compact
+    return msgspec.json.format(compact, indent=INDENT).replace(b"\n", b"\n" + b" " * INDENT * level)

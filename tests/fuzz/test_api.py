@@ -60,7 +60,7 @@ async def serves_a_run(server: Server) -> None:
     assert await ask(PollRequest(**run, revision=0)) == seated
     assert isinstance(await ask(LeaveRequest(**run, reason="done")), Ack)
     await link.close()
-    assert '"run_id": "well-behaved"' in await server.get(paths.STATUS)
+    assert '"run_id":"well-behaved"' in await server.get(paths.STATUS)
     assert await server.get(paths.READYZ) == "ready\n"
 
 

@@ -310,9 +310,27 @@ async def test_agents_that_do_not_exist_are_told_so(server: Server) -> None:
                 assert decode(ErrorReply, await answer.read()).code == "agent_fenced"
 
 
+@pytest.mark.parametrize(
+    ("query", "agent", "in_lines"),
+    [
+        ("", "curl/8.5.0", True),
+        ("", "Mozilla/5.0 (X11)", True),
+        ("", "python-requests/2.31", False),
+        ("?pretty", "python-requests/2.31", True),
+        ("?pretty=0", "curl/8.5.0", False),
+    ],
+)
+async def test_the_status_is_in_lines_for_people(server: Server, query: str, agent: str, in_lines: bool) -> None:
+    async with (
+        aiohttp.ClientSession(f"http://{server.endpoint}") as session,
+        session.get(f"{paths.STATUS}{query}", headers={"User-Agent": agent}) as answer,
+    ):
+        assert ("\n  " in await answer.text()) == in_lines
+
+
 async def is_unharmed(server: Server) -> None:
     """It answers, knows of no run, and has logged no failure of its own."""
-    assert '"runs": []' in await server.get(paths.STATUS)
+    assert '"runs":[]' in await server.get(paths.STATUS)
     assert await server.get(paths.HEALTHZ) == "ok\n"
     assert await server.get(paths.READYZ) == "ready\n"
     assert not any("Traceback" in line or re.search(r"ERROR|[A-Z]+ /\S* failed", line) for line in server.err)

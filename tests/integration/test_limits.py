@@ -304,12 +304,12 @@ async def test_who_does_not_read_his_answers_is_cut_off(make_site: MakeSite) -> 
     raw.setblocking(False)
     await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", site.port))
     raw.send(STATUS * 20)
-    door = site.server._door
-    assert door
+    listener = site.server._listener
+    assert listener
     async with asyncio.timeout(BEFORE_TCP_DOES_S):
-        while not door._visits:  # noqa: ASYNC110
+        while not listener._connections:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        while door._visits:  # noqa: ASYNC110
+        while listener._connections:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     raw.close()
     assert await (await site.line()).asks(STATUS) == 200, "a reader gets all of it"

@@ -2,11 +2,12 @@
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 from rdzv_protocol.settings import RequestedSettings
 
-from rdzv_server.http.status_endpoint import AT_ONCE, NO_NODES, StatusView
+from rdzv_server.http.status_endpoint import StatusView
 from rdzv_server.server import RendezvousServer
 from tests.support.scenario import Connection, a_join
 
@@ -26,17 +27,23 @@ async def found(server: RendezvousServer, runs: int = RUNS) -> None:
         await server.rendezvous.ask(join, Connection(number))
 
 
-async def test_a_server_without_runs(server):
-    text = b"".join([piece async for piece in StatusView(server.service).pieces()]).decode()
-    assert text.endswith('  },\n  "runs": []\n}\n')
-    assert json.loads(text)["runs"] == []
+async def text_of(server: RendezvousServer, **asked: Any) -> str:
+    return b"".join([piece async for piece in StatusView(server.service).pieces(**asked)]).decode()
 
 
-async def test_the_pieces_are_one_document_that_a_person_can_read(server):
+@pytest.mark.parametrize("runs", [0, 1, RUNS])
+async def test_the_pieces_are_one_document_for_programs_or_for_people(server, runs):
+    await found(server, runs)
+    compact, in_lines = await text_of(server), await text_of(server, in_lines=True)
+    assert [run["run_id"] for run in json.loads(compact)["runs"]] == [f"run-{number}" for number in range(runs)]
+    assert compact == json.dumps(json.loads(compact), separators=(",", ":")) + "\n"
+    assert in_lines == json.dumps(json.loads(in_lines), indent=2) + "\n"
+
+
+async def test_some_runs_alone_may_be_asked_for(server):
     await found(server)
-    text = b"".join([piece async for piece in StatusView(server.service).pieces()]).decode()
-    assert [run["run_id"] for run in json.loads(text)["runs"]] == [f"run-{number}" for number in range(RUNS)]
-    assert text == json.dumps(json.loads(text), indent=2) + "\n"
+    (run,) = json.loads(await text_of(server, shows=lambda run_id: run_id == "run-7"))["runs"]
+    assert run["run_id"] == "run-7"
 
 
 async def test_others_have_a_turn_after_each_run_however_many_look(server):
@@ -54,28 +61,6 @@ async def test_others_have_a_turn_after_each_run_however_many_look(server):
     assert turns >= 5 * RUNS
 
 
-async def test_others_have_turns_while_the_many_nodes_of_one_run_are_written(server):
-    nodes = 3 * AT_ONCE + 1
-    settings = RequestedSettings(min_nodes=nodes, max_nodes=nodes, max_restarts=1)
-    joins = [a_join(f"agent-{number}", settings=settings) for number in range(nodes)]
-    joins[7] = a_join("agent-7", node=NO_NODES, settings=settings)
-    await asyncio.gather(*(server.rendezvous.ask(join, Connection(join.agent_id)) for join in joins))
-    looking, turns = asyncio.create_task(text_of(server)), 0
-    while not looking.done():
-        turns += 1
-        await asyncio.sleep(0)
-    document = json.loads(looking.result())
-    assert looking.result() == json.dumps(document, indent=2) + "\n"
-    (run,) = document["runs"]
-    assert [node["agent_id"] for node in run["nodes"]] == [join.agent_id for join in joins]
-    assert run["nodes"][7]["node_id"] == NO_NODES
-    assert turns > nodes / AT_ONCE
-
-
-async def text_of(server: RendezvousServer) -> str:
-    return b"".join([piece async for piece in StatusView(server.service).pieces()]).decode()
-
-
 async def test_one_who_goes_away_in_the_middle_holds_nobody_up(server):
     await found(server)
     view = StatusView(server.service)
@@ -86,4 +71,4 @@ async def test_one_who_goes_away_in_the_middle_holds_nobody_up(server):
     impatient = asyncio.create_task(look())
     await asyncio.sleep(0)
     impatient.cancel()
-    assert await asyncio.wait_for(look(), 5) == RUNS + 2
+    assert await asyncio.wait_for(look(), 5) == RUNS + 3
