@@ -1,4 +1,4 @@
-"""One connection: its time limits, and its turns. HTTP itself is aiohttp's, which limits idle connections alone."""
+"""Connection of the server: its time limits and its turns. HTTP itself is aiohttp's, which limits idle ones alone."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,30 +14,36 @@ MOST_WAITING = 2
 
 
 class HttpConnection(asyncio.Protocol):
-    """Stands between a connection and its HTTP protocol, and passes everything on when it is its run's turn.
+    """Protocol between a transport and aiohttp's, which passes everything on when it is its run's turn.
 
     A connection is cut if a request takes too long to arrive, or an answer is left unread. So one that dribbles holds
     no place for long, and one that does not read holds no memory for long.
     """
 
     def __init__(
-        self, http: asyncio.Protocol, peer: str, arriving: "Limit", unread: "Limit", known: "Told", gone: "Told"
+        self,
+        http: asyncio.Protocol,
+        peer: str,
+        arriving: "ConnectionTimeouts",
+        unread: "ConnectionTimeouts",
+        authenticated: "OnConnection",
+        gone: "OnConnection",
     ) -> None:
-        """`arriving` and `unread`: how long that may take. `known` is told when the server has let the caller in,
-        `gone` when the connection is closed."""
+        """`arriving` and `unread`: how long that may take. `authenticated` is called when a request has been let in for
+        the first time, `gone` when the connection is closed."""
         self.http = http
         self.peer = peer
         self.run = peer
-        """Whose turns it takes: its run's, as soon as that is known."""
+        """Run whose turns it takes; until that is known, the peer's own."""
         self.credential: str | None = None
-        """The Authorization with which the caller was last let in; None: it has not been yet."""
-        self.arrival: asyncio.Task[None] | None = None
-        """What lets it in, with TLS's handshake."""
+        """Authorization header with which the last request was let in; None: none has been yet."""
+        self.opening: asyncio.Task[None] | None = None
+        """Task that connects it to its transport, after TLS's handshake."""
         self.lacks_tls = False
-        """It came without, and this server speaks nothing else."""
+        """Whether it speaks no TLS on a server that speaks nothing else."""
         self.permit = _NOTHING
-        """What the present request may be about."""
-        self._known, self._gone = known, gone
+        """Runs that the present request may be about."""
+        self._authenticated, self._gone = authenticated, gone
         self._transport: asyncio.Transport | None = None
         self._is_answering = False
         self._arriving, self._unread = arriving, unread
@@ -55,28 +61,28 @@ class HttpConnection(asyncio.Protocol):
         return self._transport is None or self._transport.is_closing()
 
     def request_arrived(self) -> None:
-        """The request is here, to its last byte."""
+        """Note that the request is here, to its last byte."""
         self._is_answering = True
         self._arriving.stop(self)
 
     def request_answered(self) -> None:
-        """The next byte begins the next request."""
+        """Note that the next byte begins the next request."""
         self._is_answering = False
         self._arriving.stop(self)
 
     def let_in(self, permit: Permit, credential: str) -> None:
-        """The caller may do what it asks for, because it bears this."""
+        """Note that the present request may be about what the permit says, by this credential."""
         self.permit = permit
         if self.credential is None:
-            self._known(self)
+            self._authenticated(self)
         self.credential = credential
 
     def close(self) -> None:
         """Cut the connection."""
         if self._transport:
             self._transport.abort()
-        elif self.arrival:
-            self.arrival.cancel()
+        elif self.opening:
+            self.opening.cancel()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are none by their class
@@ -130,5 +136,5 @@ class HttpConnection(asyncio.Protocol):
 
 _NOTHING = Permit(())
 
-Told = Callable[[HttpConnection], None]
-Limit = Timeouts[HttpConnection]
+OnConnection = Callable[[HttpConnection], None]
+ConnectionTimeouts = Timeouts[HttpConnection]

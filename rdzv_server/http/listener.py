@@ -34,7 +34,7 @@ MakeProtocol = Callable[[], asyncio.Protocol]
 
 
 class Listener:
-    """The connections of one listener. `closed` is told of each that ends."""
+    """Connections of one listening socket. `closed` is called with each that ends."""
 
     def __init__(
         self, bound: socket.socket, http: MakeProtocol, limits: Limits,
@@ -50,10 +50,10 @@ class Listener:
         self._arriving = Timeouts(limits.request_s, HttpConnection.close)
         self._unread = Timeouts(limits.unread_s, HttpConnection.close)
         self._connections: set[HttpConnection] = set()
-        self._unknown: dict[HttpConnection, None] = {}
-        self._unknown_of = defaultdict[str, dict[HttpConnection, None]](dict)
-        self._arrivals: set[asyncio.Task[None]] = set()
-        self._has_said_full = False
+        self._unauthenticated: dict[HttpConnection, None] = {}
+        self._unauthenticated_of = defaultdict[str, dict[HttpConnection, None]](dict)
+        self._openings: set[asyncio.Task[None]] = set()
+        self._has_warned = False
         self._closings = 0
 
     def open(self) -> None:
@@ -65,9 +65,9 @@ class Listener:
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket)
         self._socket.close()
-        for task in self._arrivals:
+        for task in self._openings:
             task.cancel()
-        await asyncio.gather(*self._arrivals, return_exceptions=True)
+        await asyncio.gather(*self._openings, return_exceptions=True)
 
     def _accept(self) -> None:
         for _ in range(AT_ONCE):
@@ -75,12 +75,12 @@ class Listener:
                 accepted, address = self._socket.accept()
             except OSError as error:
                 if error.errno not in _PASSING:
-                    self._rest(error)
+                    self._pause(error)
                 return
             self._receive(accepted, peer_of(str(address[0])))
 
-    def _rest(self, error: OSError) -> None:
-        """The system has no room: whoever knocks waits in its queue."""
+    def _pause(self, error: OSError) -> None:
+        """Let new connections wait in the system's queue: it has no room for more."""
         log.error("cannot take connections (%s); trying again", error.strerror or error)
         self._loop.remove_reader(self._socket)
         self._loop.call_later(PAUSE_S, self._resume)
@@ -93,43 +93,45 @@ class Listener:
         if not self._has_room(peer):
             accepted.close()
             return
-        connection = HttpConnection(self._http(), peer, self._arriving, self._unread, self._known, self._gone)
+        connection = HttpConnection(self._http(), peer, self._arriving, self._unread, self._authenticated, self._gone)
         self._connections.add(connection)
-        self._unknown[connection] = self._unknown_of[peer][connection] = None
-        connection.arrival = self._loop.create_task(self._begin(accepted, connection))
-        self._arrivals.add(connection.arrival)
-        connection.arrival.add_done_callback(self._arrivals.discard)
+        self._unauthenticated[connection] = self._unauthenticated_of[peer][connection] = None
+        connection.opening = self._loop.create_task(self._open(accepted, connection))
+        self._openings.add(connection.opening)
+        connection.opening.add_done_callback(self._openings.discard)
 
     def _has_room(self, peer: str) -> bool:
-        """Make some, if need be and if that can be done."""
-        most, of_peer = self._limits.connections, self._unknown_of.get(peer, {})
+        """Whether there is room for a connection of this peer, by evicting another if need be."""
+        most, of_peer = self._limits.connections, self._unauthenticated_of.get(peer, {})
         if len(of_peer) >= max(1, most // 2):
-            self._say(f"{len(of_peer)} connections from {peer} that no request has been taken from; closing the oldest")
-            self._send_away(next(iter(of_peer)))
+            self._warn(
+                f"{len(of_peer)} connections from {peer} that no request has been taken from; closing the oldest"
+            )
+            self._evict(next(iter(of_peer)))
         elif len(self._connections) < most:
-            self._has_said_full = len(self._connections) > 0.9 * most and self._has_said_full
-        elif self._unknown:
-            self._say(f"{most} connections, as many as --max-connections allows; closing those that nobody knows")
-            self._send_away(next(iter(self._unknown)))
+            self._has_warned = len(self._connections) > 0.9 * most and self._has_warned
+        elif self._unauthenticated:
+            self._warn(f"{most} connections, as many as --max-connections allows; closing those that nobody knows")
+            self._evict(next(iter(self._unauthenticated)))
         else:
-            self._say(f"{most} connections, as many as --max-connections allows; closing new ones")
+            self._warn(f"{most} connections, as many as --max-connections allows; closing new ones")
             return False
         return True
 
-    def _say(self, trouble: str) -> None:
-        if not self._has_said_full:
+    def _warn(self, trouble: str) -> None:
+        if not self._has_warned:
             log.warning("%s; those that have been let in go on", trouble)
-        self._has_said_full = True
+        self._has_warned = True
 
-    def _send_away(self, connection: HttpConnection) -> None:
+    def _evict(self, connection: HttpConnection) -> None:
         connection.close()
         self._gone(connection)
 
-    async def _begin(self, accepted: socket.socket, connection: HttpConnection) -> None:
+    async def _open(self, accepted: socket.socket, connection: HttpConnection) -> None:
         accepted.setblocking(False)
         try:
             if self.tls and await self._first_byte(accepted) == HANDSHAKE:
-                await self._shake_hands(accepted, connection, self.tls)
+                await self._open_tls(accepted, connection, self.tls)
             else:
                 connection.lacks_tls = self.tls is not None
                 await self._loop.connect_accepted_socket(lambda: connection, accepted)
@@ -153,7 +155,7 @@ class Listener:
             accepted.close()
             raise
 
-    async def _shake_hands(self, accepted: socket.socket, connection: HttpConnection, tls: ssl.SSLContext) -> None:
+    async def _open_tls(self, accepted: socket.socket, connection: HttpConnection, tls: ssl.SSLContext) -> None:
         await self._loop.connect_accepted_socket(
             lambda: connection,
             accepted,
@@ -162,12 +164,12 @@ class Listener:
             ssl_shutdown_timeout=self._limits.handshake_s,
         )
 
-    def _known(self, connection: HttpConnection) -> None:
-        if self._unknown.pop(connection, connection) is None:
-            of_peer = self._unknown_of[connection.peer]
+    def _authenticated(self, connection: HttpConnection) -> None:
+        if self._unauthenticated.pop(connection, connection) is None:
+            of_peer = self._unauthenticated_of[connection.peer]
             del of_peer[connection]
             if not of_peer:
-                del self._unknown_of[connection.peer]
+                del self._unauthenticated_of[connection.peer]
 
     def _gone(self, connection: HttpConnection) -> None:
         if connection in self._connections:
@@ -175,5 +177,5 @@ class Listener:
             self._closings += 1
             if self._closings % GARBAGE == 0:
                 gc.collect()
-            self._known(connection)
+            self._authenticated(connection)
             self._closed(connection)

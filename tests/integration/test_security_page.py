@@ -59,3 +59,16 @@ def test_the_table_has_the_limits_that_there_are() -> None:
 
 def in_words(rate: Rate) -> str:
     return f"{rate.per_s:,} a second, {rate.burst:,} at once"
+
+
+WAYS_IN = {"agents' paths", "operators' paths", "standalone page", "hosted server", "metrics", "files"}
+
+
+def test_every_row_of_the_threat_model_names_tests_that_there_are() -> None:
+    table = PAGE[PAGE.index("| way in |") :].split("\n\n")[0].splitlines()[2:]
+    rows = [[cell.strip(" *") for cell in line.strip("|").split(" | ")] for line in table]
+    assert {row[0] for row in rows} - {""} == WAYS_IN
+    tests = "".join(path.read_text() for path in Path(__file__).parents[1].rglob("test_*.py"))
+    for row in rows:
+        named = re.findall(r"`(test_\w+)`", row[-1])
+        assert named and [name for name in named if f"def {name}(" not in tests] == [], row

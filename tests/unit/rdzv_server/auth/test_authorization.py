@@ -46,6 +46,11 @@ def test_a_missing_token_and_a_wrong_one_are_told_apart():
             Access(TOKENS).check(*JOIN, Caller(peer=FAR, authorization=header))
 
 
+def test_every_path_below_the_version_asks_for_a_token():
+    for method, path in (("GET", "/v1/metrics"), ("GET", "/v1/"), ("POST", "/v1/anything"), ("DELETE", "/v1/status")):
+        assert answer(Access(TOKENS), (method, path)) == Unauthorized.code
+
+
 def test_probes_are_for_everybody():
     for access in (Access(), Access(TOKENS)):
         assert answer(access, PROBE) == "yes"
