@@ -153,14 +153,14 @@ def cpu_sets(options: Any, environment: Mapping[str, str], workers: int) -> tupl
         return ()
     mode = getattr(options, "affinity_mode", options)
     mode = str(getattr(mode, "value", mode))
-    from node_agent.workers.devices import DeviceError, gpu_pci_addresses
+    from node_agent.workers.devices import DeviceError, pci_addresses
     from node_agent.workers.numa import MODES, NumaError
     from node_agent.workers.numa import cpu_sets as sets_of
 
     if mode not in MODES:
         raise ValueError(f"numa_options: torch's NumaOptions, or one of {', '.join(MODES)}; not {options!r:.80}")
     try:
-        return tuple(sets_of(mode, gpu_pci_addresses(environment), workers))
+        return tuple(sets_of(mode, pci_addresses(environment), workers))
     except (DeviceError, NumaError) as error:
         if getattr(options, "should_fall_back_if_binding_fails", False):
             return ()

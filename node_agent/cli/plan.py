@@ -131,20 +131,22 @@ def _cpus(arguments: Arguments, nproc: int, environment: Mapping[str, str]) -> t
     from node_agent.workers import devices, numa
 
     try:
-        return tuple(numa.cpu_sets(mode, devices.gpu_pci_addresses(environment), nproc))
+        return tuple(numa.cpu_sets(mode, devices.pci_addresses(environment), nproc))
     except (devices.DeviceError, numa.NumaError) as error:
         raise UsageError(f"{arguments.source('numa_binding')} {mode}: {error}") from None
 
 
 def _check_devices(arguments: Arguments, config: AgentConfig) -> None:
     """Each worker of `--virtual-local-rank` needs a GPU of its own."""
-    from node_agent.workers.environment import visible_devices
+    if not config.virtual_local_rank:
+        return
+    from node_agent.workers.environment import hiding_variable, visible_devices
 
-    visible = visible_devices(config.environment) if config.virtual_local_rank else None
-    if visible is not None and len(visible) < config.nproc:
+    name, visible = hiding_variable(config.environment), visible_devices(config.environment)
+    if name and visible is not None and len(visible) < config.nproc:
         raise UsageError(
-            f"{arguments.source('virtual_local_rank')}: {config.nproc} workers, but CUDA_VISIBLE_DEVICES="
-            f"{config.environment['CUDA_VISIBLE_DEVICES']} has {len(visible)} GPUs"
+            f"{arguments.source('virtual_local_rank')}: {config.nproc} workers, but {name}="
+            f"{config.environment[name]} has {len(visible)} GPUs"
         )
 
 

@@ -6,6 +6,7 @@ from rdzv_protocol.messages import Assignment
 
 ENABLE_FILE_TIMER = "TORCHELASTIC_ENABLE_FILE_TIMER"
 TIMER_FILE = "TORCHELASTIC_TIMER_FILE"
+CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
 
 
 def worker_environment(
@@ -45,16 +46,23 @@ def worker_environment(
     }
 
 
+def hiding_variable(parent: Mapping[str, str]) -> str | None:
+    """The variable by which the agent's own environment hides GPUs; ROCm's goes first. None: there is none."""
+    return next((name for name in (HIP_VISIBLE_DEVICES, CUDA_VISIBLE_DEVICES) if name in parent), None)
+
+
 def visible_devices(parent: Mapping[str, str]) -> list[str] | None:
     """The GPUs that the agent's own environment allows; None: all."""
-    visible = parent.get("CUDA_VISIBLE_DEVICES")
-    return None if visible is None else [device.strip() for device in visible.split(",")]
+    name = hiding_variable(parent)
+    return None if name is None else [device.strip() for device in parent[name].split(",")]
 
 
 def _own_device(parent: Mapping[str, str], local_rank: int) -> dict[str, str]:
-    """`--virtual-local-rank`: the worker sees its own GPU alone, as device 0."""
+    """`--virtual-local-rank`: the worker sees its own GPU alone, as device 0; on ROCm as in torch 2.15."""
     visible = visible_devices(parent)
-    return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": str(local_rank) if visible is None else visible[local_rank]}
+    device = str(local_rank) if visible is None else visible[local_rank]
+    hip = {HIP_VISIBLE_DEVICES: device} if HIP_VISIBLE_DEVICES in parent else {}
+    return {"LOCAL_RANK": "0", CUDA_VISIBLE_DEVICES: device, **hip}
 
 
 def defaults(parent: Mapping[str, str], local_world_size: int) -> dict[str, str]:

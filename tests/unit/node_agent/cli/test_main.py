@@ -194,7 +194,7 @@ def test_launch_passes_the_local_rank(plans):
 
 def test_workers_are_bound_near_their_gpus(monkeypatch):
     monkeypatch.setattr(
-        "node_agent.workers.devices.gpu_pci_addresses", lambda environment: ["0000:3b:00.0", "0000:5e:00.0"]
+        "node_agent.workers.devices.pci_addresses", lambda environment: ["0000:3b:00.0", "0000:5e:00.0"]
     )
     near = [frozenset({0, 1}), frozenset({2, 3})]
     asked = []

@@ -69,6 +69,27 @@ def test_the_user_is_told_when_omp_num_threads_was_set_for_them():
     assert omp_warning({"OMP_NUM_THREADS": "4"}, 2) is None
 
 
+@pytest.mark.parametrize(
+    ("parent", "seen"),
+    [
+        ({}, {"CUDA_VISIBLE_DEVICES": "1"}),
+        ({"CUDA_VISIBLE_DEVICES": "4, 5"}, {"CUDA_VISIBLE_DEVICES": "5"}),
+        ({"HIP_VISIBLE_DEVICES": "6,7"}, {"CUDA_VISIBLE_DEVICES": "7", "HIP_VISIBLE_DEVICES": "7"}),
+        (
+            {"CUDA_VISIBLE_DEVICES": "4,5", "HIP_VISIBLE_DEVICES": "6,7"},
+            {"CUDA_VISIBLE_DEVICES": "7", "HIP_VISIBLE_DEVICES": "7"},
+        ),
+    ],
+)
+def test_with_virtual_local_ranks_a_worker_sees_its_own_gpu_alone(parent, seen):
+    """On ROCm, too: as torch 2.15 does."""
+    made = worker_environment(
+        parent, an_assignment(), 1, run_id="nightly", role="trainer", error_file="", virtual_local_rank=True
+    )
+    assert made["LOCAL_RANK"] == "0"
+    assert {name: made[name] for name in made if name.endswith("_VISIBLE_DEVICES")} == seen
+
+
 def test_the_agents_own_environment_is_left_alone():
     parent = {"RANK": "99"}
     environment(parent)

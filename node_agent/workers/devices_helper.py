@@ -1,0 +1,58 @@
+"""Tells what accelerators torch sees: see node_agent/workers/devices.py.
+
+A program of its own, run by the workers' interpreter in their environment: it imports torch, and nothing of ours.
+Arguments: gpu, xpu or auto, and whether the PCI addresses are wanted. The last line of its output is a map in JSON.
+"""
+
+import os
+import sys
+
+if sys.path[0] == os.path.dirname(os.path.abspath(__file__)):
+    del sys.path[0]  # our files are nobody's modules
+
+import json
+import warnings
+from typing import Any
+
+
+def main(kind: str, addresses: str) -> None:
+    try:
+        import torch
+    except ImportError as error:
+        answer: dict[str, Any] = {"missing": str(error)}
+    else:
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            answer = _look(torch, kind, wants_addresses=addresses == "addresses")
+        answer["warnings"] = [str(warning.message) for warning in warned]
+    sys.stdout.write(f"\n{json.dumps(answer)}\n")
+
+
+def _look(torch: Any, kind: str, *, wants_addresses: bool) -> dict[str, Any]:
+    name = {"gpu": "cuda", "xpu": "xpu"}.get(kind) or _accelerator(torch)
+    module: Any = getattr(torch, name)
+    count = module.device_count() if module.is_available() else 0
+    answer = {"torch": torch.__version__, "device": name, "count": count}
+    if wants_addresses:
+        answer["addresses"] = [_address(module.get_device_properties(index)) for index in range(count)]
+    return answer
+
+
+def _accelerator(torch: Any) -> str:
+    """The one that this torch can use; as torch names it."""
+    if hasattr(torch, "accelerator"):
+        return str(torch.accelerator.current_accelerator().type) if torch.accelerator.is_available() else "cuda"
+    return "xpu" if torch.xpu.is_available() and not torch.cuda.is_available() else "cuda"
+
+
+def _address(properties: Any) -> str:
+    """As sysfs writes it; empty where torch does not tell."""
+    try:
+        place = properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id
+    except AttributeError:
+        return ""
+    return "{:04x}:{:02x}:{:02x}.0".format(*place)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
