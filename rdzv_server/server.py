@@ -1,4 +1,4 @@
-"""A whole server, put together: what `rdzv-server` runs, and what `node-agent --standalone` embeds."""
+"""Server, put together: `rdzv-server` runs it, and `node-agent --standalone` embeds it."""
 
 import asyncio
 import errno
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rdzv_server.http.listener import Listener
 
 SHUTDOWN_S = 0.5
-"""How long a closing server lets answers under way go out."""
+"""Seconds that a closing server gives answers under way to go out."""
 
 
 class HttpServer(ABC):

@@ -1,4 +1,4 @@
-"""Which server leads a shard: the one whose address stands at the shard's key at etcd, which hangs on its lease.
+"""Election of a shard's leader: the server whose address stands at the shard's key at etcd, which hangs on its lease.
 
 The key's create revision numbers the leadership; it only grows, and fences what the leader writes
 (`storage/etcd.py`). A leader answers nobody from a moment before its lease can end, by its own clock, until it has
@@ -22,7 +22,7 @@ MOMENT_S = 0.5
 
 
 class Election:
-    """This server's candidacy for one shard, in one leadership after another."""
+    """Candidacy of this server for one shard, in one leadership after another."""
 
     def __init__(self, client: EtcdClient, membership: Membership, shard: int) -> None:
         self._client = client
@@ -71,7 +71,7 @@ class Election:
             await self._membership.changed()
 
     def _known(self, leader: Leader | None) -> Leader | None:
-        """What this server's life before has left behind is no address to send anybody to."""
+        """The leader to send agents to: not what this server's life before has left behind."""
         return None if leader is None or leader.address == self._membership.address else leader
 
     async def _campaign(self, lease: Lease) -> "Leadership | None":

@@ -12,14 +12,14 @@ RENEWALS_PER_LEASE = 3
 ATTEMPTS_PER_LEASE = 4
 """One etcd member may take this part of the lease for a renewal; then another one is asked."""
 MARGIN = 0.1
-"""This part of the lease is given away, for what is under way when it ends and for clocks that run differently."""
+"""Part of the lease that is given away, for what is under way when it ends and for clocks that run differently."""
 RETRY_S = 0.2
 RESIGN_S = 1.0
 """A server that stops does not wait for etcd for longer: then its lease ends by itself."""
 
 
 class Lease:
-    """This server's lease, renewed until it is `lost` or `end` is called."""
+    """Lease of this server, renewed until it is `lost` or `end` is called."""
 
     def __init__(self, client: EtcdClient, lease_id: int, ttl_s: float, sent_at: float) -> None:
         self.id = lease_id
@@ -46,9 +46,8 @@ class Lease:
         return _clock() < self._certain_until
 
     async def lost(self) -> str:
-        """Return when it is gone, or has been ended, with the reason. Raises `StoreBroken`."""
-        await asyncio.wait({self._renewing})
-        return "its lease was given back" if self._renewing.cancelled() else self._renewing.result()
+        """Return when it is gone, with the reason; cancelled when it is ended. Raises `StoreBroken`."""
+        return await asyncio.shield(self._renewing)
 
     async def end(self) -> None:
         """Have etcd delete what hangs on it, at once; or when it runs out, if etcd cannot be reached."""

@@ -1,4 +1,4 @@
-"""This server's membership in its cluster: its lease, its entry at etcd, and the view of all entries and leaders.
+"""Membership of this server in its cluster: its lease, its entry at etcd, and the view of all entries and leaders.
 
     PREFIX/live/servers/ADDRESS    a server that is there, "ready" once it has stayed for a while; hangs on its lease
     PREFIX/live/leaders/SHARD      the address of a shard's leader; hangs on that server's lease, too. Its create
@@ -25,7 +25,7 @@ from rdzv_server.tasks import first_of
 log = logging.getLogger("rdzv_server")
 
 REGISTER_S = 1.0
-"""How often a server whose entry is not there tries to make it."""
+"""Pause between two tries of a server whose entry is not there to make it."""
 READY = b"ready"
 
 
@@ -41,7 +41,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Who leads a shard. `number`: of the leadership; a higher one is later."""
+    """Leader of a shard. `number`: of the leadership; a higher one is later."""
 
     address: str
     number: int
@@ -50,13 +50,13 @@ class Leader:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Who is there and who leads what, as etcd had it at `revision`."""
+    """The servers that are there and the leaders, as etcd had them at `revision`."""
 
     revision: int
     members: Mapping[str, Member]
     leaders: Mapping[int, Leader]
     owners: Mapping[int, str]
-    """Who should lead each shard: those that are ready or lead already share them; as long as there are none, all."""
+    """Server that should lead each shard: those that are ready or lead already share them; if there are none, all."""
 
     def heir(self, shard: int) -> Member | None:
         """The ready server that the shard's leader should leave it to."""
@@ -66,7 +66,7 @@ class View:
 
 
 class Membership:
-    """What this server knows of the others, and they of it, while `run` runs. `address`: where agents reach it."""
+    """View that this server has of the others, and they of it, while `run` runs. `address`: where agents reach it."""
 
     def __init__(
         self, client: EtcdClient, prefix: str, address: str, *, shards: int, lease_s: int, settle_s: float
@@ -76,7 +76,7 @@ class Membership:
         self.view: View | None = None
         """None: etcd does not answer."""
         self.lease: Lease | None = None
-        """Of this life of the server; None while the others do not see it."""
+        """Lease of this life of the server; None while the others do not see it."""
         self._client = client
         self._folder = f"{prefix}/live/"
         self._shards, self._lease_s, self._settle_s = shards, lease_s, settle_s

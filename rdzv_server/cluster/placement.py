@@ -1,4 +1,4 @@
-"""Which shard a run belongs to, and which server should lead which shard. Pure: the same facts give the same answer.
+"""Placement: the shard of a run, and the server that should lead a shard. Pure: the same facts give the same answer.
 
 Shards are shared evenly: no server leads two more than another. Who leads a shard goes on leading it as long as that
 holds, so that nothing moves that need not. All else is rendezvous hashing: every server has a random weight for every
@@ -13,12 +13,12 @@ from zlib import crc32
 
 
 def shard_of(run_id: str, shards: int) -> int:
-    """Where a run belongs: CRC-32 of its id in UTF-8, modulo the number of shards."""
+    """The shard of a run: CRC-32 of its id in UTF-8, modulo the number of shards."""
     return crc32(run_id.encode()) % shards
 
 
 def owners(shards: int, servers: Collection[str], leaders: Mapping[int, str]) -> dict[int, str]:
-    """Who should lead each shard, given who leads now; nobody without servers."""
+    """The server that should lead each shard, given who leads now; nobody without servers."""
     each, odd = divmod(shards, max(1, len(servers)))
     owner: dict[int, str] = {}
     load, led = Counter[str](), Counter(leaders.values())

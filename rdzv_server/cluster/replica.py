@@ -35,7 +35,7 @@ RETRY_S = 0.2
 
 
 class Term:
-    """This server's time as the leader."""
+    """Term of this server as the leader."""
 
     def __init__(self, leadership: Leadership, store: Store, registry: Registry) -> None:
         long_polls = Waiters()
@@ -142,7 +142,7 @@ class Replica:
         return LeaderReply(leadership=self.leadership, leader=self.leader, leads=self.leads)
 
     async def _find_term(self) -> Term:
-        """This server's own. While nobody is known to lead, waits for a leader. Raises `NotLeader`."""
+        """Return this server's own, after a wait while nobody is known to lead. Raises `NotLeader`."""
         await self._until(lambda: bool(self._term or self._other), LEADERLESS_HOLD_S)
         if self._closing:
             raise ServerUnavailable(STOPPED)

@@ -117,7 +117,7 @@ class Sharding:
 
     @property
     def epoch(self) -> str:
-        """Of one shard alone: each has another."""
+        """Epoch of the only shard; of several each has its own."""
         return self._only.epoch if self._only else ""
 
     @property
@@ -127,7 +127,7 @@ class Sharding:
 
     @property
     def leader(self) -> str | None:
-        """Of one shard alone: each may have another."""
+        """Leader of the only shard; of several each has its own."""
         return self._only.leader if self._only else None
 
     @property
@@ -140,7 +140,7 @@ class Sharding:
 
     @property
     def trouble(self) -> str | None:
-        """What keeps it from deciding for a shard that it leads; or no leader is known of any."""
+        """Reason why it cannot decide for a shard that it leads; or that no leader is known of any."""
         if self._closed.is_set():
             return "shutting down"
         troubles = [replica.trouble for replica in self._replicas]

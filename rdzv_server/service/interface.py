@@ -38,7 +38,7 @@ class Connection(Protocol):
 
 
 class ShardView(Struct, frozen=True):
-    """Who leads a shard, as one of the servers knows it. `leader`: None while it knows of none."""
+    """Leader of a shard, as one of the servers knows it; None while it knows of none."""
 
     shard: int
     leader: str | None
@@ -80,12 +80,12 @@ class Service(Protocol):
 
     @property
     def leader(self) -> str | None:
-        """Of several: HOST:PORT of the one that leads, if it is known."""
+        """HOST:PORT of the one that leads, of several servers, if it is known."""
 
     @property
     def leadership(self) -> int:
-        """Of several: the number of the latest leadership that is known. 0: a server alone."""
+        """Number of the latest leadership that is known, of several servers. 0: a server alone."""
 
     @property
     def shards(self) -> Sequence[ShardView]:
-        """Who leads each of the shards that several servers share, one at least; none: a server alone."""
+        """Leaders of the shards that several servers share, one shard at least; none: a server alone."""

@@ -1,4 +1,4 @@
-"""Where facts are written before they are acted on.
+"""Stores of durable facts: every fact is written before it is acted on.
 
 A store is an append-only list of records for each attempt of a run. Signs of life never reach it.
 """
@@ -22,7 +22,7 @@ class StoreFenced(Exception):
 
 
 class Store(Protocol):
-    """What the driver needs of a store. After a failed write nothing that follows from it is acted on."""
+    """A store, as the driver needs it. After a failed write nothing that follows from it is acted on."""
 
     async def load(self) -> Sequence[Record]:
         """Every record that is not forgotten; those of one attempt in the order in which they were written.

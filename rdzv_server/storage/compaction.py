@@ -1,4 +1,4 @@
-"""When the records of an attempt have become many, a snapshot takes their place.
+"""Compaction: when the records of an attempt have become many, a snapshot takes their place.
 
 What a store holds, and a server reads when it starts, is so bounded by the run's size, whatever has happened to it.
 """
@@ -13,7 +13,7 @@ from rdzv_server.storage.base import Store, StoreUnavailable
 BEYOND = 1_000
 """Fewer records are left alone."""
 FACTOR = 4
-"""How many times more records there are than a snapshot has, before one is written: so writes grow by a quarter."""
+"""Ratio of records to those of a snapshot before one is written: so writes grow by a quarter."""
 
 
 class Compaction:

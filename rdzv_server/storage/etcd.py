@@ -31,7 +31,7 @@ FORMAT = 3
 MAX_OPERATIONS = 128
 """etcd's own limit for a transaction."""
 MAX_BYTES = 1 << 20
-"""Of a transaction's values. etcd's own limit for a request is 1.5 MiB."""
+"""Limit of a transaction's values. etcd's own limit for a request is 1.5 MiB."""
 CHUNK_BYTES = 1 << 18
 """A key's value takes no more records beyond this."""
 PAGE_KEYS = 32
@@ -135,7 +135,7 @@ class EtcdStore:
         await self._write([delete(folder, folder + b"%016x" % first)])
 
     async def close(self) -> None:
-        """Nothing: the client is its owner's."""
+        """Do nothing: the client is its owner's."""
 
     async def _write(self, operations: Sequence[Any]) -> None:
         done, _ = await self._client.transact([self._fence], operations)
@@ -178,7 +178,7 @@ class EtcdStore:
 
 
 def _settled(records: Sequence[Record]) -> list[Record]:
-    """Those that count, of all attempts, in their order."""
+    """Records that count, of all attempts, in their order."""
     attempts: dict[tuple[str, int], list[Record]] = {}
     for record in records:
         attempts.setdefault((record.run_id, record.attempt), []).append(record)

@@ -1,4 +1,4 @@
-"""Where etcd is, and where agents reach this server: addresses as people write them."""
+"""Addresses as people write them: of etcd's members, and of this server as agents reach it."""
 
 import socket
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class EtcdPlace:
 
     @classmethod
     def parse(cls, text: str) -> "EtcdPlace":
-        """What `--store` says. Raises `StoreBroken`."""
+        """Read what `--store` says. Raises `StoreBroken`."""
         hosts, _, cluster = text.removeprefix("etcd://").partition("/")
         members = tuple(_member(host, text) for host in hosts.split(","))
         cluster = cluster.strip("/") or "default"
@@ -29,7 +29,7 @@ class EtcdPlace:
         return cls(members, f"/rdzv-server/{cluster}")
 
     def own_address(self) -> str:
-        """This machine's address on its way to etcd, or else to anywhere: where other machines reach it, too."""
+        """Address of this machine on its way to etcd, or else to anywhere: where other machines reach it, too."""
         found = [address for member in (*self.members, ANYWHERE) if (address := _source(member))]
         return next((each for each in found if not each.startswith("127.") and each != "::1"), socket.gethostname())
 

@@ -1,4 +1,4 @@
-"""What this server asks of an etcd cluster, of whichever member answers.
+"""Client of an etcd cluster, through whichever member answers.
 
 The messages and stubs are `aetcd`'s. Its own client knows one member and no TLS; see docs/adr/0012.
 
@@ -25,7 +25,7 @@ from rdzv_server.tasks import first_of
 log = logging.getLogger("rdzv_server")
 
 ATTEMPT_S = 2.0
-"""How long one member may take for what is not in a hurry."""
+"""Seconds that one member may take for what is not in a hurry."""
 WATCH_RETRY_S = 0.2
 
 _CHANNEL = {
@@ -184,12 +184,12 @@ class EtcdClient:
 
 
 def put(key: bytes, value: bytes, lease_id: int = 0) -> Any:
-    """What writes a key. `lease_id`: the lease that it hangs on."""
+    """Operation that writes a key. `lease_id`: the lease that it hangs on."""
     return rpc.RequestOp(request_put=rpc.PutRequest(key=key, value=value, lease=lease_id))
 
 
 def delete(key: bytes, end: bytes = b"") -> Any:
-    """What deletes a key; or all from it on and below `end`."""
+    """Operation that deletes a key; or all from it on and below `end`."""
     return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=key, range_end=end))
 
 

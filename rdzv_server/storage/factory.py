@@ -1,4 +1,4 @@
-"""Which store `--store` names."""
+"""Stores by the name that `--store` gives them."""
 
 import os
 

@@ -16,7 +16,7 @@ from rdzv_server.core.snapshot import Kept, KeptWhole
 
 
 class MalformedRecord(Exception):
-    """What the store holds is no record of ours."""
+    """The store holds something that is no record of ours."""
 
 
 _KINDS: dict[str, type[Fact | RunFounded | Kept]] = {

@@ -204,11 +204,10 @@ async def test_another_server_under_the_same_address_is_said(start, caplog):
 
 
 async def test_a_leadership_that_its_server_does_not_exercise_is_taken_away(start, client):
-    server = start("a:1")
+    server = start("a:1", shards=2)
     await server.leads()
     key = server.membership.leader_key(1)
     _, revision = await client.transact([], [put(key, b"a:1", server.membership.lease.id)])
-    server.membership._shards = 2
     async with asyncio.timeout(PATIENCE_S):
         leadership = await server.wins(1)
     assert leadership.number > revision
