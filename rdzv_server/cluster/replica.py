@@ -194,11 +194,11 @@ class Replica:
         return self._address if self.leads else None
 
     @property
-    def trouble(self) -> str | None:
+    def unhealthy_reason(self) -> str | None:
         if self._term and not self.leads:
             return "etcd does not answer: this server's leadership is not certain"
         if self._term:
-            return self._term.rendezvous.trouble
+            return self._term.rendezvous.unhealthy_reason
         return None if self._other else "no leader is known"
 
     def close(self) -> None:

@@ -139,13 +139,13 @@ class Sharding:
         return [ShardView(shard, replica.leader, replica.leadership) for shard, replica in enumerate(self._replicas)]
 
     @property
-    def trouble(self) -> str | None:
+    def unhealthy_reason(self) -> str | None:
         """Reason why it cannot decide for a shard that it leads; or that no leader is known of any."""
         if self._closed.is_set():
             return "shutting down"
-        troubles = [replica.trouble for replica in self._replicas]
-        own = [replica.trouble for replica in self._replicas if replica.acts]
-        return next(filter(None, own), None if None in troubles else troubles[0])
+        reasons = [replica.unhealthy_reason for replica in self._replicas]
+        own = [replica.unhealthy_reason for replica in self._replicas if replica.acts]
+        return next(filter(None, own), None if None in reasons else reasons[0])
 
     def close(self) -> None:
         """Take no more requests: agents keep their workers and try another server. `run` has been cancelled."""

@@ -175,7 +175,7 @@ class HttpApi:
         now = asyncio.get_running_loop().time()
         if isinstance(error, Unauthorized | Forbidden):
             self._gatekeeper.note_refusal(caller_of(request), now)
-        if not self._service.trouble:  # which is said by itself
+        if not self._service.unhealthy_reason:  # which is said by itself
             self._refusals.note(peer_of(request.remote or ""), error, now)
 
     # Handlers.
@@ -223,11 +223,11 @@ class HttpApi:
         return as_text("ok\n")
 
     async def readyz(self, request: web.BaseRequest) -> web.Response:
-        trouble = self._service.trouble
-        return as_text(f"{trouble or 'ready'}\n", 503 if trouble else 200)
+        reason = self._service.unhealthy_reason
+        return as_text(f"{reason or 'ready'}\n", 503 if reason else 200)
 
     async def leaderz(self, request: web.BaseRequest) -> web.Response:
-        leads = self._service.leads and not self._service.trouble
+        leads = self._service.leads and not self._service.unhealthy_reason
         return as_text("leads\n" if leads else "does not lead\n", 200 if leads else 503)
 
     def _going_on(self) -> set[str]:

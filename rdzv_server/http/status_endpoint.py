@@ -69,8 +69,8 @@ def _server(service: Service) -> ServerStatus:
     return ServerStatus(
         version=rdzv_protocol.VERSION,
         epoch=service.epoch,
-        ready=service.trouble is None,
-        trouble=service.trouble,
+        ready=service.unhealthy_reason is None,
+        trouble=service.unhealthy_reason,
         leads=service.leads,
         leader=service.leader,
         leadership=service.leadership,

@@ -104,8 +104,8 @@ class Driver:
         done: Done = asyncio.get_running_loop().create_future()
         self._unanswered.add(done)
         if isinstance(event, NodeJoined):
-            if self.trouble:
-                raise ServerUnavailable(self.trouble)
+            if self.unhealthy_reason:
+                raise ServerUnavailable(self.unhealthy_reason)
             self._joining.add(done)
         self._inbox.append(run_id, (run_id, event, done))
         self._called.set()
@@ -144,7 +144,7 @@ class Driver:
         return self._registry.runs()
 
     @property
-    def trouble(self) -> str | None:
+    def unhealthy_reason(self) -> str | None:
         """Why nothing can be decided at present; None as a rule."""
         return self._outage.reason
 
@@ -189,7 +189,7 @@ class Driver:
         if records:
             self._unwritten = set(_concerned(effects))
             self._is_written.clear()
-            await self._persevere(lambda: self._store.append(records))
+            await self._write_at_last(lambda: self._store.append(records))
             self._compaction.written(records)
             self._is_written.set()
 
@@ -197,7 +197,7 @@ class Driver:
         """Whether nothing of what is being written is about the agent. Of one that is gone, it is not known."""
         return (run.run_id, agent_id) not in self._unwritten and agent_id in run.agents
 
-    async def _persevere(self, write: Callable[[], Awaitable[None]]) -> None:
+    async def _write_at_last(self, write: Callable[[], Awaitable[None]]) -> None:
         """Write, however long the store cannot: nobody is told what is not written down.
 
         Who joins is told why it has to wait: it tries again, and a record of its join that is written then is no other.
@@ -222,7 +222,7 @@ class Driver:
                 case Announce(run_id, round_, reason):
                     log.info("run %s round %d: %s", run_id, round_, reason)
                 case ForgetRun(run_id, attempt):
-                    await self._persevere(partial(self._store.forget, run_id, attempt))
+                    await self._write_at_last(partial(self._store.forget, run_id, attempt))
                     self._compaction.forgotten((run_id, attempt))
 
     def _arm(self, now: float) -> None:

@@ -71,7 +71,7 @@ class Service(Protocol):
     def started_at(self) -> float: ...
 
     @property
-    def trouble(self) -> str | None:
+    def unhealthy_reason(self) -> str | None:
         """Why it is of no use to an agent at present; None as a rule."""
 
     @property

@@ -153,9 +153,9 @@ class Rendezvous:
         return self._driver.started_at
 
     @property
-    def trouble(self) -> str | None:
+    def unhealthy_reason(self) -> str | None:
         """Why nothing can be decided at present; None as a rule."""
-        return "shutting down" if self._closing else self._driver.trouble
+        return "shutting down" if self._closing else self._driver.unhealthy_reason
 
     def close(self) -> None:
         """Release every parked poll, and park no more: agents keep their workers and try again."""

@@ -189,7 +189,7 @@ async def test_a_leader_that_is_not_certain_answers_nobody_until_it_is(server):
     leadership.is_certain = False
     assert isinstance(await refusal(server.poll("a")), NotLeader)
     assert not server.replica.leads
-    assert "not certain" in (server.replica.trouble or "")
+    assert "not certain" in (server.replica.unhealthy_reason or "")
     leadership.is_certain = True
     assert (await server.poll("a", hold=False)).directive == reply.directive
 
@@ -338,11 +338,11 @@ async def test_the_next_leader_names_itself(server):
 
 async def test_what_operators_see(server):
     replica = server.replica
-    assert (replica.trouble, replica.leads, replica.leader) == ("no leader is known", False, None)
+    assert (replica.unhealthy_reason, replica.leads, replica.leader) == ("no leader is known", False, None)
     await server.follow(Leader("b:29400", 7))
-    assert (replica.trouble, replica.leads, replica.leader, replica.leadership) == (None, False, "b:29400", 7)
+    assert (replica.unhealthy_reason, replica.leads, replica.leader, replica.leadership) == (None, False, "b:29400", 7)
     assert replica.runs() == []
     await server.lead(8)
     await server.join()
-    assert (replica.trouble, replica.leads, replica.leader, replica.leadership) == (None, True, "a:29400", 8)
+    assert (replica.unhealthy_reason, replica.leads, replica.leader, replica.leadership) == (None, True, "a:29400", 8)
     assert [run.run_id for run in replica.runs()] == [RUN_ID]

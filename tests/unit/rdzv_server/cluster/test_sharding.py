@@ -123,7 +123,7 @@ async def test_who_is_cut_off_leads_nothing_before_another_does_and_is_left_its_
     while first.led:
         assert second.led == kept
         await asyncio.sleep(0.005)
-    assert first.shards.trouble == "etcd does not answer: this server's leadership is not certain"
+    assert first.shards.unhealthy_reason == "etcd does not answer: this server's leadership is not certain"
     with pytest.raises(NotLeader):
         await first.shards.ask(StopRequest(run_id=run_of(lost[0])), OPERATOR)
     await second.leads(4)
@@ -206,12 +206,12 @@ async def test_it_is_ready_once_a_leader_is_known(start, gated):
     gate.shut()
     server = start("a:1", gated_client)
     await asyncio.sleep(0)
-    assert server.shards.trouble == "no leader is known" and not server.shards.leads
+    assert server.shards.unhealthy_reason == "no leader is known" and not server.shards.leads
     gate.open()
     await server.leads(4)
-    assert server.shards.trouble is None and server.shards.leads
+    assert server.shards.unhealthy_reason is None and server.shards.leads
     await server.end()
-    assert server.shards.trouble == "shutting down"
+    assert server.shards.unhealthy_reason == "shutting down"
 
 
 async def test_a_shard_whose_records_are_damaged_stands_still_alone(start, client, prefix, caplog):

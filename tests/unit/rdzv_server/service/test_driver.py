@@ -349,10 +349,10 @@ async def test_while_nothing_can_be_written_nothing_is_decided_and_then_all_is(s
     leave = asyncio.create_task(server.driver.submit(RUN_ID, NodeLeft("a", "SIGTERM")))
     await server.store.refused.wait()
     assert not leave.done()
-    assert server.driver.trouble == "cannot write: the disk is full"
+    assert server.driver.unhealthy_reason == "cannot write: the disk is full"
     server.store.has_room = True
     await leave
-    assert server.driver.trouble is None
+    assert server.driver.unhealthy_reason is None
     assert not server.registry.runs()[0].agents
 
 
@@ -367,7 +367,7 @@ async def test_who_joins_is_told_at_once_why_nothing_can_be_written_and_joins_wh
                 await server.join("b")
     server.store.has_room = True
     async with asyncio.timeout(PATIENCE_S):
-        while server.driver.trouble:  # noqa: ASYNC110
+        while server.driver.unhealthy_reason:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         await server.join("b")
     assert running(server)

@@ -117,7 +117,7 @@ async def test_a_store_that_has_no_room_for_a_snapshot_keeps_the_records(make_st
         await forms(driver)
         await restarts(driver, 80)
         before = state(driver.runs()[0])
-        assert store.tries > 3 and driver.trouble is None
+        assert store.tries > 3 and driver.unhealthy_reason is None
     async with serving(await make_store()) as driver:
         assert state(driver.runs()[0]) == before
 
