@@ -5,6 +5,13 @@ from rdzv_protocol.messages import Failure, JoinRequest
 from rdzv_protocol.settings import RunSettings
 
 
+class Life(Struct, frozen=True):
+    """One life of a server: its time is the monotonic clock of the machine since its boot, plus an offset."""
+
+    boot_id: str = ""
+    offset_s: float = 0.0
+
+
 class RunFounded(Struct, frozen=True):
     """The first agent of an attempt named its settings."""
 
@@ -14,6 +21,7 @@ class RunFounded(Struct, frozen=True):
     settings: RunSettings
     wall_at: float | None = None
     """The server's wall clock at that moment, seconds since 1970: what people are told times by."""
+    life: Life = Life()
 
 
 class NodeJoined(Struct, frozen=True):

@@ -13,7 +13,7 @@ from rdzv_protocol.messages import JoinRequest
 from rdzv_server.config import MOST_RUNS
 from rdzv_server.core import admission, snapshot
 from rdzv_server.core.effects import Effect, ForgetRun, Record
-from rdzv_server.core.events import Event, NodeJoined, RunFounded, RunSuperseded, TimePassed
+from rdzv_server.core.events import Event, Life, NodeJoined, RunFounded, RunSuperseded, TimePassed
 from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.run import Run, Stage
 
@@ -37,6 +37,7 @@ class Registry:
         """Number of each run's latest attempt, also if an earlier one is remembered for longer: none is used again."""
         self._deadlines: list[tuple[float, Key]] = []
         self._armed: dict[Key, float] = {}
+        self._life = Life()
 
     def runs(self) -> list[Run]:
         """Every attempt that is remembered, oldest first."""
@@ -110,13 +111,14 @@ class Registry:
         if machine is None or machine.run.stage.is_end:
             return []
         run = machine.run
-        founded = RunFounded(run.run_id, run.attempt, run.explicit, run.settings, run.founded_wall_at)
+        founded = RunFounded(run.run_id, run.attempt, run.explicit, run.settings, run.founded_wall_at, self._life)
         records = [Record(run.run_id, run.attempt, run.founded_at, founded)]
         records += [Record(run.run_id, run.attempt, now, fact) for fact in snapshot.take(run)]
         return records
 
-    def restart(self, now: float) -> None:
+    def restart(self, now: float, life: Life) -> None:
         """The server is back, after all has been replayed: nobody is missed for what happened while it was away."""
+        self._life = life
         for machine in self._machines.values():
             machine.restart(now)
             self._arm(machine, machine.next_deadline())
@@ -141,7 +143,8 @@ class Registry:
                 "forgotten after --retention, and then there is room"
             )
         attempt = self._latest.get(join.run_id, 0) + 1
-        founded = RunFounded(join.run_id, attempt, join.explicit_run_id, admission.settings_of(join), event.wall_at)
+        settings = admission.settings_of(join)
+        founded = RunFounded(join.run_id, attempt, join.explicit_run_id, settings, event.wall_at, self._life)
         effects = self._supersede(latest, now) if latest else []
         effects.append(Record(join.run_id, attempt, now, founded))
         return self._found(founded, now), effects

@@ -1,36 +1,42 @@
-"""The server's time. It stands still while the server is down, hangs, or waits for its store.
+"""The server's time, in which nothing stands still, and a look-out for times in which agents could not be heard.
 
-Agents are heard only while the server listens: what it was held up by (a stopped process, a paused machine, a slow
-disk, more requests than it can read) must end no lease. A crash gives every agent a fresh lease; a hang takes none of
-it away.
+The time goes on while the server is down. As long as its machine is up it is the monotonic clock's, whatever the wall
+clock did; only on another machine, or after a reboot, does the wall clock say how long nobody served. What holds the
+server up (a stopped process, a paused machine, a slow disk, more requests than it can read) must end no lease: then the
+core is told, and gives every agent a fresh one.
 """
 
 import asyncio
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
+from rdzv_server.core.effects import Record
+from rdzv_server.core.events import Life, RunFounded
 from rdzv_server.service.fair_scheduler import SLACK_S, Turns, turns
 
 BEAT_S = 2.0
 """How often the clock looks whether the process is held up: seldom, since the agent of `--standalone` wakes up for it.
-What a hang lasts beyond the next look counts as a standstill, so that a lease should be well above this."""
+A lease should be well above this."""
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Clock:
     """Seconds, from the event loop's monotonic clock."""
 
     def __init__(self) -> None:
-        self._behind_s = 0.0
-        self._latest = float("-inf")
+        self.life = Life()
         self._beat_at = float("inf")
+        self._was_held_up = False
+        self._looked_at = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
         self._turns: Turns | None = None
 
-    def start(self, at: float | None) -> None:
-        """Begin to look out for hang-ups; the time goes on from `at`, the end of the server's life before."""
+    def start(self, records: Sequence[Record]) -> None:
+        """Go on from the life of the server that has left these records, and begin to look out for hang-ups."""
         self._turns = turns()
-        if at is not None:
-            self._behind_s = self._loop_s() - at
+        self.life = _life(records, _boot_id(), self._loop_s(), time.time())
         self._beat()
 
     def stop(self) -> None:
@@ -38,39 +44,53 @@ class Clock:
             self._timer.cancel()
 
     def now(self) -> float:
-        """For people, and for those who wait. It may go back by what turns out to have been a standstill."""
-        return self._loop_s() - self._behind_s
+        return self._loop_s() + self.life.offset_s
 
-    def tick(self) -> float:
-        """For decisions: it never goes back."""
-        loop_s = self._notice_hang()
-        self._latest = max(self._latest, loop_s - self._behind_s)
-        return self._latest
+    def was_held_up(self) -> bool:
+        """Whether, since this was asked last, agents may have spoken without being heard."""
+        now = self._loop_s()
+        was = self._was_held_up or now > self._beat_at + SLACK_S
+        was = was or (self._turns is not None and self._turns.held_up_at() > self._looked_at)
+        self._was_held_up, self._looked_at = False, now
+        if now > self._beat_at:
+            self._beat_at = now + BEAT_S
+        return was
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """If what is done inside takes long, no time passes."""
-        began = self.now()
+        """If what is done inside takes long, agents were not heard meanwhile."""
+        began = self._loop_s()
         yield
-        took_s = self.now() - began
-        if took_s > SLACK_S:
-            self._behind_s += took_s
+        self._was_held_up |= self._loop_s() - began > SLACK_S
 
     def _beat(self) -> None:
-        self._notice_hang()
-        self._beat_at = self._loop_s() + BEAT_S
+        now = self._loop_s()
+        self._was_held_up |= now > self._beat_at + SLACK_S
+        self._beat_at = now + BEAT_S
         self._timer = asyncio.get_running_loop().call_later(BEAT_S, self._beat)
 
-    def _notice_hang(self) -> float:
-        """The event loop's time, of which a hang has been taken away."""
-        loop_s = self._loop_s()
-        late_s = loop_s - self._beat_at
-        if late_s > SLACK_S:
-            self._behind_s += late_s
-            self._beat_at += late_s
-        return loop_s
-
     def _loop_s(self) -> float:
-        """The event loop's time, without that in which agents that had spoken were not heard for lack of a turn."""
-        held_up_s = self._turns.held_up_s() if self._turns else 0.0
-        return asyncio.get_running_loop().time() - held_up_s
+        return asyncio.get_running_loop().time()
+
+
+def _life(records: Sequence[Record], boot_id: str, monotonic_s: float, wall_s: float) -> Life:
+    """The life that follows those of the records: its time is theirs."""
+    if not records:
+        return Life(boot_id, 0.0)
+    last_at = max(record.at for record in records)
+    created = [(record.at, record.fact) for record in records if isinstance(record.fact, RunFounded)]
+    same_boot = [fact.life.offset_s for _, fact in created if boot_id and fact.life.boot_id == boot_id]
+    away_s = 0.0
+    if same_boot:
+        away_s = monotonic_s + same_boot[-1] - last_at
+    elif (known := [(at, fact.wall_at) for at, fact in created if fact.wall_at is not None]) and known[-1][1]:
+        at, wall_at = known[-1]
+        away_s = wall_s - wall_at - (last_at - at)
+    return Life(boot_id, last_at + max(0.0, away_s) - monotonic_s)
+
+
+def _boot_id() -> str:
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError:
+        return ""

@@ -39,7 +39,7 @@ REPLAY_AT_ONCE = 500
 
 
 class Driver:
-    """Feeds the core and carries its effects out. Time goes on from the last record of the server's life before."""
+    """Feeds the core and carries its effects out. Time goes on from the server's life before."""
 
     def __init__(self, registry: Registry, store: Store, waiters: Waiters) -> None:
         self._registry = registry
@@ -72,9 +72,9 @@ class Driver:
             if count % REPLAY_AT_ONCE == 0:
                 await asyncio.sleep(0)
         self._compaction.written(records)
-        self._clock.start(max((record.at for record in records), default=None))
-        self.started_at = self._clock.tick()
-        self._registry.restart(self.started_at)
+        self._clock.start(records)
+        self.started_at = self._clock.now()
+        self._registry.restart(self.started_at, self._clock.life)
         self._task = asyncio.create_task(self._run(), name="rdzv-driver")
         self._arm(self.started_at)
 
@@ -121,7 +121,7 @@ class Driver:
         Raises the `ProtocolError` that refuses it.
         """
         is_all = not self._inbox and self._is_written.is_set() and not self._has_stopped
-        machine = self._registry.renew(run_id, agent_id, self._clock.tick()) if is_all else None
+        machine = self._registry.renew(run_id, agent_id, self._clock.now()) if is_all else None
         return machine or await self.submit(run_id, AgentHeard(agent_id))
 
     async def written(self, machine: RunMachine, agent_id: str) -> None:
@@ -163,7 +163,9 @@ class Driver:
     async def _take_batch(self) -> None:
         effects: list[Effect] = []
         answers: list[tuple[Done | None, RunMachine | ProtocolError]] = []
-        now = self._clock.tick()
+        now, was_held_up = self._clock.now(), self._clock.was_held_up()
+        if was_held_up:
+            self._registry.resume(now)
         while self._inbox and len(answers) < MOST_AT_ONCE:
             run_id, event, done = self._inbox.pop()
             try:
@@ -172,7 +174,8 @@ class Driver:
                 answers.append((done, machine))
             except ProtocolError as error:
                 answers.append((done, error))
-        effects += self._registry.pass_time(now)
+        if not was_held_up:  # else what has come in meanwhile has its turn first
+            effects += self._registry.pass_time(now)
         with self._clock.writing():
             await self._write(effects)
             await self._act(effects)

@@ -8,7 +8,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, proxy
 
 from msgspec import Struct
 
@@ -54,11 +54,10 @@ class Turns:
     """Those of one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self._loop: asyncio.AbstractEventLoop = proxy(loop)  # or it would outlive its end: it is the key of this entry
         self._asked = Alternating[_Turn]()
         self._all: deque[_Turn] = deque()
-        self._held_up_s = 0.0
-        self._noted_at = float("-inf")
+        self._held_up_at = float("-inf")
         self._burst_at = float("-inf")
         self._burst = 0
         self._comes_round = False
@@ -74,17 +73,14 @@ class Turns:
         self._asked.append(of, turn)
         self._come_round()
 
-    def held_up_s(self) -> float:
-        """Seconds, since the loop began, in which somebody waited for a turn, beyond the slack."""
-        if not self._all:
-            return self._held_up_s
+    def held_up_at(self) -> float:
+        """When somebody was last seen to wait for a turn beyond the slack."""
         while self._all and self._all[0].do is None:
             self._all.popleft()
         now = self._loop.time()
-        if self._all and (since := self._all[0].asked_at + SLACK_S) < now:
-            self._held_up_s += now - max(since, self._noted_at)
-            self._noted_at = now
-        return self._held_up_s
+        if self._all and self._all[0].asked_at + SLACK_S < now:
+            self._held_up_at = now
+        return self._held_up_at
 
     def _is_free(self, now: float) -> bool:
         if self._asked:
@@ -95,7 +91,7 @@ class Turns:
         return self._burst <= AT_ONCE
 
     def _take(self) -> None:
-        self.held_up_s()
+        self.held_up_at()
         self._comes_round = False
         left = AT_ONCE
         try:

@@ -125,7 +125,7 @@ async def failed_at(server: Server) -> float:
 
 def log_lag_s(server: Server) -> float:
     """How far the time of the server's last line is from the true one, in either direction."""
-    hours, minutes, seconds = map(int, server.err[-1].split()[0].split(":"))
+    hours, minutes, seconds = map(int, server.err[-1].split()[1].split(":"))
     now = time.localtime()
     lag_s = 3600 * (hours - now.tm_hour) + 60 * (minutes - now.tm_min) + seconds - now.tm_sec
     return min(lag_s % DAY_S, -lag_s % DAY_S)

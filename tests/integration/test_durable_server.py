@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 import urllib.error
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -156,6 +157,19 @@ async def test_a_node_that_vanishes_while_it_is_down_is_missed_after_its_fresh_l
     second = await durable.desk.group(2)
     assert restart_count(second) == "0", "losing a node is free"
     await durable.finish(second)
+
+
+async def test_a_join_times_out_in_time_however_often_the_server_crashes(durable: Durable) -> None:
+    timeout_s = 12.0
+    agent = await durable.node("a", "--nnodes", "2", "--join-timeout", str(timeout_s), "--lease", "5")
+    await agent.line("waiting for 1 more node")
+    began = time.monotonic() - float((await durable.server.run())["age_s"])
+    for _ in range(2):
+        await asyncio.sleep(timeout_s / 4)
+        await durable.restart()
+    await agent.line("join timeout: waiting for 1 more node")
+    assert timeout_s - 0.5 <= time.monotonic() - began < 1.75 * timeout_s
+    assert await agent.exit_code() == 1
 
 
 # Files that cannot be used.

@@ -402,7 +402,7 @@ async def test_a_server_that_comes_back_knows_everything_and_misses_nobody(start
     await first.driver.stop()
     second = await started(store)
     assert durable(second.registry.runs()[0]) == before
-    assert second.driver.now() == pytest.approx(last_at, abs=1.0), "its time stood still"
+    assert second.driver.now() == pytest.approx(last_at, abs=1.0), "its time has gone on"
     heard = second.registry.runs()[0].leases.heard_at
     assert heard == {"a": second.driver.started_at, "b": second.driver.started_at}, "everybody has a fresh lease"
     assert running(second)
