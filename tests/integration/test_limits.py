@@ -33,7 +33,7 @@ BEFORE_TCP_DOES_S = 6.0
 """The kernel gives up a peer that takes nothing after 9 s."""
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 STATUS = b"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n"
-POST = b"POST /v1/agent/join HTTP/1.1\r\nHost: x\r\n"
+POST = b"POST /v1/agent/join HTTP/1.1\r\nHost: x\r\nContent-Type: application/msgpack\r\n"
 
 
 class Line:
@@ -223,7 +223,7 @@ DRIBBLES = {
     "half a head": (b"GET /healthz HT", b""),
     "a head, byte by byte": (b"GET /healthz HTTP/1.1\r\nX: ", b"x"),
     "no body": (POST + b"Content-Length: 9\r\n\r\n", b""),
-    "a body, byte by byte": (POST + b"Content-Length: 999999\r\n\r\n", b"x"),
+    "a body, byte by byte": (POST + b"Content-Length: 99999\r\n\r\n", b"x"),
     "a body in chunks, one by one": (POST + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
     "a second request, byte by byte": (HEALTH + b"GET /heal", b"x"),
     "a body that nobody asked for": (b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n\r\n", b"x"),

@@ -362,7 +362,7 @@ def _answer(port: int, method: str, path: str, body: bytes, headers: dict[str, s
     """The status of the server's answer."""
     line = http.client.HTTPConnection(ADDRESS, port, timeout=START_S)
     try:
-        line.request(method, path, body=body, headers=headers)
+        line.request(method, path, body=body, headers={"Content-Type": paths.MEDIA_TYPE, **headers})
         return line.getresponse().status
     finally:
         line.close()

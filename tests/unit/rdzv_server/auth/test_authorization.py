@@ -29,7 +29,7 @@ def answer(access: Access, action: tuple[str, str], bearer: str = "", peer: str 
         ("nobody", ["unauthorized", "unauthorized", "unauthorized"]),
     ],
 )
-def test_each_token_is_good_for_its_own_deeds(role, answers):
+def test_each_token_is_good_for_its_own_actions(role, answers):
     access = Access(TOKENS)
     assert [answer(access, action, f"secret-{role}") for action in (JOIN, LOOK, ACT)] == answers
 
