@@ -13,7 +13,7 @@ from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Assignment, Failure, Reply
 
 from node_agent.config import AgentConfig, LaunchPlan
-from node_agent.core.effects import LeaveEvidence
+from node_agent.core.effects import WriteFailureReport
 from node_agent.core.events import GaveUp, Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.core.machine import EXIT_FAILED
 from node_agent.output.console import ERR, Console
@@ -179,7 +179,7 @@ class Agent:
     def say(self, text: str, is_warning: bool) -> None:
         self._console.say(text)
 
-    def leave_evidence(self, effect: LeaveEvidence) -> None:
+    def write_failure_report(self, effect: WriteFailureReport) -> None:
         from node_agent.failures import error_file, report
 
         if effect.finish:

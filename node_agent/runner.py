@@ -25,7 +25,7 @@ from rdzv_protocol.messages import (
 
 from node_agent.config import AgentConfig
 from node_agent.core.backoff import ServerLost
-from node_agent.core.effects import Effect, Exit, LeaveEvidence, Say, StartWorkers, StopWorkers
+from node_agent.core.effects import Effect, Exit, Say, StartWorkers, StopWorkers, WriteFailureReport
 from node_agent.core.events import (
     Answered,
     ConnectionFailed,
@@ -67,7 +67,7 @@ class Host(Protocol):
     def say(self, text: str, is_warning: bool) -> None:
         """One line for the person who watches."""
 
-    def leave_evidence(self, effect: LeaveEvidence) -> None:
+    def write_failure_report(self, effect: WriteFailureReport) -> None:
         """The run has failed, or this agent has."""
 
     def heard(self, answer: Reply | ProtocolError) -> None:
@@ -186,8 +186,8 @@ class Runner:
                 self._host.stop_workers(signal_name, kill)
             case Say(text, is_warning):
                 self._host.say(text, is_warning)
-            case LeaveEvidence():
-                self._host.leave_evidence(effect)
+            case WriteFailureReport():
+                self._host.write_failure_report(effect)
             case Exit(code):
                 self._host.ended(code)
 

@@ -22,7 +22,7 @@ from node_agent.api.launch_config import LaunchConfig, Plan, make_plan
 from node_agent.api.loop_thread import ApiConsole, LoopThread, done
 from node_agent.api.signals import SignalWatch
 from node_agent.config import AgentConfig, UsageError
-from node_agent.core.effects import LeaveEvidence
+from node_agent.core.effects import WriteFailureReport
 from node_agent.core.events import Signalled
 from node_agent.failures import error_file
 from node_agent.failures.report import paint, report
@@ -223,7 +223,7 @@ class LaunchedAgent(Agent):
         self._specs = SpecMaker(config, self._scratch, entry.starter)
         if custom_logs is not None:
             self._logs.plugin = _CustomLogs(custom_logs)
-        self.evidence: LeaveEvidence | None = None
+        self.failure_report: WriteFailureReport | None = None
         """Why the run, or this agent, has failed."""
         self.recorded: dict[str, Any] | None = None
         """What the worker that ended the run has left in its error file, if it was one of this node's."""
@@ -239,20 +239,20 @@ class LaunchedAgent(Agent):
         """Stop the workers with this signal and go; the second time, kill them."""
         self._runner.feed(Signalled(signal_name))
 
-    def leave_evidence(self, effect: LeaveEvidence) -> None:
+    def write_failure_report(self, effect: WriteFailureReport) -> None:
         """Keep it for the program, which is told by an exception. What it leaves behind is its own affair."""
-        self.evidence = effect
+        self.failure_report = effect
         if effect.failure:
             self.recorded = error_file.copy(self._own_error_file(effect.failure), effect.failure.exit_code)
 
     def error(self, title: str) -> Exception:
         """Why it has failed: workers, here or on another node, and what the run went through; else `LaunchError`."""
-        evidence = self.evidence
-        if evidence is None:
+        told = self.failure_report
+        if told is None:
             return LaunchError("this node has left the run")
-        if evidence.finish is None or evidence.finish.failure is None:
-            return LaunchError(evidence.finish.reason if evidence.finish else evidence.error)
-        finish, root = evidence.finish, evidence.finish.failure
+        if told.finish is None or told.finish.failure is None:
+            return LaunchError(told.finish.reason if told.finish else told.error)
+        finish, root = told.finish, told.finish.failure
         text = paint(report(finish, title), is_coloured=False).decode()
         failures = {root.rank: process_failure(root, self.recorded)}
         for failure in finish.others:

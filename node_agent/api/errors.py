@@ -135,7 +135,7 @@ def _block(index: int, rank: int, failure: ProcessFailure) -> list[str]:
     return [
         f"[{index}]:",
         f"  time      : {failure.timestamp_isoformat()}",
-        f"  host      : {socket.getfqdn()}",
+        f"  host      : {failure.details.node_id if failure.details else socket.getfqdn()}",
         f"  rank      : {rank} (local_rank: {failure.local_rank})",
         f"  exitcode  : {failure.exitcode} (pid: {failure.pid})" + (f" ({name})" if name != NOT_AVAILABLE else ""),
         f"  error_file: {failure.error_file}",

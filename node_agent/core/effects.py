@@ -27,7 +27,7 @@ class Say(Struct, frozen=True):
     is_warning: bool = False
 
 
-class LeaveEvidence(Struct, frozen=True):
+class WriteFailureReport(Struct, frozen=True):
     """The run has failed, or this agent has: leave behind why, for people and for whoever started the agent.
 
     `finish`: the run's end and story; None if the agent ends for a reason of its own, which is `error`.
@@ -50,4 +50,4 @@ class Exit(Struct, frozen=True):
     code: int
 
 
-Effect = Request | StartWorkers | StopWorkers | Say | LeaveEvidence | Exit
+Effect = Request | StartWorkers | StopWorkers | Say | WriteFailureReport | Exit

@@ -34,7 +34,7 @@ from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from node_agent.core import wording
 from node_agent.core.backoff import HINTS, Unreachable
-from node_agent.core.effects import Effect, Exit, LeaveEvidence, Say, StartWorkers, StopWorkers
+from node_agent.core.effects import Effect, Exit, Say, StartWorkers, StopWorkers, WriteFailureReport
 from node_agent.core.events import (
     Answered,
     ConnectionFailed,
@@ -194,7 +194,7 @@ class AgentMachine:
             self._say(f"error: {error}")
             self._end(self._failed_code())
         if not isinstance(error, AgentFenced | RunSucceeded):
-            self._effects.append(LeaveEvidence(f"{type(error).__name__}: {error}"))
+            self._effects.append(WriteFailureReport(f"{type(error).__name__}: {error}"))
 
     def _proceed(self, now: float) -> None:
         """Do what the state calls for: exit, become ready for the next round, or send the next message."""
@@ -318,7 +318,7 @@ class AgentMachine:
         self._say(wording.finished(finish))
         self._end(EXIT_SUCCEEDED if finish.succeeded else EXIT_FAILED)
         if not finish.succeeded:
-            self._effects.append(LeaveEvidence(finish.reason, finish))
+            self._effects.append(WriteFailureReport(finish.reason, finish))
 
     def _join_anew(self, reason: str) -> None:
         """This agent is no longer part of the run: its workers must go, and it comes back as a newcomer."""
@@ -367,7 +367,7 @@ class AgentMachine:
             self._leave(name)
             self._stop_workers(name)
             self._end(EXIT_FAILED)
-            self._effects.append(LeaveEvidence(f"SignalException: the agent got {name}"))
+            self._effects.append(WriteFailureReport(f"SignalException: the agent got {name}"))
         elif self._has_workers:
             self._say(f"{name} again: killing the workers")
             self._effects.append(StopWorkers(name, kill=True))
@@ -376,7 +376,7 @@ class AgentMachine:
         if self.state is not State.ENDING:
             self._say(f"error: {reason}; leaving the run")
             self._leave(reason[:LONGEST_REASON])
-            self._effects.append(LeaveEvidence(reason))
+            self._effects.append(WriteFailureReport(reason))
         self._end(EXIT_FAILED)
 
     def _give_up(self, reason: str, *, is_server_lost: bool = False) -> None:
@@ -388,7 +388,7 @@ class AgentMachine:
             self._end(EXIT_SUCCEEDED)
         else:
             self._end(self._failed_code())
-            self._effects.append(LeaveEvidence(reason, is_server_lost=is_server_lost))
+            self._effects.append(WriteFailureReport(reason, is_server_lost=is_server_lost))
 
     def _failed_code(self) -> int:
         """Refused means that nothing was ever started here."""

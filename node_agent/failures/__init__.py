@@ -1,1 +1,1 @@
-"""Failure handling: evidence of a worker's end, its diagnosis, error files, the final report."""
+"""Failure handling: diagnosis of a worker's end, error files, the final report."""

@@ -18,7 +18,7 @@ from rdzv_protocol.messages import Assignment, Failure, Finish, Reply
 
 from node_agent.config import AgentConfig
 from node_agent.core.backoff import ServerLost
-from node_agent.core.effects import LeaveEvidence
+from node_agent.core.effects import WriteFailureReport
 from node_agent.core.events import Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.runner import Runner
 from node_agent.transport.base import Link
@@ -154,7 +154,7 @@ class AgentThread:
     def say(self, text: str, is_warning: bool) -> None:
         (self._warn if is_warning else self._say)(text)
 
-    def leave_evidence(self, effect: LeaveEvidence) -> None:
+    def write_failure_report(self, effect: WriteFailureReport) -> None:
         if effect.is_server_lost:  # the rest is known, or the program's own launcher sees to it
             self._end(Ending(error=ServerLost(effect.error)))
 

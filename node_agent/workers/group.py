@@ -65,7 +65,7 @@ class Worker:
             signal_group(self.pid, signum)
 
     def failure(self, oom: "OomWatch | None" = None) -> Failure:
-        """The evidence, once it has exited."""
+        """How it failed, with the evidence, once it has exited."""
         from node_agent.failures.diagnose import examine
 
         assert self.exit_code is not None

@@ -9,7 +9,7 @@ from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.config import AgentConfig
 from node_agent.core.command import Command
-from node_agent.core.effects import LeaveEvidence
+from node_agent.core.effects import WriteFailureReport
 from node_agent.core.events import Event, Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.runner import Runner
 from node_agent.transport.http import HttpLink
@@ -86,7 +86,7 @@ class Node:
         if is_warning:
             self.trouble.append(text)
 
-    def leave_evidence(self, effect: LeaveEvidence) -> None:
+    def write_failure_report(self, effect: WriteFailureReport) -> None:
         pass
 
     def heard(self, answer: Reply | ProtocolError) -> None:

@@ -10,7 +10,7 @@ from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Assignment, JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest, Request
 from rdzv_protocol.settings import RequestedSettings
 
-from node_agent.core.effects import Effect, Exit, LeaveEvidence, Say, StartWorkers, StopWorkers
+from node_agent.core.effects import Effect, Exit, Say, StartWorkers, StopWorkers, WriteFailureReport
 from node_agent.core.events import Answered, ConnectionFailed, Event, Refused, Signalled, Started, TimePassed
 from node_agent.core.machine import AgentMachine
 from simulation.clock import Clock, Timer
@@ -132,7 +132,7 @@ class AgentProcess:
                 self.workers.stop(kill=kill)
             case Exit(code):
                 self._exit(code)
-            case Say() | LeaveEvidence():
+            case Say() | WriteFailureReport():
                 pass
 
     def _converse(self, request: Request) -> None:

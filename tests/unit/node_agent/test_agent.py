@@ -117,7 +117,7 @@ async def test_an_exception_when_the_workers_have_stopped(monkeypatch):
 
 async def test_an_exception_at_the_very_end_does_not_withhold_the_exit(monkeypatch):
     async with rig() as agent:
-        monkeypatch.setattr(agent.agent, "leave_evidence", boom)
+        monkeypatch.setattr(agent.agent, "write_failure_report", boom)
         await agent.server.answers(finish(succeeded=False))
         assert await agent.exit_code() == 1
         assert "in boom" in "\n".join(agent.console.lines)

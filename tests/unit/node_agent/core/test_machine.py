@@ -13,7 +13,7 @@ from rdzv_protocol.messages import LeaveRequest
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from node_agent.core.backoff import HINTS, Unreachable
-from node_agent.core.effects import Exit, LeaveEvidence, Say, StartWorkers, StopWorkers
+from node_agent.core.effects import Exit, Say, StartWorkers, StopWorkers, WriteFailureReport
 from node_agent.core.events import Started, TimePassed, WorkerFailed, WorkersStopped
 from tests.unit.node_agent.story import (
     LEASE_S,
@@ -202,14 +202,14 @@ def test_a_failed_run_ends_with_the_evidence_of_it():
     agent.workers_are_gone()
     end = finish(succeeded=False, failure=a_failure(node_id="b"))
     agent.is_told(end)
-    assert agent.effects == [Say("run failed: spent"), LeaveEvidence("spent", end), Exit(1)]
+    assert agent.effects == [Say("run failed: spent"), WriteFailureReport("spent", end), Exit(1)]
 
 
 def test_the_workers_are_stopped_before_the_evidence_is_left():
     agent = running()
     end = finish(succeeded=False, failure=a_failure(node_id="b"))
     agent.is_told(end)
-    assert agent.effects == [Say("run failed: spent"), StopWorkers("SIGTERM"), LeaveEvidence("spent", end)]
+    assert agent.effects == [Say("run failed: spent"), StopWorkers("SIGTERM"), WriteFailureReport("spent", end)]
 
 
 # Stopping.
@@ -370,7 +370,7 @@ def test_an_agent_that_comes_after_the_success_exits_0():
 def test_an_agent_that_may_not_take_part_exits_2_and_says_why(error):
     agent = Story()
     agent.is_refused(error("this will not do"))
-    evidence = LeaveEvidence(f"{error.__name__}: this will not do")
+    evidence = WriteFailureReport(f"{error.__name__}: this will not do")
     assert agent.effects == [Say("error: this will not do"), evidence, Exit(2)]
 
 
@@ -434,7 +434,7 @@ def test_a_server_that_never_answers_is_given_up_in_time_with_advice():
         f"no rdzv-server at host:1 within 4 s ({REFUSED}): check that rdzv-server runs there and that no firewall is"
     )
     assert agent.said == [f"error: {error} between"]
-    assert agent.did(LeaveEvidence) == [LeaveEvidence(f"{error} between", is_server_lost=True)]
+    assert agent.did(WriteFailureReport) == [WriteFailureReport(f"{error} between", is_server_lost=True)]
     assert agent.did(Exit) == [Exit(2)]
 
 
@@ -512,7 +512,7 @@ def test_workers_that_finish_without_the_server_are_spoken_of_and_wait_no_longer
     agent.time_passes(1.0)
     assert "no rdzv-server at host:1 within 300 s" in agent.said[0]
     assert agent.said[1] == "all workers of this node exited 0; how the run ended is not known"
-    assert (agent.did(Exit), agent.did(LeaveEvidence)) == ([Exit(0)], [])
+    assert (agent.did(Exit), agent.did(WriteFailureReport)) == ([Exit(0)], [])
 
 
 def test_a_server_that_goes_when_the_workers_have_finished_is_waited_for_no_longer_either():
@@ -551,7 +551,7 @@ def test_a_signal_without_the_server_exits_by_the_workers_result():
     agent.cannot_reach_the_server()
     agent.is_signalled()
     assert agent.did(LeaveRequest) == [leave()]
-    assert (agent.did(Exit), agent.did(LeaveEvidence)) == ([Exit(0)], [])
+    assert (agent.did(Exit), agent.did(WriteFailureReport)) == ([Exit(0)], [])
 
 
 # Ending.
@@ -577,7 +577,7 @@ def test_a_standby_exits_with_the_run():
 def test_a_signal_makes_the_agent_leave_and_stop_its_workers_with_the_same_signal(name):
     agent = running()
     agent.is_signalled(name)
-    evidence = LeaveEvidence(f"SignalException: the agent got {name}")
+    evidence = WriteFailureReport(f"SignalException: the agent got {name}")
     assert agent.effects == [Say(f"{name}: leaving the run"), leave("a.1", name), StopWorkers(name), evidence]
     agent.workers_are_gone()
     assert agent.effects == [Exit(1)]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node_agent.core.effects import LeaveEvidence
+from node_agent.core.effects import WriteFailureReport
 from node_agent.failures import error_file
 from node_agent.failures.error_file import ErrorFile
 from tests.unit.node_agent.story import a_failure, finish
@@ -196,7 +196,7 @@ def said() -> list[str]:
     return []
 
 
-def leave(effect: LeaveEvidence, own: str, said: list[str], recorded: str = "") -> dict:
+def leave(effect: WriteFailureReport, own: str, said: list[str], recorded: str = "") -> dict:
     error_file.leave(effect.error, effect.failure, recorded, {error_file.VARIABLE: own}, said.append)
     with open(own) as file:
         return dict(json.load(file)["message"])
@@ -207,7 +207,7 @@ def test_the_failed_workers_own_file_is_passed_on(own, said, tmp_path):
     recorded.write_text(
         json.dumps({"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "x" * 9_999}}})
     )
-    effect = LeaveEvidence("spent", finish(succeeded=False, failure=a_failure(exit_code=-11)))
+    effect = WriteFailureReport("spent", finish(succeeded=False, failure=a_failure(exit_code=-11)))
     message = leave(effect, own, said, str(recorded))
     assert message == {"message": "ValueError: boom", "extraInfo": {"py_callstack": "x" * 9_999}, "errorCode": -11}
 
@@ -216,7 +216,7 @@ def test_without_one_it_is_made_of_the_evidence(own, said):
     failure = a_failure(
         node_id="b", error="ValueError: boom", traceback=("Traceback", "ValueError: boom"), failed_at=7.5
     )
-    message = leave(LeaveEvidence("spent", finish(succeeded=False, failure=failure)), own, said)
+    message = leave(WriteFailureReport("spent", finish(succeeded=False, failure=failure)), own, said)
     assert message == {
         "message": "ValueError: boom",
         "errorCode": 5,
@@ -226,7 +226,7 @@ def test_without_one_it_is_made_of_the_evidence(own, said):
 
 def test_a_worker_that_was_killed_is_told_by_its_signal(own, said):
     killed = a_failure(exit_code=-9, cause="signal 9 (SIGKILL): out of memory", stderr_tail=("step 1",))
-    message = leave(LeaveEvidence("spent", finish(succeeded=False, failure=killed)), own, said)
+    message = leave(WriteFailureReport("spent", finish(succeeded=False, failure=killed)), own, said)
     assert (message["message"], message["errorCode"]) == ("signal 9 (SIGKILL): out of memory", -9)
     assert message["extraInfo"]["py_callstack"] == "step 1"
 
@@ -234,11 +234,11 @@ def test_a_worker_that_was_killed_is_told_by_its_signal(own, said):
 def test_what_ended_the_run_is_told_and_not_what_began_it(own, said):
     """As torchrun does, which tells of its last attempt."""
     end = finish(succeeded=False, first_failure=a_failure(error="first"), failure=a_failure(error="last"))
-    assert leave(LeaveEvidence("spent", end), own, said)["message"] == "last"
+    assert leave(WriteFailureReport("spent", end), own, said)["message"] == "last"
 
 
 def test_an_agents_own_error_has_no_exit_code(own, said):
-    message = leave(LeaveEvidence("SettingsConflict: --nnodes is 2 here, not 3"), own, said)
+    message = leave(WriteFailureReport("SettingsConflict: --nnodes is 2 here, not 3"), own, said)
     assert message["message"] == "SettingsConflict: --nnodes is 2 here, not 3"
     assert "errorCode" not in message
     assert int(message["extraInfo"]["timestamp"]) > 1_700_000_000
