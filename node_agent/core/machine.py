@@ -173,8 +173,8 @@ class AgentMachine:
         if self._keep_alive_at is not None:
             self._keep_alive_at = now + self._lease_s / HOLDS_PER_LEASE
         match reply.directive:
-            case Wait(reason=reason):
-                self._say_once(reason)
+            case Wait() as wait:
+                self._wait(wait)
             case Start(assignment=assignment):
                 self._start(assignment)
             case Stop(round=round_, reason=reason):
@@ -408,8 +408,8 @@ class AgentMachine:
     def _log(self, text: str, *, is_warning: bool = False) -> None:
         self._effects.append(Say(text, is_warning))
 
-    def _say_once(self, reason: str) -> None:
+    def _wait(self, wait: Wait) -> None:
         """Say what is waited for when it changes, not when only the time that is left does."""
-        if wording.without_countdown(reason) != wording.without_countdown(self._last_reason):
-            self._say(reason)
-            self._last_reason = reason
+        if wait.reason != self._last_reason:
+            self._say(wait.sentence)
+            self._last_reason = wait.reason

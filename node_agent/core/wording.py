@@ -53,8 +53,3 @@ def nobody_to_tell(server: str, limit_s: float) -> str:
     """The workers are done while the server is gone."""
     limit = "" if limit_s == inf else f" for {limit_s:g} s"
     return f"all workers exited 0, but rdzv-server at {server} is out of reach: waiting for it{limit}"
-
-
-def without_countdown(reason: str) -> str:
-    """The reason without the time that is left, which its last clause gives."""
-    return reason.rpartition("; ")[0] if reason.endswith(" s") else reason

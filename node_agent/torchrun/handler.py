@@ -244,7 +244,8 @@ def _listens(assignment: Assignment, round_is_over: threading.Event, deadline: f
 def _error(ending: Ending) -> BaseException:
     """What the end of the agent is to torchrun."""
     if ending.finish:
-        return _finished(ending.finish.succeeded, ending.finish.reason)
+        finish = ending.finish
+        return _finished(finish.succeeded, finish.reason, timed_out=finish.join_timed_out)
     match ending.error:
         case RunSucceeded() | RunFailed() as error:
             return _finished(isinstance(error, RunSucceeded), str(error))
@@ -256,8 +257,8 @@ def _error(ending: Ending) -> BaseException:
             return RendezvousStateError(f"this node is no longer part of the run: {error or 'it has left'}")
 
 
-def _finished(succeeded: bool, reason: str) -> BaseException:
+def _finished(succeeded: bool, reason: str, *, timed_out: bool = False) -> BaseException:
     if succeeded:
         log.info("the run has succeeded without this node: %s", reason)
         return SystemExit(0)
-    return RendezvousTimeoutError(reason) if reason.startswith("join timeout") else RendezvousClosedError(reason)
+    return RendezvousTimeoutError(reason) if timed_out else RendezvousClosedError(reason)

@@ -167,6 +167,21 @@ class Wait(Struct, frozen=True, kw_only=True, tag_field="tag", tag="wait"):
     """No workers: the round is forming, or the agent stands by."""
 
     reason: Sentence
+    """What is waited for, without the time that is left: it changes when that does."""
+    remaining_s: Seconds | None = None
+    """How long at the longest, if there is a limit."""
+    ending: Name | None = None
+    """What happens then: the round `starts`, the run `gives_up`, or the running round `ends` to admit this node."""
+
+    @property
+    def sentence(self) -> str:
+        """The reason with the time that is left, for people."""
+        if self.remaining_s is None:
+            return self.reason
+        return f"{self.reason}; {_ENDINGS.get(self.ending or '', 'in {:.1f} s').format(self.remaining_s)}"
+
+
+_ENDINGS = {"starts": "starts in {:.0f} s", "gives_up": "gives up in {:.0f} s"}
 
 
 class Start(Struct, frozen=True, kw_only=True, tag_field="tag", tag="start"):
@@ -207,6 +222,8 @@ class Finish(Struct, frozen=True, kw_only=True, tag_field="tag", tag="finish"):
     restart_total: Count = 0
     """All restarts, whatever their cause."""
     charged_restarts: Count = 0
+    join_timed_out: bool = False
+    """The run failed because too few nodes had joined in time."""
 
 
 Directive = Wait | Start | Stop | Finish

@@ -10,6 +10,8 @@ round that none of the last participants survived forms like a first one.
 from collections.abc import Iterable
 from itertools import islice
 
+from rdzv_protocol.messages import Wait
+
 from rdzv_server.core import admission
 from rdzv_server.core.run import Agent, Departure, Run
 
@@ -44,23 +46,24 @@ def deadline(run: Run) -> float | None:
     return run.opening.below_since + run.settings.join_timeout_s
 
 
-def reason(run: Run, now: float) -> str:
-    """The sentence about a forming round, with the time that is left."""
+def wait(run: Run, now: float) -> Wait:
+    """What an agent of a forming round waits for."""
     enough = run.opening.min_since is not None
-    text, ending = (_last_call(run), "starts") if enough else (shortfall(run), "gives up")
+    text, ending = (_last_call(run), "starts") if enough else (shortfall(run), "gives_up")
     until = deadline(run)
-    return text if until is None else f"{text}; {ending} in {max(0.0, until - now):.0f} s"
+    return Wait(reason=text) if until is None else Wait(reason=text, remaining_s=max(0.0, until - now), ending=ending)
 
 
-def standby_reason(run: Run, now: float) -> str:
-    """The sentence for an agent that waits beside a running round."""
+def standby(run: Run, now: float) -> Wait:
+    """What an agent waits for beside a running round."""
     if run.scale_up_at is not None:
-        return f"round {run.round} ends to admit this node; in {max(0.0, run.scale_up_at - now):.1f} s"
+        remaining_s = max(0.0, run.scale_up_at - now)
+        return Wait(reason=f"round {run.round} ends to admit this node", remaining_s=remaining_s, ending="ends")
     if run.succeeded:
-        return f"standing by: {len(run.succeeded)} of {count(_seated(run))} finished their work"
+        return Wait(reason=f"standing by: {len(run.succeeded)} of {count(_seated(run))} finished their work")
     if len(run.running) < run.settings.max_nodes:
-        return f"standing by: round {run.round} runs, and scale-up is {run.settings.scale_up}"
-    return f"standing by: round {run.round} has its {count(_seated(run))}"
+        return Wait(reason=f"standing by: round {run.round} runs, and scale-up is {run.settings.scale_up}")
+    return Wait(reason=f"standing by: round {run.round} has its {count(_seated(run))}")
 
 
 def running_reason(run: Run) -> str:

@@ -35,6 +35,7 @@ def finish(run: Run) -> Finish:
         restarts=_restarts(run),
         restart_total=sum(run.restarts.values()),
         charged_restarts=run.restart_count,
+        join_timed_out=run.join_timed_out,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced, NobodyWaits, StaleRound
-from rdzv_protocol.messages import Directive, Failure, Start, Stop, Wait
+from rdzv_protocol.messages import Directive, Failure, Start, Stop
 from rdzv_protocol.settings import RequestedSettings, RunSettings
 
 from rdzv_server.core import admission, completion, final_report, rank_assignment, restart_budget, root_cause, snapshot
@@ -317,6 +317,7 @@ class RunMachine:
         self.run.succeeded.add(fact.agent_id)
 
     def _timed_out(self, fact: JoinTimedOut, now: float) -> None:
+        self.run.join_timed_out = True
         self._end(Stage.FAILED, f"join timeout: {completion.shortfall(self.run)}", None, now)
 
     def _stopped(self, fact: RunStopped, now: float) -> None:
@@ -412,15 +413,12 @@ class RunMachine:
     def _implied(self, agent: Agent, now: float) -> Directive:
         """The directive of an agent that has been given none: what its state is."""
         if agent.state is AgentState.WAITING:
-            return Wait(reason=self._wait_reason(now))
+            forming = self.run.stage is Stage.FORMING
+            return completion.wait(self.run, now) if forming else completion.standby(self.run, now)
         agent_id = agent.join.agent_id
         if agent_id not in self._starts:
             self._starts[agent_id] = rank_assignment.start(self.run, agent)
         return self._starts[agent_id]
-
-    def _wait_reason(self, now: float) -> str:
-        forming = self.run.stage is Stage.FORMING
-        return completion.reason(self.run, now) if forming else completion.standby_reason(self.run, now)
 
     def _agent(self, agent_id: str) -> Agent:
         try:

@@ -199,6 +199,8 @@ class Run(Struct):
     departures: deque[Departure] = field(default_factory=lambda: deque(maxlen=HISTORY))
     departed_ids: set[str] = field(default_factory=set)
     end_reason: str = ""
+    join_timed_out: bool = False
+    """It has failed because too few nodes had joined in time."""
     end_failure: Failure | None = None
     ended_at: float | None = None
 

@@ -158,7 +158,7 @@ def phase(run: Run) -> Phase:
 def reason(run: Run, now: float) -> str:
     """The one sentence about the run as it stands."""
     if run.stage is Stage.FORMING:
-        return completion.reason(run, now)
+        return completion.wait(run, now).sentence
     if run.stage is Stage.RUNNING:
         return completion.running_reason(run)
     return run.end_reason

@@ -26,7 +26,7 @@ from tests.unit.node_agent.story import LEASE_S, a_failure, finish, join, start,
 
 rounds = st.integers(1, 4)
 directives = st.one_of(
-    st.sampled_from([wait("waiting for 2 nodes; gives up in 9 s"), wait("standing by")]),
+    st.sampled_from([wait("waiting for 2 nodes", 9.0), wait("standing by")]),
     rounds.map(start),
     rounds.map(stop),
 )

@@ -151,7 +151,8 @@ class Scenario:
         return directive.assignment
 
     def reason(self, name: str) -> str:
-        return self.directive(name).reason
+        directive = self.directive(name)
+        return directive.sentence if isinstance(directive, Wait) else directive.reason
 
     def participants(self) -> list[str]:
         """Who runs now, by group rank."""

@@ -73,8 +73,8 @@ def a_failure(**changes: Any) -> Failure:
     return Failure(**(given | changes))
 
 
-def wait(reason: str = "waiting for 1 more node") -> Wait:
-    return Wait(reason=reason)
+def wait(reason: str = "waiting for 1 more node", remaining_s: float | None = None) -> Wait:
+    return Wait(reason=reason, remaining_s=remaining_s, ending=None if remaining_s is None else "gives_up")
 
 
 def start(round: int = 1, **changes: Any) -> Start:

@@ -46,16 +46,16 @@ def test_an_agent_that_waits_says_what_for_and_polls():
 
 def test_what_it_waits_for_is_not_said_again_when_only_the_countdown_has_changed():
     agent = Story()
-    agent.is_told(wait("waiting for 1 more node: 1 of 2 joined (a); gives up in 600 s"))
-    agent.is_told(wait("waiting for 1 more node: 1 of 2 joined (a); gives up in 590 s"))
+    agent.is_told(wait("waiting for 1 more node: 1 of 2 joined (a)", 600.0))
+    agent.is_told(wait("waiting for 1 more node: 1 of 2 joined (a)", 590.0))
     assert agent.said == []
     assert agent.sent == [poll("a.1", revision=2, hold=True)]
 
 
 def test_what_it_waits_for_is_said_again_when_it_has_changed():
     agent = Story()
-    agent.is_told(wait("waiting for 2 more nodes; gives up in 600 s"))
-    agent.is_told(wait("waiting for 1 more node; gives up in 600 s"))
+    agent.is_told(wait("waiting for 2 more nodes", 600.0))
+    agent.is_told(wait("waiting for 1 more node", 600.0))
     assert agent.said == ["waiting for 1 more node; gives up in 600 s"]
 
 

@@ -45,16 +45,3 @@ def test_a_failed_end_says_why():
 
 def test_a_failure_says_with_which_error():
     assert wording.failed(a_failure(error="ValueError: boom")).endswith(" failed: exit code 5: ValueError: boom")
-
-
-@pytest.mark.parametrize(
-    ("reason", "rest"),
-    [
-        ("waiting for 1 more node; gives up in 583 s", "waiting for 1 more node"),
-        ("waiting: 1 of 2 joined (a); last call; ends in 3 s", "waiting: 1 of 2 joined (a); last call"),
-        ("standing by: the run is full", "standing by: the run is full"),
-        ("standing by; node a runs", "standing by; node a runs"),
-    ],
-)
-def test_a_reason_without_its_countdown(reason, rest):
-    assert wording.without_countdown(reason) == rest
