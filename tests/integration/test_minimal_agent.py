@@ -1,0 +1,59 @@
+"""An agent that has nothing of ours, beside its like and beside ours, at a real server."""
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.programs import Program, Server, start_agent
+
+AGENT = Path(__file__).parents[2] / "examples" / "minimal_agent.py"
+TELL = "import os; print('rank', *(os.environ[name] for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK')), flush=True)"
+
+
+async def start_minimal(server: Server, node: str) -> Program:
+    flags = (server.endpoint, "r", node, "2")
+    return await Program.start(sys.executable, str(AGENT), *flags, sys.executable, "-c", TELL)
+
+
+async def start_ours(server: Server, script: Path, *flags: str) -> Program:
+    agent = await start_agent(
+        "--endpoint", server.endpoint, "--run-id", "r", "--nnodes", "2", *flags, script=str(script)
+    )
+    await agent.line("waiting for 1 more node")
+    return agent
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    server = await Server.listen("--store", "memory")
+    yield server
+    await server.end()
+
+
+async def told(*agents: Program) -> list[str]:
+    """What the workers of agents say that succeed."""
+    assert [await agent.exit_code() for agent in agents] == [0] * len(agents), [agent.err for agent in agents]
+    return sorted(line for agent in agents for line in agent.out if line.startswith("rank"))
+
+
+async def test_two_of_them_complete_a_run(server: Server) -> None:
+    assert await told(*[await start_minimal(server, node) for node in "ab"]) == ["rank 0 2 0", "rank 1 2 0"]
+    assert (await server.run())["phase"] == "succeeded"
+
+
+async def test_one_joins_again_when_the_worker_of_a_node_agent_has_failed(server: Server, tmp_path: Path) -> None:
+    script = tmp_path / "fails_once.py"
+    script.write_text(f"{TELL}\nimport sys; sys.exit(os.environ['TORCHELASTIC_RESTART_COUNT'] == '0')")
+    ours = await start_ours(server, script, "--max-restarts", "1")
+    ranks = await told(ours, await start_minimal(server, "b"))
+    run = await server.run()
+    assert set(ranks) == {"rank 0 2 0", "rank 1 2 0"}
+    assert (run["round"], run["restart_count"], run["phase"]) == (2, 1, "succeeded")
+
+
+def test_it_is_short_and_needs_nothing_of_ours() -> None:
+    lines = AGENT.read_text().splitlines()
+    assert sum(map(bool, lines)) <= 60
+    assert not [line for line in lines if "import" in line and ("rdzv" in line or "node_agent" in line)]
