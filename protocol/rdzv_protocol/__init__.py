@@ -1,7 +1,8 @@
 """The wire contract between `rdzv-server` and `node-agent`, and nothing else.
 
-`messages` says what is sent, `settings` what a run may be told, `schema` what a value may look like,
-`codec` how it travels (msgpack), `paths` where it is sent, `errors` how it is refused.
+`messages` are the types of what is sent, `settings` of what a run may be told, `constraints` of their fields; `codec`
+makes bytes of them and back, `paths` says where they are sent and `errors` how they are refused. `protocol/README.md`
+tells all of it to people.
 """
 
 VERSION = "0.1.0"

@@ -89,11 +89,11 @@ def _explanation(kind: Any, value: Any, complaint: str) -> str:
         if field:
             name, expected = f"{name}.{field}", _field(expected, field, value)
             if field not in value:
-                return f"{name} is missing" + (f": {_words(expected)}" if field == "tag" else "")
+                return f"{name} is missing" + (f": {words(expected)}" if field == "tag" else "")
             value = value[field]
         else:
             name, expected, value = f"{name}[{index}]", _one_of(expected)[0].item_type, value[int(index)]
-    return f"{name} must be {_words(expected)}, not {_brief(value)}"
+    return f"{name} must be {words(expected)}, not {_brief(value)}"
 
 
 def _one_of(expected: Any) -> list[Any]:
@@ -111,7 +111,7 @@ def _field(expected: Any, name: str, value: Any) -> Any:
     return next(field.type for field in kind.fields if field.name == name)
 
 
-def _words(expected: Any) -> str:
+def words(expected: Any) -> str:
     """Type of a value in words, with its limits."""
     match _one_of(expected)[0]:
         case inspect.StrType(min_length=least, max_length=most, pattern=pattern):
