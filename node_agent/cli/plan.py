@@ -22,7 +22,23 @@ SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 CONNECT_TIMEOUT_S, FAREWELL_TIMEOUT_S = 300.0, 2.0
 NO_RUN_ID = "none"
 """torchrun's `--rdzv-id` where none is given."""
-RUN_PATH = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
+RUN_PATH = """\
+import runpy, sys
+del sys.argv[0]
+try:
+    script = runpy.run_path(sys.argv[0], run_name="__main__")
+except SystemExit as end:
+    if end.code not in (None, 0):
+        raise
+import atexit, os, threading
+threading._shutdown()
+atexit._run_exitfuncs()
+sys.stdout.flush()
+sys.stderr.flush()
+os._exit(0)
+"""
+"""Program of `--run-path`. A script that has succeeded leaves without tearing its objects down: a process group that
+nobody destroyed may have threads still, and would abort. torchrun keeps such a worker until all are done."""
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 
 

@@ -61,7 +61,8 @@ def wants_colour(environment: Mapping[str, str], descriptor: int) -> bool:
 def name_of(command: Command) -> str:
     """What the workers execute, for a title: the script or the module, not its interpreter."""
     interpreter, *rest = command.program or ("",)
-    return next((part for part in rest if not part.startswith("-")), interpreter)
+    names = [part for part in rest if not part.startswith("-")]
+    return next(iter(names["-c" in rest :]), interpreter)  # what follows -c is code
 
 
 def local_time(at: float | None) -> str:

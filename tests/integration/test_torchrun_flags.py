@@ -52,6 +52,30 @@ async def test_run_path_runs_the_script_as_main(tmp_path: Path) -> None:
     assert line.removeprefix("[default0]:") == f"__main__ {[str(script)]} of {sys.executable}"
 
 
+@pytest.mark.parametrize("end", ["", "sys.exit()", "sys.exit(0)"])
+async def test_run_path_leaves_native_threads_alone_when_the_script_has_succeeded(tmp_path: Path, end: str) -> None:
+    """A process group that nobody destroyed aborts now and then while the interpreter is torn down."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import atexit, ctypes, sys, threading, time\n"
+        "libc = ctypes.CDLL(None)\nlibc.on_exit(libc.abort, None)\n"
+        "atexit.register(print, 'at exit')\n"
+        "threading.Thread(target=lambda: (time.sleep(0.1), print('thread'))).start()\n" + end
+    )
+    agent = await start_agent("--run-path", script=str(script))
+    assert await agent.exit_code() == 0, agent.err
+    assert agent.out == ["thread", "at exit"]
+
+
+async def test_run_path_fails_as_the_script_does(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nsys.exit(3)\n")
+    agent = await start_agent("--run-path", script=str(script))
+    assert await agent.exit_code() == 1
+    assert any("exit code 3" in line for line in agent.err), agent.err
+    assert f"{script} FAILED" in agent.err
+
+
 @pytest.mark.torch
 async def test_run_path_is_what_torchrun_does(tmp_path: Path) -> None:
     pytest.importorskip("torch")

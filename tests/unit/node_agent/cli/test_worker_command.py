@@ -137,5 +137,5 @@ def test_launch_passes_nothing_to_other_programs():
 
 def test_run_path_goes_before_everything_else():
     one = command("--run-path", "train.py", "x", PYTHON_EXEC="/opt/python")
-    assert one.program[0] == sys.executable
+    assert (one.program[0], one.program[-1]) == (sys.executable, "train.py")
     assert command("--run-path", "--no-python", "-m", "train.py", "x") == one
