@@ -1,4 +1,4 @@
-"""What people see: the workers' output and the agent's own lines, written by threads.
+"""Console of the agent: the workers' output and the agent's own lines, written by threads.
 
 A console may block for as long as it likes (a pager, a stopped terminal): a thread waits for it, the agent does not.
 While stdout blocks, stderr still has its say, unless one terminal shows both.
@@ -18,7 +18,7 @@ from time import monotonic
 
 HIGH, LOW = 8 << 20, 4 << 20
 PATIENCE_S = 2.0
-"""How long an exiting agent waits for a console that takes nothing at all."""
+"""Longest wait of an exiting agent for a console that takes nothing at all."""
 WRITE_BYTES, SLOW_WRITE_BYTES = 1 << 16, 1 << 12
 SLOW_S = 0.1
 """A console that took longer for what it was given last is given less, so that it shows whether it still takes it."""
@@ -125,12 +125,12 @@ class Console:
 
 
 class _Screen:
-    """What shows the lines of a descriptor. One terminal often shows both, in the order in which they were written."""
+    """Screen or file that shows a descriptor's lines. One terminal often shows both, in the order of writing."""
 
     def __init__(self, write_all: "Callable[[_Queue], None]") -> None:
         self.queue: _Queue = SimpleQueue()
         self.owner: object = None
-        """Whose line the last one is, if it has no end yet."""
+        """Owner of the last line, if that has no end yet."""
         self.thread = threading.Thread(target=write_all, args=[self.queue], name="console", daemon=True)
         self.thread.start()
 

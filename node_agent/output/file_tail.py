@@ -16,11 +16,11 @@ SHORTEST_S, LONGEST_S = 0.02, 1.5
 SHARE = 4
 """Output that comes after a silence is late by no more than this part of the silence."""
 DRAIN_TIMEOUT_S = 30.0
-"""How long an exiting agent goes on showing what is in the files anyway."""
+"""Longest time for which an exiting agent goes on showing what is in the files anyway."""
 
 
 def interval_s(silence_s: float) -> float:
-    """How soon to look again after so long a silence."""
+    """Wait before the next look after so long a silence."""
     return min(max(silence_s / SHARE, SHORTEST_S), LONGEST_S)
 
 
@@ -37,7 +37,7 @@ class FileTail:
         self._tails = tails
         self._offset = os.fstat(file).st_size
         self._last: int | None = None
-        """Where to stop; None while the worker is there."""
+        """Offset at which to stop; None while the worker is there."""
         self._awaits_console = False
 
     @property
@@ -133,7 +133,7 @@ class FileTails:
         self._look_in(SHORTEST_S)
 
     def forget(self, tail: FileTail) -> None:
-        """It has been closed."""
+        """Leave out a tail that has been closed."""
         self._open.discard(tail)
         self._followed.discard(tail)
         self._changed.set()

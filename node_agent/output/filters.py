@@ -26,7 +26,7 @@ class FilteredFile:
                 self._on_error(error)
 
     def close(self) -> None:
-        """As often as it was opened."""
+        """Close it; to be called as often as `open`."""
         self._users -= 1
         if not self._users and self._file >= 0:
             os.close(self._file)

@@ -34,7 +34,7 @@ class RunFolder:
 
     @property
     def made(self) -> str:
-        """The same; empty if it was never used."""
+        """The run's folder; empty if it was never used."""
         return self._path
 
     def open_attempt(self, round_: int) -> str:

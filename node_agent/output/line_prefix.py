@@ -7,7 +7,7 @@ from rdzv_protocol.messages import Assignment
 PREFIX_TEMPLATE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 """The environment variable with torchrun's template of a teed line's prefix."""
 PREFIX_NAMES = ("role_name", "rank", "local_rank", "node_id", "group_rank")
-"""What `${...}` may name in a template; the first three are torchrun's."""
+"""Names that `${...}` may have in a template; the first three are torchrun's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +22,11 @@ class LinePrefix:
     """torchrun's template for teed lines; None: its default."""
 
     def of_any(self, assignment: Assignment, local_rank: int) -> str:
-        """For a stream that goes to the console alone; empty: nothing."""
+        """Prefix in a stream that goes to the console alone; empty: none."""
         return self._filled(self.asked, assignment, local_rank) if self.asked else ""
 
     def of_teed(self, assignment: Assignment, local_rank: int) -> str:
-        """For a stream whose lines must be told from other workers'."""
+        """Prefix in a stream whose lines must be told from other workers'."""
         template = self.asked or self.teed
         return self._filled(template, assignment, local_rank) if template else default_prefix(self.role, local_rank)
 

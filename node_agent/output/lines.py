@@ -104,6 +104,6 @@ class Lines:
 
 
 def _first_end(text: bytes) -> int:
-    """Where the first line's end is over."""
+    """Offset after the first line's end."""
     ends = [at + 1 for at in (text.find(b"\n"), text.find(b"\r")) if at >= 0]
     return min(ends, default=len(text))

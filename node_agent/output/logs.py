@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class LogContext(NamedTuple):
-    """What the rounds of an agent share."""
+    """Console, prefix and tails that the rounds of an agent share."""
 
     console: Console
     prefix: "LinePrefix | None"
@@ -45,7 +45,7 @@ class RoundLogs:
         self._one_is_shown = sum(worker.is_shown for worker in self._workers) == 1
 
     def environment(self, local_rank: int) -> Mapping[str, str]:
-        """What its environment must have; TORCHELASTIC_ERROR_FILE, as a rule."""
+        """Variables that its environment must have; TORCHELASTIC_ERROR_FILE, as a rule."""
         return self._workers[local_rank].environment
 
     def open_streams(self, local_rank: int) -> tuple[Stream, Stream]:
@@ -131,7 +131,7 @@ class AgentLogs:
 
     @property
     def kept_path(self) -> str:
-        """Where the files are that stay when the agent goes; empty for nowhere."""
+        """Folder of the files that stay when the agent goes; empty: there are none."""
         return self._folder.made if self._folder.is_kept else ""
 
     @property
@@ -150,7 +150,7 @@ class AgentLogs:
         return self._round(assignment, routing)
 
     async def ask(self, assignment: Assignment, environments: Sequence[Mapping[str, str]]) -> RoundLogs:
-        """The same, as the plug-in says. Raises `PluginFailed`."""
+        """The logs of the next round's workers, as the plug-in says. Raises `PluginFailed`."""
         assert self.plugin
         routing = narrowed(await self.plugin.reify(environments), self._options, assignment)
         self._context = self._context._replace(prefix=self._prefix())

@@ -18,7 +18,7 @@ from node_agent.workers.process import CommandProcess, signal_group
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "logs_specs_helper.py")
 FAREWELL_S = 2.0
-"""How long it may take to end by itself."""
+"""Time that it has to end by itself."""
 LONGEST_MESSAGE = 1 << 28
 STDERR = 2
 
@@ -27,10 +27,10 @@ class Plugin(Protocol):
     """Decides about the files instead of the flags."""
 
     async def reify(self, environments: Sequence[Mapping[str, str]]) -> Routing:
-        """Where the output of the workers with these environments goes. Raises `PluginFailed`."""
+        """Routes of the output of the workers with these environments. Raises `PluginFailed`."""
 
     async def close(self) -> None:
-        """It is not asked again."""
+        """End it: it is not asked again."""
 
 
 class LogsPlugin:
@@ -53,7 +53,7 @@ class LogsPlugin:
         self._opening.add_done_callback(self._opened)
 
     async def reify(self, environments: Sequence[Mapping[str, str]]) -> Routing:
-        """Where the output of the workers with these environments goes. Raises `PluginFailed`."""
+        """Routes of the output of the workers with these environments. Raises `PluginFailed`."""
         await asyncio.shield(self._opening)
         answer = await self._ask(environments={str(rank): dict(each) for rank, each in enumerate(environments)})
         return _routing(answer, len(environments))

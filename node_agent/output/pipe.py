@@ -14,7 +14,7 @@ USUAL_PIPE_BYTES = 1 << 16
 PIPE_BYTES = 1 << 20
 """The most that Linux lets anybody ask for."""
 ALL_PIPES_BYTES = 16 << 20
-"""For all pipes of an agent: a user has 64 MiB for every pipe of every process, the workers' own included."""
+"""Sum over all pipes of an agent: a user has 64 MiB for every pipe of every process, the workers' own included."""
 TAIL_BYTES = 1 << 16
 TAIL_LINES = 64
 TAIL_LINE_CHARACTERS = 500
@@ -42,7 +42,7 @@ class Sink(Protocol):
     def take(self, chunk: bytes) -> None: ...
 
     def end(self) -> None:
-        """That was all."""
+        """Note that nothing more comes."""
 
 
 class Tail:
@@ -84,12 +84,12 @@ class Relay:
         return self._worker_end
 
     def started(self) -> None:
-        self._let_go()
+        self._close_worker_end()
         self._loop.add_reader(self._pipe, self._on_readable)
 
     def finish(self) -> None:
         """Take what it wrote last, also without a newline, and close. What a child of it writes from now on is lost."""
-        self._let_go()
+        self._close_worker_end()
         left = self._capacity
         while self._open and left > 0 and (taken := self._read()):
             left -= taken
@@ -98,7 +98,7 @@ class Relay:
     def tail(self) -> tuple[str, ...]:
         return next((sink.lines() for sink in self._sinks if isinstance(sink, Tail)), ())
 
-    def _let_go(self) -> None:
+    def _close_worker_end(self) -> None:
         if self._worker_end >= 0:
             os.close(self._worker_end)
             self._worker_end = -1
@@ -136,7 +136,7 @@ class Relay:
 
 
 def pipe_bytes(workers: int) -> int:
-    """What each pipe of so many workers may have; 0: what the kernel gives it anyway."""
+    """Room of each pipe of so many workers; 0: what the kernel gives it anyway."""
     share = 1 << (ALL_PIPES_BYTES // (2 * workers)).bit_length() - 1  # the kernel rounds up to a power of two
     return min(PIPE_BYTES, share) if share > USUAL_PIPE_BYTES else 0
 

@@ -1,4 +1,4 @@
-"""Where the output of one round's workers goes, decided by the flags, as torch's `DefaultLogsSpecs.reify` does."""
+"""Routes of the output of one round's workers, by the flags as torch's `DefaultLogsSpecs.reify` decides."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -33,11 +33,11 @@ class WorkerRoutes(NamedTuple):
     stdout: Route = Route()
     stderr: Route = Route()
     environment: Mapping[str, str] = {ERROR_FILE: ""}
-    """What the worker's environment needs for them."""
+    """Variables that the worker's environment needs for them."""
 
     @property
     def error_file(self) -> str:
-        """Where torch's `@record` writes an error; empty: nowhere."""
+        """File to which torch's `@record` writes an error; empty: none."""
         return self.environment.get(ERROR_FILE, "")
 
     @property

@@ -1,4 +1,4 @@
-"""How many workers `--nproc-per-node auto|gpu|xpu` means, and which PCI device stands behind each accelerator.
+"""Count of workers that `--nproc-per-node auto|gpu|xpu` means, and PCI addresses of the accelerators.
 
 Torch is asked, in a process of its own, in the workers' environment and with their interpreter: what MIG and variables
 such as CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES and ZE_AFFINITY_MASK leave, it knows best. That takes an import of
@@ -14,12 +14,12 @@ from typing import Any
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "devices_helper.py")
 TIMEOUT_S = 120.0
-"""How long torch may take: its import from a cold network disk, and a driver that starts many GPUs."""
+"""Time that torch may take: its import from a cold network disk, and a driver that starts many GPUs."""
 LABELS = {"gpu": "GPU", "xpu": "XPU", "auto": "accelerator"}
 HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 """Variables that keep devices from a worker."""
 DRIVERS = ("/dev/nvidiactl", "/dev/kfd")
-"""Where a driver of GPUs shows."""
+"""Device files by which a driver of GPUs shows."""
 BROKEN = ("CUDA initialization", "HIP initialization", "XPU device count")
 """Beginnings of torch's warnings about devices that are there and do not answer."""
 
@@ -29,7 +29,7 @@ class DeviceError(Exception):
 
 
 def count_workers(wanted: str, environment: Mapping[str, str]) -> int:
-    """How many workers `wanted` (auto, cpu, gpu or xpu) means here, as torch counts. Raises `DeviceError`.
+    """Number of workers that `wanted` (auto, cpu, gpu or xpu) means here, as torch counts. Raises `DeviceError`.
 
     `environment` is the workers': its variables hide devices from them. cpu counts the CPUs that this process may run
     on. auto counts devices if a worker sees any, else CPUs. A device that does not answer is an error for auto too: a

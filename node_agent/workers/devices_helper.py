@@ -46,7 +46,7 @@ def _accelerator(torch: Any) -> str:
 
 
 def _address(properties: Any) -> str:
-    """As sysfs writes it; empty where torch does not tell."""
+    """Address as sysfs writes it; empty where torch does not tell."""
     try:
         place = properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id
     except AttributeError:

@@ -66,7 +66,7 @@ def _own_device(parent: Mapping[str, str], local_rank: int) -> dict[str, str]:
 
 
 def defaults(parent: Mapping[str, str], local_world_size: int) -> dict[str, str]:
-    """What a worker gets unless the agent's own environment says otherwise."""
+    """Values that a worker gets unless the agent's own environment says otherwise."""
     values = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
     if local_world_size > 1:
         values["OMP_NUM_THREADS"] = "1"  # or every worker would take all cores

@@ -33,10 +33,10 @@ class Request:
 class FileTimer:
     """The agent's end of the pipe. `is_worker` says whether a process is one of this agent's, or a child of one."""
 
-    def __init__(self, path: str, say: Callable[[str], None], is_worker: Callable[[int], bool]) -> None:
+    def __init__(self, path: str, log: Callable[[str], None], is_worker: Callable[[int], bool]) -> None:
         """Make the pipe. Raises `OSError` with one line if something else stands there."""
         self.path = path
-        self._say = say
+        self._log = log
         self._is_worker = is_worker
         self._timers: dict[tuple[int, str], asyncio.TimerHandle] = {}
         self._rest = b""
@@ -64,7 +64,7 @@ class FileTimer:
             try:
                 self._take(_parse(line))
             except (ValueError, KeyError, TypeError):
-                self._say(f"{self.path}: not a timer request: {line[:80]!r}")
+                self._log(f"{self.path}: not a timer request: {line[:80]!r}")
 
     def _take(self, request: Request) -> None:
         key = (request.pid, request.scope)
@@ -80,13 +80,13 @@ class FileTimer:
             return
         late = f"timer {request.scope[:200]!r} of process {request.pid} has expired"
         if request.signum <= 0:
-            self._say(late)
+            self._log(late)
             return
-        self._say(f"{late}: sending it {_name(request.signum)}")
+        self._log(f"{late}: sending it {_name(request.signum)}")
         try:
             os.kill(request.pid, request.signum)
         except OSError as error:
-            self._say(f"cannot signal process {request.pid}: {error.strerror}")
+            self._log(f"cannot signal process {request.pid}: {error.strerror}")
 
 
 def _make_fifo(path: str) -> None:

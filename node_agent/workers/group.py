@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from node_agent.failures.oom import OomWatch
 
 KILL_TIMEOUT_S = 30.0
-"""How long a worker may take to go after SIGKILL: one in uninterruptible sleep may not."""
+"""Time that a worker may take to go after SIGKILL: one in uninterruptible sleep may not."""
 
 CAUSE_TIMEOUT_S = 0.5
-"""How long a failure that follows from another worker's waits for that one to end, too."""
+"""Wait of a failure that follows from another worker's for that one to end, too."""
 
 
 class WorkerSpec(Struct, frozen=True, kw_only=True):
@@ -33,12 +33,12 @@ class WorkerSpec(Struct, frozen=True, kw_only=True):
     rank: int
     local_rank: int
     title: str
-    """What is executed, for a person."""
+    """Name of what is executed, for a person."""
     start: Start
     open_streams: Callable[[], tuple[Stream, Stream]]
     """Its stdout and stderr; called when it is about to start."""
     error_file: str = ""
-    """Where torch's `@record` writes the error; empty for nowhere."""
+    """File to which torch's `@record` writes the error; empty: none."""
 
 
 class Worker:
@@ -181,7 +181,7 @@ class WorkerGroup(ProcessGroup):
         return list(self._alive)
 
     def error_file(self, pid: int) -> str:
-        """Where this worker, also one that is gone, was to write its error; empty if it is none of this group."""
+        """File to which this worker, also one that is gone, was to write its error; empty if it is not ours."""
         return self._error_files.get(pid, "")
 
     def stop(self, signum: int, grace_s: float) -> None:

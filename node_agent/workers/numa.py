@@ -43,14 +43,14 @@ def cpu_sets(
 
 
 def ranges(cpus: Collection[int]) -> str:
-    """As the kernel writes CPUs: "0-3,8"."""
+    """CPUs as the kernel writes them: "0-3,8"."""
     first = [cpu for cpu in sorted(cpus) if cpu - 1 not in cpus]
     last = [cpu for cpu in sorted(cpus) if cpu + 1 not in cpus]
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in zip(first, last, strict=True))
 
 
 class _Machine:
-    """What sysfs tells about this host, as far as this process may use it."""
+    """CPUs, nodes and caches of this host by sysfs, as far as this process may use them."""
 
     def __init__(self, sysfs: str, allowed: frozenset[int]) -> None:
         self._sysfs = sysfs
@@ -61,7 +61,7 @@ class _Machine:
         return max(int(text), 0)  # the kernel says -1 where there is one node only
 
     def cpus_of_node(self, node: int) -> frozenset[int]:
-        """Those that this process may use; at least one."""
+        """CPUs of the node that this process may use; at least one."""
         cpus = _parse(
             self._read(f"devices/system/node/node{node}/cpulist", f"the CPUs of NUMA node {node} are unknown")
         )

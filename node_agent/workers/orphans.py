@@ -1,4 +1,4 @@
-"""What workers leave behind: descendants that left their process group, such as daemons.
+"""Orphans that workers leave behind: descendants that left their process group, such as daemons.
 
 While the agent lives it is their subreaper: the kernel makes it the parent of every descendant that loses its own, so
 that it finds them among its children, whatever session they are in. A guardian covers the agent's own sudden death: a
@@ -23,21 +23,21 @@ MARK = "NODE_AGENT_ID"
 REAPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "orphans_helper.py")
 
 REPLACEMENT_S = 0.5
-"""How soon a guardian that was killed is replaced."""
+"""Wait before a guardian that was killed is replaced."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 _DEVNULL = -3  # subprocess.DEVNULL
 _STDERR = 2
 _WAIT_THEN_REAP = "trap '' TERM INT HUP QUIT; read -r word; exec \"$@\""
-"""It ends with its agent: the signals that a scheduler sends to every process of a node are not for it."""
+"""Program of the guardian. It ignores the signals that a scheduler sends to every process of a node."""
 
 
 class Orphans:
-    """Those of one agent, whose process is its own. `mark` is unique to it."""
+    """Orphans of one agent, whose process is its own. `mark` is unique to it."""
 
     def __init__(self, mark: str) -> None:
         self.mark = {MARK: mark}
-        """What the workers' environment must hold."""
+        """Variable that the workers' environment must hold."""
         self._mark = f"{MARK}={mark}".encode()
         self._guardian: tuple[CommandProcess, int] | None = None
         self._killed: set[int] = set()
@@ -47,7 +47,7 @@ class Orphans:
         self._loop.add_signal_handler(signal.SIGCHLD, reap)
 
     def guard(self, environment: Mapping[str, str], folder: str) -> None:
-        """From now on the agent's sudden death takes its workers' descendants along, and its temporary folder."""
+        """Let the agent's sudden death take its workers' descendants along, and its temporary folder."""
         if self._guardian is not None or self._is_closed:
             return
         command = ("/bin/sh", "-c", _WAIT_THEN_REAP, "sh", sys.executable, "-IS", REAPER, self._mark.decode(), folder)

@@ -1,4 +1,4 @@
-"""What the guardian becomes when its agent has died without a word: it tidies up after it.
+"""Program of the guardian whose agent has died without a word: it tidies up after it.
 
 It ends every process that carries the agent's mark, then removes the agent's temporary folder. A program of its own,
 started by node_agent/workers/orphans.py; its arguments are the mark as it stands in the environment, and the folder.
@@ -44,7 +44,7 @@ def _is_marked(pid: int, mark: bytes) -> bool:
 
 
 def _wait(pid: int) -> None:
-    """Until it is gone, or a zombie."""
+    """Wait until it is gone, or a zombie."""
     import select
 
     try:

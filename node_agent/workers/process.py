@@ -76,7 +76,7 @@ class CommandProcess:
         return exit_code
 
     def disown(self) -> None:
-        """It goes on by itself; nobody here waits for it any more."""
+        """Let it go on by itself: nobody here waits for it any more."""
         os.close(self._pidfd)
         self._process.returncode = 0  # or the destructor would complain of a child that still runs
 
@@ -106,7 +106,7 @@ def kill_and_reap(pid: int) -> None:
 
 
 def given_up(pid: int) -> str:
-    """Says that a child outlives SIGKILL, and why, as far as the kernel tells."""
+    """Line that says that a child outlives SIGKILL, and why, as far as the kernel tells."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
             state = stat.read().rpartition(")")[2].split()[0]
@@ -120,7 +120,7 @@ def given_up(pid: int) -> str:
 
 
 def _preparation(cpus: Collection[int]) -> Callable[[], None]:
-    """What the child does before it executes its command."""
+    """Function that the child calls before it executes its command."""
     agent = os.getpid()
 
     def prepare() -> None:

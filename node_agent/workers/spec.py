@@ -13,26 +13,26 @@ from node_agent.workers.process import CommandProcess, Start
 from node_agent.workers.temp_dir import TempDir
 
 Starter = Callable[[int, Mapping[str, str], Collection[int]], Start]
-"""What starts the worker with this local rank in this environment, on these CPUs; none: on any."""
+"""Makes the start function of the worker with this local rank, in this environment, on these CPUs; none: on any."""
 
 
 class SpecMaker:
     """Makes the specs of one agent's workers, round after round. `starter` None: they execute the command."""
 
-    def __init__(self, config: AgentConfig, scratch: TempDir, starter: Starter | None = None) -> None:
+    def __init__(self, config: AgentConfig, temp_dir: TempDir, starter: Starter | None = None) -> None:
         self._config = config
         self._starter = starter or self._execute
         self._environment = dict(config.environment)
         if config.environment.get(ENABLE_FILE_TIMER) == "1":
-            self._environment.setdefault(TIMER_FILE, scratch.path("timer"))
+            self._environment.setdefault(TIMER_FILE, temp_dir.path("timer"))
 
     @property
     def timer_file(self) -> str:
-        """Where the workers find the file timer, if the user has enabled it."""
+        """Path of the file timer, if the user has enabled it."""
         return self._environment[TIMER_FILE]
 
     def environments(self, assignment: Assignment) -> list[dict[str, str]]:
-        """Of each local rank, but for what belongs to its logs."""
+        """Environment of each local rank, but for what belongs to its logs."""
         return [
             worker_environment(
                 self._environment,

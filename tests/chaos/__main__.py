@@ -35,10 +35,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seed", type=int, nargs="+", default=[1], metavar="N", help="one run for each (default: 1)")
     parser.add_argument("--minutes", type=float, default=5.0, metavar="M", help="of each run (default: %(default)g)")
-    parser.add_argument("--deeds", type=int, metavar="K", help="end a run after so many deeds")
+    parser.add_argument("--actions", type=int, metavar="K", help="end a run after so many actions")
     parser.add_argument("--etcd", action="store_true", help="the server's state is in etcd, not on a disk")
     parser.add_argument("--tls", action="store_true", help="TLS and tokens")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only deeds that are described with this text")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only actions that are described with this text")
     return parser
 
 
@@ -46,7 +46,7 @@ def _carry_out(seed: int, args: argparse.Namespace) -> tuple[Campaign, bool]:
     """One run, and whether all went well."""
     setting = Setting(etcd=args.etcd, tls=args.tls)
     steps = (step for step in plan(seed, has_disk=not args.etcd) if args.only in str(step))
-    campaign, is_well = Campaign(_for_minutes(islice(steps, args.deeds), args.minutes), seed, setting), True
+    campaign, is_well = Campaign(_for_minutes(islice(steps, args.actions), args.minutes), seed, setting), True
     try:
         with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
             asyncio.run(campaign.run(Path(folder)))
@@ -56,7 +56,7 @@ def _carry_out(seed: int, args: argparse.Namespace) -> tuple[Campaign, bool]:
         is_well = False
     restarts = len(campaign.ledger.entries)
     print(
-        f"seed {seed}: {len(campaign.outcomes)} deeds, {restarts} restarts{'' if is_well else ', FAILED'}", flush=True
+        f"seed {seed}: {len(campaign.outcomes)} actions, {restarts} restarts{'' if is_well else ', FAILED'}", flush=True
     )
     return campaign, is_well
 
@@ -70,12 +70,12 @@ def _for_minutes(steps: Iterable[Step], minutes: float) -> Iterator[Step]:
 
 
 def _table(outcomes: Iterable[Outcome]) -> Iterator[str]:
-    """A row for each deed: how often it was done and not borne, and how long it took until all worked again."""
-    by_deed: dict[str, list[Outcome]] = defaultdict(list)
+    """A row for each action: how often it was done and not borne, and how long it took until all worked again."""
+    by_action: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
-        by_deed[outcome.step.deed.name].append(outcome)
-    yield f"{'deed':<56} {'done':>5} {'failed':>7} {'median':>8} {'longest':>8}"
-    for name, done in sorted(by_deed.items()):
+        by_action[outcome.step.action.name].append(outcome)
+    yield f"{'action':<56} {'done':>5} {'failed':>7} {'median':>8} {'longest':>8}"
+    for name, done in sorted(by_action.items()):
         took_s = [outcome.took_s for outcome in done]
         failed = sum(not outcome.is_well for outcome in done)
         yield f"{name:<56} {len(done):>5} {failed:>7} {median(took_s):>6.1f} s {max(took_s):>6.1f} s"

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.chaos.deeds import Act
+from tests.chaos.actions import Act
 from tests.chaos.fleet import NODES, NPROC, Fleet, Setting, fleet
 from tests.chaos.ledger import Ledger
 from tests.chaos.monkey import Monkey
@@ -16,8 +16,8 @@ from tests.chaos.plan import Step
 from tests.chaos.training import CHECKPOINT_EVERY, undisturbed
 
 USUAL = Setting()
-NUISANCE_WITHIN_S = 1.0
-"""How long after its deed has begun a nuisance begins at the latest."""
+FAULT_WITHIN_S = 1.0
+"""How long after its action has begun a fault begins at the latest."""
 
 
 @dataclass(frozen=True)
@@ -54,18 +54,18 @@ class Campaign:
 
     async def _carry_out(self, patient: Fleet, step: Step) -> None:
         async with asyncio.TaskGroup() as both:
-            both.create_task(self._act(step.deed.act, patient, step.seed))
-            if step.nuisance:
-                both.create_task(self._disturb(step.nuisance, patient, step.seed))
+            both.create_task(self._act(step.action.act, patient, step.seed))
+            if step.fault:
+                both.create_task(self._disturb(step.fault, patient, step.seed))
         await self._monkey(patient, step.seed).calm()
 
     async def _act(self, act: Act, patient: Fleet, seed: str) -> None:
         await act(self._monkey(patient, seed))
 
-    async def _disturb(self, nuisance: Act, patient: Fleet, seed: str) -> None:
-        monkey = self._monkey(patient, f"nuisance {seed}")
-        await monkey.pause(0.0, NUISANCE_WITHIN_S)
-        await nuisance(monkey)
+    async def _disturb(self, fault: Act, patient: Fleet, seed: str) -> None:
+        monkey = self._monkey(patient, f"fault {seed}")
+        await monkey.pause(0.0, FAULT_WITHIN_S)
+        await fault(monkey)
 
     async def _end(self, patient: Fleet) -> None:
         async with self._server_perhaps_down(patient, "end"):

@@ -1,4 +1,4 @@
-"""What the monkey can do to a fleet. Each deed tells the ledger what it must cause.
+"""What the monkey can do to a fleet. Each action tells the ledger what it must cause.
 
 A fault that a lease bears is brief, and causes nothing. The others last until the run has gone on without the node.
 """

@@ -1,30 +1,30 @@
-"""Which deeds, in which order, beside which nuisances: all of it from the seed."""
+"""Which actions, in which order, beside which faults: all of it from the seed."""
 
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.chaos.deeds import DEEDS, Act, Deed
+from tests.chaos.actions import ACTIONS, Act, Action
 
-NUISANCE_LIKELIHOOD = 0.6
+FAULT_LIKELIHOOD = 0.6
 
 
 @dataclass(frozen=True)
 class Step:
-    """One deed. `seed` decides what it leaves open, such as which node it befalls."""
+    """One action. `seed` decides what it leaves open, such as which node it befalls."""
 
     number: int
-    deed: Deed
-    nuisance: Act | None
+    action: Action
+    fault: Act | None
     seed: str
 
     def __str__(self) -> str:
-        beside = f", beside: {self.nuisance.__name__.replace('_', ' ')}" if self.nuisance else ""
-        return f"{self.number}. {self.deed.name}{beside}"
+        beside = f", beside: {self.fault.__name__.replace('_', ' ')}" if self.fault else ""
+        return f"{self.number}. {self.action.name}{beside}"
 
 
 def plan(seed: int, *, has_disk: bool = True) -> Iterator[Step]:
-    """Endless; every deed once before any comes again. Without a disk of the server's, nothing that befalls it."""
+    """Endless; every action once before any comes again. Without a disk of the server's, nothing that befalls it."""
     return (step for step in _plan(seed) if has_disk or "disk" not in str(step))
 
 
@@ -32,7 +32,7 @@ def _plan(seed: int) -> Iterator[Step]:
     chance = random.Random(f"plan {seed}")
     number = 0
     while True:
-        for deed in chance.sample(DEEDS, len(DEEDS)):
+        for action in chance.sample(ACTIONS, len(ACTIONS)):
             number += 1
-            nuisance = chance.choice(deed.nuisances) if chance.random() < NUISANCE_LIKELIHOOD else None
-            yield Step(number, deed, nuisance, f"{seed}/{number}")
+            fault = chance.choice(action.faults) if chance.random() < FAULT_LIKELIHOOD else None
+            yield Step(number, action, fault, f"{seed}/{number}")

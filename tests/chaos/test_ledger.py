@@ -57,8 +57,8 @@ def test_a_node_that_goes_explains_what_else_happens(ledger: Ledger, other: str)
 
 
 def test_a_node_that_comes_back_later_is_a_restart_of_its_own(ledger: Ledger) -> None:
-    for deed in (ledger.node_left, ledger.round_completes, ledger.node_arrived, ledger.round_completes):
-        deed()
+    for action in (ledger.node_left, ledger.round_completes, ledger.node_arrived, ledger.round_completes):
+        action()
     assert ledger.entries == [Entry("node_left"), Entry("node_arrived")]
 
 
@@ -75,8 +75,8 @@ def test_a_node_that_comes_back_later_is_a_restart_of_its_own(ledger: Ledger) ->
     ],
 )
 def test_another_story_is_noticed(ledger: Ledger, view: dict[str, Any]) -> None:
-    for deed in (ledger.node_lost, ledger.round_completes, ledger.worker_failed, ledger.round_completes):
-        deed()
+    for action in (ledger.node_lost, ledger.round_completes, ledger.worker_failed, ledger.round_completes):
+        action()
     assert not ledger.differences(told("node_lost", "worker_failure"))
     assert ledger.differences(view)
 

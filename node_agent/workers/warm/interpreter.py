@@ -54,7 +54,7 @@ def _reseed() -> None:
 
 
 def _without_options(command: Sequence[str]) -> list[str]:
-    """Without the interpreter and its options: -m MODULE, -c CODE or SCRIPT, and arguments."""
+    """The command without the interpreter and its options: -m MODULE, -c CODE or SCRIPT, and arguments."""
     rest = list(command[1:])
     while rest[0].startswith("-") and rest[0] not in ("-m", "-c"):
         del rest[0]
@@ -95,7 +95,7 @@ def _run_script(path: str, main: types.ModuleType) -> None:
 
 
 def _die_of(error: BaseException) -> None:
-    """As the interpreter does, and without these lines in the traceback."""
+    """End as the interpreter does, without these lines in the traceback."""
     trace = error.__traceback__
     while trace and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next

@@ -222,7 +222,7 @@ class WarmPool:
         return process
 
     def _on_exit(self, process: WarmProcess) -> None:
-        """It died while it waited."""
+        """Replace a process that died while it waited."""
         del self._waiting[process.pid]
         self._loop.remove_reader(process.fileno())
         process.reap()

@@ -1,4 +1,4 @@
-"""What may come beside a deed, at any moment of it: brief, and at no cost."""
+"""What may come beside an action, at any moment of it: brief, and at no cost."""
 
 from tests.chaos.monkey import BRIEF_S, Monkey
 from tests.hosts.cluster import SERVER

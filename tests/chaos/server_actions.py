@@ -2,7 +2,7 @@
 
 from tests.chaos.fleet import LEASE_S
 from tests.chaos.monkey import BRIEF_S, Monkey
-from tests.chaos.node_deeds import an_agent_dies
+from tests.chaos.node_actions import an_agent_dies
 
 
 async def the_server_is_down(m: Monkey) -> None:
