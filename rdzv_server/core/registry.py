@@ -5,7 +5,7 @@ and `--rerun` starts it again. After a failure, or without an explicit run id, a
 one that finds a run which every node has left, if nobody asked for that run by name or its settings are others.
 """
 
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nsmallest
 
 from rdzv_protocol.errors import AgentFenced, RunFailed, RunSucceeded, ServerUnavailable, UnknownRun
 from rdzv_protocol.messages import JoinRequest
@@ -22,6 +22,12 @@ Key = tuple[str, int]
 
 SPARE_DEADLINES = 64
 """So many may be stale, and as many again as there are runs."""
+
+
+ROOM = 100
+"""When there is no room, a hundredth of all attempts is forgotten: looking for them takes time."""
+HEARD_OF_S = 60.0
+"""However long a lease is, an agent that lives hears within this time that its run has ended."""
 
 
 class Registry:
@@ -137,17 +143,33 @@ class Registry:
             return latest, []
         if join.after_round > 0:
             raise AgentFenced(f"run {join.run_id} is not known here: node {join.node_id} must join it anew")
-        if len(self._machines) >= self._max_runs:
-            raise ServerUnavailable(
-                f"this server holds {self._max_runs} runs, as many as --max-runs allows; those that have ended are "
-                "forgotten after --retention, and then there is room"
-            )
-        attempt = self._latest.get(join.run_id, 0) + 1
-        settings = admission.settings_of(join)
+        attempt, settings = self._latest.get(join.run_id, 0) + 1, admission.settings_of(join)
+        effects = self._make_room(now) if len(self._machines) >= self._max_runs else []
         founded = RunFounded(join.run_id, attempt, join.explicit_run_id, settings, event.wall_at, self._life)
-        effects = self._supersede(latest, now) if latest else []
+        effects += self._supersede(latest, now) if latest else []
         effects.append(Record(join.run_id, attempt, now, founded))
         return self._found(founded, now), effects
+
+    def _make_room(self, now: float) -> list[Effect]:
+        """Forget attempts that have ended before their time: first those that never ran, then the oldest ends.
+
+        Raises `ServerUnavailable` if there is none whose agents can have heard of the end.
+        """
+        ended = [
+            (run.membership is not None, run.ended_at, (run.run_id, run.attempt))
+            for run in self.runs()
+            if run.ended_at is not None
+            and (run.membership is None or now >= run.ended_at + min(run.settings.lease_s, HEARD_OF_S))
+        ]
+        if not ended:
+            raise ServerUnavailable(
+                f"this server holds {self._max_runs} runs, as many as --max-runs allows, and none of them has ended; "
+                "there is room when one has"
+            )
+        forgotten = [key for *_, key in nsmallest(1 + self._max_runs // ROOM, ended)]
+        for key in forgotten:
+            self._forget(key)
+        return [ForgetRun(*key) for key in forgotten]
 
     def _supersede(self, machine: RunMachine, now: float) -> list[Effect]:
         """End a deserted attempt, so that attempts end, and are forgotten, in their order."""
@@ -207,6 +229,7 @@ class Registry:
             heapify(self._deadlines)
 
     def _forget(self, key: Key) -> None:
+        self._armed.pop(key, None)
         self._drop_stale()
         del self._machines[key]
         run_id, attempt = key

@@ -122,8 +122,13 @@ class HttpConnection(asyncio.Protocol):
         if len(self._waiting) == 1:
             turns().ask(self.run, self._pass)
 
+    def _is_http_full(self) -> bool:
+        """Whether aiohttp has stopped reading for reasons of its own; it goes on by itself then."""
+        return bool(getattr(self.http, "_reading_paused", False))
+
     def _pass(self) -> None:
-        if len(self._waiting) == MOST_WAITING and self._transport and not self._transport.is_closing():
+        is_full = len(self._waiting) == MOST_WAITING
+        if is_full and self._transport and not self.is_closed and not self._is_http_full():
             self._transport.resume_reading()
         what = self._waiting[0]
         try:

@@ -24,6 +24,8 @@ AT_ONCE = 64
 """Connections that are taken before anything else in the process gets its turn."""
 GARBAGE = 10_000
 """Closed connections whose memory waits to be collected, 1.5 kB each: an asyncio transport holds on to itself."""
+QUIET_S = 1.0
+"""It is collected when no connection has closed for this long."""
 PAUSE_S = 1.0
 """How long the system is given when it cannot take another connection."""
 HANDSHAKE = b"\x16"
@@ -171,11 +173,19 @@ class Listener:
             if not of_peer:
                 del self._unauthenticated_of[connection.peer]
 
+    def _collect(self, closings: int) -> None:
+        """Look for garbage if no connection has closed for a while: in a mass disconnect nobody may wait for it."""
+        if self._closings != closings:
+            self._loop.call_later(QUIET_S, self._collect, self._closings)
+            return
+        self._closings = 0
+        gc.collect()
+
     def _gone(self, connection: HttpConnection) -> None:
         if connection in self._connections:
             self._connections.remove(connection)
             self._closings += 1
-            if self._closings % GARBAGE == 0:
-                gc.collect()
+            if self._closings == GARBAGE:
+                self._loop.call_later(QUIET_S, self._collect, self._closings)
             self._authenticated(connection)
             self._closed(connection)

@@ -1,11 +1,14 @@
 """How a node is found lost, and how soon."""
 
+from collections import OrderedDict
+
 import pytest
 from rdzv_protocol.errors import AgentFenced
 from rdzv_protocol.messages import Start, Stop
 
+from rdzv_server.core.events import AgentDisconnected, WorkersFailed
 from rdzv_server.core.liveness import Leases
-from tests.support.scenario import NEVER, Scenario, durable, running
+from tests.support.scenario import NEVER, Scenario, a_failure, durable, running
 
 # By silence.
 
@@ -144,6 +147,43 @@ def test_a_standby_is_not_lost_by_corroboration():
     run.disconnects("spare")
     run.fails("a")
     assert "spare" in run.run.agents
+
+
+class Counting(OrderedDict):
+    """Counts the entries that are looked through."""
+
+    looked_at = 0
+
+    def __iter__(self):
+        for key in super().__iter__():
+            self.looked_at += 1
+            yield key
+
+
+def test_a_mass_disconnect_while_one_still_stops_looks_at_each_a_few_times():
+    nodes = 400
+    names = [f"n{number}" for number in range(nodes)]
+    run = running(str(nodes), *names, max_restarts=1, disconnect_grace_s=60)
+    run.fails(names[0])
+    run.join(*names[:-1])
+    absent = run.run.leases.absent_since = Counting()
+    for name in names:
+        run.machine.handle(AgentDisconnected(name), run.now)
+    assert names[-1] not in run.run.agents, "others failed: it is lost at once"
+    assert absent.looked_at <= 3 * nodes
+
+
+def test_failures_of_many_while_many_are_absent_look_at_each_a_few_times():
+    nodes = 200
+    names = [f"n{number}" for number in range(nodes)]
+    run = running(str(nodes), *names, max_restarts=1, disconnect_grace_s=60)
+    absent = run.run.leases.absent_since = Counting()
+    for name in names[1:100]:
+        run.machine.handle(AgentDisconnected(name), run.now)
+    for name in (names[0], *names[100:]):
+        run.machine.handle(WorkersFailed(name, 1, a_failure(name)), run.now)
+    assert set(run.run.agents) == {names[0], *names[100:]}
+    assert absent.looked_at <= 3 * nodes
 
 
 # What follows.

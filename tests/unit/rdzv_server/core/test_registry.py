@@ -323,6 +323,48 @@ def test_runs_that_are_forgotten_leave_no_deadlines_behind(server):
     assert wake_ups < 100
 
 
+def test_a_full_server_forgets_first_what_never_ran_and_then_the_oldest_end(server):
+    server.registry = Registry(RETENTION_S, max_runs=4)
+    for name in ("first", "second"):
+        server.join("a", name, settings=settings_of("1", lease_s=5))
+        server.succeeds("a", name)
+        server.passes(1)
+    server.join("a", "never", settings=settings_of("2", join_timeout_s=1))
+    server.passes(6)
+    server.join("a", "live", settings=settings_of("2", join_timeout_s=1e6, lease_s=1e6))
+    assert remembered(server) == {"first", "second", "never", "live"}
+    for name, left in (("x", {"first", "second", "live"}), ("y", {"second", "live", "x"}), ("z", {"live", "x", "y"})):
+        server.join("a", name, settings=settings_of("2", join_timeout_s=1e6, lease_s=1e6))
+        assert remembered(server) == {*left, name}
+    with pytest.raises(ServerUnavailable, match="this server holds 4 runs, as many as --max-runs allows"):
+        server.join("a", "too many")
+    server.passes(1)
+
+
+def test_an_end_is_not_forgotten_before_its_agents_have_heard_of_it(server):
+    server.registry = Registry(RETENTION_S, max_runs=1)
+    server.join("a", "ran", settings=settings_of("1", lease_s=5))
+    server.succeeds("a", "ran")
+    server.passes(4)
+    with pytest.raises(ServerUnavailable):
+        server.join("a", "next")
+    server.passes(1)
+    server.join("a", "next")
+    assert remembered(server) == {"next"}
+
+
+def test_a_run_may_take_the_room_of_its_own_last_attempt(server):
+    server.registry = Registry(RETENTION_S, max_runs=1)
+    server.join("a", "run", settings=settings_of("2", join_timeout_s=1))
+    server.passes(1)
+    server.join("b", "run", settings=settings_of("2"))
+    assert [(run.run_id, run.attempt) for run in server.registry.runs()] == [("run", 2)]
+
+
+def remembered(server) -> set[str]:
+    return {run.run_id for run in server.registry.runs()}
+
+
 def test_every_agent_has_a_lease_to_hear_how_the_run_ended():
     """However soon it is forgotten else: one that heard nothing would take the server for a new one, and begin anew."""
     registry = Registry(retention_s=0.0)
