@@ -21,7 +21,7 @@ from benchmarks.launchers import Plan
 from benchmarks.results import Row
 from benchmarks.stage import Broken, Stage, free_port
 from benchmarks.swarm import NODES_CPU, SERVER_CPU, Swarm
-from node_agent.transport.http import HttpLink
+from node_agent.transport.http import HttpTransport
 
 NODES = 10_000
 BAR_MS = 100.0
@@ -162,7 +162,7 @@ class Node:
 
     def __init__(self, name: str, port: int) -> None:
         self._name = name
-        self._line, self._side_line = HttpLink("127.0.0.1", port, None), HttpLink("127.0.0.1", port, None)
+        self._line, self._side_line = HttpTransport("127.0.0.1", port, None), HttpTransport("127.0.0.1", port, None)
         self._round = self._revision = 0
 
     async def join(self) -> None:
@@ -208,7 +208,7 @@ class Node:
         return reply
 
 
-async def _exchange(kind: type[Kind], line: HttpLink, request: Request) -> Kind:
+async def _exchange(kind: type[Kind], line: HttpTransport, request: Request) -> Kind:
     await line.connect()
     answer = await line.exchange(request)
     assert isinstance(answer, kind)

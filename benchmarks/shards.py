@@ -24,7 +24,7 @@ from benchmarks.launchers import Plan
 from benchmarks.results import Row
 from benchmarks.stage import Broken, Program, Stage, free_port
 from benchmarks.swarm import NODES_CPU, SERVER_CPU, Node, Swarm
-from node_agent.transport.http import HttpLink
+from node_agent.transport.http import HttpTransport
 from rdzv_server.cluster.placement import shard_of
 
 SERVERS = (1, 4)
@@ -168,7 +168,7 @@ async def _measure(runs: list[Run], servers: list[Program]) -> Sample:
 
 
 async def _tell(port: int, report: ReportRequest) -> None:
-    line = HttpLink("127.0.0.1", port, None)
+    line = HttpTransport("127.0.0.1", port, None)
     await line.connect()
     await line.exchange(report)
     await line.close()

@@ -21,7 +21,7 @@ from node_agent.output.logs import AgentLogs, RoundLogs
 from node_agent.output.routing import PluginFailed
 from node_agent.runner import Runner
 from node_agent.server_modes import server_of
-from node_agent.transport.base import Link, raise_in_loop
+from node_agent.transport.base import Transport, raise_in_loop
 from node_agent.workers.environment import ENABLE_FILE_TIMER, defaults, omp_warning
 from node_agent.workers.group import WorkerGroup
 from node_agent.workers.orphans import Orphans
@@ -47,8 +47,8 @@ async def _run(plan: LaunchPlan) -> int:
     orphans = Orphans(os.urandom(8).hex())
     config = replace(plan.config, environment={**plan.config.environment, **orphans.mark})
     try:
-        async with server_of(plan, console) as (make_link, where):
-            return await Agent(config, make_link, where, console, orphans).run()
+        async with server_of(plan, console) as (make_transport, where):
+            return await Agent(config, make_transport, where, console, orphans).run()
     finally:
         for pid in orphans.close():
             console.say(given_up(pid))
@@ -56,12 +56,12 @@ async def _run(plan: LaunchPlan) -> int:
 
 
 class Agent:
-    """Joins, supervises and leaves. `where` names the server for people, `make_link` opens a line to it."""
+    """Joins, supervises and leaves. `where` names the server for people, `make_transport` opens a connection to it."""
 
     def __init__(
         self,
         config: AgentConfig,
-        make_link: Callable[[], Link],
+        make_transport: Callable[[], Transport],
         where: str,
         console: Console,
         orphans: Orphans | None = None,
@@ -83,7 +83,7 @@ class Agent:
         self._file_timer: FileTimer | None = None
         self._events = _event_log(config, console)
         self._exit_code: asyncio.Future[int] = loop.create_future()
-        self._runner = Runner(config, make_link, where, self, loop, hosts_store=self._store_host.is_available)
+        self._runner = Runner(config, make_transport, where, self, loop, hosts_store=self._store_host.is_available)
 
     async def run(self) -> int:
         """Join, supervise, and return the process's exit code."""

@@ -38,8 +38,8 @@ from node_agent.core.events import (
     WorkersStopped,
 )
 from node_agent.core.machine import EXIT_FAILED, AgentMachine, State
-from node_agent.transport.base import Link, raise_in_loop
-from node_agent.transport.retrying import Conversation
+from node_agent.transport.base import Transport, raise_in_loop
+from node_agent.transport.retrying import RetryingClient
 
 CRASH_MARGIN_S = 5.0
 """How much longer than its workers' grace period an agent takes to end in order after an exception."""
@@ -84,14 +84,14 @@ class Host(Protocol):
 
 
 class Runner:
-    """One agent's machine at work, in this event loop. `where` names the server for people, `make_link` opens a
+    """One agent's machine at work, in this event loop. `where` names the server for people, `make_transport` opens a
     connection to it: one for joins and polls, one beside it for reports and leaves.
     """
 
     def __init__(
         self,
         config: AgentConfig,
-        make_link: Callable[[], Link],
+        make_transport: Callable[[], Transport],
         where: str,
         host: Host,
         loop: asyncio.AbstractEventLoop,
@@ -104,8 +104,8 @@ class Runner:
             connect_timeout_s=config.connect_timeout_s,
             server_lost_timeout_s=config.server_lost_timeout_s,
         )
-        self._conversation = Conversation(make_link(), lambda error: self.feed(ConnectionFailed(error)))
-        self._side_line = Conversation(make_link(), has_joined=True)  # a report must arrive, however late
+        self._client = RetryingClient(make_transport(), lambda error: self.feed(ConnectionFailed(error)))
+        self._side_client = RetryingClient(make_transport(), has_joined=True)  # a report must arrive, however late
         self._host = host
         self._loop = loop
         self._farewell_s = config.farewell_timeout_s
@@ -152,7 +152,7 @@ class Runner:
     async def _tell(self, message: ReportRequest | LeaveRequest) -> None:
         """Deliver what needs no answer."""
         try:
-            await self._side_line.ask(message)
+            await self._side_client.ask(message)
         except (AgentFenced, StaleRound, ServerLost):
             pass  # the run has gone on without it; the conversation hears what there is to do
         except ProtocolError as error:
@@ -169,8 +169,8 @@ class Runner:
         for task in leftover:
             task.cancel()
         await asyncio.gather(*leftover, return_exceptions=True)
-        await self._conversation.close()
-        await self._side_line.close()
+        await self._client.close()
+        await self._side_client.close()
 
     def _perform(self, effect: Effect) -> None:
         match effect:
@@ -204,7 +204,7 @@ class Runner:
 
     async def _converse(self, request: JoinRequest | PollRequest) -> None:
         try:
-            answer = await self._conversation.ask(request)
+            answer = await self._client.ask(request)
         except ProtocolError as refusal:
             self._host.heard(refusal)
             self.feed(Refused(refusal))

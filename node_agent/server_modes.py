@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from node_agent.config import LaunchPlan, UsageError
 from node_agent.output.console import Console
-from node_agent.transport.base import Link
+from node_agent.transport.base import Transport
 
 FAREWELL_S = 5.0
 """How long the other nodes' agents may take besides the time that their workers get."""
@@ -14,7 +14,7 @@ FAREWELL_S = 5.0
 @asynccontextmanager
 async def server_of(
     plan: LaunchPlan, console: Console, *, page: bool = True
-) -> AsyncIterator[tuple[Callable[[], Link], str]]:
+) -> AsyncIterator[tuple[Callable[[], Transport], str]]:
     """What opens a connection to the plan's server, and the server's name for people.
 
     `page`: whether a server in this process opens its status page. A server that this node hosts goes on at the end
@@ -27,7 +27,7 @@ async def server_of(
         from node_agent.transport.in_process import Standalone
 
         async with Standalone(console.say, page=page) as alone:
-            yield alone.link, "localhost"
+            yield alone.transport, "localhost"
     elif target.hosts:
         from node_agent.transport.server_subprocess import HostedServer
 
@@ -38,10 +38,10 @@ async def server_of(
         except OSError as error:
             why = error.strerror or error
             raise UsageError(f"cannot host rdzv-server at port {port} of this node: {why}") from None
-        yield hosted.link, f"{host}:{port}"
-        await hosted.farewell(plan.config.shutdown_timeout_s + FAREWELL_S, plan.config.signals)
+        yield hosted.transport, f"{host}:{port}"
+        await hosted.wait_for_agents(plan.config.shutdown_timeout_s + FAREWELL_S, plan.config.signals)
     else:
-        from node_agent.transport.failover import Servers
+        from node_agent.transport.failover import Failover
 
-        servers = Servers([target.endpoint, *target.others], plan.credentials, console.say)
-        yield servers.link, servers.name
+        servers = Failover([target.endpoint, *target.others], plan.credentials, console.say)
+        yield servers.transport, servers.name

@@ -29,7 +29,7 @@ from node_agent.failures.report import paint, report
 from node_agent.output.console import Console
 from node_agent.output.routing import PluginFailed, Routing
 from node_agent.server_modes import server_of
-from node_agent.transport.base import Link
+from node_agent.transport.base import Transport
 from node_agent.workers.spec import SpecMaker
 
 R = TypeVar("R")
@@ -195,8 +195,8 @@ class _Launch:
     async def _run_agent(self, console: Console) -> int:
         plan = self._plan
         launch = plan.launch._replace(config=plan.config)
-        async with server_of(launch, console, page=False) as (make_link, where):
-            self._launched = LaunchedAgent(plan.config, make_link, where, console, self._entry, plan.custom_logs)
+        async with server_of(launch, console, page=False) as (make_transport, where):
+            self._launched = LaunchedAgent(plan.config, make_transport, where, console, self._entry, plan.custom_logs)
             return await self._launched.run()
 
     def _leave(self, signal_name: str) -> None:
@@ -212,13 +212,13 @@ class LaunchedAgent(Agent):
     def __init__(
         self,
         config: AgentConfig,
-        make_link: Callable[[], Link],
+        make_transport: Callable[[], Transport],
         where: str,
         console: Console,
         entry: Entry,
         custom_logs: LogsSpecs | None,
     ) -> None:
-        super().__init__(config, make_link, where, console)
+        super().__init__(config, make_transport, where, console)
         self._entry = entry
         self._specs = SpecMaker(config, self._scratch, entry.starter)
         if custom_logs is not None:

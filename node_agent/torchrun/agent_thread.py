@@ -21,7 +21,7 @@ from node_agent.core.backoff import ServerLost
 from node_agent.core.effects import WriteFailureReport
 from node_agent.core.events import Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.runner import Runner
-from node_agent.transport.base import Link
+from node_agent.transport.base import Transport
 
 LEAVE_TIMEOUT_S = 2.0
 """Time in which a leaving agent tries to say so."""
@@ -52,7 +52,7 @@ class AgentThread:
     def __init__(
         self,
         config: AgentConfig,
-        make_link: Callable[[], Link],
+        make_transport: Callable[[], Transport],
         endpoint: str,
         open_port: Callable[[], int],
         *,
@@ -71,7 +71,7 @@ class AgentThread:
         """Why there is no further round for this node."""
         self._changed = asyncio.Event()
         self._loop = _Loop()
-        self._runner = Runner(config, make_link, endpoint, self, self._loop, hosts_store=True)
+        self._runner = Runner(config, make_transport, endpoint, self, self._loop, hosts_store=True)
         self._thread = threading.Thread(target=self._loop.run_forever, name="rdzv-server", daemon=True)
         self._thread.start()
 

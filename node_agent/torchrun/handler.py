@@ -36,7 +36,7 @@ from node_agent.failures.diagnose import diagnose
 from node_agent.torchrun import options
 from node_agent.torchrun.agent_thread import AgentThread, Ended, Ending
 from node_agent.torchrun.options import NO_RESTARTS_LEFT, HandlerConfig
-from node_agent.transport.failover import Servers
+from node_agent.transport.failover import Failover
 
 MEETING_INTERVAL_S = 0.02
 """How often a node looks whether the round's others are at the store; they are milliseconds apart as a rule."""
@@ -133,10 +133,10 @@ class RdzvServerHandler(RendezvousHandler):
     def _make_agent(self) -> AgentThread:
         config = self._config
         atexit.register(self._leave_at_exit)
-        servers = Servers([(config.host, config.port), *config.others], config.credentials, log.info)
+        servers = Failover([(config.host, config.port), *config.others], config.credentials, log.info)
         return AgentThread(
             config.agent,
-            servers.link,
+            servers.transport,
             servers.name,
             self._open_store,
             say=log.info,

@@ -1,4 +1,4 @@
-"""How the agent reaches a server: one exchange at a time, over HTTP or within the process."""
+"""Transport to a server: one exchange at a time, over HTTP or within the process."""
 
 import asyncio
 from typing import Any, Protocol
@@ -6,20 +6,20 @@ from typing import Any, Protocol
 from rdzv_protocol.messages import Ack, Reply, Request
 
 
-def raise_in_loop(task: "asyncio.Task[Any]") -> None:
-    """Callback of a task that nobody awaits: its exception goes to the event loop's handler when it ends."""
-    if not task.cancelled():
-        task.result()
-
-
-class Link(Protocol):
-    """A line to the server. A second line may be open beside it."""
+class Transport(Protocol):
+    """A connection to the server, opened anew when it is needed. An agent has two, side by side."""
 
     async def connect(self) -> str:
-        """Make sure that the line stands; returns this node's address on it. Raises `Unreachable`."""
+        """Make sure that there is a connection; returns this node's address on it. Raises `Unreachable`."""
 
     async def exchange(self, request: Request) -> Reply | Ack:
         """Send a request and return its answer. Raises the `ProtocolError` that refuses it, or `Unreachable`."""
 
     async def close(self) -> None:
-        """Give the line up."""
+        """Give the connection up."""
+
+
+def raise_in_loop(task: "asyncio.Task[Any]") -> None:
+    """Callback of a task that nobody awaits: its exception goes to the event loop's handler when it ends."""
+    if not task.cancelled():
+        task.result()

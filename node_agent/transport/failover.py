@@ -1,4 +1,4 @@
-"""The line to several servers, of which one leads at a time.
+"""Failover transport to several servers, of which one leads at a time.
 
 An agent talks to the leader alone. A server that is not it names it, and so each agent finds it from whichever server
 it asks first; one that does not answer is passed over. Beside its polls the agent has another of the servers tell it
@@ -19,7 +19,7 @@ from node_agent.core import backoff
 from node_agent.core.backoff import Unreachable
 from node_agent.transport.base import raise_in_loop
 from node_agent.transport.credentials import Credentials
-from node_agent.transport.http import HttpLink
+from node_agent.transport.http import HttpTransport
 
 Endpoint = tuple[str, int]
 T = TypeVar("T")
@@ -30,8 +30,8 @@ WATCH_PAUSE_S = 5.0
 """Between two tries to be told of leaders, at the longest: nothing waits for it while the leader answers."""
 
 
-class Servers:
-    """What the lines of one agent know together: who leads, and whom to ask next. `say` is told when that changes."""
+class Failover:
+    """Knowledge that an agent's transports share: who leads, and whom to ask next. `say` logs when that changes."""
 
     def __init__(
         self, endpoints: Sequence[Endpoint], credentials: Credentials | None, say: Callable[[str], None]
@@ -39,25 +39,25 @@ class Servers:
         self.name = ", ".join(map(_text, endpoints))
         self.leadership = 0
         """The latest one that is known; 0: none, or a server that is the only one."""
-        self.news = asyncio.Event()
+        self.changed = asyncio.Event()
         """Set when a later leader is known, and replaced."""
         self._endpoints = list(endpoints)
         self._credentials = credentials
         self._say = say
         self._order = list(endpoints)
         self._current: Endpoint | None = None
-        self._links: set[ServersLink] = set()
+        self._transports: set[FailoverTransport] = set()
         self._watch: asyncio.Task[None] | None = None
         self._run_id: str | None = None
 
-    def link(self) -> "ServersLink":
+    def transport(self) -> "FailoverTransport":
         """A line to whichever of them leads."""
-        link = ServersLink(self)
-        self._links.add(link)
-        return link
+        transport = FailoverTransport(self)
+        self._transports.add(transport)
+        return transport
 
-    def line(self, endpoint: Endpoint) -> HttpLink:
-        return HttpLink(*endpoint, self._credentials)
+    def http(self, endpoint: Endpoint) -> HttpTransport:
+        return HttpTransport(*endpoint, self._credentials)
 
     def next(self, tried: set[Endpoint]) -> Endpoint | None:
         """The one to try now."""
@@ -94,10 +94,10 @@ class Servers:
             return False
         self.leadership = leadership
         self.prefer(leader)
-        self.news.set()
-        self.news = asyncio.Event()
-        for link in self._links:
-            link.leave_all_but(leader)
+        self.changed.set()
+        self.changed = asyncio.Event()
+        for transport in self._transports:
+            transport.leave_all_but(leader)
         if self._watch is None and self.spare:
             self._watch = asyncio.create_task(self._be_told())
             self._watch.add_done_callback(raise_in_loop)
@@ -109,10 +109,10 @@ class Servers:
             self._order.remove(endpoint)
         self._order.insert(0, endpoint)
 
-    async def gone(self, link: "ServersLink") -> None:
+    async def gone(self, transport: "FailoverTransport") -> None:
         """The line is not used any more."""
-        self._links.discard(link)
-        if self._watch and not self._links:
+        self._transports.discard(transport)
+        if self._watch and not self._transports:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
 
@@ -120,7 +120,7 @@ class Servers:
         """Have one of the servers that do not lead tell who does, for as long as the agent lives."""
         attempt = 0
         for endpoint in cycle(self._endpoints):
-            line = self.line(endpoint)
+            line = self.http(endpoint)
             try:
                 while endpoint != self._current:
                     reply = await line.ask_leader(LeaderRequest(after=self.leadership, run_id=self._run_id))
@@ -136,38 +136,38 @@ class Servers:
                 await line.close()
 
 
-class ServersLink:
-    """A line to whichever server leads; see `link.Link`."""
+class FailoverTransport:
+    """Transport to whichever server leads."""
 
-    def __init__(self, servers: Servers) -> None:
-        self._servers = servers
-        self._line: HttpLink | None = None
+    def __init__(self, failover: Failover) -> None:
+        self._failover = failover
+        self._http: HttpTransport | None = None
         self._endpoint: Endpoint | None = None
         self._is_left = False
         self._patience: asyncio.Timeout | None = None
-        self._spare = servers.spare
+        self._spare = failover.spare
         self._trouble: dict[Endpoint, Unreachable] = {}
 
     async def connect(self) -> str:
         if self._is_left:
             await self._drop()
         tried: set[Endpoint] = set()
-        while endpoint := self._endpoint or self._servers.next(tried):
+        while endpoint := self._endpoint or self._failover.next(tried):
             tried.add(endpoint)
-            self._endpoint, self._line = endpoint, self._line or self._servers.line(endpoint)
+            self._endpoint, self._http = endpoint, self._http or self._failover.http(endpoint)
             try:
-                return await self._connect(self._line)
+                return await self._connect(self._http)
             except Unreachable as error:
                 failure = await self._fail(error)
-        failure.sooner = self._servers.news if self._servers.spare else None
+        failure.sooner = self._failover.changed if self._failover.spare else None
         raise failure
 
     async def exchange(self, request: Request) -> Reply | Ack:
-        assert self._line and self._endpoint
+        assert self._http and self._endpoint
         endpoint = self._endpoint
-        self._servers.asked_about(request.run_id)
+        self._failover.asked_about(request.run_id)
         try:
-            answer = await self._unless_left(self._line.exchange(request), None)
+            answer = await self._unless_left(self._http.exchange(request), None)
         except TimeoutError:
             await self._drop()
             raise Unreachable("leader", f"{_text(endpoint)} leads no more", _now()) from None
@@ -178,19 +178,19 @@ class ServersLink:
             raise failure from None
         except KEPT_OUT:
             await self._drop()
-            self._servers.failed(endpoint)  # another one may know better
+            self._failover.failed(endpoint)  # another one may know better
             raise
         except ProtocolError:
             self._settle()
             raise
         self._settle()
         if isinstance(answer, Reply):
-            self._servers.answered(endpoint, answer.leadership)
+            self._failover.answered(endpoint, answer.leadership)
         return answer
 
     async def close(self) -> None:
         await self._drop()
-        await self._servers.gone(self)
+        await self._failover.gone(self)
 
     def leave_all_but(self, leader: Endpoint) -> None:
         """Give up a line to another server, and what is under way on it."""
@@ -199,8 +199,8 @@ class ServersLink:
             self._patience.reschedule(asyncio.get_running_loop().time())
             self._patience = None  # once
 
-    async def _connect(self, line: HttpLink) -> str:
-        limit_s = CONNECT_TIMEOUT_S if self._servers.spare else None
+    async def _connect(self, line: HttpTransport) -> str:
+        limit_s = CONNECT_TIMEOUT_S if self._failover.spare else None
         try:
             return await self._unless_left(line.connect(), limit_s)
         except TimeoutError:
@@ -215,9 +215,9 @@ class ServersLink:
                 self._patience = None
 
     async def _drop(self) -> None:
-        if self._line:
-            await self._line.close()
-        self._line = self._endpoint = None
+        if self._http:
+            await self._http.close()
+        self._http = self._endpoint = None
         self._is_left = False
 
     async def _fail(self, error: Unreachable | ProtocolError) -> Unreachable:
@@ -225,12 +225,12 @@ class ServersLink:
         assert self._endpoint
         endpoint, cause = self._endpoint, _as_unreachable(error)
         await self._drop()
-        self._servers.failed(endpoint)
+        self._failover.failed(endpoint)
         self._trouble.pop(endpoint, None)
         self._trouble[endpoint] = cause
-        if self._servers.spare:
+        if self._failover.spare:
             told = "; ".join(f"{_text(at)}: {each.detail}" for at, each in self._trouble.items())
-            is_everywhere = len(self._trouble) > self._servers.spare
+            is_everywhere = len(self._trouble) > self._failover.spare
             is_final = is_everywhere and all(each.is_final for each in self._trouble.values())
             return Unreachable(cause.stage, told, is_final=is_final)
         return cause
@@ -238,28 +238,28 @@ class ServersLink:
     def _settle(self) -> None:
         """The leader has answered."""
         self._trouble.clear()
-        self._spare = self._servers.spare
+        self._spare = self._failover.spare
 
     def _is_pointed(self, error: NotLeader) -> bool:
         """Turn to the leader that the server names, then to the others, which may know more. Whether that is news."""
         if not error.leader:
             return False
         leader = _endpoint(error.leader)
-        if self._servers.told_of(leader, error.leadership):
+        if self._failover.told_of(leader, error.leadership):
             return True
-        if error.leadership == self._servers.leadership:
-            self._servers.prefer(leader)
+        if error.leadership == self._failover.leadership:
+            self._failover.prefer(leader)
         return False
 
     def _elsewhere(self) -> asyncio.Event | None:
         """When to try the next one: at once, until all have been tried. None: there is no other."""
-        if not self._servers.spare:
+        if not self._failover.spare:
             return None
         self._spare -= 1
         if self._spare >= 0:
             return _now()
-        self._spare = self._servers.spare
-        return self._servers.news
+        self._spare = self._failover.spare
+        return self._failover.changed
 
 
 def _as_unreachable(error: Unreachable | ProtocolError) -> Unreachable:

@@ -1,4 +1,4 @@
-"""The HTTP line to a server: HTTP/1.1 with h11 over asyncio streams, one request at a time, kept open between them.
+"""HTTP transport to a server: HTTP/1.1 with h11 over asyncio streams, one request at a time, kept open between them.
 
 Not aiohttp: its import alone takes longer than everything else between `exec` and the first worker (see docs/adr).
 Proxies in the environment are never used: the server is a neighbour, and a proxy would hide the address by which the
@@ -57,8 +57,8 @@ _SOCKET_OPTIONS = (
 )
 
 
-class HttpLink:
-    """A line to `host:port`."""
+class HttpTransport:
+    """Transport to `host:port`."""
 
     def __init__(self, host: str, port: int, credentials: Credentials | None) -> None:
         self._host, self._port = host, port

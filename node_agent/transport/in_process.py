@@ -19,8 +19,8 @@ from rdzv_server.service.rendezvous import Rendezvous
 ADDRESS = "127.0.0.1"
 
 
-class LocalLink:
-    """A line to a server in the same process, and to that server a connection."""
+class InProcessTransport:
+    """Transport to a server in the same process, and to that server a connection."""
 
     server_addr = ADDRESS
     is_closed = False
@@ -61,8 +61,8 @@ class Standalone:
             await asyncio.gather(self._page, return_exceptions=True)
         await self._server.__aexit__(None, None, None)
 
-    def link(self) -> "LocalLink":
-        return LocalLink(self._server.rendezvous, self._answered)
+    def transport(self) -> "InProcessTransport":
+        return InProcessTransport(self._server.rendezvous, self._answered)
 
     def _answered(self, answer: Reply | Ack) -> None:
         """Once the assignment has been handed out: open the page."""

@@ -10,21 +10,21 @@ from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Ack, JoinRequest, Reply, Request
 
 from node_agent.core.backoff import RETRIED, Retry, Unreachable
-from node_agent.transport.base import Link
+from node_agent.transport.base import Transport
 
 
-class Conversation:
+class RetryingClient:
     """One transport to the server, tried again until it answers. `failed` is told of failures that are news."""
 
     def __init__(
         self,
-        link: Link,
+        transport: Transport,
         failed: Callable[[Unreachable | ProtocolError], None] = lambda error: None,
         *,
         has_joined: bool = False,
     ) -> None:
         """`has_joined`: the agent has been answered over another transport: what keeps it out is borne."""
-        self._link = link
+        self._transport = transport
         self._failed = failed
         self._retry = Retry(has_joined=has_joined)
         self._is_free = asyncio.Lock()
@@ -49,13 +49,13 @@ class Conversation:
                     return answer
 
     async def close(self) -> None:
-        await self._link.close()
+        await self._transport.close()
 
     async def _exchange(self, request: Request) -> Reply | Ack:
-        address = await self._link.connect()
+        address = await self._transport.connect()
         if isinstance(request, JoinRequest) and not request.addr:
             request = replace(request, addr=address)
-        return await self._link.exchange(request)
+        return await self._transport.exchange(request)
 
     async def _pause(self, error: Unreachable | ProtocolError, tried_at: float) -> None:
         """Wait until it is worth trying again. Raises the error if it never is."""

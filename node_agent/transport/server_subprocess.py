@@ -20,7 +20,7 @@ from rdzv_protocol.messages import Ack, Finish, Reply, Request
 from node_agent.core.backoff import ServerLost, Unreachable
 from node_agent.output.console import ERR, Console
 from node_agent.transport.credentials import Credentials
-from node_agent.transport.http import HttpLink
+from node_agent.transport.http import HttpTransport
 from node_agent.workers.process import CommandProcess
 
 IDLE_S = 10
@@ -44,9 +44,9 @@ class HostedServer:
         self._has_answered = False
         self._run_has_ended = False
 
-    def link(self) -> "HostingLink":
+    def transport(self) -> "HostedTransport":
         """A line to the server, wherever it is hosted in the end."""
-        return HostingLink(self, self._host, self._port, self._credentials)
+        return HostedTransport(self, self._host, self._port, self._credentials)
 
     def ensure(self) -> None:
         """Host the server, unless something listens at its port or the run is over.
@@ -67,14 +67,14 @@ class HostedServer:
         reach = ", for this machine alone" if _is_loopback(self._host) else ""
         self._console.say(f"hosting rdzv-server at port {self._port} (process {self._process.pid}){reach}")
 
-    def heard(self, answer: Reply | Ack | ProtocolError) -> None:
+    def observe(self, answer: Reply | Ack | ProtocolError) -> None:
         """What the server, wherever it is, has answered."""
         self._has_answered = True
         finish = isinstance(answer, Reply) and isinstance(answer.directive, Finish)
         if finish or isinstance(answer, RunSucceeded | RunFailed):
             self._run_has_ended = True
 
-    async def farewell(self, timeout_s: float, signals: Iterable[str]) -> None:
+    async def wait_for_agents(self, timeout_s: float, signals: Iterable[str]) -> None:
         """After the end of the run: wait until the server has told the other nodes and is gone.
 
         When this agent exits its container may end, and the server with it. Any of the signals ends the wait.
@@ -83,12 +83,12 @@ class HostedServer:
             return
         for signum in map(signal.Signals.__getitem__, signals):
             if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup stays nohup
-                asyncio.get_running_loop().add_signal_handler(signum, self._process.let_go)
+                asyncio.get_running_loop().add_signal_handler(signum, self._process.release)
         if self._run_has_ended and not await self._process.is_gone(PATIENCE_S):
             self._console.say("waiting until the other nodes have heard of the end")
             if not await self._process.is_gone(timeout_s):
                 self._console.say(f"some have not after {timeout_s:g} s; rdzv-server goes on without this agent")
-        self._process.let_go()
+        self._process.release()
 
     def _count_failures(self) -> None:
         if self._process and self._process.exit_code and not self._has_answered:
@@ -105,8 +105,8 @@ class HostedServer:
         return [sys.executable, "-P", "-m", "rdzv_server", *flags]
 
 
-class HostingLink(HttpLink):
-    """A line to a server that this node hosts if nobody does."""
+class HostedTransport(HttpTransport):
+    """Transport to a server that this node hosts if nobody does."""
 
     def __init__(self, server: HostedServer, host: str, port: int, credentials: Credentials) -> None:
         super().__init__(host, port, credentials)
@@ -123,9 +123,9 @@ class HostingLink(HttpLink):
         try:
             answer = await super().exchange(request)
         except ProtocolError as refusal:
-            self._server.heard(refusal)
+            self._server.observe(refusal)
             raise
-        self._server.heard(answer)
+        self._server.observe(answer)
         return answer
 
 
@@ -165,7 +165,7 @@ class _Process:
             return False
         return True
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """If it still runs it goes on by itself."""
         self._stop_relaying()
         if not self._gone.is_set():

@@ -9,7 +9,7 @@ from rdzv_protocol import paths
 from rdzv_protocol.messages import Ack, JoinRequest, LeaveRequest, PollRequest, Reply, Request, Start
 from rdzv_protocol.settings import RequestedSettings
 
-from node_agent.transport.http import HttpLink
+from node_agent.transport.http import HttpTransport
 from tests.fuzz.api import Fuzzer
 from tests.integration.programs import PATIENCE_S, Server
 from tests.support.footprint import Footprint
@@ -44,7 +44,7 @@ async def test_every_operation_is_answered_as_documented(server: Server) -> None
 
 async def serves_a_run(server: Server) -> None:
     """A well-behaved agent is seated and let go, and operators are answered."""
-    link = HttpLink("127.0.0.1", server.port, None)
+    link = HttpTransport("127.0.0.1", server.port, None)
 
     async def ask(request: Request) -> Reply | Ack:
         async with asyncio.timeout(PATIENCE_S):

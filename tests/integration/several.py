@@ -14,8 +14,8 @@ from typing import Any
 from rdzv_protocol.messages import JoinRequest, PollRequest, Reply, Start
 from rdzv_protocol.settings import RequestedSettings
 
-from node_agent.transport.failover import Servers
-from node_agent.transport.retrying import Conversation
+from node_agent.transport.failover import Failover
+from node_agent.transport.retrying import RetryingClient
 from tests.integration.conftest import Cluster
 from tests.integration.desk import Desk
 from tests.integration.programs import PATIENCE_S, Program, Server, start_agent
@@ -134,8 +134,8 @@ class Probe:
         self._run_id = run_id
         pairs = [endpoint.rpartition(":") for endpoint in endpoints.split(",")]
         self.said: list[str] = []
-        self._servers = Servers([(host, int(port)) for host, _, port in pairs], None, self.said.append)
-        self._line = Conversation(self._servers.link(), lambda error: self.said.append(str(error)))
+        self._servers = Failover([(host, int(port)) for host, _, port in pairs], None, self.said.append)
+        self._line = RetryingClient(self._servers.transport(), lambda error: self.said.append(str(error)))
 
     async def __aenter__(self) -> "Probe":
         join = JoinRequest(

@@ -15,7 +15,7 @@ from rdzv_protocol.errors import NotLeader
 from rdzv_protocol.messages import JoinRequest
 
 from node_agent.core.backoff import HANDOVER_S
-from node_agent.transport.http import HttpLink
+from node_agent.transport.http import HttpTransport
 from tests.integration.desk import Desk, WorkerAtDesk, is_running
 from tests.integration.programs import Program, Server
 from tests.integration.several import TAKEOVER_S, Probe, Several, kill
@@ -181,7 +181,7 @@ async def test_a_leader_that_was_stopped_writes_nothing_when_it_wakes_and_follow
 
 async def join_at(port: int, run_id: str) -> Exception | None:
     """What a server answers to a join that it finds when it wakes."""
-    link = HttpLink("127.0.0.1", port, None)
+    link = HttpTransport("127.0.0.1", port, None)
     join = JoinRequest(
         run_id=run_id, agent_id="late", node_id="late", after_round=0, addr="127.0.0.1", port=1, local_world_size=1
     )

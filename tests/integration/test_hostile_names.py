@@ -11,7 +11,7 @@ from rdzv_protocol import paths
 from rdzv_protocol.errors import AgentFenced
 from rdzv_protocol.messages import JoinRequest, LeaveRequest
 
-from node_agent.transport.http import HttpLink
+from node_agent.transport.http import HttpTransport
 from tests.integration.programs import Program, Server, start_agent
 
 GHOST = "\N{GHOST}"
@@ -145,7 +145,7 @@ async def test_a_name_that_cannot_be_shown_is_refused_in_one_line(place: Place, 
 async def test_nobody_writes_a_line_of_the_servers_log_but_the_server(server: Server) -> None:
     """Nor moves the cursor of those who read it, or an agent's console."""
     forged = "SIGTERM\n12:00:00 rdzv-server: run x round 7: all is well\x1b[2J"
-    link = HttpLink("127.0.0.1", server.port, None)
+    link = HttpTransport("127.0.0.1", server.port, None)
     run = {"run_id": "run", "agent_id": "agent"}
     await link.exchange(
         JoinRequest(**run, node_id="n", after_round=0, addr=await link.connect(), port=1, local_world_size=1)

@@ -14,8 +14,8 @@ from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.core.backoff import Unreachable
 from node_agent.transport.credentials import Credentials
-from node_agent.transport.http import HttpLink
-from node_agent.transport.retrying import Conversation
+from node_agent.transport.http import HttpTransport
+from node_agent.transport.retrying import RetryingClient
 from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.config import Limits, Rate
@@ -70,7 +70,7 @@ class Site:
     def __init__(self, **limits: object) -> None:
         tokens = [Token(Role.AGENT, b"right")] if limits.pop("asks_for_a_token", False) else []
         self.server = RendezvousServer(access=Access(tokens), limits=Limits(**limits))  # type: ignore[arg-type]
-        self._visitors: list[Line | HttpLink] = []
+        self._visitors: list[Line | HttpTransport] = []
 
     async def open(self, tls: ssl.SSLContext | None = None) -> None:
         await self.server.__aenter__()
@@ -85,10 +85,10 @@ class Site:
         self._visitors.append(line := Line(*streams))
         return line
 
-    def link(self, token: str | None = None) -> HttpLink:
+    def link(self, token: str | None = None) -> HttpTransport:
         credentials = Credentials()
         credentials.token = token
-        self._visitors.append(link := HttpLink("127.0.0.1", self.port, credentials))
+        self._visitors.append(link := HttpTransport("127.0.0.1", self.port, credentials))
         return link
 
     async def close(self) -> None:
@@ -327,7 +327,7 @@ async def test_an_agent_that_is_told_to_come_less_often_comes_through(make_site:
         for _ in range(10):
             await link.exchange(poll)
     failures: list[Exception] = []
-    conversation = Conversation(link, failures.append)
+    conversation = RetryingClient(link, failures.append)
     for _ in range(5):
         assert isinstance(await conversation.ask(poll), Reply)
     assert any("too many requests" in str(failure) for failure in failures)

@@ -12,7 +12,7 @@ from rdzv_protocol.messages import Reply
 
 from node_agent.core.backoff import Unreachable
 from node_agent.transport.credentials import Credentials
-from node_agent.transport.http import HttpLink
+from node_agent.transport.http import HttpTransport
 from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.server import RendezvousServer, bind
 from tests.support.certificates import Authority, Pair
@@ -40,7 +40,7 @@ async def serving(tls: ssl.SSLContext | None) -> AsyncIterator[int]:
 
 async def join(port: int, credentials: Credentials | None, host: str = "127.0.0.1") -> object:
     """The answer to a join."""
-    link = HttpLink(host, port, credentials)
+    link = HttpTransport(host, port, credentials)
     try:
         return await link.exchange(a_join("a"))
     finally:
@@ -152,7 +152,7 @@ async def test_a_server_that_hangs_up_may_be_there_the_next_time(authority: Auth
 async def test_a_line_that_is_given_up_waits_for_no_farewell(authority: Authority) -> None:
     """The agent's loop may end right after it."""
     async with serving(TlsFiles(*authority.issue("server")).context()) as port:
-        link = HttpLink("127.0.0.1", port, authority.credentials())
+        link = HttpTransport("127.0.0.1", port, authority.credentials())
         await link.connect()
         assert link._streams
         line = link._streams[1].get_extra_info("socket")

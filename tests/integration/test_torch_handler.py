@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rdzv_protocol.messages import JoinRequest, Reply, Start
 
-from node_agent.transport.http import HttpLink
+from node_agent.transport.http import HttpTransport
 from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.server import RendezvousServer, bind
@@ -319,7 +319,7 @@ async def test_a_silent_node_is_lost_with_its_lease_and_nobody_waits_for_it_at_t
     """It gets rank 0, and says no more: no keep-alive, no store. The other one forms the next round by itself."""
     conf: dict[str, Any] = {"keep_alive_interval": 3, "keep_alive_max_attempt": 2}  # torch's sockets may ask a slow DNS
     host, _, server_port = site.endpoint.partition(":")
-    silent = HttpLink(host, int(server_port), None)
+    silent = HttpTransport(host, int(server_port), None)
     live = waiting(site.handler("1:2", **conf))
     await site.knows(1)
     reply = await silent.exchange(SILENT_JOIN)

@@ -12,7 +12,7 @@ from node_agent.core.command import Command
 from node_agent.core.effects import WriteFailureReport
 from node_agent.core.events import Event, Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.runner import Runner
-from node_agent.transport.http import HttpLink
+from node_agent.transport.http import HttpTransport
 
 FAREWELL_S = 10.0
 EXIT_CODE = 3
@@ -38,7 +38,7 @@ class Node:
         )  # fmt: skip
         loop = asyncio.get_running_loop()
         self._work = Runner(
-            config, lambda: HttpLink("127.0.0.1", port, None), "the server", self, loop, hosts_store=False
+            config, lambda: HttpTransport("127.0.0.1", port, None), "the server", self, loop, hosts_store=False
         )
         self._work.feed(Started())
 

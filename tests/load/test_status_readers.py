@@ -14,7 +14,7 @@ from rdzv_protocol import paths
 from rdzv_protocol.messages import Failure, JoinRequest, PollRequest, Reply, ReportRequest, Start
 from rdzv_protocol.settings import RequestedSettings
 
-from node_agent.transport.http import HttpLink
+from node_agent.transport.http import HttpTransport
 from tests.integration.programs import Server
 from tests.support.footprint import Footprint
 
@@ -42,7 +42,7 @@ class Crowd:
     """Runs of one node each, that have failed a few times and left their evidence."""
 
     def __init__(self, server: Server) -> None:
-        self._link = HttpLink("127.0.0.1", server.port, None)
+        self._link = HttpTransport("127.0.0.1", server.port, None)
         self._addr = ""
 
     async def __aenter__(self) -> "Crowd":

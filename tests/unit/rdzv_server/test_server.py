@@ -10,7 +10,7 @@ from rdzv_protocol.errors import AgentFenced, MalformedMessage, ServerUnavailabl
 from rdzv_protocol.messages import Ack, LeaveRequest, PollRequest, Reply, ReportRequest, Start, Stop, Wait
 
 from node_agent.transport.credentials import Credentials
-from node_agent.transport.http import HttpLink
+from node_agent.transport.http import HttpTransport
 from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.server import RendezvousServer, bind, run_until
 from rdzv_server.storage.sqlite import SqliteStore
@@ -25,7 +25,7 @@ class Site:
 
     def __init__(self, token: str | None = None) -> None:
         self.server = RendezvousServer(access=Access([Token(Role.AGENT, token.encode())] if token else []))
-        self.links: list[HttpLink] = []
+        self.links: list[HttpTransport] = []
 
     async def open(self) -> None:
         listener = bind("127.0.0.1", 0)
@@ -36,10 +36,10 @@ class Site:
     def agent(self, name: str, token: str | None = None) -> "Agent":
         return Agent(name, self.link(token))
 
-    def link(self, token: str | None = None) -> HttpLink:
+    def link(self, token: str | None = None) -> HttpTransport:
         credentials = Credentials()
         credentials.token = token
-        self.links.append(HttpLink("127.0.0.1", self.port, credentials))
+        self.links.append(HttpTransport("127.0.0.1", self.port, credentials))
         return self.links[-1]
 
     async def close(self) -> None:
@@ -51,7 +51,7 @@ class Site:
 class Agent:
     """One agent's side, message by message."""
 
-    def __init__(self, name: str, link: HttpLink) -> None:
+    def __init__(self, name: str, link: HttpTransport) -> None:
         self.name, self.link = name, link
         self.revision = 0
 

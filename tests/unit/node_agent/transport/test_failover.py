@@ -11,8 +11,8 @@ from rdzv_protocol.messages import Ack, ErrorReply, LeaderReply, LeaderRequest, 
 
 from node_agent.core import backoff
 from node_agent.core.backoff import Unreachable
-from node_agent.transport.failover import Servers
-from node_agent.transport.retrying import Conversation
+from node_agent.transport.failover import Failover
+from node_agent.transport.retrying import RetryingClient
 
 PATIENCE_S = 10.0
 POLL = PollRequest(run_id="run", agent_id="a.1", revision=7)
@@ -111,19 +111,19 @@ class Cluster:
         self.all = servers
         self.said: list[str] = []
         self.has_said = asyncio.Event()
-        self._lines: list[Conversation] = []
+        self._lines: list[RetryingClient] = []
 
     async def lead(self, leader: FakeServer, leadership: int, known_to: list[FakeServer] | None = None) -> None:
         for server in known_to or self.all:
             await server.follow(leader, leadership)
 
-    def agent(self, *endpoints: tuple[str, int]) -> Servers:
-        self.servers = Servers(endpoints or [server.endpoint for server in self.all], None, self._say)
+    def agent(self, *endpoints: tuple[str, int]) -> Failover:
+        self.servers = Failover(endpoints or [server.endpoint for server in self.all], None, self._say)
         return self.servers
 
-    def line(self, *, side: bool = False) -> Conversation:
+    def line(self, *, side: bool = False) -> RetryingClient:
         failed = (lambda error: None) if side else (lambda error: self._say(f"failed: {error}"))
-        self._lines.append(Conversation(self.servers.link(), failed))
+        self._lines.append(RetryingClient(self.servers.transport(), failed))
         return self._lines[-1]
 
     def _say(self, text: str) -> None:
@@ -149,7 +149,7 @@ async def cluster() -> AsyncIterator[Cluster]:
         assert "_be_told" not in repr(task), "the agent stops asking who leads when its lines are closed"
 
 
-async def polled(line: Conversation) -> Reply:
+async def polled(line: RetryingClient) -> Reply:
     async with asyncio.timeout(PATIENCE_S):
         return await line.ask(POLL)
 
@@ -223,7 +223,7 @@ async def test_who_is_kept_out_by_one_server_asks_another_the_next_time(cluster)
     a, b, _c = cluster.all
     await cluster.lead(b, 5)
     a.refusal = ErrorReply(code="unauthorized", message="this server does not know this token")
-    line = Conversation(cluster.agent().link(), has_joined=True)
+    line = RetryingClient(cluster.agent().transport(), has_joined=True)
     assert (await polled(line)).leadership == 5
     await line.close()
 
@@ -346,7 +346,7 @@ async def test_nobody_there_is_said_with_every_address(cluster, monkeypatch):
     monkeypatch.setattr(backoff, "delay", lambda attempt, jitter, longest_s=1.0: 0.0)
     for server in cluster.all:
         await server.close()
-    link = cluster.agent().link()
+    link = cluster.agent().transport()
     with pytest.raises(Unreachable) as caught:
         await link.connect()
     for server in cluster.all:
@@ -357,7 +357,7 @@ async def test_nobody_there_is_said_with_every_address(cluster, monkeypatch):
 async def test_one_server_alone_is_spoken_of_as_ever(cluster):
     a, *_ = cluster.all
     await a.close()
-    link = cluster.agent(a.endpoint).link()
+    link = cluster.agent(a.endpoint).transport()
     with pytest.raises(Unreachable, match=r"^connect: 127\.0\.0\.1: Connection refused$"):
         await link.connect()
     await link.close()

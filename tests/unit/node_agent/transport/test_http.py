@@ -14,7 +14,7 @@ from rdzv_protocol.messages import Ack, ErrorReply, LeaveRequest, PollRequest, R
 from node_agent.core.backoff import Unreachable
 from node_agent.transport import http as client
 from node_agent.transport.credentials import Credentials
-from node_agent.transport.http import HttpLink
+from node_agent.transport.http import HttpTransport
 
 POLL = PollRequest(run_id="run", agent_id="a.1", revision=7)
 LEAVE = LeaveRequest(run_id="run", agent_id="a.1", reason="SIGTERM")
@@ -41,10 +41,10 @@ class HttpServer:
         self.host, self.port = self._server.sockets[0].getsockname()[:2]
         self.tasks: set[asyncio.Task[None]] = set()
 
-    def link(self, token: str | None = None) -> HttpLink:
+    def link(self, token: str | None = None) -> HttpTransport:
         credentials = Credentials()
         credentials.token = token
-        return HttpLink(self.host, self.port, credentials)
+        return HttpTransport(self.host, self.port, credentials)
 
     async def close(self) -> None:
         self._server.close()
@@ -95,7 +95,7 @@ async def server() -> AsyncIterator[HttpServer]:
 
 
 @pytest.fixture
-async def link(server: HttpServer) -> AsyncIterator[HttpLink]:
+async def link(server: HttpServer) -> AsyncIterator[HttpTransport]:
     link = server.link()
     yield link
     await link.close()
@@ -205,7 +205,7 @@ async def test_a_newer_servers_refusal_is_one_all_the_same(server, link):
 # What is no answer.
 
 
-async def unreachable(link: HttpLink, request=POLL) -> Unreachable:
+async def unreachable(link: HttpTransport, request=POLL) -> Unreachable:
     with pytest.raises(Unreachable) as error:
         await link.exchange(request)
     return error.value
@@ -284,14 +284,14 @@ async def test_an_exchange_that_is_given_up_does_not_leave_its_answer_to_the_nex
 
 
 async def test_nobody_listens(unused_tcp_port):
-    error = await unreachable(HttpLink("127.0.0.1", unused_tcp_port, None))
+    error = await unreachable(HttpTransport("127.0.0.1", unused_tcp_port, None))
     assert str(error) == "connect: 127.0.0.1: Connection refused"
     assert error.stage == "connect"
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "x" * 300, "a..b"])
 async def test_a_name_that_is_none(host):
-    error = await unreachable(HttpLink(host, 29_400, None))
+    error = await unreachable(HttpTransport(host, 29_400, None))
     assert error.stage == "name"
     assert str(error).startswith(f"name: {host}: ")
 
@@ -307,7 +307,7 @@ async def test_a_host_that_does_not_answer_is_given_up_in_time(server, link, mon
 
 async def test_every_address_of_a_name_is_tried(server, monkeypatch):
     """The server listens on IPv4 alone; its name has an IPv6 address too."""
-    link = HttpLink("both.example", server.port, None)
+    link = HttpTransport("both.example", server.port, None)
 
     async def both() -> list[tuple[int, tuple[str, int]]]:
         return [(socket.AF_INET6, ("::1", server.port)), (socket.AF_INET, ("127.0.0.1", server.port))]

@@ -9,7 +9,7 @@ from rdzv_protocol.messages import Ack, JoinRequest, PollRequest, Reply, ReportR
 
 from node_agent.core import backoff
 from node_agent.core.backoff import Unreachable
-from node_agent.transport.retrying import Conversation
+from node_agent.transport.retrying import RetryingClient
 from tests.unit.node_agent.story import join
 
 POLL = PollRequest(run_id="run", agent_id="a.1", revision=7)
@@ -18,7 +18,7 @@ REFUSED = Unreachable("connect", "10.0.0.1: Connection refused")
 CLOSED = Unreachable("HTTP", "the server closed the connection")
 
 
-class ScriptedLink:
+class ScriptedTransport:
     """Meets one fate after another: an error is raised, an answer returned."""
 
     def __init__(self, *fates: Exception | Reply | Ack) -> None:
@@ -50,8 +50,8 @@ def impatient(monkeypatch):
 @pytest.mark.parametrize("trouble", [REFUSED, CLOSED, ServerUnavailable("shutting down")])
 async def test_trouble_below_the_protocol_is_tried_again_and_told_once(trouble):
     failures: list[Exception] = []
-    link = ScriptedLink(trouble, trouble, trouble, REPLY, trouble, REPLY)
-    conversation = Conversation(link, failures.append)
+    link = ScriptedTransport(trouble, trouble, trouble, REPLY, trouble, REPLY)
+    conversation = RetryingClient(link, failures.append)
     assert await conversation.ask(POLL) == REPLY
     assert failures == [trouble]
     assert await conversation.ask(POLL) == REPLY
@@ -60,34 +60,34 @@ async def test_trouble_below_the_protocol_is_tried_again_and_told_once(trouble):
 
 
 async def test_a_refusal_is_an_answer_and_not_tried_again():
-    link = ScriptedLink(AgentFenced("gone"), REPLY)
+    link = ScriptedTransport(AgentFenced("gone"), REPLY)
     with pytest.raises(AgentFenced):
-        await Conversation(link).ask(POLL)
+        await RetryingClient(link).ask(POLL)
     assert len(link.requests) == 1
 
 
 async def test_who_is_kept_out_from_the_first_is_refused():
     with pytest.raises(Unauthorized):
-        await Conversation(ScriptedLink(Unauthorized("no token"), REPLY)).ask(POLL)
+        await RetryingClient(ScriptedTransport(Unauthorized("no token"), REPLY)).ask(POLL)
 
 
 async def test_a_report_is_delivered_when_the_server_lets_the_agent_in_again():
-    link = ScriptedLink(Unauthorized("no token"), Ack(epoch="e"))
+    link = ScriptedTransport(Unauthorized("no token"), Ack(epoch="e"))
     report = ReportRequest(run_id="run", agent_id="a.1", round=1)
-    assert await Conversation(link, has_joined=True).ask(report) == Ack(epoch="e")
+    assert await RetryingClient(link, has_joined=True).ask(report) == Ack(epoch="e")
     assert link.requests == [report] * 2
 
 
 @pytest.mark.parametrize(("given", "named"), [("", "10.0.0.7"), ("node-7", "node-7")])
 async def test_a_join_names_the_address_from_which_this_node_reaches_the_server(given, named):
-    link = ScriptedLink(REPLY)
-    await Conversation(link).ask(join(addr=given))
+    link = ScriptedTransport(REPLY)
+    await RetryingClient(link).ask(join(addr=given))
     assert link.requests == [join(addr=named)]
 
 
 async def test_what_is_asked_meanwhile_waits_for_its_turn():
-    link = ScriptedLink(REPLY, REPLY)
-    conversation = Conversation(link)
+    link = ScriptedTransport(REPLY, REPLY)
+    conversation = RetryingClient(link)
     second = PollRequest(run_id="run", agent_id="a.1", revision=8)
     await asyncio.gather(conversation.ask(POLL), conversation.ask(second))
     assert link.requests == [POLL, second]
@@ -97,11 +97,11 @@ async def test_news_of_another_server_ends_the_pause(monkeypatch):
     monkeypatch.setattr(backoff, "delay", lambda attempt, jitter: inf)
     news = asyncio.Event()
     asyncio.get_running_loop().call_later(0.01, news.set)
-    link = ScriptedLink(Unreachable("leader", "hangs", news), REPLY)
-    assert await asyncio.wait_for(Conversation(link).ask(POLL), 10) == REPLY
+    link = ScriptedTransport(Unreachable("leader", "hangs", news), REPLY)
+    assert await asyncio.wait_for(RetryingClient(link).ask(POLL), 10) == REPLY
 
 
 async def test_closing_gives_the_connection_up():
-    link = ScriptedLink(REPLY)
-    await Conversation(link).close()
+    link = ScriptedTransport(REPLY)
+    await RetryingClient(link).close()
     assert link.is_closed
