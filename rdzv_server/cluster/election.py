@@ -124,7 +124,7 @@ class Leadership:
             if view and view.revision >= self.number:
                 leader = view.leaders.get(self._shard)
                 if leader is None or leader.number != self.number:
-                    return "its key at etcd was deleted"
+                    return "its key at etcd was deleted" if self._lease.is_certain else "its lease at etcd ran out"
                 if (heir := view.heir(self._shard)) and heir.revision not in self._left_to:
                     self._left_to.add(heir.revision)
                     return f"leaving it to {heir.address}, which leads fewer"
