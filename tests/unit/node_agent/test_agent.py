@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from rdzv_protocol.messages import JoinRequest, LeaveRequest, PollRequest, ReportRequest
 
+from node_agent.core.backoff import Unreachable
+from node_agent.core.command import Command
+from node_agent.core.events import Signalled
 from tests.unit.node_agent.rig import Rig, rig
 from tests.unit.node_agent.story import finish, start, stop
 
@@ -37,6 +40,63 @@ async def test_each_round_has_a_port_of_its_own():
         second = await agent.server.hears(JoinRequest, 2)
         assert second.after_round == 1
         assert second.port != agent.server.of(JoinRequest)[0].port
+
+
+async def test_a_failure_is_reported_with_its_evidence_and_the_next_round_starts_new_workers():
+    async with rig("echo ValueError: boom >&2; exit 3") as agent:
+        await agent.server.answers(one_worker())
+        report = await agent.server.hears(ReportRequest)
+        assert (report.round, report.failure.exit_code, report.failure.node_id) == (1, 3, "a")
+        assert "ValueError: boom" in report.failure.stderr_tail
+        await agent.server.answers(stop(1))
+        assert (await agent.server.hears(JoinRequest, 2)).after_round == 1
+        await agent.server.answers(one_worker(2))
+        assert (await agent.server.hears(ReportRequest, 2)).round == 2
+        await agent.server.answers(finish(succeeded=False))
+        assert await agent.exit_code() == 1
+
+
+async def test_a_second_signal_kills_workers_that_ignore_the_first():
+    async with rig("trap '' TERM; echo ready; while :; do sleep 0.1; done", shutdown_timeout_s=60.0) as agent:
+        await has_started(agent)
+        await agent.console.until(lambda: b"ready" in agent.console.text())
+        feed = agent.agent._runner.feed
+        feed(Signalled("SIGTERM"))
+        assert (await agent.server.hears(LeaveRequest)).reason == "SIGTERM"
+        assert agent.pids, "they have their grace"
+        feed(Signalled("SIGTERM"))
+        assert await agent.exit_code() == 1
+        assert agent.pids == []
+
+
+async def test_without_a_port_nothing_is_started(monkeypatch):
+    def taken(number: int = 0) -> None:
+        raise OSError("cannot reserve 29500 as MASTER_PORT: Address already in use")
+
+    monkeypatch.setattr("node_agent.agent.ReservedPort", taken)
+    async with rig(master_port=29_500) as agent:
+        assert await agent.exit_code() == 2
+        assert agent.console.lines == ["error: cannot reserve 29500 as MASTER_PORT: Address already in use"]
+        assert agent.server.requests == []
+
+
+async def test_a_program_that_is_not_there_is_a_failure_of_the_worker():
+    async with rig(command=Command(("/nowhere/to/be/found",))) as agent:
+        await agent.server.answers(one_worker())
+        failure = (await agent.server.hears(ReportRequest)).failure
+        assert failure.exit_code == 127
+        assert failure.cause.startswith("could not be started: /nowhere/to/be/found")
+
+
+async def test_the_server_goes_while_the_workers_finish():
+    async with rig("read line; exit 0", connect_timeout_s=0.2) as agent:
+        await has_started(agent)
+        agent.server.trouble = Unreachable("connect", "refused")
+        await agent.server.answers(Unreachable("HTTP", "closed"))
+        assert await agent.exit_code() == 0
+        said = "\n".join(agent.console.lines)
+        assert "lost rdzv-server at server:1 (HTTP: closed)" in said
+        assert "no rdzv-server at server:1 within 0.2 s" in said and "how the run ended is not known" in said
 
 
 # An exception that nobody expected.

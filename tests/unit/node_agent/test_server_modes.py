@@ -1,0 +1,80 @@
+"""Where an agent's server is: in its process, at endpoints, or hosted by this node."""
+
+import asyncio
+import socket
+import sys
+
+import pytest
+from rdzv_protocol.messages import Reply, Start
+from rdzv_protocol.settings import RequestedSettings
+
+from node_agent.config import AgentConfig, LaunchPlan, Target, UsageError
+from node_agent.core.backoff import ServerLost, Unreachable
+from node_agent.core.command import Command
+from node_agent.server_modes import server_of
+from node_agent.transport.credentials import Credentials
+from node_agent.transport.server_subprocess import STARTS, HostedServer
+from tests.unit.node_agent.rig import PATIENCE_S
+from tests.unit.node_agent.sheet import Sheet
+from tests.unit.node_agent.story import join
+
+
+def a_plan(target: Target, *notes: str) -> LaunchPlan:
+    config = AgentConfig(command=Command(("true",)), nproc=1, run_id="run", node_id="a", signals=())
+    return LaunchPlan(config, target, Credentials(), notes)
+
+
+async def test_a_server_in_this_process_answers_and_the_plans_notes_are_said_first():
+    console = Sheet()
+    async with server_of(a_plan(Target(), "a note"), console, page=False) as (make_transport, where):
+        transport = make_transport()
+        settings = RequestedSettings(min_nodes=1, max_nodes=1)
+        address = await transport.connect()
+        reply = await transport.exchange(join(addr=address, port=29_500, settings=settings))
+        assert isinstance(reply, Reply) and isinstance(reply.directive, Start)
+        await transport.close()
+    assert (console.lines, where) == (["a note"], "localhost")
+
+
+async def test_every_endpoint_is_tried_and_named(unused_tcp_port_factory):
+    ports = unused_tcp_port_factory(), unused_tcp_port_factory()
+    one, other = (("127.0.0.1", port) for port in ports)
+    async with server_of(a_plan(Target(endpoint=one, others=(other,))), Sheet()) as (make_transport, where):
+        transport = make_transport()
+        with pytest.raises(Unreachable) as nobody:
+            await transport.connect()
+        await transport.close()
+    assert where == f"127.0.0.1:{ports[0]}, 127.0.0.1:{ports[1]}"
+    assert all(f"127.0.0.1:{port}: " in str(nobody.value) for port in ports)
+
+
+async def test_a_port_that_cannot_be_had_is_a_usage_error(monkeypatch):
+    def refuse(*args: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("node_agent.transport.server_subprocess._listen", refuse)
+    with pytest.raises(UsageError, match="cannot host rdzv-server at port 1 of this node: Permission denied"):
+        async with server_of(a_plan(Target(endpoint=("127.0.0.1", 1), hosts=True)), Sheet()):
+            pass
+
+
+async def test_what_listens_there_already_is_taken_for_the_server():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        console, port = Sheet(), taken.getsockname()[1]
+        async with server_of(a_plan(Target(endpoint=("127.0.0.1", port), hosts=True)), console):
+            pass
+    assert console.lines == []
+
+
+async def test_a_server_that_fails_before_it_ever_answered_is_hosted_thrice(monkeypatch, unused_tcp_port):
+    monkeypatch.setattr(HostedServer, "_command", lambda self, listener: [sys.executable, "-c", "raise SystemExit(3)"])
+    console = Sheet()
+    server = HostedServer("127.0.0.1", unused_tcp_port, Credentials(), console)
+    for _ in range(STARTS):
+        server.ensure()
+        async with asyncio.timeout(PATIENCE_S):
+            while server._process.exit_code is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    with pytest.raises(ServerLost, match=f"rdzv-server cannot be hosted at port {unused_tcp_port}"):
+        server.ensure()
+    assert len(console.lines) == STARTS
