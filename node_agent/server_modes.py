@@ -23,6 +23,9 @@ async def server_of(
     target = plan.target
     for note in plan.notes:
         console.say(note)
+    if target.endpoint is not None:
+        host, port = target.endpoint
+        console.say(f"joining run {plan.config.run_id} at {host}:{port} as node {plan.config.node_id}")
     if target.endpoint is None:
         from node_agent.transport.in_process import Standalone
 
@@ -31,7 +34,6 @@ async def server_of(
     elif target.hosts:
         from node_agent.transport.server_subprocess import HostedServer
 
-        host, port = target.endpoint
         hosted = HostedServer(host, port, plan.credentials, console)
         try:
             hosted.ensure()

@@ -1,13 +1,14 @@
 """Prefixes of the lines on the console: whose they are."""
 
+import os
 from dataclasses import dataclass
 
 from rdzv_protocol.messages import Assignment
 
 PREFIX_TEMPLATE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 """The environment variable with torchrun's template of a teed line's prefix."""
-PREFIX_NAMES = ("role_name", "rank", "local_rank", "node_id", "group_rank")
-"""Names that `${...}` may have in a template; the first three are torchrun's."""
+PREFIX_NAMES = ("role_name", "rank", "local_rank", "hostname", "node_id", "group_rank")
+"""Names that `${...}` may have in a template; the first four are torchrun's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,7 @@ class LinePrefix:
             role_name=self.role,
             rank=assignment.first_rank + local_rank,
             local_rank=local_rank,
+            hostname=os.uname().nodename.partition(".")[0],
             node_id=self.node_id,
             group_rank=assignment.group_rank,
         )

@@ -262,7 +262,7 @@ async def test_an_agent_finds_the_leader_from_any_server(several: Several) -> No
     follower = several.others(await several.leader())[0]
     await several.node("a", "--endpoint", follower.tap.address)
     await several.finish(await several.desk.group(2))
-    assert several.agents["a"].err[0].startswith("node-agent: round 1"), "without a word"
+    assert several.agents["a"].err[1].startswith("node-agent: round 1"), "without a word"
 
 
 async def test_an_agent_passes_over_a_server_that_is_not_there(several: Several) -> None:

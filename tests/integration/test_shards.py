@@ -185,7 +185,7 @@ async def test_an_agent_that_knows_one_server_finds_its_runs_leader_and_the_next
     leaders = await four.leaders(among=all_of(four))
     known, leader, *others = all_of(four)
     run = await four.run_at(leader, leaders, "--endpoint", known.tap.address)
-    assert run.agent.err[0].startswith("node-agent: round 1"), "without a word"
+    assert run.agent.err[1].startswith("node-agent: round 1"), "without a word"
     kill(leader.pid)
     await four.leaders(among={known, *others})
     await run.restart()

@@ -166,6 +166,7 @@ async def test_c10d_is_hosted_by_one_of_the_nodes_that_the_endpoint_names(nodes:
     for _ in "ab":
         await nodes.c10d()
     workers = await nodes.desk.group(2)
+    assert nodes.agents[0].err[0].startswith(f"node-agent: joining run job at 127.0.0.1:{nodes.port} as node ")
     assert {worker.env["TORCHELASTIC_RUN_ID"] for worker in workers} == {"job"}
     await nodes.finish(workers)
     assert len(nodes.server_pids()) == 1

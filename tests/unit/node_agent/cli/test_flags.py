@@ -103,6 +103,13 @@ def test_every_flag_is_explained(flag: Flag):
     assert flag.help.split(";")[0][:20] in text
 
 
+@pytest.mark.parametrize("columns", [60, 80, 100, 300])
+def test_help_fits_the_terminal(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    widest = max(map(len, Parser().format_help().splitlines()))
+    assert widest <= min(columns, 120)
+
+
 def test_help_shows_one_spelling_of_each_name():
     assert "--rdzv_endpoint" not in Parser().format_help()
 
