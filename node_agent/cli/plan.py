@@ -52,6 +52,8 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
         raise UsageError("--no-python needs --use-env here: other programs are given no --local-rank")
     if arguments.preload and arguments.no_python and not arguments.run_path:
         raise UsageError(f"{arguments.source('preload')}: is for Python scripts, not with --no-python")
+    if not arguments.rdzv_id and arguments.source("rdzv_id") == "--run-id":  # torchrun's own flag may be empty
+        raise UsageError("--run-id: 1 to 128 printable characters, not ''")
     target = rendezvous.find(arguments)
     command = _command(arguments, environment, use_env) if arguments.script else Command(())
     config = _config(arguments, target, environment, command)
