@@ -218,7 +218,7 @@ def record(error: BaseException) -> None:
 
 
 def _first_failure(error: BaseException) -> dict[str, Any] | None:
-    """What the first failed worker of a launcher in this worker has left, with its exit code; torch's way."""
+    """Error file of the first failed worker of a launcher in this worker, with its exit code; torch's way."""
     if not hasattr(error, "get_first_failure"):
         return None
     _, failure = error.get_first_failure()

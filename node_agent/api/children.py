@@ -197,7 +197,7 @@ class FunctionProcess:
         return exit_code
 
     def value(self) -> Any:
-        """What the function returned; None if it ended the process instead. Once, after an exit code of 0.
+        """Return value of the function; None if it ended the process instead. Once, after an exit code of 0.
 
         Raises what unpickling raises, such as `AttributeError` for a class that there is in the worker alone.
         """
@@ -253,7 +253,7 @@ def _setup(spec: ChildSpec, descriptor: Callable[[int], Descriptor], ready: int,
 
 
 def _for_a_new_interpreter(popen: Any, process: BaseProcess, spec: ChildSpec, name: Any) -> bytes:
-    """What `multiprocessing.spawn` reads in the child: how to prepare the interpreter, and the process to be."""
+    """Bytes that `multiprocessing.spawn` reads in the child: how to prepare the interpreter, and the process to be."""
     preparation = {**spawn.get_preparation_data(process.name), "name": name}
     if spec.call.by_value:
         for key in ("init_main_from_name", "init_main_from_path"):

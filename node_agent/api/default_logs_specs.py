@@ -38,7 +38,7 @@ class LogsSpecs(Protocol):
 
 
 class DefaultLogsSpecs:
-    """Which streams go to files below `log_dir`: `<log_dir>/<run id>_<random>/attempt_<n>/<local_rank>/stdout.log`.
+    """Streams that go to files below `log_dir`: `<log_dir>/<run id>_<random>/attempt_<n>/<local_rank>/stdout.log`.
 
     `redirects`: to the file alone. `tee`: to the file and the console. Either for all local ranks, or a map; ranks that
     it leaves out have `Std.NONE`, which is the console alone. `local_ranks_filter`: ranks that the console shows;
@@ -63,7 +63,7 @@ class DefaultLogsSpecs:
 
     @property
     def root_log_dir(self) -> str:
-        """Where the folders of runs are; a new temporary folder if none was named."""
+        """Folder of the runs' folders; a new temporary folder if none was named."""
         if self.log_dir is None:
             self.log_dir = tempfile.mkdtemp(prefix="node-agent-logs-")
         return self.log_dir
@@ -138,7 +138,7 @@ def as_options(
 
 
 def by_logs_specs(specs: LogsSpecs, environments: Sequence[Mapping[str, str]]) -> Routing:
-    """What a class of the program's own decides, with the environments that it has added to."""
+    """Decision of a class of the program's own, with the environments that it has added to."""
     given = {local_rank: dict(environment) for local_rank, environment in enumerate(environments)}
     decided = specs.reify(given)
     return Routing(
@@ -165,7 +165,7 @@ def by_default_specs(
 
 
 def one_round(environments: Mapping[int, Mapping[str, str]]) -> Assignment:
-    """What the logs need to know of a round: there is none here, unless the environments tell of one."""
+    """A round, as far as the logs need one: there is none here, unless the environments tell of one."""
     restarts = environments[0].get("TORCHELASTIC_RESTART_COUNT", "") if environments else ""
     count = len(environments)
     return Assignment(

@@ -35,7 +35,7 @@ from node_agent.workers.spec import SpecMaker
 R = TypeVar("R")
 
 _Result = dict[int, Any] | Exception
-"""What the workers returned, or what to raise in the caller's thread, without the agent's own traceback."""
+"""Return values of the workers, or the exception to raise in the caller's thread, without the agent's own traceback."""
 
 
 class elastic_launch(Generic[R]):
@@ -226,7 +226,7 @@ class LaunchedAgent(Agent):
         self.failure_report: WriteFailureReport | None = None
         """Why the run, or this agent, has failed."""
         self.recorded: dict[str, Any] | None = None
-        """What the worker that ended the run has left in its error file, if it was one of this node's."""
+        """Content of the error file of the worker that ended the run, if it was one of this node's."""
         self.first_rank = 0
         """The global rank of local rank 0 in the last round."""
 
@@ -286,7 +286,7 @@ class _CustomLogs:
 
 
 def _title(entrypoint: Callable[..., Any] | Command, args: Sequence[Any]) -> str:
-    """What reports call it: torch's rules. Of `python -u train.py` it is the script."""
+    """Name in reports, by torch's rules. Of `python -u train.py` it is the script."""
     if callable(entrypoint):
         return str(getattr(entrypoint, "__name__", repr(entrypoint)))
     words = [os.fspath(entrypoint)] if isinstance(entrypoint, str | os.PathLike) else [*entrypoint]

@@ -20,15 +20,15 @@ class Entry(Protocol):
     """Starter of workers, round after round. `forget` is called between two rounds."""
 
     title: str
-    """What they run, for a person."""
+    """Name for a person."""
     counts_stopped: bool
     """Whether those that were stopped because another failed are failures, too; torch says so of commands alone."""
 
     def starter(self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int]) -> Start:
-        """What starts the worker with this local rank."""
+        """Starter of the worker with this local rank."""
 
     def values(self) -> dict[int, Any]:
-        """What the workers returned, by local rank, once all of them have exited 0. Raises `LaunchError`."""
+        """Return values of the workers, by local rank, once all of them have exited 0. Raises `LaunchError`."""
 
     def forget(self) -> None:
         """Drop what the workers so far have returned."""
@@ -119,7 +119,7 @@ class FunctionEntry:
 
 
 def make_entry(entrypoint: Callable[..., Any] | Command, args: Arguments, start_method: StartMethod) -> Entry:
-    """What the workers run. Raises `TypeError`, `ValueError`; `RuntimeError` in a worker that is still importing."""
+    """Entry of a function or a command. Raises `TypeError`, `ValueError`; `RuntimeError` in an importing worker."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise RuntimeError(UNGUARDED)
     if start_method not in START_METHODS:

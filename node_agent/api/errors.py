@@ -42,7 +42,7 @@ class SignalException(Exception):
 
 @dataclass
 class ProcessFailure:
-    """How one worker failed.
+    """Failure of one worker.
 
     `message` is the content of `message` in its error file: normally a map with `message` ("ValueError: boom") and
     `extraInfo` (`py_callstack`, `timestamp`). Without an error file, or with one that makes no sense, it is torch's
@@ -55,13 +55,13 @@ class ProcessFailure:
     exitcode: int
     """Negative for a signal."""
     error_file: str
-    """Where the worker left its exception; `<N/A>` if it left none."""
+    """File with the worker's exception; `<N/A>` if it left none."""
     error_file_data: dict[str, Any] = field(init=False)
     message: Any = field(init=False)
     timestamp: int = field(init=False)
     """Seconds since 1970."""
     details: Failure | None = field(default=None, kw_only=True)
-    """What torch's class does not tell: the end in words, the last lines of stderr, and what to do."""
+    """Facts that torch's class does not tell: the end in words, the last lines of stderr, and what to do."""
 
     def __post_init__(self) -> None:
         content = error_file.load(self.error_file)
@@ -151,7 +151,7 @@ def _told(message: Any) -> str:
 
 
 def process_failure(failure: Failure, recorded: dict[str, Any] | None = None) -> ProcessFailure:
-    """What the agent knows of a worker's end, as torch's class.
+    """Worker's failure as torch's class, with all that the agent knows.
 
     With the worker's own error file while that can be read. Where it is gone, or another node's, with one that says the
     same: `recorded`, or what else is known of the error.

@@ -104,11 +104,11 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 ROUTINE = ("round ", "run succeeded", "logs: ", "status: ", "OMP_NUM_THREADS")
-"""How lines begin that nobody waits for: they are INFO, all others WARNING, which Python shows by default."""
+"""Beginnings of lines that nobody waits for: they are INFO, all others WARNING, which Python shows by default."""
 
 
 class ApiConsole(Console):
-    """Where `print` goes, the workers' output goes: in a notebook that is no descriptor.
+    """Console of a program: the workers' output goes where `print` goes; in a notebook that is no descriptor.
 
     The agent's own lines are log records: a library does not write on its user's stderr.
     """

@@ -89,7 +89,7 @@ def _main_has_source() -> bool:
 
 
 def _is_of_the_source(function: Callable[..., Any]) -> bool:
-    """Whether importing the main module again would define it: not so what was typed into a console since."""
+    """Whether importing the main module again would define it; what was typed into a console since would be missing."""
     code, path = getattr(function, "__code__", None), getattr(sys.modules["__main__"], "__file__", None)
     if code is None or path is None or getattr(function, "__module__", None) != "__main__":
         return True

@@ -113,10 +113,10 @@ async def start_processes_async(
 
 @dataclass
 class RunProcsResult:
-    """How the processes ended; every map is by local rank."""
+    """Result of processes that have ended; every map is by local rank."""
 
     return_values: dict[int, Any] = field(default_factory=dict)
-    """What functions returned; None for each command. Empty if any process failed."""
+    """Return values of functions; None for each command. Empty if any process failed."""
     failures: dict[int, ProcessFailure] = field(default_factory=dict)
     """First failed first. With commands, those that were stopped because another one failed, too."""
     stdouts: dict[int, str] = field(default_factory=dict)
@@ -138,7 +138,7 @@ class OutputSettings:
     options: LogOptions
     """The filters; all of it where there is no such class."""
     prefixes: Mapping[int, str]
-    """What stands before teed lines, by local rank; torch's default for those that it leaves out."""
+    """Texts before teed lines, by local rank; torch's default for those that it leaves out."""
 
 
 class PContext:
@@ -156,7 +156,7 @@ class PContext:
         """Log files by local rank; empty where there is none."""
         self.stderrs: dict[int, str] = {}
         self.error_files: dict[int, str] = {}
-        """Where each process leaves its exception, if it raises one."""
+        """Files in which processes leave their exceptions, if they raise any."""
         self.filtered_stdout: TextIO | None = None
         """`filtered_stdout.log`, which lines of the processes are copied to; None without filters. Closed when they
         are gone."""
@@ -362,7 +362,7 @@ class AllOrNothing(ProcessGroup):
     def __init__(self) -> None:
         super().__init__()
         self.failures: dict[int, Failure] = {}
-        """Those with another exit code than 0, by local rank, in the order in which they ended."""
+        """Processes with another exit code than 0, by local rank, in the order in which they ended."""
         self.stopped: set[int] = set()
         """Local ranks that ended after all were told to go."""
         self._is_over = asyncio.get_running_loop().create_future()

@@ -11,7 +11,7 @@ Callback = Callable[[signal.Signals], None]
 
 _listeners: dict[int, list[Callback]] = {}
 _replaced: dict[int, Any] = {}
-"""What our handlers stand in for."""
+"""Handlers that ours stand in for."""
 
 
 class SignalWatch:

@@ -157,4 +157,4 @@ _SIGNALS = {
     "SIGXCPU": ("its CPU time limit is used up", "see ulimit -t"),
     "SIGXFSZ": ("a file grew beyond its size limit", "see ulimit -f"),
 }
-"""What a signal means when it ends a worker, and what to do."""
+"""Meaning of a signal that ends a worker, and what to do."""

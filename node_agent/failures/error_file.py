@@ -35,7 +35,7 @@ class _Broken(Exception):
 
 
 def read(path: str) -> ErrorFile | None:
-    """What the file says; None if there is none. A broken one is described, whatever it is."""
+    """Content of the file; None if there is none. A broken one is described, whatever it is."""
     try:
         return interpret(_load(path))
     except FileNotFoundError:
@@ -61,7 +61,7 @@ def copy(source: str, exit_code: int) -> dict[str, Any] | None:
 
 
 def interpret(content: dict[str, Any]) -> ErrorFile:
-    """What torch reads in it: the call stack where there is one, else the message. Of a wrong type: as if missing."""
+    """Parts that torch reads: the call stack where there is one, else the message. Of a wrong type: as if missing."""
     message = content["message"]
     if isinstance(message, str):
         return ErrorFile(message, message if "\n" in message.strip() else "", _time(content.get("timestamp")))
@@ -71,7 +71,7 @@ def interpret(content: dict[str, Any]) -> ErrorFile:
 
 
 def content(error: str, traceback: str = "", at: float | None = None) -> dict[str, Any]:
-    """What torch's `@record` would have written of this error."""
+    """Content that torch's `@record` would have written of this error."""
     extra = {"py_callstack": traceback or error, "timestamp": str(int(at or time.time()))}
     return {"message": {"message": error, "extraInfo": extra}}
 

@@ -27,7 +27,7 @@ NO_TRACEBACK = "To enable traceback see: https://pytorch.org/docs/stable/elastic
 
 
 class Mark(Enum):
-    """What a line is, with its colour: the terminal's own, so that they suit a dark and a light one."""
+    """Kind of a line, with its colour: the terminal's own, so that they suit a dark and a light one."""
 
     RULE = "2"
     TITLE = "1;31"
@@ -59,7 +59,7 @@ def wants_colour(environment: Mapping[str, str], descriptor: int) -> bool:
 
 
 def name_of(command: Command) -> str:
-    """What the workers execute, for a title: the script or the module, not its interpreter."""
+    """Title of a command: the script or the module, not its interpreter."""
     interpreter, *rest = command.program or ("",)
     names = [part for part in rest if not part.startswith("-")]
     return next(iter(names["-c" in rest :]), interpreter)  # what follows -c is code
@@ -79,7 +79,7 @@ def signal_name(exit_code: int) -> str:
 
 
 def end_in_torchs_words(exit_code: int, pid: int) -> str:
-    """What torch says of a worker that left no traceback."""
+    """Words of torch for a worker that left no traceback."""
     return f"Signal {-exit_code} ({signal_name(exit_code)}) received by PID {pid}" if exit_code < 0 else NO_TRACEBACK
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def get_handler() -> "Callable[[RendezvousParameters], RendezvousHandler]":
-    """What torch asks the entry point for: that which makes a handler."""
+    """Maker of handlers, which torch asks the entry point for."""
     return create_handler
 
 

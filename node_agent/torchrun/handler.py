@@ -39,7 +39,7 @@ from node_agent.torchrun.options import NO_RESTARTS_LEFT, HandlerConfig
 from node_agent.transport.failover import Failover
 
 MEETING_INTERVAL_S = 0.02
-"""How often a node looks whether the round's others are at the store; they are milliseconds apart as a rule."""
+"""Interval in which a node looks whether the round's others are at the store; they are milliseconds apart as a rule."""
 PROBE_TIMEOUT_S = 1.0
 LONGEST_REASON = 500
 
@@ -242,7 +242,7 @@ def _listens(assignment: Assignment, round_is_over: threading.Event, deadline: f
 
 
 def _error(ending: Ending) -> BaseException:
-    """What the end of the agent is to torchrun."""
+    """Exception that tells torchrun of the agent's end."""
     if ending.finish:
         finish = ending.finish
         return _finished(finish.succeeded, finish.reason, timed_out=finish.join_timed_out)

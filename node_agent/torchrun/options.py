@@ -1,4 +1,4 @@
-"""What torchrun's flags and its `--rdzv-conf` ask of our server."""
+"""Options of torchrun's flags and its `--rdzv-conf`, as our server understands them."""
 
 import os
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class HandlerConfig:
     host: str
     port: int
     others: tuple[tuple[str, int], ...]
-    """Where further servers listen, of which one leads."""
+    """Addresses of further servers, of which one leads."""
     credentials: Credentials
     agent: AgentConfig
     store_timeout_s: float
