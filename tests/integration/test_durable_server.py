@@ -146,7 +146,7 @@ async def test_ended_a_late_agent_is_told_that_the_run_has_succeeded(durable: Du
 
 
 async def test_a_node_that_vanishes_while_it_is_down_is_missed_after_its_fresh_lease(durable: Durable) -> None:
-    first = await durable.nodes("ab", "--nnodes", "1:2", "--lease", "1", "--join-timeout", "500")
+    first = await durable.nodes("ab", "--nnodes", "1:2", "--lease", "3", "--join-timeout", "500")
     await durable.kill_server()
     agent = durable.agents.pop("b")
     lost = [worker for worker in first if ppid(worker.pid) == agent.pid]
