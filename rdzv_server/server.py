@@ -11,7 +11,7 @@ from rdzv_server.config import MOST_RUNS, RETENTION_S, Limits
 from rdzv_server.core.registry import Registry
 from rdzv_server.service.driver import Driver
 from rdzv_server.service.interface import Connection, Service
-from rdzv_server.service.long_polls import Waiters
+from rdzv_server.service.long_polls import LongPolls
 from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.storage.base import MemoryStore, Store
 from rdzv_server.tasks import first_of
@@ -104,9 +104,9 @@ class RendezvousServer(HttpServer):
         access: "Access | None" = None,
         limits: Limits | None = None,
     ) -> None:
-        waiters = Waiters()
-        self._driver = Driver(Registry(retention_s, max_runs), store or MemoryStore(), waiters)
-        self.rendezvous = Rendezvous(self._driver, waiters)
+        long_polls = LongPolls()
+        self._driver = Driver(Registry(retention_s, max_runs), store or MemoryStore(), long_polls)
+        self.rendezvous = Rendezvous(self._driver, long_polls)
         super().__init__(self.rendezvous, access, limits)
 
     async def __aenter__(self) -> Self:

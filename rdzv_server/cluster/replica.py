@@ -21,7 +21,7 @@ from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
 from rdzv_server.service.driver import STOPPED, Driver
 from rdzv_server.service.interface import Answer, AnyRequest, Connection
-from rdzv_server.service.long_polls import Waiters
+from rdzv_server.service.long_polls import LongPolls
 from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.storage.base import Store, StoreFenced
 from rdzv_server.storage.outage import Outage
@@ -38,7 +38,7 @@ class Term:
     """Term of this server as the leader."""
 
     def __init__(self, leadership: Leadership, store: Store, registry: Registry) -> None:
-        long_polls = Waiters()
+        long_polls = LongPolls()
         self.leadership = leadership
         self.driver = Driver(registry, store, long_polls)
         self.rendezvous = Rendezvous(self.driver, long_polls, leadership.number)

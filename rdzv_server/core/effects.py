@@ -2,8 +2,8 @@
 
 from msgspec import Struct
 
-from rdzv_server.core.events import Fact, RunFounded
-from rdzv_server.core.snapshot import Kept
+from rdzv_server.core.events import Fact, RunCreated
+from rdzv_server.core.snapshot import SnapshotPart
 
 
 class Record(Struct, frozen=True):
@@ -12,7 +12,7 @@ class Record(Struct, frozen=True):
     run_id: str
     attempt: int
     at: float
-    fact: Fact | RunFounded | Kept
+    fact: Fact | RunCreated | SnapshotPart
 
 
 class WakeAgents(Struct, frozen=True):

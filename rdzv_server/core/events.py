@@ -12,7 +12,7 @@ class Life(Struct, frozen=True):
     offset_s: float = 0.0
 
 
-class RunFounded(Struct, frozen=True):
+class RunCreated(Struct, frozen=True):
     """The first agent of an attempt named its settings."""
 
     run_id: str

@@ -1,4 +1,4 @@
-"""The story of a run, as its end tells it to every agent: of a size that does not depend on the number of nodes.
+"""Final report of a run, as its end tells it to every agent: of a size that does not depend on the number of nodes.
 
 It goes to every agent at once and holds what scripts have written: whatever they wrote, it stays below 16 KiB.
 """
@@ -12,7 +12,7 @@ from rdzv_server.core.run import Cause, FailureRecord, Restart, Run, Stage
 OTHERS, RESTARTS = 4, 8
 REASON_BYTES, RESTART_BYTES = 1_024, 240
 NAME_BYTES = 256
-TOLD_BYTES, BRIEF_BYTES = 400, 160
+DETAIL_BYTES, SUMMARY_BYTES = 400, 160
 """Of the exit status and the error in words: where the evidence is told, and where a failure is only named."""
 EVIDENCE_BYTES = 2_560
 """Of what a failed worker wrote last."""
@@ -26,11 +26,11 @@ def finish(run: Run) -> Finish:
     return Finish(
         succeeded=run.stage is Stage.SUCCEEDED,
         reason=clip(run.end_reason, REASON_BYTES),
-        failure=_told(ended_by.failure) if ended_by else None,
+        failure=_details(ended_by.failure) if ended_by else None,
         round=ended_by.round if ended_by else 0,
-        first_failure=_told(first.failure) if first else None,
+        first_failure=_details(first.failure) if first else None,
         first_round=first.round if first else 0,
-        others=tuple(map(_brief, others)),
+        others=tuple(map(_summary, others)),
         more_failures=max(0, len(run.failed) - 1 - len(others)) if ended_by else 0,
         restarts=_restarts(run),
         restart_total=sum(run.restarts.values()),
@@ -49,28 +49,28 @@ def _is_beside(record: FailureRecord, root: FailureRecord) -> bool:
     return record.round == root.round and record is not root
 
 
-def _told(failure: Failure) -> Failure:
+def _details(failure: Failure) -> Failure:
     """The failure with its evidence: the traceback, or else what it wrote last."""
     written = () if failure.traceback else last_lines(failure.stderr_tail, EVIDENCE_LINES, EVIDENCE_BYTES)
     return replace(
         failure,
         node_id=clip(failure.node_id, NAME_BYTES),
-        cause=clip(failure.cause, TOLD_BYTES),
-        error=clip(failure.error, TOLD_BYTES),
+        cause=clip(failure.cause, DETAIL_BYTES),
+        error=clip(failure.error, DETAIL_BYTES),
         traceback=last_lines(failure.traceback, EVIDENCE_LINES, EVIDENCE_BYTES),
         stderr_tail=written,
-        hint=clip(failure.hint, TOLD_BYTES),
-        error_file=clip(failure.error_file, TOLD_BYTES),
+        hint=clip(failure.hint, DETAIL_BYTES),
+        error_file=clip(failure.error_file, DETAIL_BYTES),
     )
 
 
-def _brief(failure: Failure) -> Failure:
+def _summary(failure: Failure) -> Failure:
     """The failure by name."""
     return replace(
         failure,
         node_id=clip(failure.node_id, NAME_BYTES),
-        cause=clip(failure.cause, BRIEF_BYTES),
-        error=clip(failure.error, BRIEF_BYTES),
+        cause=clip(failure.cause, SUMMARY_BYTES),
+        error=clip(failure.error, SUMMARY_BYTES),
         traceback=(),
         stderr_tail=(),
         hint="",

@@ -30,7 +30,7 @@ from rdzv_server.core.events import (
     NodeLeft,
     NodeLost,
     RoundCompleted,
-    RunFounded,
+    RunCreated,
     RunStopped,
     RunSuperseded,
     TimePassed,
@@ -39,7 +39,7 @@ from rdzv_server.core.events import (
 )
 from rdzv_server.core.liveness import Leases
 from rdzv_server.core.run import Agent, AgentState, Cause, Departure, FailureRecord, Opening, Run, Stage
-from rdzv_server.core.snapshot import Kept
+from rdzv_server.core.snapshot import SnapshotPart
 
 DUE_AT_ONCE = 500
 """Agents that are lost in one go when many leases end together: other runs wait meanwhile. The rest is due still."""
@@ -48,15 +48,15 @@ DUE_AT_ONCE = 500
 class RunMachine:
     """One attempt of a run. Times are seconds of the server's monotonic clock."""
 
-    def __init__(self, founded: RunFounded, now: float, retention_s: float) -> None:
-        settings: RunSettings = founded.settings
+    def __init__(self, created: RunCreated, now: float, retention_s: float) -> None:
+        settings: RunSettings = created.settings
         self.run = Run(
-            run_id=founded.run_id,
-            attempt=founded.attempt,
-            explicit=founded.explicit,
+            run_id=created.run_id,
+            attempt=created.attempt,
+            explicit=created.explicit,
             settings=settings,
-            founded_at=now,
-            founded_wall_at=founded.wall_at,
+            created_at=now,
+            created_wall_at=created.wall_at,
             leases=Leases(settings.lease_s, settings.disconnect_grace_s),
             opening=Opening(Cause.FIRST, "the run begins", now, below_since=now),
         )
@@ -68,7 +68,7 @@ class RunMachine:
         self._agreed: RequestedSettings | None = None
         """What the last new agent asked for: nearly all of them ask for the same."""
         self._starts: dict[str, Start] = {}
-        """Of the running round, for those who have asked."""
+        """Assignments of the running round, by agent; made when first asked for."""
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Apply an event. Raises `ProtocolError`, with nothing changed, if it is refused."""
@@ -90,10 +90,10 @@ class RunMachine:
         run.leases.renew(agent_id, now)
         return True
 
-    def replay(self, fact: Fact | Kept, at: float) -> None:
+    def replay(self, fact: Fact | SnapshotPart, at: float) -> None:
         """Apply a recorded fact again, or a part of a snapshot."""
         self._effects = []
-        if isinstance(fact, Kept):
+        if isinstance(fact, SnapshotPart):
             snapshot.restore(self.run, fact)
         else:
             self._apply(fact, at)

@@ -13,7 +13,7 @@ from rdzv_protocol.messages import JoinRequest
 from rdzv_server.config import MOST_RUNS
 from rdzv_server.core import admission, snapshot
 from rdzv_server.core.effects import Effect, ForgetRun, Record
-from rdzv_server.core.events import Event, Life, NodeJoined, RunFounded, RunSuperseded, TimePassed
+from rdzv_server.core.events import Event, Life, NodeJoined, RunCreated, RunSuperseded, TimePassed
 from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.run import Run, Stage
 
@@ -105,8 +105,8 @@ class Registry:
     def replay(self, record: Record) -> None:
         """Apply what the store has recorded; the records of an attempt come in their order."""
         key = (record.run_id, record.attempt)
-        if isinstance(record.fact, RunFounded):
-            self._found(record.fact, record.at)
+        if isinstance(record.fact, RunCreated):
+            self._create(record.fact, record.at)
         else:
             self._machines[key].replay(record.fact, record.at)
         self._arm(self._machines[key], self._machines[key].next_deadline())
@@ -117,8 +117,8 @@ class Registry:
         if machine is None or machine.run.stage.is_end:
             return []
         run = machine.run
-        founded = RunFounded(run.run_id, run.attempt, run.explicit, run.settings, run.founded_wall_at, self._life)
-        records = [Record(run.run_id, run.attempt, run.founded_at, founded)]
+        created = RunCreated(run.run_id, run.attempt, run.explicit, run.settings, run.created_wall_at, self._life)
+        records = [Record(run.run_id, run.attempt, run.created_at, created)]
         records += [Record(run.run_id, run.attempt, now, fact) for fact in snapshot.take(run)]
         return records
 
@@ -145,10 +145,10 @@ class Registry:
             raise AgentFenced(f"run {join.run_id} is not known here: node {join.node_id} must join it anew")
         attempt, settings = self._latest.get(join.run_id, 0) + 1, admission.settings_of(join)
         effects = self._make_room(now) if len(self._machines) >= self._max_runs else []
-        founded = RunFounded(join.run_id, attempt, join.explicit_run_id, settings, event.wall_at, self._life)
+        created = RunCreated(join.run_id, attempt, join.explicit_run_id, settings, event.wall_at, self._life)
         effects += self._supersede(latest, now) if latest else []
-        effects.append(Record(join.run_id, attempt, now, founded))
-        return self._found(founded, now), effects
+        effects.append(Record(join.run_id, attempt, now, created))
+        return self._create(created, now), effects
 
     def _make_room(self, now: float) -> list[Effect]:
         """Forget attempts that have ended before their time: first those that never ran, then the oldest ends.
@@ -190,11 +190,11 @@ class Registry:
         deserted = not run.agents
         return deserted and (not join.explicit_run_id or bool(join.settings.conflicts(run.settings)))
 
-    def _found(self, founded: RunFounded, now: float) -> RunMachine:
-        machine = RunMachine(founded, now, self._retention_s)
-        self._machines[founded.run_id, founded.attempt] = machine
-        self._latest[founded.run_id] = founded.attempt
-        self._attempts.setdefault(founded.run_id, []).append(founded.attempt)
+    def _create(self, created: RunCreated, now: float) -> RunMachine:
+        machine = RunMachine(created, now, self._retention_s)
+        self._machines[created.run_id, created.attempt] = machine
+        self._latest[created.run_id] = created.attempt
+        self._attempts.setdefault(created.run_id, []).append(created.attempt)
         return machine
 
     def _machine_for(self, run_id: str, event: Event) -> RunMachine:

@@ -153,8 +153,8 @@ class Run(Struct):
     attempt: int
     explicit: bool
     settings: RunSettings
-    founded_at: float
-    founded_wall_at: float | None
+    created_at: float
+    created_wall_at: float | None
     """The same in wall-clock time, seconds since 1970."""
     leases: Leases
     opening: Opening
@@ -206,7 +206,7 @@ class Run(Struct):
 
     def wall_clock(self, at: float) -> float | None:
         """A time of the run in seconds since 1970, for people."""
-        return None if self.founded_wall_at is None else self.founded_wall_at + (at - self.founded_at)
+        return None if self.created_wall_at is None else self.created_wall_at + (at - self.created_at)
 
     @property
     def waiting(self) -> OrderedDict[str, Agent]:

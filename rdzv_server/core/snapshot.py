@@ -1,8 +1,9 @@
 """The state of a run as it stands, as a few facts in place of all those that led to it.
 
-`take` gives them and `restore` applies them, one by one and in their order, after the `RunFounded` of the attempt: a
-`RunKept`, then whatever else is kept, then `KeptWhole`. Only what has been written down to `KeptWhole` counts (see
-`records.settled`). Leases are not kept: after a restart every agent gets a fresh one. Nor are runs that have ended.
+`take` gives them and `restore` applies them, one by one and in their order, after the `RunCreated` of the attempt: a
+`RunSnapshot`, then the other parts, then `SnapshotCompleted`. Only what has been written down to `SnapshotCompleted`
+counts (see `record_codec.settled`). Leases are no part of it: after a restart every agent gets a fresh one. Nor are
+runs that have ended.
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,8 +31,8 @@ CHUNK = 256
 """Names that one fact holds."""
 
 
-class RunKept(Struct, frozen=True, kw_only=True):
-    """What there is one of."""
+class RunSnapshot(Struct, frozen=True, kw_only=True):
+    """Facts of the run itself; agents and the last round have parts of their own."""
 
     stage: Stage
     round: int
@@ -48,7 +49,7 @@ class RunKept(Struct, frozen=True, kw_only=True):
     """Of the last completed round."""
 
 
-class SeatKept(Struct, frozen=True, kw_only=True):
+class SeatSnapshot(Struct, frozen=True, kw_only=True):
     """A participant of the last completed round, gone or not, and what it reported."""
 
     seat: Seat
@@ -56,7 +57,7 @@ class SeatKept(Struct, frozen=True, kw_only=True):
     failed: bool
 
 
-class AgentKept(Struct, frozen=True, kw_only=True):
+class AgentSnapshot(Struct, frozen=True, kw_only=True):
     """An agent of the run. Those of one state come in the order in which they got into it."""
 
     join: JoinRequest
@@ -69,7 +70,7 @@ class AgentKept(Struct, frozen=True, kw_only=True):
     revision: int
 
 
-class FailureKept(Struct, frozen=True, kw_only=True):
+class FailureSnapshot(Struct, frozen=True, kw_only=True):
     record: FailureRecord
     is_listed: bool
     is_first: bool
@@ -77,11 +78,11 @@ class FailureKept(Struct, frozen=True, kw_only=True):
     is_of_round: bool
 
 
-class DepartureKept(Struct, frozen=True, kw_only=True):
+class DepartureSnapshot(Struct, frozen=True, kw_only=True):
     departure: Departure
 
 
-class DepartedKept(Struct, frozen=True, kw_only=True):
+class DepartedSnapshot(Struct, frozen=True, kw_only=True):
     """Some of the agents that were part of the run."""
 
     agent_ids: tuple[str, ...]
@@ -94,23 +95,34 @@ class Tally(Struct, frozen=True, kw_only=True):
     count: int
 
 
-class TalliesKept(Struct, frozen=True, kw_only=True):
+class TalliesSnapshot(Struct, frozen=True, kw_only=True):
     """Some of the counts: restarts by cause, or failures by node."""
 
     restarts: tuple[Tally, ...] = ()
     failures: tuple[Tally, ...] = ()
 
 
-class KeptWhole(Struct, frozen=True, kw_only=True):
+class SnapshotCompleted(Struct, frozen=True, kw_only=True):
     """The snapshot is complete."""
 
 
-Kept = RunKept | SeatKept | AgentKept | FailureKept | DepartureKept | DepartedKept | TalliesKept | KeptWhole
+SnapshotPart = (
+    (
+)
+    RunSnapshot
+    | SeatSnapshot
+    | AgentSnapshot
+    | FailureSnapshot
+    | DepartureSnapshot
+    | DepartedSnapshot
+    | TalliesSnapshot
+    | SnapshotCompleted
+)
 
 
-def take(run: Run) -> Iterator[Kept]:
+def take(run: Run) -> Iterator[SnapshotPart]:
     """The facts that `restore` makes the run of, which has not ended."""
-    yield RunKept(
+    yield RunSnapshot(
         stage=run.stage,
         round=run.round,
         opening=replace(run.opening),
@@ -124,47 +136,47 @@ def take(run: Run) -> Iterator[Kept]:
         terms=run.membership.terms if run.membership else None,
     )
     for seat in run.membership.seats.values() if run.membership else ():
-        yield SeatKept(seat=seat, succeeded=seat.agent_id in run.succeeded, failed=seat.agent_id in run.failed)
+        yield SeatSnapshot(seat=seat, succeeded=seat.agent_id in run.succeeded, failed=seat.agent_id in run.failed)
     yield from _agents(run)
     yield from _failures(run)
     for departure in run.departures:
-        yield DepartureKept(departure=departure)
+        yield DepartureSnapshot(departure=departure)
     for agent_ids in _chunks(sorted(run.departed_ids)):
-        yield DepartedKept(agent_ids=agent_ids)
-    yield TalliesKept(restarts=tuple(Tally(of=cause.value, count=count) for cause, count in run.restarts.items()))
+        yield DepartedSnapshot(agent_ids=agent_ids)
+    yield TalliesSnapshot(restarts=tuple(Tally(of=cause.value, count=count) for cause, count in run.restarts.items()))
     for node_ids in _chunks(run.failures_by_node):
-        yield TalliesKept(failures=tuple(Tally(of=node, count=run.failures_by_node[node]) for node in node_ids))
-    yield KeptWhole()
+        yield TalliesSnapshot(failures=tuple(Tally(of=node, count=run.failures_by_node[node]) for node in node_ids))
+    yield SnapshotCompleted()
 
 
-def restore(run: Run, kept: Kept) -> None:
-    """Apply a fact that `take` gave of another run to this one, which is as `RunFounded` left it."""
+def restore(run: Run, kept: SnapshotPart) -> None:
+    """Apply a fact that `take` gave of another run to this one, which is as `RunCreated` left it."""
     match kept:
-        case RunKept():
+        case RunSnapshot():
             _restore_run(run, kept)
-        case SeatKept(seat=seat):
+        case SeatSnapshot(seat=seat):
             assert run.membership
             run.membership.seats[seat.agent_id] = seat
             run.succeeded.update((seat.agent_id,) * kept.succeeded)
             run.failed.update((seat.agent_id,) * kept.failed)
-        case AgentKept():
+        case AgentSnapshot():
             agent = Agent(kept.join, kept.server_addr, kept.state, kept.round, kept.start or kept.stop, kept.revision)
             run.move(agent, kept.state)
             run.survivors += run.seat_of(agent.agent_id) is not None
-        case FailureKept():
+        case FailureSnapshot():
             _restore_failure(run, kept)
-        case DepartureKept(departure=departure):
+        case DepartureSnapshot(departure=departure):
             run.departures.append(departure)
-        case DepartedKept(agent_ids=agent_ids):
+        case DepartedSnapshot(agent_ids=agent_ids):
             run.departed_ids.update(agent_ids)
-        case TalliesKept(restarts=restarts, failures=failures):
+        case TalliesSnapshot(restarts=restarts, failures=failures):
             run.restarts.update({Cause(tally.of): tally.count for tally in restarts})
             run.failures_by_node.update({tally.of: tally.count for tally in failures})
-        case KeptWhole():
+        case SnapshotCompleted():
             pass
 
 
-def _restore_run(run: Run, kept: RunKept) -> None:
+def _restore_run(run: Run, kept: RunSnapshot) -> None:
     run.stage, run.round, run.opening = kept.stage, kept.round, replace(kept.opening)
     run.membership = Membership(kept.membership_round, {}, kept.terms) if kept.membership_round else None
     run.started_at, run.scale_up_at, run.verdict_at = kept.started_at, kept.scale_up_at, kept.verdict_at
@@ -172,7 +184,7 @@ def _restore_run(run: Run, kept: RunKept) -> None:
     run.ledger.extend(kept.ledger)
 
 
-def _restore_failure(run: Run, kept: FailureKept) -> None:
+def _restore_failure(run: Run, kept: FailureSnapshot) -> None:
     record = kept.record
     if kept.is_listed:
         run.failures.append(record)
@@ -181,10 +193,10 @@ def _restore_failure(run: Run, kept: FailureKept) -> None:
     run.first_of_round = record if kept.is_of_round else run.first_of_round
 
 
-def _agents(run: Run) -> Iterator[AgentKept]:
+def _agents(run: Run) -> Iterator[AgentSnapshot]:
     for agents in run.by_state.values():
         for agent in agents.values():
-            yield AgentKept(
+            yield AgentSnapshot(
                 join=agent.join,
                 server_addr=agent.server_addr,
                 state=agent.state,
@@ -195,13 +207,13 @@ def _agents(run: Run) -> Iterator[AgentKept]:
             )
 
 
-def _failures(run: Run) -> Iterator[FailureKept]:
+def _failures(run: Run) -> Iterator[FailureSnapshot]:
     """Each record once: that it is the same one in several places means something."""
     special = (run.first_failure, run.first_charged, run.first_of_round)
     listed = {id(record) for record in run.failures}
     unlisted = {id(record): record for record in special if record and id(record) not in listed}
     for record in (*unlisted.values(), *run.failures):
-        yield FailureKept(
+        yield FailureSnapshot(
             record=record,
             is_listed=id(record) in listed,
             is_first=record is run.first_failure,

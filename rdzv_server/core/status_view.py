@@ -113,7 +113,7 @@ def view(run: Run, now: float) -> RunStatus:
         restart_count=run.restart_count,
         max_restarts=run.settings.max_restarts,
         restarts={cause.value: run.restarts.get(cause, 0) for cause in Cause if cause is not Cause.FIRST},
-        age_s=_round(now - run.founded_at),
+        age_s=_round(now - run.created_at),
         deadline_s=_deadline_s(run, now),
         missing=missing(run),
         nodes=[_node(run, agent, now) for agent in sorted(run.agents.values(), key=lambda a: _position(run, a))],

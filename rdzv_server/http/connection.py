@@ -6,7 +6,7 @@ from functools import partial
 from typing import cast
 
 from rdzv_server.auth.authorization import Permit
-from rdzv_server.service.fair_scheduler import turns
+from rdzv_server.service.fair_scheduler import scheduler
 from rdzv_server.service.timeouts import Timeouts
 
 MOST_WAITING = 2
@@ -120,7 +120,7 @@ class HttpConnection(asyncio.Protocol):
         """In its turn, and after what came before."""
         self._waiting.append(what)
         if len(self._waiting) == 1:
-            turns().ask(self.run, self._pass)
+            scheduler().ask(self.run, self._pass)
 
     def _is_http_full(self) -> bool:
         """Whether aiohttp has stopped reading for reasons of its own; it goes on by itself then."""
@@ -136,7 +136,7 @@ class HttpConnection(asyncio.Protocol):
         finally:
             del self._waiting[0]
             if self._waiting:
-                turns().ask(self.run, self._pass)
+                scheduler().ask(self.run, self._pass)
 
 
 _NOTHING = Permit(())

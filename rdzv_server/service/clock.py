@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rdzv_server.core.effects import Record
-from rdzv_server.core.events import Life, RunFounded
-from rdzv_server.service.fair_scheduler import SLACK_S, Turns, turns
+from rdzv_server.core.events import Life, RunCreated
+from rdzv_server.service.fair_scheduler import SLACK_S, FairScheduler, scheduler
 
 BEAT_S = 2.0
 """How often the clock looks whether the process is held up: seldom, since the agent of `--standalone` wakes up for it.
@@ -31,11 +31,11 @@ class Clock:
         self._was_held_up = False
         self._looked_at = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
-        self._turns: Turns | None = None
+        self._scheduler: FairScheduler | None = None
 
     def start(self, records: Sequence[Record]) -> None:
         """Go on from the life of the server that has left these records, and begin to look out for hang-ups."""
-        self._turns = turns()
+        self._scheduler = scheduler()
         self.life = _life(records, _boot_id(), self._loop_s(), time.time())
         self._beat()
 
@@ -50,7 +50,7 @@ class Clock:
         """Whether, since this was asked last, agents may have spoken without being heard."""
         now = self._loop_s()
         was = self._was_held_up or now > self._beat_at + SLACK_S
-        was = was or (self._turns is not None and self._turns.held_up_at() > self._looked_at)
+        was = was or (self._scheduler is not None and self._scheduler.held_up_at() > self._looked_at)
         self._was_held_up, self._looked_at = False, now
         if now > self._beat_at:
             self._beat_at = now + BEAT_S
@@ -78,7 +78,7 @@ def _life(records: Sequence[Record], boot_id: str, monotonic_s: float, wall_s: f
     if not records:
         return Life(boot_id, 0.0)
     last_at = max(record.at for record in records)
-    created = [(record.at, record.fact) for record in records if isinstance(record.fact, RunFounded)]
+    created = [(record.at, record.fact) for record in records if isinstance(record.fact, RunCreated)]
     same_boot = [fact.life.offset_s for _, fact in created if boot_id and fact.life.boot_id == boot_id]
     away_s = 0.0
     if same_boot:

@@ -17,8 +17,8 @@ from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
 from rdzv_server.service.clock import Clock
-from rdzv_server.service.fair_scheduler import Alternating
-from rdzv_server.service.long_polls import Key, Waiters
+from rdzv_server.service.fair_scheduler import RoundRobin
+from rdzv_server.service.long_polls import Key, LongPolls
 from rdzv_server.storage.base import Store, StoreUnavailable
 from rdzv_server.storage.compaction import Compaction
 from rdzv_server.storage.outage import Outage
@@ -41,12 +41,12 @@ REPLAY_AT_ONCE = 500
 class Driver:
     """Feeds the core and carries its effects out. Time goes on from the server's life before."""
 
-    def __init__(self, registry: Registry, store: Store, waiters: Waiters) -> None:
+    def __init__(self, registry: Registry, store: Store, long_polls: LongPolls) -> None:
         self._registry = registry
         self._store = store
-        self._waiters = waiters
+        self._long_polls = long_polls
         self._compaction = Compaction(registry, store)
-        self._inbox = Alternating[tuple[str, Event, Done | None]]()
+        self._inbox = RoundRobin[tuple[str, Event, Done | None]]()
         self._called = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -221,7 +221,7 @@ class Driver:
             match effect:
                 case WakeAgents(run_id, agent_ids):
                     for agent_id in agent_ids:
-                        self._waiters.wake((run_id, agent_id))
+                        self._long_polls.wake((run_id, agent_id))
                 case Announce(run_id, round_, reason):
                     log.info("run %s round %d: %s", run_id, round_, reason)
                 case ForgetRun(run_id, attempt):

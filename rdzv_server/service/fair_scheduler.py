@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary, proxy
 from msgspec import Struct
 
 AT_ONCE = 64
-"""Turns that are taken before anything else in the process gets its own."""
+"""FairScheduler that are taken before anything else in the process gets its own."""
 BURST_S = 0.01
 """So many are taken at once in this time without waiting: as a rule nobody else is there."""
 SLACK_S = 0.5
@@ -23,7 +23,7 @@ Do = Callable[[], None]
 Item = TypeVar("Item")
 
 
-class Alternating(Generic[Item]):
+class RoundRobin(Generic[Item]):
     """Queues, each by a name, of which the next item is taken alternately."""
 
     def __init__(self) -> None:
@@ -50,12 +50,12 @@ class _Turn(Struct):
     """None once it is done."""
 
 
-class Turns:
-    """Those of one event loop."""
+class FairScheduler:
+    """Fair scheduler of one event loop: runs take turns."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop: asyncio.AbstractEventLoop = proxy(loop)  # or it would outlive its end: it is the key of this entry
-        self._asked = Alternating[_Turn]()
+        self._asked = RoundRobin[_Turn]()
         self._all: deque[_Turn] = deque()
         self._held_up_at = float("-inf")
         self._burst_at = float("-inf")
@@ -110,12 +110,12 @@ class Turns:
         self._comes_round = True
 
 
-_TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()
+_SCHEDULERS: WeakKeyDictionary[asyncio.AbstractEventLoop, FairScheduler] = WeakKeyDictionary()
 
 
-def turns() -> Turns:
-    """Those of the running event loop: all that share its time share them."""
+def scheduler() -> FairScheduler:
+    """Scheduler of the running event loop, for all that share its time."""
     loop = asyncio.get_running_loop()
-    if loop not in _TURNS:
-        _TURNS[loop] = Turns(loop)
-    return _TURNS[loop]
+    if loop not in _SCHEDULERS:
+        _SCHEDULERS[loop] = FairScheduler(loop)
+    return _SCHEDULERS[loop]

@@ -3,7 +3,7 @@
 import asyncio
 from functools import partial
 
-from rdzv_server.service.fair_scheduler import turns
+from rdzv_server.service.fair_scheduler import scheduler
 from rdzv_server.service.timeouts import Timeouts
 
 Key = tuple[str, str]
@@ -11,7 +11,7 @@ Key = tuple[str, str]
 Parked = asyncio.Future[None]
 
 
-class Waiters:
+class LongPolls:
     """The polls that are parked now."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Waiters:
     def wake(self, key: Key) -> None:
         """Release the agent's poll, if one is parked, when it is its run's turn."""
         if released := self._parked.pop(key, None):
-            turns().ask(key[0], partial(_release, released))
+            scheduler().ask(key[0], partial(_release, released))
 
     def wake_all(self) -> None:
         for key in list(self._parked):

@@ -43,7 +43,7 @@ from rdzv_server.core.run import AgentState, Run
 from rdzv_server.service.agent_connections import Connections
 from rdzv_server.service.driver import STOPPED, Driver
 from rdzv_server.service.interface import Answer, AnyRequest, Connection, ShardView
-from rdzv_server.service.long_polls import Key, Waiters
+from rdzv_server.service.long_polls import Key, LongPolls
 
 FIRST_HOLD_S = 1.0
 """A join that waits is answered this soon, so that a person soon reads whom it waits for."""
@@ -61,9 +61,9 @@ class Rendezvous:
     leader = None
     shards: Sequence[ShardView] = ()
 
-    def __init__(self, driver: Driver, waiters: Waiters, leadership: int = 0) -> None:
+    def __init__(self, driver: Driver, long_polls: LongPolls, leadership: int = 0) -> None:
         self._driver = driver
-        self._waiters = waiters
+        self._long_polls = long_polls
         self.leadership = leadership
         self._closing = False
         self._probes: dict[Key, asyncio.Event] = {}
@@ -160,7 +160,7 @@ class Rendezvous:
     def close(self) -> None:
         """Release every parked poll, and park no more: agents keep their workers and try again."""
         self._closing = True
-        self._waiters.wake_all()
+        self._long_polls.wake_all()
 
     async def _enter(self, event: NodeJoined) -> RunMachine:
         """Have the agent join; that is undecided while the agent that has its `--node-rank` is asked whether it lives.
@@ -201,7 +201,7 @@ class Rendezvous:
     async def _park(self, machine: RunMachine, agent_id: str, hold_s: float) -> None:
         run = machine.run
         if agent_id not in run.leases.uncertain:  # or a sign of life is awaited: its next poll, which comes at once
-            await self._waiters.park((run.run_id, agent_id), hold_s)
+            await self._long_polls.park((run.run_id, agent_id), hold_s)
         await self._driver.written(machine, agent_id)  # the hold may have ended while a newer directive is written
 
     def _reply(self, machine: RunMachine, agent_id: str) -> Reply:

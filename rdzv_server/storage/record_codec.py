@@ -11,16 +11,16 @@ from rdzv_protocol.codec import decode_own, encode
 from rdzv_protocol.errors import ProtocolError
 
 from rdzv_server.core.effects import Record
-from rdzv_server.core.events import Fact, RunFounded
-from rdzv_server.core.snapshot import Kept, KeptWhole
+from rdzv_server.core.events import Fact, RunCreated
+from rdzv_server.core.snapshot import SnapshotCompleted, SnapshotPart
 
 
 class MalformedRecord(Exception):
     """The store holds something that is no record of ours."""
 
 
-_KINDS: dict[str, type[Fact | RunFounded | Kept]] = {
-    kind.__name__: kind for kind in (*get_args(Fact), RunFounded, *get_args(Kept))
+_KINDS: dict[str, type[Fact | RunCreated | SnapshotPart]] = {
+    kind.__name__: kind for kind in (*get_args(Fact), RunCreated, *get_args(SnapshotPart))
 }
 
 
@@ -47,11 +47,11 @@ def settled(records: Sequence[Record]) -> list[Record]:
     whole: list[Record] = []
     taking: list[Record] | None = None
     for record in records:
-        if isinstance(record.fact, RunFounded) and whole:
+        if isinstance(record.fact, RunCreated) and whole:
             taking = []
-        elif not isinstance(record.fact, Kept):
+        elif not isinstance(record.fact, SnapshotPart):
             taking = None  # the server died before the snapshot was whole, and another one went on
         (whole if taking is None else taking).append(record)
-        if taking and isinstance(record.fact, KeptWhole):
+        if taking and isinstance(record.fact, SnapshotCompleted):
             whole, taking = taking, None
     return whole

@@ -17,7 +17,7 @@ from rdzv_server.core.events import (
     Event,
     NodeJoined,
     NodeLeft,
-    RunFounded,
+    RunCreated,
     TimePassed,
     WorkersFailed,
     WorkersSucceeded,
@@ -72,8 +72,8 @@ class RunStory(RuleBasedStateMachine):
             fatal_exit_codes=(rules.FATAL,),
         )
         self.now = 0.0
-        self.founded = RunFounded("run", 1, explicit=True, settings=settings)
-        self.machine = RunMachine(self.founded, self.now, RETENTION_S)
+        self.created = RunCreated("run", 1, explicit=True, settings=settings)
+        self.machine = RunMachine(self.created, self.now, RETENTION_S)
         self.model = Model(low, low + more, max_restarts, scale_up)
         self.records: list[Record] = []
         self.joins: list[NodeJoined] = []
@@ -203,7 +203,7 @@ class RunStory(RuleBasedStateMachine):
         """From here on the run is the one that the snapshot gives."""
         packed = [pack(Record("run", 1, self.now, kept)) for kept in take(self.run_)]
         self.records = [unpack("run", 1, self.now, *parts) for parts in packed]
-        machine = RunMachine(self.founded, 0.0, RETENTION_S)
+        machine = RunMachine(self.created, 0.0, RETENTION_S)
         for record in self.records:
             machine.replay(record.fact, record.at)
         unordered = {"agents", "node_ids", "node_ranks", "leases"}
@@ -215,7 +215,7 @@ class RunStory(RuleBasedStateMachine):
     @precondition(lambda self: not self.run_.stage.is_end)
     @rule()
     def the_server_restarts(self) -> None:
-        self.machine = RunMachine(self.founded, 0.0, RETENTION_S)
+        self.machine = RunMachine(self.created, 0.0, RETENTION_S)
         for record in self.records:
             self.machine.replay(record.fact, record.at)
         self.machine.restart(self.now)
@@ -341,7 +341,7 @@ class RunStory(RuleBasedStateMachine):
 
     @invariant()
     def the_records_bring_the_run_back(self) -> None:
-        assert durable(replayed(self.founded, self.records)) == durable(self.run_)
+        assert durable(replayed(self.created, self.records)) == durable(self.run_)
 
     def _claims_a_rank(self, name: str) -> bool:
         return any(event.join.agent_id == name and event.join.node_rank is not None for event in self.joins)

@@ -20,7 +20,7 @@ from rdzv_server.core.events import (
     Event,
     NodeJoined,
     NodeLeft,
-    RunFounded,
+    RunCreated,
     TimePassed,
     WorkersFailed,
     WorkersSucceeded,
@@ -69,8 +69,8 @@ class Scenario:
 
     def __init__(self, nodes: str = "1", **settings: Any) -> None:
         self.settings = RunSettings(**({"lease_s": NEVER} | nnodes(nodes) | settings))
-        self.founded = RunFounded(RUN_ID, 1, explicit=True, settings=self.settings, wall_at=WALL_AT)
-        self.machine = RunMachine(self.founded, 0.0, RETENTION_S)
+        self.created = RunCreated(RUN_ID, 1, explicit=True, settings=self.settings, wall_at=WALL_AT)
+        self.machine = RunMachine(self.created, 0.0, RETENTION_S)
         self.now = 0.0
         self.effects: list[Effect] = []
         """Of the last thing that happened."""
@@ -107,7 +107,7 @@ class Scenario:
 
     def restarts(self) -> None:
         """The server is started again."""
-        self.machine = RunMachine(self.founded, 0.0, RETENTION_S)
+        self.machine = RunMachine(self.created, 0.0, RETENTION_S)
         for record in self.records:
             self.machine.replay(record.fact, record.at)
         self.machine.restart(self.now)
@@ -194,9 +194,9 @@ def settings_of(nodes: str, **settings: Any) -> RequestedSettings:
     return RequestedSettings(**(nnodes(nodes) | settings))
 
 
-def replayed(founded: RunFounded, records: Iterable[Record], founded_at: float = 0.0) -> Run:
+def replayed(created: RunCreated, records: Iterable[Record], created_at: float = 0.0) -> Run:
     """The run that a restarted server makes of the records."""
-    machine = RunMachine(founded, founded_at, RETENTION_S)
+    machine = RunMachine(created, created_at, RETENTION_S)
     for record in records:
         machine.replay(record.fact, record.at)
     return machine.run

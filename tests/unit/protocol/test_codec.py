@@ -17,7 +17,7 @@ from rdzv_protocol.settings import RequestedSettings, RunSettings
 
 from rdzv_server.core.events import NodeJoined
 from rdzv_server.core.run import AgentState
-from rdzv_server.core.snapshot import AgentKept, KeptWhole
+from rdzv_server.core.snapshot import AgentSnapshot, SnapshotCompleted
 from tests.support.messages import KINDS, values
 
 PARTS = [
@@ -95,7 +95,7 @@ def test_what_an_agent_does_not_ask_for_does_not_travel():
 
 
 def test_a_none_that_must_be_said_travels():
-    kept = AgentKept(
+    kept = AgentSnapshot(
         join=decode(JoinRequest, msgpack.packb(JOIN)),
         server_addr="h",
         state=AgentState.WAITING,
@@ -104,11 +104,11 @@ def test_a_none_that_must_be_said_travels():
         stop=None,
         revision=1,
     )
-    assert decode_own(AgentKept, encode(kept)) == kept
+    assert decode_own(AgentSnapshot, encode(kept)) == kept
 
 
 def test_a_message_may_have_no_fields_at_all():
-    assert decode_own(KeptWhole, encode(KeptWhole())) == KeptWhole()
+    assert decode_own(SnapshotCompleted, encode(SnapshotCompleted())) == SnapshotCompleted()
 
 
 def test_a_whole_number_will_do_where_a_number_is_wanted():

@@ -306,13 +306,13 @@ def test_the_records_bring_a_run_back_as_it_was():
     run.join("d")
     run.join("b")
     assert run.told(Start) | run.told(Wait) | run.told(Stop) == set(run.run.agents)
-    assert durable(replayed(run.founded, run.records)) == durable(run.run)
+    assert durable(replayed(run.created, run.records)) == durable(run.run)
 
 
 @pytest.mark.parametrize("succeeded", [True, False])
 def test_the_records_bring_an_end_back(succeeded):
     run = ended(succeeded=succeeded)
-    assert durable(replayed(run.founded, run.records)) == durable(run.run)
+    assert durable(replayed(run.created, run.records)) == durable(run.run)
 
 
 # What operators do.

@@ -5,7 +5,7 @@ from rdzv_protocol.errors import AgentFenced, MalformedMessage, RunSucceeded, Se
 from rdzv_protocol.messages import Finish, Start, Stop, Wait
 
 from rdzv_server.core.effects import ForgetRun, Record
-from rdzv_server.core.events import AgentHeard, NodeJoined, NodeLeft, RunFounded, WorkersFailed, WorkersSucceeded
+from rdzv_server.core.events import AgentHeard, NodeJoined, NodeLeft, RunCreated, WorkersFailed, WorkersSucceeded
 from rdzv_server.core.machine import DUE_AT_ONCE
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Stage
@@ -72,7 +72,7 @@ def test_the_first_join_founds_the_run(server):
     server.join("a", settings=settings_of("2", max_restarts=3))
     (run,) = server.registry.runs()
     assert (run.run_id, run.attempt, run.settings.min_nodes, run.settings.max_restarts) == ("run", 1, 2, 3)
-    assert [type(record.fact) for record in server.records] == [RunFounded, NodeJoined]
+    assert [type(record.fact) for record in server.records] == [RunCreated, NodeJoined]
 
 
 def test_a_run_whose_settings_cannot_be_met_is_not_founded(server):

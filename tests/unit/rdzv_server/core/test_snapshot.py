@@ -8,14 +8,14 @@ from rdzv_protocol.messages import Stop
 from rdzv_server.core import rank_assignment, snapshot
 from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.run import Seat
-from rdzv_server.core.snapshot import AgentKept, Kept, RunKept, SeatKept
+from rdzv_server.core.snapshot import AgentSnapshot, RunSnapshot, SeatSnapshot, SnapshotPart
 from tests.support.scenario import RETENTION_S, Scenario, running
 
 
-def restored(run: Scenario, facts: list[Kept]) -> Scenario:
+def restored(run: Scenario, facts: list[SnapshotPart]) -> Scenario:
     """The run that a server makes of the facts."""
     again = Scenario()
-    again.machine = RunMachine(run.founded, 0.0, RETENTION_S)
+    again.machine = RunMachine(run.created, 0.0, RETENTION_S)
     for fact in facts:
         again.machine.replay(fact, run.now)
     again.machine.restart(run.now)
@@ -53,14 +53,14 @@ def test_a_snapshot_that_holds_every_directive_in_full():
     """As servers wrote them that made all assignments at once: no terms, and seats without a place in their role."""
     run = two_roles()
 
-    def in_full(fact: Kept) -> Kept:
+    def in_full(fact: SnapshotPart) -> SnapshotPart:
         match fact:
-            case RunKept():
+            case RunSnapshot():
                 return replace(fact, terms=None)
-            case SeatKept(seat=seat):
+            case SeatSnapshot(seat=seat):
                 place = (seat.agent_id, seat.node_id, seat.group_rank, seat.first_rank, seat.local_world_size)
                 return replace(fact, seat=Seat(*place))
-            case AgentKept(join=join):
+            case AgentSnapshot(join=join):
                 return replace(fact, start=rank_assignment.start(run.run, run.run.agents[join.agent_id]))
         return fact
 

@@ -6,7 +6,7 @@ import pytest
 from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core.effects import Record
-from rdzv_server.core.events import AgentHeard, JoinTimedOut, Life, NodeJoined, RunFounded
+from rdzv_server.core.events import AgentHeard, JoinTimedOut, Life, NodeJoined, RunCreated
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Stage
 from rdzv_server.service import clock as clock_module
@@ -75,7 +75,7 @@ LAST = Record(RUN_ID, 1, 110.0, JoinTimedOut())
 
 def created(boot_id: str, offset_s: float = 0.0, wall_at: float | None = WALL_AT) -> Record:
     settings = RunSettings(min_nodes=1, max_nodes=1)
-    return Record(RUN_ID, 1, 100.0, RunFounded(RUN_ID, 1, True, settings, wall_at, Life(boot_id, offset_s)))
+    return Record(RUN_ID, 1, 100.0, RunCreated(RUN_ID, 1, True, settings, wall_at, Life(boot_id, offset_s)))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Stage
 from rdzv_server.service import driver as driver_module
 from rdzv_server.service.driver import Driver
-from rdzv_server.service.long_polls import Waiters
+from rdzv_server.service.long_polls import LongPolls
 from rdzv_server.storage.base import MemoryStore, StoreUnavailable
 from tests.support.scenario import RUN_ID, a_failure, a_join, durable, settings_of
 
@@ -43,13 +43,13 @@ class FullDisk(MemoryStore):
 
 
 class Server:
-    """A driver with its registry, store and waiters."""
+    """A driver with its registry, store and long_polls."""
 
     def __init__(self, store: MemoryStore, retention_s: float = 3_600.0) -> None:
         self.store = store
-        self.waiters = Waiters()
+        self.long_polls = LongPolls()
         self.registry = Registry(retention_s)
-        self.driver = Driver(self.registry, store, self.waiters)
+        self.driver = Driver(self.registry, store, self.long_polls)
 
     async def join(self, name: str, nodes: str = "2", **settings) -> None:
         settings = RequestedSettings() if not nodes else settings_of(nodes, **settings)
@@ -62,7 +62,7 @@ class Server:
         """Return once the agent is told a `kind`, which wakes its poll."""
         async with asyncio.timeout(PATIENCE_S):
             while not isinstance(self.directive(name), kind):
-                await self.waiters.park((RUN_ID, name), PATIENCE_S)
+                await self.long_polls.park((RUN_ID, name), PATIENCE_S)
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ async def test_nobody_is_answered_before_what_they_did_is_written(started):
     assert not join.done()
     server.store.may_write.set()
     await join
-    assert [type(record.fact).__name__ for record in server.store.batches[0]] == ["RunFounded", "NodeJoined"]
+    assert [type(record.fact).__name__ for record in server.store.batches[0]] == ["RunCreated", "NodeJoined"]
 
 
 async def test_nobody_is_woken_before_what_wakes_them_is_written(started):
@@ -107,7 +107,7 @@ async def test_nobody_is_woken_before_what_wakes_them_is_written(started):
     await server.join("a")
     server.store.may_write.clear()
     server.store.is_writing.clear()
-    poll = asyncio.create_task(server.waiters.park((RUN_ID, "a"), PATIENCE_S))
+    poll = asyncio.create_task(server.long_polls.park((RUN_ID, "a"), PATIENCE_S))
     second = asyncio.create_task(server.join("b"))
     await server.store.is_writing.wait()
     await asyncio.sleep(0)
@@ -164,7 +164,7 @@ async def test_who_is_answered_reads_the_directive_of_their_own_batch(started):
 
 async def test_a_failed_write_stops_the_driver_and_answers_nobody(started):
     server = await started(FullDisk())
-    poll = asyncio.create_task(server.waiters.park((RUN_ID, "a"), PATIENCE_S))
+    poll = asyncio.create_task(server.long_polls.park((RUN_ID, "a"), PATIENCE_S))
     join = asyncio.create_task(server.join("a", "1"))
     async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(OSError, match="No space left on device"):
@@ -223,7 +223,7 @@ async def test_a_restarted_server_keeps_the_deadlines_that_it_had(started):
     await after.driver.renew(RUN_ID, "a")
     async with asyncio.timeout(PATIENCE_S):
         while after.driver.runs()[0].stage is not Stage.FAILED:
-            await after.waiters.park((RUN_ID, "a"), PATIENCE_S)
+            await after.long_polls.park((RUN_ID, "a"), PATIENCE_S)
 
 
 # Refusals.

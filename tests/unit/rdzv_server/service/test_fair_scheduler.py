@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from rdzv_server.service.clock import BEAT_S, Clock
-from rdzv_server.service.fair_scheduler import AT_ONCE, BURST_S, SLACK_S, Alternating, Turns, turns
+from rdzv_server.service.fair_scheduler import AT_ONCE, BURST_S, SLACK_S, FairScheduler, RoundRobin, scheduler
 
 
 class Loop:
@@ -33,14 +33,14 @@ class Loop:
 class Site:
     def __init__(self) -> None:
         self.loop = Loop()
-        self.turns = Turns(self.loop)
+        self.scheduler = FairScheduler(self.loop)
         for _ in range(AT_ONCE):
-            self.turns.ask("earlier", lambda: None)
+            self.scheduler.ask("earlier", lambda: None)
         self.done: list[str] = []
 
     def ask(self, of: str, count: int = 1) -> None:
         for _ in range(count):
-            self.turns.ask(of, partial(self.done.append, of))
+            self.scheduler.ask(of, partial(self.done.append, of))
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def site() -> Site:
 
 
 def test_queues_alternate_and_each_keeps_its_order():
-    queues = Alternating[str]()
+    queues = RoundRobin[str]()
     for item in ("a1", "a2", "a3", "b1", "b2", "c1"):
         queues.append(item[0], item)
     taken = []
@@ -90,14 +90,14 @@ def test_a_small_run_is_not_kept_waiting_by_a_large_one(site):
 
 
 def test_who_asks_in_its_turn_gets_another_one(site):
-    site.turns.ask("a", lambda: site.ask("again"))
+    site.scheduler.ask("a", lambda: site.ask("again"))
     site.loop.once()
     site.loop.once()
     assert site.done == ["again"]
 
 
 def test_asking_in_the_last_turn_does_not_make_more_turns_at_once(site):
-    site.turns.ask("a", lambda: site.ask("many", 4 * AT_ONCE))
+    site.scheduler.ask("a", lambda: site.ask("many", 4 * AT_ONCE))
     site.loop.once()
     while len(site.done) < 4 * AT_ONCE:
         before = len(site.done)
@@ -106,7 +106,7 @@ def test_asking_in_the_last_turn_does_not_make_more_turns_at_once(site):
 
 
 def test_one_that_fails_keeps_nobody_else_from_a_turn(site):
-    site.turns.ask("broken", lambda: 1 / 0)
+    site.scheduler.ask("broken", lambda: 1 / 0)
     site.ask("a")
     with pytest.raises(ZeroDivisionError):
         site.loop.once()
@@ -119,19 +119,19 @@ def test_nobody_is_held_up_who_waits_no_longer_than_the_slack(site):
     site.loop.now += SLACK_S
     site.loop.once()
     site.loop.now += 3_600
-    assert site.turns.held_up_at() == float("-inf")
+    assert site.scheduler.held_up_at() == float("-inf")
 
 
 def test_who_waits_for_longer_is_held_up_until_it_has_its_turn(site):
     site.ask("a", 3)
     site.loop.now += 2.0
     site.ask("b")
-    assert site.turns.held_up_at() == site.loop.now, "also before it is over"
+    assert site.scheduler.held_up_at() == site.loop.now, "also before it is over"
     site.loop.now += 1.0
     site.loop.once()
     over_at = site.loop.now
     site.loop.now += 3_600
-    assert site.turns.held_up_at() == over_at
+    assert site.scheduler.held_up_at() == over_at
 
 
 async def test_the_clock_says_when_those_who_have_spoken_are_not_heard(monkeypatch):
@@ -141,7 +141,7 @@ async def test_the_clock_says_when_those_who_have_spoken_are_not_heard(monkeypat
     assert not clock.was_held_up()
     real = asyncio.get_running_loop().time
     for _ in range(AT_ONCE + 1):
-        turns().ask("run", lambda: None)
+        scheduler().ask("run", lambda: None)
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: real() + BEAT_S - SLACK_S)
     assert clock.was_held_up()
     clock.stop()
@@ -149,7 +149,7 @@ async def test_the_clock_says_when_those_who_have_spoken_are_not_heard(monkeypat
 
 def test_an_event_loop_that_is_closed_is_forgotten():
     async def asks() -> None:
-        turns().ask("run", lambda: None)
+        scheduler().ask("run", lambda: None)
 
     loop = asyncio.new_event_loop()
     loop.run_until_complete(asks())

@@ -14,7 +14,7 @@ import pytest
 from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core.effects import Record
-from rdzv_server.core.events import NodeJoined, NodeLost, RoundCompleted, RunFounded, WorkersFailed
+from rdzv_server.core.events import NodeJoined, NodeLost, RoundCompleted, RunCreated, WorkersFailed
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.sqlite import APPLICATION_ID, FORMAT, SqliteStore
 from tests.support.scenario import RUN_ID, a_failure, a_join
@@ -22,7 +22,7 @@ from tests.support.scenario import RUN_ID, a_failure, a_join
 PATIENCE_S = 10.0
 
 RECORDS = [
-    Record(RUN_ID, 1, 0.0, RunFounded(RUN_ID, 1, True, RunSettings(min_nodes=1, max_nodes=2, fatal_exit_codes=(3,)))),
+    Record(RUN_ID, 1, 0.0, RunCreated(RUN_ID, 1, True, RunSettings(min_nodes=1, max_nodes=2, fatal_exit_codes=(3,)))),
     Record(RUN_ID, 1, 1.5, NodeJoined(a_join("a"), "10.0.0.9", ("b", "c"))),
     Record(RUN_ID, 1, 2.5, RoundCompleted("last call")),
     Record(RUN_ID, 1, 3.5, WorkersFailed("a", 1, a_failure("a"))),
