@@ -107,8 +107,6 @@ class SnapshotCompleted(Struct, frozen=True, kw_only=True):
 
 
 SnapshotPart = (
-    (
-)
     RunSnapshot
     | SeatSnapshot
     | AgentSnapshot
