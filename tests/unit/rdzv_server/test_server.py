@@ -320,5 +320,5 @@ async def the_grace_to_run_out() -> None:
 async def parked(site: Site, count: int) -> None:
     """Return once so many polls are parked."""
     async with asyncio.timeout(PATIENCE_S):
-        while len(site.server.rendezvous._waiters) < count:  # noqa: ASYNC110
+        while len(site.server.rendezvous._long_polls) < count:  # noqa: ASYNC110
             await asyncio.sleep(0)
