@@ -74,14 +74,19 @@ class Watch:
 
     def exited(self, process: AgentProcess) -> None:
         code = process.exit_code
-        if process.was_signalled and code == 1:
-            return
+        if process.was_signalled and (code == 1 or self._has_succeeded(process)):
+            return  # a signal ends an agent; cut off from the server, it exits by its workers' result
         try:
             stage = self._run_of(process.agent_id).stage
         except LookupError:  # refused: the run was over before this agent came, or came back
             stage = self._registry.runs()[-1].stage
         expected = {Stage.SUCCEEDED: 0, Stage.FAILED: 1}.get(stage)
         assert code == expected, f"{process.name} exits with {code}, and the run is {stage}"
+
+    def _has_succeeded(self, process: AgentProcess) -> bool:
+        """Whether all workers of this agent's last round exited 0."""
+        rounds = [seen.succeeded.get(process.machine.round, []) for seen in self._attempts.values()]
+        return any(process.agent_id in agents for agents in rounds)
 
     # After every event.
 
