@@ -86,6 +86,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
             explicit_run_id=self.explicit_run_id,
             rerun=self.rerun,
             hosts_store=hosts_store,
+            command=self.command.fingerprint,
             secret=os.urandom(16).hex(),
         )
 

@@ -1,11 +1,16 @@
 """What the workers execute, and what differs from one to the next."""
 
+import re
 from collections.abc import Sequence
+from zlib import crc32
 
 from msgspec import Struct
 
 LOCAL_RANK = "${local_rank}"
 """Stands for the worker's local rank in the script's arguments, as under torchrun."""
+
+_OF_NODE = re.compile(r"(?i)rank|node|host|machine|addr")
+"""Names of arguments whose values legitimately differ."""
 
 
 class Command(Struct, frozen=True):
@@ -21,6 +26,25 @@ class Command(Struct, frozen=True):
     def title(self) -> str:
         """The program, for a person."""
         return self.program[0] if self.program else ""
+
+    @property
+    def fingerprint(self) -> str:
+        """A short hash by which nodes of one run know each other's command; empty for none.
+
+        Left out is what differs from node to node: the folders of programs and scripts, and the values of arguments
+        whose name says so, such as `--node-rank 1` or `machine_rank=1`.
+        """
+        words: list[str] = []
+        is_value = False
+        for word in (*self.program, *self.arguments):
+            if not is_value or word.startswith("-"):
+                name, equals, _ = word.partition("=")
+                is_of_node = bool(equals or word.startswith("-")) and _OF_NODE.search(name) is not None
+                words.append(name if is_of_node else word.rpartition("/")[2])
+                is_value = is_of_node and not equals
+            else:
+                is_value = False
+        return f"{crc32(repr(words).encode()):08x}" if words else ""
 
     def for_worker(self, local_rank: int) -> Sequence[str]:
         """What the worker with this local rank executes."""

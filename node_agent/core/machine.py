@@ -112,6 +112,8 @@ class AgentMachine:
         self._speaks_at: float | None = None
         """When to say that the server has not answered yet."""
         self._failure_said = ""
+        self._warning = ""
+        """What the server has warned of last."""
         self._effects: list[Effect] = []
 
     @property
@@ -172,6 +174,9 @@ class AgentMachine:
         self._revision = reply.revision
         if self._keep_alive_at is not None:
             self._keep_alive_at = now + self._lease_s / HOLDS_PER_LEASE
+        if reply.warning and reply.warning != self._warning:
+            self._warning = reply.warning
+            self._log(reply.warning, is_warning=True)
         match reply.directive:
             case Wait() as wait:
                 self._wait(wait)

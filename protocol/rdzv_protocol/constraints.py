@@ -23,6 +23,7 @@ RoleName = Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
 """A role may be nameless: TorchX gives such ones."""
 Secret = Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
 """Something that only the sender knows; empty for one that has none."""
+Fingerprint = Annotated[str, Meta(max_length=64, pattern=PRINTABLE)]
 Address = Annotated[str, Meta(min_length=1, max_length=256, pattern=PRINTABLE)]
 Sentence = Annotated[str, Meta(max_length=8_192)]
 Line = Annotated[str, Meta(max_length=1_024)]

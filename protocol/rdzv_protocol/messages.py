@@ -17,6 +17,7 @@ from rdzv_protocol.constraints import (
     Address,
     Count,
     ExitCode,
+    Fingerprint,
     Id,
     Line,
     Lines,
@@ -111,6 +112,8 @@ class JoinRequest(Struct, frozen=True, kw_only=True):
     """The agent has lost its place in the run: it takes another while the run lasts, and never begins an attempt."""
     hosts_store: bool = False
     """torch is installed here: as group rank 0 this agent hosts the workers' store beside them."""
+    command: Fingerprint = ""
+    """A short hash of what the workers run, without what differs from node to node: nodes of one run have the same."""
     secret: Secret = ""
     """Chosen by the agent: from then on every request of this `agent_id` must bear the same. Empty: none has to."""
 
@@ -239,6 +242,8 @@ class Reply(Struct, frozen=True, kw_only=True):
     directive: Directive
     leadership: Revision = 0
     """Of several servers: the number of this one's leadership. A higher one is later; 0: the server is the only one."""
+    warning: Sentence = ""
+    """With the answer to a join: what a person should look at, though the agent may go on."""
 
 
 class Ack(Struct, frozen=True, kw_only=True):

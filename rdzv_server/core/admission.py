@@ -109,6 +109,14 @@ def answers_until(run: Run, agent_id: str, now: float) -> float:
     return now + (1.5 * poll_s if agent_id in run.stopping else poll_s)
 
 
+def differs(run: Run, join: JoinRequest) -> str:
+    """One line about an agent that runs another command than the run's first; empty if there is nothing to say."""
+    first = run.agents.get(run.command_of)
+    if first is None or not join.command or join.command == first.join.command:
+        return ""
+    return f"node {join.node_id} runs another command than node {first.node_id}: set --run-id if these are two runs"
+
+
 def is_rejoining(run: Run, join: JoinRequest) -> bool:
     """Whether a known agent has stopped the workers of its last round and is ready for the next.
 

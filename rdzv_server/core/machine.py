@@ -271,7 +271,13 @@ class RunMachine:
         run, join = self.run, fact.join
         for agent_id in fact.replaces:  # before the newcomer counts
             self._depart(self._agent(agent_id), Cause.NODE_LOST, "a new agent of the same node joined", now)
-        agent = run.agents.get(join.agent_id) or Agent(join, fact.server_addr)
+        agent = run.agents.get(join.agent_id)
+        if agent is None:
+            agent = Agent(join, fact.server_addr)
+            if join.command and run.command_of not in run.agents:
+                run.command_of = join.agent_id
+            elif warning := admission.differs(run, join):
+                self._announce(warning)
         agent.join, agent.server_addr = join, fact.server_addr
         run.move(agent, AgentState.WAITING)
         run.leases.renew(agent.agent_id, now)

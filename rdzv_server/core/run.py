@@ -168,6 +168,8 @@ class Run(Struct):
     """Agents leave a state in the order in which they got into it, as a rule: see `liveness`."""
     node_ids: dict[str, dict[str, None]] = field(default_factory=dict)
     """Which agents each node has: one, as a rule."""
+    command_of: str = ""
+    """The agent that the commands of the others are compared with: the first, or the first after it was gone."""
     node_ranks: dict[int, str] = field(default_factory=dict)
     """Which agent claims which `--node-rank`."""
     membership: Membership | None = None

@@ -47,6 +47,7 @@ class RunSnapshot(Struct, frozen=True, kw_only=True):
     ledger: tuple[Restart, ...]
     terms: Terms | None = None
     """Of the last completed round."""
+    command_of: str = ""
 
 
 class SeatSnapshot(Struct, frozen=True, kw_only=True):
@@ -132,6 +133,7 @@ def take(run: Run) -> Iterator[SnapshotPart]:
         restart_count=run.restart_count,
         ledger=tuple(run.ledger),
         terms=run.membership.terms if run.membership else None,
+        command_of=run.command_of,
     )
     for seat in run.membership.seats.values() if run.membership else ():
         yield SeatSnapshot(seat=seat, succeeded=seat.agent_id in run.succeeded, failed=seat.agent_id in run.failed)
@@ -178,7 +180,7 @@ def _restore_run(run: Run, kept: RunSnapshot) -> None:
     run.stage, run.round, run.opening = kept.stage, kept.round, replace(kept.opening)
     run.membership = Membership(kept.membership_round, {}, kept.terms) if kept.membership_round else None
     run.started_at, run.scale_up_at, run.verdict_at = kept.started_at, kept.scale_up_at, kept.verdict_at
-    run.revision, run.restart_count = kept.revision, kept.restart_count
+    run.revision, run.restart_count, run.command_of = kept.revision, kept.restart_count, kept.command_of
     run.ledger.extend(kept.ledger)
 
 

@@ -28,6 +28,7 @@ from rdzv_protocol.settings import RunSettings
 from rdzv_protocol.text import printable
 from rdzv_protocol.timing import HOLDS_PER_LEASE, LONGEST_HOLD_S
 
+from rdzv_server.core import admission
 from rdzv_server.core.events import (
     AgentDisconnected,
     ArrivalsAdmitted,
@@ -95,7 +96,7 @@ class Rendezvous:
         agent = machine.run.agents.get(request.agent_id)
         if agent and agent.state is AgentState.WAITING:
             await self._park(machine, request.agent_id, _first_hold_s(machine.run.settings))
-        return self._reply(machine, request.agent_id)
+        return self._reply(machine, request.agent_id, admission.differs(machine.run, request))
 
     async def _poll(self, request: PollRequest, connection: Connection) -> Reply:
         """Answered once the agent's directive is newer than the revision that it has seen, or when the hold ends."""
@@ -204,7 +205,7 @@ class Rendezvous:
             await self._long_polls.park((run.run_id, agent_id), hold_s)
         await self._driver.written(machine, agent_id)  # the hold may have ended while a newer directive is written
 
-    def _reply(self, machine: RunMachine, agent_id: str) -> Reply:
+    def _reply(self, machine: RunMachine, agent_id: str, warning: str = "") -> Reply:
         self._check_open()
         run = machine.run
         revision, directive = machine.directive_for(agent_id, self._driver.now())
@@ -215,6 +216,7 @@ class Rendezvous:
             lease_s=run.settings.lease_s,
             directive=directive,
             leadership=self.leadership,
+            warning=warning,
         )
 
     def _check_sender(self, request: PollRequest | ReportRequest | LeaveRequest) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Cluster
-from tests.integration.programs import Program, Server, start_agent
+from tests.integration.programs import WORKER, Program, Server, start_agent
 from tests.integration.test_elastic import PATIENT
 
 NOWHERE = ("--endpoint", "127.0.0.1:1")
@@ -104,6 +104,21 @@ async def test_a_node_rank_that_is_taken(cluster: Cluster) -> None:
     await refuses(other, "--node-rank 0 of run none is taken by node a")
     del cluster.agents["b"]
     await cluster.finish(workers)
+
+
+async def test_nodes_with_different_commands_are_told_and_run(cluster: Cluster, tmp_path: Path) -> None:
+    """As when two people share a server and give no --run-id."""
+    a = await cluster.node("a", "--nnodes", "2", *PATIENT)
+    await a.line("1 of 2 joined")
+    cluster.script = str(tmp_path / "other.py")
+    Path(cluster.script).write_text(Path(WORKER).read_text())
+    b = await cluster.node("b", "--nnodes", "2", *PATIENT)
+    says = "node b runs another command than node a: set --run-id if these are two runs"
+    await b.line(f"^node-agent: {says}$")
+    await cluster.server.line(f"INFO rdzv-server: run none round 1: {says}$")
+    await cluster.finish(await cluster.desk.group(4))
+    for lines in (a.err, b.err, cluster.server.err):
+        assert sum(says in line for line in lines) == (lines is not a.err)
 
 
 async def test_a_missing_or_wrong_token(tmp_path: Path) -> None:

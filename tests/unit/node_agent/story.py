@@ -121,10 +121,10 @@ class Story:
 
     # What happens.
 
-    def is_told(self, directive: Directive, *, revision: int | None = None) -> None:
+    def is_told(self, directive: Directive, *, revision: int | None = None, warning: str = "") -> None:
         """The server answers the request under way, with a new revision unless a test says otherwise."""
         self.revision = self.revision + 1 if revision is None else revision
-        reply = Reply(epoch="epoch", revision=self.revision, lease_s=LEASE_S, directive=directive)
+        reply = Reply(epoch="epoch", revision=self.revision, lease_s=LEASE_S, directive=directive, warning=warning)
         self.handle(Answered(reply))
 
     def is_refused(self, error: ProtocolError) -> None:

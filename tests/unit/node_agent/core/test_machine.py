@@ -44,6 +44,14 @@ def test_an_agent_that_waits_says_what_for_and_polls():
     assert agent.effects == [Say("waiting for 1 more node"), poll("a.1", revision=1, hold=True)]
 
 
+def test_a_warning_of_the_server_is_said_once():
+    agent = Story()
+    agent.is_told(wait(), warning="look here")
+    assert agent.did(Say)[0] == Say("look here", is_warning=True)
+    agent.is_told(wait(), warning="look here")
+    assert agent.did(Say) == []
+
+
 def test_what_it_waits_for_is_not_said_again_when_only_the_countdown_has_changed():
     agent = Story()
     agent.is_told(wait("waiting for 1 more node: 1 of 2 joined (a)", 600.0))

@@ -7,6 +7,7 @@ from rdzv_protocol.settings import RequestedSettings, RunSettings
 
 from rdzv_server.core import admission
 from rdzv_server.core.admission import JUST_S, MOST_NAMESAKES
+from rdzv_server.core.effects import Announce
 from rdzv_server.core.run import AgentState, Stage
 from tests.support.scenario import Scenario, a_join, durable, running, settings_of, snapshot
 
@@ -53,6 +54,35 @@ def test_a_run_holds_no_more_agents_than_there_is_memory_for(monkeypatch):
     run = Scenario("1:2")
     run.join("a", "b")
     assert refused(run, ServerUnavailable, "c") == "run run holds 2 agents, as many as a run may"
+
+
+# Commands.
+
+
+def announced(run):
+    return [effect.reason for effect in run.effects if isinstance(effect, Announce)]
+
+
+def test_a_node_that_runs_another_command_is_named_once_and_joins():
+    run = Scenario("3")
+    run.join("a", command="1")
+    run.join("b", command="2")
+    sentence = "node b runs another command than node a: set --run-id if these are two runs"
+    assert announced(run) == [sentence] == [admission.differs(run.run, a_join("b", command="2"))]
+    run.join("c")  # says nothing of its command
+    assert run.participants() == ["a", "b", "c"]
+    run.restarts()
+    assert admission.differs(run.run, a_join("b", command="2")) == sentence
+    assert not any(admission.differs(run.run, run.run.agents[name].join) for name in "ac")
+
+
+def test_commands_are_compared_with_the_next_one_after_the_first_is_gone():
+    run = Scenario("3")
+    run.join("a", command="1")
+    run.leaves("a")
+    run.join("b", command="2")
+    assert run.run.command_of == "b" and "another command" not in "".join(announced(run))
+    assert admission.differs(run.run, a_join("c", command="1")).startswith("node c runs another command than node b")
 
 
 # Node ranks.

@@ -39,6 +39,14 @@ def test_participants_of_the_running_round_are_told_the_same_as_before():
     assert told(restored(run, list(snapshot.take(run.run)))) == told(run)
 
 
+def test_commands_are_compared_with_the_same_agents_as_before():
+    run = Scenario("2")
+    run.join("b", command="1")
+    run.join("a", command="2")
+    run.succeeds("b")
+    assert restored(run, list(snapshot.take(run.run))).run.command_of == run.run.command_of == "b"
+
+
 def test_the_next_round_begins_from_there():
     run = two_roles()
     run.fails("b")
