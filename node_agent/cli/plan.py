@@ -12,13 +12,15 @@ from node_agent.cli.arguments import LONGEST_LEASE_S, SHORTEST_LEASE_S, Argument
 from node_agent.cli.values import known_signals
 from node_agent.config import AgentConfig, LaunchPlan, Target, UsageError
 from node_agent.core.command import LOCAL_RANK, Command
-from node_agent.core.log_options import NO_FILES, LogOptions
+from node_agent.core.log_options import NO_FILES, LogOptions, Std
 from node_agent.output.folder import trouble_with
 from node_agent.output.line_prefix import PREFIX_TEMPLATE
 from node_agent.transport.credentials import Credentials, TlsFiles
 
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 """torchrun's word to those whom it starts."""
+AGENT_FILES, WORKER_FILES = 15, 3
+"""Descriptors of the agent itself, and of each worker: its process and a pipe for each of its streams."""
 CONNECT_TIMEOUT_S, FAREWELL_TIMEOUT_S = 300.0, 2.0
 NO_RUN_ID = "none"
 """torchrun's `--rdzv-id` where none is given."""
@@ -58,6 +60,7 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
     command = _command(arguments, environment, use_env) if arguments.script else Command(())
     config = _config(arguments, target, environment, command)
     _check_devices(arguments, config)
+    _check_descriptors(config)
     _check_port(arguments, config)
     notes = [*rendezvous.notes(arguments, target, environment), *_notes(arguments, config)]
     return LaunchPlan(config, target, credentials(arguments, target), tuple(notes))
@@ -165,6 +168,25 @@ def _check_devices(arguments: Arguments, config: AgentConfig) -> None:
         raise UsageError(
             f"{arguments.source('virtual_local_rank')}: {config.nproc} workers, but {name}="
             f"{config.environment[name]} has {len(visible)} GPUs"
+        )
+
+
+def _check_descriptors(config: AgentConfig) -> None:
+    """A process that may open too few files for its workers says so before it starts any."""
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    tee = config.logs.tee
+    teed = [tee] * config.nproc if isinstance(tee, Std) else tee.values()
+    workers = config.nproc * WORKER_FILES + sum(each.bit_count() for each in teed)  # a file for each teed stream
+    try:
+        needed = len(os.listdir("/proc/self/fd")) + AGENT_FILES + workers
+    except OSError:  # not even one more
+        needed = limit + AGENT_FILES + workers
+    if resource.RLIM_INFINITY != limit < needed:
+        raise UsageError(
+            f"this process may have {limit} files open, and needs {needed} for {config.nproc} "
+            f"worker{'s' * (config.nproc > 1)}: raise its limit (ulimit -n {needed})"
         )
 
 

@@ -109,7 +109,11 @@ class Orphans:
 def children() -> set[int]:
     """The children of this process, those that it has adopted included."""
     found: set[int] = set()
-    for thread in os.listdir("/proc/self/task"):
+    try:
+        threads = os.listdir("/proc/self/task")
+    except OSError:  # no descriptor is left
+        return found
+    for thread in threads:
         try:
             with open(f"/proc/self/task/{thread}/children") as listed:
                 found.update(map(int, listed.read().split()))

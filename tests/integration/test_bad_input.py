@@ -1,5 +1,6 @@
 """What a person sees who got something wrong: one line that says what to do, exit code 2, nothing left running."""
 
+import shutil
 import socket
 import sys
 from pathlib import Path
@@ -59,6 +60,21 @@ async def test_a_missing_script(tmp_path: Path) -> None:
     await refuses(agent, f"there is no script absent.py (looked in {tmp_path})")
 
 
+@pytest.mark.parametrize("limit", [12, 23])
+async def test_too_few_files_for_the_workers(limit: int) -> None:
+    command = f"{sys.executable} -m node_agent --standalone --nproc 4 -t 0:3 --no-python true"
+    agent = await Program.start("bash", "-c", f"ulimit -n {limit}; exec {command}")
+    await refuses(agent, f"this process may have {limit} files open, and needs 3", "for 4 workers: raise its limit (")
+
+
+async def test_an_agent_with_as_many_files_as_it_asks_for_runs() -> None:
+    command = f"{sys.executable} -m node_agent --standalone --nproc 4 -t 3 --no-python true"
+    refused = await Program.start("bash", "-c", f"ulimit -n 12; exec {command}")
+    needed = (await refused.line(r"raise its limit \(ulimit -n (\d+)\)"))[1]
+    agent = await Program.start("bash", "-c", f"ulimit -n {needed}; exec {command}")
+    assert await agent.exit_code() == 0, agent.err
+
+
 async def test_a_missing_program() -> None:
     agent = await start_agent("--standalone", "--no-python", script="no-such-program")
     await refuses(agent, "there is no program no-such-program")
@@ -110,8 +126,7 @@ async def test_nodes_with_different_commands_are_told_and_run(cluster: Cluster, 
     """As when two people share a server and give no --run-id."""
     a = await cluster.node("a", "--nnodes", "2", *PATIENT)
     await a.line("1 of 2 joined")
-    cluster.script = str(tmp_path / "other.py")
-    Path(cluster.script).write_text(Path(WORKER).read_text())
+    cluster.script = shutil.copy(WORKER, tmp_path / "other.py")
     b = await cluster.node("b", "--nnodes", "2", *PATIENT)
     says = "node b runs another command than node a: set --run-id if these are two runs"
     await b.line(f"^node-agent: {says}$")
