@@ -8,7 +8,7 @@ from math import inf
 from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.cli import rendezvous
-from node_agent.cli.arguments import LONGEST_LEASE_S, SHORTEST_LEASE_S, Arguments
+from node_agent.cli.arguments import FLAGS, LONGEST_LEASE_S, SHORTEST_LEASE_S, Arguments
 from node_agent.cli.values import known_signals
 from node_agent.config import AgentConfig, LaunchPlan, Target, UsageError
 from node_agent.core.command import LOCAL_RANK, Command
@@ -231,13 +231,15 @@ def credentials(arguments: Arguments, target: Target) -> Credentials:
     try:
         found.context()
     except ValueError as error:
-        raise UsageError(f"{_in_conf(arguments, 'tls_ca')}{error}") from None
+        raise UsageError(_as_given(arguments, str(error))) from None
     return found
 
 
-def _in_conf(arguments: Arguments, name: str) -> str:
-    """The part of a source that precedes the flag's own name, for errors that begin with that."""
-    return arguments.source(name).rpartition(": ")[0] and f"{arguments.source('rdzv_conf')}: "
+def _as_given(arguments: Arguments, error: str) -> str:
+    """An error about TLS files, whose flags become what the user has written in their place."""
+    for name in ("tls_ca", "tls_cert", "tls_key"):
+        error = error.replace(f"{FLAGS[name].names[0]} ", f"{arguments.source(name)} ")
+    return error
 
 
 def _tls(arguments: Arguments, target: Target) -> TlsFiles | None:

@@ -232,7 +232,7 @@ class Finish(Struct, frozen=True, kw_only=True, tag_field="tag", tag="finish"):
 Directive = Wait | Start | Stop | Finish
 
 
-class Reply(Struct, frozen=True, kw_only=True):
+class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the agent must do now. `epoch` names one life of the server process."""
 
     epoch: Id

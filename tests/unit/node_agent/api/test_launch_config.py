@@ -1,6 +1,7 @@
 """`LaunchConfig`: torch's fields, and what they are to the agent."""
 
 import os
+import re
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
@@ -175,5 +176,20 @@ def test_a_server_that_speaks_tls() -> None:
     where = {"rdzv_endpoint": "host:1234", "rdzv_backend": "rdzv-server"}
     plan = make_plan(LaunchConfig(1, 2, 1, **where, rdzv_configs={"tls_ca": "system"}), "train")
     assert plan.launch.credentials.tls == TlsFiles("system")
-    with pytest.raises(ValueError, match=r"^rdzv_configs: --tls-ca /nowhere: No such file or directory$"):
-        make_plan(LaunchConfig(1, 2, 1, **where, rdzv_configs={"tls_ca": "/nowhere"}), "train")
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({"tls_ca": "/nowhere"}, "rdzv_configs: tls_ca /nowhere: No such file or directory"),
+        ({"tls_ca": __file__}, f"rdzv_configs: tls_ca {__file__}: there is no certificate in it (PEM)"),
+        (
+            {"tls_ca": "system", "tls_cert": "/c", "tls_key": "/k"},
+            "rdzv_configs: tls_cert /c: No such file or directory",
+        ),
+    ],
+)
+def test_tls_files_that_are_no_good_are_refused_by_field(files: dict[str, str], says: str) -> None:
+    where = {"rdzv_endpoint": "host:1234", "rdzv_backend": "rdzv-server"}
+    with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
+        make_plan(LaunchConfig(1, 2, 1, **where, rdzv_configs=files), "train")

@@ -81,10 +81,10 @@ def test_token_files(tmp_path: Path) -> None:
             "--rdzv-conf: tls_cert needs --tls-ca, too: a file of authorities.*",
         ),
         ({"tls_ca": "system", "tls_key": "k"}, "--tls-cert and --rdzv-conf: tls_key belong together"),
-        ({"tls_ca": "/nowhere"}, "--rdzv-conf: --tls-ca /nowhere: No such file or directory"),
+        ({"tls_ca": "/nowhere"}, "--rdzv-conf: tls_ca /nowhere: No such file or directory"),
         (
             {"tls_ca": "system", "tls_cert": "/c", "tls_key": "/k"},
-            "--rdzv-conf: --tls-cert /c: No such file.*",
+            "--rdzv-conf: tls_cert /c: No such file.*",
         ),
     ],
 )
