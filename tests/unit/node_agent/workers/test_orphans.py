@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -156,3 +157,13 @@ async def test_what_does_not_carry_the_mark_is_left_alone():
 
 def test_the_mark_is_an_environment_variable_of_ours():
     assert MARK == "NODE_AGENT_ID"
+
+
+def test_without_a_descriptor_left_nobody_is_found() -> None:
+    lines = (
+        "import resource",
+        "from node_agent.workers.orphans import children",
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))",
+        "assert children() == set()",
+    )
+    subprocess.run((sys.executable, "-c", "\n".join(lines)), check=True, timeout=60)
