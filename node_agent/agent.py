@@ -47,7 +47,7 @@ async def _run(plan: LaunchPlan) -> int:
     orphans = Orphans(os.urandom(8).hex())
     config = replace(plan.config, environment={**plan.config.environment, **orphans.mark})
     try:
-        async with server_of(plan, console) as (make_transport, where):
+        async with server_of(plan, console, page=plan.config.status_page) as (make_transport, where):
             return await Agent(config, make_transport, where, console, orphans).run()
     finally:
         for pid in orphans.close():

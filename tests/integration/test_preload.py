@@ -9,6 +9,7 @@ import signal
 import sys
 import zipfile
 from collections import Counter
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -135,8 +136,7 @@ async def test_every_round_is_warm_and_signals_and_exit_codes_arrive(cluster: Cl
 async def test_a_fork_server_that_dies_is_replaced_and_takes_no_worker_along(cluster: Cluster) -> None:
     first = await cluster.nodes("a", "--max-restarts", "3", *WARM)
     agent = cluster.agents["a"]
-    (fork_server,) = fork_servers(agent.pid)
-    os.kill(fork_server, signal.SIGKILL)
+    os.kill(await the_fork_server(agent.pid), signal.SIGKILL)
     await agent.line("the process that imports json, decimal died; starting another one")
     assert all(is_running(worker.pid) for worker in first)
     await until(lambda: len(waiting(agent.pid)) >= 2)
@@ -151,8 +151,7 @@ async def test_a_fork_server_that_dies_again_and_again_is_given_up(cluster: Clus
     agent = cluster.agents["a"]
     killed: set[int] = set()
     for _ in range(3):
-        await until(lambda: set(fork_servers(agent.pid)) - killed)
-        (fork_server,) = set(fork_servers(agent.pid)) - killed
+        fork_server = await the_fork_server(agent.pid, killed)
         os.kill(fork_server, signal.SIGKILL)
         killed.add(fork_server)
     await agent.line("workers start cold: the process that imports json, decimal died again and again")
@@ -244,6 +243,13 @@ async def test_warm_workers_compute_the_same(tmp_path: Path) -> None:
 def is_warm(pid: int) -> bool:
     """Whether the worker was forked from the fork server, whose command line it still has."""
     return b"fork_server_helper.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+async def the_fork_server(agent: int, killed: Collection[int] = ()) -> int:
+    """The one that lives, once those that it forks have names of their own."""
+    await until(lambda: len(set(fork_servers(agent)) - set(killed)) == 1)
+    (fork_server,) = set(fork_servers(agent)) - set(killed)
+    return fork_server
 
 
 def fork_servers(agent: int) -> list[int]:

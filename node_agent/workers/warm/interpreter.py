@@ -4,12 +4,14 @@ A command is run as `python COMMAND` would run it: `__main__` and its file, argu
 and traceback. Nothing of ours is imported.
 """
 
+import atexit
 import os
 import pkgutil
 import random  # noqa: F401 - every fork gives it a seed of its own, once it is imported
 import runpy
 import signal
 import sys
+import threading
 import types
 from collections.abc import Collection, Mapping, Sequence
 from importlib.machinery import SourceFileLoader, SourcelessFileLoader
@@ -25,7 +27,7 @@ def find_modules_for(command: Sequence[str]) -> None:
     elif how == "-c":
         sys.path[0] = ""
     else:
-        sys.path[0] = how if _is_a_folder_or_archive(how) else os.path.dirname(os.path.realpath(how))
+        sys.path[0] = os.path.abspath(how) if _is_a_folder_or_archive(how) else os.path.dirname(os.path.realpath(how))
 
 
 def run_command(command: Sequence[str], environment: Mapping[str, str], cpus: Collection[int]) -> None:
@@ -102,6 +104,15 @@ def _die_of(error: BaseException) -> None:
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
     sys.excepthook(type(error), error.with_traceback(trace), trace)
     if isinstance(error, KeyboardInterrupt):
+        _finish()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     sys.exit(1)
+
+
+def _finish() -> None:
+    """Wait for threads, run exit handlers and flush, as the interpreter does before it dies of SIGINT."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
