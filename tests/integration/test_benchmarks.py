@@ -16,7 +16,7 @@ PATIENCE_S = 60.0
 LOOK_S = 0.02
 COMMAND = (sys.executable, "-m", "benchmarks", "--no-torchrun", "--repeat", "1")
 TWO_AT_ONCE = """
-from benchmarks.at_once import at_once
+from benchmarks.timers import at_once
 from benchmarks.coordinator import COORDINATOR
 from benchmarks.launchers import NodeAgent
 at_once([lambda: COORDINATOR.sample(NodeAgent(), 1)] * 2)
