@@ -259,9 +259,7 @@ async def test_servers_meet_through_any_member_that_answers(three, prefix):
         await gate.__aenter__()
     clients = [EtcdClient([gates[0].address, three.addresses[1]]), EtcdClient([three.addresses[2], gates[2].address])]
     gates[0].shut()
-    servers = [
-        Server(client, prefix, f"{name}:1", 1, 60.0, LEASE_S) for name, client in zip("ab", clients, strict=True)
-    ]
+    servers = [Server(client, prefix, f"{name}:1", 1, 60.0) for name, client in zip("ab", clients, strict=True)]
     try:
         first, second = servers
         done, _ = await asyncio.wait({first.win, second.win}, timeout=PATIENCE_S, return_when="FIRST_COMPLETED")
