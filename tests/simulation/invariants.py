@@ -74,7 +74,7 @@ class Watch:
 
     def exited(self, process: AgentProcess) -> None:
         code = process.exit_code
-        if process.was_signalled and (code == 1 or self._has_succeeded(process)):
+        if process.was_signalled and (code == 1 or (code == 0 and self._has_succeeded(process))):
             return  # a signal ends an agent; cut off from the server, it exits by its workers' result
         try:
             stage = self._run_of(process.agent_id).stage

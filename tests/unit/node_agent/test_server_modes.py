@@ -63,7 +63,7 @@ async def test_what_listens_there_already_is_taken_for_the_server():
         console, port = Sheet(), taken.getsockname()[1]
         async with server_of(a_plan(Target(endpoint=("127.0.0.1", port), hosts=True)), console):
             pass
-    assert not any("hosting" in line for line in console.lines)
+    assert console.lines == [f"joining run run at 127.0.0.1:{port} as node a"]
 
 
 async def test_a_server_that_fails_before_it_ever_answered_is_hosted_thrice(monkeypatch, unused_tcp_port):

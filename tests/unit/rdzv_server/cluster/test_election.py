@@ -1,7 +1,6 @@
 """Who leads, by a real etcd: one at a time, and none without being sure."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -17,6 +16,7 @@ from rdzv_server.storage.etcd_client import EtcdClient, put  # noqa: E402
 PATIENCE_S = 20.0
 LEASE_S = 1
 LONG_LEASE_S = 60
+"""Longer than anybody's patience here: who waits for its end fails."""
 
 
 class Server:
@@ -109,11 +109,9 @@ async def test_who_resigns_is_followed_at_once_by_one_other_with_a_higher_number
     others = [start("b:1", lease_s=LONG_LEASE_S), start("c:1", lease_s=LONG_LEASE_S)]
     for other in others:
         await other.follows()
-    began = time.monotonic()
     await first.resign()
     assert not first.is_certain
     done, _ = await asyncio.wait({other.win for other in others}, timeout=PATIENCE_S, return_when="FIRST_COMPLETED")
-    assert time.monotonic() - began < LONG_LEASE_S
     second = done.pop().result()
     assert second.number > first.number
     (loser,) = (other for other in others if not other.win.done())
