@@ -100,6 +100,8 @@ class Target(NamedTuple):
     """Where further servers listen, of which one leads."""
     hosts: bool = False
     """This node hosts the server there, unless something listens there already."""
+    is_for_this_machine: bool = False
+    """The server that this node hosts listens at the endpoint's loopback address alone, and not at every address."""
     is_on_a_node: bool = False
     """The server is as mortal as the node that hosts it: nobody waits for it for ever."""
     has_id_of_its_own: bool = False

@@ -34,7 +34,8 @@ async def server_of(
     elif target.hosts:
         from node_agent.transport.server_subprocess import HostedServer
 
-        hosted = HostedServer(host, port, plan.credentials, console)
+        alone = target.is_for_this_machine
+        hosted = HostedServer(host, port, plan.credentials, console, is_for_this_machine=alone)
         try:
             hosted.ensure()
         except OSError as error:

@@ -42,8 +42,12 @@ def backend(arguments: Arguments) -> str:
 
     torchrun has neither `--endpoint` nor lists; its `--rdzv-endpoint` alone names the node of rank 0.
     """
-    is_ours = arguments.source("rdzv_endpoint") in OUR_ENDPOINT or "," in arguments.rdzv_endpoint
+    is_ours = _is_our_endpoint(arguments) or "," in arguments.rdzv_endpoint
     return arguments.rdzv_backend or ("rdzv-server" if is_ours else "static")
+
+
+def _is_our_endpoint(arguments: Arguments) -> bool:
+    return arguments.source("rdzv_endpoint") in OUR_ENDPOINT
 
 
 def notes(arguments: Arguments, target: Target, environment: Mapping[str, str]) -> list[str]:
@@ -102,6 +106,7 @@ def _at_a_server(arguments: Arguments) -> Target:
         endpoint=endpoint,
         others=tuple(others),
         hosts=bool(arguments.is_host),
+        is_for_this_machine=bool(arguments.is_host) and _is_for_this_machine(arguments, endpoint[0]),
         is_on_a_node=bool(arguments.is_host),
         node_rank=rank,
         local_addr=arguments.local_addr or None,
@@ -127,6 +132,7 @@ def _c10d(arguments: Arguments) -> Target:
     return Target(
         endpoint=(host, port),
         hosts=_names_this_machine(host) if arguments.is_host is None else arguments.is_host,
+        is_for_this_machine=_is_for_this_machine(arguments, host),
         is_on_a_node=True,
         preferred_rank=_written_rank(arguments),
         local_addr=arguments.local_addr or None,
@@ -145,10 +151,20 @@ def _static(arguments: Arguments) -> Target:
     return Target(
         endpoint=(host, port),
         hosts=rank == 0 if arguments.is_host is None else arguments.is_host,
+        is_for_this_machine=_is_for_this_machine(arguments, host),
         is_on_a_node=True,
         node_rank=rank,
         local_addr=host if rank == 0 else arguments.local_addr or None,
     )
+
+
+def _is_for_this_machine(arguments: Arguments, host: str) -> bool:
+    """Whether a server that is hosted at this endpoint must be out of other machines' reach. See docs/adr/0031.
+
+    torchrun's scripts name `localhost` on one node, and that node's name on the others; `--endpoint` is our own.
+    """
+    is_loopback = host in ("localhost", "::1") or (host.startswith("127.") and host.replace(".", "").isdigit())
+    return is_loopback and (_most_nodes(arguments) == 1 or _is_our_endpoint(arguments))
 
 
 def _static_alone(arguments: Arguments, host: str) -> Target:

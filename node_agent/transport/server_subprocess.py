@@ -33,10 +33,16 @@ STARTS = 3
 
 
 class HostedServer:
-    """Hosts the server at a port of this node whenever nothing listens there and the run goes on."""
+    """Hosts the server at a port of this node whenever nothing listens there and the run goes on.
 
-    def __init__(self, host: str, port: int, credentials: Credentials, console: Console) -> None:
+    `is_for_this_machine`: it listens at `host` alone, which is a loopback address; else at every address.
+    """
+
+    def __init__(
+        self, host: str, port: int, credentials: Credentials, console: Console, *, is_for_this_machine: bool = False
+    ) -> None:
         self._host, self._port = host, port
+        self._is_for_this_machine = is_for_this_machine
         self._credentials = credentials
         self._console = console
         self._process: _Process | None = None
@@ -57,15 +63,15 @@ class HostedServer:
             return
         self._count_failures()
         try:
-            listener = _listen(self._host, self._port)
+            listener = _listen(self._host if self._is_for_this_machine else "", self._port)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 return
             raise
         with listener:
             self._process, self._has_answered = _Process(self._command(listener), listener, self._console), False
-        reach = ", for this machine alone" if _is_loopback(self._host) else ""
-        self._console.say(f"hosting rdzv-server at port {self._port} (process {self._process.pid}){reach}")
+        reach = "which only agents of this machine can reach" if self._is_for_this_machine else "at every address"
+        self._console.say(f"hosting rdzv-server at port {self._port} (process {self._process.pid}), {reach}")
 
     def observe(self, answer: Reply | Ack | ProtocolError) -> None:
         """What the server, wherever it is, has answered."""
@@ -196,14 +202,9 @@ class _Process:
         self._gone.set()
 
 
-def _is_loopback(host: str) -> bool:
-    """Whether this is so on every machine; a host's own name may be loopback on that host alone."""
-    return host in ("localhost", "::1") or (host.startswith("127.") and host.replace(".", "").isdigit())
-
-
 def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket at this loopback address, else at every address, IPv4 and IPv6. Raises `OSError`."""
-    if _is_loopback(host):
+    """A listening socket at this loopback address; without one at every address, IPv4 and IPv6. Raises `OSError`."""
+    if host:
         address, family = ("::1", socket.AF_INET6) if host == "::1" else (host, socket.AF_INET)
         return socket.create_server((address, port), family=family, backlog=BACKLOG)
     try:

@@ -138,6 +138,18 @@ async def test_without_dns_nothing_of_ours_waits(nameless: Hosts, note: Note) ->
 
 
 @pytest.mark.parametrize("backend", ["static", "c10d"])
+async def test_a_head_node_that_calls_itself_localhost_is_reached_by_the_others(hosts: Hosts, backend: str) -> None:
+    head, other = (hosts.network[name] for name in "ab")
+    for rank, host in enumerate(("localhost", head.address)):
+        flags = ("--rdzv-backend", backend, "--rdzv-endpoint", f"{host}:{DEFAULT_PORT}", "--node-rank", str(rank))
+        await hosts.agent("ab"[rank], "--nnodes", "2", *flags)
+    await hosts.agents["a"].line(r"hosting rdzv-server at port \d+ \(process \d+\), at every address")
+    workers = await hosts.desk.group(2)
+    assert {worker.env["MASTER_ADDR"] for worker in workers} <= {head.address, other.address}
+    await hosts.finish(workers)
+
+
+@pytest.mark.parametrize("backend", ["static", "c10d"])
 async def test_without_dns_torchruns_command_lines_do_not_wait(nameless: Hosts, backend: str) -> None:
     master = nameless.network["a"]
     where = {

@@ -276,14 +276,15 @@ def listening_sockets() -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1"])
+@pytest.mark.parametrize(("flag", "nnodes"), [("--endpoint", "1:2"), ("--rdzv-endpoint", "1")])
 async def test_a_server_that_is_hosted_at_loopback_is_for_this_machine_alone(
-    cluster: Cluster, unused_tcp_port: int, host: str
+    cluster: Cluster, unused_tcp_port: int, host: str, flag: str, nnodes: str
 ) -> None:
     endpoint = f"[{host}]:{unused_tcp_port}" if ":" in host else f"{host}:{unused_tcp_port}"
-    flags = ("--rdzv-backend", "c10d", "--nnodes", "1:2", "--last-call-timeout", "0", "--endpoint", endpoint)
+    flags = ("--rdzv-backend", "c10d", "--nnodes", nnodes, "--last-call-timeout", "0", flag, endpoint)
     agent = await start_agent(*flags, env=cluster.desk.env)
     cluster.agents["a"] = agent
-    await agent.line(r"hosting rdzv-server at port \d+ \(process \d+\), for this machine alone")
+    await agent.line(r"hosting rdzv-server at port \d+ \(process \d+\), which only agents of this machine can reach")
     workers = await cluster.desk.group(1)
     listening = [address for address, port in listening_sockets().values() if port == f"{unused_tcp_port:04X}"]
     assert listening in (["0100007F"], ["0" * 24 + "01000000"])

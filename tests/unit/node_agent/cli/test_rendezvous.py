@@ -228,6 +228,25 @@ def test_nobody_can_know_a_free_port_of_another_node():
     assert named == "--rdzv-endpoint: the other nodes cannot know a free port; name one, not 0"
 
 
+@pytest.mark.parametrize(
+    ("flags", "alone"),
+    [
+        (["--nnodes=2", "--rdzv-endpoint=localhost:29400"], False),
+        (["--nnodes=1:2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:29400"], False),
+        (["--nnodes=2", "--rdzv-backend=c10d"], False),
+        (["--nnodes=2", "--master-addr=::1"], False),
+        (["--nnodes=2", "--rdzv-backend=c10d", "--endpoint=localhost:29400"], True),
+        (["--nnodes=2", "--rdzv-backend=static", "--endpoint=127.1.2.3:29400"], True),
+        (["--nnodes=2", "--rdzv-conf=is_host=1", "--endpoint=[::1]:29400"], True),
+        (["--nnodes=2", "--rdzv-conf=is_host=1", "--endpoint=127.gpu:29400"], False),
+        (["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:29400"], True),
+    ],
+)
+def test_a_server_at_loopback_is_for_nodes_elsewhere_too_where_torchruns_would_be(flags, alone):
+    found = place(*flags)
+    assert (found.hosts, found.is_for_this_machine) == (True, alone)
+
+
 # A server that somebody has started.
 
 
