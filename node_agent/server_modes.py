@@ -34,8 +34,8 @@ async def server_of(
     elif target.hosts:
         from node_agent.transport.server_subprocess import HostedServer
 
-        alone = target.is_for_this_machine
-        hosted = HostedServer(host, port, plan.credentials, console, is_for_this_machine=alone)
+        only_here = target.is_for_this_machine
+        hosted = HostedServer(host, port, plan.credentials, console, is_for_this_machine=only_here)
         try:
             hosted.ensure()
         except OSError as error:
