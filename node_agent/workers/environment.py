@@ -16,10 +16,9 @@ def worker_environment(
     *,
     run_id: str,
     role: str,
-    error_file: str,
     virtual_local_rank: bool = False,
 ) -> dict[str, str]:
-    """The environment of one worker: the agent's own, and the worker's place in the round.
+    """The environment of one worker: the agent's own, and its place in the round. Its logs name the error file.
 
     `TORCHELASTIC_USE_AGENT_STORE`: "True" when the store at MASTER_ADDR:MASTER_PORT is hosted beside group rank 0's
     agent and every rank is its client, "False" when rank 0 hosts it.
@@ -42,7 +41,7 @@ def worker_environment(
         "TORCHELASTIC_MAX_RESTARTS": str(assignment.max_restarts),
         "TORCHELASTIC_RUN_ID": run_id,
         "TORCHELASTIC_USE_AGENT_STORE": str(assignment.agent_store),
-        "TORCHELASTIC_ERROR_FILE": error_file,
+        "TORCHELASTIC_ERROR_FILE": "",
     }
 
 

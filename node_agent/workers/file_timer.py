@@ -7,27 +7,25 @@ clock's seconds since 1970; negative: the timer is released) and signal (0: only
 
 import asyncio
 import os
-import signal
 import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+
+from msgspec import Struct, json
 
 from node_agent.workers.environment import TIMER_FILE
 
 READ_BYTES = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """One line from a worker."""
 
     pid: int
-    scope: str
-    expires_at: float
-    """Wall clock; negative for a release."""
-    signum: int
+    scope_id: str
+    expiration_time: float
+    signal: int
 
 
 class FileTimer:
@@ -62,29 +60,31 @@ class FileTimer:
         *lines, self._rest = (self._rest + os.read(self._pipe, READ_BYTES)).split(b"\n")
         for line in lines:
             try:
-                self._take(_parse(line))
-            except (ValueError, KeyError, TypeError):
+                self._take(json.decode(line, type=Request))
+            except ValueError:
                 self._log(f"{self.path}: not a timer request: {line[:80]!r}")
 
     def _take(self, request: Request) -> None:
-        key = (request.pid, request.scope)
+        key = request.pid, request.scope_id
         if old := self._timers.pop(key, None):
             old.cancel()
-        if request.expires_at >= 0:
-            left_s = max(0.0, request.expires_at - time.time())
+        if request.expiration_time >= 0:
+            left_s = request.expiration_time - time.time()
             self._timers[key] = self._loop.call_later(left_s, self._expire, request)
 
     def _expire(self, request: Request) -> None:
-        del self._timers[request.pid, request.scope]
+        del self._timers[request.pid, request.scope_id]
         if not self._is_worker(request.pid):
             return
-        late = f"timer {request.scope[:200]!r} of process {request.pid} has expired"
-        if request.signum <= 0:
+        late = f"timer {request.scope_id[:200]!r} of process {request.pid} has expired"
+        if request.signal <= 0:
             self._log(late)
             return
-        self._log(f"{late}: sending it {_name(request.signum)}")
+        from node_agent.failures.report import signal_name
+
+        self._log(f"{late}: sending it {signal_name(-request.signal)}")
         try:
-            os.kill(request.pid, request.signum)
+            os.kill(request.pid, request.signal)
         except OSError as error:
             self._log(f"cannot signal process {request.pid}: {error.strerror}")
 
@@ -97,17 +97,3 @@ def _make_fifo(path: str) -> None:
     except FileNotFoundError:
         pass
     os.mkfifo(path, mode=0o600)
-
-
-def _parse(line: bytes) -> Request:
-    import json
-
-    fields = json.loads(line)
-    return Request(int(fields["pid"]), str(fields["scope_id"]), float(fields["expiration_time"]), int(fields["signal"]))
-
-
-def _name(signum: int) -> str:
-    try:
-        return signal.Signals(signum).name
-    except ValueError:
-        return f"signal {signum}"

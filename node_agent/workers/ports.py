@@ -13,7 +13,10 @@ class ReservedPort:
     def __init__(self, number: int = 0) -> None:
         """Reserve this port, or a free one. Raises `OSError` if somebody else has it."""
         try:
-            self.socket = _bind(number)
+            try:
+                self.socket = _bound(socket.AF_INET6, number)
+            except OSError:  # no IPv6 on this host
+                self.socket = _bound(socket.AF_INET, number)
         except OSError as error:
             raise OSError(f"cannot reserve {number or 'a free port'} as MASTER_PORT: {error.strerror}") from None
         self.number: int = self.socket.getsockname()[1]
@@ -22,19 +25,14 @@ class ReservedPort:
         self.socket.close()
 
 
-def _bind(number: int) -> socket.socket:
+def _bound(family: int, number: int) -> socket.socket:
+    """A socket that is bound to this port of every address."""
+    reserved = socket.socket(family, socket.SOCK_STREAM)
     try:
-        reserved = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
-        reserved.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        return _reserve(reserved, "::", number)
-    except OSError:  # no IPv6 on this host
-        return _reserve(socket.socket(socket.AF_INET, socket.SOCK_STREAM), "0.0.0.0", number)
-
-
-def _reserve(reserved: socket.socket, address: str, number: int) -> socket.socket:
-    try:
+        if family == socket.AF_INET6:
+            reserved.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.bind((address, number))
+        reserved.bind(("", number))
     except OSError:
         reserved.close()
         raise

@@ -15,7 +15,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Process(Protocol):
-    """A started child. It leads its own process group."""
+    """A started child, however it was started. It leads its own process group."""
 
     pid: int
 
@@ -33,8 +33,36 @@ Start = Callable[[int, int], Process]
 """Starts a child whose stdout and stderr are these descriptors. Raises `OSError` with one line that says why not."""
 
 
-class CommandProcess:
-    """A child that executes a command. Raises `OSError`, also if it cannot be watched: then it is killed."""
+class ChildProcess:
+    """A child of this process that leads its own group. Raises `OSError` if it cannot be watched: then it is killed."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except OSError:
+            signal_group(pid, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+            raise
+        own_children.add(pid)
+
+    def fileno(self) -> int:
+        return self._pidfd
+
+    def reap(self) -> int:
+        os.close(self._pidfd)
+        _, status = os.waitpid(self.pid, 0)
+        own_children.discard(self.pid)
+        return os.waitstatus_to_exitcode(status)
+
+    def disown(self) -> None:
+        """Let it go on by itself: nobody here waits for it any more."""
+        os.close(self._pidfd)
+
+
+class CommandProcess(ChildProcess):
+    """A child that executes a command. Raises `OSError` if it cannot be started."""
 
     def __init__(
         self,
@@ -47,38 +75,25 @@ class CommandProcess:
         pass_fds: Collection[int] = (),
         outlives_agent: bool = False,
     ) -> None:
-        self._process = subprocess.Popen(
+        agent = os.getpid()
+
+        def prepare() -> None:
+            tie_to_parent(agent)
+            if cpus:
+                os.sched_setaffinity(0, cpus)
+
+        process = subprocess.Popen(
             command,
             env=environment,
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
             start_new_session=True,
-            preexec_fn=None if outlives_agent else _preparation(cpus),
+            preexec_fn=None if outlives_agent else prepare,
             pass_fds=pass_fds,
         )
-        self.pid = self._process.pid
-        try:
-            self._pidfd = os.pidfd_open(self.pid)
-        except OSError:
-            signal_group(self.pid, signal.SIGKILL)
-            self._process.wait()
-            raise
-        own_children.add(self.pid)
-
-    def fileno(self) -> int:
-        return self._pidfd
-
-    def reap(self) -> int:
-        os.close(self._pidfd)
-        exit_code = self._process.wait()
-        own_children.discard(self.pid)
-        return exit_code
-
-    def disown(self) -> None:
-        """Let it go on by itself: nobody here waits for it any more."""
-        os.close(self._pidfd)
-        self._process.returncode = 0  # or the destructor would complain of a child that still runs
+        process.returncode = 0  # its end is for `reap` alone
+        super().__init__(process.pid)
 
 
 def tie_to_parent(parent: int) -> None:
@@ -98,13 +113,6 @@ def signal_group(pid: int, signum: int) -> None:
         pass
 
 
-def kill_and_reap(pid: int) -> None:
-    """End a child that nobody else waits for; it may be gone already."""
-    with suppress(ProcessLookupError, ChildProcessError):
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-
-
 def given_up(pid: int) -> str:
     """Line that says that a child outlives SIGKILL, and why, as far as the kernel tells."""
     try:
@@ -117,15 +125,3 @@ def given_up(pid: int) -> str:
     where = f" in {place}" if place not in ("", "0") else ""
     why = _STATES.get(state, f"state {state}")
     return f"could not kill pid {pid} ({why}{where}): giving it up, and what it holds with it"
-
-
-def _preparation(cpus: Collection[int]) -> Callable[[], None]:
-    """Function that the child calls before it executes its command."""
-    agent = os.getpid()
-
-    def prepare() -> None:
-        tie_to_parent(agent)
-        if cpus:
-            os.sched_setaffinity(0, cpus)
-
-    return prepare

@@ -1,4 +1,4 @@
-"""The workers of an assignment, ready to be started."""
+"""Specs of the workers of an assignment, ready to be started."""
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -33,38 +33,32 @@ class SpecMaker:
 
     def environments(self, assignment: Assignment) -> list[dict[str, str]]:
         """Environment of each local rank, but for what belongs to its logs."""
+        config = self._config
+        place = {"run_id": config.run_id, "role": config.role}
         return [
             worker_environment(
-                self._environment,
-                assignment,
-                local_rank,
-                run_id=self._config.run_id,
-                role=self._config.role,
-                error_file="",
-                virtual_local_rank=self._config.virtual_local_rank,
+                self._environment, assignment, rank, **place, virtual_local_rank=config.virtual_local_rank
             )
-            for local_rank in range(assignment.local_world_size)
+            for rank in range(assignment.local_world_size)
         ]
 
     def specs(self, assignment: Assignment, logs: RoundLogs) -> list[WorkerSpec]:
         """One for each local rank."""
-        return [
-            self._spec(assignment, local_rank, {**environment, **logs.environment(local_rank)}, logs)
-            for local_rank, environment in enumerate(self.environments(assignment))
-        ]
-
-    def _spec(
-        self, assignment: Assignment, local_rank: int, environment: dict[str, str], logs: RoundLogs
-    ) -> WorkerSpec:
-        return WorkerSpec(
-            node_id=self._config.node_id,
-            rank=assignment.first_rank + local_rank,
-            local_rank=local_rank,
-            title=self._config.command.title,
-            start=self._starter(local_rank, environment, self._config.cpus[local_rank] if self._config.cpus else ()),
-            open_streams=partial(logs.open_streams, local_rank),
-            error_file=environment.get("TORCHELASTIC_ERROR_FILE", ""),
-        )
+        specs = []
+        for local_rank, environment in enumerate(self.environments(assignment)):
+            environment |= logs.environment(local_rank)
+            cpus = self._config.cpus[local_rank] if self._config.cpus else ()
+            spec = WorkerSpec(
+                node_id=self._config.node_id,
+                rank=assignment.first_rank + local_rank,
+                local_rank=local_rank,
+                title=self._config.command.title,
+                start=self._starter(local_rank, environment, cpus),
+                open_streams=partial(logs.open_streams, local_rank),
+                error_file=environment["TORCHELASTIC_ERROR_FILE"],
+            )
+            specs.append(spec)
+        return specs
 
     def _execute(self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int]) -> Start:
         return partial(CommandProcess, self._config.command.for_worker(local_rank), environment, cpus=cpus)

@@ -4,10 +4,10 @@ A program of its own, run by the workers' interpreter: it imports what it is tol
 copies one thread, and no GPU context: a module that starts threads which do not survive a fork, or opens a GPU, is
 refused.
 
-On its control socket, in single packets: "ready SECONDS" or "refused WHY" comes first. Each order is a number of
-processes to fork; for each there is an answer, its pid with a socket, or "failed". Over that socket the process is
-given, once, its task: a map in JSON, and with it stdin, stdout and stderr. Until then it waits, and ignores the signals
-that a scheduler sends to every process of a node: they are for the workers and the agent.
+On its control socket, in single packets: "ready SECONDS" comes first, or "refused WHY". Each order then asks for a
+process, and brings its socket. On this the process tells its pid, and is given, once, its task: a map in JSON, and with
+it stdin, stdout and stderr. Until then it waits, and ignores the signals that a scheduler sends to every process of a
+node: they are for the workers and the agent.
 """
 
 import ctypes
@@ -18,17 +18,11 @@ import json
 import os
 import signal
 import socket
-import struct
 import sys
 import time
-from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
-Pair = tuple[socket.socket, socket.socket]
-"""The agent's end, and that of the process."""
-
-FORKED = struct.Struct("ii")
-"""A process's place among those that are forked together, and its pid."""
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 LONGEST_ORDER = 16
 LONGEST_REFUSAL = 4_096
@@ -51,7 +45,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # collections in the workers leave alone, and so unshared, what was imported here
     control.send(b"ready %.2f" % (time.monotonic() - began))
-    task = _serve(control, agent)
+    task = _receive(_serve(control, agent))
     _set_name(name)
     for signum, handler in handlers.items():
         if signal.getsignal(signum) is signal.SIG_IGN:  # else a module has put its own there
@@ -122,71 +116,42 @@ def _name(thread: str) -> str:
 # Forking.
 
 
-def _serve(control: socket.socket, agent: int) -> dict[str, Any]:
-    """Fork as often as the agent asks. Returns, in a process that has been given one, its task; ends with the agent."""
-    while order := control.recv(LONGEST_ORDER):
-        if mine := _fork(int(order), control, agent):
-            control.close()
-            return _receive(mine)
+def _serve(control: socket.socket, agent: int) -> int:
+    """Fork as often as the agent asks. Returns, in a process that was forked, its socket; ends with the agent."""
+    while descriptors := socket.recv_fds(control, LONGEST_ORDER, maxfds=1)[1]:
+        try:
+            if _fork(agent):
+                control.close()
+                return descriptors[0]
+        except OSError as error:
+            control.send(f"refused no process can be forked: {error.strerror}".encode())
+            break
+        os.close(descriptors[0])
     os._exit(0)
 
 
-def _fork(count: int, control: socket.socket, agent: int) -> socket.socket | None:
-    """Fork so many children of the agent. None here; in each of them its socket.
+def _fork(agent: int) -> bool:
+    """Fork a child of the agent. Whether this is the child.
 
-    A process in between forks them and ends, so that the agent, which adopts whoever loses its parent, has them as its
-    own: to wait for, and to take along when it dies. None of them goes on before that.
+    A process in between forks it and ends, so that the agent, which adopts whoever loses its parent, has it as its own:
+    to wait for, and to take along when it dies. The child does not go on before that.
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(count)]
-    forked, report = os.pipe()
     adopted, adopt = os.pipe()
     if between := os.fork():
-        _close(report)
         os.waitpid(between, 0)
         _close(adopted, adopt)
-        _announce(forked, pairs, control)
-        return None
-    for place in range(count):
-        if not os.fork():
-            _start_session(place, report)
-            _close(adopt, forked)
-            os.read(adopted, 1)  # its end: nobody holds it but those who wait for it
-            _close(adopted)
-            _tie_to(agent)
-            _set_name("warm-process")
-            return _keep(place, pairs)
-    os._exit(0)
-
-
-def _start_session(place: int, report: int) -> None:
-    """Lead a group, so that a signal to it arrives from the moment in which anybody knows of this process."""
-    os.setsid()
-    os.write(report, FORKED.pack(place, os.getpid()))
-    os.close(report)
-
-
-def _announce(forked: int, pairs: Sequence[Pair], control: socket.socket) -> None:
-    """Tell the agent of its children: fewer than it asked for, if the system has no room for more."""
-    with os.fdopen(forked, "rb") as reports:
-        pids = dict(FORKED.iter_unpack(reports.read()))
-    for place, (agents, theirs) in enumerate(pairs):
-        if place in pids:
-            socket.send_fds(control, [b"%d" % pids[place]], [agents.fileno()])
-        else:
-            control.send(b"failed")
-        agents.close()
-        theirs.close()
-
-
-def _keep(place: int, pairs: Sequence[Pair]) -> socket.socket:
-    """The socket of this process alone."""
-    for index, (agents, theirs) in enumerate(pairs):
-        agents.close()
-        if index != place:
-            theirs.close()
-    return pairs[place][1]
+        return False
+    if os.fork():
+        os._exit(0)
+    os.setsid()  # a signal to its group arrives from the moment in which anybody knows of it
+    os.close(adopt)
+    os.read(adopted, 1)  # its end: the fork server has seen the end of the one in between
+    os.close(adopted)
+    _tie_to(agent)
+    _set_name("warm-process")
+    return True
 
 
 def _tie_to(agent: int) -> None:
@@ -206,16 +171,17 @@ def _close(*descriptors: int) -> None:
         os.close(descriptor)
 
 
-def _receive(orders: socket.socket) -> dict[str, Any]:
-    """The task. Ends if there is none."""
+def _receive(descriptor: int) -> dict[str, Any]:
+    """Task from this socket, once the agent knows of the process. Ends if there is none."""
     text, descriptors = bytearray(), list[int]()
-    while True:
-        chunk, given, _, _ = socket.recv_fds(orders, CHUNK, maxfds=3)
-        descriptors += given
-        text += chunk
-        if not chunk:
-            break
-    orders.close()
+    with socket.socket(fileno=descriptor) as orders, suppress(ConnectionError):  # the agent may have lost its interest
+        orders.send(b"%d" % os.getpid())
+        while True:
+            chunk, given, _, _ = socket.recv_fds(orders, CHUNK, maxfds=3)
+            descriptors += given
+            text += chunk
+            if not chunk:
+                break
     if not text:
         os._exit(0)
     for number, descriptor in enumerate(descriptors):

@@ -11,7 +11,7 @@ import signal
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from node_agent.workers.process import CommandProcess, Process, Start, kill_and_reap, own_children
+from node_agent.workers.process import ChildProcess, CommandProcess, Process, Start
 
 FORK_SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fork_server_helper.py")
 LONGEST_ANSWER = 8_192
@@ -20,19 +20,12 @@ MOST_DEATHS = 3
 STDIN, STDERR = 0, 2
 
 
-class WarmProcess:
-    """A process that waits for a command to execute. Raises `OSError` if it cannot be watched: then it is killed."""
+class WarmProcess(ChildProcess):
+    """A process that waits for a command to execute."""
 
     def __init__(self, pid: int, orders: socket.socket) -> None:
-        self.pid = pid
+        super().__init__(pid)
         self._orders = orders
-        try:
-            self._pidfd = os.pidfd_open(pid)
-        except OSError:
-            orders.close()
-            kill_and_reap(pid)
-            raise
-        own_children.add(pid)
 
     def exec(
         self, command: Sequence[str], environment: Mapping[str, str], cpus: Collection[int], streams: Sequence[int]
@@ -44,15 +37,9 @@ class WarmProcess:
             sent = socket.send_fds(orders, [text], streams)
             orders.sendall(text[sent:])
 
-    def fileno(self) -> int:
-        return self._pidfd
-
     def reap(self) -> int:
-        os.close(self._pidfd)
         self._orders.close()
-        _, status = os.waitpid(self.pid, 0)
-        own_children.discard(self.pid)
-        return os.waitstatus_to_exitcode(status)
+        return super().reap()
 
 
 class WarmPool:
@@ -71,11 +58,13 @@ class WarmPool:
         self._count = count
         self._log = log
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[int, WarmProcess] = {}
-        self._asked = 0
+        self._asked: set[socket.socket] = set()
+        """Sockets of processes that have not told their pids yet."""
+        self._waiting: list[WarmProcess] = []
         self._deaths = 0
         self._changed = asyncio.Event()
         self._is_over = False
+        self._is_ready = False
         self._server: CommandProcess | None = None
         self._start_server()
 
@@ -109,7 +98,7 @@ class WarmPool:
         It leads a session of its own. Its place in the pool is filled when a worker has started.
         """
         while self._waiting:
-            process = self._take()
+            process = self._take(self._waiting[0])
             try:
                 process.exec(command, environment, cpus, streams)
             except OSError:
@@ -124,8 +113,10 @@ class WarmPool:
         if self._server:
             os.kill(self._server.pid, signal.SIGKILL)
         self._reap_server()
+        while self._asked:
+            self._no_longer_asked(next(iter(self._asked))).close()  # its process then ends
         while self._waiting:
-            process = self._take()
+            process = self._take(self._waiting[0])
             os.kill(process.pid, signal.SIGKILL)
             process.reap()
         self._changed.set()
@@ -133,7 +124,6 @@ class WarmPool:
     # The fork server.
 
     def _start_server(self) -> None:
-        self._asked = 0
         python, *rest = self._command
         try:
             self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -144,39 +134,23 @@ class WarmPool:
             self._give_up(f"no process can be started to import {self._names}: {error.strerror or error}")
             return
         self._loop.add_reader(self._server.fileno(), self._on_server_exit)
-        self._loop.add_reader(self._control, self._on_answer)
+        self._loop.add_reader(self._control, self._on_word)
 
-    def _on_answer(self) -> None:
+    def _on_word(self) -> None:
         try:
-            answer, descriptors, _, _ = socket.recv_fds(self._control, LONGEST_ANSWER, 1, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return
-        except OSError:  # it died before it had read what it was asked for
-            answer, descriptors = b"", []
+            answer = self._control.recv(LONGEST_ANSWER)
+        except ConnectionError:  # it died before it had read what it was asked for
+            answer = b""
         word, _, rest = answer.decode(errors="replace").partition(" ")
-        if descriptors:
-            self._add(int(word), socket.socket(fileno=descriptors[0]))
-        elif word == "ready":
+        if word == "ready":
             if not self._deaths:
                 self._log(f"workers start warm: {self._names} imported in {rest} s")
+            self._is_ready = True
             self._refill()
         elif word == "refused":
             self._give_up(rest)
-        elif word == "failed":
-            self._give_up("no process can be forked")
-        elif word:
-            self._give_up("no descriptor is left for a process")  # which ends, since nobody has its socket
         else:
             self._loop.remove_reader(self._control)  # its end, as `_on_server_exit` will notice
-
-    def _refill(self) -> None:
-        missing = self._count - len(self._waiting) - self._asked
-        if missing > 0 and not self._is_over:
-            try:
-                self._control.send(str(missing).encode())
-                self._asked += missing
-            except OSError:
-                pass  # it is dead, which will be noticed
 
     def _on_server_exit(self) -> None:
         self._reap_server()
@@ -194,7 +168,7 @@ class WarmPool:
             self._loop.remove_reader(self._control)
             self._control.close()
             self._server.reap()
-            self._server = None
+            self._server, self._is_ready = None, False
 
     def _give_up(self, why: str) -> None:
         self._log(f"workers start cold, without --preload: {why}")
@@ -202,28 +176,48 @@ class WarmPool:
 
     # The processes that wait.
 
-    def _add(self, pid: int, orders: socket.socket) -> None:
-        self._asked -= 1
+    def _refill(self) -> None:
+        """Ask for the processes that are missing: each one is given a socket, over which it tells its pid."""
+        while self._is_ready and len(self._asked) + len(self._waiting) < self._count:
+            try:
+                ours, theirs = socket.socketpair()
+            except OSError as error:
+                self._give_up(error.strerror or str(error))
+                return
+            with theirs:
+                try:
+                    socket.send_fds(self._control, [b"fork"], [theirs.fileno()])
+                except ConnectionError:  # it is dead, which will be noticed
+                    ours.close()
+                    return
+            self._asked.add(ours)
+            self._loop.add_reader(ours, self._on_pid, ours)
+
+    def _on_pid(self, orders: socket.socket) -> None:
+        pid = self._no_longer_asked(orders).recv(LONGEST_ANSWER)
         try:
-            process = WarmProcess(pid, orders)
-        except ProcessLookupError:  # dead already, and reaped
+            self._waiting.append(process := WarmProcess(int(pid), orders))
+        except (ValueError, ProcessLookupError):  # dead already
+            orders.close()
             self._refill()
         except OSError as error:
+            orders.close()
             self._give_up(error.strerror or str(error))
         else:
-            self._waiting[pid] = process
             self._loop.add_reader(process.fileno(), self._on_exit, process)
             self._changed.set()
 
-    def _take(self) -> WarmProcess:
-        pid = next(iter(self._waiting))
-        process = self._waiting.pop(pid)
+    def _no_longer_asked(self, orders: socket.socket) -> socket.socket:
+        self._asked.remove(orders)
+        self._loop.remove_reader(orders)
+        return orders
+
+    def _take(self, process: WarmProcess) -> WarmProcess:
+        self._waiting.remove(process)
         self._loop.remove_reader(process.fileno())
         return process
 
     def _on_exit(self, process: WarmProcess) -> None:
         """Replace a process that died while it waited."""
-        del self._waiting[process.pid]
-        self._loop.remove_reader(process.fileno())
-        process.reap()
+        self._take(process).reap()
         self._refill()

@@ -16,7 +16,6 @@ def environment(parent: dict[str, str] | None = None, local_rank: int = 0, **cha
         local_rank,
         run_id="nightly",
         role="trainer",
-        error_file="/scratch/0/error.json",
     )
 
 
@@ -36,7 +35,7 @@ def test_every_variable_of_torchruns_contract_is_there_and_right():
         "TORCHELASTIC_RESTART_COUNT": "1",
         "TORCHELASTIC_MAX_RESTARTS": "3",
         "TORCHELASTIC_RUN_ID": "nightly",
-        "TORCHELASTIC_ERROR_FILE": "/scratch/0/error.json",
+        "TORCHELASTIC_ERROR_FILE": "",
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         "OMP_NUM_THREADS": "1",
@@ -83,9 +82,7 @@ def test_the_user_is_told_when_omp_num_threads_was_set_for_them():
 )
 def test_with_virtual_local_ranks_a_worker_sees_its_own_gpu_alone(parent, seen):
     """On ROCm, too: as torch 2.15 does."""
-    made = worker_environment(
-        parent, an_assignment(), 1, run_id="nightly", role="trainer", error_file="", virtual_local_rank=True
-    )
+    made = worker_environment(parent, an_assignment(), 1, run_id="nightly", role="trainer", virtual_local_rank=True)
     assert made["LOCAL_RANK"] == "0"
     assert {name: made[name] for name in made if name.endswith("_VISIBLE_DEVICES")} == seen
 

@@ -1,8 +1,12 @@
-"""What the process that imports for the workers refuses, and what it gives away before it forks."""
+"""Fork server: what it refuses, and what it says of it."""
 
+import errno
 import os
 import socket
+import sys
 import threading
+
+import pytest
 
 from node_agent.workers.warm import fork_server_helper
 
@@ -23,18 +27,19 @@ def test_the_devices_are_those_of_the_kernels_gpu_drivers():
     assert not "/dev/null".startswith(fork_server_helper.DEVICES)
 
 
-def test_a_process_that_cannot_be_forked_is_said_to_have_failed():
+def test_that_no_process_can_be_forked_is_said(monkeypatch):
+    def fail() -> int:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(os, "fork", fail)
+    monkeypatch.setattr(os, "_exit", sys.exit)
     control, agent = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    forked, report = os.pipe()
-    pairs = [socket.socketpair() for _ in range(2)]
-    os.write(report, fork_server_helper.FORKED.pack(1, 4711))
-    os.close(report)
-    with control, agent:
-        fork_server_helper._announce(forked, pairs, control)
-        answers = [socket.recv_fds(agent, 64, 1)[:2] for _ in range(2)]
-    assert answers[0] == (b"failed", [])
-    assert answers[1][0] == b"4711"
-    os.close(answers[1][1][0])
+    orders, theirs = socket.socketpair()
+    with control, agent, orders, theirs:
+        socket.send_fds(agent, [b"fork"], [theirs.fileno()])
+        with pytest.raises(SystemExit):
+            fork_server_helper._serve(control, os.getpid())
+        assert agent.recv(100) == b"refused no process can be forked: Resource temporarily unavailable"
 
 
 def test_threads_have_names():
