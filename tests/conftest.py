@@ -1,9 +1,16 @@
-"""Hypothesis profiles: `ci` is the same on every machine and every day, `thorough` looks further."""
+"""Hypothesis profiles: `ci` is the same on every machine and every day, `thorough` looks further. Real programs."""
 
 import os
 import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.cluster import Cluster
+from tests.support.programs import ended_programs
+from tests.support.worker_hub import WorkerHub
 
 settings.register_profile("ci", derandomize=True, max_examples=250, stateful_step_count=40, deadline=None)
 settings.register_profile(
@@ -21,3 +28,24 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+
+@pytest.fixture
+async def programs() -> AsyncIterator[None]:
+    """Every program that the test starts ends with it, and is shown if it fails."""
+    async with ended_programs():
+        yield
+
+
+@pytest.fixture
+async def hub(programs: None, tmp_path: Path) -> AsyncIterator[WorkerHub]:
+    async with WorkerHub(tmp_path / "hub") as hub:
+        yield hub
+
+
+@pytest.fixture
+async def cluster(hub: WorkerHub) -> AsyncIterator[Cluster]:
+    """One server, and whatever agents the test starts."""
+    async with Cluster(hub) as cluster:
+        await cluster.serve()
+        yield cluster

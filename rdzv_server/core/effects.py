@@ -2,7 +2,8 @@
 
 from msgspec import Struct
 
-from rdzv_server.core.events import Fact, RunCreated, SnapshotPart
+from rdzv_server.core.events import Fact, RunCreated
+from rdzv_server.core.snapshot import SnapshotPart
 
 
 class Record(Struct, frozen=True):

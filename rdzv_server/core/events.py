@@ -94,14 +94,7 @@ class RunSuperseded(Struct, frozen=True):
     """A new attempt begins in place of this one, which every node has left."""
 
 
-class SnapshotPart(Struct, frozen=True):
-    """A part of what stands in place of all facts before it: see `snapshot`."""
-
-    data: bytes
-    is_last: bool
-
-
-class LeaseRenewed(Struct, frozen=True):
+class AgentHeard(Struct, frozen=True):
     """A sign of life: a request came in, or the agent's connection is back."""
 
     agent_id: str
@@ -130,5 +123,5 @@ Fact = (
     | RunStopped
     | RunSuperseded
 )
-Sign = LeaseRenewed | AgentDisconnected | TimePassed
+Sign = AgentHeard | AgentDisconnected | TimePassed
 Event = Fact | Sign

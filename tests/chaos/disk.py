@@ -7,7 +7,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from tests.integration.programs import PATIENCE_S, Program
+from tests.support.programs import PATIENCE_S, Program
 
 SYNCS = "fsync,fdatasync"
 

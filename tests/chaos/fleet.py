@@ -21,10 +21,10 @@ from tests.chaos.disk import Disk
 from tests.chaos.training import Folder
 from tests.hosts.cluster import SERVER, Hosts, ServerOnHost
 from tests.hosts.network import Network
-from tests.integration.desk import Desk, WorkerAtDesk, is_running
-from tests.integration.kin import children
-from tests.integration.programs import Program
 from tests.support.certificates import Authority
+from tests.support.process_info import children, is_running
+from tests.support.programs import Program
+from tests.support.worker_hub import Worker, WorkerHub
 
 NODES = "abcdefgh"
 NPROC = 2
@@ -63,7 +63,7 @@ class Unsettled(AssertionError):
 class Fleet(Hosts):
     """Agents by their nodes' names. `up` are the nodes that should be in the run."""
 
-    def __init__(self, desk: Desk, network: Network, folder: Path, disk: Disk, setting: Setting) -> None:
+    def __init__(self, hub: WorkerHub, network: Network, folder: Path, disk: Disk, setting: Setting) -> None:
         training = folder / "training"
         self.setting = setting
         self._folder = folder
@@ -71,13 +71,13 @@ class Fleet(Hosts):
         self._server_flags: tuple[str, ...] = ("--store", f"sqlite:{disk.path}/state.db")
         self._agent_flags: tuple[str, ...] = ()
         self._tls: ssl.SSLContext | None = None
-        super().__init__(desk, network, training)
+        super().__init__(hub, network, training)
         self.script = WORKER
         self.disk = disk
         self.training = Folder(training)
         self.temporary = folder / "tmp"
         self.up: set[str] = set()
-        self.crew: list[WorkerAtDesk] = []
+        self.crew: list[Worker] = []
         """The workers of the round that was seen at work last, by rank."""
         self._mark = str(folder)
         self._training.mkdir()
@@ -115,12 +115,12 @@ class Fleet(Hosts):
         assert await agent.exit_code() == 1, agent.err
         self.up.discard(name)
 
-    def workers_of(self, name: str) -> list[WorkerAtDesk]:
+    def workers_of(self, name: str) -> list[Worker]:
         return [worker for worker in self.crew if worker.env["TEST_HOST"] == name]
 
     async def fresh_worker(self, name: str) -> int:
         """The pid of a worker on this node that has not met the others yet, once there is one."""
-        known = {worker.pid for worker in self.desk.all}
+        known = {worker.pid for worker in self.hub.all}
         async with asyncio.timeout(PATIENCE_S):
             while not (fresh := traces.workers(self.agents[name].pid, self.script) - known):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -251,7 +251,7 @@ class Fleet(Hosts):
         for program in [*self.agents.values(), *self.servers]:
             if program.process.returncode is None:
                 program.signal(signal.SIGCONT)
-        for worker in self.desk.all:
+        for worker in self.hub.all:
             if is_running(worker.pid):
                 os.kill(worker.pid, signal.SIGCONT)
         await super().end()
@@ -292,10 +292,10 @@ class Fleet(Hosts):
             return f"only these ranks have met: {ranks}"
         return ""
 
-    def _newest_crew(self) -> list[WorkerAtDesk]:
+    def _newest_crew(self) -> list[Worker]:
         """The workers that are there of the round that reported last."""
-        newest = _meeting_place(self.desk.all[-1]) if self.desk.all else ""
-        crew = [each for each in self.desk.all if _meeting_place(each) == newest and is_running(each.pid)]
+        newest = _meeting_place(self.hub.all[-1]) if self.hub.all else ""
+        crew = [each for each in self.hub.all if _meeting_place(each) == newest and is_running(each.pid)]
         return sorted(crew, key=lambda worker: worker.rank)
 
 
@@ -303,8 +303,8 @@ class Fleet(Hosts):
 async def fleet(folder: Path, setting: Setting) -> AsyncIterator[Fleet]:
     """A fleet that is at work, of which nothing is left afterwards."""
     with Disk(folder / "disk") as disk:
-        async with Network(SERVER + NODES) as network, Desk(folder / "desk") as desk:
-            fleet = Fleet(desk, network, folder, disk, setting)
+        async with Network(SERVER + NODES) as network, WorkerHub(folder / "hub") as hub:
+            fleet = Fleet(hub, network, folder, disk, setting)
             try:
                 await fleet.begin()
                 yield fleet
@@ -334,5 +334,5 @@ def _node_ids(view: View) -> list[str]:
     return [node["node_id"] for node in view["nodes"]]
 
 
-def _meeting_place(worker: WorkerAtDesk) -> str:
+def _meeting_place(worker: Worker) -> str:
     return f"{worker.env['MASTER_ADDR']}:{worker.env['MASTER_PORT']}"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.disk import Disk, SlowSyncs
-from tests.integration.programs import Program
+from tests.support.programs import Program
 
 pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("possible")]
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.hosts.network import Network
-from tests.integration.kin import children
+from tests.support.process_info import children
 
 MARK = "TEST_FLEET"
 """In the environment of every process of a run: which run it is."""

@@ -11,8 +11,8 @@ from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.transport.http import HttpTransport
 from tests.fuzz.api import Fuzzer
-from tests.integration.programs import PATIENCE_S, Server
 from tests.support.footprint import Footprint
+from tests.support.programs import PATIENCE_S, Server
 
 EXAMPLES = settings().max_examples * 2
 ROOM_MB = 32

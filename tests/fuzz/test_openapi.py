@@ -22,8 +22,8 @@ from referencing.jsonschema import DRAFT202012
 
 from rdzv_server.http import openapi
 from rdzv_server.http.routes import ROUTES
-from tests.integration.programs import Server
 from tests.support.messages import KINDS, values
+from tests.support.programs import Server
 
 DOCUMENT = "urn:document"
 

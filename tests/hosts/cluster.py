@@ -3,6 +3,7 @@
 import signal
 import ssl
 import sys
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,9 +11,9 @@ from rdzv_protocol.paths import DEFAULT_PORT
 
 from tests.hosts.network import DEVICE, Host, Network
 from tests.hosts.switch import Switch
-from tests.integration.conftest import Cluster
-from tests.integration.desk import Desk, WorkerAtDesk
-from tests.integration.programs import Program, Server
+from tests.support.cluster import Cluster
+from tests.support.programs import Program, Server
+from tests.support.worker_hub import Worker, WorkerHub
 
 SERVER = "s"
 LOCKSTEP_WORKER = str(Path(__file__).with_name("lockstep_worker.py"))
@@ -50,8 +51,10 @@ class Hosts(Cluster):
     Their workers are in lock-step over the network, unless `script` is another.
     """
 
-    def __init__(self, desk: Desk, network: Network, training: Path) -> None:
-        super().__init__(desk)
+    nproc = 1
+
+    def __init__(self, hub: WorkerHub, network: Network, training: Path) -> None:
+        super().__init__(hub)
         self.network = network
         self.script = LOCKSTEP_WORKER
         self._training = training
@@ -64,23 +67,24 @@ class Hosts(Cluster):
         self.servers.append(await ServerOnHost.serve(self.network[SERVER], *flags))
         return self.server
 
-    async def node(self, node_id: str, *flags: str, nproc: int = 1, env: dict[str, str] | None = None) -> Program:
+    async def node(
+        self, node_id: str, *flags: str, nproc: int | None = None, env: dict[str, str] | None = None
+    ) -> Program:
         """Start an agent of the run on the host of this name."""
-        return await self.agent(node_id, "--endpoint", self.server.endpoint, "--nproc", str(nproc), *flags, env=env)
+        return await self.agent(
+            node_id, "--endpoint", self.server.endpoint, "--nproc", str(nproc or self.nproc), *flags, env=env
+        )
 
-    async def agent(self, name: str, *flags: str, env: dict[str, str] | None = None) -> Program:
+    async def agent(self, name: str, *flags: str, env: Mapping[str, str] | None = None) -> Program:
         """Start an agent on the host of this name, which finds its server as the flags say."""
         command = (sys.executable, "-m", "node_agent", "--node-id", name, *flags, self.script)
         environment = {**self._environment(name), **(env or {})}
         self.agents[name] = await self.network[name].start(Program, *command, env=environment)
         return self.agents[name]
 
-    async def nodes(self, names: str, *flags: str, nproc: int = 1) -> list[WorkerAtDesk]:
-        return await super().nodes(names, *flags, nproc=nproc)
-
-    async def finish(self, workers: list[WorkerAtDesk], *, code: int = 0) -> None:
+    async def finish(self, workers: list[Worker]) -> None:
         """Let these workers exit, and every agent with them; no process is left but the server's."""
-        await super().finish(workers, code=code)
+        await super().finish(workers)
         assert self.network.processes() == {SERVER: [server.pid for server in self.servers]}
 
     async def vanish(self, name: str) -> None:
@@ -112,7 +116,7 @@ class Hosts(Cluster):
 
     def _environment(self, name: str) -> dict[str, str]:
         return {
-            **self.desk.env,
+            **self.hub.env,
             "TEST_HOST": name,
             "GLOO_SOCKET_IFNAME": DEVICE,  # the hosts have one host name here, which says nothing of their addresses
             **(self._lockstep if self.script == LOCKSTEP_WORKER else {}),
@@ -127,12 +131,12 @@ class Hosts(Cluster):
         }
 
 
-def host_of(worker: WorkerAtDesk) -> str:
+def host_of(worker: Worker) -> str:
     """The name of the host that the worker is on."""
     return worker.env["TEST_HOST"]
 
 
-def on_host(workers: list[WorkerAtDesk], name: str) -> WorkerAtDesk:
+def on_host(workers: list[Worker], name: str) -> Worker:
     """The only one of these workers that is on the host of this name."""
     (worker,) = (worker for worker in workers if host_of(worker) == name)
     return worker

@@ -10,10 +10,7 @@ from tests.hosts.cluster import Hosts
 from tests.hosts.namespaces import remove_leftovers, why_impossible
 from tests.hosts.network import Network
 from tests.hosts.results import Recovery
-from tests.integration.conftest import desk
-from tests.integration.desk import Desk
-
-__all__ = ["desk"]
+from tests.support.worker_hub import WorkerHub
 
 Note = Callable[[Recovery], None]
 
@@ -27,29 +24,24 @@ def possible() -> None:
 
 
 @pytest.fixture
-async def hosts(desk: Desk, tmp_path: Path) -> AsyncIterator[Hosts]:
+async def hosts(hub: WorkerHub, tmp_path: Path) -> AsyncIterator[Hosts]:
     """Hosts a, b and c, and s with the server."""
-    async with _serving(Network("sabc"), desk, tmp_path) as hosts:
+    async with _serving(Network("sabc"), hub, tmp_path) as hosts:
         yield hosts
 
 
 @pytest.fixture
-async def ipv6_hosts(desk: Desk, tmp_path: Path) -> AsyncIterator[Hosts]:
+async def ipv6_hosts(hub: WorkerHub, tmp_path: Path) -> AsyncIterator[Hosts]:
     """Hosts a and b, and s with the server, without any IPv4."""
-    async with _serving(Network("sab", ipv6=True), desk, tmp_path) as hosts:
+    async with _serving(Network("sab", ipv6=True), hub, tmp_path) as hosts:
         yield hosts
 
 
 @asynccontextmanager
-async def _serving(network: Network, desk: Desk, folder: Path) -> AsyncIterator[Hosts]:
-    async with network:
-        cluster = Hosts(desk, network, folder)
+async def _serving(network: Network, hub: WorkerHub, folder: Path) -> AsyncIterator[Hosts]:
+    async with network, Hosts(hub, network, folder) as cluster:
         await cluster.serve()
-        try:
-            yield cluster
-        finally:
-            await cluster.end()
-    assert desk.survivors() == []
+        yield cluster
 
 
 @pytest.fixture

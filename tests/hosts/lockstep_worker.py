@@ -2,7 +2,7 @@
 
 Rank 0 listens at MASTER_ADDR:MASTER_PORT. It writes a checkpoint now and then, from which the next round goes on, and
 enters each step into a journal, so that the test can count those that were taken twice. Like a worker with torch it
-fails when a peer's connection breaks, and waits for a peer that merely says nothing. It reports to the desk once all
+fails when a peer's connection breaks, and waits for a peer that merely says nothing. It reports to the hub once all
 have met.
 """
 
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support" / "workers"))
 from worker import carry_out, report
 
 STEP_S = 0.02
@@ -128,8 +128,8 @@ def connect() -> socket.socket:
 
 def listen(progress: Progress) -> None:
     """`exit 0` lets all finish together, `exit N` fails at once, `steps N` is done after so many more steps."""
-    desk = report()
-    for line in desk:
+    hub = report()
+    for line in hub:
         order, _, argument = str(line).strip().partition(" ")
         if order == "exit" and argument == "0":
             progress.told_to_finish = True
@@ -137,10 +137,10 @@ def listen(progress: Progress) -> None:
             os._exit(int(argument))
         elif order == "steps":
             progress.further(int(argument))
-            desk.write("done\n")
+            hub.write("done\n")
         else:
-            desk.write(f"done {carry_out(order, argument)}\n")
-        desk.flush()
+            hub.write(f"done {carry_out(order, argument)}\n")
+        hub.flush()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from types import TracebackType
 
 from tests.hosts.namespaces import Namespace
 from tests.hosts.switch import Switch
-from tests.integration.programs import PATIENCE_S, Program
+from tests.support.programs import PATIENCE_S, Program
 
 DEVICE = "eth0"
 SILENT_NAME_SERVER = "10.77.0.250"

@@ -11,8 +11,8 @@ from rdzv_protocol.paths import DEFAULT_PORT
 from tests.hosts.cluster import CHECKPOINT_EVERY, Hosts, host_of, on_host
 from tests.hosts.conftest import Note
 from tests.hosts.results import Recovery
-from tests.integration.desk import is_running
-from tests.integration.programs import TORCH_WORKER
+from tests.support.process_info import is_running
+from tests.support.programs import TORCH_WORKER
 
 pytestmark = pytest.mark.hosts
 
@@ -30,7 +30,7 @@ async def test_a_master_whose_address_changes_comes_back_with_the_new_one(hosts:
     moved = host_of(first[0])
     began = time.monotonic()
     hosts.network[moved].change_address(NEW_ADDRESS)
-    second = await hosts.desk.group(3)
+    second = await hosts.hub.group(3)
     took_s = time.monotonic() - began
     assert host_of(second[0]) == moved and second[0].env["MASTER_ADDR"] == NEW_ADDRESS
     await hosts.finish(second)
@@ -62,7 +62,7 @@ async def test_an_agent_whose_address_changes_within_its_lease_connects_from_the
     took_s = time.monotonic() - began
     assert all(is_running(worker.pid) for worker in first)
     os.kill(first[1].pid, signal.SIGKILL)
-    second = await hosts.desk.group(2)
+    second = await hosts.hub.group(2)
     assert on_host(second, moved).env["MASTER_ADDR"] == NEW_ADDRESS
     await hosts.finish(second)
     assert await hosts.restarts() == {"worker_failure": 1}
@@ -91,7 +91,7 @@ async def test_with_ipv6_alone_a_lost_workers_round_forms_again(ipv6_hosts: Host
     await first[0].tell("steps 15")
     began = time.monotonic()
     os.kill(first[1].pid, signal.SIGKILL)
-    second = await ipv6_hosts.desk.group(2)
+    second = await ipv6_hosts.hub.group(2)
     took_s = time.monotonic() - began
     assert second[0].env["MASTER_ADDR"].startswith("fd77::")
     await ipv6_hosts.finish(second)
@@ -144,7 +144,7 @@ async def test_a_head_node_that_calls_itself_localhost_is_reached_by_the_others(
         flags = ("--rdzv-backend", backend, "--rdzv-endpoint", f"{host}:{DEFAULT_PORT}", "--node-rank", str(rank))
         await hosts.agent("ab"[rank], "--nnodes", "2", *flags)
     await hosts.agents["a"].line(r"hosting rdzv-server at port \d+ \(process \d+\), at every address")
-    workers = await hosts.desk.group(2)
+    workers = await hosts.hub.group(2)
     assert {worker.env["MASTER_ADDR"] for worker in workers} <= {head.address, other.address}
     await hosts.finish(workers)
 
@@ -160,5 +160,5 @@ async def test_without_dns_torchruns_command_lines_do_not_wait(nameless: Hosts, 
         ranks = ("--node-rank", str(rank)) if backend == "static" else ()
         await nameless.agent(name, "--nnodes", "2", *where, *ranks)
     async with asyncio.timeout(SOONER_S):
-        workers = await nameless.desk.group(2)
+        workers = await nameless.hub.group(2)
     await nameless.finish(workers)

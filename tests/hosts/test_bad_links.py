@@ -10,8 +10,8 @@ import pytest
 from tests.hosts.cluster import Hosts
 from tests.hosts.conftest import Note
 from tests.hosts.results import STARTING_S, Recovery
-from tests.integration.desk import WorkerAtDesk
-from tests.integration.programs import WORKER
+from tests.support.programs import WORKER
+from tests.support.worker_hub import Worker
 
 pytestmark = pytest.mark.hosts
 
@@ -31,11 +31,11 @@ def plain(hosts: Hosts) -> Hosts:
     return hosts
 
 
-async def a_worker_dies(hosts: Hosts, workers: list[WorkerAtDesk]) -> tuple[list[WorkerAtDesk], float]:
+async def a_worker_dies(hosts: Hosts, workers: list[Worker]) -> tuple[list[Worker], float]:
     """The next round's workers, and how long it took until all were there."""
     began = time.monotonic()
     os.kill(workers[-1].pid, signal.SIGKILL)
-    again = await hosts.desk.group(len(workers))
+    again = await hosts.hub.group(len(workers))
     return again, time.monotonic() - began
 
 
@@ -102,7 +102,7 @@ async def test_a_report_of_several_packets_gets_through_a_black_hole(plain: Host
     began = time.monotonic()
     first[2].order_exit(3)
     async with asyncio.timeout(2 * STARTING_S):
-        second = await plain.desk.group(3)
+        second = await plain.hub.group(3)
     took_s = time.monotonic() - began
     await plain.finish(second)
     assert await plain.restarts() == {"worker_failure": 1}

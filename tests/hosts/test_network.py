@@ -13,7 +13,7 @@ import pytest
 from tests.hosts import namespaces
 from tests.hosts.namespaces import FILES, NAMES, PREFIX, Namespace, remove_leftovers
 from tests.hosts.network import Network
-from tests.integration.programs import PATIENCE_S, Program
+from tests.support.programs import PATIENCE_S, Program
 
 pytestmark = pytest.mark.hosts
 

@@ -10,7 +10,8 @@ from tests.hosts.cluster import CHECKPOINT_EVERY, SERVER, Hosts, host_of, on_hos
 from tests.hosts.conftest import Note
 from tests.hosts.results import Recovery
 from tests.hosts.switch import Switch
-from tests.integration.desk import WorkerAtDesk, is_running
+from tests.support.process_info import is_running
+from tests.support.worker_hub import Worker
 
 pytestmark = pytest.mark.hosts
 
@@ -28,7 +29,7 @@ async def passes(seconds: float, since: float) -> None:
     await asyncio.sleep(since + seconds - time.monotonic())
 
 
-async def step_on(workers: list[WorkerAtDesk]) -> None:
+async def step_on(workers: list[Worker]) -> None:
     await asyncio.gather(*(worker.tell("steps 5") for worker in workers))
 
 
@@ -97,7 +98,7 @@ async def test_a_host_that_is_cut_off_for_longer_comes_back_as_a_newcomer(hosts:
     lost = on_host(first, "b")
     began = time.monotonic()
     CUTS[cut](hosts.switch)
-    second = await hosts.desk.group(2)
+    second = await hosts.hub.group(2)
     others_s = time.monotonic() - began
     assert {host_of(worker) for worker in second} == {"a", "c"}
     if cut == "both ways":
@@ -106,7 +107,7 @@ async def test_a_host_that_is_cut_off_for_longer_comes_back_as_a_newcomer(hosts:
     await passes(LONG_S, began)
     hosts.switch.heal()
     healed = time.monotonic()
-    third = await hosts.desk.group(3)
+    third = await hosts.hub.group(3)
     back_s = time.monotonic() - healed
     assert not is_running(lost.pid), "stopped before its successor began"
     await hosts.agents["b"].line("is no longer part of run none; joining anew")
@@ -144,7 +145,7 @@ async def test_workers_run_on_while_the_server_is_cut_off_and_form_again_when_it
     await step_on(first)
     hosts.switch.heal()
     healed = time.monotonic()
-    second = await hosts.desk.group(3)
+    second = await hosts.hub.group(3)
     took_s = time.monotonic() - healed
     await hosts.finish(second)
     restarts = await hosts.restarts()

@@ -7,7 +7,7 @@ import pytest
 from tests.hosts.cluster import CHECKPOINT_EVERY, Hosts, host_of
 from tests.hosts.conftest import Note
 from tests.hosts.results import Recovery
-from tests.integration.programs import TORCH_WORKER
+from tests.support.programs import TORCH_WORKER
 
 pytestmark = pytest.mark.hosts
 
@@ -20,7 +20,7 @@ async def test_the_others_go_on_when_its_lease_ends(hosts: Hosts, note: Note) ->
     await first[0].tell("steps 15")
     began = time.monotonic()
     await hosts.vanish(host_of(first[0]))
-    second = await hosts.desk.group(2)
+    second = await hosts.hub.group(2)
     took_s = time.monotonic() - began
     await hosts.finish(second)
     assert await hosts.restarts() == {"node_lost": 1}
@@ -43,7 +43,7 @@ async def test_a_spare_takes_its_place(hosts: Hosts, note: Note) -> None:
     await first[0].tell("steps 15")
     began = time.monotonic()
     await hosts.vanish(host_of(first[1]))
-    second = await hosts.desk.group(2)
+    second = await hosts.hub.group(2)
     took_s = time.monotonic() - began
     assert {host_of(worker) for worker in second} == {host_of(first[0]), "c"}
     await hosts.finish(second)
@@ -66,7 +66,7 @@ async def test_with_a_long_lease_tcp_finds_it(hosts: Hosts, note: Note) -> None:
     await first[0].tell("steps 15")
     began = time.monotonic()
     await hosts.vanish(host_of(first[2]))
-    second = await hosts.desk.group(2)
+    second = await hosts.hub.group(2)
     took_s = time.monotonic() - began
     await hosts.finish(second)
     assert await hosts.restarts() == {"node_lost": 1}
@@ -92,7 +92,7 @@ async def test_workers_with_torch_that_wait_for_it_are_stopped(hosts: Hosts, not
     await hosts.vanish(host_of(first[0]))
     await first[1].gone()
     stopped_s = time.monotonic() - began
-    second = await hosts.desk.group(1)
+    second = await hosts.hub.group(1)
     await hosts.finish(second)
     assert await hosts.restarts() == {"node_lost": 1}
     note(

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import Cluster
-from tests.integration.programs import WORKER, Program, Server, start_agent
-from tests.integration.test_elastic import PATIENT
+from tests.support.cluster import PATIENT, Cluster
+from tests.support.programs import WORKER, Program, Server, refuses, start_agent
 
 NOWHERE = ("--endpoint", "127.0.0.1:1")
 
@@ -131,7 +130,7 @@ async def test_nodes_with_different_commands_are_told_and_run(cluster: Cluster, 
     says = "node b runs another command than node a: set --run-id if these are two runs"
     await b.line(f"^node-agent: {says}$")
     await cluster.server.line(f"INFO rdzv-server: run none round 1: {says}$")
-    await cluster.finish(await cluster.desk.group(4))
+    await cluster.finish(await cluster.hub.group(4))
     for lines in (a.err, b.err, cluster.server.err):
         assert sum(says in line for line in lines) == (lines is not a.err)
 
@@ -157,13 +156,3 @@ async def test_help_teaches(capfd: pytest.CaptureFixture[str]) -> None:
         program = await Program.start(sys.executable, "-m", module, "--help")
         assert await program.exit_code() == 0
         assert any(example in line for line in program.out)
-
-
-async def refuses(program: Program, *says: str) -> None:
-    """The program ends with exit code 2, and its last line says what to do."""
-    assert await program.exit_code() == 2
-    last = program.err[-1]
-    for text in says:
-        assert text in last, program.err
-    assert not any("Traceback" in line for line in program.err)
-    assert "error: " in last

@@ -8,15 +8,16 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.conftest import Cluster
-from tests.integration.desk import Desk, WorkerAtDesk, is_running
-from tests.integration.programs import Program, Server, start_agent
+from tests.support.cluster import Cluster
+from tests.support.process_info import is_running
+from tests.support.programs import Program, Server, start_agent
+from tests.support.worker_hub import Worker, WorkerHub
 
 HOUR_S, DAY_S = 3600, 86_400
 SANE_S = 600.0
@@ -56,21 +57,18 @@ class WallClock:
 class Clocked(Cluster):
     """A durable server with a wall clock of its own, and agents of which `a` has one."""
 
-    def __init__(self, desk: Desk, folder: Path) -> None:
-        super().__init__(desk)
-        self._state = folder / "state.db"
+    nproc = 1
+
+    def __init__(self, hub: WorkerHub, folder: Path) -> None:
+        super().__init__(hub, "--store", f"sqlite:{folder}/state.db")
         self.servers_clock = WallClock(folder / "server")
         self.agents_clock = WallClock(folder / "agent")
 
     async def serve(self, *flags: str, port: int = 0) -> Server:
-        command = Server.command("--store", f"sqlite:{self._state}", *flags, port=port)
-        server = await Server.start(*command, env=self.servers_clock.env)
-        assert isinstance(server, Server)
-        server.port = int((await server.line(r"listening on http://127\.0\.0\.1:(\d+)"))[1])
-        self.servers.append(server)
-        return server
+        self.servers.append(await Server.listen(*self.server_flags, *flags, port=port, env=self.servers_clock.env))
+        return self.server
 
-    async def node(self, node_id: str, *flags: str, nproc: int = 1, env: dict[str, str] | None = None) -> Program:
+    async def node(self, node_id: str, *flags: str, nproc: int = 0, env: Mapping[str, str] | None = None) -> Program:
         clock = self.agents_clock.env if node_id == "a" else {}
         return await super().node(node_id, *flags, nproc=nproc, env={**clock, **(env or {})})
 
@@ -81,15 +79,13 @@ class Clocked(Cluster):
 
 
 @pytest.fixture
-async def clocked(desk: Desk, tmp_path: Path) -> AsyncIterator[Clocked]:
-    cluster = Clocked(desk, tmp_path)
-    await cluster.serve()
+async def clocked(hub: WorkerHub, tmp_path: Path) -> AsyncIterator[Clocked]:
     try:
-        yield cluster
+        async with Clocked(hub, tmp_path) as cluster:
+            await cluster.serve()
+            yield cluster
     finally:
-        await cluster.end()
         sweep()
-    assert desk.survivors() == []
 
 
 def sweep() -> None:
@@ -138,7 +134,7 @@ async def test_while_a_run_runs_no_lease_and_no_worker_notices(clocked: Clocked,
     await watched(clocked.server)
     assert all(is_running(worker.pid) for worker in first)
     os.kill(of_node_a(first).pid, signal.SIGKILL)
-    second = await clocked.desk.group(2)
+    second = await clocked.hub.group(2)
     assert abs(await failed_at(clocked.server) - time.time() - jump_s) < 60, "its clock has jumped indeed"
     await clocked.finish(second)
     run = await clocked.server.run()
@@ -146,7 +142,7 @@ async def test_while_a_run_runs_no_lease_and_no_worker_notices(clocked: Clocked,
     assert all(0.0 <= age < SANE_S for age in ages(run)), run
 
 
-def of_node_a(workers: list[WorkerAtDesk]) -> WorkerAtDesk:
+def of_node_a(workers: list[Worker]) -> Worker:
     (worker,) = (worker for worker in workers if "FAKETIME_TIMESTAMP_FILE" in worker.env)
     return worker
 
@@ -159,7 +155,7 @@ async def test_while_a_round_forms_the_last_call_takes_as_long_as_ever(clocked: 
     waited_since = time.monotonic() - (await clocked.server.run())["age_s"]
     clocked.jump(jump_s)
     assert 0.0 <= ((await clocked.server.run())["deadline_s"] or 0.0) <= last_call_s
-    workers = await clocked.desk.group(1)  # within seconds, not an hour
+    workers = await clocked.hub.group(1)  # within seconds, not an hour
     assert time.monotonic() - waited_since >= last_call_s
     await clocked.finish(workers)
     await clocked.server.line("run succeeded")
@@ -179,7 +175,7 @@ async def test_while_a_round_restarts_workers_get_their_grace_and_no_more(clocke
     clocked.jump(jump_s)
     await stubborn.gone()
     assert grace_s <= time.monotonic() - began
-    second = await clocked.desk.group(2)
+    second = await clocked.hub.group(2)
     assert (await clocked.server.run())["departures"] == []
     await clocked.finish(second)
 
@@ -188,7 +184,7 @@ async def test_while_a_round_restarts_workers_get_their_grace_and_no_more(clocke
 async def test_a_server_whose_clock_jumped_between_its_two_lives_goes_on(clocked: Clocked, jump_s: int) -> None:
     first = await clocked.nodes("ab", "--nnodes", "2", "--max-restarts", "2", "--lease", str(LEASE_S), nproc=1)
     os.kill(first[0].pid, signal.SIGKILL)
-    second = await clocked.desk.group(2)
+    second = await clocked.hub.group(2)
     clocked.server.signal(signal.SIGKILL)
     await clocked.server.exit_code()
     clocked.jump(jump_s)
@@ -200,7 +196,7 @@ async def test_a_server_whose_clock_jumped_between_its_two_lives_goes_on(clocked
     assert (run["round"], run["restart_count"], run["departures"]) == (2, 1, [])
     assert all(0.0 <= age < SANE_S for age in ages(run)), run
     os.kill(second[1].pid, signal.SIGKILL)
-    third = await clocked.desk.group(2)
+    third = await clocked.hub.group(2)
     ages_of_restarts = [restart["age_s"] for restart in (await clocked.server.run())["history"]]
     assert ages_of_restarts == sorted(ages_of_restarts, reverse=True)
     await clocked.finish(third)
@@ -232,20 +228,20 @@ async def test_a_node_that_is_gone_after_such_a_hang_is_missed_with_its_lease(cl
     gone = cluster.agents.pop("b")
     gone.signal(signal.SIGSTOP)  # its connection stands
     await hangs(cluster.server.pid)
-    (left,) = await cluster.desk.group(1)
+    (left,) = await cluster.hub.group(1)
     await cluster.finish([left])
     assert [departure["node_id"] for departure in (await cluster.server.run())["departures"]] == ["b"]
     await gone.end()
 
 
-async def test_an_agent_with_its_own_server_may_be_stopped_for_a_while(desk: Desk) -> None:
+async def test_an_agent_with_its_own_server_may_be_stopped_for_a_while(hub: WorkerHub) -> None:
     """Ctrl-Z, and `fg` later."""
-    agent = await start_agent("--standalone", "--lease", str(LEASE_S), "--max-restarts", "1", env=desk.env)
-    (worker,) = await desk.group(1)
+    agent = await start_agent("--standalone", "--lease", str(LEASE_S), "--max-restarts", "1", env=hub.env)
+    (worker,) = await hub.group(1)
     await hangs(agent.pid)
     await worker.tell("say here")
     os.kill(worker.pid, signal.SIGKILL)
-    (again,) = await desk.group(1)
+    (again,) = await hub.group(1)
     assert again.env["TORCHELASTIC_RESTART_COUNT"] == "1", "it is the same run"
     again.order_exit(0)
     assert await agent.exit_code() == 0, agent.err

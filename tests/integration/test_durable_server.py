@@ -16,157 +16,124 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import Cluster
-from tests.integration.desk import Desk, WorkerAtDesk, is_running
-from tests.integration.programs import Program, Server
-from tests.integration.test_elastic import ppid
+from tests.support.cluster import Cluster
+from tests.support.process_info import is_running, parent
+from tests.support.programs import Program, Server
+from tests.support.worker_hub import Worker, WorkerHub, all_run, restart_count
 
 PATIENT = ("--last-call-timeout", "500", "--lease", "60", "--join-timeout", "500", "--shutdown-timeout", "500")
 
 
-class Durable(Cluster):
-    """A cluster whose server keeps its state in a file and can be killed and started again."""
-
-    def __init__(self, desk: Desk, state: Path) -> None:
-        super().__init__(desk)
-        self.state = state
-
-    async def begin(self, port: int = 0) -> Server:
-        return await self.serve("--store", f"sqlite:{self.state}", port=port)
-
-    async def kill_server(self) -> None:
-        self.server.signal(signal.SIGKILL)
-        await self.server.exit_code()
-
-    async def start_again(self) -> None:
-        await self.begin(self.server.port)
-
-    async def restart(self) -> None:
-        await self.kill_server()
-        await self.start_again()
-
-
 @pytest.fixture
-async def durable(desk: Desk, tmp_path: Path) -> AsyncIterator[Durable]:
-    cluster = Durable(desk, tmp_path / "state.db")
-    await cluster.begin()
-    try:
+async def durable(hub: WorkerHub, tmp_path: Path) -> AsyncIterator[Cluster]:
+    """A cluster whose server keeps its state in a file."""
+    async with Cluster(hub, "--store", f"sqlite:{tmp_path}/state.db") as cluster:
+        await cluster.serve()
         yield cluster
-    finally:
-        await cluster.end()
-    assert desk.survivors() == []
 
 
-def untouched(workers: list[WorkerAtDesk]) -> bool:
-    return all(is_running(worker.pid) for worker in workers)
-
-
-def restart_count(workers: list[WorkerAtDesk]) -> str:
-    return workers[0].env["TORCHELASTIC_RESTART_COUNT"]
-
-
-def ranks_by_node(workers: list[WorkerAtDesk]) -> dict[int, str]:
+def ranks_by_node(workers: list[Worker]) -> dict[int, str]:
     return {worker.rank: worker.env["GROUP_RANK"] for worker in workers}
 
 
-async def test_running_the_workers_notice_nothing_and_the_counters_stand(durable: Durable) -> None:
+async def test_running_the_workers_notice_nothing_and_the_counters_stand(durable: Cluster) -> None:
     first = await durable.nodes("ab", "--nnodes", "2", "--max-restarts", "3", *PATIENT)
     os.kill(first[0].pid, signal.SIGKILL)
-    second = await durable.desk.group(4)
+    second = await durable.hub.group(4)
     before = await durable.server.run()
-    await durable.restart()
+    await durable.restart_server()
     for agent in durable.agents.values():
         await agent.line("reached rdzv-server at .* after")
-    assert untouched(second)
+    assert all_run(second)
     after = await durable.server.run()
     assert {key: after[key] for key in ("phase", "round", "restart_count", "restarts")} == {
         key: before[key] for key in ("phase", "round", "restart_count", "restarts")
     }
     os.kill(second[3].pid, signal.SIGKILL)
-    third = await durable.desk.group(4)
-    assert restart_count(third) == "2"
+    third = await durable.hub.group(4)
+    assert restart_count(third) == 2
     assert ranks_by_node(third) == ranks_by_node(second)
     await durable.finish(third)
 
 
-async def test_a_failure_while_it_is_down_is_handled_when_it_is_back(durable: Durable) -> None:
+async def test_a_failure_while_it_is_down_is_handled_when_it_is_back(durable: Cluster) -> None:
     first = await durable.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
-    await durable.kill_server()
+    await durable.server.kill()
     os.kill(first[2].pid, signal.SIGKILL)
     await first[3].gone()  # its own agent has stopped it
-    assert untouched(first[:2]), "the other node's workers know nothing of it yet"
-    await durable.start_again()
-    second = await durable.desk.group(4)
-    assert restart_count(second) == "1"
+    assert all_run(first[:2]), "the other node's workers know nothing of it yet"
+    await durable.serve(port=durable.server.port)
+    second = await durable.hub.group(4)
+    assert restart_count(second) == 1
     await durable.finish(second)
 
 
-async def test_forming_the_nodes_that_wait_go_on_waiting_for_the_same_round(durable: Durable) -> None:
+async def test_forming_the_nodes_that_wait_go_on_waiting_for_the_same_round(durable: Cluster) -> None:
     await durable.node("a", "--nnodes", "2", *PATIENT)
     await durable.agents["a"].line("waiting for 1 more node")
-    await durable.restart()
+    await durable.restart_server()
     await durable.agents["a"].line("reached rdzv-server at .* after")
     assert (await durable.server.run())["nodes"][0]["node_id"] == "a"
     await durable.node("b", *PATIENT)
-    await durable.finish(await durable.desk.group(4))
+    await durable.finish(await durable.hub.group(4))
 
 
-async def test_restarting_the_next_round_forms_when_the_last_worker_is_gone(durable: Durable) -> None:
+async def test_restarting_the_next_round_forms_when_the_last_worker_is_gone(durable: Cluster) -> None:
     first = await durable.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
     await first[0].tell("ignore SIGTERM")
     os.kill(first[3].pid, signal.SIGKILL)
     await durable.agents["a"].line("stopping the workers of round 1")
     await first[2].gone()
-    await durable.restart()
+    await durable.restart_server()
     assert is_running(first[0].pid)
     os.kill(first[0].pid, signal.SIGKILL)
-    second = await durable.desk.group(4)
-    assert restart_count(second) == "1", "one failure, one charge"
+    second = await durable.hub.group(4)
+    assert restart_count(second) == 1, "one failure, one charge"
     await durable.finish(second)
 
 
-async def test_finishing_a_node_that_is_done_stays_done(durable: Durable) -> None:
+async def test_finishing_a_node_that_is_done_stays_done(durable: Cluster) -> None:
     workers = await durable.nodes("ab", "--nnodes", "2", *PATIENT)
     for worker in workers[:2]:
         worker.order_exit(0)
         await worker.gone()
     while not any(node["state"] == "succeeded" for node in (await durable.server.run())["nodes"]):  # noqa: ASYNC110
         await asyncio.sleep(0)  # each look is a round trip
-    await durable.restart()
+    await durable.restart_server()
     await durable.finish(workers[2:])
     assert (await durable.server.run())["phase"] == "succeeded"
 
 
-async def test_ended_a_late_agent_is_told_that_the_run_has_succeeded(durable: Durable) -> None:
+async def test_ended_a_late_agent_is_told_that_the_run_has_succeeded(durable: Cluster) -> None:
     await durable.finish(await durable.nodes("a", "--run-id", "nightly"))
-    await durable.restart()
+    await durable.restart_server()
     late = await durable.node("b", "--run-id", "nightly")
     assert await late.exit_code() == 0
     assert await late.line("run nightly has already succeeded")
 
 
-async def test_a_node_that_vanishes_while_it_is_down_is_missed_after_its_fresh_lease(durable: Durable) -> None:
+async def test_a_node_that_vanishes_while_it_is_down_is_missed_after_its_fresh_lease(durable: Cluster) -> None:
     first = await durable.nodes("ab", "--nnodes", "1:2", "--lease", "3", "--join-timeout", "500")
-    await durable.kill_server()
+    await durable.server.kill()
     agent = durable.agents.pop("b")
-    lost = [worker for worker in first if ppid(worker.pid) == agent.pid]
+    lost = [worker for worker in first if parent(worker.pid) == agent.pid]
     agent.signal(signal.SIGKILL)
     for worker in lost:
         await worker.gone()
-    await durable.start_again()
-    second = await durable.desk.group(2)
-    assert restart_count(second) == "0", "losing a node is free"
+    await durable.serve(port=durable.server.port)
+    second = await durable.hub.group(2)
+    assert restart_count(second) == 0, "losing a node is free"
     await durable.finish(second)
 
 
-async def test_a_join_times_out_in_time_however_often_the_server_crashes(durable: Durable) -> None:
+async def test_a_join_times_out_in_time_however_often_the_server_crashes(durable: Cluster) -> None:
     timeout_s = 12.0
     agent = await durable.node("a", "--nnodes", "2", "--join-timeout", str(timeout_s), "--lease", "5")
     await agent.line("waiting for 1 more node")
     began = time.monotonic() - float((await durable.server.run())["age_s"])
     for _ in range(2):
         await asyncio.sleep(timeout_s / 4)
-        await durable.restart()
+        await durable.restart_server()
     await agent.line("join timeout: waiting for 1 more node")
     assert timeout_s - 0.5 <= time.monotonic() - began < 1.75 * timeout_s
     assert await agent.exit_code() == 1
@@ -183,17 +150,18 @@ async def refusal(*flags: str) -> str:
     return line
 
 
-async def test_a_damaged_file_is_refused_with_a_way_on_and_left_as_it_is(durable: Durable) -> None:
+async def test_a_damaged_file_is_refused_with_a_way_on_and_left_as_it_is(durable: Cluster, tmp_path: Path) -> None:
+    state = tmp_path / "state.db"
     await durable.finish(await durable.nodes("a", "--run-id", "nightly"))
     durable.server.signal(signal.SIGTERM)
     await durable.server.exit_code()
-    durable.state.write_bytes(b"torn" * 5000)
-    assert "is damaged" in (line := await refusal("--store", f"sqlite:{durable.state}")) and "move it away" in line
-    assert durable.state.read_bytes() == b"torn" * 5000
+    state.write_bytes(b"torn" * 5000)
+    assert "is damaged" in (line := await refusal("--store", f"sqlite:{state}")) and "move it away" in line
+    assert state.read_bytes() == b"torn" * 5000
 
 
-async def test_two_servers_do_not_share_a_file(durable: Durable) -> None:
-    assert "is in use by another rdzv-server" in await refusal("--store", f"sqlite:{durable.state}")
+async def test_two_servers_do_not_share_a_file(durable: Cluster) -> None:
+    assert "is in use by another rdzv-server" in await refusal(*durable.server_flags)
 
 
 @pytest.mark.parametrize("store", ["sqlite:", "postgres:x", "memory:x", ""])
@@ -232,43 +200,39 @@ async def test_a_read_only_disk_is_refused(small_disk: Path) -> None:
     assert "cannot" in line and str(small_disk) in line
 
 
+@pytest.fixture
+async def cramped(hub: WorkerHub, small_disk: Path) -> AsyncIterator[Cluster]:
+    """A cluster whose server's state is on a small disk."""
+    async with Cluster(hub, "--store", f"sqlite:{small_disk}/state.db") as cluster:
+        await cluster.serve()
+        yield cluster
+
+
 async def test_on_a_full_disk_nothing_is_decided_and_workers_run_until_there_is_room(
-    desk: Desk, small_disk: Path
+    cramped: Cluster, small_disk: Path
 ) -> None:
-    durable = Durable(desk, small_disk / "state.db")
-    await durable.begin()
-    try:
-        first = await durable.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
-        filler = small_disk / "filler"
-        fill(filler)
-        os.kill(first[3].pid, signal.SIGKILL)
-        await durable.server.line("cannot write to .*: database or disk is full; nothing is decided")
-        assert untouched(first[:2])
-        with pytest.raises(urllib.error.HTTPError, match="503"):
-            await durable.server.get("/readyz")
-        filler.unlink()
-        second = await durable.desk.group(4)
-        assert restart_count(second) == "1"
-        await durable.finish(second)
-    finally:
-        await durable.end()
-    assert desk.survivors() == []
+    first = await cramped.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
+    filler = small_disk / "filler"
+    fill(filler)
+    os.kill(first[3].pid, signal.SIGKILL)
+    await cramped.server.line("cannot write to .*: database or disk is full; nothing is decided")
+    assert all_run(first[:2])
+    with pytest.raises(urllib.error.HTTPError, match="503"):
+        await cramped.server.get("/readyz")
+    filler.unlink()
+    second = await cramped.hub.group(4)
+    assert restart_count(second) == 1
+    await cramped.finish(second)
 
 
 async def test_who_joins_while_the_disk_is_full_reads_so_at_once_and_runs_when_there_is_room(
-    desk: Desk, small_disk: Path
+    cramped: Cluster, small_disk: Path
 ) -> None:
-    durable = Durable(desk, small_disk / "state.db")
-    await durable.begin()
-    try:
-        filler = small_disk / "filler"
-        fill(filler)
-        for name in "ab":
-            await durable.node(name, "--nnodes", "2", *PATIENT)
-        for agent in durable.agents.values():
-            await agent.line(f"cannot write to {re.escape(str(small_disk))}/state.db: database or disk is full")
-        filler.unlink()
-        await durable.finish(await durable.desk.group(4))
-    finally:
-        await durable.end()
-    assert desk.survivors() == []
+    filler = small_disk / "filler"
+    fill(filler)
+    for name in "ab":
+        await cramped.node(name, "--nnodes", "2", *PATIENT)
+    for agent in cramped.agents.values():
+        await agent.line(f"cannot write to {re.escape(str(small_disk))}/state.db: database or disk is full")
+    filler.unlink()
+    await cramped.finish(await cramped.hub.group(4))

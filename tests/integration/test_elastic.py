@@ -7,28 +7,19 @@ import os
 import signal
 from contextlib import suppress
 
-from tests.integration.conftest import Cluster
-from tests.integration.desk import WorkerAtDesk
-
-PATIENT = ("--last-call-timeout", "500", "--lease", "500", "--join-timeout", "500", "--shutdown-timeout", "5")
-
-
-def of_node(workers: list[WorkerAtDesk], group_rank: int) -> list[WorkerAtDesk]:
-    return [worker for worker in workers if worker.env["GROUP_RANK"] == str(group_rank)]
+from tests.support.cluster import PATIENT, Cluster
+from tests.support.process_info import parent
+from tests.support.worker_hub import Worker, of_node, restart_count
 
 
-def restart_count(workers: list[WorkerAtDesk]) -> int:
-    return int(workers[0].env["TORCHELASTIC_RESTART_COUNT"])
-
-
-def master_port(workers: list[WorkerAtDesk]) -> str:
+def master_port(workers: list[Worker]) -> str:
     return workers[0].env["MASTER_PORT"]
 
 
 async def test_a_killed_worker_restarts_the_whole_run_once(any_cluster: Cluster) -> None:
     first = await any_cluster.nodes("ab", "--nnodes", "2", "--max-restarts", "3", *PATIENT)
     os.kill(first[3].pid, signal.SIGKILL)
-    second = await any_cluster.desk.group(4)
+    second = await any_cluster.hub.group(4)
     assert (restart_count(first), restart_count(second)) == (0, 1)
     assert master_port(first) != master_port(second)
     await any_cluster.finish(second)
@@ -43,7 +34,7 @@ async def test_workers_of_several_nodes_that_fail_together_are_charged_once(clus
     for worker in first:
         with suppress(ProcessLookupError):  # its agent has stopped it already, for the one before
             os.kill(worker.pid, signal.SIGKILL)
-    second = await cluster.desk.group(4)
+    second = await cluster.hub.group(4)
     assert restart_count(second) == 1
     await cluster.finish(second)
 
@@ -51,12 +42,12 @@ async def test_workers_of_several_nodes_that_fail_together_are_charged_once(clus
 async def test_a_killed_agent_takes_its_workers_along_and_the_others_form_again_at_once(any_cluster: Cluster) -> None:
     first = await any_cluster.nodes("ab", "--nnodes", "1:2", *PATIENT)
     lost = of_node(first, 1)
-    victim = next(name for name, agent in any_cluster.agents.items() if ppid(lost[0].pid) == agent.pid)
+    victim = next(name for name, agent in any_cluster.agents.items() if parent(lost[0].pid) == agent.pid)
     agent = any_cluster.agents.pop(victim)
     agent.signal(signal.SIGKILL)
     for worker in lost:
         await worker.gone(within_s=1.0)
-    second = await any_cluster.desk.group(2)
+    second = await any_cluster.hub.group(2)
     assert restart_count(second) == 0, "losing a node is not charged"
     assert await agent.exit_code() == -signal.SIGKILL
     await any_cluster.finish(second)
@@ -70,15 +61,15 @@ async def test_a_silent_host_is_lost_with_its_lease_and_comes_back_as_a_newcomer
     timing = ("--nnodes", "1:2", "--lease", "1.5", "--last-call-timeout", "500", "--shutdown-timeout", "5")
     first = await any_cluster.nodes("ab", *timing)
     silent = any_cluster.agents["b"]
-    frozen = [silent.pid, *(worker.pid for worker in first if ppid(worker.pid) == silent.pid)]
+    frozen = [silent.pid, *(worker.pid for worker in first if parent(worker.pid) == silent.pid)]
     for pid in frozen:
         os.kill(pid, signal.SIGSTOP)
-    second = await any_cluster.desk.group(2)
+    second = await any_cluster.hub.group(2)
     assert restart_count(second) == 0
     for pid in reversed(frozen):
         os.kill(pid, signal.SIGCONT)
     await silent.line("joining anew")
-    third = await any_cluster.desk.group(4)
+    third = await any_cluster.hub.group(4)
     assert restart_count(third) == 0
     await any_cluster.finish(third)
     run = await any_cluster.server.run()
@@ -90,7 +81,7 @@ async def test_an_agent_that_is_told_to_go_leaves_and_the_others_form_again_at_o
     await any_cluster.nodes("ab", "--nnodes", "1:2", *PATIENT)
     leaver = any_cluster.agents.pop("b")
     leaver.signal(signal.SIGTERM)
-    second = await any_cluster.desk.group(2)
+    second = await any_cluster.hub.group(2)
     assert restart_count(second) == 0
     assert await leaver.exit_code() == 1
     await leaver.line("SIGTERM: leaving the run")
@@ -103,8 +94,8 @@ async def test_a_third_node_is_admitted_to_a_run_of_two_to_three(any_cluster: Cl
     timing = ("--nnodes", "2:3", "--last-call-timeout", "0.2", "--lease", "500", "--shutdown-timeout", "5")
     first = await any_cluster.nodes("ab", *timing)
     await any_cluster.node("c")
-    second = await any_cluster.desk.group(6)
-    kept = [worker.env["GROUP_RANK"] for worker in second if ppid(worker.pid) == any_cluster.agents["c"].pid]
+    second = await any_cluster.hub.group(6)
+    kept = [worker.env["GROUP_RANK"] for worker in second if parent(worker.pid) == any_cluster.agents["c"].pid]
     assert kept == ["2", "2"], "those that were there keep their group ranks"
     assert restart_count(second) == 0 and master_port(first) != master_port(second)
     await any_cluster.finish(second)
@@ -113,12 +104,12 @@ async def test_a_third_node_is_admitted_to_a_run_of_two_to_three(any_cluster: Cl
 
 async def test_a_replacement_takes_the_lost_nodes_place(any_cluster: Cluster) -> None:
     first = await any_cluster.nodes("ab", "--nnodes", "2", *PATIENT)
-    lost_rank = next(w.env["GROUP_RANK"] for w in first if ppid(w.pid) == any_cluster.agents["a"].pid)
+    lost_rank = next(w.env["GROUP_RANK"] for w in first if parent(w.pid) == any_cluster.agents["a"].pid)
     any_cluster.agents.pop("a").signal(signal.SIGKILL)
     await any_cluster.agents["b"].line("waiting for 1 more node: .*gone: a")
     replacement = await any_cluster.node("c", "--nnodes", "2")
-    second = await any_cluster.desk.group(4)
-    assert {w.env["GROUP_RANK"] for w in second if ppid(w.pid) == replacement.pid} == {lost_rank}
+    second = await any_cluster.hub.group(4)
+    assert {w.env["GROUP_RANK"] for w in second if parent(w.pid) == replacement.pid} == {lost_rank}
     assert restart_count(second) == 0
     await any_cluster.finish(second)
 
@@ -128,7 +119,7 @@ async def test_a_spare_takes_a_lost_nodes_place_without_a_wait(any_cluster: Clus
     spare = await any_cluster.node("spare")
     await spare.line("standing by: round 1 has its 2 nodes")
     any_cluster.agents.pop("b").signal(signal.SIGKILL)
-    second = await any_cluster.desk.group(4)
+    second = await any_cluster.hub.group(4)
     assert restart_count(second) == 0
     await any_cluster.finish(second)
 
@@ -144,7 +135,7 @@ async def test_a_spare_that_was_not_needed_exits_0(any_cluster: Cluster) -> None
 async def test_nodes_with_one_and_three_workers_make_one_world_of_four(any_cluster: Cluster) -> None:
     await any_cluster.node("one", "--nnodes", "2", "--node-rank", "0", nproc=1)
     await any_cluster.node("three", "--nnodes", "2", "--node-rank", "1", nproc=3)
-    workers = await any_cluster.desk.group(4)
+    workers = await any_cluster.hub.group(4)
     assert [worker.env["LOCAL_RANK"] for worker in workers] == ["0", "0", "1", "2"]
     assert [worker.env["GROUP_RANK"] for worker in workers] == ["0", "1", "1", "1"]
     assert [worker.env["LOCAL_WORLD_SIZE"] for worker in workers] == ["1", "3", "3", "3"]
@@ -157,7 +148,7 @@ async def test_early_finishers_wait_and_restart_with_the_others_when_one_fails(c
         worker.order_exit(0)
         await worker.gone()
     of_node(first, 1)[0].order_exit(7)
-    second = await cluster.desk.group(4)
+    second = await cluster.hub.group(4)
     assert restart_count(second) == 1
     await cluster.finish(second)
 
@@ -174,8 +165,3 @@ async def test_without_restarts_left_every_agent_exits_1_and_names_the_first_fai
         root = report.partition("Root Cause (first observed failure):")[2]
         assert "rank      : 2 (local_rank: 0)" in root and "exitcode  : 7 " in root
         assert "the data loader found no data" in root
-
-
-def ppid(pid: int) -> int:
-    with open(f"/proc/{pid}/stat") as stat:
-        return int(stat.read().rpartition(")")[2].split()[1])

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.side_by_side import NODE_AGENT, PROGRAMS, TORCHRUN, free_port, launch
+from tests.support.launchers import NODE_AGENT, PROGRAMS, TORCHRUN, free_port, launch
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import Cluster
-from tests.integration.desk import Desk
-from tests.integration.programs import Program, start_agent
-from tests.integration.test_elastic import PATIENT, of_node, restart_count
+from tests.support.cluster import PATIENT, Cluster
+from tests.support.programs import Program, start_agent
+from tests.support.worker_hub import WorkerHub, of_node, restart_count
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 SECOND_FAILS = "import os, sys, time\nif os.environ['RANK'] == '0': time.sleep(1000)\n"
@@ -193,11 +192,11 @@ async def test_the_whole_story_is_on_every_console_and_on_the_status_page(cluste
     first = await cluster.nodes("ab", "--nnodes", "1:2", "--max-restarts", "1", *PATIENT, nproc=1)
     await of_node(first, 0)[0].tell("complain ValueError: the first one")
     of_node(first, 0)[0].order_exit(1)
-    second = await cluster.desk.group(2)
+    second = await cluster.hub.group(2)
     assert restart_count(second) == 1
     leaver = cluster.agents.pop("b")
     leaver.signal(signal.SIGTERM)
-    (last,) = await cluster.desk.group(1)
+    (last,) = await cluster.hub.group(1)
     assert await leaver.exit_code() == 1
     last.order_exit(9)
     agent = cluster.agents["a"]
@@ -212,11 +211,11 @@ async def test_the_whole_story_is_on_every_console_and_on_the_status_page(cluste
     assert run["end_failure"]["exit_code"] == 9
 
 
-async def test_a_success_after_restarts_says_so_in_one_line(desk: Desk) -> None:
-    agent = await start_agent("--standalone", "--max-restarts", "1", env=desk.env)
-    (first,) = await desk.group(1)
+async def test_a_success_after_restarts_says_so_in_one_line(hub: WorkerHub) -> None:
+    agent = await start_agent("--standalone", "--max-restarts", "1", env=hub.env)
+    (first,) = await hub.group(1)
     first.order_exit(1)
-    (second,) = await desk.group(1)
+    (second,) = await hub.group(1)
     second.order_exit(0)
     assert await agent.exit_code() == 0
     assert agent.err[-1] == "node-agent: run succeeded: all workers of 1 node exited 0; 1 restart, 1 of them charged"
@@ -225,21 +224,21 @@ async def test_a_success_after_restarts_says_so_in_one_line(desk: Desk) -> None:
 # The agent's own error file.
 
 
-async def test_a_worker_does_not_see_the_agents_error_file(desk: Desk, tmp_path: Path) -> None:
+async def test_a_worker_does_not_see_the_agents_error_file(hub: WorkerHub, tmp_path: Path) -> None:
     own = tmp_path / "agent.json"
-    agent = await start_agent("--standalone", env={**desk.env, "TORCHELASTIC_ERROR_FILE": str(own)})
-    (worker,) = await desk.group(1)
+    agent = await start_agent("--standalone", env={**hub.env, "TORCHELASTIC_ERROR_FILE": str(own)})
+    (worker,) = await hub.group(1)
     assert worker.env["TORCHELASTIC_ERROR_FILE"] not in ("", str(own))
     worker.order_exit(0)
     assert await agent.exit_code() == 0
     assert not own.exists(), "nothing went wrong"
 
 
-async def test_an_agent_that_is_told_to_go_or_finds_no_server_says_so_there(desk: Desk, tmp_path: Path) -> None:
+async def test_an_agent_that_is_told_to_go_or_finds_no_server_says_so_there(hub: WorkerHub, tmp_path: Path) -> None:
     own = tmp_path / "agent.json"
-    env = {**desk.env, "TORCHELASTIC_ERROR_FILE": str(own)}
+    env = {**hub.env, "TORCHELASTIC_ERROR_FILE": str(own)}
     agent = await start_agent("--standalone", env=env)
-    await desk.group(1)
+    await hub.group(1)
     agent.signal(signal.SIGTERM)
     assert await agent.exit_code() == 1
     assert error_of(own)["message"] == "SignalException: the agent got SIGTERM"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.side_by_side import LONG_S, NODE_AGENT, TORCHRUN, start
+from tests.support.launchers import LONG_S, NODE_AGENT, TORCHRUN, start
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

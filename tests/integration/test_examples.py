@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.programs import Program
+from tests.support.programs import Program
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

@@ -1,4 +1,4 @@
-"""Several servers, one leads: it is killed, stopped or cut off, and so is etcd; the runs go on, and no worker notices.
+"""Replicas servers, one leads: it is killed, stopped or cut off, and so is etcd; the runs go on, and no worker notices.
 
 Whatever happens, at most one server acts: every answer of every server is looked at in the end.
 """
@@ -16,10 +16,12 @@ from rdzv_protocol.messages import JoinRequest
 
 from node_agent.core.backoff import HANDOVER_S
 from node_agent.transport.http import HttpTransport
-from tests.integration.desk import Desk, WorkerAtDesk, is_running
-from tests.integration.programs import Program, Server
-from tests.integration.several import TAKEOVER_S, Probe, Several, kill
-from tests.support.etcd import Etcd, Gate, Member, etcd_cluster, need_etcd, written
+from tests.integration.replicas import TAKEOVER_S, Probe, Replicas, kill
+from tests.support.etcd import Etcd, Member, etcd_cluster, need_etcd, written
+from tests.support.process_info import is_running
+from tests.support.programs import Program, Server
+from tests.support.tcp_proxy import TcpProxy
+from tests.support.worker_hub import WorkerHub, all_run, restart_count
 
 PATIENT = ("--last-call-timeout", "500", "--lease", "60", "--join-timeout", "500", "--shutdown-timeout", "500")
 
@@ -33,122 +35,108 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
 
 
 @pytest.fixture
-async def bare(desk: Desk, etcd: Etcd, request: pytest.FixtureRequest) -> AsyncIterator[Several]:
+async def bare(hub: WorkerHub, etcd: Etcd, request: pytest.FixtureRequest) -> AsyncIterator[Replicas]:
     """No server yet."""
-    cluster = Several(desk, etcd, re.sub(r"\W+", "-", request.node.name))
-    try:
-        yield cluster
-    finally:
-        await cluster.end()
-    cluster.answers.check()
-    assert desk.survivors() == []
+    async with Replicas(hub, etcd, re.sub(r"\W+", "-", request.node.name)) as replicas:
+        yield replicas
 
 
 @pytest.fixture
-async def several(bare: Several) -> Several:
+async def replicas(bare: Replicas) -> Replicas:
     """Two servers, of which the first leads."""
-    await (await bare.serve_as()).leads()
-    await (await bare.serve_as()).line("following")
+    await (await bare.replicate()).leads()
+    await (await bare.replicate()).line("following")
     return bare
-
-
-def untouched(workers: list[WorkerAtDesk]) -> bool:
-    return all(is_running(worker.pid) for worker in workers)
-
-
-def restart_count(workers: list[WorkerAtDesk]) -> str:
-    return workers[0].env["TORCHELASTIC_RESTART_COUNT"]
 
 
 # The leader dies.
 
 
-async def test_running_one_after_another_takes_over_in_time_and_the_workers_notice_nothing(several: Several) -> None:
-    await (await several.serve_as()).line("following")
-    first = await several.nodes("ab", "--nnodes", "2", "--max-restarts", "3", *PATIENT)
+async def test_running_one_after_another_takes_over_in_time_and_the_workers_notice_nothing(replicas: Replicas) -> None:
+    await (await replicas.replicate()).line("following")
+    first = await replicas.nodes("ab", "--nnodes", "2", "--max-restarts", "3", *PATIENT)
     kill(first[0].pid)
-    second = await several.desk.group(4)
-    async with Probe(several.endpoints) as probe:
+    second = await replicas.hub.group(4)
+    async with Probe(replicas.endpoint) as probe:
         for _ in range(2):
-            leader = await several.leader()
+            leader = await replicas.leader()
             began = time.monotonic()
             kill(leader.pid)
             assert await probe.takeover_s(began) < TAKEOVER_S
             await leader.exit_code()
-        assert sum("leads now" in line for line in probe.said) == 2
-    assert untouched(second)
+        assert sum("leads now" in line for line in probe.notes) == 2
+    assert all_run(second)
     kill(second[3].pid)
-    third = await several.desk.group(4)
-    assert restart_count(third) == "2", "the one that follows knows what was before"
+    third = await replicas.hub.group(4)
+    assert restart_count(third) == 2, "the one that follows knows what was before"
     assert [worker.env["GROUP_RANK"] for worker in third] == [worker.env["GROUP_RANK"] for worker in second]
-    for agent in several.agents.values():
+    for agent in replicas.agents.values():
         await agent.line("rdzv-server at .* leads now")
-    await several.finish(third)
+    await replicas.finish(third)
 
 
-async def test_forming_the_nodes_that_wait_go_on_waiting_for_the_same_round(several: Several) -> None:
-    await several.node("a", "--nnodes", "2", *PATIENT)
-    await several.agents["a"].line("waiting for 1 more node")
-    kill((await several.leader()).pid)
-    await several.node("b", *PATIENT)
-    await several.finish(await several.desk.group(4))
+async def test_forming_the_nodes_that_wait_go_on_waiting_for_the_same_round(replicas: Replicas) -> None:
+    await replicas.node("a", "--nnodes", "2", *PATIENT)
+    await replicas.agents["a"].line("waiting for 1 more node")
+    kill((await replicas.leader()).pid)
+    await replicas.node("b", *PATIENT)
+    await replicas.finish(await replicas.hub.group(4))
 
 
-async def test_restarting_the_next_round_forms_when_the_last_worker_is_gone(several: Several) -> None:
-    first = await several.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
+async def test_restarting_the_next_round_forms_when_the_last_worker_is_gone(replicas: Replicas) -> None:
+    first = await replicas.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
     await first[0].tell("ignore SIGTERM")
     kill(first[3].pid)
-    await several.agents["a"].line("stopping the workers of round 1")
+    await replicas.agents["a"].line("stopping the workers of round 1")
     await first[2].gone()
-    leader = await several.leader()
+    leader = await replicas.leader()
     kill(leader.pid)
-    await several.next_leader(leader)
+    await replicas.next_leader(leader)
     assert is_running(first[0].pid)
     kill(first[0].pid)
-    second = await several.desk.group(4)
-    assert restart_count(second) == "1", "one failure, one charge"
-    await several.finish(second)
+    second = await replicas.hub.group(4)
+    assert restart_count(second) == 1, "one failure, one charge"
+    await replicas.finish(second)
 
 
-async def test_a_failure_while_nobody_leads_is_handled_by_the_one_that_takes_over(several: Several) -> None:
-    first = await several.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
+async def test_a_failure_while_nobody_leads_is_handled_by_the_one_that_takes_over(replicas: Replicas) -> None:
+    first = await replicas.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
     began = time.monotonic()
-    kill((await several.leader()).pid)
+    kill((await replicas.leader()).pid)
     kill(first[2].pid)
     await first[3].gone()
-    assert untouched(first[:2]), "the other node's workers know nothing of it yet"
-    second = await several.desk.group(4)
+    assert all_run(first[:2]), "the other node's workers know nothing of it yet"
+    second = await replicas.hub.group(4)
     assert time.monotonic() - began < TAKEOVER_S + 2.0, "and then there is nothing to wait for"
-    assert restart_count(second) == "1"
-    await several.finish(second)
+    assert restart_count(second) == 1
+    await replicas.finish(second)
 
 
-async def test_all_servers_die_and_one_comes_back(several: Several) -> None:
-    workers = await several.nodes("ab", "--nnodes", "2", *PATIENT)
-    for server in several.servers:
+async def test_all_servers_die_and_one_comes_back(replicas: Replicas) -> None:
+    workers = await replicas.nodes("ab", "--nnodes", "2", *PATIENT)
+    for server in replicas.servers:
         kill(server.pid)
-    for server in several.servers:
+    for server in replicas.servers:
         await server.exit_code()
-    again = await several.serve_as()
-    first_tap = several.servers[0].tap
-    first_tap.target = ("127.0.0.1", again.port)  # at the address that agents know
+    again = await replicas.replicate()
+    replicas.servers[0].proxy.target = again.endpoint  # at the address that agents know
     await again.leads()
-    assert untouched(workers)
-    await several.finish(workers)
+    assert all_run(workers)
+    await replicas.finish(workers)
 
 
-async def test_a_leader_that_is_asked_to_stop_is_followed_at_once(several: Several) -> None:
-    workers = await several.nodes("ab", "--nnodes", "2", *PATIENT)
-    leader = await several.leader()
-    async with Probe(several.endpoints) as probe:
+async def test_a_leader_that_is_asked_to_stop_is_followed_at_once(replicas: Replicas) -> None:
+    workers = await replicas.nodes("ab", "--nnodes", "2", *PATIENT)
+    leader = await replicas.leader()
+    async with Probe(replicas.endpoint) as probe:
         began = time.monotonic()
         leader.signal(signal.SIGTERM)
         took_s = await probe.takeover_s(began)
         assert took_s < 1.0
     assert await leader.exit_code() == 0
-    assert untouched(workers)
-    await several.finish(workers)
-    for agent in several.agents.values():
+    assert all_run(workers)
+    await replicas.finish(workers)
+    for agent in replicas.agents.values():
         was_quick = took_s < HANDOVER_S / 2
         assert not (was_quick and any("lost rdzv-server" in line for line in agent.err)), "nothing to worry about"
 
@@ -156,27 +144,27 @@ async def test_a_leader_that_is_asked_to_stop_is_followed_at_once(several: Sever
 # The leader hangs.
 
 
-async def test_a_leader_that_was_stopped_writes_nothing_when_it_wakes_and_follows(several: Several) -> None:
-    first = await several.nodes("ab", "--nnodes", "2", "--max-restarts", "1", "--disconnect-grace", "0", *PATIENT[:-2])
-    leader = await several.leader()
-    async with Probe(several.endpoints) as probe:
+async def test_a_leader_that_was_stopped_writes_nothing_when_it_wakes_and_follows(replicas: Replicas) -> None:
+    first = await replicas.nodes("ab", "--nnodes", "2", "--max-restarts", "1", "--disconnect-grace", "0", *PATIENT[:-2])
+    leader = await replicas.leader()
+    async with Probe(replicas.endpoint) as probe:
         began = time.monotonic()
         leader.signal(signal.SIGSTOP)
         late = [asyncio.create_task(join_at(leader.port, f"late {number}")) for number in range(3)]
         assert await probe.takeover_s(began) < TAKEOVER_S
-    assert untouched(first)
+    assert all_run(first)
     kill(first[3].pid)
-    second = await several.desk.group(4)
-    assert restart_count(second) == "1"
-    before = several.records()
+    second = await replicas.hub.group(4)
+    assert restart_count(second) == 1
+    before = replicas.records()
     leader.signal(signal.SIGCONT)
     await leader.line("leads no more")
     await leader.line("following")
     for refusal in await asyncio.gather(*late):
         assert isinstance(refusal, NotLeader)
-    assert several.records() == before, "it has written nothing"
-    assert untouched(second)
-    await several.finish(second)
+    assert replicas.records() == before, "it has written nothing"
+    assert all_run(second)
+    await replicas.finish(second)
 
 
 async def join_at(port: int, run_id: str) -> Exception | None:
@@ -198,22 +186,22 @@ async def join_at(port: int, run_id: str) -> Exception | None:
 
 
 @pytest.mark.parametrize("which", ["etcd's leader", "another"])
-async def test_a_member_of_etcd_dies_and_nobody_notices(several: Several, which: str) -> None:
-    first = await several.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
+async def test_a_member_of_etcd_dies_and_nobody_notices(replicas: Replicas, which: str) -> None:
+    first = await replicas.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
     member = next(
-        each for each in several.etcd.members if is_etcds_leader(several.etcd, each) == (which == "etcd's leader")
+        each for each in replicas.etcd.members if is_etcds_leader(replicas.etcd, each) == (which == "etcd's leader")
     )
     member.kill()
     try:
         kill(first[3].pid)
-        second = await several.desk.group(4)
-        assert restart_count(second) == "1"
-        leader = await several.leader()
+        second = await replicas.hub.group(4)
+        assert restart_count(second) == 1
+        leader = await replicas.leader()
         kill(leader.pid)
-        await several.next_leader(leader)
-        await several.finish(second)
+        await replicas.next_leader(leader)
+        await replicas.finish(second)
     finally:
-        several.etcd.start(member)
+        replicas.etcd.start(member)
         await written([member.address])
 
 
@@ -224,28 +212,28 @@ def is_etcds_leader(etcd: Etcd, member: Member) -> bool:
 # The leader is cut off.
 
 
-async def test_a_leader_that_is_cut_off_from_etcd_says_nothing_more_and_follows_when_it_is_back(bare: Several) -> None:
-    gates = [Gate(address) for address in bare.etcd.addresses]
+async def test_a_leader_that_is_cut_off_from_etcd_says_nothing_more_and_follows_when_it_is_back(bare: Replicas) -> None:
+    gates = [TcpProxy(address) for address in bare.etcd.addresses]
     for gate in gates:
         await gate.__aenter__()
     try:
-        leader = await bare.serve_as([gate.address for gate in gates])
+        leader = await bare.replicate(members=[gate.address for gate in gates])
         await leader.leads()
-        await (await bare.serve_as()).line("following")
+        await (await bare.replicate()).line("following")
         first = await bare.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
-        async with Probe(bare.endpoints) as probe:
+        async with Probe(bare.endpoint) as probe:
             began = time.monotonic()
             for gate in gates:
-                gate.shut()
+                gate.hold()
             assert await probe.takeover_s(began) < TAKEOVER_S
-        assert untouched(first)
+        assert all_run(first)
         kill(first[3].pid)
-        second = await bare.desk.group(4)
-        assert restart_count(second) == "1"
+        second = await bare.hub.group(4)
+        assert restart_count(second) == 1
         assert isinstance(await join_at(leader.port, "late"), NotLeader)
         before = bare.records()
         for gate in gates:
-            gate.open()
+            gate.release()
         await leader.line("leads no more")
         await leader.line("following")
         assert bare.records() == before, "it has written nothing"
@@ -258,23 +246,23 @@ async def test_a_leader_that_is_cut_off_from_etcd_says_nothing_more_and_follows_
 # Agents that know little.
 
 
-async def test_an_agent_finds_the_leader_from_any_server(several: Several) -> None:
-    follower = several.others(await several.leader())[0]
-    await several.node("a", "--endpoint", follower.tap.address)
-    await several.finish(await several.desk.group(2))
-    assert several.agents["a"].err[1].startswith("node-agent: round 1"), "without a word"
+async def test_an_agent_finds_the_leader_from_any_server(replicas: Replicas) -> None:
+    _, follower = replicas.servers
+    await replicas.node("a", "--endpoint", follower.proxy.address)
+    await replicas.finish(await replicas.hub.group(2))
+    assert replicas.agents["a"].err[1].startswith("node-agent: round 1"), "without a word"
 
 
-async def test_an_agent_passes_over_a_server_that_is_not_there(several: Several) -> None:
-    await several.node("a", "--endpoint", f"127.0.0.1:1,nowhere.invalid:29400,{several.endpoints}")
-    await several.finish(await several.desk.group(2))
+async def test_an_agent_passes_over_a_server_that_is_not_there(replicas: Replicas) -> None:
+    await replicas.node("a", "--endpoint", f"127.0.0.1:1,nowhere.invalid:29400,{replicas.endpoint}")
+    await replicas.finish(await replicas.hub.group(2))
 
 
-async def test_agents_that_start_before_their_servers_wait_for_them(bare: Several) -> None:
-    first, second = await bare.serve_as(), await bare.serve_as()
+async def test_agents_that_start_before_their_servers_wait_for_them(bare: Replicas) -> None:
+    first, second = await bare.replicate(), await bare.replicate()
     await bare.node("a", "--nnodes", "2")
     await bare.node("b", "--nnodes", "2")
-    await bare.finish(await bare.desk.group(4))
+    await bare.finish(await bare.hub.group(4))
     assert {await first.is_leader(), await second.is_leader()} == {True, False}
 
 

@@ -12,7 +12,7 @@ from rdzv_protocol.errors import AgentFenced
 from rdzv_protocol.messages import JoinRequest, LeaveRequest
 
 from node_agent.transport.http import HttpTransport
-from tests.integration.programs import Program, Server, start_agent
+from tests.support.programs import Program, Server, start_agent
 
 GHOST = "\N{GHOST}"
 NAMES = [

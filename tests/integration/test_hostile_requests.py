@@ -15,7 +15,7 @@ from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.messages import ErrorReply
 
 from benchmarks.machine import cpu_s, peak_rss_mb
-from tests.integration.programs import Server
+from tests.support.programs import Server
 
 AGENT_PATHS = [paths.JOIN, paths.POLL, paths.REPORT, paths.LEAVE]
 OPERATOR_PATHS = [paths.STATUS, paths.HEALTHZ, paths.READYZ]

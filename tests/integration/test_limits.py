@@ -20,10 +20,9 @@ from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.config import Limits, Rate
 from rdzv_server.server import RendezvousServer, bind
-from tests.integration.conftest import Cluster
-from tests.integration.programs import Program, Server, start_agent
-from tests.integration.test_bad_input import refuses
 from tests.support.certificates import Authority
+from tests.support.cluster import Cluster
+from tests.support.programs import Program, Server, refuses, start_agent
 from tests.support.scenario import Connection, a_join
 
 SHORT_S = 0.3
@@ -171,7 +170,7 @@ async def test_agents_go_on_beside_a_crowd_at_the_door(cluster: Cluster) -> None
     await cluster.server.line("20 connections from 127.0.0.1 that no request has been taken from; closing the oldest")
     first[0].order_exit(3)
     async with asyncio.timeout(Limits().request_s / 2):
-        second = await cluster.desk.group(4)
+        second = await cluster.hub.group(4)
     for each in crowd:
         each.close()
     await cluster.finish(second)

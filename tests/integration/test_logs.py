@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import Cluster
-from tests.integration.desk import Desk
-from tests.integration.programs import Program, start_agent
+from tests.support.cluster import Cluster
+from tests.support.programs import Program, start_agent
+from tests.support.worker_hub import WorkerHub
 from tests.unit.node_agent.logs_plugin import install
 
 ONE = ("--standalone", "--nproc", "1")
@@ -136,11 +136,11 @@ async def test_restarts_of_every_kind_leave_the_files_of_the_attempts_before(clu
     first = await cluster.nodes("a", *flags, nproc=1)
     await first[0].tell("say first")
     await cluster.node("b", *flags, nproc=1)  # a membership restart: not counted, and yet another attempt
-    second = await cluster.desk.group(2)
+    second = await cluster.hub.group(2)
     for worker in second:
         await worker.tell("say second")
     os.kill(second[1].pid, signal.SIGKILL)
-    third = await cluster.desk.group(2)
+    third = await cluster.hub.group(2)
     for worker in third:
         await worker.tell("say third")
     await cluster.finish(third)
@@ -180,9 +180,9 @@ async def test_filters_copy_the_lines_of_all_workers(tmp_path: Path) -> None:
     assert sorted(copied) == ["[default0]:a, b", "[default0]:loss 0", "[default1]:a, b", "[default1]:loss 1"]
 
 
-async def test_dev_null_means_no_files_at_all(desk: Desk, tmp_path: Path) -> None:
-    agent = await start_agent(*ONE, "--log-dir", "/dev/null", "-t", "3", env={**desk.env, "TMPDIR": str(tmp_path)})
-    (worker,) = await desk.group(1)
+async def test_dev_null_means_no_files_at_all(hub: WorkerHub, tmp_path: Path) -> None:
+    agent = await start_agent(*ONE, "--log-dir", "/dev/null", "-t", "3", env={**hub.env, "TMPDIR": str(tmp_path)})
+    (worker,) = await hub.group(1)
     assert worker.env["TORCHELASTIC_ERROR_FILE"] == ""
     await worker.tell("say hello")
     worker.order_exit(0)
@@ -215,15 +215,15 @@ async def test_a_log_dir_that_cannot_be_made_is_refused_before_anything_starts(t
     assert f"{tmp_path}/file" in line and "--log-dir" in line
 
 
-async def test_a_log_dir_that_vanishes_loses_no_run(desk: Desk, tmp_path: Path) -> None:
+async def test_a_log_dir_that_vanishes_loses_no_run(hub: WorkerHub, tmp_path: Path) -> None:
     log_dir = tmp_path / "logs"
-    agent = await start_agent(*ONE, "--max-restarts", "1", "-t", "1", "--log-dir", str(log_dir), env=desk.env)
-    (first,) = await desk.group(1)
+    agent = await start_agent(*ONE, "--max-restarts", "1", "-t", "1", "--log-dir", str(log_dir), env=hub.env)
+    (first,) = await hub.group(1)
     await first.tell("say first")
     log_dir.rename(tmp_path / "moved")
     await first.tell("say still here")
     os.kill(first.pid, signal.SIGKILL)
-    (second,) = await desk.group(1)
+    (second,) = await hub.group(1)
     await second.tell("say second")
     second.order_exit(0)
     await run_to_end(agent)
@@ -263,16 +263,16 @@ print("fine", file=sys.stderr)
 
 
 @pytest.mark.torch
-async def test_a_plug_in_decides_about_the_files(desk: Desk, tmp_path: Path) -> None:
+async def test_a_plug_in_decides_about_the_files(hub: WorkerHub, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     site = install(tmp_path / "site")
     agent = await start_agent(
         *TWO, "--logs-specs", "one-folder", "--log-dir", str(tmp_path / "logs"), "--max-restarts", "1",
-        env={**desk.env, "PYTHONPATH": str(site)},
+        env={**hub.env, "PYTHONPATH": str(site)},
     )  # fmt: skip
     folder = tmp_path / "logs" / "by-rank"
     for words in ("first", "second"):
-        workers = await desk.group(2)
+        workers = await hub.group(2)
         assert [worker.env["MY_LOG"] for worker in workers] == [f"{folder}/{rank}.log" for rank in range(2)]
         assert workers[0].env["TORCHELASTIC_ERROR_FILE"] == f"{folder}/0.log.error"
         for worker in workers:

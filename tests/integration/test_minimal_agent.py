@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.programs import Program, Server, start_agent
+from tests.support.programs import Program, Server, start_agent
 
 AGENT = Path(__file__).parents[2] / "examples" / "minimal_agent.py"
 TELL = "import os; print('rank', *(os.environ[name] for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK')), flush=True)"

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 from rdzv_protocol.paths import ADMIT, STOP
 
-from tests.integration.conftest import Cluster
-from tests.integration.desk import Desk
-from tests.integration.programs import Server
-from tests.integration.test_elastic import PATIENT
+from tests.support.cluster import PATIENT, Cluster
+from tests.support.programs import Server
+from tests.support.worker_hub import WorkerHub
 
 
 async def act(server: Server, path: str, body: object, token: str = "") -> tuple[int, dict]:
@@ -60,7 +59,7 @@ async def test_with_manual_scale_up_an_operator_admits(cluster: Cluster) -> None
     newcomer = await cluster.node("b", *flags)
     await newcomer.line("standing by: round 1 runs, and scale-up is manual")
     assert (await act(cluster.server, ADMIT, {"run_id": "r"}))[0] == 200
-    await cluster.finish(await cluster.desk.group(4))
+    await cluster.finish(await cluster.hub.group(4))
     assert (await cluster.server.run())["restarts"]["node_arrived"] == 1
 
 
@@ -86,9 +85,9 @@ async def test_a_mistake_is_said_and_changes_nothing(cluster: Cluster, body, sta
 
 
 @pytest.fixture
-async def guarded(tmp_path: Path, desk: Desk) -> AsyncIterator[Cluster]:
+async def guarded(tmp_path: Path, hub: WorkerHub) -> AsyncIterator[Cluster]:
     """A server with three tokens, and agents that have theirs."""
-    cluster = Cluster(desk)
+    cluster = Cluster(hub)
     for role in ("agent", "read", "admin"):
         (tmp_path / role).touch(0o600)
         (tmp_path / role).write_text(f"{role}-secret\n")

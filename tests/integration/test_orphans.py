@@ -3,13 +3,13 @@
 import os
 import signal
 
-from tests.integration.conftest import Cluster
-from tests.integration.desk import WorkerAtDesk, is_running, process_ended
-from tests.integration.kin import ended, guardians, until
-from tests.integration.programs import Program
+from tests.support.cluster import Cluster
+from tests.support.process_info import ended, guardians, is_running, process_ended, until
+from tests.support.programs import Program
+from tests.support.worker_hub import Worker
 
 
-async def descendants(workers: list[WorkerAtDesk]) -> list[int]:
+async def descendants(workers: list[Worker]) -> list[int]:
     """What each worker has been told to start: a child in its group, one in a session of its own, and one whose parent
     is gone."""
     return [int(await worker.tell(how)) for worker in workers for how in ("fork", "daemon", "double-fork")]
@@ -32,7 +32,7 @@ async def test_daemons_of_a_round_are_gone_when_the_next_one_begins(cluster: Clu
     first = await cluster.nodes("a", "--nnodes", "1", "--max-restarts", "1")
     ends = [process_ended(pid) for pid in await descendants(first)]
     first[0].order_exit(3)
-    second = await cluster.desk.group(2)
+    second = await cluster.hub.group(2)
     assert all(end.is_set() for end in ends)
     await cluster.finish(second)
 

@@ -15,11 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import Cluster
-from tests.integration.desk import is_running
-from tests.integration.kin import children, ended, until
-from tests.integration.programs import Program, start_agent
-from tests.integration.side_by_side import PROGRAMS
+from tests.support.cluster import Cluster
+from tests.support.launchers import PROGRAMS
+from tests.support.process_info import children, ended, is_running, until
+from tests.support.programs import Program, start_agent
 
 STATE = PROGRAMS / "interpreter_state.py"
 WARM = ("--preload", "json,decimal")
@@ -121,9 +120,9 @@ async def test_workers_draw_different_numbers(tmp_path: Path) -> None:
 async def test_every_round_is_warm_and_signals_and_exit_codes_arrive(cluster: Cluster) -> None:
     first = await cluster.nodes("ab", "--nnodes", "2", "--max-restarts", "3", *WARM)
     os.kill(first[3].pid, signal.SIGKILL)
-    second = await cluster.desk.group(4)
+    second = await cluster.hub.group(4)
     second[0].order_exit(7)
-    third = await cluster.desk.group(4)
+    third = await cluster.hub.group(4)
     assert all(is_warm(worker.pid) for worker in third)
     await cluster.finish(third)
     run = await cluster.server.run()
@@ -141,7 +140,7 @@ async def test_a_fork_server_that_dies_is_replaced_and_takes_no_worker_along(clu
     assert all(is_running(worker.pid) for worker in first)
     await until(lambda: len(waiting(agent.pid)) >= 2)
     first[0].order_exit(3)
-    second = await cluster.desk.group(2)
+    second = await cluster.hub.group(2)
     assert all(is_warm(worker.pid) for worker in second)
     await cluster.finish(second)
 
@@ -156,7 +155,7 @@ async def test_a_fork_server_that_dies_again_and_again_is_given_up(cluster: Clus
         killed.add(fork_server)
     await agent.line("workers start cold: the process that imports json, decimal died again and again")
     first[0].order_exit(3)
-    second = await cluster.desk.group(2)
+    second = await cluster.hub.group(2)
     assert not any(is_warm(worker.pid) for worker in second)
     await cluster.finish(second)
 

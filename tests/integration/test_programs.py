@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import Cluster
-from tests.integration.desk import Desk, is_running
-from tests.integration.programs import Program, Server, start_agent
-from tests.integration.test_elastic import PATIENT, restart_count
+from tests.support.cluster import PATIENT, Cluster
+from tests.support.process_info import is_running
+from tests.support.programs import Program, Server, start_agent
+from tests.support.worker_hub import WorkerHub, restart_count
 
 PRINT_PROTOCOL = "import protocol\nprint('the script sees', protocol.WHOSE)\n"
 
 
-async def test_standalone_needs_no_server_and_shows_a_status_page(desk: Desk) -> None:
-    agent = await start_agent("--standalone", "--nproc", "2", env=desk.env)
-    workers = await desk.group(2)
+async def test_standalone_needs_no_server_and_shows_a_status_page(hub: WorkerHub) -> None:
+    agent = await start_agent("--standalone", "--nproc", "2", env=hub.env)
+    workers = await hub.group(2)
     url = (await agent.line(r"status: (http://127\.0\.0\.1:\d+/v1/status)"))[1]
     page = await asyncio.to_thread(lambda: urllib.request.urlopen(url).read())
     (run,) = json.loads(page)["runs"]
@@ -31,20 +31,20 @@ async def test_standalone_needs_no_server_and_shows_a_status_page(desk: Desk) ->
     assert await agent.exit_code() == 0
 
 
-async def test_standalone_restarts_its_workers(desk: Desk) -> None:
-    agent = await start_agent("--standalone", "--nproc", "2", "--max-restarts", "1", env=desk.env)
-    first = await desk.group(2)
+async def test_standalone_restarts_its_workers(hub: WorkerHub) -> None:
+    agent = await start_agent("--standalone", "--nproc", "2", "--max-restarts", "1", env=hub.env)
+    first = await hub.group(2)
     os.kill(first[0].pid, signal.SIGKILL)
-    second = await desk.group(2)
+    second = await hub.group(2)
     assert restart_count(second) == 1
     second[1].order_exit(3)
     assert await agent.exit_code() == 1
     assert any("no restarts left: 1 of 1 used" in line for line in agent.err)
 
 
-async def test_ctrl_c_reaches_the_workers_and_leaves_nothing(desk: Desk) -> None:
-    agent = await start_agent("--standalone", "--nproc", "2", "--shutdown-timeout", "0.3", env=desk.env)
-    polite, stubborn = await desk.group(2)
+async def test_ctrl_c_reaches_the_workers_and_leaves_nothing(hub: WorkerHub) -> None:
+    agent = await start_agent("--standalone", "--nproc", "2", "--shutdown-timeout", "0.3", env=hub.env)
+    polite, stubborn = await hub.group(2)
     await stubborn.tell("ignore SIGINT")
     grandchild = int(await stubborn.tell("fork"))
     agent.signal(signal.SIGINT)
@@ -56,9 +56,9 @@ async def test_ctrl_c_reaches_the_workers_and_leaves_nothing(desk: Desk) -> None
     assert not is_running(grandchild)
 
 
-async def test_a_second_ctrl_c_kills_at_once(desk: Desk) -> None:
-    agent = await start_agent("--standalone", "--nproc", "1", "--shutdown-timeout", "500", env=desk.env)
-    (stubborn,) = await desk.group(1)
+async def test_a_second_ctrl_c_kills_at_once(hub: WorkerHub) -> None:
+    agent = await start_agent("--standalone", "--nproc", "1", "--shutdown-timeout", "500", env=hub.env)
+    (stubborn,) = await hub.group(1)
     await stubborn.tell("ignore SIGINT")
     agent.signal(signal.SIGINT)
     await agent.line("SIGINT: leaving the run")
@@ -66,9 +66,9 @@ async def test_a_second_ctrl_c_kills_at_once(desk: Desk) -> None:
     assert await agent.exit_code() == 1
 
 
-async def test_workers_lines_are_shown_and_the_last_one_is_not_lost(desk: Desk) -> None:
-    agent = await start_agent("--standalone", "--nproc", "2", env=desk.env)
-    one, two = await desk.group(2)
+async def test_workers_lines_are_shown_and_the_last_one_is_not_lost(hub: WorkerHub) -> None:
+    agent = await start_agent("--standalone", "--nproc", "2", env=hub.env)
+    one, two = await hub.group(2)
     await one.tell("say hello")
     await two.tell("complain dear me")
     for worker in (one, two):
@@ -78,7 +78,7 @@ async def test_workers_lines_are_shown_and_the_last_one_is_not_lost(desk: Desk) 
     assert "dear me" in agent.err
 
 
-async def test_a_console_that_blocks_holds_up_nobody(desk: Desk) -> None:
+async def test_a_console_that_blocks_holds_up_nobody(hub: WorkerHub) -> None:
     """The agent's stdout is a full pipe that nobody reads: the run goes on and ends."""
     read_end, write_end = os.pipe()
     process = await asyncio.create_subprocess_exec(
@@ -91,11 +91,11 @@ async def test_a_console_that_blocks_holds_up_nobody(desk: Desk) -> None:
     os.close(read_end)
 
 
-async def test_an_agent_waits_for_a_server_that_starts_later(desk: Desk, unused_tcp_port: int) -> None:
-    agent = await start_agent("--endpoint", f"127.0.0.1:{unused_tcp_port}", env=desk.env)
+async def test_an_agent_waits_for_a_server_that_starts_later(hub: WorkerHub, unused_tcp_port: int) -> None:
+    agent = await start_agent("--endpoint", f"127.0.0.1:{unused_tcp_port}", env=hub.env)
     await agent.line(r"cannot reach rdzv-server at .* yet \(connect: 127.0.0.1: Connection refused\)")
     server = await Server.listen(port=unused_tcp_port)
-    (worker,) = await desk.group(1)
+    (worker,) = await hub.group(1)
     await agent.line("reached rdzv-server at")
     worker.order_exit(0)
     assert await agent.exit_code() == 0
@@ -120,14 +120,14 @@ async def test_a_server_without_memory_makes_the_agents_join_anew(cluster: Clust
     port = cluster.server.port
     await cluster.server.end()
     await cluster.serve(port=port)
-    again = await cluster.desk.group(4)
+    again = await cluster.hub.group(4)
     await cluster.finish(again)
 
 
 async def test_proxies_in_the_environment_are_ignored(cluster: Cluster) -> None:
     proxy = dict.fromkeys(("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy"), "http://127.0.0.1:1")
     await cluster.node("a", nproc=1, env=proxy)
-    await cluster.finish(await cluster.desk.group(1))
+    await cluster.finish(await cluster.hub.group(1))
 
 
 @pytest.mark.parametrize("command", [("-m", "node_agent"), ("node-agent",)], ids=["module", "script"])
@@ -147,14 +147,14 @@ async def test_a_late_agent_learns_that_the_run_has_succeeded(cluster: Cluster) 
     assert await late.exit_code() == 0
     assert any("run nightly has already succeeded" in line for line in late.err)
     again = await cluster.node("c", "--run-id", "nightly", "--rerun")
-    for worker in await cluster.desk.group(2):
+    for worker in await cluster.hub.group(2):
         worker.order_exit(0)
     assert await again.exit_code() == 0
 
 
-async def test_scratch_files_are_gone_when_the_agent_is(desk: Desk, tmp_path: Path) -> None:
-    agent = await start_agent("--standalone", env={**desk.env, "TMPDIR": str(tmp_path)})
-    (worker,) = await desk.group(1)
+async def test_scratch_files_are_gone_when_the_agent_is(hub: WorkerHub, tmp_path: Path) -> None:
+    agent = await start_agent("--standalone", env={**hub.env, "TMPDIR": str(tmp_path)})
+    (worker,) = await hub.group(1)
     assert Path(worker.env["TORCHELASTIC_ERROR_FILE"]).parent.is_dir()
     worker.order_exit(0)
     assert await agent.exit_code() == 0

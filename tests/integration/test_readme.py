@@ -6,7 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from tests.integration.programs import Program
+from tests.support.programs import Program
 
 ROOT = Path(__file__).parents[2]
 

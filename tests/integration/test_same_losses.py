@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.programs import Program
-from tests.integration.side_by_side import LONG_S, NODE_AGENT, PROGRAMS, TORCHRUN, free_port, launch, line, start
+from tests.support.launchers import LONG_S, NODE_AGENT, PROGRAMS, TORCHRUN, free_port, launch, line, start
+from tests.support.programs import Program
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]

@@ -11,13 +11,12 @@ import msgpack
 import pytest
 from rdzv_protocol import paths
 
-from tests.integration.conftest import Cluster
-from tests.integration.desk import WorkerAtDesk, is_running
-from tests.integration.programs import HERE, Program, Server, start_agent
-from tests.integration.test_bad_input import refuses
 from tests.support.certificates import Authority
+from tests.support.cluster import Cluster
+from tests.support.process_info import is_running
+from tests.support.programs import PRYING_WORKER, Program, Server, refuses, start_agent
+from tests.support.worker_hub import Worker
 
-NOSY_WORKER = str(HERE / "nosy_worker.py")
 LOOK, JOIN, STOP = ("GET", paths.STATUS), ("POST", paths.JOIN), ("POST", paths.STOP)
 SECRETS = {"agents": "aG3nt-5ecret", "readers": "r3ad-5ecret", "admins": "adm1n-5ecret"}
 FLAGS = {"agents": "--token-file", "readers": "--read-token-file", "admins": "--admin-token-file"}
@@ -96,7 +95,7 @@ async def test_tokens_are_replaced_while_a_run_goes_on(cluster: Cluster, tmp_pat
     token_files(agents, agents="new")
     await cluster.agents["a"].line("reached rdzv-server at")
     first[0].order_exit(3)
-    second = await cluster.desk.group(2)
+    second = await cluster.hub.group(2)
     assert second[0].env["TORCHELASTIC_RESTART_COUNT"] == "1"
     await cluster.finish(second)
 
@@ -197,9 +196,9 @@ async def test_no_secret_is_found_where_somebody_might_look(cluster: Cluster, tm
         for name, value in zip(by_flag[::2], by_flag[1::2], strict=True)
     }
     await cluster.node("b", "--nnodes", "2", "--max-restarts", "1", env=by_variable)
-    first = await cluster.desk.group(4)
+    first = await cluster.hub.group(4)
     first[0].order_exit(3)
-    second = await cluster.desk.group(4)
+    second = await cluster.hub.group(4)
 
     bodies = await misplaced(server, authority, node)
     programs = [server, *cluster.agents.values()]
@@ -209,7 +208,7 @@ async def test_no_secret_is_found_where_somebody_might_look(cluster: Cluster, tm
     found = {
         "what the server answers": bodies,
         "command lines and environments": processes,
-        "workers' environments": [json.dumps(dict(worker.env)) for worker in cluster.desk.all],
+        "workers' environments": [json.dumps(dict(worker.env)) for worker in cluster.hub.all],
         "consoles and logs": ["\n".join([*each.out, *each.err]) for each in programs],
         "state": contents(tmp_path, "runs.db*"),
     }
@@ -222,12 +221,12 @@ async def test_no_secret_is_found_where_somebody_might_look(cluster: Cluster, tm
 # What a worker cannot do.
 
 
-async def look(worker: WorkerAtDesk, order: str) -> object:
+async def look(worker: Worker, order: str) -> object:
     return json.loads(await worker.tell(order))
 
 
 async def test_a_worker_cannot_act_on_any_run_with_what_it_sees(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.script = NOSY_WORKER
+    cluster.script = PRYING_WORKER
     files = token_files(tmp_path)
     await cluster.serve(*flags(files))
     victims = await cluster.nodes("a", "--run-id", "theirs", "--token-file", files["agents"], nproc=1)
@@ -241,15 +240,15 @@ async def test_a_worker_cannot_act_on_any_run_with_what_it_sees(cluster: Cluster
 
 
 STREAMS = {0: r"/dev/null", 1: r"pipe:\[\d+\]|/.*", 2: r"pipe:\[\d+\]|/.*", 3: r"socket:\[\d+\]"}
-"""What a worker has open: its streams, and the line to the test's desk that it has opened itself."""
+"""What a worker has open: its streams, and the line to the test's hub that it has opened itself."""
 
 
 async def test_the_page_of_a_standalone_run_only_shows(cluster: Cluster) -> None:
     """Every user of the machine reaches it."""
-    agent = await start_agent("--standalone", env=cluster.desk.env)
+    agent = await start_agent("--standalone", env=cluster.hub.env)
     cluster.agents["a"] = agent
     url = (await agent.line(r"status: (http://127\.0\.0\.1:\d+)/v1/status"))[1]
-    (worker,) = await cluster.desk.group(1)
+    (worker,) = await cluster.hub.group(1)
     async with aiohttp.ClientSession(url) as session:
         async with session.get(paths.STATUS) as answer:
             (run,) = (await answer.json())["runs"]
@@ -262,9 +261,9 @@ async def test_the_page_of_a_standalone_run_only_shows(cluster: Cluster) -> None
 
 
 async def test_a_standalone_run_may_have_no_page(cluster: Cluster) -> None:
-    agent = await start_agent("--standalone", "--no-status-page", env=cluster.desk.env)
+    agent = await start_agent("--standalone", "--no-status-page", env=cluster.hub.env)
     cluster.agents["a"] = agent
-    (worker,) = await cluster.desk.group(1)
+    (worker,) = await cluster.hub.group(1)
     await cluster.finish([worker])
     assert not any("status:" in line for line in agent.err)
 
@@ -282,10 +281,10 @@ async def test_a_server_that_is_hosted_at_loopback_is_for_this_machine_alone(
 ) -> None:
     endpoint = f"[{host}]:{unused_tcp_port}" if ":" in host else f"{host}:{unused_tcp_port}"
     flags = ("--rdzv-backend", "c10d", "--nnodes", nnodes, "--last-call-timeout", "0", flag, endpoint)
-    agent = await start_agent(*flags, env=cluster.desk.env)
+    agent = await start_agent(*flags, env=cluster.hub.env)
     cluster.agents["a"] = agent
     await agent.line(r"hosting rdzv-server at port \d+ \(process \d+\), which only agents of this machine can reach")
-    workers = await cluster.desk.group(1)
+    workers = await cluster.hub.group(1)
     listening = [address for address, port in listening_sockets().values() if port == f"{unused_tcp_port:04X}"]
     assert listening in (["0100007F"], ["0" * 24 + "01000000"])
     await cluster.finish(workers)
@@ -296,7 +295,7 @@ async def test_a_worker_inherits_no_file_but_its_streams(
     cluster: Cluster, tmp_path: Path, unused_tcp_port: int, where: str
 ) -> None:
     """In a second round, when agent and server have everything open that they ever will."""
-    cluster.script = NOSY_WORKER
+    cluster.script = PRYING_WORKER
     logs = ("--log-dir", str(tmp_path), "--tee", "3", "--max-restarts", "1", "--event-log-handler", "console")
     files = token_files(tmp_path)
     if where == "at a server":
@@ -305,12 +304,12 @@ async def test_a_worker_inherits_no_file_but_its_streams(
     else:
         place = ("--standalone",) if where == "alone" else ("--rdzv-backend", "c10d", "--nnodes", "1:2",
             "--last-call-timeout", "0", "--endpoint", f"localhost:{unused_tcp_port}")  # fmt: skip
-        agent = await start_agent(*place, *logs, "--nproc", "2", script=NOSY_WORKER, env=cluster.desk.env)
+        agent = await start_agent(*place, *logs, "--nproc", "2", script=PRYING_WORKER, env=cluster.hub.env)
         cluster.agents["a"] = agent
-        first = await cluster.desk.group(2)
+        first = await cluster.hub.group(2)
         await agent.line("status: http" if where == "alone" else "hosting rdzv-server at port")
     first[0].order_exit(3)
-    second = await cluster.desk.group(2)
+    second = await cluster.hub.group(2)
     for worker in second:
         files_open = await look(worker, "files")
         assert isinstance(files_open, list)
@@ -325,11 +324,11 @@ async def test_a_server_that_an_agent_hosts_inherits_no_file_but_its_socket(
 ) -> None:
     agent = await start_agent(
         "--rdzv-backend", "c10d", "--nnodes", "1:2", "--last-call-timeout", "0",
-        "--endpoint", f"localhost:{unused_tcp_port}", env=cluster.desk.env,
+        "--endpoint", f"localhost:{unused_tcp_port}", env=cluster.hub.env,
     )  # fmt: skip
     cluster.agents["a"] = agent
     pid = int((await agent.line(r"hosting rdzv-server at port \d+ \(process (\d+)\)"))[1])
-    workers = await cluster.desk.group(1)
+    workers = await cluster.hub.group(1)
     theirs = {link for link in links(agent.pid) if not link.startswith(("/dev/null", "anon_inode"))}
     shared = links(pid) & theirs
     assert not any(link.startswith("socket") for link in shared), "not even the agent's own line to it"

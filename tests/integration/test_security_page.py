@@ -7,7 +7,7 @@ from pathlib import Path
 from rdzv_server.cli import OTHER_FILES
 from rdzv_server.config import MOST_CONNECTIONS, MOST_RUNS, Limits, Rate
 from rdzv_server.core.admission import MOST_AGENTS
-from tests.integration.conftest import Cluster
+from tests.support.cluster import Cluster
 
 PAGE = (Path(__file__).parents[2] / "docs/security.md").read_text()
 
@@ -33,7 +33,7 @@ async def test_what_the_page_makes_lets_a_run_through(cluster: Cluster, tmp_path
     server = await cluster.serve(*in_folder(tmp_path, own + tokens))
     for host in ("localhost", "127.0.0.1"):
         await cluster.node("a", "--endpoint", f"{host}:{server.port}", *in_folder(tmp_path, node))
-        await cluster.finish(await cluster.desk.group(2))
+        await cluster.finish(await cluster.hub.group(2))
     assert not any("others than its owner" in line for line in server.err)
 
 

@@ -6,9 +6,10 @@ import socket
 import time
 from pathlib import Path
 
-from tests.integration.conftest import Cluster
-from tests.integration.desk import Desk, is_running
-from tests.integration.programs import PATIENCE_S, Program, start_agent
+from tests.support.cluster import Cluster
+from tests.support.process_info import is_running
+from tests.support.programs import PATIENCE_S, Program, start_agent
+from tests.support.worker_hub import WorkerHub
 
 TRIES = 5
 
@@ -37,8 +38,8 @@ def about_the_server(agent: Program) -> list[str]:
     return [line.removeprefix("node-agent: ").partition(" at ")[0] for line in agent.err if "rdzv-server" in line]
 
 
-async def test_it_is_said_once_however_often_the_agent_tries(desk: Desk, tmp_path: Path) -> None:
-    cluster, store = Cluster(desk), ("--store", f"sqlite:{tmp_path / 'state.db'}")
+async def test_it_is_said_once_however_often_the_agent_tries(hub: WorkerHub, tmp_path: Path) -> None:
+    cluster, store = Cluster(hub), ("--store", f"sqlite:{tmp_path / 'state.db'}")
     await cluster.serve(*store)
     try:
         workers = await cluster.nodes("a", "--nnodes", "1")

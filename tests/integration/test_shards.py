@@ -10,14 +10,15 @@ import signal
 import time
 import urllib.error
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 import pytest
 
-from tests.integration.desk import Desk, WorkerAtDesk, is_running
-from tests.integration.programs import Program, Server
-from tests.integration.several import LEASE_S, OneOfSeveral, Probe, Several, kill
+from tests.integration.replicas import LEASE_S, Probe, Replica, Replicas, kill
 from tests.support.etcd import Etcd, etcd_cluster, need_etcd
+from tests.support.process_info import is_running
+from tests.support.programs import Program, Server
+from tests.support.worker_hub import Worker, WorkerHub
 
 need_etcd()
 
@@ -38,41 +39,42 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
         yield etcd
 
 
-class Shared(Several):
+class Shared(Replicas):
     """Servers that share sixteen shards."""
 
-    def __init__(self, desk: Desk, etcd: Etcd, name: str) -> None:
-        super().__init__(desk, etcd, name, SHARDS)
+    def __init__(self, hub: WorkerHub, etcd: Etcd, name: str) -> None:
+        super().__init__(hub, etcd, name, SHARDS)
         self._client = EtcdClient(etcd.addresses)
 
     async def add(self, count: int, *flags: str) -> None:
         for _ in range(count):
-            await self.serve_as(None, *SHARDS_FLAG, *flags)
+            await self.replicate(*SHARDS_FLAG, *flags)
 
-    async def leaders(self, *, among: set[OneOfSeveral]) -> dict[int, OneOfSeveral]:
-        """Who leads each shard, once these servers share them evenly."""
+    async def leaders(self, among: Sequence[Replica] = ()) -> dict[int, Replica]:
+        """Leader of each shard, once these servers, or else all that run, share the shards evenly."""
         begin, end = (f"/rdzv-server/{self.name}/live/leaders{mark}".encode() for mark in "/0")
-        servers = {server.tap.address: server for server in among}
+        servers = {server.proxy.address: server for server in among or self.running()}
         async with asyncio.timeout(EVEN_WITHIN_S):
             while True:
                 keys, revision = await self._client.all(begin, end)
                 led = {int(key.key.rpartition(b"/")[2]): servers.get(key.value.decode()) for key in keys}
                 loads = Counter(led.values())
-                if len(led) == SHARDS and set(loads) == among and max(loads.values()) - min(loads.values()) <= 1:
+                is_even = max(loads.values(), default=0) - min(loads.values(), default=0) <= 1
+                if len(led) == SHARDS and set(loads) == set(servers.values()) and is_even:
                     return {shard: server for shard, server in led.items() if server}
                 await self._client.changed(begin, revision + 1, end)
 
-    def unused(self, leader: OneOfSeveral, leaders: dict[int, OneOfSeveral]) -> str:
+    def unused(self, leader: Replica, leaders: dict[int, Replica]) -> str:
         """The id of a run that there is not yet, whose shard this server leads."""
         ids = (f"run-{number}" for number in itertools.count())
         return next(each for each in ids if leaders[shard_of(each, SHARDS)] is leader and each not in self.agents)
 
-    async def run_at(self, leader: OneOfSeveral, leaders: dict[int, OneOfSeveral], *flags: str) -> "OneNode":
+    async def run_at(self, leader: Replica, leaders: dict[int, Replica], *flags: str) -> "OneNode":
         """A run of one node whose shard this server leads."""
         run_id = self.unused(leader, leaders)
         agent = await self.node(run_id, "--run-id", run_id, "--max-restarts", "3", *flags, nproc=1)
-        (worker,) = await self.desk.group(1)
-        return OneNode(self.desk, agent, worker)
+        (worker,) = await self.hub.group(1)
+        return OneNode(self.hub, agent, worker)
 
     async def end(self) -> None:
         await self._client.close()
@@ -82,8 +84,8 @@ class Shared(Several):
 class OneNode:
     """A run with its only agent and its only worker."""
 
-    def __init__(self, desk: Desk, agent: Program, worker: WorkerAtDesk) -> None:
-        self._desk = desk
+    def __init__(self, hub: WorkerHub, agent: Program, worker: Worker) -> None:
+        self._hub = hub
         self.agent = agent
         self.worker = worker
 
@@ -91,54 +93,42 @@ class OneNode:
         """Its worker fails; returns when the next one runs."""
         before = int(self.worker.env["TORCHELASTIC_RESTART_COUNT"])
         kill(self.worker.pid)
-        (self.worker,) = await self._desk.group(1)
+        (self.worker,) = await self._hub.group(1)
         assert int(self.worker.env["TORCHELASTIC_RESTART_COUNT"]) == before + 1
 
 
-def all_of(cluster: Shared) -> set[OneOfSeveral]:
-    """The servers that run."""
-    return {
-        server for server in cluster.servers if isinstance(server, OneOfSeveral) and server.process.returncode is None
-    }
-
-
 @pytest.fixture
-async def bare(desk: Desk, etcd: Etcd, request: pytest.FixtureRequest) -> AsyncIterator[Shared]:
+async def bare(hub: WorkerHub, etcd: Etcd, request: pytest.FixtureRequest) -> AsyncIterator[Shared]:
     """No server yet."""
-    cluster = Shared(desk, etcd, re.sub(r"\W+", "-", request.node.name))
-    try:
+    async with Shared(hub, etcd, re.sub(r"\W+", "-", request.node.name)) as cluster:
         yield cluster
-    finally:
-        await cluster.end()
-    cluster.answers.check()
-    assert desk.survivors() == []
 
 
 @pytest.fixture
 async def four(bare: Shared) -> Shared:
     """Four servers that share the shards evenly."""
     await bare.add(4)
-    await bare.leaders(among=all_of(bare))
+    await bare.leaders()
     return bare
 
 
 async def test_one_is_killed_and_comes_back_and_no_worker_notices(four: Shared) -> None:
-    leaders = await four.leaders(among=all_of(four))
+    leaders = await four.leaders()
     assert set(Counter(leaders.values()).values()) == {4}
-    victim, *others = all_of(four)
+    victim, *others = four.running()
     runs = [await four.run_at(server, leaders) for server in (victim, victim, *others)]
     workers = [run.worker.pid for run in runs]
-    async with Probe(four.endpoints, four.unused(victim, leaders)) as probe:
+    async with Probe(four.endpoint, four.unused(victim, leaders)) as probe:
         began = time.monotonic()
         kill(victim.pid)
         assert await probe.takeover_s(began) < TAKEOVER_S
     await victim.exit_code()
-    survivors = await four.leaders(among=set(others))
+    survivors = await four.leaders()
     assert all(survivors[shard] is leader for shard, leader in leaders.items() if leader is not victim), "nothing else"
     assert all(map(is_running, workers))
     await runs[0].restart()
-    back = await four.serve_as(None, *SHARDS_FLAG, tap=victim.tap)
-    again = await four.leaders(among={back, *others})
+    back = await four.replicate(*SHARDS_FLAG, proxy=victim.proxy)
+    again = await four.leaders()
     moved = [shard for shard, leader in again.items() if leader is not survivors[shard]]
     assert len(moved) == 4 and all(again[shard] is back for shard in moved), "no more than it takes"
     assert all(map(is_running, workers[1:]))
@@ -148,21 +138,21 @@ async def test_one_is_killed_and_comes_back_and_no_worker_notices(four: Shared) 
 
 
 async def test_one_hangs_and_its_shards_are_led_by_the_others(four: Shared) -> None:
-    leaders = await four.leaders(among=all_of(four))
-    victim, *others = all_of(four)
+    leaders = await four.leaders()
+    victim, *others = four.running()
     run = await four.run_at(victim, leaders)
     unmoved = await four.run_at(others[0], leaders)
-    async with Probe(four.endpoints, four.unused(victim, leaders)) as probe:
+    async with Probe(four.endpoint, four.unused(victim, leaders)) as probe:
         began = time.monotonic()
         victim.signal(signal.SIGSTOP)
         assert await probe.takeover_s(began) < TAKEOVER_S
     worker = run.worker.pid
-    await four.leaders(among=set(others))
+    await four.leaders(among=others)
     assert is_running(worker)
     await run.restart()
     victim.signal(signal.SIGCONT)
     await victim.line(r"shard \d+: leads no more: its lease at etcd ran out")
-    await four.leaders(among={victim, *others})
+    await four.leaders()
     await run.restart()
     assert is_running(unmoved.worker.pid)
     await four.finish([run.worker, unmoved.worker])
@@ -170,36 +160,35 @@ async def test_one_hangs_and_its_shards_are_led_by_the_others(four: Shared) -> N
 
 async def test_one_that_is_asked_to_stop_is_followed_in_all_its_shards_long_before_its_lease_ends(bare: Shared) -> None:
     await bare.add(2, "--leader-lease", "300")
-    leaver, other = bare.servers
-    assert isinstance(leaver, OneOfSeveral) and isinstance(other, OneOfSeveral)
-    leaders = await bare.leaders(among={leaver})
+    leaver, _ = bare.servers
+    leaders = await bare.leaders(among=[leaver])
     run = await bare.run_at(leaver, leaders)
     leaver.signal(signal.SIGTERM)
     assert await leaver.exit_code() == 0
-    await bare.leaders(among={other})
+    await bare.leaders()
     assert is_running(run.worker.pid)
     await bare.finish([run.worker])
 
 
 async def test_an_agent_that_knows_one_server_finds_its_runs_leader_and_the_next_one(four: Shared) -> None:
-    leaders = await four.leaders(among=all_of(four))
-    known, leader, *others = all_of(four)
-    run = await four.run_at(leader, leaders, "--endpoint", known.tap.address)
+    leaders = await four.leaders()
+    known, leader, *_ = four.running()
+    run = await four.run_at(leader, leaders, "--endpoint", known.proxy.address)
     assert run.agent.err[1].startswith("node-agent: round 1"), "without a word"
-    kill(leader.pid)
-    await four.leaders(among={known, *others})
+    await leader.kill()
+    await four.leaders()
     await run.restart()
     await four.finish([run.worker])
 
 
 async def test_servers_come_one_after_another_and_a_run_that_goes_on_is_handed_over_unharmed(bare: Shared) -> None:
     await bare.add(1)
-    (first,) = all_of(bare)
-    leaders = await bare.leaders(among={first})
-    runs = [await bare.run_at(first, leaders, "--endpoint", first.tap.address) for _ in range(3)]
+    (first,) = bare.running()
+    leaders = await bare.leaders()
+    runs = [await bare.run_at(first, leaders, "--endpoint", first.proxy.address) for _ in range(3)]
     workers = [run.worker.pid for run in runs]
     await bare.add(1)
-    await bare.leaders(among=all_of(bare))
+    await bare.leaders()
     assert all(map(is_running, workers))
     for run in runs:
         await run.restart()
@@ -207,22 +196,22 @@ async def test_servers_come_one_after_another_and_a_run_that_goes_on_is_handed_o
 
 
 async def test_a_node_that_dies_is_missed_at_once(four: Shared) -> None:
-    leaders = await four.leaders(among=all_of(four))
-    *_, leader = all_of(four)
+    leaders = await four.leaders()
+    *_, leader = four.running()
     patient = ("--lease", "500", "--last-call-timeout", "500", "--disconnect-grace", "0")
     await four.nodes("ab", "--run-id", four.unused(leader, leaders), "--nnodes", "1:2", *patient, nproc=1)
     kill(four.agents.pop("b").pid)
-    await four.finish(await four.desk.group(1))
+    await four.finish(await four.hub.group(1))
 
 
 async def test_operators_see_from_every_server_who_leads_what(four: Shared) -> None:
-    leaders = await four.leaders(among=all_of(four))
-    led_by = {shard: leader.tap.address for shard, leader in leaders.items()}
-    owner, *others = all_of(four)
+    leaders = await four.leaders()
+    led_by = {shard: leader.proxy.address for shard, leader in leaders.items()}
+    owner, *others = four.running()
     run = await four.run_at(owner, leaders)
     run_id = run.worker.env["TORCHELASTIC_RUN_ID"]
     for server in (owner, *others):
-        status = await server.view()
+        status = await server.status()
         seen = {shard["shard"]: shard["leader"] for shard in status["server"]["shards"]}
         assert seen == led_by and status["server"]["leads"] and status["server"]["ready"]
         assert [each["run_id"] for each in status["runs"]] == ([run_id] if server is owner else [])
@@ -233,7 +222,7 @@ async def test_operators_see_from_every_server_who_leads_what(four: Shared) -> N
 
 @pytest.mark.parametrize(("first", "second"), [(16, 4), (16, 1), (1, 16)])
 async def test_a_server_with_another_number_of_shards_is_refused(bare: Shared, first: int, second: int) -> None:
-    server = await bare.serve_as(None, "--shards", str(first))
+    server = await bare.replicate("--shards", str(first))
     await server.line("leading: ")
     flags = ("--store", bare.store, "--shards", str(second), "--leader-lease", "2")
     other = await Program.start(*Server.command(*flags))

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.desk import Desk, WorkerAtDesk, is_running
-from tests.integration.programs import PATIENCE_S, Program, Server, start_agent
-from tests.integration.test_bad_input import refuses
-from tests.integration.test_elastic import of_node, ppid, restart_count
+from tests.support.process_info import is_running, parent
+from tests.support.programs import PATIENCE_S, Program, Server, refuses, start_agent
+from tests.support.worker_hub import Worker, WorkerHub, of_node, restart_count
 
 PATIENT = ("--rdzv-conf", "join_timeout=500,last_call_timeout=500", "--shutdown-timeout", "5")
 LONG_IDLE_S = 25.0
@@ -24,13 +23,13 @@ LONG_IDLE_S = 25.0
 class Nodes:
     """The agents of one run on this machine, and the servers that they host."""
 
-    def __init__(self, desk: Desk, port: int) -> None:
-        self.desk = desk
+    def __init__(self, hub: WorkerHub, port: int) -> None:
+        self.hub = hub
         self.port = port
         self.agents: list[Program] = []
 
     async def start(self, *flags: str, env: dict[str, str] | None = None) -> Program:
-        agent = await start_agent(*flags, env={**self.desk.env, **(env or {})})
+        agent = await start_agent(*flags, env={**self.hub.env, **(env or {})})
         self.agents.append(agent)
         return agent
 
@@ -45,7 +44,7 @@ class Nodes:
     async def server_pid(self, agent: Program) -> int:
         return int((await agent.line(rf"hosting rdzv-server at port {self.port} \(process (\d+)\)"))[1])
 
-    async def finish(self, workers: list[WorkerAtDesk], *, code: int = 0) -> None:
+    async def finish(self, workers: list[Worker], *, code: int = 0) -> None:
         """Let these workers exit, and every agent with them."""
         for worker in workers:
             worker.order_exit(0)
@@ -57,7 +56,7 @@ class Nodes:
             await agent.end()
         for pid in self.server_pids():
             await gone(pid, LONG_IDLE_S)
-        for worker in self.desk.all:
+        for worker in self.hub.all:
             await worker.gone(5.0)
 
     def server_pids(self) -> list[int]:
@@ -66,8 +65,8 @@ class Nodes:
 
 
 @pytest.fixture
-async def nodes(desk: Desk, unused_tcp_port: int) -> AsyncIterator[Nodes]:
-    nodes = Nodes(desk, unused_tcp_port)
+async def nodes(hub: WorkerHub, unused_tcp_port: int) -> AsyncIterator[Nodes]:
+    nodes = Nodes(hub, unused_tcp_port)
     try:
         yield nodes
     finally:
@@ -101,9 +100,9 @@ async def test_a_plain_command_line_for_two_nodes_works_with_no_server_started(
     first = await nodes.static(order[0])
     await first.line("hosting rdzv-server" if order[0] == 0 else "cannot reach rdzv-server at .* yet")
     await nodes.static(order[1])
-    workers = await nodes.desk.group(2)
+    workers = await nodes.hub.group(2)
     by_rank = dict(zip(order, nodes.agents, strict=True))
-    assert [ppid(worker.pid) for worker in workers] == [by_rank[0].pid, by_rank[1].pid]
+    assert [parent(worker.pid) for worker in workers] == [by_rank[0].pid, by_rank[1].pid]
     for worker in workers:
         assert worker.env["MASTER_ADDR"] == "127.0.0.1"
         assert worker.env["MASTER_PORT"] != str(nodes.port)
@@ -122,8 +121,8 @@ async def test_as_kubeflow_sets_it_up(nodes: Nodes) -> None:
     }
     for rank in ("1", "0"):
         await nodes.start(env={**common, "PET_NODE_RANK": rank})
-    workers = await nodes.desk.group(4)
-    assert ppid(workers[0].pid) == nodes.agents[1].pid
+    workers = await nodes.hub.group(4)
+    assert parent(workers[0].pid) == nodes.agents[1].pid
     assert workers[0].env["PET_NNODES"] == "2", "workers inherit them, as under torchrun"
     await nodes.finish(workers)
 
@@ -134,13 +133,13 @@ async def test_a_token_for_the_server_that_a_node_hosts(nodes: Nodes, tmp_path: 
     await refuses(await nodes.static(1), "start the agent with --token-file")
     nodes.agents.pop()
     await nodes.static(1, "--token-file", str(tmp_path / "token"))
-    await nodes.finish(await nodes.desk.group(2))
+    await nodes.finish(await nodes.hub.group(2))
     assert not any("no --token-file" in line for line in host.err)
 
 
 async def test_one_node_with_a_port_of_its_own_choice(nodes: Nodes) -> None:
     await nodes.start("--nproc", "2", "--master-addr", "127.0.0.1", "--master-port", str(nodes.port))
-    workers = await nodes.desk.group(2)
+    workers = await nodes.hub.group(2)
     assert (workers[0].env["MASTER_ADDR"], workers[0].env["MASTER_PORT"]) == ("127.0.0.1", str(nodes.port))
     await nodes.finish(workers)
 
@@ -165,7 +164,7 @@ async def test_a_port_that_needs_privileges() -> None:
 async def test_c10d_is_hosted_by_one_of_the_nodes_that_the_endpoint_names(nodes: Nodes) -> None:
     for _ in "ab":
         await nodes.c10d()
-    workers = await nodes.desk.group(2)
+    workers = await nodes.hub.group(2)
     assert nodes.agents[0].err[0].startswith(f"node-agent: joining run job at 127.0.0.1:{nodes.port} as node ")
     assert {worker.env["TORCHELASTIC_RUN_ID"] for worker in workers} == {"job"}
     await nodes.finish(workers)
@@ -175,7 +174,7 @@ async def test_c10d_is_hosted_by_one_of_the_nodes_that_the_endpoint_names(nodes:
 async def test_nodes_of_c10d_may_all_ask_for_one_rank(nodes: Nodes) -> None:
     for _ in "ab":
         await nodes.c10d("--node-rank", "0")
-    workers = await nodes.desk.group(2)
+    workers = await nodes.hub.group(2)
     await nodes.finish(workers)
     said = [line for agent in nodes.agents for line in agent.err if "--node-rank" in line]
     assert said == ["node-agent: --node-rank 0 is another node's; this node has rank 1"]
@@ -185,7 +184,7 @@ async def test_c10d_is_hosted_by_nobody_who_is_told_not_to(nodes: Nodes) -> None
     other = await nodes.c10d("--rdzv-conf", "is_host=false")
     await other.line("cannot reach rdzv-server at .* yet")
     host = await nodes.c10d("--rdzv-conf", "is_host=true")
-    workers = await nodes.desk.group(2)
+    workers = await nodes.hub.group(2)
     await nodes.finish(workers)
     assert nodes.server_pids() == [await nodes.server_pid(host)]
 
@@ -193,7 +192,7 @@ async def test_c10d_is_hosted_by_nobody_who_is_told_not_to(nodes: Nodes) -> None
 async def test_a_server_that_runs_there_already_is_used(nodes: Nodes) -> None:
     server = await Server.listen(port=nodes.port)
     await nodes.c10d(nnodes="1")
-    workers = await nodes.desk.group(1)
+    workers = await nodes.hub.group(1)
     await nodes.finish(workers)
     assert nodes.server_pids() == []
     assert (await server.run())["phase"] == "succeeded"
@@ -207,13 +206,13 @@ async def test_losing_the_agent_that_hosts_the_server_does_not_end_the_run(nodes
     host = await nodes.c10d("--node-id", "host", nnodes="1:2")
     server = await nodes.server_pid(host)
     other = await nodes.c10d("--node-id", "other", nnodes="1:2")
-    workers = await nodes.desk.group(2)
+    workers = await nodes.hub.group(2)
     host.signal(signal.SIGKILL)
     assert await host.exit_code() == -signal.SIGKILL
-    (survivor,) = await nodes.desk.group(1)
-    assert ppid(survivor.pid) == other.pid and restart_count([survivor]) == 0
+    (survivor,) = await nodes.hub.group(1)
+    assert parent(survivor.pid) == other.pid and restart_count([survivor]) == 0
     back = await nodes.c10d("--node-id", "host", nnodes="1:2")
-    workers = await nodes.desk.group(2)
+    workers = await nodes.hub.group(2)
     assert is_running(server)
     nodes.agents.remove(host)
     await nodes.finish(workers)
@@ -241,10 +240,10 @@ async def test_a_server_whose_only_agent_leaves_ends_at_once(nodes: Nodes) -> No
 async def test_a_server_that_is_killed_is_hosted_again_and_the_run_goes_on(nodes: Nodes) -> None:
     host = await nodes.static(0)
     await nodes.static(1)
-    await nodes.desk.group(2)
+    await nodes.hub.group(2)
     os.kill(await nodes.server_pid(host), signal.SIGKILL)
     await host.line("lost rdzv-server")
-    workers = await nodes.desk.group(2)
+    workers = await nodes.hub.group(2)
     assert len(nodes.server_pids()) == 2
     await nodes.finish(workers)
 
@@ -253,7 +252,7 @@ async def test_a_host_that_is_gone_for_good_ends_the_run_in_the_end(nodes: Nodes
     host = await nodes.static(0)
     server = await nodes.server_pid(host)
     other = await nodes.static(1, "--server-lost-timeout", "0.5")
-    await nodes.desk.group(2)
+    await nodes.hub.group(2)
     os.kill(server, signal.SIGSTOP)  # so that it does not tell of the agent's end
     host.signal(signal.SIGKILL)
     await host.exit_code()
@@ -267,7 +266,7 @@ async def test_the_host_waits_until_the_others_have_heard_of_the_end(nodes: Node
     host = await nodes.static(0)
     server = await nodes.server_pid(host)
     other = await nodes.static(1, "--shutdown-timeout", "2")
-    workers = await nodes.desk.group(2)
+    workers = await nodes.hub.group(2)
     await of_node(workers, 1)[0].tell("ignore SIGTERM")  # its agent needs two seconds to stop it
     of_node(workers, 0)[0].order_exit(3)
     await host.line("waiting until the other nodes have heard of the end")
@@ -281,7 +280,7 @@ async def test_the_host_waits_until_the_others_have_heard_of_the_end(nodes: Node
 async def test_a_signal_ends_that_wait(nodes: Nodes) -> None:
     host = await nodes.static(0)
     await nodes.static(1)
-    workers = await nodes.desk.group(2)
+    workers = await nodes.hub.group(2)
     stubborn = of_node(workers, 1)[0]
     await stubborn.tell("ignore SIGTERM")
     of_node(workers, 0)[0].order_exit(3)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import Cluster
-from tests.integration.desk import WorkerAtDesk, process_ended
-from tests.integration.kin import children, state, until
-from tests.integration.programs import PATIENCE_S, WORKER, Program
+from tests.support.cluster import Cluster
+from tests.support.process_info import children, process_ended, state, until
+from tests.support.programs import PATIENCE_S, STORE_WORKER, WORKER, Program
+from tests.support.worker_hub import Worker
 
 pytestmark = pytest.mark.torch
 PATIENT = ("--last-call-timeout", "500", "--lease", "500", "--join-timeout", "500")
@@ -19,7 +19,7 @@ PATIENT = ("--last-call-timeout", "500", "--lease", "500", "--join-timeout", "50
 @pytest.fixture
 def stores(cluster: Cluster) -> Cluster:
     pytest.importorskip("torch")
-    cluster.script = str(Path(WORKER).with_name("store_worker.py"))
+    cluster.script = STORE_WORKER
     return cluster
 
 
@@ -35,7 +35,7 @@ def host(cluster: Cluster) -> Program:
     return agent
 
 
-async def leave_in_turn(workers: list[WorkerAtDesk]) -> None:
+async def leave_in_turn(workers: list[Worker]) -> None:
     for worker in workers:
         worker.order_exit(0)
         await worker.gone()
@@ -66,7 +66,7 @@ async def test_each_round_has_a_fresh_store_from_one_helper(stores: Cluster) -> 
     before = helpers(agent)
     await first[0].tell("set key 1")
     os.kill(first[1].pid, signal.SIGKILL)
-    second = await stores.desk.group(2)
+    second = await stores.hub.group(2)
     assert await second[0].tell("has key") == "False"
     assert helpers(agent) == before, "it has torch already"
     await stores.finish(second)
@@ -76,7 +76,7 @@ async def test_a_node_that_becomes_group_rank_0_hosts_the_store(stores: Cluster)
     workers = await stores.nodes("ab", "--nnodes", "1:2", *PATIENT)
     name = next(name for name, agent in stores.agents.items() if helpers(agent))
     stores.agents.pop(name).signal(signal.SIGKILL)
-    survivors = await stores.desk.group(2)
+    survivors = await stores.hub.group(2)
     assert helpers(host(stores))
     await survivors[1].tell("set key 1")
     assert await survivors[0].tell("get key") == "1"
@@ -89,7 +89,7 @@ async def test_a_store_that_breaks_restarts_the_round_and_says_why(stores: Clust
     await stores.nodes("a", "--nnodes", "1", "--max-restarts", "1")
     (helper,) = helpers(host(stores))
     os.kill(helper, signal.SIGKILL)
-    second = await stores.desk.group(2)
+    second = await stores.hub.group(2)
     await second[0].tell("set key 1")
     assert await second[1].tell("get key") == "1"
     agent = stores.agents["a"]
@@ -112,7 +112,7 @@ async def test_a_store_ends_with_its_agent(stores: Cluster) -> None:
 
 async def test_rank_0_hosts_the_store_itself_when_the_user_does_not_share_it(stores: Cluster) -> None:
     await stores.node("a", "--nnodes", "1", env={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
-    workers = await stores.desk.group(2)
+    workers = await stores.hub.group(2)
     assert workers[0].env["TORCHELASTIC_USE_AGENT_STORE"] == "False"
     await workers[0].tell("set key 1")
     assert await workers[1].tell("get key") == "1"
@@ -145,7 +145,7 @@ async def test_a_scheduler_may_send_sigterm_to_every_process_of_a_node(stores: C
     assert not [line for line in agent.err if "store" in line]
     for worker in rest:
         await worker.gone()
-    await stores.finish(await stores.desk.group(2))
+    await stores.finish(await stores.hub.group(2))
     assert [entry["cause"] for entry in (await stores.server.run())["history"] if entry["charged"]] == []
 
 
@@ -160,7 +160,7 @@ async def test_a_store_follows_a_round_whose_rank_0_succeeded_without_it(stores:
     workers = await stores.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
     await leave_in_turn(workers[:2])
     workers[3].order_exit(5)
-    second = await stores.desk.group(4)
+    second = await stores.hub.group(4)
     await second[0].tell("set key 1")
     assert await second[3].tell("get key") == "1"
     assert len(helpers(host(stores))) == 1

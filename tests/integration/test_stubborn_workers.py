@@ -8,6 +8,7 @@ import asyncio
 import os
 import pty
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -17,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import Cluster
-from tests.integration.desk import Desk, WorkerAtDesk, is_running
-from tests.integration.kin import Freezer, children, command_line, ended, freezing, state, until
-from tests.integration.programs import WORKER, Program, Server, start_agent
+from tests.support.cluster import Cluster
+from tests.support.process_info import children, command_line, ended, is_running, state, until
+from tests.support.programs import WORKER, Program, Server, start_agent
+from tests.support.worker_hub import Worker, WorkerHub
 
 GRACE_S = 0.5
 GRACE = ("--shutdown-timeout", str(GRACE_S))
@@ -64,7 +65,7 @@ async def test_a_worker_that_ignores_sigterm_holds_up_the_next_round_for_its_gra
     await first[0].tell("ignore SIGTERM")
     async with within(GRACE_S, at_least=GRACE_S):
         first[1].order_exit(3)
-        second = await cluster.desk.group(2)
+        second = await cluster.hub.group(2)
     assert not is_running(first[0].pid)
     await cluster.finish(second)
 
@@ -93,7 +94,7 @@ async def test_a_worker_that_closes_its_pipes_is_watched_like_any_other(cluster:
     for worker in first:
         await worker.tell("close")
     first[1].order_exit(3)
-    second = await cluster.desk.group(2)
+    second = await cluster.hub.group(2)
     for worker in second:
         await worker.tell("close")
     await cluster.finish(second)
@@ -116,7 +117,7 @@ async def test_a_daemon_that_keeps_a_workers_pipes_holds_up_nobody(cluster: Clus
     daemon = int(await first[0].tell("daemon"))
     async with within(0.0):
         first[0].order_exit(3)
-        second = await cluster.desk.group(1)
+        second = await cluster.hub.group(1)
     await ended(daemon)
     await second[0].tell("daemon")
     async with within(0.0):
@@ -124,6 +125,49 @@ async def test_a_daemon_that_keeps_a_workers_pipes_holds_up_nobody(cluster: Clus
 
 
 # Processes that SIGKILL does not end.
+
+
+class Freezer:
+    """A cgroup whose processes are frozen: in uninterruptible sleep, where SIGKILL waits until they are thawed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def freeze(self, *pids: int) -> None:
+        for pid in pids:
+            (self._folder / "cgroup.procs").write_text(str(pid))
+        self._turn("FROZEN")
+
+    def thaw(self) -> None:
+        self._turn("THAWED")
+
+    def _turn(self, to: str) -> None:
+        (self._folder / "freezer.state").write_text(to)
+
+    async def remove(self) -> None:
+        """Thaw, and wait until whatever was killed meanwhile is gone."""
+        self.thaw()
+        await until(lambda: not (self._folder / "cgroup.procs").read_text())
+        self._folder.rmdir()
+
+
+@asynccontextmanager
+async def freezing(mount: Path) -> AsyncIterator[Freezer]:
+    """A freezer of our own, in a hierarchy that is mounted here for the time being."""
+    mount.mkdir()  # noqa: ASYNC240
+    command = ("mount", "-t", "cgroup", "-o", "freezer", "freezer", str(mount))
+    if subprocess.run(command, capture_output=True).returncode:  # noqa: ASYNC221
+        pytest.skip("this user, or this kernel, has no cgroup freezer (version 1)")
+    folder = mount / f"rdzv{os.getpid()}-{os.urandom(3).hex()}"
+    try:
+        folder.mkdir()
+        freezer = Freezer(folder)
+        try:
+            yield freezer
+        finally:
+            await freezer.remove()
+    finally:
+        subprocess.run(["umount", "-l", mount], check=True)  # noqa: ASYNC221
 
 
 @pytest.fixture
@@ -135,24 +179,17 @@ async def freezer(tmp_path: Path) -> AsyncIterator[Freezer]:
 class Impatient(Cluster):
     """A cluster whose agents wait a second where others wait half a minute."""
 
-    async def node(self, node_id: str, *flags: str, nproc: int = 2, env: dict[str, str] | None = None) -> Program:
-        command = ("--endpoint", self.server.endpoint, "--node-id", node_id, "--nproc", str(nproc), *flags, self.script)
-        environment = {**self.desk.env, **(env or {})}
-        program = f"{IMPATIENT}; raise SystemExit(main())"
-        self.agents[node_id] = await Program.start(sys.executable, "-c", program, *command, env=environment)
-        return self.agents[node_id]
+    python = ("-c", f"{IMPATIENT}; raise SystemExit(main())")
 
 
 @pytest.fixture
-async def impatient(desk: Desk, freezer: Freezer) -> AsyncIterator[Impatient]:
-    cluster = Impatient(desk)
-    await cluster.serve()
-    try:
-        yield cluster
-    finally:
-        freezer.thaw()
-        await cluster.end()
-    assert desk.survivors() == []
+async def impatient(hub: WorkerHub, freezer: Freezer) -> AsyncIterator[Impatient]:
+    async with Impatient(hub) as cluster:
+        await cluster.serve()
+        try:
+            yield cluster
+        finally:
+            freezer.thaw()
 
 
 async def test_an_agent_gives_up_a_worker_in_uninterruptible_sleep_and_names_it(
@@ -189,7 +226,7 @@ async def test_the_next_round_goes_on_without_a_worker_that_cannot_be_killed(
     freezer.freeze(first[1].pid)
     async with within(GRACE_S + KILL_S, at_least=GRACE_S + KILL_S):
         os.kill(first[0].pid, signal.SIGKILL)
-        second = await impatient.desk.group(2)
+        second = await impatient.hub.group(2)
     freezer.thaw()
     await first[1].gone()
     await until(lambda: state(first[1].pid) == "")  # no zombie either
@@ -227,10 +264,10 @@ async def test_an_agent_whose_console_nobody_reads_exits_within_its_bound(cluste
     reads, writes = os.pipe()
     agent = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "node_agent", "--endpoint", cluster.server.endpoint, *GRACE, WORKER,
-        env={**os.environ, **cluster.desk.env}, stdout=writes, stderr=writes,
+        env={**os.environ, **cluster.hub.env}, stdout=writes, stderr=writes,
     )  # fmt: skip
     os.close(writes)
-    (worker,) = await cluster.desk.group(1)
+    (worker,) = await cluster.hub.group(1)
     for _ in range(40):
         await worker.tell(f"say {'x' * 50_000}")  # more than the pipe has room for
     async with within(GRACE_S + LAST_WORD_S + 2 * CONSOLE_S):
@@ -244,10 +281,10 @@ async def test_an_agent_whose_terminal_hangs_up_leaves_the_run(cluster: Cluster)
     terminal, its_side = pty.openpty()
     agent = await asyncio.create_subprocess_exec(
         "setsid", "--ctty", sys.executable, "-m", "node_agent", "--endpoint", cluster.server.endpoint, *GRACE, WORKER,
-        env={**os.environ, **cluster.desk.env}, stdin=its_side, stdout=its_side, stderr=its_side,
+        env={**os.environ, **cluster.hub.env}, stdin=its_side, stdout=its_side, stderr=its_side,
     )  # fmt: skip
     os.close(its_side)
-    workers = await cluster.desk.group(1)
+    workers = await cluster.hub.group(1)
     async with within(GRACE_S + LAST_WORD_S):
         os.close(terminal)
         assert await agent.wait() == 1
@@ -267,8 +304,10 @@ async def test_a_signal_while_it_waits_for_the_others_ends_an_agent_at_once(clus
     assert (await cluster.server.run())["nodes"] == []
 
 
-async def test_a_signal_while_it_looks_for_its_server_ends_an_agent_at_once(desk: Desk, unused_tcp_port: int) -> None:
-    agent = await start_agent("--endpoint", f"127.0.0.1:{unused_tcp_port}", env=desk.env)
+async def test_a_signal_while_it_looks_for_its_server_ends_an_agent_at_once(
+    hub: WorkerHub, unused_tcp_port: int
+) -> None:
+    agent = await start_agent("--endpoint", f"127.0.0.1:{unused_tcp_port}", env=hub.env)
     await agent.line("cannot reach rdzv-server")
     async with within(LAST_WORD_S):
         agent.signal(signal.SIGINT)
@@ -288,7 +327,7 @@ async def test_after_many_rounds_an_agent_has_no_children_but_its_workers_and_it
         for order in ("fork", "daemon", "double-fork"):
             await workers[0].tell(order)
         os.kill(workers[1].pid, signal.SIGKILL)
-        workers = await cluster.desk.group(2)
+        workers = await cluster.hub.group(2)
         await until(partial(has_helpers_alone, agent, {worker.pid for worker in workers}))
     await cluster.finish(workers)
 
@@ -304,9 +343,9 @@ def has_helpers_alone(agent: Program, workers: set[int]) -> bool:
     )
 
 
-async def test_an_agent_with_its_own_server_that_is_killed_leaves_nothing(desk: Desk) -> None:
-    agent = await start_agent("--standalone", "--nproc", "2", env=desk.env)
-    workers: list[WorkerAtDesk] = await desk.group(2)
+async def test_an_agent_with_its_own_server_that_is_killed_leaves_nothing(hub: WorkerHub) -> None:
+    agent = await start_agent("--standalone", "--nproc", "2", env=hub.env)
+    workers: list[Worker] = await hub.group(2)
     port = int((await agent.line(r"status: http://127\.0\.0\.1:(\d+)"))[1])
     family = children(agent.pid) | {int(await workers[0].tell("double-fork"))}
     agent.signal(signal.SIGKILL)

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import Cluster
-from tests.integration.desk import is_running
-from tests.integration.programs import PATIENCE_S, Server, start_agent
-from tests.integration.test_bad_input import refuses
 from tests.support.certificates import Authority, Pair
+from tests.support.cluster import Cluster
 from tests.support.etcd import etcd_cluster, need_etcd
+from tests.support.process_info import is_running
+from tests.support.programs import PATIENCE_S, Server, refuses, start_agent
 
 AT_ONCE_S = 10.0
 """An agent waits for a server that is not there for 300 s."""
@@ -45,7 +44,7 @@ async def test_a_run_over_mutual_tls(cluster: Cluster, authority: Authority) -> 
     node = ("--tls-ca", authority.ca, *shows(authority.issue("node", "node")))
     first = await cluster.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *node)
     first[3].order_exit(3)
-    second = await cluster.desk.group(4)
+    second = await cluster.hub.group(4)
     assert second[0].env["TORCHELASTIC_RESTART_COUNT"] == "1"
     await cluster.finish(second)
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.desk import Desk, WorkerAtDesk, is_running
-from tests.integration.programs import TORCH_WORKER, Program, Server
+from tests.support.process_info import is_running
+from tests.support.programs import TORCH_WORKER, Program, Server
+from tests.support.worker_hub import Worker, WorkerHub
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -29,10 +30,10 @@ NO_LAST_CALL = "last_call_timeout=0,join_timeout=500"
 SAME_IN_A_ROUND = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_WORLD_SIZE")
 
 
-class TorchrunDesk(Desk):
+class TorchrunDesk(WorkerHub):
     """Where torchrun's workers report: its restart counts may differ within a round."""
 
-    async def group(self, size: int) -> list[WorkerAtDesk]:
+    async def group(self, size: int) -> list[Worker]:
         async with asyncio.timeout(PATIENCE_S):
             workers = [await self._arrivals.get() for _ in range(size)]
         workers.sort(key=lambda worker: worker.rank)
@@ -43,11 +44,11 @@ class TorchrunDesk(Desk):
 
 
 class Torchruns:
-    """One server, some torchruns of one run, and the desk where their workers report."""
+    """One server, some torchruns of one run, and the hub where their workers report."""
 
-    def __init__(self, server: Server, desk: Desk) -> None:
+    def __init__(self, server: Server, hub: WorkerHub) -> None:
         self.server = server
-        self.desk = desk
+        self.hub = hub
         self.agents: dict[str, Program] = {}
 
     async def start(self, name: str, *flags: str, script: str = TORCH_WORKER, cwd: str | None = None,
@@ -55,24 +56,24 @@ class Torchruns:
         agent = await Program.start(
             TORCHRUN, "--rdzv-backend=rdzv-server", f"--rdzv-endpoint={self.server.endpoint}", "--rdzv-id=nightly",
             "--nproc-per-node=2", "--rdzv-conf", f"{conf},node_id={name}", *flags, script,
-            env={**self.desk.env, "OMP_NUM_THREADS": "1", **(env or {})}, cwd=cwd,
+            env={**self.hub.env, "OMP_NUM_THREADS": "1", **(env or {})}, cwd=cwd,
         )  # fmt: skip
         self.agents[name] = agent
         return agent
 
-    async def nodes(self, names: str, *flags: str) -> list[WorkerAtDesk]:
+    async def nodes(self, names: str, *flags: str) -> list[Worker]:
         for name in names:
             await self.start(name, *flags)
-        return await self.desk.group(2 * len(names))
+        return await self.hub.group(2 * len(names))
 
-    async def finish(self, workers: list[WorkerAtDesk]) -> None:
+    async def finish(self, workers: list[Worker]) -> None:
         """Let these workers exit, and every agent with them."""
         for worker in workers:
             worker.order_exit(0)
         for name, agent in self.agents.items():
             assert await agent.exit_code(PATIENCE_S) == 0, f"torchrun {name}: {agent.err}"
 
-    def of(self, workers: list[WorkerAtDesk], group_rank: int) -> str:
+    def of(self, workers: list[Worker], group_rank: int) -> str:
         """The name of the torchrun that holds this group rank."""
         worker = next(worker for worker in workers if worker.env["GROUP_RANK"] == str(group_rank))
         parent = int(Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()[1])
@@ -84,7 +85,7 @@ class Torchruns:
                 agent.signal(signal.SIGTERM)
         for agent in self.agents.values():
             await agent.exit_code(PATIENCE_S)
-        for worker in self.desk.all:
+        for worker in self.hub.all:
             if is_running(worker.pid):  # a killed torchrun leaves its workers behind
                 os.kill(worker.pid, signal.SIGKILL)
             await worker.gone(5.0)
@@ -93,8 +94,8 @@ class Torchruns:
 
 @pytest.fixture
 async def torchruns(tmp_path: Path) -> AsyncIterator[Torchruns]:
-    async with TorchrunDesk(tmp_path / "desk") as desk:
-        torchruns = Torchruns(await Server.listen(), desk)
+    async with TorchrunDesk(tmp_path / "hub") as hub:
+        torchruns = Torchruns(await Server.listen(), hub)
         try:
             yield torchruns
         finally:
@@ -117,7 +118,7 @@ async def test_a_run_of_two_nodes_is_on_the_status_page_and_succeeds(torchruns: 
 async def test_a_killed_worker_restarts_every_node_once(torchruns: Torchruns) -> None:
     first = await torchruns.nodes("ab", "--nnodes=2", "--max-restarts=3")
     os.kill(first[3].pid, signal.SIGKILL)
-    second = await torchruns.desk.group(4)
+    second = await torchruns.hub.group(4)
     assert first[0].env["MASTER_PORT"] != second[0].env["MASTER_PORT"]
     await torchruns.finish(second)
     run = await torchruns.server.run()
@@ -127,9 +128,9 @@ async def test_a_killed_worker_restarts_every_node_once(torchruns: Torchruns) ->
 async def test_a_third_node_makes_the_run_larger(torchruns: Torchruns) -> None:
     for name in "ab":
         await torchruns.start(name, "--nnodes=2:3", "--max-restarts=3", conf=NO_LAST_CALL)
-    await torchruns.desk.group(4)
+    await torchruns.hub.group(4)
     await torchruns.start("c", "--nnodes=2:3", "--max-restarts=3", conf=NO_LAST_CALL)
-    larger = await torchruns.desk.group(6)
+    larger = await torchruns.hub.group(6)
     await torchruns.finish(larger)
     run = await torchruns.server.run()
     assert (run["phase"], run["restarts"]["node_arrived"], run["restart_count"]) == ("succeeded", 1, 0)
@@ -140,7 +141,7 @@ async def test_the_others_go_on_when_the_node_of_rank_0_is_killed(torchruns: Tor
     lost = torchruns.of(first, group_rank=0)
     agent = torchruns.agents.pop(lost)
     agent.signal(signal.SIGKILL)
-    second = await torchruns.desk.group(2)
+    second = await torchruns.hub.group(2)
     await torchruns.finish(second)
     assert await agent.exit_code() == -signal.SIGKILL
     run = await torchruns.server.run()
@@ -154,7 +155,7 @@ async def test_a_spare_takes_a_lost_nodes_place(torchruns: Torchruns) -> None:
     await spare.line(STANDING_BY)
     agent = torchruns.agents.pop(torchruns.of(first, group_rank=1))
     agent.signal(signal.SIGKILL)
-    second = await torchruns.desk.group(4)
+    second = await torchruns.hub.group(4)
     assert torchruns.of(second, group_rank=1) == "c"
     await torchruns.finish(second)
     assert await agent.exit_code() == -signal.SIGKILL
@@ -184,7 +185,7 @@ async def test_a_torchrun_that_is_told_to_go_leaves_and_the_others_go_on(torchru
     leaver = torchruns.of(first, group_rank=0)
     agent = torchruns.agents.pop(leaver)
     agent.signal(signal.SIGTERM)
-    second = await torchruns.desk.group(2)
+    second = await torchruns.hub.group(2)
     await torchruns.finish(second)
     assert await agent.exit_code() != 0
     (gone,) = (await torchruns.server.run())["departures"]

@@ -8,23 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.desk import Desk
-from tests.integration.programs import WORKER, Program, start_agent
-from tests.integration.side_by_side import NODE_AGENT, TORCHRUN, free_port, launch
-from tests.integration.test_bad_input import refuses
-from tests.integration.test_elastic import restart_count
+from tests.support.launchers import NODE_AGENT, TORCHRUN, free_port, launch
+from tests.support.programs import WORKER, Program, refuses, start_agent
+from tests.support.worker_hub import WorkerHub, restart_count
 
 SHOW = "import sys\nprint(__name__, sys.argv, 'of', sys.executable)\n"
 
 
-async def test_the_shutdown_timeout_counts_for_a_restart(desk: Desk) -> None:
+async def test_the_shutdown_timeout_counts_for_a_restart(hub: WorkerHub) -> None:
     """torchrun takes its default of 30 s there, whatever it is told."""
-    agent = await start_agent("--nproc", "2", "--max-restarts", "1", "--shutdown-timeout", "1", env=desk.env)
-    failing, stubborn = await desk.group(2)
+    agent = await start_agent("--nproc", "2", "--max-restarts", "1", "--shutdown-timeout", "1", env=hub.env)
+    failing, stubborn = await hub.group(2)
     await stubborn.tell("ignore SIGTERM")
     began = time.monotonic()
     failing.order_exit(3)
-    second = await desk.group(2)
+    second = await hub.group(2)
     assert 1.0 <= time.monotonic() - began < 10.0
     assert restart_count(second) == 1
     for worker in second:
@@ -32,9 +30,9 @@ async def test_the_shutdown_timeout_counts_for_a_restart(desk: Desk) -> None:
     assert await agent.exit_code() == 0
 
 
-async def test_a_signal_that_is_named_makes_the_agent_leave_and_reaches_the_workers(desk: Desk) -> None:
-    agent = await start_agent("--signals-to-handle", "SIGUSR1", env=desk.env)
-    (worker,) = await desk.group(1)
+async def test_a_signal_that_is_named_makes_the_agent_leave_and_reaches_the_workers(hub: WorkerHub) -> None:
+    agent = await start_agent("--signals-to-handle", "SIGUSR1", env=hub.env)
+    (worker,) = await hub.group(1)
     assert worker.env["TORCHELASTIC_SIGNALS_TO_HANDLE"] == "SIGUSR1"
     await worker.tell("ignore SIGTERM")
     agent.signal(signal.SIGUSR1)
@@ -89,10 +87,10 @@ async def test_run_path_is_what_torchrun_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flags", [(), ("--use-env",)])
-async def test_the_twin_of_torch_distributed_launch(desk: Desk, flags: tuple[str, ...]) -> None:
+async def test_the_twin_of_torch_distributed_launch(hub: WorkerHub, flags: tuple[str, ...]) -> None:
     program = (sys.executable, "-m", "node_agent.launch", "--nproc_per_node=2", *flags, WORKER, "--lr", "1")
-    agent = await Program.start(*program, env=desk.env)
-    for worker in await desk.group(2):
+    agent = await Program.start(*program, env=hub.env)
+    for worker in await hub.group(2):
         local_rank = [] if flags else [f"--local-rank={worker.env['LOCAL_RANK']}"]
         assert worker.argv == [*local_rank, "--lr", "1"]
         worker.order_exit(0)
@@ -104,13 +102,13 @@ async def test_launch_refuses_as_one_line() -> None:
     await refuses(agent, "--no-python needs --use-env here")
 
 
-async def test_old_spellings_prefixes_and_variables_together(desk: Desk) -> None:
-    env = {**desk.env, "PET_MAX_RESTARTS": "2", "PET_STANDALONE": "yes", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5"}
+async def test_old_spellings_prefixes_and_variables_together(hub: WorkerHub) -> None:
+    env = {**hub.env, "PET_MAX_RESTARTS": "2", "PET_STANDALONE": "yes", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5"}
     agent = await start_agent("--nproc_per=2", "--monitor_interval", "1", "--start_method=spawn", env=env)
-    workers = await desk.group(2)
+    workers = await hub.group(2)
     assert workers[0].env["TORCHELASTIC_MAX_RESTARTS"] == "2"
     os.kill(workers[0].pid, signal.SIGKILL)
-    for worker in await desk.group(2):
+    for worker in await hub.group(2):
         worker.order_exit(0)
     assert await agent.exit_code() == 0
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from rdzv_protocol import paths
 
-from tests.integration.programs import Server
 from tests.load.plans import Plan, draw
 from tests.load.play import PATIENCE_S, Play
 from tests.support.footprint import Footprint
+from tests.support.programs import Server
 
 RUNS = 200
 RETENTION_S = 1.0

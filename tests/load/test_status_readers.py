@@ -15,8 +15,8 @@ from rdzv_protocol.messages import Failure, JoinRequest, PollRequest, Reply, Rep
 from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.transport.http import HttpTransport
-from tests.integration.programs import Server
 from tests.support.footprint import Footprint
+from tests.support.programs import Server
 
 RUNS = 200
 DEAF = 50

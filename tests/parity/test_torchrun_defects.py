@@ -13,8 +13,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.integration.programs import Program
 from tests.parity.scenarios import DEFECTS
+from tests.support.programs import Program
 
 pytestmark = pytest.mark.torch
 

@@ -22,8 +22,8 @@ from rdzv_protocol.timing import HOLDS_PER_LEASE, LONGEST_HOLD_S
 from rdzv_server.core.effects import Announce, Effect, Record, WakeAgents
 from rdzv_server.core.events import (
     AgentDisconnected,
+    AgentHeard,
     Event,
-    LeaseRenewed,
     NodeJoined,
     NodeLeft,
     WorkersFailed,
@@ -98,11 +98,11 @@ class Server:
             case PollRequest(revision=revision, hold=hold):
                 self._carry(connection, key)
                 self._hear(agent_id)
-                self._submit(run_id, LeaseRenewed(agent_id))
+                self._submit(run_id, AgentHeard(agent_id))
                 self._reply(key, revision, self._hold_s(key) if hold else 0.0, connection, respond)
             case ReportRequest(round=round_, failure=failure):
                 self._hear(agent_id)
-                self._submit(run_id, LeaseRenewed(agent_id))
+                self._submit(run_id, AgentHeard(agent_id))
                 told = WorkersFailed(agent_id, round_, failure) if failure else WorkersSucceeded(agent_id, round_)
                 self._submit(run_id, told)
                 respond(True, encode(Ack(epoch=EPOCH)))

@@ -162,57 +162,6 @@ async def written(addresses: Sequence[str], key: str = "/written") -> None:
         await client.close()
 
 
-class Gate:
-    """A TCP proxy to one address that can stop passing anything on, as a network that drops packets would."""
-
-    def __init__(self, target: str) -> None:
-        self._host, _, port = target.rpartition(":")
-        self._port = int(port)
-        self._is_open = asyncio.Event()
-        self._is_open.set()
-        self._pipes: set[asyncio.Task[None]] = set()
-
-    async def __aenter__(self) -> "Gate":
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        self._server.close()
-        for pipe in self._pipes:
-            pipe.cancel()
-        await asyncio.gather(*self._pipes, return_exceptions=True)
-
-    def shut(self) -> None:
-        """From now on nothing arrives, and nothing is refused."""
-        self._is_open.clear()
-
-    def open(self) -> None:
-        """What was held back arrives."""
-        self._is_open.set()
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            there, to_there = await asyncio.open_connection(self._host, self._port)
-        except OSError:
-            writer.close()
-            return
-        for source, sink in ((reader, to_there), (there, writer)):
-            pipe = asyncio.create_task(self._pipe(source, sink))
-            self._pipes.add(pipe)
-            pipe.add_done_callback(self._pipes.discard)
-
-    async def _pipe(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError):
-            try:
-                while chunk := await source.read(1 << 16):
-                    await self._is_open.wait()
-                    sink.write(chunk)
-                    await sink.drain()
-            finally:
-                sink.close()
-
-
 def _held_port() -> socket.socket:
     """A bound socket that does not listen: the kernel gives its port to nobody but who asks for it by number."""
     held = socket.socket()

@@ -26,8 +26,8 @@ from node_agent import (
 )
 from tests.integration.api import functions
 from tests.integration.api.line import PATIENCE_S, Line
-from tests.integration.desk import is_running
-from tests.integration.programs import Server
+from tests.support.process_info import is_running
+from tests.support.programs import Server
 
 
 def alone(nproc: int = 2, **fields: Any) -> LaunchConfig:

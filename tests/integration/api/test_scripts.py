@@ -14,8 +14,8 @@ import pytest
 
 from tests.integration.api.conftest import METHODS
 from tests.integration.api.line import PATIENCE_S, Line
-from tests.integration.desk import is_running
-from tests.integration.programs import Program
+from tests.support.process_info import is_running
+from tests.support.programs import Program
 
 MAIN = """
 import copy, os, pickle, sys

@@ -27,7 +27,7 @@ from node_agent import (
 from tests.integration.api import functions
 from tests.integration.api.conftest import METHODS
 from tests.integration.api.line import PATIENCE_S, Line
-from tests.integration.desk import is_running
+from tests.support.process_info import is_running
 
 
 def run(entrypoint: Any, *args: Sequence[Any], **options: Any) -> RunProcsResult:

@@ -21,7 +21,7 @@ from node_agent.agent import Agent
 from node_agent.config import AgentConfig
 from node_agent.core.backoff import Unreachable
 from node_agent.core.command import Command
-from tests.unit.node_agent.sheet import Sheet
+from tests.support.console import FakeConsole
 
 PATIENCE_S = 10.0
 Fate = Directive | ProtocolError | Unreachable
@@ -105,7 +105,7 @@ class Rig:
             "environment": {"PATH": os.environ["PATH"]},
         }
         self.server = PlayedServer()
-        self.console = Sheet()
+        self.console = FakeConsole()
         self.config = AgentConfig(**(given | config))
         self.agent = make(self.config, self.server.transport, "server:1", self.console)
         self.end = asyncio.create_task(self.agent.run())

@@ -14,8 +14,8 @@ from node_agent.core.command import Command
 from node_agent.server_modes import server_of
 from node_agent.transport.credentials import Credentials
 from node_agent.transport.server_subprocess import STARTS, HostedServer
+from tests.support.console import FakeConsole
 from tests.unit.node_agent.rig import PATIENCE_S
-from tests.unit.node_agent.sheet import Sheet
 from tests.unit.node_agent.story import join
 
 
@@ -25,7 +25,7 @@ def a_plan(target: Target, *notes: str) -> LaunchPlan:
 
 
 async def test_a_server_in_this_process_answers_and_the_plans_notes_are_said_first():
-    console = Sheet()
+    console = FakeConsole()
     async with server_of(a_plan(Target(), "a note"), console, page=False) as (make_transport, where):
         transport = make_transport()
         settings = RequestedSettings(min_nodes=1, max_nodes=1)
@@ -39,7 +39,7 @@ async def test_a_server_in_this_process_answers_and_the_plans_notes_are_said_fir
 async def test_every_endpoint_is_tried_and_named(unused_tcp_port_factory):
     ports = unused_tcp_port_factory(), unused_tcp_port_factory()
     one, other = (("127.0.0.1", port) for port in ports)
-    async with server_of(a_plan(Target(endpoint=one, others=(other,))), Sheet()) as (make_transport, where):
+    async with server_of(a_plan(Target(endpoint=one, others=(other,))), FakeConsole()) as (make_transport, where):
         transport = make_transport()
         with pytest.raises(Unreachable) as nobody:
             await transport.connect()
@@ -54,13 +54,13 @@ async def test_a_port_that_cannot_be_had_is_a_usage_error(monkeypatch):
 
     monkeypatch.setattr("node_agent.transport.server_subprocess._listen", refuse)
     with pytest.raises(UsageError, match="cannot host rdzv-server at port 1 of this node: Permission denied"):
-        async with server_of(a_plan(Target(endpoint=("127.0.0.1", 1), hosts=True)), Sheet()):
+        async with server_of(a_plan(Target(endpoint=("127.0.0.1", 1), hosts=True)), FakeConsole()):
             pass
 
 
 async def test_what_listens_there_already_is_taken_for_the_server():
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        console, port = Sheet(), taken.getsockname()[1]
+        console, port = FakeConsole(), taken.getsockname()[1]
         async with server_of(a_plan(Target(endpoint=("127.0.0.1", port), hosts=True)), console):
             pass
     assert console.lines == [f"joining run run at 127.0.0.1:{port} as node a"]
@@ -68,7 +68,7 @@ async def test_what_listens_there_already_is_taken_for_the_server():
 
 async def test_a_server_that_fails_before_it_ever_answered_is_hosted_thrice(monkeypatch, unused_tcp_port):
     monkeypatch.setattr(HostedServer, "_command", lambda self, listener: [sys.executable, "-c", "raise SystemExit(3)"])
-    console = Sheet()
+    console = FakeConsole()
     server = HostedServer("127.0.0.1", unused_tcp_port, Credentials(), console)
     for _ in range(STARTS):
         server.ensure()

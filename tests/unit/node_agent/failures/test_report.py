@@ -11,7 +11,7 @@ from rdzv_protocol.messages import Failure, Finish, RestartEntry
 from node_agent.config import AgentConfig
 from node_agent.core.command import Command
 from node_agent.failures.report import WIDEST, Mark, local_time, name_of, paint, report, show, wants_colour
-from tests.unit.node_agent.sheet import Sheet
+from tests.support.console import FakeConsole
 from tests.unit.node_agent.story import a_failure, finish
 from tests.unit.protocol.test_codec import values
 
@@ -219,7 +219,7 @@ def config(**environment: str) -> AgentConfig:
 
 
 async def test_the_box_is_written_in_one_piece():
-    sheet = Sheet()
+    sheet = FakeConsole()
     show(finish(succeeded=False, failure=a_failure()), config(), "/logs", sheet)
     ((fd, box),) = sheet.chunks
     assert fd == 2

@@ -10,7 +10,7 @@ import pytest
 from node_agent.output.file_tail import FileTails, interval_s
 from node_agent.output.lines import AsItComes
 from node_agent.output.pipe import READ_BYTES
-from tests.unit.node_agent.sheet import Sheet
+from tests.support.console import FakeConsole
 
 OUT = 1
 
@@ -18,7 +18,7 @@ OUT = 1
 class Log:
     """A log file with a worker that writes to it and a follower that shows it."""
 
-    def __init__(self, path: Path, sheet: Sheet, tails: FileTails, before: bytes = b"") -> None:
+    def __init__(self, path: Path, sheet: FakeConsole, tails: FileTails, before: bytes = b"") -> None:
         self.path = path
         self.worker = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self.write(before)
@@ -37,7 +37,7 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.sheet = Sheet()
+        self.sheet = FakeConsole()
         self.troubles: list[OSError] = []
         self.tails = FileTails(self.sheet, self.troubles.append)  # type: ignore[arg-type]
         self.logs: list[Log] = []

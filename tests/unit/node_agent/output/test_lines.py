@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 
 from node_agent.output import lines as lines_module
 from node_agent.output.lines import AsItComes, Lines
-from tests.unit.node_agent.sheet import Sheet
+from tests.support.console import FakeConsole
 
 OUT, ERR = 1, 2
 
 
 @pytest.fixture
-async def sheet() -> Sheet:
-    return Sheet()
+async def sheet() -> FakeConsole:
+    return FakeConsole()
 
 
 @pytest.fixture
-async def lines(sheet: Sheet) -> Iterator[Lines]:
+async def lines(sheet: FakeConsole) -> Iterator[Lines]:
     lines = Lines("[a]:", sheet, OUT)
     yield lines
     lines.end()
@@ -145,7 +145,7 @@ def test_however_it_is_cut_up_the_same_lines_are_shown(pieces: list[bytes], data
 
 
 async def _shown(chunks: list[bytes]) -> bytes:
-    sheet = Sheet()
+    sheet = FakeConsole()
     lines = Lines("[a]:", sheet, OUT)
     for chunk in chunks:
         if chunk:

@@ -20,7 +20,7 @@ from node_agent.output.logs import AgentLogs
 from node_agent.workers.group import WorkerGroup, WorkerSpec
 from node_agent.workers.process import CommandProcess
 from node_agent.workers.temp_dir import TempDir
-from tests.unit.node_agent.sheet import PATIENCE_S, Sheet
+from tests.support.console import PATIENCE_S, FakeConsole
 
 OUT, ERR = 1, 2
 SAYS_WHO = """
@@ -36,7 +36,7 @@ class Agent:
     def __init__(
         self, folder: Path, *, nproc: int = 2, environment: dict[str, str] | None = None, **flags: Any
     ) -> None:
-        self.sheet = Sheet()
+        self.sheet = FakeConsole()
         self.nproc = nproc
         self.scratch = TempDir()
         options = LogOptions(**{"log_dir": str(folder / "logs"), **flags})

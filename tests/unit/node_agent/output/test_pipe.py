@@ -21,7 +21,7 @@ from node_agent.output.pipe import (
     last_lines,
     pipe_bytes,
 )
-from tests.unit.node_agent.sheet import Sheet
+from tests.support.console import FakeConsole
 
 OUT, ERR = 1, 2
 
@@ -29,7 +29,7 @@ OUT, ERR = 1, 2
 class Pipe:
     """A worker's end of a pipe whose other end a relay reads."""
 
-    def __init__(self, sheet: Sheet, mark: str, target: int = OUT, pipe_bytes: int = 0) -> None:
+    def __init__(self, sheet: FakeConsole, mark: str, target: int = OUT, pipe_bytes: int = 0) -> None:
         self.relay = Relay([Lines(mark, sheet, target), Tail()], sheet, pipe_bytes)
         self.end = os.dup(self.relay.writable())
         self.relay.started()
@@ -45,12 +45,12 @@ class Pipe:
 
 
 @pytest.fixture
-async def sheet() -> Sheet:
-    return Sheet()
+async def sheet() -> FakeConsole:
+    return FakeConsole()
 
 
 @pytest.fixture
-async def pipe(sheet: Sheet) -> Iterator[Pipe]:
+async def pipe(sheet: FakeConsole) -> Iterator[Pipe]:
     pipe = Pipe(sheet, "[trainer0]:")
     yield pipe
     pipe.close()

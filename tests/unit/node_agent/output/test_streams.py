@@ -13,7 +13,7 @@ from node_agent.output.file_tail import FileTails
 from node_agent.output.lines import Lines
 from node_agent.output.pipe import TAIL_LINES
 from node_agent.output.streams import Dropped, FileStream
-from tests.unit.node_agent.sheet import Sheet
+from tests.support.console import FakeConsole
 
 OUT = 1
 
@@ -68,7 +68,7 @@ def test_a_named_pipe_is_written_to_if_somebody_reads_it(tmp_path: Path, trouble
 async def test_the_last_line_of_a_killed_worker_is_in_the_file_on_the_console_and_in_the_report(
     tmp_path: Path, troubles: list[OSError]
 ) -> None:
-    sheet = Sheet()
+    sheet = FakeConsole()
     tails = FileTails(sheet, troubles.append)  # type: ignore[arg-type]
 
     def follow(file: int) -> object:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from node_agent.workers.file_timer import FileTimer
-from tests.unit.node_agent.sheet import PATIENCE_S
+from tests.support.console import PATIENCE_S
 
 LONG_AGO, SOON_ENOUGH = 0.0, 0.05
 

@@ -15,7 +15,7 @@ from rdzv_protocol.messages import Failure
 from node_agent.workers import group as workers
 from node_agent.workers.group import WorkerGroup
 from node_agent.workers.orphans import children
-from tests.unit.node_agent.sheet import PATIENCE_S, Sheet, command_spec
+from tests.support.console import PATIENCE_S, FakeConsole, command_spec
 
 NEVER_S = 1_000.0
 
@@ -24,7 +24,7 @@ class Crew:
     """The worker groups of one test, and what they called back."""
 
     def __init__(self) -> None:
-        self.sheet = Sheet()
+        self.sheet = FakeConsole()
         self.calls: list[str] = []
         self.failures: list[Failure] = []
         self.left: list[int] = []
@@ -385,10 +385,10 @@ async def test_a_worker_that_cannot_be_watched_is_killed_and_reported(crew, tmp_
 AGENT = """
 import asyncio, os
 from node_agent.workers.group import WorkerGroup
-from tests.unit.node_agent.sheet import Sheet, command_spec
+from tests.support.console import FakeConsole, command_spec
 
 async def main():
-    sheet = Sheet()
+    sheet = FakeConsole()
     command, environment = ("sh", "-c", "echo $$; exec sleep 1000"), dict(os.environ)
     WorkerGroup([command_spec(sheet, 0, 0, command, environment)], succeeded=print, failed=print, stopped=print)
     await sheet.until(sheet.text)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from node_agent.workers.orphans import MARK
-from tests.integration.desk import is_running, process_ended
+from tests.support.process_info import is_running, process_ended
 
 PATIENCE_S = 10.0
 

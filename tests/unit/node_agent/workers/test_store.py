@@ -13,7 +13,7 @@ import pytest
 
 from node_agent.workers import store
 from node_agent.workers.store import StoreHost
-from tests.unit.node_agent.sheet import PATIENCE_S
+from tests.support.console import PATIENCE_S
 
 HELPER = """
 import os, socket

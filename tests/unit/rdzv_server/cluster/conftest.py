@@ -5,15 +5,16 @@ from typing import Any
 
 import pytest
 
-from tests.support.etcd import Etcd, Gate
+from tests.support.etcd import Etcd
+from tests.support.tcp_proxy import TcpProxy
 
 
 @pytest.fixture
-async def gated(etcd: Etcd) -> AsyncIterator[tuple[Any, Gate]]:
+async def gated(etcd: Etcd) -> AsyncIterator[tuple[Any, TcpProxy]]:
     from rdzv_server.storage.etcd_client import EtcdClient
 
-    async with Gate(etcd.addresses[0]) as gate:
+    async with TcpProxy(etcd.addresses[0]) as gate:
         client = EtcdClient([gate.address])
         yield client, gate
-        gate.open()
+        gate.release()
         await client.close()

@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from tests.support.etcd import Gate, need_etcd
+from tests.support.etcd import need_etcd
+from tests.support.tcp_proxy import TcpProxy
 
 need_etcd()
 
@@ -134,13 +135,13 @@ async def test_a_leader_that_is_cut_off_stops_before_another_begins(start, gated
     first = await server.leads()
     second = start("b:1")
     await second.follows()
-    gate.shut()
+    gate.hold()
     while first.is_certain:
         assert not second.win.done()
         await asyncio.sleep(0.005)
     assert not second.win.done()
     await second.leads()
-    gate.open()
+    gate.release()
     async with asyncio.timeout(PATIENCE_S):
         assert "lease" in await server.over or "key" in await server.over
     assert not first.is_certain
@@ -152,11 +153,11 @@ async def test_a_leader_that_is_cut_off_for_a_moment_goes_on_leading(start, gate
     first = await server.leads()
     # The lease is kept alive by another hand: as etcd does while it has no leader of its own.
     found, _ = await client.get(server.membership.leader_key(0))
-    gate.shut()
+    gate.hold()
     while first.is_certain:
         await client.keep_alive(found.lease, 1.0)
         await asyncio.sleep(0.05)
-    gate.open()
+    gate.release()
     async with asyncio.timeout(PATIENCE_S):
         while not first.is_certain:
             await client.keep_alive(found.lease, 1.0)
@@ -253,11 +254,11 @@ async def test_what_a_hand_deletes_is_written_again(start, etcd, prefix, client)
 
 async def test_servers_meet_through_any_member_that_answers(three, prefix):
     """One of three members is dead for one server, another one for the other."""
-    gates = [Gate(address) for address in three.addresses]
+    gates = [TcpProxy(address) for address in three.addresses]
     for gate in gates:
         await gate.__aenter__()
     clients = [EtcdClient([gates[0].address, three.addresses[1]]), EtcdClient([three.addresses[2], gates[2].address])]
-    gates[0].shut()
+    gates[0].hold()
     servers = [Server(client, prefix, f"{name}:1", 1, 60.0) for name, client in zip("ab", clients, strict=True)]
     try:
         first, second = servers

@@ -8,8 +8,9 @@ import pytest
 from rdzv_protocol.errors import NotLeader, UnknownRun
 from rdzv_protocol.messages import LeaderReply, LeaderRequest, StopRequest
 
-from tests.support.etcd import Gate, need_etcd
+from tests.support.etcd import need_etcd
 from tests.support.scenario import Connection
+from tests.support.tcp_proxy import TcpProxy
 
 need_etcd()
 
@@ -119,7 +120,7 @@ async def test_who_is_cut_off_leads_nothing_before_another_does_and_is_left_its_
     second = start("b:1")
     await second.leads(2)
     lost, kept = first.led, second.led
-    gate.shut()
+    gate.hold()
     while first.led:
         assert second.led == kept
         await asyncio.sleep(0.005)
@@ -127,7 +128,7 @@ async def test_who_is_cut_off_leads_nothing_before_another_does_and_is_left_its_
     with pytest.raises(NotLeader):
         await first.shards.ask(StopRequest(run_id=run_of(lost[0])), OPERATOR)
     await second.leads(4)
-    gate.open()
+    gate.release()
     await first.leads(2)
     await second.leads(2)
 
@@ -137,7 +138,7 @@ def run_of(shard: int) -> str:
 
 
 async def test_at_no_moment_do_two_lead_a_shard_whoever_is_cut_off_or_stopped(start, etcd):
-    gates = [Gate(etcd.addresses[0]) for _ in range(3)]
+    gates = [TcpProxy(etcd.addresses[0]) for _ in range(3)]
     clients = []
     for gate in gates:
         await gate.__aenter__()
@@ -149,9 +150,9 @@ async def test_at_no_moment_do_two_lead_a_shard_whoever_is_cut_off_or_stopped(st
         for _ in range(6):
             await until(lambda: sum(len(server.led) for server in servers) == SHARDS)
             victim = chance.randrange(3)
-            gates[victim].shut()
+            gates[victim].hold()
             await asyncio.sleep(chance.uniform(0.0, 2.0 * LEASE_S))
-            gates[victim].open()
+            gates[victim].release()
             await servers[victim].end()
             servers[victim] = start(f"{'abc'[victim]}:1", clients[victim])
         await until(lambda: sum(len(server.led) for server in servers) == SHARDS)
@@ -203,11 +204,11 @@ async def test_who_does_not_say_which_runs_leader_it_asks_for_is_told_of_none(st
 
 async def test_it_is_ready_once_a_leader_is_known(start, gated):
     gated_client, gate = gated
-    gate.shut()
+    gate.hold()
     server = start("a:1", gated_client)
     await asyncio.sleep(0)
     assert server.shards.unhealthy_reason == "no leader is known" and not server.shards.leads
-    gate.open()
+    gate.release()
     await server.leads(4)
     assert server.shards.unhealthy_reason is None and server.shards.leads
     await server.end()

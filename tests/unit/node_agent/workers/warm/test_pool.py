@@ -13,7 +13,7 @@ import pytest
 from node_agent.workers.orphans import children, reap
 from node_agent.workers.process import own_children
 from node_agent.workers.warm.pool import WarmPool
-from tests.unit.node_agent.sheet import PATIENCE_S
+from tests.support.console import PATIENCE_S
 
 PR_SET_CHILD_SUBREAPER = 36
 COMMAND = (sys.executable, "-c", "import sys; sys.exit(3)")

@@ -1,4 +1,4 @@
-"""A worker without torch: reports to the test's desk, then does what it is told, line by line."""
+"""A worker without torch: reports to the test's hub, then does what it is told, line by line."""
 
 import json
 import os
@@ -9,19 +9,19 @@ import sys
 
 
 def report() -> "socket.SocketIO":
-    desk = socket.socket(socket.AF_UNIX)
-    desk.connect(os.environ["TEST_DESK"])
-    desk.sendall((json.dumps({"pid": os.getpid(), "argv": sys.argv[1:], "env": dict(os.environ)}) + "\n").encode())
-    return desk.makefile("rw")  # type: ignore[return-value]
+    hub = socket.socket(socket.AF_UNIX)
+    hub.connect(os.environ["TEST_WORKER_HUB"])
+    hub.sendall((json.dumps({"pid": os.getpid(), "argv": sys.argv[1:], "env": dict(os.environ)}) + "\n").encode())
+    return hub.makefile("rw")  # type: ignore[return-value]
 
 
-def obey(desk: "socket.SocketIO") -> None:
-    for line in desk:
+def obey(hub: "socket.SocketIO") -> None:
+    for line in hub:
         order, _, argument = str(line).strip().partition(" ")
         if order == "exit":
             sys.exit(int(argument))
-        desk.write(f"done {carry_out(order, argument)}\n")
-        desk.flush()
+        hub.write(f"done {carry_out(order, argument)}\n")
+        hub.flush()
 
 
 def carry_out(order: str, argument: str) -> str:

@@ -55,8 +55,8 @@ def answers(address: str, tokens: Iterable[str]) -> dict[str, list[int]]:
 
 
 if __name__ == "__main__":
-    desk = report()
-    for line in desk:
+    hub = report()
+    for line in hub:
         order, _, argument = str(line).strip().partition(" ")
         if order == "exit":
             sys.exit(int(argument))
@@ -66,5 +66,5 @@ if __name__ == "__main__":
             done = json.dumps(answers(argument, sorted(all_that_it_sees())))
         else:
             done = carry_out(order, argument)
-        desk.write(f"done {done}\n")
-        desk.flush()
+        hub.write(f"done {done}\n")
+        hub.flush()

@@ -12,7 +12,7 @@ from node_agent.workers.process import CommandProcess
 PATIENCE_S = 10.0
 
 
-class Sheet:
+class FakeConsole:
     """What was written to each file descriptor. `is_full` is the test's to set."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Sheet:
 
 
 def command_spec(
-    sheet: Sheet, rank: int, local_rank: int, command: Sequence[str], environment: dict[str, str]
+    sheet: FakeConsole, rank: int, local_rank: int, command: Sequence[str], environment: dict[str, str]
 ) -> WorkerSpec:
     """A worker that executes `command` and whose lines begin with `[<local rank>]:`."""
     mark = f"[{local_rank}]:"

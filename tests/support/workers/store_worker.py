@@ -12,8 +12,8 @@ from worker import report
 
 def main() -> None:
     store, _, _ = next(dist.rendezvous("env://"))
-    desk = report()
-    for line in desk:
+    hub = report()
+    for line in hub:
         order, *arguments = str(line).split()
         if order == "exit":
             sys.exit(int(arguments[0]))
@@ -22,8 +22,8 @@ def main() -> None:
             answer = ""
         else:
             answer = {"set": store.set, "get": store.get, "has": lambda key: store.check([key])}[order](*arguments)
-        desk.write(f"done {answer.decode() if isinstance(answer, bytes) else answer}\n")
-        desk.flush()
+        hub.write(f"done {answer.decode() if isinstance(answer, bytes) else answer}\n")
+        hub.flush()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A worker with torch: takes steps together with its peers, as training does, until every one was told to finish.
 
-It fails when a peer is gone. It reports to the desk once the first collective has worked.
+It fails when a peer is gone. It reports to the hub once the first collective has worked.
 """
 
 import os
@@ -34,16 +34,16 @@ def together(share: int) -> int:
 
 
 def listen(told_to_finish: threading.Event) -> None:
-    desk = report()
-    for line in desk:
+    hub = report()
+    for line in hub:
         order, _, argument = str(line).strip().partition(" ")
         if order == "exit" and argument == "0":
             told_to_finish.set()
         elif order == "exit":
             os._exit(int(argument))
         else:
-            desk.write(f"done {carry_out(order, argument)}\n")
-            desk.flush()
+            hub.write(f"done {carry_out(order, argument)}\n")
+            hub.flush()
 
 
 if __name__ == "__main__":

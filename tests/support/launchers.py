@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from node_agent.workers.ports import ReservedPort
-from tests.integration.programs import Program
+from tests.support.programs import Program
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 TORCHRUN, NODE_AGENT = "torchrun", "node-agent"

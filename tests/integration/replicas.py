@@ -1,0 +1,205 @@
+"""Several servers over a real etcd, the agents of a run, and a probe that notices how soon another server answers."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from base64 import b64decode
+from collections.abc import Sequence
+
+import msgpack
+from rdzv_protocol import paths
+from rdzv_protocol.codec import decode
+from rdzv_protocol.messages import Directive, JoinRequest, PollRequest, Reply, Start, Wait
+from rdzv_protocol.settings import RequestedSettings
+
+from node_agent.transport.failover import Failover
+from node_agent.transport.retrying import RetryingClient
+from rdzv_server.cluster.placement import shard_of
+from tests.support.cluster import Cluster
+from tests.support.etcd import Etcd
+from tests.support.programs import PATIENCE_S, Server
+from tests.support.tcp_proxy import Exchange, TcpProxy
+from tests.support.worker_hub import WorkerHub
+
+LEASE_S = 2
+TAKEOVER_S = LEASE_S + 1.0
+REQUESTS = {paths.JOIN: JoinRequest, paths.POLL: PollRequest}
+LED = (*REQUESTS, paths.REPORT, paths.LEAVE)
+"""Paths that only a leader answers with 200."""
+
+
+class Replica(Server):
+    """A server with the proxy by which agents reach it."""
+
+    proxy: TcpProxy
+
+    async def leads(self) -> None:
+        await self.line("leading: ")
+
+    async def is_leader(self) -> bool:
+        return bool((await self.status())["server"]["leads"])
+
+
+class Replicas(Cluster):
+    """Servers that share an etcd, and agents that know all of them.
+
+    In the end every answer is looked at: at most one server has acted for a shard.
+    """
+
+    servers: list[Replica]  # type: ignore[assignment]
+
+    def __init__(self, hub: WorkerHub, etcd: Etcd, name: str, shards: int = 1) -> None:
+        super().__init__(hub)
+        self.etcd = etcd
+        self.name = name
+        self._shards = shards
+        self._exchanges: list[Exchange] = []
+
+    async def __aexit__(self, *error: object) -> None:
+        await super().__aexit__(*error)
+        for shard in range(self._shards):
+            check_leaders([each for each in self._exchanges if self._shard(each) == shard], self._shards > 1)
+
+    def _shard(self, exchange: Exchange) -> int | None:
+        if exchange.path not in LED:
+            return None
+        return shard_of(decode_run_id(exchange), self._shards)
+
+    @property
+    def store(self) -> str:
+        """For `--store`."""
+        return f"{self.etcd.store}/{self.name}"
+
+    @property
+    def endpoint(self) -> str:
+        return ",".join(server.proxy.address for server in self.servers)
+
+    async def replicate(
+        self, *flags: str, members: Sequence[str] | None = None, proxy: TcpProxy | None = None
+    ) -> Replica:  # fmt: skip
+        """Start another server. `members`: addresses by which it reaches etcd. `proxy`: of one that is gone."""
+        if proxy is None:
+            proxy = await TcpProxy(exchanges=self._exchanges).__aenter__()
+        store = f"etcd://{','.join(members)}/{self.name}" if members else self.store
+        flags = ("--store", store, "--leader-lease", str(LEASE_S), "--advertise", proxy.address, *flags)
+        server = await Replica.listen(*flags)
+        server.proxy, proxy.target = proxy, server.endpoint
+        self.servers.append(server)
+        return server
+
+    def running(self) -> list[Replica]:
+        return [server for server in self.servers if server.is_running]
+
+    async def leader(self) -> Replica:
+        """The one that leads; it must be there."""
+        for server in self.running():
+            if await server.is_leader():
+                return server
+        raise AssertionError("nobody leads")
+
+    async def next_leader(self, before: Replica) -> Replica:
+        """Return when another one leads."""
+        waiting = {asyncio.create_task(other.leads()): other for other in self.servers if other is not before}
+        done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        return waiting[done.pop()]
+
+    def records(self) -> dict[str, int]:
+        """The keys of all records in etcd, each with the revision at which it was written."""
+        found = json.loads(self.etcd.ctl("get", "--prefix", f"/rdzv-server/{self.name}/shards/", "-w", "json"))
+        return {b64decode(key["key"]).decode(): int(key["mod_revision"]) for key in found["kvs"]}
+
+    async def end(self) -> None:
+        await super().end()
+        for server in self.servers:
+            await server.proxy.__aexit__()
+
+
+def decode_run_id(exchange: Exchange) -> str:
+    return str(msgpack.unpackb(exchange.request)["run_id"])
+
+
+def decode_reply(exchange: Exchange) -> Reply | None:
+    return decode(Reply, exchange.answer) if exchange.status == 200 and exchange.path in REQUESTS else None
+
+
+def check_leaders(exchanges: Sequence[Exchange], may_return: bool) -> None:
+    """Of one shard: at most one server acts at a time, and whichever does gives an agent the same directive.
+
+    `may_return`: a leader leaves the shard to another server and may get it back.
+    """
+    told: dict[tuple[str, str, int], Directive] = {}
+    leaders: dict[int, str] = {}
+    latest = 0
+    for number, exchange in enumerate(exchanges):
+        assert exchange.status in (200, 421, 503), exchange
+        if reply := decode_reply(exchange):
+            assert leaders.setdefault(reply.leadership, exchange.proxy) == exchange.proxy
+            assert reply.leadership >= latest, "a leader of the past has answered"
+            latest = reply.leadership
+            if not isinstance(reply.directive, Wait):
+                request = decode(REQUESTS[exchange.path], exchange.request)
+                key = (request.run_id, request.agent_id, reply.revision)
+                assert told.setdefault(key, reply.directive) == reply.directive
+        elif exchange.status == 200:
+            led = [leadership for leadership, server in leaders.items() if server == exchange.proxy]
+            is_again = may_return and next_leadership(exchanges[number:], exchange.proxy) > latest
+            assert not led or max(led) == latest or is_again, "a leader of the past has taken a report"
+
+
+def next_leadership(exchanges: Sequence[Exchange], proxy: str) -> int:
+    """In which leadership this server replies next."""
+    replies = (decode_reply(each) for each in exchanges if each.proxy == proxy)
+    return next((reply.leadership for reply in replies if reply), 0)
+
+
+class Probe:
+    """An agent of a run of its own, message by message: it notices at once when a server acts."""
+
+    def __init__(self, endpoints: str, run_id: str = "probe") -> None:
+        self._run_id = run_id
+        pairs = [endpoint.rpartition(":") for endpoint in endpoints.split(",")]
+        self.notes: list[str] = []
+        servers = Failover([(host, int(port)) for host, _, port in pairs], None, self.notes.append)
+        self._client = RetryingClient(servers.transport(), lambda error: self.notes.append(str(error)))
+
+    async def __aenter__(self) -> "Probe":
+        join = JoinRequest(
+            run_id=self._run_id, agent_id="probe", node_id="probe", after_round=0, addr="127.0.0.1", port=1,
+            local_world_size=1, settings=RequestedSettings(lease_s=600.0, disconnect_grace_s=600.0),
+        )  # fmt: skip
+        async with asyncio.timeout(PATIENCE_S):
+            self.reply = await self._client.ask(join)
+        assert isinstance(self.reply, Reply) and isinstance(self.reply.directive, Start)
+        self.leadership = self.reply.leadership
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._client.close()
+
+    async def answered(self) -> float:
+        """Ask once; when the answer has come (monotonic)."""
+        poll = PollRequest(run_id=self._run_id, agent_id="probe", revision=self.reply.revision, hold=False)
+        async with asyncio.timeout(PATIENCE_S):
+            answer = await self._client.ask(poll)
+        assert isinstance(answer, Reply) and answer.directive == self.reply.directive
+        self.leadership = answer.leadership
+        return time.monotonic()
+
+    async def takeover_s(self, since: float) -> float:
+        """How long after `since` another server acts."""
+        before = self.leadership
+        took_s = await self.answered() - since
+        while self.leadership == before:
+            took_s = await self.answered() - since
+        print(f"took over after {took_s:.2f} s", file=sys.stderr)
+        return took_s
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)

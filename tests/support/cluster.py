@@ -1,0 +1,89 @@
+"""A cluster of real processes on loopback, of which nothing is left after a test."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from tests.support.programs import WORKER, Program, Server, start_agent
+from tests.support.worker_hub import Worker, WorkerHub
+
+PATIENT = ("--last-call-timeout", "500", "--lease", "500", "--join-timeout", "500", "--shutdown-timeout", "5")
+"""What happens in a run with these flags happens because it was noticed."""
+
+
+class Cluster:
+    """Servers, the agents that were started last by their nodes' names, and the hub where their workers report.
+
+    An async context manager: in the end every process is gone. `server_flags` are every server's.
+    """
+
+    nproc = 2
+    """Workers of a node unless a test says otherwise."""
+    python: Sequence[str] = ("-m", "node_agent")
+    """Arguments with which the interpreter becomes an agent."""
+
+    def __init__(self, hub: WorkerHub, *server_flags: str) -> None:
+        self.hub = hub
+        self.agents: dict[str, Program] = {}
+        self.servers: list[Server] = []
+        self.script: str | Path = WORKER
+        self.server_flags = server_flags
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.end()
+        assert self.hub.survivors() == []
+
+    async def end(self) -> None:
+        """End every program, and wait for the workers to go with them."""
+        for program in [*self.agents.values(), *self.servers]:
+            await program.end()
+        for worker in self.hub.all:
+            await worker.gone(5.0)
+
+    # Servers.
+
+    @property
+    def server(self) -> Server:
+        """The one that was started last."""
+        return self.servers[-1]
+
+    @property
+    def endpoint(self) -> str:
+        """For an agent's `--endpoint`."""
+        return self.server.endpoint
+
+    async def serve(self, *flags: str, port: int = 0) -> Server:
+        self.servers.append(await Server.listen(*self.server_flags, *flags, port=port))
+        return self.server
+
+    async def restart_server(self) -> None:
+        """Kill the server, and start it again at its port."""
+        await self.server.kill()
+        await self.serve(port=self.server.port)
+
+    # Nodes.
+
+    async def node(self, node_id: str, *flags: str, nproc: int = 0, env: Mapping[str, str] | None = None) -> Program:
+        """Start an agent of the run."""
+        agent = await start_agent(
+            "--endpoint", self.endpoint, "--node-id", node_id, "--nproc", str(nproc or self.nproc), *flags,
+            script=self.script, python=self.python, env={**self.hub.env, **(env or {})},
+        )  # fmt: skip
+        self.agents[node_id] = agent
+        return agent
+
+    async def nodes(self, names: str, *flags: str, nproc: int = 0) -> list[Worker]:
+        """Start one agent for each letter of `names`, and return their first round's workers."""
+        for name in names:
+            await self.node(name, *flags, nproc=nproc)
+        return await self.hub.group((nproc or self.nproc) * len(names))
+
+    async def finish(self, workers: list[Worker]) -> None:
+        """Let these workers exit, and every agent with them."""
+        for worker in workers:
+            worker.order_exit(0)
+        for name, agent in self.agents.items():
+            assert await agent.exit_code() == 0, f"agent {name}: {agent.err}"

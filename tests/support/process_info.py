@@ -1,0 +1,90 @@
+"""Facts of processes that are not children of the test: their state, their parents and children, their end."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+PATIENCE_S = 30.0
+
+
+def stat(pid: int) -> list[str]:
+    """State, parent and so on, as in /proc/PID/stat after the name; nothing for a process that is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def state(pid: int) -> str:
+    """The letter of /proc/PID/stat; empty for a process that is gone."""
+    return "".join(stat(pid)[:1])
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process is there and not merely waiting to be reaped."""
+    return state(pid) not in ("", "Z", "X")
+
+
+def parent(pid: int) -> int:
+    """Pid of the parent of a process that is there."""
+    return int(stat(pid)[1])
+
+
+def children(pid: int) -> set[int]:
+    """Pids of children, zombies and adopted ones included."""
+    found: set[int] = set()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that is gone
+            found.update(map(int, (task / "children").read_text().split()))
+    return found
+
+
+def command_line(pid: int) -> str:
+    """Empty for a process that is gone, and for a zombie."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def helpers(pid: int, script: str) -> list[int]:
+    """Pids of the children that execute this script."""
+    return [child for child in children(pid) if script in command_line(child)]
+
+
+def guardians(agent: int) -> list[int]:
+    """The processes that would end what the agent's workers leave behind."""
+    return helpers(agent, "orphans_helper.py")
+
+
+def process_ended(pid: int) -> asyncio.Event:
+    """An event that is set when the process has ended."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        ended.set()
+        return ended
+
+    def note() -> None:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
+        ended.set()
+
+    loop.add_reader(pidfd, note)
+    return ended
+
+
+async def ended(pid: int, within_s: float = PATIENCE_S) -> None:
+    """Return when the process has ended."""
+    async with asyncio.timeout(within_s):
+        await process_ended(pid).wait()
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Return once it is so; for what nobody tells of."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)

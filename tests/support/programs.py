@@ -1,0 +1,179 @@
+"""The real programs under test: `rdzv-server` and `node-agent`, as processes whose output can be waited for."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+import urllib.request
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Self
+
+WORKERS = Path(__file__).with_name("workers")
+WORKER, TORCH_WORKER, STORE_WORKER, PRYING_WORKER = (
+    str(WORKERS / f"{name}.py") for name in ("worker", "torch_worker", "store_worker", "prying_worker")
+)
+PATIENCE_S = 30.0
+"""How long a test waits for what must happen. It never sleeps: this is only reached by a failure."""
+
+_started: list["Program"] = []
+"""Programs that the innermost `ended_programs` has to end."""
+
+
+class Program:
+    """A started process. Its lines are collected as they come."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.pid = process.pid
+        self.out: list[str] = []
+        self.err: list[str] = []
+        self._changed = asyncio.Condition()
+        self._readers = [
+            asyncio.create_task(self._collect(process.stdout, self.out)),
+            asyncio.create_task(self._collect(process.stderr, self.err)),
+        ]
+
+    @classmethod
+    async def start(
+        cls, *command: str, env: Mapping[str, str] | None = None, cwd: str | Path | None = None
+    ) -> Self:  # fmt: skip
+        """Start a command in a session of its own, with `env` besides the test's own environment."""
+        program = cls(
+            await asyncio.create_subprocess_exec(
+                *command,
+                env={**os.environ, **(env or {})},
+                cwd=cwd,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
+        )
+        _started.append(program)
+        return program
+
+    @property
+    def is_running(self) -> bool:
+        return self.process.returncode is None
+
+    async def line(self, pattern: str, within_s: float = PATIENCE_S) -> re.Match[str]:
+        """The first line, written or yet to be written, on stderr or stdout that matches."""
+        async with asyncio.timeout(within_s), self._changed:
+            while True:
+                for line in [*self.err, *self.out]:
+                    if match := re.search(pattern, line):
+                        return match
+                await self._changed.wait()
+
+    async def exit_code(self, within_s: float = PATIENCE_S) -> int:
+        """The exit code; every line has been collected by then."""
+        async with asyncio.timeout(within_s):
+            code = await self.process.wait()
+        await asyncio.gather(*self._readers)
+        return code
+
+    def signal(self, signum: signal.Signals) -> None:
+        self.process.send_signal(signum)
+
+    async def kill(self) -> None:
+        """SIGKILL to a program that runs; returns when it has ended."""
+        self.signal(signal.SIGKILL)
+        assert await self.exit_code() == -signal.SIGKILL
+
+    async def end(self) -> None:
+        """Kill it if it still runs."""
+        if self.is_running:
+            self.process.kill()
+        await self.exit_code()
+
+    def show(self) -> None:
+        """Print what it has written: pytest shows that if the test fails."""
+        for stream, lines in (("out", self.out), ("err", self.err)):
+            print(*(f"{type(self).__name__} {self.pid} {stream}: {line}" for line in lines), sep="\n", file=sys.stderr)
+
+    async def _collect(self, stream: asyncio.StreamReader | None, lines: list[str]) -> None:
+        assert stream
+        async for line in stream:
+            async with self._changed:
+                lines.append(line.decode(errors="replace").rstrip("\n"))
+                self._changed.notify_all()
+
+
+@asynccontextmanager
+async def ended_programs() -> AsyncIterator[None]:
+    """Every program that is started within ends with the block, and shows what it has written."""
+    global _started
+    outer, _started = _started, []
+    try:
+        yield
+    finally:
+        programs, _started = _started, outer
+        for program in programs:
+            await program.end()
+            program.show()
+
+
+class Server(Program):
+    """An `rdzv-server` on loopback."""
+
+    port: int
+
+    @classmethod
+    async def listen(cls, *flags: str, port: int = 0, env: Mapping[str, str] | None = None) -> Self:
+        server = await cls.start(*cls.command(*flags, port=port), env=env)
+        server.port = int((await server.line(r"listening on https?://127\.0\.0\.1:(\d+)"))[1])
+        return server
+
+    @staticmethod
+    def command(*flags: str, port: int = 0) -> tuple[str, ...]:
+        return (sys.executable, "-m", "rdzv_server", "--host", "127.0.0.1", "--port", str(port), *flags)
+
+    @property
+    def endpoint(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    async def get(self, path: str) -> str:
+        return await asyncio.to_thread(_get, f"http://{self.endpoint}{path}")
+
+    async def status(self) -> dict[str, Any]:
+        """The server and its runs, as operators see them."""
+        return dict(json.loads(await self.get("/v1/status")))
+
+    async def run(self) -> dict[str, Any]:
+        """The only run of the server, as operators see it."""
+        (run,) = (await self.status())["runs"]
+        return dict(run)
+
+
+class Agent(Program):
+    """A `node-agent` process."""
+
+
+async def start_agent(
+    *flags: str,
+    env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
+    script: str | Path = WORKER,
+    python: Sequence[str] = ("-m", "node_agent"),
+) -> Agent:
+    return await Agent.start(sys.executable, *python, *flags, str(script), env=env, cwd=cwd)
+
+
+async def refuses(program: Program, *says: str) -> None:
+    """The program ends with exit code 2, and its last line says what to do."""
+    assert await program.exit_code() == 2
+    last = program.err[-1]
+    for text in says:
+        assert text in last, program.err
+    assert not any("Traceback" in line for line in program.err)
+    assert "error: " in last
+
+
+def _get(url: str) -> str:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url, timeout=PATIENCE_S) as answer:
+        return str(answer.read().decode())

@@ -1,0 +1,132 @@
+"""TCP proxy on loopback that can hold traffic back, and remember the HTTP exchanges that pass through it."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A request, and the answer of the server behind the proxy. `at` is CLOCK_MONOTONIC, of the answer."""
+
+    at: float
+    proxy: str
+    path: str
+    request: bytes
+    status: int
+    answer: bytes
+
+
+class TcpProxy:
+    """Proxy to `target`, HOST:PORT, which may change; an async context manager.
+
+    `exchanges`: where HTTP exchanges are written down, in the order of their answers; several proxies may share it.
+    `on_request`: called with the path and the body of each HTTP request that is passed on.
+    """
+
+    def __init__(
+        self,
+        target: str = "",
+        exchanges: list[Exchange] | None = None,
+        on_request: Callable[[str, bytes], None] | None = None,
+    ) -> None:
+        self.target = target
+        self._exchanges = exchanges
+        self._on_request = on_request
+        self._passes = asyncio.Event()
+        self._passes.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> "TcpProxy":
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def hold(self) -> None:
+        """From now on nothing arrives, and nothing is refused, as in a network that drops packets."""
+        self._passes.clear()
+
+    def release(self) -> None:
+        """What was held back arrives."""
+        self._passes.set()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task
+        self._tasks.add(task)
+        try:
+            host, _, port = self.target.rpartition(":")
+            there, to_there = await asyncio.open_connection(host, int(port))
+        except (OSError, asyncio.CancelledError):
+            writer.close()
+            return
+        finally:
+            self._tasks.discard(task)
+        on_request, on_answer = self._observers()
+        for source, sink, observe in ((reader, to_there, on_request), (there, writer, on_answer)):
+            pipe = asyncio.create_task(self._pipe(source, sink, observe))
+            self._tasks.add(pipe)
+            pipe.add_done_callback(self._tasks.discard)
+
+    def _observers(self) -> tuple[Callable[[bytes], None], ...]:
+        """Observers of a connection's bytes to and from the server."""
+        exchanges = self._exchanges
+        if exchanges is None:
+            return _ignore, _ignore
+        pending: list[tuple[str, bytes]] = []
+
+        def on_request(line: str, body: bytes) -> None:
+            path = line.split()[1]
+            pending.append((path, body))
+            if self._on_request:
+                self._on_request(path, body)
+
+        def on_answer(line: str, body: bytes) -> None:
+            exchanges.append(Exchange(time.monotonic(), self.address, *pending.pop(0), int(line.split()[1]), body))
+
+        return _HttpMessages(on_request).feed, _HttpMessages(on_answer).feed
+
+    async def _pipe(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, observe: Callable[[bytes], None]
+    ) -> None:
+        with suppress(ConnectionError):
+            try:
+                while chunk := await source.read(1 << 16):
+                    await self._passes.wait()
+                    observe(chunk)
+                    sink.write(chunk)
+                    await sink.drain()
+            finally:
+                sink.close()
+
+
+class _HttpMessages:
+    """HTTP messages of one direction, each with its length given."""
+
+    def __init__(self, found: Callable[[str, bytes], None]) -> None:
+        self._found = found
+        self._buffer = b""
+
+    def feed(self, chunk: bytes) -> None:
+        self._buffer += chunk
+        while b"\r\n\r\n" in self._buffer:
+            head, _, rest = self._buffer.partition(b"\r\n\r\n")
+            line, *headers = head.decode().split("\r\n")
+            fields = {name.lower(): value for name, _, value in (header.partition(": ") for header in headers)}
+            length = int(fields["content-length"])
+            if len(rest) < length:
+                return
+            self._buffer = rest[length:]
+            self._found(line, rest[:length])
+
+
+def _ignore(chunk: bytes) -> None:
+    pass
