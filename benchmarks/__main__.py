@@ -6,14 +6,52 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 
-from benchmarks import page, plots
-from benchmarks.catalogue import MEASUREMENTS
+from benchmarks import (
+    coordinator,
+    floors,
+    formation,
+    logs,
+    membership,
+    neighbours,
+    page,
+    plots,
+    recovery,
+    rounds,
+    shards,
+    single_node,
+    timers,
+)
 from benchmarks.launchers import OURS, Plan, torch_is_installed, why_no_etcd
 from benchmarks.machine import machine
 from benchmarks.results import Row, table
+
+Measure = Callable[[Plan], list[Row]]
+MEASUREMENTS: dict[str, tuple[str, Measure]] = {
+    "floors": ("a bare interpreter, a TCP round trip, import torch", floors.measure),
+    "launch": ("one node, exec to all workers' first line", single_node.measure),
+    "memory": ("the most that an agent's process has held", single_node.measure_memory),
+    "idle": ("how often an agent wakes up while nothing happens", single_node.measure_idle),
+    "crowd": ("eight agents started together, exec to all workers' first line", recovery.CROWD.measure),
+    "recovery": ("SIGKILL of a worker to all new workers", recovery.RECOVERY.measure),
+    "warm": ("the same, workers that import torch: warm and cold", recovery.measure),
+    "elastic": ("the same, two nodes of up to four", recovery.ELASTIC.measure),
+    "lost-noticed": ("SIGKILL of a node to the survivor's new workers; they notice", membership.NOTICED.measure),
+    "lost-unnoticed": ("the same, workers that do not notice", membership.UNNOTICED.measure),
+    "silent": ("SIGSTOP of a node to the survivor's new workers", membership.SILENT.measure),
+    "scale-up": ("a second node arrives, exec to all new workers", membership.SCALE_UP.measure),
+    "replacement": ("a node takes a lost one's place, exec to all new workers", membership.REPLACEMENT.measure),
+    "timers": ("torchrun in the last six where it waits for half a minute and more", timers.measure),
+    "coordinator": ("SIGKILL of the server: workers that end; agents that are back", coordinator.measure),
+    "round": ("the server's core forms a round, without a network", formation.measure),
+    "swarm": ("up to 10,000 simulated nodes at a real server", rounds.measure),
+    "neighbours": ("what another run notices of 10,000 nodes", neighbours.measure),
+    "shards": ("sixteen runs at one server, and shared by four", shards.measure),
+    "logs": ("workers that write as fast as they may", logs.measure),
+}
+"""Every measurement by its name on the command line, with a line for the help."""
 
 EPILOG = """Without names, all of them, which takes a quarter of an hour. A measurement that fails does not stop the
 next one, and Ctrl-C prints what there is by then. A sample that did not come about while it was watched reads `> 60 s`.
@@ -47,10 +85,11 @@ def _measure(names: Iterable[str], plan: Plan, rows: list[Row]) -> bool:
     """Add to the rows, one measurement after another. Whether one of them failed, which does not stop the next."""
     broken = False
     for name in names:
-        _note(f"{name}: {MEASUREMENTS[name].about} ...")
+        about, measure = MEASUREMENTS[name]
+        _note(f"{name}: {about} ...")
         began_s = time.monotonic()
         try:
-            found = MEASUREMENTS[name].measure(plan)
+            found = measure(plan)
         except Exception as error:
             found = [Row(measurement=name, subject=OURS, unit="", samples=(), trouble=str(error) or repr(error))]
         rows += found
@@ -76,7 +115,7 @@ def _plan(args: argparse.Namespace) -> Plan:
 
 def _parser() -> argparse.ArgumentParser:
     width = max(map(len, MEASUREMENTS))
-    names = "\n".join(f"  {name:{width}}  {each.about}" for name, each in MEASUREMENTS.items())
+    names = "\n".join(f"  {name:{width}}  {about}" for name, (about, _) in MEASUREMENTS.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=f"Measures node-agent and torchrun in turns on this machine.\n\nmeasurements:\n{names}",

@@ -16,9 +16,8 @@ from benchmarks.cluster import AGENTS, Cluster
 from benchmarks.floors import bare
 from benchmarks.launchers import ADDRESS, NPROC, OURS, Launcher, NodeAgent, Plan
 from benchmarks.results import FLOOR, Row
-from benchmarks.scenario import Scenario, rows
+from benchmarks.scenario import Scenario, Subject, once, rows, take_turns
 from benchmarks.stage import Broken, Stage
-from benchmarks.turns import Subject, once, take_turns
 
 SETTLE_S = 1.0
 WATCH_S = 5.0

@@ -3,33 +3,22 @@
 These are measured in the same turns as the launchers, and stand beside them.
 """
 
-import os
 import socket
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
+from multiprocessing import get_context
 
 from benchmarks import machine
 from benchmarks.launchers import ADDRESS, Plan, torch_is_installed
 from benchmarks.results import FLOOR, Row
-from benchmarks.stage import FOLDER, TORCH_WORKER, WORKER, Stage, last
-from benchmarks.turns import Subject, once, take_turns
+from benchmarks.scenario import Floor, Subject, once, take_turns
+from benchmarks.stage import TORCH_WORKER, WORKER, Stage, last
 
 REPEAT = 5
-ECHO = os.path.join(FOLDER, "echo.py")
 ROUND_TRIPS = 1_000
 MESSAGE = b"x" * 200
 """About as much as a poll."""
-
-
-@dataclass(frozen=True, slots=True)
-class Floor:
-    """Something that takes its time whoever does it. `sample`: seconds."""
-
-    name: str
-    sample: Callable[[], float]
 
 
 def bare(count: int) -> Floor:
@@ -75,8 +64,8 @@ def _spawn(count: int, script: str) -> float:
 
 
 def _round_trip() -> float:
-    with Stage() as stage, socket.create_server((ADDRESS, 0)) as listener:
-        stage.start([sys.executable, ECHO, *map(str, listener.getsockname())])
+    with Stage(), socket.create_server((ADDRESS, 0)) as listener:
+        get_context("fork").Process(target=_echo, args=(listener.getsockname(),)).start()
         line, _ = listener.accept()
         with line:
             _there_and_back(line)
@@ -84,6 +73,14 @@ def _round_trip() -> float:
             for _ in range(ROUND_TRIPS):
                 _there_and_back(line)
             return (time.perf_counter() - began_s) / ROUND_TRIPS
+
+
+def _echo(address: tuple[str, int]) -> None:
+    """Send back what is received, at once."""
+    with socket.create_connection(address) as line:
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while message := line.recv(4096):
+            line.sendall(message)
 
 
 def _there_and_back(line: socket.socket) -> None:

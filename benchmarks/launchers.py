@@ -7,41 +7,12 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 NPROC = 2
 MAX_RESTARTS = "1000"
 ADDRESS = "127.0.0.1"
+RUN_ID = "benchmark"
 OURS = "node-agent"
-
-
-class Launcher(Protocol):
-    """What a measurement needs to know of a launcher."""
-
-    @property
-    def name(self) -> str:
-        """As in the table."""
-
-    @property
-    def installed(self) -> tuple[str, ...]:
-        """As the user types it: the script beside the interpreter."""
-
-    @property
-    def module(self) -> tuple[str, ...]:
-        """As a module of the interpreter, which starts without the script's few milliseconds."""
-
-    @property
-    def standalone(self) -> tuple[str, ...]:
-        """The arguments for one node of `NPROC` workers; none where a server is needed even then."""
-
-    @property
-    def environment(self) -> Mapping[str, str]: ...
-
-    def server(self, port: int, folder: str) -> list[str] | None:
-        """The rendezvous server, if it is a program of its own. It keeps its state in `folder`."""
-
-    def agent(self, number: int, nnodes: str, port: int, last_call_s: int | None = None) -> list[str]:
-        """An agent, counted from 0, of a run with `NPROC` workers a node. `last_call_s`: where not the default."""
 
 
 def _beside_interpreter(script: str) -> str:
@@ -50,24 +21,30 @@ def _beside_interpreter(script: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NodeAgent:
-    """`flags`: what a measurement is about, such as a lease."""
+    """node-agent. `flags`: what a measurement is about, such as a lease; they come last, and win."""
 
     name: str = OURS
+    """As in the table."""
     flags: tuple[str, ...] = ()
     installed: tuple[str, ...] = (_beside_interpreter("node-agent"),)
+    """The command as the user types it: the script beside the interpreter."""
     module: tuple[str, ...] = (sys.executable, "-m", "node_agent")
+    """The same as a module of the interpreter, which starts without the script's few milliseconds."""
     standalone: tuple[str, ...] = ("--standalone", "--nproc", str(NPROC))
+    """The arguments for one node of `NPROC` workers; none where a server is needed even then."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def server(self, port: int, folder: str) -> list[str]:
+        """The rendezvous server, if it is a program of its own. It keeps its state in `folder`."""
         store = f"sqlite:{os.path.join(folder, 'state.db')}"
         return [sys.executable, "-m", "rdzv_server", "--host", ADDRESS, "--port", str(port), "--store", store]
 
     def agent(self, number: int, nnodes: str, port: int, last_call_s: int | None = None) -> list[str]:
+        """An agent, counted from 0, of a run with `NPROC` workers a node. `last_call_s`: where not the default."""
         last_call = [] if last_call_s is None else ["--last-call-timeout", str(last_call_s)]
         return [
             *self.module,
-            *("--endpoint", f"{ADDRESS}:{port}", "--run-id", "benchmark", "--node-id", f"node{number}"),
+            *("--endpoint", f"{ADDRESS}:{port}", "--run-id", RUN_ID, "--node-id", f"node{number}"),
             *("--nnodes", nnodes, "--nproc", str(NPROC), "--max-restarts", MAX_RESTARTS),
             *(*last_call, *self.flags),
         ]
@@ -75,7 +52,7 @@ class NodeAgent:
 
 @dataclass(frozen=True, slots=True)
 class Torchrun:
-    """With its c10d backend. Agent 0 is the store's host for certain, which is to the good of every figure."""
+    """torchrun with its c10d backend. Agent 0 is the store's host for certain, which is to the good of every figure."""
 
     name: str = "torchrun"
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -98,7 +75,7 @@ class Torchrun:
         pairs = {**conf, **last_call, **self.conf}
         return [
             *(*self.module, "--rdzv-backend", backend, "--rdzv-endpoint", f"{ADDRESS}:{port}"),
-            *("--rdzv-id", "benchmark", "--local-addr", ADDRESS),
+            *("--rdzv-id", RUN_ID, "--local-addr", ADDRESS),
             *("--rdzv-conf", ",".join(f"{name}={value}" for name, value in pairs.items())),
             *("--nnodes", nnodes, "--nproc-per-node", str(NPROC), "--max-restarts", MAX_RESTARTS, *self.flags),
         ]
@@ -106,7 +83,7 @@ class Torchrun:
 
 @dataclass(frozen=True, slots=True)
 class TorchrunWithEtcd(Torchrun):
-    """With its etcd-v2 backend. `standalone` does not exist: one node needs the server, too."""
+    """torchrun with its etcd-v2 backend. `standalone` does not exist: one node needs the server, too."""
 
     standalone: tuple[str, ...] = ()
 
@@ -123,6 +100,8 @@ class TorchrunWithEtcd(Torchrun):
     def agent(self, number: int, nnodes: str, port: int, last_call_s: int | None = None) -> list[str]:
         return self._agent("etcd-v2", nnodes, port, last_call_s, {"protocol": "http"})
 
+
+Launcher = NodeAgent | Torchrun
 
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """Each round of torchrun has a store of its own, in which nothing of the round before is left."""

@@ -10,8 +10,8 @@ from statistics import median
 
 from benchmarks.launchers import OURS, STOCK, NodeAgent, Plan, Torchrun
 from benchmarks.results import FLOOR, Row
+from benchmarks.scenario import Subject, Taken, once, take_turns
 from benchmarks.stage import Broken, Stage
-from benchmarks.turns import Subject, Taken, once, take_turns
 
 REPEAT = 3
 BAR = 500.0

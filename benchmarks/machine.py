@@ -4,6 +4,8 @@ import ctypes
 import glob
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 
 
@@ -57,6 +59,17 @@ def is_running(pid: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+@contextmanager
+def on_cpu(cpu: int) -> Iterator[None]:
+    """Work on this CPU, on machines that have several; also what is started meanwhile, and its threads."""
+    all_cpus = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {cpu} & all_cpus or all_cpus)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, all_cpus)
 
 
 def adopt_orphans() -> None:

@@ -34,13 +34,13 @@ def lose(launcher: Launcher, script: str) -> float:
         cluster = Cluster(stage, launcher, nnodes="1:2")
         time.sleep(SETTLE_S)
         killed_s = cluster.lose(1)
-        return survivors_s(stage, killed_s)
+        return new_workers_s(stage, 1, killed_s)
 
 
-def survivors_s(stage: Stage, since_s: float) -> float:
-    """Seconds until one node's new workers are there and stay."""
+def new_workers_s(stage: Stage, nodes: int, since_s: float) -> float:
+    """Seconds until the new workers of so many nodes are there and stay."""
     try:
-        return last(stage.new_lines(NPROC, since_s, CAP_S, SETTLE_S)) - since_s
+        return last(stage.new_lines(nodes * NPROC, since_s, CAP_S, SETTLE_S)) - since_s
     except TimeoutError:
         return NEVER
 
@@ -71,7 +71,7 @@ def _fall_silent(launcher: Launcher, wanted: int) -> list[float]:
     with Stage() as stage:
         cluster = Cluster(stage, launcher, nnodes="1:2")
         time.sleep(SETTLE_S)
-        return [survivors_s(stage, cluster.lose(1, signal.SIGSTOP))]
+        return [new_workers_s(stage, 1, cluster.lose(1, signal.SIGSTOP))]
 
 
 SILENT = Scenario(
@@ -95,7 +95,7 @@ def _scale_up(launcher: Launcher, wanted: int) -> list[float]:
     with Stage() as stage:
         cluster = Cluster(stage, launcher, nnodes="1:2", agents=1, last_call_s=FORMING_LAST_CALL_S)
         time.sleep(SETTLE_S)
-        return [_all_new_workers_s(stage, cluster.start_agent(1).started_s)]
+        return [new_workers_s(stage, AGENTS, cluster.start_agent(1).started_s)]
 
 
 def _replace(launcher: Launcher, wanted: int) -> list[float]:
@@ -104,15 +104,7 @@ def _replace(launcher: Launcher, wanted: int) -> list[float]:
         cluster = Cluster(stage, launcher, nnodes="2")
         time.sleep(SETTLE_S)
         cluster.lose(1)
-        return [_all_new_workers_s(stage, cluster.start_agent(AGENTS).started_s)]
-
-
-def _all_new_workers_s(stage: Stage, since_s: float) -> float:
-    """Seconds until two nodes' new workers are there and stay."""
-    try:
-        return last(stage.new_lines(AGENTS * NPROC, since_s, CAP_S, SETTLE_S)) - since_s
-    except TimeoutError:
-        return NEVER
+        return [new_workers_s(stage, AGENTS, cluster.start_agent(AGENTS).started_s)]
 
 
 SCALE_UP = Scenario(

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import quantiles
@@ -17,7 +17,8 @@ from typing import TypeVar
 from rdzv_protocol.messages import Ack, Failure, JoinRequest, PollRequest, Reply, ReportRequest, Request, Start, Stop
 from rdzv_protocol.settings import RequestedSettings
 
-from benchmarks.launchers import Plan
+from benchmarks.launchers import NodeAgent, Plan
+from benchmarks.machine import on_cpu
 from benchmarks.results import Row
 from benchmarks.stage import Broken, Stage, free_port
 from benchmarks.swarm import NODES_CPU, SERVER_CPU, Swarm
@@ -77,12 +78,10 @@ def _run() -> Phases:
     """One swarm's life, and what the pair has noted in each phase of it."""
     with Stage() as stage:
         port, notes_path = free_port(), os.path.join(stage.folder, "notes")
-        store = f"sqlite:{os.path.join(stage.folder, 'state.db')}"
-        flags = ("--host", "127.0.0.1", "--port", str(port), "--store", store)
-        with _on_cpu(SERVER_CPU):
-            stage.start([sys.executable, "-m", "rdzv_server", *flags])
+        with on_cpu(SERVER_CPU):
+            stage.start(NodeAgent().server(port, stage.folder))
         stage.wait_for_port(port)
-        with _on_cpu(NODES_CPU), open(notes_path, "wb") as notes:
+        with on_cpu(NODES_CPU), open(notes_path, "wb") as notes:
             stage.start([sys.executable, "-m", "benchmarks.neighbours", str(port)], stdout=notes.fileno())
             begins_s = asyncio.run(_live(TimedSwarm(NODES, port)))
             notes_of_all = _read_until(notes_path, begins_s[-1])
@@ -137,15 +136,6 @@ def _sorted(notes: list[Note], begins_s: list[float]) -> Phases:
     for phase, (begin_s, end_s) in zip(PHASES, pairwise(begins_s), strict=True):
         phases[phase] = [note for note in notes if note.began_s < end_s and begin_s < note.began_s + note.took_s]
     return phases
-
-
-@contextmanager
-def _on_cpu(cpu: int) -> Iterator[None]:
-    """On machines that have several; also what is started meanwhile, and its threads."""
-    all_cpus = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {cpu} & all_cpus or all_cpus)
-    yield
-    os.sched_setaffinity(0, all_cpus)
 
 
 REQUEST, RECOVERY, LATE = "request", "recovery", "late"

@@ -10,17 +10,17 @@ from typing import TextIO
 
 from benchmarks import swarm
 from benchmarks.launchers import ADDRESS, OURS, STOCK, Plan
+from benchmarks.machine import on_cpu
 from benchmarks.results import FLOOR, NEVER, Row
+from benchmarks.scenario import Subject, once, take_turns
 from benchmarks.stage import FOLDER, Broken, Stage, free_port
 from benchmarks.swarm import NODES_CPU, ROUND_BARS_S, SERVER_CPU
-from benchmarks.turns import Subject, once, take_turns
 
 TORCHRUN_NODES = (16, 64, 256)
 """Of 256 it forms no round in minutes; more were not tried."""
 CAP_S = 60.0
 START_S = 60.0
 REPEAT = 3
-ALL_CPUS = os.sched_getaffinity(0)
 ECHO_SERVER, TORCH_NODES = (os.path.join(FOLDER, name) for name in ("echo_server.py", "torch_nodes.py"))
 MESSAGE = b"x" * 200
 
@@ -38,7 +38,7 @@ def measure(plan: Plan) -> list[Row]:
 
 
 def _ours(plan: Plan) -> list[Row]:
-    """What breaks it does not stop the rest."""
+    """Rows of the swarm; what breaks it does not stop the rest."""
     try:
         return swarm.measure(plan)
     except (Broken, OSError) as error:
@@ -64,14 +64,13 @@ def _meet(nodes: int) -> float:
     """Seconds until all nodes of torchrun's rendezvous know their ranks."""
     with Stage() as stage:
         port = free_port()
-        store = stage.start([sys.executable, TORCH_NODES, str(port)])
-        os.sched_setaffinity(store.pid, _cpu(SERVER_CPU))
+        with on_cpu(SERVER_CPU):
+            stage.start([sys.executable, TORCH_NODES, str(port)])
         stage.wait_for_port(port)
         mine, its = os.pipe()
         with open(mine, encoding="ascii") as answer:
-            with open(its, "wb") as pipe:
-                all_nodes = stage.start([sys.executable, TORCH_NODES, str(port), str(nodes)], stdout=pipe.fileno())
-            os.sched_setaffinity(all_nodes.pid, _cpu(NODES_CPU))
+            with open(its, "wb") as pipe, on_cpu(NODES_CPU):
+                stage.start([sys.executable, TORCH_NODES, str(port), str(nodes)], stdout=pipe.fileno())
             began = _line_of(answer, START_S)
             if not began:
                 raise Broken("torchrun's nodes did not start")
@@ -88,21 +87,13 @@ def _bare(nodes: int) -> float:
     """Seconds until so many connections are there, and a small message has gone to and fro on each."""
     with Stage() as stage:
         port = free_port()
-        server = stage.start([sys.executable, ECHO_SERVER, str(port)])
-        os.sched_setaffinity(server.pid, _cpu(SERVER_CPU))
+        with on_cpu(SERVER_CPU):
+            stage.start([sys.executable, ECHO_SERVER, str(port)])
         stage.wait_for_port(port)
-        os.sched_setaffinity(0, _cpu(NODES_CPU))
-        try:
+        with on_cpu(NODES_CPU):
             began_s = time.monotonic()
             asyncio.run(_all_answered(nodes, port))
             return time.monotonic() - began_s
-        finally:
-            os.sched_setaffinity(0, ALL_CPUS)
-
-
-def _cpu(number: int) -> set[int]:
-    """That one, on machines that have it."""
-    return {number} & ALL_CPUS or ALL_CPUS
 
 
 async def _all_answered(nodes: int, port: int) -> None:

@@ -13,18 +13,13 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-
-from msgspec.structs import replace
-from rdzv_protocol.messages import Failure, ReportRequest
 
 from benchmarks import machine
 from benchmarks.launchers import Plan
 from benchmarks.results import Row
 from benchmarks.stage import Broken, Program, Stage, free_port
-from benchmarks.swarm import NODES_CPU, SERVER_CPU, Node, Swarm
-from node_agent.transport.http import HttpTransport
+from benchmarks.swarm import NODES_CPU, SERVER_CPU, Swarm
 from rdzv_server.cluster.placement import shard_of
 
 SERVERS = (1, 4)
@@ -44,32 +39,6 @@ class Sample:
 
     nodes_a_s: float
     cpu_us: tuple[float, ...]
-
-
-class NodeOfRun(Node):
-    """A node of a run of its own name."""
-
-    run_id = ""
-
-    def fail(self, port: int) -> None:
-        failure = Failure(
-            node_id="node-0", rank=0, local_rank=0, pid=4711, exit_code=1, cause="exit code 1", error="boom"
-        )
-        report = ReportRequest(run_id=self.run_id, agent_id=self._agent_id, round=self._round, failure=failure)
-        self._reporting = asyncio.get_running_loop().create_task(_tell(port, report))
-
-    def _send(self, path: str, message: object) -> None:
-        super()._send(path, replace(message, run_id=self.run_id))  # type: ignore[type-var]
-
-
-class Run(Swarm):
-    """The nodes of one run, at the server that leads its shard."""
-
-    def __init__(self, run_id: str, port: int) -> None:
-        super().__init__(0, port)
-        self.nodes = [NodeOfRun(number, NODES, self._started, self._refused) for number in range(NODES)]
-        for node in self.nodes:
-            node.run_id = run_id
 
 
 def measure(plan: Plan) -> list[Row]:
@@ -97,13 +66,15 @@ def _rows(servers: int, taken: list[Sample]) -> Iterator[Row]:
 
 def _run(servers: int) -> Sample:
     with Stage() as stage:
-        with _on_cpu(NODES_CPU):
+        with machine.on_cpu(NODES_CPU):
             store = _start_etcd(stage)
-        with _on_cpu(SERVER_CPU):
+        with machine.on_cpu(SERVER_CPU):
             programs = dict(_start_server(stage, store) for _ in range(servers))
         ports = _share(programs)
-        with _on_cpu(NODES_CPU):
-            return asyncio.run(_measure([Run(run_id, port) for run_id, port in ports.items()], list(programs.values())))
+        with machine.on_cpu(NODES_CPU):
+            return asyncio.run(
+                _measure([Swarm(NODES, port, run_id) for run_id, port in ports.items()], list(programs.values()))
+            )
 
 
 def _start_etcd(stage: Stage) -> str:
@@ -154,8 +125,8 @@ def _run_of(shard: int) -> str:
     return next(name for name in map("run-{}".format, range(10_000)) if shard_of(name, SHARDS) == shard)
 
 
-async def _measure(runs: list[Run], servers: list[Program]) -> Sample:
-    restarted = RESTARTS * sum(len(run.nodes) for run in runs)
+async def _measure(runs: list[Swarm], servers: list[Program]) -> Sample:
+    restarted = RESTARTS * sum(map(len, runs))
     async with asyncio.timeout(CAP_S):
         await asyncio.gather(*(run.join() for run in runs))
         before_s, began_s = [machine.cpu_s(server.pid) for server in servers], time.monotonic()
@@ -167,23 +138,7 @@ async def _measure(runs: list[Run], servers: list[Program]) -> Sample:
     return Sample(restarted / took_s, tuple(1e6 * each / restarted for each in cpu_s))
 
 
-async def _tell(port: int, report: ReportRequest) -> None:
-    line = HttpTransport("127.0.0.1", port, None)
-    await line.connect()
-    await line.exchange(report)
-    await line.close()
-
-
-async def _restart(run: Run) -> None:
+async def _restart(run: Swarm) -> None:
     """One restart after another."""
     for _ in range(RESTARTS):
         await run.restart()
-
-
-@contextmanager
-def _on_cpu(cpu: int) -> Iterator[None]:
-    """On machines that have several; also what is started meanwhile, and its threads."""
-    all_cpus = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {cpu} & all_cpus or all_cpus)
-    yield
-    os.sched_setaffinity(0, all_cpus)

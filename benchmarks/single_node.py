@@ -8,9 +8,8 @@ from benchmarks.floors import bare, bare_memory_mb
 from benchmarks.launchers import NPROC, OURS, Launcher, NodeAgent, Plan
 from benchmarks.machine import peak_rss_mb, wake_ups
 from benchmarks.results import FLOOR, Row
-from benchmarks.scenario import rows
+from benchmarks.scenario import Subject, Taken, once, rows, take_turns
 from benchmarks.stage import Program, Stage, free_port, last
-from benchmarks.turns import Subject, Taken, once, take_turns
 
 SETTLE_S = 1.0
 """What has just started has taken its share of the CPU; an agent usually finds a server that is idle."""

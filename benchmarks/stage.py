@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Self
 
 from benchmarks import machine
 
@@ -80,12 +81,31 @@ class Broken(Exception):
     """What was to be measured did not come about; with the end of what the processes wrote."""
 
 
-@dataclass(frozen=True, slots=True)
 class Program:
-    """A started process. `started_s` (CLOCK_MONOTONIC) is just before it was started."""
+    """A started process and what it has written. `started_s` (CLOCK_MONOTONIC) is just before it was started."""
 
-    pid: int
-    started_s: float
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: str, stdout: int | None) -> None:
+        self._log = log
+        with open(log, "ab") as file:
+            self.started_s = time.monotonic()
+            self._process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=file if stdout is None else stdout,
+                stderr=file, start_new_session=True,
+            )  # fmt: skip
+        self.pid = self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.poll()
+
+    def wait(self) -> None:
+        self._process.wait()
+
+    def text(self) -> str:
+        """All that it has written, and its workers with it."""
+        with open(self._log, encoding="utf-8", errors="replace") as file:
+            return file.read()
 
 
 class Stage:
@@ -93,21 +113,20 @@ class Stage:
 
     def __init__(self, script: str = WORKER) -> None:
         self._script = script
+        self.programs: dict[str, Program] = {}
+        """By name: a number where `start` is given none."""
 
-    def __enter__(self) -> "Stage":
+    def __enter__(self) -> Self:
         machine.adopt_orphans()
         self._folder = tempfile.TemporaryDirectory(prefix="benchmarks-", ignore_cleanup_errors=True)
         self._arrivals = Arrivals(self._folder.name)
-        self._log = open(os.path.join(self._folder.name, "log"), "a+b")  # also where every process appends
-        self._processes: list[subprocess.Popen[bytes]] = []
         return self
 
     def __exit__(self, *error: object) -> None:
         end_all_children()
-        for process in self._processes:
-            process.wait()
+        for program in self.programs.values():
+            program.wait()
         self._arrivals.close()
-        self._log.close()
         self._folder.cleanup()
 
     @property
@@ -116,17 +135,14 @@ class Stage:
         return self._folder.name
 
     def start(
-        self, command: Sequence[str], environment: Mapping[str, str] | None = None, stdout: int | None = None
-    ) -> Program:
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None, stdout: int | None = None,
+        name: str = "",
+    ) -> Program:  # fmt: skip
         """Start a program in a session of its own, so that Ctrl-C reaches only the benchmark."""
-        env = {**os.environ, **AS_INSTALLED, "TMPDIR": self._folder.name, **(environment or {})}
-        started_s = time.monotonic()
-        output = self._log.fileno() if stdout is None else stdout
-        process = subprocess.Popen(
-            command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=self._log, start_new_session=True
-        )
-        self._processes.append(process)
-        return Program(process.pid, started_s)
+        name = name or str(len(self.programs))
+        env = {**os.environ, **AS_INSTALLED, "TMPDIR": self.folder, **(environment or {})}
+        program = self.programs[name] = Program(command, env, os.path.join(self.folder, f"{name}.log"), stdout)
+        return program
 
     @property
     def worker(self) -> list[str]:
@@ -138,7 +154,7 @@ class Stage:
         try:
             return self._arrivals.gather(ranks, since_s, START_TIMEOUT_S)
         except TimeoutError as error:
-            raise Broken(f"{error}\n{self._log_tail()}") from None
+            raise Broken(f"{error}\n{self.log_tails()}") from None
 
     def new_lines(self, ranks: int, since_s: float, timeout_s: float, settle_s: float) -> dict[int, FirstLine]:
         """As `Arrivals.gather`: the workers of a restart. Raises `TimeoutError`."""
@@ -152,12 +168,11 @@ class Stage:
                 socket.create_connection(("127.0.0.1", port), timeout=1).close()
                 return
             time.sleep(0.01)
-        raise Broken(f"nothing listens on port {port}\n{self._log_tail()}")
+        raise Broken(f"nothing listens on port {port}\n{self.log_tails()}")
 
-    def _log_tail(self) -> str:
-        size = self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, size - LOG_TAIL))
-        return self._log.read().decode(errors="replace")
+    def log_tails(self) -> str:
+        """The end of what each program has written."""
+        return "\n".join(f"--- {name}:\n{program.text()[-LOG_TAIL:]}" for name, program in self.programs.items())
 
 
 PORTS = range(20_000, 32_768)

@@ -4,11 +4,8 @@ The server has one core, and the nodes, which are a few lines in one process, ha
 """
 
 import asyncio
-import os
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.request import urlopen
 
@@ -18,7 +15,7 @@ from rdzv_protocol.messages import ErrorReply, Failure, JoinRequest, PollRequest
 from rdzv_protocol.settings import RequestedSettings
 
 from benchmarks import machine
-from benchmarks.launchers import Plan
+from benchmarks.launchers import NodeAgent, Plan
 from benchmarks.results import Row
 from benchmarks.stage import Broken, Program, Stage, free_port
 
@@ -49,35 +46,27 @@ def measure(plan: Plan) -> list[Row]:
     rows: list[Row] = []
     for nodes, bar_s in ROUND_BARS_S.items():
         samples = [_run(nodes, nodes == IDLE_NODES) for _ in range(min(plan.repeat, REPEAT))]
-        subject = f"{nodes} nodes"
+        figures = [
+            ("swarm round", "s", [each.round_s for each in samples], bar_s),
+            ("swarm round, server", "µs", [each.round_cpu_us for each in samples], None),
+            ("swarm restart", "s", [each.restart_s for each in samples], None),
+            ("swarm memory, a node", "kB", [each.memory_kb for each in samples], MEMORY_BAR_KB),
+            ("swarm idle", "% of a core", [each.idle_percent for each in samples if each.idle_percent is not None],
+             IDLE_BAR_PERCENT),
+        ]  # fmt: skip
         rows += [
-            Row(measurement="swarm round", subject=subject, unit="s", samples=[s.round_s for s in samples], bar=bar_s),
-            Row(
-                measurement="swarm round, server", subject=subject, unit="µs", samples=[s.round_cpu_us for s in samples]
-            ),
-            Row(measurement="swarm restart", subject=subject, unit="s", samples=[s.restart_s for s in samples]),
-            Row(
-                measurement="swarm memory, a node",
-                subject=subject,
-                unit="kB",
-                samples=[s.memory_kb for s in samples],
-                bar=MEMORY_BAR_KB,
-            ),
+            Row(measurement=name, subject=f"{nodes} nodes", unit=unit, samples=values, bar=bar)
+            for name, unit, values, bar in figures
+            if values
         ]
-        if idle := [s.idle_percent for s in samples if s.idle_percent is not None]:
-            rows.append(
-                Row(measurement="swarm idle", subject=subject, unit="% of a core", samples=idle, bar=IDLE_BAR_PERCENT)
-            )
     return rows
 
 
 def _run(nodes: int, with_idle: bool) -> Sample:
-    with Stage() as stage, _on_cpu(NODES_CPU):
+    with Stage() as stage, machine.on_cpu(NODES_CPU):
         port = free_port()
-        store = f"sqlite:{os.path.join(stage.folder, 'state.db')}"
-        command = ("rdzv_server", "--host", "127.0.0.1", "--port", str(port), "--store", store)
-        server = stage.start([sys.executable, "-m", *command])
-        os.sched_setaffinity(server.pid, {SERVER_CPU})
+        with machine.on_cpu(SERVER_CPU):
+            server = stage.start(NodeAgent().server(port, stage.folder))
         stage.wait_for_port(port)
         urlopen(f"http://127.0.0.1:{port}{paths.READYZ}", timeout=10).close()  # it binds its port before it is ready
         return asyncio.run(_measure(Swarm(nodes, port), server, with_idle))
@@ -85,13 +74,13 @@ def _run(nodes: int, with_idle: bool) -> Sample:
 
 async def _measure(swarm: "Swarm", server: Program, with_idle: bool) -> Sample:
     before_kb = machine.rss_kb(server.pid)
-    cpu_before_us = 1e6 * machine.cpu_s(server.pid) / len(swarm.nodes)
+    cpu_before_us = 1e6 * machine.cpu_s(server.pid) / len(swarm)
     async with asyncio.timeout(CAP_S):
         began_s = time.monotonic()
         await swarm.join()
         round_s = time.monotonic() - began_s
-        cpu_us = 1e6 * machine.cpu_s(server.pid) / len(swarm.nodes) - cpu_before_us
-        memory_kb = (machine.rss_kb(server.pid) - before_kb) / len(swarm.nodes)
+        cpu_us = 1e6 * machine.cpu_s(server.pid) / len(swarm) - cpu_before_us
+        memory_kb = (machine.rss_kb(server.pid) - before_kb) / len(swarm)
         idle = await _idle(server) if with_idle else None
         began_s = time.monotonic()
         await swarm.restart()
@@ -107,24 +96,15 @@ async def _idle(server: Program) -> float:
     return 100 * (machine.cpu_s(server.pid) - before_s) / IDLE_S
 
 
-@contextmanager
-def _on_cpu(cpu: int) -> Iterator[None]:
-    """On machines that have several."""
-    all_cpus = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {cpu} & all_cpus or all_cpus)
-    yield
-    os.sched_setaffinity(0, all_cpus)
-
-
 class Swarm:
     """So many nodes of one run."""
 
-    def __init__(self, nodes: int, port: int) -> None:
-        self._port = port
+    def __init__(self, nodes: int, port: int, run_id: str = RUN_ID) -> None:
+        self._port, self._run_id = port, run_id
         self._settled = asyncio.Event()
         self._missing = 0
         self._refusal = ""
-        self.nodes = [Node(number, nodes, self._started, self._refused) for number in range(nodes)]
+        self._nodes = [Node(number, nodes, run_id, self._started, self._refused) for number in range(nodes)]
 
     async def join(self) -> None:
         """Connect and join; returns when every node has its assignment."""
@@ -135,7 +115,7 @@ class Swarm:
                 loop.create_connection(
                     lambda node=node: node, "127.0.0.1", self._port, local_addr=(f"127.0.1.{number % ADDRESSES + 1}", 0)
                 )
-                for number, node in enumerate(self.nodes)
+                for number, node in enumerate(self._nodes)
             )
         )
         await self._all_started()
@@ -143,8 +123,9 @@ class Swarm:
     async def restart(self) -> None:
         """A worker of the first node fails; returns when every node has its next assignment."""
         self._expect_all()
-        self.nodes[0].fail(self._port)
+        reporting = asyncio.create_task(_tell(self._port, self._nodes[0].failure()))
         await self._all_started()
+        await reporting
 
     async def _all_started(self) -> None:
         await self._settled.wait()
@@ -152,12 +133,15 @@ class Swarm:
             raise Broken(f"a node was refused: {self._refusal}")
 
     def close(self) -> None:
-        for node in self.nodes:
+        for node in self._nodes:
             node.close()
+
+    def __len__(self) -> int:
+        return len(self._nodes)
 
     def _expect_all(self) -> None:
         self._settled.clear()
-        self._missing = len(self.nodes)
+        self._missing = len(self._nodes)
 
     def _started(self) -> None:
         self._missing -= 1
@@ -172,9 +156,11 @@ class Swarm:
 class Node(asyncio.Protocol):
     """An agent that does as it is told at once. It has no workers."""
 
-    def __init__(self, number: int, nodes: int, started: Callable[[], None], refused: Callable[[str], None]) -> None:
+    def __init__(
+        self, number: int, nodes: int, run_id: str, started: Callable[[], None], refused: Callable[[str], None]
+    ) -> None:
         self._number, self._nodes, self._started, self._refused = number, nodes, started, refused
-        self._agent_id = f"node-{number}-0123456789ab.1"
+        self._ids = {"run_id": run_id, "agent_id": f"node-{number}-0123456789ab.1"}
         self._round = self._revision = 0
         self._received = b""
         self._line: asyncio.Transport | None = None
@@ -194,14 +180,13 @@ class Node(asyncio.Protocol):
             else:
                 self._refused(decode(ErrorReply, body).message)
 
-    def fail(self, port: int) -> None:
-        """Report a failure, over a connection of its own, as agents do."""
+    def failure(self) -> bytes:
+        """The report of a failed worker, for a connection of its own, as agents have one."""
         failure = Failure(
             node_id="node-0", rank=0, local_rank=0, pid=4711, exit_code=1, cause="exit code 1",
             stderr_tail=("RuntimeError: boom",),
         )  # fmt: skip
-        report = ReportRequest(run_id=RUN_ID, agent_id=self._agent_id, round=self._round, failure=failure)
-        asyncio.get_running_loop().create_task(_tell(port, _request(paths.REPORT, report)))
+        return _request(paths.REPORT, ReportRequest(**self._ids, round=self._round, failure=failure))
 
     def close(self) -> None:
         if self._line:
@@ -221,8 +206,7 @@ class Node(asyncio.Protocol):
 
     def _join(self) -> None:
         join = JoinRequest(
-            run_id=RUN_ID,
-            agent_id=self._agent_id,
+            **self._ids,
             node_id=f"node-{self._number}",
             after_round=self._round,
             addr=f"10.1.{self._number // 250}.{self._number % 250 + 1}",
@@ -233,7 +217,7 @@ class Node(asyncio.Protocol):
         self._send(paths.JOIN, join)
 
     def _poll(self) -> None:
-        self._send(paths.POLL, PollRequest(run_id=RUN_ID, agent_id=self._agent_id, revision=self._revision))
+        self._send(paths.POLL, PollRequest(**self._ids, revision=self._revision))
 
     def _send(self, path: str, message: object) -> None:
         assert self._line

@@ -5,46 +5,58 @@ While it waits it takes hardly any CPU, so that one does not disturb another: wh
 
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from multiprocessing.connection import Connection
 from types import FrameType
 
-from benchmarks.launchers import Launcher, Plan
+from benchmarks.launchers import Plan
 from benchmarks.membership import NOTICED, REPLACEMENT, SCALE_UP, SILENT, UNNOTICED
 from benchmarks.recovery import ELASTIC
 from benchmarks.results import Row
-from benchmarks.scenario import Scenario
 from benchmarks.stage import Broken
 
-Call = Callable[[], list[float]]
+SCENARIOS = (ELASTIC, NOTICED, UNNOTICED, SILENT, SCALE_UP, REPLACEMENT)
+AT_ONCE = 10
+"""Two agents each, of 220 MB each."""
+CAP_S = 600.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_FORK = multiprocessing.get_context("fork")
+
+Call = Callable[[], list[float]]
+_calls: Sequence[Call] = ()
 
 
-def at_once(calls: Sequence[Call]) -> list[list[float] | Broken]:
-    """What each came to, in their order."""
-    pipes = [_FORK.Pipe(duplex=False) for _ in calls]
-    processes = [_FORK.Process(target=_answer, args=(call, end)) for call, (_, end) in zip(calls, pipes, strict=True)]
-    try:
-        for process, (_, end) in zip(processes, pipes, strict=True):
-            process.start()
-            end.close()
-        return [_receive(mine) for mine, _ in pipes]
-    finally:
-        for process in processes:
-            if process.pid is not None:
-                process.terminate()
-                process.join()
+def measure(plan: Plan) -> list[Row]:
+    """One sample each. The rows belong to the lines of their scenarios."""
+    forms = plan.torchruns(least_timers=True)
+    cases = [(scenario, form) for scenario in SCENARIOS for form in forms if form.name in scenario.slow]
+    answers = at_once([partial(scenario.sample, form, 1) for scenario, form in cases])
+    return [
+        Row(
+            measurement=scenario.measurement, subject=form.name, unit=scenario.unit, cap=scenario.cap,
+            samples=samples, trouble=trouble,
+        )
+        for (scenario, form), (samples, trouble) in zip(cases, answers, strict=True)
+    ]  # fmt: skip
 
 
-def _answer(call: Call, end: Connection) -> None:
+def at_once(calls: Sequence[Call]) -> list[tuple[list[float], str]]:
+    """Samples of each call, or why there are none. A few at a time, each in a process of its own."""
+    with multiprocessing.get_context("fork").Pool(min(AT_ONCE, len(calls)) or 1, _begin, (calls,)) as pool:
+        return pool.map_async(_answer, range(len(calls)), chunksize=1).get(CAP_S)
+
+
+def _begin(calls: Sequence[Call]) -> None:
+    global _calls
+    _calls = calls
     for signum in SIGNALS:
         signal.signal(signum, _leave)
+
+
+def _answer(number: int) -> tuple[list[float], str]:
     try:
-        end.send(call())
+        return _calls[number](), ""
     except (Broken, OSError) as error:
-        end.send(Broken(str(error) or repr(error)))
+        return [], str(error) or repr(error)
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:
@@ -52,42 +64,3 @@ def _leave(signum: int, frame: FrameType | None) -> None:
     for each in SIGNALS:
         signal.signal(each, lambda *args: None)
     raise SystemExit(128 + signum)
-
-
-def _receive(mine: Connection) -> list[float] | Broken:
-    try:
-        answer: list[float] | Broken = mine.recv()
-    except EOFError:
-        return Broken("its process ended early")
-    return answer
-
-
-SCENARIOS = (ELASTIC, NOTICED, UNNOTICED, SILENT, SCALE_UP, REPLACEMENT)
-AT_ONCE = 10
-"""Two agents each, of 220 MB each."""
-
-Case = tuple[Scenario, Launcher]
-
-
-def measure(plan: Plan) -> list[Row]:
-    """One sample each. The rows belong to the lines of their scenarios."""
-    cases = list(_cases(plan))
-    batches = [cases[first : first + AT_ONCE] for first in range(0, len(cases), AT_ONCE)]
-    return [row for batch in batches for row in _watch(batch)]
-
-
-def _cases(plan: Plan) -> Iterator[Case]:
-    for scenario in SCENARIOS:
-        for form in plan.torchruns(least_timers=True):
-            if form.name in scenario.slow:
-                yield scenario, form
-
-
-def _watch(batch: Sequence[Case]) -> Iterator[Row]:
-    answers = at_once([partial(scenario.sample, form, 1) for scenario, form in batch])
-    for (scenario, form), answer in zip(batch, answers, strict=True):
-        is_broken = isinstance(answer, Broken)
-        yield Row(
-            measurement=scenario.measurement, subject=form.name, unit=scenario.unit, cap=scenario.cap,
-            samples=() if isinstance(answer, Broken) else answer, trouble=str(answer) if is_broken else "",
-        )  # fmt: skip

@@ -5,14 +5,25 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
+from benchmarks.launchers import Launcher, NodeAgent, Torchrun
 from benchmarks.machine import is_running
-from tests.parity.launchers import Launcher
-from tests.parity.observation import codes
-from tests.parity.stage import Program, Report, Stage
+from benchmarks.stage import Program, free_port
+from tests.parity.stage import Report, Stage
 
 EXIT_S = 60.0
 MAX_RESTARTS = "5"
+OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+"""With this set to 1, no round of torchrun reuses the store of the round before."""
+KEEP_ALIVE_S, KEEP_ALIVES = 1, 3
+"""torchrun's own are 5 s and 3: it would need 15 s to miss a node."""
+LOGS = {"TORCH_LOGS": "+torch.distributed.elastic.rendezvous.dynamic_rendezvous"}
+CONF = {"keep_alive_interval": KEEP_ALIVE_S, "keep_alive_max_attempt": KEEP_ALIVES}
+
+OURS = NodeAgent()
+AS_IT_COMES = Torchrun("torchrun as it comes", {OWN_STORE: "0", **LOGS}, CONF)
+WITH_OWN_STORE = Torchrun(f"torchrun with `{OWN_STORE}=1`", {OWN_STORE: "1", **LOGS}, CONF)
 
 
 class Run:
@@ -20,24 +31,26 @@ class Run:
 
     def __init__(
         self, stage: Stage, launcher: Launcher, *flags: str, nnodes: str, nproc: int = 1, kind: str = "idle",
-        last_call_s: float = 1.0, token_file: str | None = None,
+        last_call_s: int = 1, token_file: str | None = None,
     ) -> None:  # fmt: skip
+        token = ("--token-file", token_file) if token_file and launcher is OURS else ()
         self.stage = stage
-        self.launcher = launcher
-        self.endpoint = launcher.open(stage, token_file)
         self.agents: dict[str, Program] = {}
-        self._nproc = nproc
-        self._last_call_s = last_call_s
-        self._rest = [
-            *("--nnodes", nnodes, nproc_flag(launcher), str(nproc), "--max-restarts", MAX_RESTARTS),
-            *(*flags, *stage.worker(kind)),
-        ]
+        self.port = free_port()
+        self._launcher = replace(
+            launcher, flags=("--nproc-per-node", str(nproc), "--max-restarts", MAX_RESTARTS, *token, *flags)
+        )
+        self._nnodes, self._nproc, self._kind, self._last_call_s = nnodes, nproc, kind, last_call_s
+        if server := launcher.server(self.port, stage.folder):
+            stage.start([*server, *token], name="server")
+            stage.wait_for_port(self.port)
 
     def start(self, names: str) -> None:
         """Start an agent for each letter. Under torchrun the first agent of a run hosts its store."""
         for name in names:
-            command = self.endpoint.agent(not self.agents, self._last_call_s)
-            self.agents[name] = self.stage.start(name, [*command, *self._rest], self.launcher.environment)
+            command = self._launcher.agent(len(self.agents), self._nnodes, self.port, self._last_call_s)
+            worker = self.stage.script(self._kind)
+            self.agents[name] = self.stage.start_node(name, [*command, *worker], self._launcher.environment)
 
     def form(self, names: str, event: str = "started") -> list[Report]:
         """Start agents, and wait until a round of them all has got to this event."""
@@ -54,23 +67,23 @@ class Run:
         is_whole = set(latest) == set(range(size)) and {report.node for report in reports} == set(names)
         return reports if is_whole else []
 
+    def goes_on(self, names: str, since_s: float, within_s: float, event: str = "started") -> list[Report]:
+        """Wait for a round of these nodes that began since then; nothing if it does not come, or they end instead."""
+        self.stage.until(lambda: self.round(names, event, since_s) or self.have_ended(names), within_s)
+        return self.round(names, event, since_s)
+
     def lose(self, name: str) -> float:
         """Kill an agent and its workers, as the loss of their machine does; when that was."""
         at_s = time.monotonic()
-        self.agents[name].signal(signal.SIGKILL)
-        for pid in self.workers(name):
+        workers = {report.pid for report in self.stage.heard("started") if report.node == name}
+        for pid in (self.agents[name].pid, *filter(is_running, workers)):
             kill(pid)
         return at_s
 
-    def workers(self, name: str) -> list[int]:
-        """The workers of a node that are there."""
-        pids = {report.pid for report in self.stage.heard("started") if report.node == name}
-        return [pid for pid in pids if is_running(pid)]
-
-    def exit_codes(self, names: str, within_s: float = EXIT_S) -> list[int | None]:
-        """Wait for these agents; None for one that is still running then."""
+    def exit_codes(self, names: str, within_s: float = EXIT_S) -> str:
+        """Wait for these agents; their exit codes in words: `0, 1, still running`."""
         self.stage.until(lambda: self.have_ended(names), within_s)
-        return [self.agents[name].exit_code for name in names]
+        return codes([self.agents[name].exit_code for name in names])
 
     def have_ended(self, names: str) -> bool:
         return all(self.agents[name].exit_code is not None for name in names)
@@ -79,26 +92,25 @@ class Run:
         """Let the workers end well. Whether every one of these agents did so too, and its words for it."""
         self.stage.finish()
         ended = self.exit_codes(names)
-        return ended == [0] * len(names), f"agents exit {codes(ended)}"
-
-
-def nproc_flag(launcher: Launcher) -> str:
-    return "--nproc" if launcher.is_ours else "--nproc-per-node"
+        return ended == codes([0] * len(names)), f"agents exit {ended}"
 
 
 def alone(
     stage: Stage, launcher: Launcher, *flags: str, nproc: int = 1, kind: str = "idle",
-    environment: Mapping[str, str] | None = None, command: Sequence[str] | None = None,
+    environment: Mapping[str, str] | None = None, standalone: Sequence[str] = ("--standalone",),
 ) -> Program:  # fmt: skip
     """Start one node's agent that needs no other."""
-    start = launcher.standalone if command is None else command
-    return stage.start(
-        "a",
-        [*start, nproc_flag(launcher), str(nproc), *flags, *stage.worker(kind)],
-        {**launcher.environment, **(environment or {})},
-    )
+    command = [*launcher.module, *standalone, "--nproc-per-node", str(nproc), *flags, *stage.script(kind)]
+    return stage.start_node("a", command, {**launcher.environment, **(environment or {})})
 
 
-def kill(pid: int) -> None:
+def codes(values: Sequence[int | None]) -> str:
+    return ", ".join("still running" if value is None else str(value) for value in values)
+
+
+def kill(pid: int) -> float:
+    """SIGKILL, if the process is still there; when that was."""
+    at_s = time.monotonic()
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
+    return at_s

@@ -20,10 +20,10 @@ from itertools import pairwise
 
 from rdzv_protocol import paths
 
+from benchmarks.launchers import ADDRESS, RUN_ID, Launcher
 from benchmarks.machine import is_running
-from tests.parity.launchers import ADDRESS, KEEP_ALIVE_S, KEEP_ALIVES, RUN_ID, Launcher, NodeAgent, Torchrun
-from tests.parity.observation import Observation, codes
-from tests.parity.run import Run, alone
+from tests.parity.findings import Observation
+from tests.parity.run import AS_IT_COMES, KEEP_ALIVE_S, KEEP_ALIVES, OURS, WITH_OWN_STORE, Run, alone, codes, kill
 from tests.parity.stage import START_S, Stage
 
 SCALE_UP_LIMIT_S = 90.0
@@ -41,12 +41,10 @@ def scale_up(stage: Stage, launcher: Launcher) -> Observation:
 
 def joined(run: Run, names: str, began_s: float) -> Observation:
     """Whether these nodes' workers come to step together, and then end well."""
-    run.stage.until(lambda: run.round(names, "stepped", began_s) or run.have_ended(names), SCALE_UP_LIMIT_S)
-    reports = run.round(names, "stepped", began_s)
+    reports = run.goes_on(names, began_s, SCALE_UP_LIMIT_S, "stepped")
     if not reports:
-        ended = run.exit_codes(names, within_s=0)
-        took_s = time.monotonic() - began_s
-        return Observation(False, f"no step together; agents' exit codes {codes(ended)} after {{took}}", took_s)
+        ended, took_s = run.exit_codes(names, within_s=0), time.monotonic() - began_s
+        return Observation(False, f"no step together; agents' exit codes {ended} after {{took}}", took_s)
     took_s = max(report.at_s for report in reports) - began_s
     well, ended_in_words = run.finish(names)
     return Observation(well, f"{len(names)} nodes step together after {{took}}; {ended_in_words}", took_s)
@@ -74,18 +72,16 @@ def one_crash(stage: Stage, launcher: Launcher) -> Observation:
     """One of four workers is killed. That should be one restart."""
     run = Run(stage, launcher, nnodes="2", nproc=ONE_CRASH_NPROC, kind="together")
     workers = run.form("ab", "stepped")
-    killed_s = time.monotonic()
-    os.kill(next(worker.pid for worker in workers if worker.rank == 2 * ONE_CRASH_NPROC - 1), signal.SIGKILL)
+    killed_s = kill(next(worker.pid for worker in workers if worker.rank == 2 * ONE_CRASH_NPROC - 1))
     recovered = stage.until(lambda: _steady(run, killed_s) or run.have_ended("ab"), ONE_CRASH_LIMIT_S)
     starts = _starts(run, killed_s)
     if not recovered:
         restarts = "several restarts, and" if starts > 1 else "one restart, but"
         return Observation(False, f"{restarts} not steady within {ONE_CRASH_LIMIT_S:g} s", figures={"starts": starts})
     if run.have_ended("ab"):
-        ended = codes(run.exit_codes("ab", within_s=0))
-        return Observation(
-            False, f"the run ends after {starts} starts: agents exit {ended}", figures={"starts": starts}
-        )
+        ended = run.exit_codes("ab", within_s=0)
+        saw = f"the run ends after {starts} starts: agents exit {ended}"
+        return Observation(False, saw, figures={"starts": starts})
     took_s = max(report.at_s for report in run.round("ab", "stepped", killed_s)) - killed_s
     well, ended = run.finish("ab")
     return Observation(
@@ -116,8 +112,7 @@ def restart_count(stage: Stage, launcher: Launcher) -> Observation:
     """
     run = Run(stage, launcher, nnodes="2")
     workers = run.form("ab")
-    killed_s = time.monotonic()
-    os.kill(next(worker.pid for worker in workers if worker.node == "b"), signal.SIGKILL)
+    killed_s = kill(next(worker.pid for worker in workers if worker.node == "b"))
     stage.expect(lambda: run.round("ab", "started", killed_s), "a new round")
     counts = {report.node: report.restart_count for report in run.round("ab", "started", killed_s)}
     well, ended = run.finish("ab")
@@ -131,7 +126,7 @@ def restart_count(stage: Stage, launcher: Launcher) -> Observation:
 
 def logs(stage: Stage, launcher: Launcher) -> Observation:
     """A node arrives, and the workers of the first one start again. What they wrote before should still be there."""
-    folder = os.path.join(stage.path, "logs")
+    folder = os.path.join(stage.folder, "logs")
     run = Run(stage, launcher, "--log-dir", folder, "-r", "3", nnodes="1:2")
     (first,) = run.form("a")
     stage.expect(lambda: _is_written(folder, first.pid), "what the first worker said, in its log")
@@ -165,9 +160,9 @@ def dead_node(stage: Stage, launcher: Launcher) -> Observation:
     run = Run(stage, launcher, nnodes="1:2")
     run.form("ab")
     lost_s = run.lose("b")
-    if not stage.until(lambda: run.round("a", "started", lost_s), DEAD_NODE_LIMIT_S):
+    if not (new := run.goes_on("a", lost_s, DEAD_NODE_LIMIT_S)):
         return Observation(False, f"unnoticed for {DEAD_NODE_LIMIT_S:g} s: node a's worker stays in a world of 2")
-    took_s = run.round("a", "started", lost_s)[0].at_s - lost_s
+    took_s = new[0].at_s - lost_s
     well, ended = run.finish("a")
     return Observation(well, f"node a goes on alone after {{took}}; {ended}", took_s)
 
@@ -181,8 +176,7 @@ def orphans(stage: Stage, launcher: Launcher) -> Observation:
     agent = alone(stage, launcher, nproc=ORPHANS_NPROC)
     stage.expect(lambda: len(stage.heard("started")) == ORPHANS_NPROC, "workers")
     pids = [report.pid for report in stage.heard("started")]
-    killed_s = time.monotonic()
-    agent.signal(signal.SIGKILL)
+    killed_s = kill(agent.pid)
     gone = stage.until(lambda: not any(map(is_running, pids)), ORPHANS_LIMIT_S)
     took_s = time.monotonic() - killed_s
     if gone:
@@ -193,13 +187,17 @@ def orphans(stage: Stage, launcher: Launcher) -> Observation:
     )
 
 
+STANDING_BY = {True: "standing by", False: "to the redundancy list"}
+"""What a spare node's agent writes once it is one: ours, and torchrun's."""
+
+
 def spare(stage: Stage, launcher: Launcher) -> Observation:
     """A spare node waits beside a run of two, which succeeds."""
     run = Run(stage, launcher, nnodes="2")
     run.form("ab")
     run.start("c")
     spare = run.agents["c"]
-    stage.expect(lambda: launcher.standing_by in spare.text(), "a spare")
+    stage.expect(lambda: STANDING_BY[launcher is OURS] in spare.text(), "a spare")
     well, ended = run.finish("abc")
     errors = re.findall(r"(\w+Error): ", spare.text())
     return Observation(well, "; ".join([ended, *(f"the spare after {error}" for error in errors[-1:])]))
@@ -218,15 +216,14 @@ def shutdown_timeout(stage: Stage, launcher: Launcher) -> Observation:
         environment={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(ASKED_S)},
     )  # fmt: skip
     stage.expect(lambda: len(stage.heard("started")) == DEAF_NPROC, "workers")
-    killed_s = time.monotonic()
-    os.kill(stage.heard("started")[0].pid, signal.SIGKILL)
+    killed_s = kill(stage.heard("started")[0].pid)
     if not stage.until(lambda: len(stage.heard("started", killed_s)) == DEAF_NPROC, DEAF_LIMIT_S):
         return Observation(False, f"no new workers within {DEAF_LIMIT_S:g} s")
     took_s = max(report.at_s for report in stage.heard("started", killed_s)) - killed_s
     return Observation(took_s < RIGHT_S, f"new workers after {{took}}, {ASKED_S} s asked for", took_s)
 
 
-LAST_CALL_LAST_CALL_S = 5.0
+LAST_CALL_LAST_CALL_S = 5
 """For both; by default it is 30 s for both."""
 LAST_CALL_LIMIT_S = 60.0
 
@@ -235,11 +232,10 @@ def last_call(stage: Stage, launcher: Launcher) -> Observation:
     """A worker crashes in a run that has room for more nodes than it has. Nobody new is there to be waited for."""
     run = Run(stage, launcher, nnodes="1:2", last_call_s=LAST_CALL_LAST_CALL_S)
     (worker,) = run.form("a")
-    killed_s = time.monotonic()
-    os.kill(worker.pid, signal.SIGKILL)
-    if not stage.until(lambda: run.round("a", "started", killed_s), LAST_CALL_LIMIT_S):
+    killed_s = kill(worker.pid)
+    if not (new := run.goes_on("a", killed_s, LAST_CALL_LIMIT_S)):
         return Observation(False, f"no new worker within {LAST_CALL_LIMIT_S:g} s")
-    took_s = run.round("a", "started", killed_s)[0].at_s - killed_s
+    took_s = new[0].at_s - killed_s
     well, ended = run.finish("a")
     return Observation(
         well and took_s < LAST_CALL_LAST_CALL_S / 2,
@@ -261,10 +257,10 @@ def leave(stage: Stage, launcher: Launcher) -> Observation:
     run = Run(stage, launcher, nnodes="1:2", kind="together")
     run.form("ab", "stepped")
     told_s = time.monotonic()
-    run.agents["b"].signal(signal.SIGTERM)
-    if not stage.until(lambda: run.round("a", "started", told_s), LEAVE_LIMIT_S):
+    os.kill(run.agents["b"].pid, signal.SIGTERM)
+    if not (reports := run.goes_on("a", told_s, LEAVE_LIMIT_S)):
         return Observation(False, f"node a does not go on alone within {LEAVE_LIMIT_S:g} s")
-    (new,) = run.round("a", "started", told_s)
+    (new,) = reports
     took_s = new.at_s - told_s
     well, ended = run.finish("a")
     return Observation(
@@ -288,10 +284,8 @@ def rank_0(stage: Stage, launcher: Launcher) -> Observation:
     lost = next(worker.node for worker in workers if worker.group_rank == 0)
     other = "b" if lost == "a" else "a"
     lost_s = run.lose(lost)
-    stage.until(lambda: run.round(other, "started", lost_s) or run.have_ended(other), RANK_0_LIMIT_S)
-    new = run.round(other, "started", lost_s)
-    if not new:
-        ended = codes(run.exit_codes(other, within_s=0))
+    if not (new := run.goes_on(other, lost_s, RANK_0_LIMIT_S)):
+        ended = run.exit_codes(other, within_s=0)
         return Observation(False, f"the other node's agent does not go on: exit code {ended}")
     well, ended = run.finish(other)
     took_s = new[0].at_s - lost_s
@@ -313,12 +307,12 @@ sys.stdout.buffer.write(state)
 
 def intruder(stage: Stage, launcher: Launcher) -> Observation:
     """A stranger to the run: somebody who reaches its port and has no credentials."""
-    token_file = os.path.join(stage.path, "token")
+    token_file = os.path.join(stage.folder, "token")
     with open(token_file, "w", encoding="ascii") as file:
         file.write(TOKEN)
     run = Run(stage, launcher, nnodes="2", token_file=token_file)
     run.form("ab")
-    kept_out, saw = (_knock if launcher.is_ours else _read_state)(run.endpoint.port)
+    kept_out, saw = (_ask_without_token if launcher is OURS else _read_state)(run.port)
     well, ended = run.finish("ab")
     undisturbed = len(stage.heard("started")) == 2
     return Observation(kept_out and well and undisturbed, f"{saw}; the run is {'un' * undisturbed}disturbed, {ended}")
@@ -346,7 +340,7 @@ def _classes_of_pickle(value: bytes) -> list[str]:
     return sorted({name for module, name in pairwise(texts) if module.startswith("torch.distributed.elastic.")})
 
 
-def _knock(port: int) -> tuple[bool, str]:
+def _ask_without_token(port: int) -> tuple[bool, str]:
     """Ask, and try to join, without the token; then send a pickle with it."""
     with_token = {"Authorization": f"Bearer {TOKEN}"}
     tried = {
@@ -371,8 +365,7 @@ def _answer(port: int, method: str, path: str, body: bytes, headers: dict[str, s
 def pet_standalone(stage: Stage, launcher: Launcher) -> Observation:
     """Flags from the environment, as operators on Kubernetes set them: `PET_STANDALONE=true`."""
     stage.finish()
-    command = [word for word in launcher.standalone if word != "--standalone"]
-    agent = alone(stage, launcher, command=command, environment={"PET_STANDALONE": "true"})
+    agent = alone(stage, launcher, standalone=(), environment={"PET_STANDALONE": "true"})
     stage.until(lambda: agent.exit_code is not None, START_S)
     says = [line.strip() for line in agent.text().splitlines() if "Error: " in line or "error: " in line]
     worked = agent.exit_code == 0 and bool(stage.reports)
@@ -397,18 +390,13 @@ class Defect:
     depends_on_store: bool = False
 
     def launchers(self) -> list[Launcher]:
-        as_it_comes = [Torchrun(shares_store=True)] if self.depends_on_store else []
-        return [*as_it_comes, Torchrun(shares_store=False), NodeAgent()]
+        return [*([AS_IT_COMES] if self.depends_on_store else []), WITH_OWN_STORE, OURS]
 
 
 DEFECTS = (
     Defect("scale-up", "A node that arrives ends the run", scale_up, is_slow=True, depends_on_store=True),
     Defect(
-        "replacement",
-        "A replacement for a lost node ends the run",
-        replacement,
-        is_slow=True,
-        depends_on_store=True,
+        "replacement", "A replacement for a lost node ends the run", replacement, is_slow=True, depends_on_store=True
     ),
     Defect(
         "one-crash",
@@ -417,7 +405,7 @@ DEFECTS = (
         is_slow=True,
         repeat=5,
         depends_on_store=True,
-    ),
+    ),  # fmt: skip
     Defect("restart-count", "The restart count differs between the nodes of one round", restart_count),
     Defect("logs", "A membership change deletes the logs of the round before", logs),
     Defect("dead-node", "A dead node goes unnoticed while the other workers are idle", dead_node, is_slow=True),

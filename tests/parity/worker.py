@@ -16,14 +16,20 @@ import sys  # noqa: E402
 
 FOLDER, KIND = sys.argv[1:]
 STEP_S = 0.05
-NAMES = ("RANK", "GROUP_RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT")
+VARIABLES = {
+    "rank": "RANK",
+    "group_rank": "GROUP_RANK",
+    "world_size": "WORLD_SIZE",
+    "restart_count": "TORCHELASTIC_RESTART_COUNT",
+    "master_port": "MASTER_PORT",
+}
 
 
-def say(event: str, at_s: float) -> None:
-    node = os.environ.get("DEFECTS_NODE", "")
-    said = {"event": event, "node": node, "pid": os.getpid(), "at_s": at_s}
+def report(event: str, at_s: float) -> None:
+    said = {"event": event, "node": os.environ["TEST_NODE"], "pid": os.getpid(), "at_s": at_s}
+    said |= {name: int(os.environ[variable]) for name, variable in VARIABLES.items()}
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
-        line.sendto(json.dumps({**said, **{name: int(os.environ[name]) for name in NAMES}}).encode(), FOLDER + "/desk")
+        line.sendto(json.dumps(said).encode(), FOLDER + "/reports")
 
 
 def is_told_to_finish() -> bool:
@@ -46,7 +52,7 @@ def together() -> None:
 
     dist.init_process_group("gloo")
     everyone(True)
-    say("stepped", time.monotonic())
+    report("stepped", time.monotonic())
     while not everyone(is_told_to_finish()):
         time.sleep(STEP_S)
     dist.destroy_process_group()
@@ -56,7 +62,7 @@ if __name__ == "__main__":
     if KIND == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print(f"worker {os.getpid()} speaks", flush=True)
-    say("started", AT_S)
+    report("started", AT_S)
     if KIND == "together":
         together()
     else:

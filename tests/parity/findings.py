@@ -1,0 +1,148 @@
+"""What a scenario saw under each launcher, as text, as JSON and as the documentation's page."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.machine import torch_version
+from tests.parity.run import KEEP_ALIVE_S, KEEP_ALIVES, OURS, OWN_STORE
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One run of a scenario. `right`: whether it ended as a user may expect; `saw`: in a few words, with figures.
+
+    `took_s` is said where `saw` has `{took}`, so that runs which differ in nothing else can be told together.
+    """
+
+    right: bool
+    saw: str
+    took_s: float | None = None
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Finding:
+    """What the runs of one scenario under one launcher came to. `broken`: why runs could not be observed."""
+
+    launcher: str
+    runs: list[Observation] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+
+    @property
+    def is_ours(self) -> bool:
+        return self.launcher == OURS.name
+
+    @property
+    def wrong(self) -> int:
+        return sum(not run.right for run in self.runs)
+
+    @property
+    def verdict(self) -> str:
+        if not self.runs:
+            return "could not be measured"
+        bad, good = ("WRONG", "right") if self.is_ours else ("defect shown", "not shown")
+        counted = len(self.runs) if self.is_ours and not self.wrong else self.wrong
+        return (bad if self.wrong else good) + (f" ({counted} of {len(self.runs)})" if len(self.runs) > 1 else "")
+
+    def saw(self) -> list[str]:
+        """What was seen; of several runs each once, with how often where that was more than once."""
+        seen: dict[str, list[float]] = {}
+        for run in self.runs:
+            seen.setdefault(run.saw, []).append(run.took_s or 0.0)
+        texts = {_told(text, taken): len(taken) for text, taken in seen.items()}
+        texts |= {why: self.broken.count(why) for why in self.broken}
+        return [text if times == 1 else f"{times} × {text}" for text, times in texts.items()]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "launcher": self.launcher,
+            "verdict": self.verdict,
+            "wrong": self.wrong,
+            "runs": [{"right": run.right, "saw": told(run), "took_s": run.took_s, **run.figures} for run in self.runs],
+            "broken": self.broken,
+        }
+
+
+def told(run: Observation) -> str:
+    """What one run saw."""
+    return _told(run.saw, [run.took_s or 0.0])
+
+
+def _told(text: str, taken: Sequence[float]) -> str:
+    ends = dict.fromkeys(map(_figure, (min(taken), max(taken))))
+    return text.replace("{took}", f"{' to '.join(ends)} s")
+
+
+def _figure(value_s: float) -> str:
+    return f"{value_s:.0f}" if value_s >= 20 else f"{value_s:.1f}" if value_s >= 1 else f"{value_s:.2f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One defect, and what was found of it. `name`: on the command line; `title`: what goes wrong under torchrun."""
+
+    name: str
+    title: str
+    findings: Sequence[Finding]
+
+    def as_json(self) -> dict[str, Any]:
+        return {"name": self.name, "title": self.title, "findings": [each.as_json() for each in self.findings]}
+
+    def plain(self) -> str:
+        """A block for a terminal."""
+        block = [f"{self.name}: {self.title}"]
+        for finding in self.findings:
+            block += [f"  {finding.launcher}: {finding.verdict.upper()}", *(f"    {text}" for text in finding.saw())]
+        return "\n".join(block)
+
+    def cell(self, *, is_ours: bool) -> str:
+        """What one launcher did, for the page; its variant is named where there are several."""
+        findings = [finding for finding in self.findings if finding.is_ours is is_ours]
+        parts = []
+        for finding in findings:
+            variant = f"{finding.launcher.partition(' ')[2]}: " if len(findings) > 1 else ""
+            parts.append(f"{variant}**{finding.verdict}**: {'<br>'.join(finding.saw())}")
+        return "<br>".join(parts).replace("|", "\\|")
+
+
+PAGE = """# What torchrun gets wrong
+
+Each line is a scenario that runs with torchrun {torch} and with node-agent, one after the other. The scenario knows no
+launcher: it starts real agents, does something to them, and looks; one and the same condition gives both verdicts.
+Line 13 is the exception: its stranger has to speak each one's language.
+
+    python -m tests.parity --write FILE
+    python -m tests.parity --only NAME ...
+
+The first makes this page from one run, and nothing in the table is written by hand; the second runs some of its lines.
+This run was on {machine}.
+Nodes are agents on that one machine, and the loss of a node is SIGKILL of its agent and of its workers.
+
+| | defect | torchrun | node-agent | to reproduce |
+|---|---|---|---|---|
+{table}
+
+- torchrun gets what its flags and variables can do for it: keep-alives of {interval} s, where a node is lost after
+  {attempts} of them (5 s and 3 by default), a last call of 1 s where nothing else is said, and
+  `{own_store}=1`, without which a round may meet keys of the one before in its store. Where
+  that may make the difference, torchrun also runs as it comes.
+- node-agent and rdzv-server run with their defaults, but for the last call, which is torchrun's.
+- "Defect shown" and "right" are of this run. What does not come every time is run several times, and counted.
+- Seconds to a step together include the start of Python and torch in the workers; others end at a worker's first line.
+"""
+
+
+def page(rows: Iterable[Row], machine: str) -> str:
+    """The documentation's page, in Markdown."""
+    return PAGE.format(
+        torch=torch_version().partition("+")[0],
+        machine=machine,
+        interval=KEEP_ALIVE_S,
+        attempts=KEEP_ALIVES,
+        own_store=OWN_STORE,
+        table="\n".join(
+            f"| {number} | {row.title} | {row.cell(is_ours=False)} | {row.cell(is_ours=True)} | `--only {row.name}` |"
+            for number, row in enumerate(rows, start=1)
+        ),
+    )
