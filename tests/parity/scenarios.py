@@ -373,7 +373,7 @@ def pet_standalone(stage: Stage, launcher: Launcher) -> Observation:
     return Observation(worked, "; ".join([ended, *says[-1:]] if not worked else [ended, "the worker ran"]))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Defect:
     """`title` says what goes wrong under torchrun.
 
@@ -382,39 +382,38 @@ class Defect:
     first; else only without that.
     """
 
-    name: str
-    title: str
     observe: Callable[[Stage, Launcher], Observation]
+    title: str
     is_slow: bool = False
     repeat: int = 1
     depends_on_store: bool = False
+
+    @property
+    def name(self) -> str:
+        """As on the command line."""
+        return self.observe.__name__.replace("_", "-")
 
     def launchers(self) -> list[Launcher]:
         return [*([AS_IT_COMES] if self.depends_on_store else []), WITH_OWN_STORE, OURS]
 
 
+LONG = {"is_slow": True, "depends_on_store": True}
+CRASH = "One crash of a worker costs several restarts, or the run never recovers"
+STATE = "The rendezvous state is a pickle in a store that anybody may read and write"
+
 DEFECTS = (
-    Defect("scale-up", "A node that arrives ends the run", scale_up, is_slow=True, depends_on_store=True),
-    Defect(
-        "replacement", "A replacement for a lost node ends the run", replacement, is_slow=True, depends_on_store=True
-    ),
-    Defect(
-        "one-crash",
-        "One crash of a worker costs several restarts, or the run never recovers",
-        one_crash,
-        is_slow=True,
-        repeat=5,
-        depends_on_store=True,
-    ),  # fmt: skip
-    Defect("restart-count", "The restart count differs between the nodes of one round", restart_count),
-    Defect("logs", "A membership change deletes the logs of the round before", logs),
-    Defect("dead-node", "A dead node goes unnoticed while the other workers are idle", dead_node, is_slow=True),
-    Defect("orphans", "Workers outlive their agent", orphans),
-    Defect("spare", "A spare node fails when the run succeeds", spare, repeat=3),
-    Defect("shutdown-timeout", "`--shutdown-timeout` is ignored on a restart", shutdown_timeout, is_slow=True),
-    Defect("last-call", "Every restart below the maximum waits the whole last call again", last_call),
-    Defect("leave", "A node that leaves is missed only when its keep-alives run out", leave),
-    Defect("rank-0", "Losing the node of rank 0 ends the run", rank_0),
-    Defect("intruder", "The rendezvous state is a pickle in a store that anybody may read and write", intruder),
-    Defect("pet-standalone", "`PET_STANDALONE=true` is a ValueError", pet_standalone),
+    Defect(observe=scale_up, title="A node that arrives ends the run", **LONG),
+    Defect(observe=replacement, title="A replacement for a lost node ends the run", **LONG),
+    Defect(observe=one_crash, title=CRASH, repeat=5, **LONG),
+    Defect(observe=restart_count, title="The restart count differs between the nodes of one round"),
+    Defect(observe=logs, title="A membership change deletes the logs of the round before"),
+    Defect(observe=dead_node, title="A dead node goes unnoticed while the other workers are idle", is_slow=True),
+    Defect(observe=orphans, title="Workers outlive their agent"),
+    Defect(observe=spare, title="A spare node fails when the run succeeds", repeat=3),
+    Defect(observe=shutdown_timeout, title="`--shutdown-timeout` is ignored on a restart", is_slow=True),
+    Defect(observe=last_call, title="Every restart below the maximum waits the whole last call again"),
+    Defect(observe=leave, title="A node that leaves is missed only when its keep-alives run out"),
+    Defect(observe=rank_0, title="Losing the node of rank 0 ends the run"),
+    Defect(observe=intruder, title=STATE),
+    Defect(observe=pet_standalone, title="`PET_STANDALONE=true` is a ValueError"),
 )

@@ -1,78 +1,40 @@
 """An agent's process, modelled: carries out what its real machine asks for, and feeds it what happens."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from random import Random
-from typing import Any
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 from rdzv_protocol.errors import ProtocolError
-from rdzv_protocol.messages import Assignment, JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest, Request
-from rdzv_protocol.settings import RequestedSettings
+from rdzv_protocol.messages import JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest, Request
 
 from node_agent.core.effects import Effect, Exit, Say, StartWorkers, StopWorkers, WriteFailureReport
 from node_agent.core.events import Answered, ConnectionFailed, Event, Refused, Signalled, Started, TimePassed
 from node_agent.core.machine import AgentMachine
-from simulation.clock import Clock, Timer
+from simulation.clock import Timer
 from simulation.line import Answer, Line
-from simulation.network import Host, Network
-from simulation.server import Server
+from simulation.network import Host
 from simulation.workers import Workers
 
-RUN_ID = "run"
+if TYPE_CHECKING:
+    from simulation.cluster import Cluster
+
 FAREWELL_TIMEOUT_S = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The agent's command line."""
-
-    settings: RequestedSettings
-    local_world_size: int = 1
-    explicit_run_id: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """What an agent's process finds around it. `trace` and `started` are the simulation's own."""
-
-    clock: Clock
-    rng: Random
-    network: Network
-    server: Server
-    trace: Callable[[str, Any], None]
-    started: Callable[["AgentProcess", Assignment], Workers]
-    """Is told that workers start now, and makes them."""
-    exited: Callable[["AgentProcess"], None]
-
-
 class AgentProcess:
-    """One agent from its start to its exit code, or to its death."""
+    """One agent from its start to its exit code, or to its death. `join`: what its command line asks for."""
 
-    def __init__(self, world: World, host: Host, name: str, options: Options) -> None:
-        self.name, self.host, self.options = name, host, options
-        join = JoinRequest(
-            run_id=RUN_ID,
-            agent_id=name,
-            node_id=host.name,
-            after_round=0,
-            addr=host.addr,
-            port=0,
-            local_world_size=options.local_world_size,
-            settings=options.settings,
-            explicit_run_id=options.explicit_run_id,
-        )
+    def __init__(self, cluster: "Cluster", host: Host, join: JoinRequest) -> None:
+        self.name, self.host, self.join = join.agent_id, host, join
         self.machine = AgentMachine(join, server="the server")
         self.workers: Workers | None = None
         self.port = 0
         self.exit_code: int | None = None
         self.is_dead = False
         self.was_signalled = False
-        self.conversation = Line(
-            host, world.network, world.server, world.rng, lambda error: self.feed(ConnectionFailed(error))
-        )
-        self.side_line = Line(host, world.network, world.server, world.rng, lambda error: None, has_joined=True)
-        self._world = world
+        to_server = (host, cluster.network, cluster.server, cluster.rng)
+        self.conversation = Line(*to_server, lambda error: self.feed(ConnectionFailed(error)))
+        self.side_line = Line(*to_server, lambda error: None, has_joined=True)
+        self._cluster = cluster
         self._timer: Timer | None = None
         host.later(0.0, lambda: self.feed(Started()))
 
@@ -86,6 +48,10 @@ class AgentProcess:
         return not self.is_dead and self.exit_code is None
 
     @property
+    def is_training(self) -> bool:
+        return bool(self.is_live and self.workers and self.workers.are_training)
+
+    @property
     def live_workers(self) -> Workers | None:
         return self.workers if self.workers and self.workers.live else None
 
@@ -93,8 +59,8 @@ class AgentProcess:
         if not self.is_live:
             return
         if not isinstance(event, TimePassed):
-            self._world.trace(self.name, event)
-        for effect in self.machine.handle(event, self._world.clock.now):
+            self._cluster.note(self.name, event)
+        for effect in self.machine.handle(event, self._cluster.clock.now):
             self._perform(effect)
         self._arm()
 
@@ -114,7 +80,7 @@ class AgentProcess:
             line.close()
 
     def _perform(self, effect: Effect) -> None:
-        self._world.trace(self.name, effect)
+        self._cluster.note(self.name, effect)
         match effect:
             case JoinRequest():
                 assert self.live_workers is None, "an agent joins while its workers run"
@@ -123,10 +89,10 @@ class AgentProcess:
             case PollRequest():
                 self._converse(effect)
             case ReportRequest() | LeaveRequest():
-                self.side_line.ask(effect, lambda answer: self._world.trace(self.name, answer))
+                self.side_line.ask(effect, lambda answer: self._cluster.note(self.name, answer))
             case StartWorkers(assignment):
                 assert self.live_workers is None, "an agent starts workers beside those of another round"
-                self.workers = self._world.started(self, assignment)
+                self.workers = self._cluster.start_workers(self, assignment)
             case StopWorkers(kill=kill):
                 assert self.workers, "an agent stops workers that it has not started"
                 self.workers.stop(kill=kill)
@@ -150,7 +116,7 @@ class AgentProcess:
         assert self.live_workers is None, "an agent exits while its workers run"
         self.exit_code = code
         self._disarm()
-        self._world.exited(self)
+        self._cluster.watch.exited(self)
         self.host.later(FAREWELL_TIMEOUT_S if not self.side_line.is_idle else 0.0, self._hang_up)
 
     def _hang_up(self) -> None:
@@ -160,8 +126,8 @@ class AgentProcess:
     def _arm(self) -> None:
         self._disarm()
         if self.is_live and (at := self.machine.next_deadline()) is not None:
-            assert at > self._world.clock.now, "the agent's timer spins"
-            self._timer = self.host.later(at - self._world.clock.now, lambda: self.feed(TimePassed()))
+            assert at > self._cluster.clock.now, "the agent's timer spins"
+            self._timer = self.host.later(at - self._cluster.clock.now, lambda: self.feed(TimePassed()))
 
     def _disarm(self) -> None:
         if self._timer:

@@ -5,16 +5,18 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from rdzv_protocol.messages import Assignment
+from rdzv_protocol.messages import Assignment, JoinRequest
+from rdzv_protocol.settings import RequestedSettings
 
 from rdzv_server.core.run import Run
-from simulation.agent import AgentProcess, Options, World
+from simulation.agent import AgentProcess
 from simulation.clock import Clock
 from simulation.invariants import Watch
 from simulation.network import CALM, Host, Network, Weather
 from simulation.server import Server
 from simulation.workers import Workers
 
+RUN_ID = "run"
 TRACE_LENGTH = 120
 
 
@@ -26,7 +28,13 @@ class Cluster:
     """`work_s`: how long the workers of a round train, from and to; None: until they are told to `finish`."""
 
     def __init__(
-        self, options: Options, *, seed: int = 0, weather: Weather = CALM, work_s: tuple[float, float] | None = None
+        self,
+        settings: RequestedSettings,
+        *,
+        explicit: bool = True,
+        seed: int = 0,
+        weather: Weather = CALM,
+        work_s: tuple[float, float] | None = None,
     ) -> None:
         self.rng = Random(seed)
         self.clock = Clock()
@@ -37,10 +45,7 @@ class Cluster:
         self.server = Server(self.clock, self.note)
         self.network = Network(self.clock, self.rng, weather, self.server.lost)
         self.watch = Watch(self.clock, self.server)
-        self._options = options
-        self._world = World(
-            self.clock, self.rng, self.network, self.server, self.note, self._started, self.watch.exited
-        )
+        self._settings, self._explicit = settings, explicit
 
     def note(self, who: str, what: Any) -> None:
         """An event for the trace. Whatever changes the state notes something."""
@@ -61,7 +66,7 @@ class Cluster:
 
     @property
     def training(self) -> list[AgentProcess]:
-        return [agent for agent in self.live if agent.workers and agent.workers.are_training]
+        return [agent for agent in self.agents if agent.is_training]
 
     # What happens.
 
@@ -72,28 +77,33 @@ class Cluster:
 
     def start_agent(self, host: Host, local_world_size: int = 1) -> AgentProcess:
         """A new agent process on the host, beside or after others."""
-        options = Options(
-            settings=self._options.settings,
+        join = JoinRequest(
+            run_id=RUN_ID,
+            agent_id=f"{host.name}-{sum(agent.host is host for agent in self.agents) + 1}",
+            node_id=host.name,
+            after_round=0,
+            addr=host.addr,
+            port=0,
             local_world_size=local_world_size,
-            explicit_run_id=self._options.explicit_run_id,
+            settings=self._settings,
+            explicit_run_id=self._explicit,
         )
-        name = f"{host.name}-{sum(agent.host is host for agent in self.agents) + 1}"
-        self.note(name, "starts")
-        agent = AgentProcess(self._world, host, name, options)
+        self.note(join.agent_id, "starts")
+        agent = AgentProcess(self, host, join)
         self.agents.append(agent)
         self.watch.know(agent)
         return agent
 
     def fail(self, agent: AgentProcess, exit_code: int = 1, *, is_consequence: bool = False) -> None:
         """One of the agent's workers fails, if any trains."""
-        if agent.is_live and agent.workers and agent.workers.are_training:
+        if agent.is_training:
             self.note(agent.name, f"a worker ends with {exit_code}")
             self.watch.failed(agent.workers)
             agent.workers.fail(exit_code, is_consequence=is_consequence)
 
     def finish(self, agent: AgentProcess) -> None:
         """The agent's workers have done their work, if they train."""
-        if agent.is_live and agent.workers and agent.workers.are_training:
+        if agent.is_training:
             self.note(agent.name, "the workers are done")
             self.watch.succeeded(agent.agent_id, agent.workers)
             agent.workers.finish()
@@ -165,7 +175,7 @@ class Cluster:
             raise Violation(f"{type(error).__name__}: {error}\n{self.story()}") from error
         return True
 
-    def _started(self, agent: AgentProcess, assignment: Assignment) -> Workers:
+    def start_workers(self, agent: AgentProcess, assignment: Assignment) -> Workers:
         attempt = self.watch.starts(agent, assignment)
         workers = Workers(agent.host, self.rng, assignment, attempt, agent.feed)
         if self.work_s:

@@ -7,7 +7,7 @@ from random import Random
 from rdzv_protocol.settings import RequestedSettings, RunSettings
 
 from rdzv_server.core.run import AgentState, Run, Stage
-from simulation.agent import AgentProcess, Options
+from simulation.agent import AgentProcess
 from simulation.cluster import Cluster
 from simulation.network import CALM, LATEST_COPY_S, QUICK_STOP_S, Host, Weather
 
@@ -22,7 +22,8 @@ AFTERMATH_S = LATEST_COPY_S + 5.0
 class Plan:
     """How a schedule begins."""
 
-    options: Options
+    settings: RequestedSettings
+    explicit: bool
     weather: Weather
     hosts: int
     work_s: tuple[float, float] | None
@@ -48,7 +49,8 @@ def draw(rng: Random) -> Plan:
         fatal_exit_codes=rng.choice(((), (), (FATAL,))),
     )
     return Plan(
-        options=Options(settings=settings, explicit_run_id=rng.random() < 0.5),
+        settings=settings,
+        explicit=rng.random() < 0.5,
         weather=rng.choice(_WEATHERS),
         hosts=max(1, high + rng.choice((-1, 0, 0, 1))),
         work_s=rng.choice((None, None, (5.0, 9.0), (1.0, 60.0))),
@@ -75,7 +77,13 @@ class Schedule:
         rng = Random(seed)
         self.plan = draw(rng)
         plan = self.plan
-        self.cluster = Cluster(plan.options, seed=rng.getrandbits(64), weather=plan.weather, work_s=plan.work_s)
+        self.cluster = Cluster(
+            plan.settings,
+            explicit=plan.explicit,
+            seed=rng.getrandbits(64),
+            weather=plan.weather,
+            work_s=plan.work_s,
+        )
         self._rng = self.cluster.rng
         self._scale = self._rng.choice((1, 1, 4))
         self._pending = 0
@@ -113,7 +121,7 @@ class Schedule:
 
     @property
     def _settings(self) -> RunSettings:
-        return self.plan.options.settings.resolve()
+        return self.plan.settings.resolve()
 
     def _calm_down(self) -> None:
         """The faults stop. What is under way still arrives; work goes on and does not end."""
@@ -222,7 +230,7 @@ def _is_placed(run: Run, process: AgentProcess) -> bool:
     if agent.state is AgentState.WAITING:
         return process.live_workers is None and _stands_by_rightly(run)
     done = agent.state is AgentState.SUCCEEDED and process.machine.state.value == "succeeded"
-    return done or (agent.state is AgentState.RUNNING and process.workers is not None and process.workers.are_training)
+    return done or (agent.state is AgentState.RUNNING and process.is_training)
 
 
 def _stands_by_rightly(run: Run) -> bool:

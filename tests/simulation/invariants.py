@@ -66,7 +66,7 @@ class Watch:
         self._started[key] = process.agent_id
         told = self._seen(run.attempt).rounds.get(assignment.round, {}).get(process.agent_id)
         assert assignment == told, f"{process.name} starts {assignment}, and the server said {told}"
-        assert assignment.local_world_size == process.options.local_world_size
+        assert assignment.local_world_size == process.join.local_world_size
         if assignment.group_rank == 0:
             reserved = (process.host.addr, process.port)
             assert (assignment.master_addr, assignment.master_port) == reserved, "the master's port is not reserved"
@@ -95,26 +95,21 @@ class Watch:
             if run.attempt not in self._attempts:
                 founder = next(iter(run.agents), ".1")
                 assert founder.endswith(".1"), f"{founder} was part of an attempt, and begins another"
+            run.validate()
             seen = self._seen(run.attempt)
             if seen.end:
                 assert _end_of(run) == seen.end, f"an ended run changed: {seen.end} to {_end_of(run)}"
                 continue
-            self._check_workers(run)
+            for agent in run.agents.values():
+                self._check_agent(run, agent)
             self._check_round(run, seen)
             self._check_ledger(run, seen)
             self._check_liveness(run, seen)
             if run.stage.is_end:
                 self._check_end(run, seen)
 
-    def _check_workers(self, run: Run) -> None:
-        """No worker of another round than its agent's lives in the run, but those that missed the last call."""
-        survivors = 0
-        for agent in run.agents.values():
-            survivors += run.seat_of(agent.agent_id) is not None
-            self._check_agent(run, agent)
-        assert run.survivors == survivors, f"{survivors} participants are there, not {run.survivors}"
-
     def _check_agent(self, run: Run, agent: Agent) -> None:
+        """No worker of another round than its agent's lives in the run, but those that missed the last call."""
         process = self._processes[_name(agent.agent_id)]
         assert run.stage.is_end or process.agent_id == agent.agent_id, f"{agent.agent_id} has come back as another"
         workers = process.live_workers

@@ -96,8 +96,13 @@ class Connection:
         self.closed: Call | None = None
         self.hangs = False
         self.is_broken = False
+        """At both ends."""
         self.arrives_at = [0.0, 0.0]
         """When the last message arrives: at the host, at the server."""
+
+    @property
+    def is_closed(self) -> bool:
+        return self.is_broken
 
 
 class Network:

@@ -30,6 +30,8 @@ from rdzv_server.core.events import (
     WorkersSucceeded,
 )
 from rdzv_server.core.registry import Registry
+from rdzv_server.service.agent_connections import Connections
+from rdzv_server.service.long_polls import Key
 from simulation.clock import Clock, Timer
 from simulation.network import Connection
 
@@ -38,7 +40,6 @@ EPOCH = "epoch-1"
 FIRST_HOLD_S = 1.0
 RETENTION_S = 86_400.0
 
-Key = tuple[str, str]
 Respond = Callable[[bool, bytes], None]
 """Sends an answer: whether it is one, else a refusal, and its bytes."""
 
@@ -61,8 +62,7 @@ class Server:
         self.closed_at: dict[str, float] = {}
         self._clock, self._trace = clock, trace
         self._parked: dict[Key, Parked] = {}
-        self._carried: dict[Connection, dict[Key, None]] = {}
-        self._current: dict[Key, Connection] = {}
+        self._connections = Connections(self._disconnected)
         self._timer: Timer | None = None
 
     def receive(self, kind: type[Request], body: bytes, connection: Connection, respond: Respond) -> None:
@@ -74,20 +74,22 @@ class Server:
 
     def lost(self, connection: Connection) -> None:
         """The connection closed: its parked polls are cancelled, and the agents whose current one it was are absent."""
-        for key in self._carried.pop(connection, {}):
-            if (parked := self._parked.get(key)) and parked.connection is connection:
-                parked.timer.cancel()
-                del self._parked[key]
-            if self._current.get(key) is connection:
-                del self._current[key]
-                self.closed_at.setdefault(key[1], self._clock.now)
-                self._notify(key[0], AgentDisconnected(key[1]))
+        for key in [key for key, parked in self._parked.items() if parked.connection is connection]:
+            self._parked.pop(key).timer.cancel()
+        self._connections.lost(connection)
+
+    def _disconnected(self, key: Key) -> None:
+        self.closed_at.setdefault(key[1], self._clock.now)
+        try:
+            self._submit(key[0], AgentDisconnected(key[1]))
+        except ProtocolError as error:
+            self._trace("server", error)
 
     def _serve(self, request: Request, connection: Connection, respond: Respond) -> None:
         run_id, agent_id = key = (request.run_id, request.agent_id)
         match request:
             case JoinRequest():
-                self._carry(connection, key)
+                self._connections.bind(connection, key)
                 self._submit(run_id, NodeJoined(request, ADDR))
                 leases = self.registry.machine_of(run_id, agent_id).run.leases
                 if agent_id not in leases.probed_until:  # a copy is no sign of life
@@ -96,7 +98,7 @@ class Server:
                 hold_s = min(FIRST_HOLD_S, self._hold_s(key)) if isinstance(directive, Wait) else 0.0
                 self._reply(key, revision, hold_s, connection, respond)
             case PollRequest(revision=revision, hold=hold):
-                self._carry(connection, key)
+                self._connections.bind(connection, key)
                 self._hear(agent_id)
                 self._submit(run_id, AgentHeard(agent_id))
                 self._reply(key, revision, self._hold_s(key) if hold else 0.0, connection, respond)
@@ -110,10 +112,6 @@ class Server:
                 self._submit(run_id, NodeLeft(agent_id, reason))
                 respond(True, encode(Ack(epoch=EPOCH)))
 
-    def _carry(self, connection: Connection, key: Key) -> None:
-        self._carried.setdefault(connection, {})[key] = None
-        self._current[key] = connection
-
     def _hear(self, agent_id: str) -> None:
         self.heard_at[agent_id] = self._clock.now
         self.closed_at.pop(agent_id, None)
@@ -123,19 +121,12 @@ class Server:
     def _submit(self, run_id: str, event: Event) -> None:
         effects: list[Effect] = []
         try:
-            machine, happened = self.registry.handle(run_id, event, self._clock.now)
-            machine.run.validate()
+            _, happened = self.registry.handle(run_id, event, self._clock.now)
             effects += happened
         finally:
             effects += self.registry.pass_time(self._clock.now)
             self._act(effects)
             self._arm()
-
-    def _notify(self, run_id: str, event: Event) -> None:
-        try:
-            self._submit(run_id, event)
-        except ProtocolError as error:
-            self._trace("server", error)
 
     def _pass_time(self) -> None:
         self._act(self.registry.pass_time(self._clock.now))

@@ -1,15 +1,14 @@
 """Stories with a fixed schedule: what the cluster does, second by second, when one thing goes wrong."""
 
-from random import Random
-
 import pytest
+from msgspec.structs import replace
 from rdzv_protocol.codec import encode
 from rdzv_protocol.messages import JoinRequest, ReportRequest
 from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.core.machine import State
 from rdzv_server.core.run import Stage
-from simulation.agent import AgentProcess, Options
+from simulation.agent import AgentProcess
 from simulation.cluster import Cluster, Violation
 from simulation.network import Connection
 
@@ -24,7 +23,7 @@ class Story(Cluster):
     def __init__(self, nodes: str, agents: int, **settings: object) -> None:
         low, _, high = nodes.partition(":")
         given = {"min_nodes": int(low), "max_nodes": int(high or low), "max_restarts": 3, "lease_s": LEASE_S}
-        super().__init__(Options(settings=RequestedSettings(**(given | settings))))
+        super().__init__(RequestedSettings(**(given | settings)))
         for _ in range(agents):
             self.arrives()
 
@@ -41,9 +40,19 @@ class Story(Cluster):
                 return False
             seats = sorted(self.run.membership.seats.values(), key=lambda seat: seat.group_rank)
             told = [seat.agent_id for seat in seats] == [agent.agent_id for agent in agents]
-            return told and all(_works(agent, self.run.membership.round) for agent in agents)
+            return told and all(agent.is_training and agent.workers.round == self.round for agent in agents)
 
         self.until(reached, within_s, f"runs on {[agent.name for agent in agents]}")
+
+    def restarts_on(self, *agents: AgentProcess, within_s: float = SOON_S) -> None:
+        """As `runs_on`, after something that has just happened."""
+        self.passes(0.001)
+        self.runs_on(*agents, within_s=within_s)
+
+    def copy_of_first_join_arrives(self, agent: AgentProcess, agent_id: str) -> None:
+        """The join with which the agent came to the run comes once more, over a connection of its own."""
+        join = replace(agent.join, agent_id=agent_id, port=agent.port)
+        self.server.receive(JoinRequest, encode(join), Connection(agent.host), lambda *_: None)
 
     def ends(self, stage: Stage, within_s: float = SOON_S) -> None:
         self.until(lambda: not self.live, within_s, "every agent exits")
@@ -54,52 +63,35 @@ class Story(Cluster):
         return self.run.round
 
 
-def _works(agent: AgentProcess, round_: int) -> bool:
-    return bool(agent.workers and agent.workers.are_training and agent.workers.round == round_)
-
-
-def _copy_of_first_join(story: Story, agent: AgentProcess) -> bytes:
-    """The join with which the agent, once known, came to the run."""
-    join = JoinRequest(
-        run_id="run",
-        agent_id=agent.agent_id,
-        node_id=agent.host.name,
-        after_round=0,
-        addr=agent.host.addr,
-        port=agent.port,
-        local_world_size=1,
-        settings=agent.options.settings,
-        explicit_run_id=True,
-    )
-    return encode(join)
+def running(nodes: str, agents: int, **settings: object) -> tuple[Story | AgentProcess, ...]:
+    """A story in which all agents work in the first round, and the agents."""
+    story = Story(nodes, agents, **settings)
+    story.runs_on(*story.agents)
+    return story, *story.agents
 
 
 # The ordinary course.
 
 
 def test_all_nodes_join_work_and_exit_with_0():
-    story = Story("3", 3)
-    story.runs_on(*story.agents)
-    for agent in story.agents:
+    story, *agents = running("3", 3)
+    for agent in agents:
         story.finish(agent)
     story.ends(Stage.SUCCEEDED)
-    assert [agent.exit_code for agent in story.agents] == [0, 0, 0]
+    assert [agent.exit_code for agent in agents] == [0, 0, 0]
 
 
 def test_a_spare_exits_with_0_when_the_run_succeeds():
-    story = Story("1", 1)
-    story.runs_on(*story.agents)
+    story, *agents = running("1", 1)
     spare = story.arrives()
     story.passes(5)
-    story.finish(story.agents[0])
+    story.finish(agents[0])
     story.ends(Stage.SUCCEEDED)
     assert spare.exit_code == 0
 
 
 def test_an_agent_that_is_early_done_restarts_with_the_others():
-    story = Story("2", 2)
-    a, b = story.agents
-    story.runs_on(a, b)
+    story, a, b = running("2", 2)
     story.finish(a)
     story.passes(1)
     story.fail(b)
@@ -110,41 +102,27 @@ def test_an_agent_that_is_early_done_restarts_with_the_others():
 # Workers fail.
 
 
-def test_a_failure_restarts_every_node_in_a_moment():
-    story = Story("3", 3)
-    story.runs_on(*story.agents)
-    story.fail(story.agents[1])
-    story.passes(0.001)
-    story.runs_on(*story.agents)
+@pytest.mark.parametrize("failing", [1, 3])
+def test_failures_restart_every_node_in_a_moment_and_are_charged_once(failing):
+    story, *agents = running("3", 3)
+    for agent in agents[:failing]:
+        story.fail(agent)
+    story.restarts_on(*agents)
     assert (story.round, story.run.restart_count) == (2, 1)
 
 
-def test_failures_on_several_nodes_at_once_are_charged_once():
-    story = Story("3", 3)
-    story.runs_on(*story.agents)
-    for agent in story.agents:
-        story.fail(agent)
-    story.passes(0.001)
-    story.runs_on(*story.agents)
-    assert story.run.restart_count == 1
-
-
 def test_a_spent_budget_fails_the_run_everywhere():
-    story = Story("2", 2, max_restarts=0)
-    story.runs_on(*story.agents)
-    story.fail(story.agents[0])
+    story, *agents = running("2", 2, max_restarts=0)
+    story.fail(agents[0])
     story.ends(Stage.FAILED)
-    assert [agent.exit_code for agent in story.agents] == [1, 1]
+    assert [agent.exit_code for agent in agents] == [1, 1]
 
 
 def test_a_node_that_dies_takes_the_others_workers_down_and_is_not_charged():
-    story = Story("1:2", 2)
-    a, b = story.agents
-    story.runs_on(a, b)
+    story, a, b = running("1:2", 2)
     story.kill(a)
     story.fail(b)
-    story.passes(0.001)
-    story.runs_on(b)
+    story.restarts_on(b)
     assert story.run.restart_count == 0
 
 
@@ -157,8 +135,7 @@ def test_the_others_re_form_at_once_when_an_agent_is_told_to_go():
     a.host.stop_takes_s = (20.0, 20.0)
     story.runs_on(a, b)
     story.signal(a)
-    story.passes(0.001)
-    story.runs_on(b)
+    story.restarts_on(b)
     assert a.live_workers, "it still has its grace period"
     story.passes(25)
     assert a.exit_code == 1
@@ -173,20 +150,15 @@ def test_a_spare_takes_the_place_of_a_dead_node():
 
 
 def test_a_spare_takes_nobodys_place_in_a_restart():
-    story = Story("2", 2)
-    a, b = story.agents
-    story.runs_on(a, b)
+    story, a, b = running("2", 2)
     story.arrives()
     story.passes(1)
     story.fail(a)
-    story.passes(0.001)
-    story.runs_on(a, b)
+    story.restarts_on(a, b)
 
 
 def test_an_agent_started_again_on_its_node_gets_its_rank_back():
-    story = Story("3", 3)
-    a, b, c = story.agents
-    story.runs_on(a, b, c)
+    story, a, b, c = running("3", 3)
     story.kill(b)
     story.passes(0.05)
     again = story.start_agent(b.host)
@@ -217,9 +189,7 @@ def test_a_node_that_is_slow_to_stop_is_waited_for_however_short_the_last_call()
 
 
 def test_a_host_back_from_silence_stops_its_workers_before_it_joins_anew():
-    story = Story("1:2", 2)
-    a, b = story.agents
-    story.runs_on(a, b)
+    story, a, b = running("1:2", 2)
     story.freeze(b.host)
     story.runs_on(a, within_s=LEASE_S + SOON_S)
     assert b.live_workers, "its workers are frozen with it"
@@ -232,34 +202,31 @@ def test_a_host_back_from_silence_stops_its_workers_before_it_joins_anew():
     assert b.agent_id.endswith(".2")
 
 
-def test_a_silence_shorter_than_the_lease_changes_nothing():
-    story = Story("2", 2)
-    story.runs_on(*story.agents)
-    story.freeze(story.agents[0].host)
+def silence(story: Story, agent: AgentProcess) -> None:
+    story.freeze(agent.host)
     story.passes(6)
-    story.recover(story.agents[0].host)
-    story.passes(60)
-    assert story.round == 1
+    story.recover(agent.host)
 
 
-def test_a_partition_shorter_than_the_lease_changes_nothing():
-    story = Story("2", 2)
-    story.runs_on(*story.agents)
-    story.network.break_(story.agents[0].conversation.connection)
+def partition(story: Story, agent: AgentProcess) -> None:
+    story.disconnect(agent)
     story.passes(60)
-    story.cut(story.agents[0].host)
+    story.cut(agent.host)
     story.passes(3)
-    story.recover(story.agents[0].host)
-    story.passes(1)
-    assert story.round == 1
+    story.recover(agent.host)
 
 
-def test_a_connection_that_breaks_and_comes_back_within_its_grace_changes_nothing():
-    story = Story("2", 2)
-    story.runs_on(*story.agents)
+def breaks(story: Story, agent: AgentProcess) -> None:
     for _ in range(20):
-        story.disconnect(story.agents[0])
+        story.disconnect(agent)
         story.passes(5)
+
+
+@pytest.mark.parametrize("disturb", [silence, partition, breaks])
+def test_a_disturbance_shorter_than_the_lease_changes_nothing(disturb):
+    story, a, _ = running("2", 2)
+    disturb(story, a)
+    story.passes(60)
     assert story.round == 1
 
 
@@ -267,14 +234,12 @@ def test_a_connection_that_breaks_and_comes_back_within_its_grace_changes_nothin
 
 
 def test_a_late_copy_of_the_first_join_does_not_count_as_a_rejoin():
-    story = Story("2", 2)
-    a, b = story.agents
-    story.runs_on(a, b)
-    copy = _copy_of_first_join(story, b)
+    story, a, b = running("2", 2)
+    agent_id = b.agent_id
     b.host.stop_takes_s = (5.0, 5.0)
     story.fail(a)
     story.passes(1)
-    story.server.receive(JoinRequest, copy, Connection(b.host), lambda *_: None)
+    story.copy_of_first_join_arrives(b, agent_id)
     story.passes(1)
     assert story.run.stage is Stage.FORMING
     assert b.live_workers
@@ -282,26 +247,21 @@ def test_a_late_copy_of_the_first_join_does_not_count_as_a_rejoin():
 
 
 def test_a_late_copy_of_a_lost_agents_join_does_not_bring_it_back():
-    story = Story("1:2", 2)
-    a, b = story.agents
-    story.runs_on(a, b)
-    copy = _copy_of_first_join(story, b)
+    story, a, b = running("1:2", 2)
+    agent_id = b.agent_id
     story.kill(b)
     story.runs_on(a, within_s=2)
-    story.server.receive(JoinRequest, copy, Connection(b.host), lambda *_: None)
+    story.copy_of_first_join_arrives(b, agent_id)
     story.passes(60)
     assert story.round == 2
 
 
 def test_a_late_copy_of_an_old_success_does_not_count_in_a_later_round():
-    story = Story("2", 2)
-    a, b = story.agents
-    story.runs_on(a, b)
+    story, a, b = running("2", 2)
     story.finish(a)
     story.passes(1)
     story.fail(b)
-    story.passes(0.001)
-    story.runs_on(a, b)
+    story.restarts_on(a, b)
     copy = encode(ReportRequest(run_id="run", agent_id=a.agent_id, round=1))
     story.server.receive(ReportRequest, copy, Connection(a.host), lambda *_: None)
     story.finish(b)
@@ -335,9 +295,7 @@ def test_an_agent_that_never_heard_of_its_round_joins_the_next():
 
 def test_an_agent_whose_workers_outlive_the_run_waits_for_them_in_peace():
     """It has nothing to say to the server any more: its timer must not spin."""
-    story = Story("2", 2, join_timeout_s=5.0)
-    a, b = story.agents
-    story.runs_on(a, b)
+    story, a, b = running("2", 2, join_timeout_s=5.0)
     b.host.stop_takes_s = (20.0, 20.0)
     story.kill(a)
     story.until(lambda: b.machine.state is State.ENDING, 10.0, "the run gives up")
@@ -358,6 +316,6 @@ def test_a_simulation_that_never_comes_right_says_how_things_stand():
 
 
 def test_time_stands_still_while_nothing_happens():
-    story = Cluster(Options(settings=RequestedSettings()), seed=Random(1).getrandbits(8))
+    story = Cluster(RequestedSettings())
     story.passes(1_000_000)
     assert (story.clock.now, story.clock.steps) == (1_000_000, 0)
