@@ -2,13 +2,7 @@
 
 import sys
 
-
-def main() -> int:
-    """Run the command line; returns the exit code."""
-    from rdzv_server import cli
-
-    return cli.main()
-
+from rdzv_server.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -9,16 +9,17 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import asdict, replace
-from typing import NoReturn, TypeVar
+from dataclasses import fields
+from typing import NoReturn
 
 import rdzv_protocol
+from rdzv_protocol.certificates import BadCertificate
 from rdzv_protocol.paths import DEFAULT_PORT, STATUS
 
-from rdzv_server.auth.reload import BadSecurity, Security
-from rdzv_server.config import MOST_CONNECTIONS, ServerConfig
+from rdzv_server.auth.reload import Security
+from rdzv_server.auth.token_files import BadTokenFile
+from rdzv_server.config import CLUSTER, MOST_CONNECTIONS, Limits, ServerConfig
 from rdzv_server.server import HttpServer, RendezvousServer, adopt, bind, run_until
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.etcd_address import EtcdPlace, is_address, join_address
@@ -26,7 +27,6 @@ from rdzv_server.storage.factory import make_store
 
 log = logging.getLogger("rdzv_server")
 
-MOST_SHARDS = 256
 OTHER_FILES = 128
 """What a server has open besides its agents' connections: the store, etcd, its own pipes; and room."""
 FEW_CONNECTIONS = 512
@@ -66,29 +66,27 @@ def main() -> int:
     gc.set_threshold(*COLLECT_AFTER)
     sys.setswitchinterval(SWITCH_S)
     try:
-        return asyncio.run(_serve(_with_room(config), Security(config)))
-    except (BadSecurity, StoreBroken, StoreUnavailable) as error:
+        return asyncio.run(_serve(config, _limits(config), Security(config)))
+    except (BadTokenFile, BadCertificate, StoreBroken, StoreUnavailable) as error:
         fail(str(error))
 
 
-async def _serve(config: ServerConfig, security: Security) -> int:
+async def _serve(config: ServerConfig, limits: Limits, security: Security) -> int:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for signum in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signum, stop.set)
     listener, idle = _listener(config), list[str]()
     async with AsyncExitStack() as stack:
-        server, place = _make_server(config, listener.getsockname()[1], security)
+        server, place = _make_server(config, listener.getsockname()[1])
         await stack.enter_async_context(server)
-        await server.listen(listener, security.tls)
+        await server.listen(listener, security.tls, security.access, limits)
         if security.has_files:
             loop.add_signal_handler(signal.SIGHUP, security.renew, server.renew)
         address, port = listener.getsockname()[:2]
         log.info("listening on %s", reach(address, port, is_tls=security.tls is not None))
         log.info("state in %s%s", place, _remembered(server))
-        if config.limits.connections < FEW_CONNECTIONS:
-            log.warning(
-                "room for %d connections, and an agent has two: %s", config.limits.connections, _why_few(config)
-            )
+        if limits.connections < FEW_CONNECTIONS:
+            log.warning("room for %d connections, and an agent has two: %s", limits.connections, _why_few(config))
         for level, note in security.notes(address):
             log.log(level, note)
         if config.exit_when_idle_s is not None and isinstance(server, RendezvousServer):
@@ -105,41 +103,19 @@ async def _serve(config: ServerConfig, security: Security) -> int:
     return 0
 
 
-def _make_server(config: ServerConfig, port: int, security: Security) -> tuple[HttpServer, str]:
+def _make_server(config: ServerConfig, port: int) -> tuple[HttpServer, str]:
     """The server, and where its state is, for a person. Raises `StoreBroken`."""
-    if config.store is not None and config.store.startswith("etcd://"):
-        return _make_one_of_several(config, port, security)
-    for name in ("advertise", "leader_lease_s", "shards", "rebalance_after_s", "etcd_ca", "etcd_cert", "etcd_key"):
-        if getattr(config, name) != getattr(ServerConfig(), name):
-            flag = name.removesuffix("_s").replace("_", "-")
-            fail(f"--{flag} is for one of several servers: with --store etcd://HOST,HOST,HOST")
-    store, place = make_store(config.store, 0 if config.listen_fd is not None else config.port)
-    server = RendezvousServer(
-        store=store,
-        retention_s=config.retention_s,
-        max_runs=config.max_runs,
-        access=security.access,
-        limits=config.limits,
-    )
-    return server, place
-
-
-def _make_one_of_several(config: ServerConfig, port: int, security: Security) -> tuple[HttpServer, str]:
-    if config.exit_when_idle_s is not None:
-        fail("--exit-when-idle: not with --store etcd://, where several servers stand by for any run")
-    if (config.etcd_cert is None) != (config.etcd_key is None):
-        fail("--etcd-cert and --etcd-key belong together")
+    if not config.is_one_of_several:
+        store, where = make_store(config.store, 0 if config.listen_fd is not None else config.port)
+        return RendezvousServer(store=store, retention_s=config.retention_s, max_runs=config.max_runs), where
     place = EtcdPlace.parse(config.store or "")
     try:
         from rdzv_server.cluster.sharding import ClusterServer
-        from rdzv_server.storage.etcd_client import EtcdTls
     except ImportError as error:
         fail(f"--store etcd:// needs aetcd ({error}): pip install 'rdzv-server[etcd]'")
     address = config.advertise or join_address(_own_host(config) or place.own_address(), port)
-    files = EtcdTls(config.etcd_ca, config.etcd_cert, config.etcd_key)
-    tls = files if config.etcd_ca or config.etcd_cert else None
-    server = ClusterServer(place, tls, address, config, security.access)
-    return server, f"etcd ({', '.join(place.members)}) below {place.prefix}; agents reach this server at {address}"
+    where = f"etcd ({', '.join(place.members)}) below {place.prefix}; agents reach this server at {address}"
+    return ClusterServer(place, address, config), where
 
 
 def _own_host(config: ServerConfig) -> str | None:
@@ -193,19 +169,18 @@ def reach(address: str, port: int, *, is_tls: bool = False) -> str:
     return f"port {port} of every address (status here: {url}{STATUS})" if is_any else f"{url} (status: {STATUS})"
 
 
-def _with_room(config: ServerConfig) -> ServerConfig:
-    """The same with as many connections as are asked for, or as this process may have. Raises `BadSecurity`."""
+def _limits(config: ServerConfig) -> Limits:
+    """As many connections as are asked for, or as this process may have. Ends the process if these are too few."""
     most, asked = _file_limit(), config.max_connections
     if most < FEWEST_FILES:
         fail(f"this process may have {most} files open, too few to serve: raise its limit (ulimit -Hn, LimitNOFILE=)")
     room = most - min(OTHER_FILES, most // 2)
     if asked is not None and asked > room:
-        raise BadSecurity(
+        fail(
             f"--max-connections {asked}: this process may have {most} files open, and needs {most - room} besides; "
             "raise its hard limit (ulimit -Hn, LimitNOFILE=)"
         )
-    connections = asked or max(1, min(room, MOST_CONNECTIONS))
-    return replace(config, limits=replace(config.limits, connections=connections))
+    return Limits(connections=asked or min(room, MOST_CONNECTIONS))
 
 
 def _why_few(config: ServerConfig) -> str:
@@ -222,7 +197,7 @@ def _file_limit() -> int:
     return most
 
 
-# Flags. Each one's destination is a field of `ServerConfig`, which has its default.
+# Flags.
 
 
 class _Parser(argparse.ArgumentParser):
@@ -238,128 +213,42 @@ def fail(message: str) -> NoReturn:
 
 def parse(argv: list[str] | None = None) -> ServerConfig:
     """The settings that a command line asks for; ends the process with exit code 2 if it is a mistake."""
-    asked = vars(make_parser().parse_args(argv))
-    return ServerConfig(**{**asked, "allow_host": tuple(asked["allow_host"]), "limits": ServerConfig().limits})
-
-
-Number = TypeVar("Number", int, float)
-
-
-def _number(kind: Callable[[str], Number], low: float, high: float, what: str) -> Callable[[str], Number]:
-    """A reader of numbers within these bounds. `what` they are, for people."""
-
-    def read(text: str) -> Number:
-        try:
-            number = kind(text) if text.isascii() else kind("")
-        except ValueError:
-            number = None
-        if number is None or not low <= number <= high:
-            raise argparse.ArgumentTypeError(f"{what}, not {text!r}")
-        return number
-
-    return read
-
-
-def _address(text: str) -> str:
-    if is_address(text):
-        return text
-    raise argparse.ArgumentTypeError(f"HOST:PORT, not {text!r}")
-
-
-_seconds = _number(float, 0, 1e9, "a number of seconds")
-_count = _number(int, 1, 10_000_000, "a number from 1 to 10000000")
+    given = vars(make_parser().parse_args(argv))
+    config = ServerConfig(**given)
+    for field in fields(ServerConfig):
+        if field.name in given and field.metadata["group"] == CLUSTER and not config.is_one_of_several:
+            fail(f"{_flag(field.name)} is for one of several servers: with --store etcd://HOST,HOST,HOST")
+    if config.advertise is not None and not is_address(config.advertise):
+        fail(f"--advertise: HOST:PORT, not {config.advertise!r}")
+    if config.is_one_of_several and config.exit_when_idle_s is not None:
+        fail("--exit-when-idle: not with --store etcd://, where several servers stand by for any run")
+    for one, other in (("tls_cert", "tls_key"), ("etcd_cert", "etcd_key")):
+        if (one in given) != (other in given):
+            fail(f"{_flag(one)} and {_flag(other)} belong together")
+    if config.tls_client_ca is not None and config.tls_cert is None:
+        fail("--tls-client-ca needs --tls-cert and --tls-key, too")
+    for name in ("read_token_file", "admin_token_file"):
+        if name in given and config.token_file is None:
+            fail(f"{_flag(name)} needs --token-file, too: without it no agent could take part")
+    return config
 
 
 def make_parser() -> argparse.ArgumentParser:
+    """The parser of the fields of `ServerConfig`. Its namespace has what was given, and no defaults."""
     parser = _Parser(
-        prog="rdzv-server", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    port = _number(int, 0, 65_535, "a port is a number from 0 to 65535")
-    add("--host", help="address to listen on (default: every address, IPv4 and IPv6)")
-    add("--port", type=port, help="default: %(default)s; 0: a free one")
-    add(
-        "--retention", dest="retention_s", type=_seconds, metavar="SECONDS",
-        help="how long an ended run is remembered (default: %(default)g)",
+        prog="rdzv-server", description=DESCRIPTION, epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter, argument_default=argparse.SUPPRESS,
     )  # fmt: skip
-    add(
-        "--store", metavar="WHERE",
-        help="where runs are written down, so that a restart of the server disturbs nobody: sqlite:PATH, or memory "
-        "(default: a file for this port in the user's state folder; memory with --port 0); or "
-        "etcd://HOST,HOST,HOST/CLUSTER for several servers, of which one leads and another takes over",
-    )  # fmt: skip
-    add(
-        "--exit-when-idle", dest="exit_when_idle_s", type=_seconds, metavar="SECONDS",
-        help="exit by itself: at once when every run is over and every agent has heard so, or when no agent has been "
-        "connected for this long (default: serve for ever)",
-    )  # fmt: skip
-    add(
-        "--listen-fd", type=_number(int, 0, 2**31, "the number of a file descriptor"), metavar="N",
-        help="serve on this socket, which the parent process has bound and listens on, instead of --host and --port",
-    )  # fmt: skip
-    add("--version", action="version", version=f"rdzv-server {rdzv_protocol.VERSION}")
-    _add_security(parser.add_argument_group("security (docs/security.md); SIGHUP has these files read again"))
-    _add_failover(parser.add_argument_group("one of several servers: --store etcd://HOST,HOST,HOST/CLUSTER"))
-    parser.set_defaults(**{**asdict(ServerConfig()), "allow_host": []})
+    parser.add_argument("--version", action="version", version=f"rdzv-server {rdzv_protocol.VERSION}")
+    groups: dict[str, argparse._ActionsContainer] = {"": parser}
+    for field in fields(ServerConfig):
+        title = field.metadata["group"]
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        groups[title].add_argument(_flag(field.name), dest=field.name, **field.metadata["flag"])
     return parser
 
 
-def _add_security(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add(
-        "--token-file", metavar="FILE",
-        help="agents must bear a token of this file: one on each line, or TOKEN RUN_ID_PATTERN for such runs alone, as "
-        "in 'r4nd0m team-a-*' (default: everybody who reaches the port may join, watch and disturb runs)",
-    )  # fmt: skip
-    add("--read-token-file", metavar="FILE", help="tokens of those who only look")
-    add(
-        "--admin-token-file", metavar="FILE",
-        help="tokens of those who act on runs, and may do all the rest (without any token: from this machine alone)",
-    )  # fmt: skip
-    add("--tls-cert", metavar="FILE", help="speak TLS alone, and show this certificate (PEM, a chain)")
-    add("--tls-key", metavar="FILE", help="its key (PEM, not encrypted)")
-    add(
-        "--tls-client-ca", metavar="FILE",
-        help="let in only those whose certificate one of these authorities vouches for (PEM)",
-    )  # fmt: skip
-    add(
-        "--allow-host", action="append", metavar="NAME",
-        help="a name by which browsers may ask for the status where no tokens are set, besides this machine's, its "
-        "addresses and what agents call it; may be repeated",
-    )  # fmt: skip
-    add(
-        "--max-connections", type=_count, metavar="N",
-        help=f"beyond it, new ones are closed; an agent has two (default: as many as this process may have files open, "
-        f"at most {MOST_CONNECTIONS})",
-    )  # fmt: skip
-    add(
-        "--max-runs", type=_count, metavar="N",
-        help="beyond it, no new run begins; ended ones count until they are forgotten (default: %(default)s)",
-    )  # fmt: skip
-
-
-def _add_failover(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add(
-        "--advertise", type=_address, metavar="HOST:PORT",
-        help="where agents reach this server, as the others tell them (default: --host, or this machine's address on "
-        "its way to etcd; and --port)",
-    )  # fmt: skip
-    add(
-        "--leader-lease", dest="leader_lease_s", metavar="SECONDS",
-        type=_number(int, 1, 3_600, "a whole number of seconds from 1 to 3600"),
-        help="how long a leader that is gone is waited for (default: %(default)s)",
-    )  # fmt: skip
-    add(
-        "--shards", type=_number(int, 1, MOST_SHARDS, f"a number from 1 to {MOST_SHARDS}"), metavar="N",
-        help="share the runs in so many parts, which the servers lead evenly; fixed for the life of a cluster "
-        "(default: %(default)s, one server leads all runs)",
-    )  # fmt: skip
-    add(
-        "--rebalance-after", dest="rebalance_after_s", type=_seconds, metavar="SECONDS",
-        help="with shards: how long this server must have been there before others leave it its part "
-        "(default: %(default)g)",
-    )  # fmt: skip
-    add("--etcd-ca", metavar="FILE", help="speak TLS to etcd, and trust these certificates (PEM)")
-    add("--etcd-cert", metavar="FILE", help="this server's certificate for etcd (PEM)")
-    add("--etcd-key", metavar="FILE", help="its key (PEM)")
+def _flag(name: str) -> str:
+    """The flag of a field of `ServerConfig`."""
+    return "--" + name.removesuffix("_s").replace("_", "-")

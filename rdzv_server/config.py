@@ -1,12 +1,17 @@
-"""Every setting of a server, once: its unit, its default, and why. Flags fill it; nothing else has a default."""
+"""Every setting of a server, once: its flag, its unit, its default, and why. Nothing else has a default."""
 
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from rdzv_protocol.paths import DEFAULT_PORT
 
 RETENTION_S = 3_600.0
 MOST_RUNS = 10_000
 MOST_CONNECTIONS = 65_536
+MOST_SHARDS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,53 +46,140 @@ class Limits:
     their connection has been let in with the same one: else the answer would tell which guess was right."""
 
 
+# Kinds of values: what the help calls them, and their reader.
+
+Kind = tuple[str, Callable[[str], object]]
+
+
+def _number(kind: Callable[[str], float], low: float, high: float, what: str) -> Callable[[str], float]:
+    """Reader of numbers within these bounds; `what` they are, for people."""
+
+    def read(text: str) -> float:
+        try:
+            number = kind(text) if text.isascii() else None
+        except ValueError:
+            number = None
+        if number is None or not low <= number <= high:
+            raise ArgumentTypeError(f"{what}, not {text!r}")
+        return number
+
+    return read
+
+
+ADDRESS: Kind = ("HOST:PORT", str)
+COUNT: Kind = ("N", _number(int, 1, 10_000_000, "a number from 1 to 10000000"))
+DESCRIPTOR: Kind = ("N", _number(int, 0, 2**31, "the number of a file descriptor"))
+FILE: Kind = ("FILE", str)
+HOST: Kind = ("HOST", str)
+LEASE: Kind = ("SECONDS", _number(int, 1, 3_600, "a whole number of seconds from 1 to 3600"))
+NAME: Kind = ("NAME", str)
+PORT: Kind = ("PORT", _number(int, 0, 65_535, "a port is a number from 0 to 65535"))
+SECONDS: Kind = ("SECONDS", _number(float, 0, 1e9, "a number of seconds"))
+SHARDS: Kind = ("N", _number(int, 1, MOST_SHARDS, f"a number from 1 to {MOST_SHARDS}"))
+WHERE: Kind = ("WHERE", str)
+
+SECURITY = "security (docs/security.md); SIGHUP has these files read again"
+CLUSTER = "one of several servers: --store etcd://HOST,HOST,HOST/CLUSTER"
+
+
+def _flag(default: object, kind: Kind, text: str, *, group: str = "", **more: object) -> Any:
+    """Field that a flag fills. `text` explains it in the help, {} being the default."""
+    metavar, read = kind
+    shown = {"metavar": metavar, "type": read, "help": text.format(default), **more}
+    return field(default=default, metadata={"group": group, "flag": shown})
+
+
+_security, _cluster = partial(_flag, group=SECURITY), partial(_flag, group=CLUSTER)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """Settings of one server."""
+    """Settings of one server. Each has a flag of its name, in which the unit is left out."""
 
-    host: str | None = None
-    """Address to listen on. None: every one, IPv4 and IPv6, since agents are elsewhere as a rule."""
-    port: int = DEFAULT_PORT
-    """0: one that the kernel chooses."""
-    listen_fd: int | None = None
-    """Descriptor of a listening socket that the parent process has made, in place of `host` and `port`."""
-    store: str | None = None
-    """Where runs are written down: sqlite:PATH, memory or etcd://... None: a file for this port, or memory for port 0,
-    which nobody finds again after a restart."""
-    retention_s: float = RETENTION_S
-    """How long an ended run is remembered: long enough for a person to look, and for a late agent to be told."""
-    max_runs: int = MOST_RUNS
-    """Attempts, ended ones included, until they are forgotten: what a server's memory is meant for."""
-    exit_when_idle_s: float | None = None
-    """Exit by itself after so long without agents, and when all is over. None: serve for ever."""
+    host: str | None = _flag(None, HOST, "address to listen on (default: every address, IPv4 and IPv6)")
+    """Every one by default, since agents are elsewhere as a rule."""
+    port: int = _flag(DEFAULT_PORT, PORT, "default: {}; 0: a free one")
+    retention_s: float = _flag(RETENTION_S, SECONDS, "how long an ended run is remembered (default: {:g})")
+    """Long enough for a person to look, and for a late agent to be told."""
+    store: str | None = _flag(
+        None,
+        WHERE,
+        "where runs are written down, so that a restart of the server disturbs nobody: sqlite:PATH, or memory "
+        "(default: a file for this port in the user's state folder; memory with --port 0); or "
+        "etcd://HOST,HOST,HOST/CLUSTER for several servers, of which one leads and another takes over",
+    )
+    """Memory with port 0: nobody finds a server again on a port that the kernel chose."""
+    exit_when_idle_s: float | None = _flag(
+        None,
+        SECONDS,
+        "exit by itself: at once when every run is over and every agent has heard so, or when no agent has been "
+        "connected for this long (default: serve for ever)",
+    )
+    listen_fd: int | None = _flag(
+        None,
+        DESCRIPTOR,
+        "serve on this socket, which the parent process has bound and listens on, instead of --host and --port",
+    )
 
-    token_file: str | None = None
-    read_token_file: str | None = None
-    admin_token_file: str | None = None
-    """Files of the tokens of agents, of those who look, of those who act; read again on SIGHUP. None: nobody is asked
-    for one, and actions are taken from this machine alone."""
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    """PEM files; read again on SIGHUP. None: no TLS."""
-    tls_client_ca: str | None = None
-    """PEM file of the authorities whose certificates let clients in. None: they need none."""
-    allow_host: tuple[str, ...] = ()
-    """Further names by which browsers may ask for the status where no tokens are set."""
-    max_connections: int | None = None
-    """None: as many as this process may have files open, less what it needs itself, at most `MOST_CONNECTIONS`."""
-    limits: Limits = field(default_factory=Limits)
+    token_file: str | None = _security(
+        None,
+        FILE,
+        "agents must bear a token of this file: one on each line, or TOKEN RUN_ID_PATTERN for such runs alone, as "
+        "in 'r4nd0m team-a-*' (default: everybody who reaches the port may join, watch and disturb runs)",
+    )
+    read_token_file: str | None = _security(None, FILE, "tokens of those who only look")
+    admin_token_file: str | None = _security(
+        None,
+        FILE,
+        "tokens of those who act on runs, and may do all the rest (without any token: from this machine alone)",
+    )
+    tls_cert: str | None = _security(None, FILE, "speak TLS alone, and show this certificate (PEM, a chain)")
+    tls_key: str | None = _security(None, FILE, "its key (PEM, not encrypted)")
+    tls_client_ca: str | None = _security(
+        None, FILE, "let in only those whose certificate one of these authorities vouches for (PEM)"
+    )
+    allow_host: Sequence[str] = _security(
+        (),
+        NAME,
+        "a name by which browsers may ask for the status where no tokens are set, besides this machine's, its "
+        "addresses and what agents call it; may be repeated",
+        action="append",
+    )
+    max_connections: int | None = _security(
+        None,
+        COUNT,
+        "beyond it, new ones are closed; an agent has two (default: as many as this process may have files open, "
+        f"at most {MOST_CONNECTIONS})",
+    )
+    max_runs: int = _security(
+        MOST_RUNS, COUNT, "beyond it, no new run begins; ended ones count until they are forgotten (default: {})"
+    )
+    """What a server's memory is meant for."""
 
-    advertise: str | None = None
-    """HOST:PORT at which agents reach this one of several servers. None: `host`, or this machine's address on its way
-    to etcd; and `port`."""
-    leader_lease_s: int = 5
-    """How long a leader that is gone is waited for. Shorter takes a slow one for gone, longer holds recovery up."""
-    shards: int = 1
-    """Parts in which several servers share the runs, so that each leads some; fixed for the life of a cluster."""
-    rebalance_after_s: float = 60.0
-    """How long this server must have been there before others leave it shards: longer than one that crashes soon lives,
-    so that nothing moves for it."""
-    etcd_ca: str | None = None
-    etcd_cert: str | None = None
-    etcd_key: str | None = None
-    """PEM files for the way to etcd. None: no TLS to etcd."""
+    advertise: str | None = _cluster(
+        None,
+        ADDRESS,
+        "where agents reach this server, as the others tell them (default: --host, or this machine's address on "
+        "its way to etcd; and --port)",
+    )
+    leader_lease_s: int = _cluster(5, LEASE, "how long a leader that is gone is waited for (default: {})")
+    """Shorter takes a slow one for gone, longer holds recovery up."""
+    shards: int = _cluster(
+        1,
+        SHARDS,
+        "share the runs in so many parts, which the servers lead evenly; fixed for the life of a cluster "
+        "(default: {}, one server leads all runs)",
+    )
+    rebalance_after_s: float = _cluster(
+        60.0,
+        SECONDS,
+        "with shards: how long this server must have been there before others leave it its part (default: {:g})",
+    )
+    """Longer than one that crashes soon lives, so that nothing moves for it."""
+    etcd_ca: str | None = _cluster(None, FILE, "speak TLS to etcd, and trust these certificates (PEM)")
+    etcd_cert: str | None = _cluster(None, FILE, "this server's certificate for etcd (PEM)")
+    etcd_key: str | None = _cluster(None, FILE, "its key (PEM)")
+
+    @property
+    def is_one_of_several(self) -> bool:
+        return self.store is not None and self.store.startswith("etcd://")

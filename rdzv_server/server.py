@@ -4,13 +4,12 @@ import asyncio
 import errno
 import socket
 from abc import ABC, abstractmethod
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rdzv_server.config import MOST_RUNS, RETENTION_S, Limits
 from rdzv_server.core.registry import Registry
 from rdzv_server.service.driver import Driver
-from rdzv_server.service.interface import Connection, Service
+from rdzv_server.service.interface import Service
 from rdzv_server.service.long_polls import LongPolls
 from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.storage.base import MemoryStore, Store
@@ -27,64 +26,64 @@ if TYPE_CHECKING:
 
 SHUTDOWN_S = 0.5
 """Seconds that a closing server gives answers under way to go out."""
+DEFAULT_LIMITS = Limits()
 
 
 class HttpServer(ABC):
     """HTTP in front of a service, once `listen` is called: what HTTP needs is imported by `listen` alone."""
 
-    def __init__(self, service: Service, access: "Access | None", limits: Limits | None) -> None:
+    def __init__(self, service: Service) -> None:
         self.service = service
-        self._access = access
-        self._limits = limits
         self._gatekeeper: Gatekeeper | None = None
         self._listener: Listener | None = None
         self._http: web.Server | None = None
 
-    @abstractmethod
-    async def __aenter__(self) -> Self: ...
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.stop()
 
     @abstractmethod
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    async def start(self) -> None: ...
+
+    @abstractmethod
+    async def stop(self) -> None: ...
 
     @abstractmethod
     async def crashed(self) -> None:
         """Return never, or raise what the server cannot go on after."""
 
     async def listen(
-        self, listener: socket.socket, tls: "ssl.SSLContext | None" = None, *, read_only: bool = False
+        self,
+        bound: socket.socket,
+        tls: "ssl.SSLContext | None" = None,
+        access: "Access | None" = None,
+        limits: Limits = DEFAULT_LIMITS,
+        *,
+        read_only: bool = False,
     ) -> None:
-        """Serve HTTP on a bound socket (see `bind`). `read_only`: without the paths on which anything can be done."""
-
+        """Serve HTTP on a socket (see `bind`). `read_only`: without the paths on which anything can be done."""
         from rdzv_server.auth.authorization import Access
         from rdzv_server.http.limits import Gatekeeper
         from rdzv_server.http.listener import Listener
         from rdzv_server.http.routes import HttpApi
 
-        limits = self._limits or Limits()
-        self._gatekeeper = Gatekeeper(self._access or Access(), limits)
+        self._gatekeeper = Gatekeeper(access or Access(), limits)
         self._http = HttpApi(self.service, self._gatekeeper, read_only=read_only).serve(limits.idle_s)
-        self._listener = Listener(listener, self._http, limits, self._forget)
-        self._listener.tls = tls
+        # A connection may close between two requests, when no handler could be cancelled.
+        self._listener = Listener(bound, self._http, limits, tls, self.service.lost)
         self._listener.open()
 
     def renew(self, access: "Access", tls: "ssl.SSLContext | None") -> None:
         """Judge the requests to come by this, and shake hands with new connections by that."""
-        self._access = access
-        if self._gatekeeper:
-            self._gatekeeper.access = access
-        if self._listener:
-            self._listener.tls = tls
-
-    def _forget(self, connection: Connection) -> None:
-        """A connection has closed, perhaps between two requests, when no handler could be cancelled."""
-        self.service.lost(connection)
+        if self._gatekeeper and self._listener:
+            self._gatekeeper.access, self._listener.tls = access, tls
 
     async def close_http(self) -> None:
-        if self._listener:
+        if self._listener and self._http:
             await self._listener.close()
-        if self._http:
             self._http.pre_shutdown()
             await self._http.shutdown(SHUTDOWN_S)
 
@@ -96,26 +95,17 @@ class RendezvousServer(HttpServer):
     """
 
     def __init__(
-        self,
-        *,
-        store: Store | None = None,
-        retention_s: float = RETENTION_S,
-        max_runs: int = MOST_RUNS,
-        access: "Access | None" = None,
-        limits: Limits | None = None,
+        self, *, store: Store | None = None, retention_s: float = RETENTION_S, max_runs: int = MOST_RUNS
     ) -> None:
         long_polls = LongPolls()
         self._driver = Driver(Registry(retention_s, max_runs), store or MemoryStore(), long_polls)
         self.rendezvous = Rendezvous(self._driver, long_polls)
-        super().__init__(self.rendezvous, access, limits)
+        super().__init__(self.rendezvous)
 
-    async def __aenter__(self) -> Self:
+    async def start(self) -> None:
         await self._driver.start()
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def stop(self) -> None:
         self.rendezvous.close()
         await self.close_http()
         await self._driver.stop()
@@ -157,8 +147,4 @@ def _watching_peers(listener: socket.socket) -> socket.socket:
 
 async def run_until(server: HttpServer, stop: asyncio.Event) -> None:
     """Serve until `stop` is set. Raises what the server cannot go on after."""
-    await first_of(server.crashed(), _wait(stop))
-
-
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()
+    await first_of(server.crashed(), stop.wait())

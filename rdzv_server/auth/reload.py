@@ -1,14 +1,16 @@
 """Tokens and TLS of a server, read from their files when it starts and again on SIGHUP."""
 
 import logging
+import os
 import ssl
+import stat
 from collections.abc import Callable, Iterator
 
 from rdzv_protocol.certificates import BadCertificate
 
 from rdzv_server.auth.authorization import Access, Role, ServerNames
 from rdzv_server.auth.tls_config import TlsFiles
-from rdzv_server.auth.token_files import BadTokenFile, TokenFiles
+from rdzv_server.auth.token_files import BadTokenFile, read_tokens
 from rdzv_server.config import ServerConfig
 
 log = logging.getLogger("rdzv_server")
@@ -18,30 +20,25 @@ LOOPBACK = ("127.0.0.1", "::1")
 Renew = Callable[[Access, ssl.SSLContext | None], None]
 
 
-class BadSecurity(Exception):
-    """One line that names the flag, and the file."""
-
-
 class Security:
     """Tokens and TLS of one server, as its settings name their files."""
 
     access: Access
-    tls: ssl.SSLContext | None
+    tls: ssl.SSLContext | None = None
 
     def __init__(self, config: ServerConfig) -> None:
-        """Raises `BadSecurity`."""
-        files = {
-            Role.AGENT: config.token_file,
-            Role.READ: config.read_token_file,
-            Role.ADMIN: config.admin_token_file,
-        }
-        self._tls_files = _tls_files(config)
+        """Raises `BadTokenFile` or `BadCertificate`."""
+        token_files = (
+            (Role.AGENT, "--token-file", config.token_file),
+            (Role.READ, "--read-token-file", config.read_token_file),
+            (Role.ADMIN, "--admin-token-file", config.admin_token_file),
+        )
+        self._token_files = [(role, flag, path) for role, flag, path in token_files if path is not None]
+        self._tls_files: TlsFiles | None = None
+        if config.tls_cert is not None and config.tls_key is not None:
+            self._tls_files = TlsFiles(config.tls_cert, config.tls_key, config.tls_client_ca)
         self._names = ServerNames(config.allow_host)
-        try:
-            self._token_files = TokenFiles({role: path for role, path in files.items() if path is not None})
-            self._read()
-        except (BadTokenFile, BadCertificate) as error:
-            raise BadSecurity(str(error)) from None
+        self._read()
 
     @property
     def has_files(self) -> bool:
@@ -49,11 +46,15 @@ class Security:
         return self._tls_files is not None or not self.access.is_open
 
     def notes(self, address: str) -> Iterator[tuple[int, str]]:
-        """What whoever starts the server should know, each with its level of logging."""
+        """Lines that whoever starts the server should read, each with its level of logging."""
         if self._tls_files:
             yield logging.INFO, f"TLS: {self._tls_files.validity()}"
             yield from ((logging.WARNING, warning) for warning in self._tls_files.warnings())
-        yield from ((logging.WARNING, warning) for warning in self._token_files.warnings())
+        secrets = [(flag, path) for _, flag, path in self._token_files]
+        secrets += [("--tls-key", self._tls_files.key)] if self._tls_files else []
+        for flag, path in secrets:
+            if os.stat(path).st_mode & (stat.S_IRGRP | stat.S_IROTH):
+                yield logging.WARNING, f"{flag} {path}: others than its owner can read it; chmod 600 ends that"
         if self.access.is_open and address not in LOOPBACK:
             yield (
                 logging.WARNING,
@@ -74,16 +75,6 @@ class Security:
             log.log(level, note)
 
     def _read(self) -> None:
-        access = Access(self._token_files.read(), self._names)
+        tokens = [token for file in self._token_files for token in read_tokens(*file)]
         self.tls = self._tls_files.context() if self._tls_files else None
-        self.access = access
-
-
-def _tls_files(config: ServerConfig) -> TlsFiles | None:
-    if (config.tls_cert is None) != (config.tls_key is None):
-        raise BadSecurity("--tls-cert and --tls-key belong together")
-    if config.tls_cert is None or config.tls_key is None:
-        if config.tls_client_ca is not None:
-            raise BadSecurity("--tls-client-ca needs --tls-cert and --tls-key, too")
-        return None
-    return TlsFiles(config.tls_cert, config.tls_key, config.tls_client_ca)
+        self.access = Access(tokens, self._names)

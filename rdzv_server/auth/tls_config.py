@@ -1,8 +1,6 @@
-"""TLS of the server: which certificate it shows, and which ones it asks for."""
+"""TLS of the server: the certificate that it shows, and those that it asks for."""
 
-import os
 import ssl
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -37,14 +35,12 @@ class TlsFiles:
         return f"certificate {self.cert} expires on {expires_at(self.cert):%Y-%m-%d %H:%M} UTC"
 
     def warnings(self) -> Iterator[str]:
-        """What is wrong with them, though they can be used."""
+        """Faults of the files with which they can still be used."""
         left = expires_at(self.cert) - datetime.now(UTC)
         if left < timedelta(0):
             yield f"--tls-cert {self.cert} has expired: no agent will come in before there is another (then: SIGHUP)"
         elif left < EXPIRES_SOON:
             yield f"--tls-cert {self.cert} expires in {left.days} days"
-        if os.stat(self.key).st_mode & (stat.S_IRGRP | stat.S_IROTH):
-            yield f"--tls-key {self.key}: others than its owner can read it; chmod 600 ends that"
 
 
 class _Explaining(ssl.SSLObject):

@@ -9,13 +9,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
-from types import TracebackType
-from typing import Self
 
 from rdzv_protocol.messages import LeaderReply
 from rdzv_protocol.timing import LEADER_HOLD_S
 
-from rdzv_server.auth.authorization import Access
 from rdzv_server.cluster.election import Election
 from rdzv_server.cluster.lease import RETRY_S
 from rdzv_server.cluster.membership import Membership
@@ -160,24 +157,19 @@ class ClusterServer(HttpServer):
     `address`: HOST:PORT by which agents reach it.
     """
 
-    def __init__(
-        self, place: EtcdPlace, tls: EtcdTls | None, address: str, config: ServerConfig, access: Access
-    ) -> None:
-        self._client = EtcdClient(place.members, tls)
+    def __init__(self, place: EtcdPlace, address: str, config: ServerConfig) -> None:
+        self._client = EtcdClient(place.members, EtcdTls(config.etcd_ca, config.etcd_cert, config.etcd_key))
         self._sharding = Sharding(
             self._client, place.prefix, address,
             lease_s=config.leader_lease_s, shards=config.shards, settle_s=config.rebalance_after_s,
             retention_s=config.retention_s, max_runs=config.max_runs,
         )  # fmt: skip
-        super().__init__(self._sharding, access, config.limits)
+        super().__init__(self._sharding)
 
-    async def __aenter__(self) -> Self:
+    async def start(self) -> None:
         self._running = asyncio.create_task(self._sharding.run(), name="cluster")
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def stop(self) -> None:
         self._running.cancel()  # it resigns, so that agents that are sent away find another one that leads
         await asyncio.gather(self._running, return_exceptions=True)
         self._sharding.close()

@@ -39,10 +39,10 @@ class Listener:
     """Connections of one listening socket. `closed` is called with each that ends."""
 
     def __init__(
-        self, bound: socket.socket, http: MakeProtocol, limits: Limits,
+        self, bound: socket.socket, http: MakeProtocol, limits: Limits, tls: ssl.SSLContext | None,
         closed: Callable[[HttpConnection], None],
     ) -> None:  # fmt: skip
-        self.tls: ssl.SSLContext | None = None
+        self.tls = tls
         """What new connections must speak; those who come without it are let in to be told so."""
         self._socket = bound
         self._http = http

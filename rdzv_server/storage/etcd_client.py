@@ -11,8 +11,8 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's own lines on stderr; what fails is raised, too
 
@@ -45,9 +45,8 @@ _NO_SPACE = "its space is used up: compact and defragment it, and see docs/failo
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class EtcdTls:
-    """Files in PEM. `cert` and `key`: who this server is, where etcd asks for it."""
+class EtcdTls(NamedTuple):
+    """Files in PEM. `cert` and `key`: who this server is, where etcd asks for it. Without any: no TLS."""
 
     ca: str | None = None
     cert: str | None = None
@@ -56,16 +55,13 @@ class EtcdTls:
     def credentials(self) -> Any:
         """For gRPC. Raises `StoreBroken`."""
         try:
-            return grpc.ssl_channel_credentials(*(_read(path) for path in (self.ca, self.key, self.cert)))
+            files = (Path(path).read_bytes() if path is not None else None for path in (self.ca, self.key, self.cert))
+            return grpc.ssl_channel_credentials(*files) if any(self) else None
         except OSError as error:
             raise StoreBroken(f"cannot read {error.filename}: {error.strerror}") from None
 
 
-def _read(path: str | None) -> bytes | None:
-    if path is None:
-        return None
-    with open(path, "rb") as file:
-        return file.read()
+NO_TLS = EtcdTls()
 
 
 class _Member:
@@ -90,8 +86,8 @@ class EtcdClient:
     A request that etcd will never take, for want of a permission, say, raises `StoreBroken`.
     """
 
-    def __init__(self, addresses: Sequence[str], tls: EtcdTls | None = None) -> None:
-        credentials = tls.credentials() if tls else None
+    def __init__(self, addresses: Sequence[str], tls: EtcdTls = NO_TLS) -> None:
+        credentials = tls.credentials()
         self._members = [_Member(address, credentials) for address in addresses]
         self.name = f"etcd ({', '.join(addresses)})"
 

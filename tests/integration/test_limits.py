@@ -68,14 +68,15 @@ class Site:
 
     def __init__(self, **limits: object) -> None:
         tokens = [Token(Role.AGENT, b"right")] if limits.pop("asks_for_a_token", False) else []
-        self.server = RendezvousServer(access=Access(tokens), limits=Limits(**limits))  # type: ignore[arg-type]
+        self.server = RendezvousServer()
+        self._access, self._limits = Access(tokens), Limits(**limits)  # type: ignore[arg-type]
         self._visitors: list[Line | HttpTransport] = []
 
     async def open(self, tls: ssl.SSLContext | None = None) -> None:
         await self.server.__aenter__()
         listener = bind("127.0.0.1", 0)
         self.port = listener.getsockname()[1]
-        await self.server.listen(listener, tls)
+        await self.server.listen(listener, tls, self._access, self._limits)
 
     async def line(self, source: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> Line:
         streams = await asyncio.open_connection(

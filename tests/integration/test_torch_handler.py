@@ -285,9 +285,9 @@ async def test_a_server_out_of_reach(unused_tcp_port: int) -> None:
 
 async def test_a_server_that_asks_for_a_token(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("open-sesame\n")
-    async with RendezvousServer(access=Access([Token(Role.AGENT, b"open-sesame")])) as server:
+    async with RendezvousServer() as server:
         listener = bind("127.0.0.1", 0)
-        await server.listen(listener)
+        await server.listen(listener, access=Access([Token(Role.AGENT, b"open-sesame")]))
         site = Site(f"127.0.0.1:{listener.getsockname()[1]}")
         with pytest.raises(RendezvousConnectionError, match="token"):
             await rendezvous(site.handler("1"))

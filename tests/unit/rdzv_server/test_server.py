@@ -24,14 +24,15 @@ class Site:
     """A server, and the lines of its agents."""
 
     def __init__(self, token: str | None = None) -> None:
-        self.server = RendezvousServer(access=Access([Token(Role.AGENT, token.encode())] if token else []))
+        self.server = RendezvousServer()
+        self._access = Access([Token(Role.AGENT, token.encode())] if token else [])
         self.links: list[HttpTransport] = []
 
     async def open(self) -> None:
         listener = bind("127.0.0.1", 0)
         self.port = listener.getsockname()[1]
         await self.server.__aenter__()
-        await self.server.listen(listener)
+        await self.server.listen(listener, access=self._access)
 
     def agent(self, name: str, token: str | None = None) -> "Agent":
         return Agent(name, self.link(token))

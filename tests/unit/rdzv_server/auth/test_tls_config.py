@@ -75,11 +75,3 @@ def test_a_certificate_that_is_not_good_for_long_is_warned_of(authority, days, s
     warnings = list(TlsFiles(*authority.issue("server", days=days)).warnings())
     assert len(warnings) == (says is not None)
     assert says is None or says in warnings[0]
-
-
-def test_a_key_that_others_can_read_is_warned_of(authority):
-    cert, key = authority.issue("server")
-    Path(key).chmod(0o644)
-    assert list(TlsFiles(cert, key).warnings()) == [
-        f"--tls-key {key}: others than its owner can read it; chmod 600 ends that"
-    ]

@@ -106,7 +106,7 @@ async def test_etcd_is_spoken_to_in_tls_and_told_who_asks(secure: Member, tls: P
 async def test_who_does_not_show_the_right_papers_is_not_let_in(secure: Member, tls: Path, files) -> None:
     ca, own = files or (None, None)
     papers = EtcdTls(ca and f"{tls}/{ca}.pem", own and f"{tls}/{own}.pem", own and f"{tls}/{own}.key")
-    client = EtcdClient([secure.address], papers if files else None)
+    client = EtcdClient([secure.address], papers)
     with pytest.raises(StoreUnavailable, match=r"cannot use etcd \(.*\): 127\.0\.0\.1"):
         await client.get(b"-")
     await client.close()
