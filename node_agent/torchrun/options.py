@@ -7,7 +7,6 @@ from msgspec.structs import replace
 from rdzv_protocol.paths import DEFAULT_PORT
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
-import node_agent.transport.tls  # noqa: F401 - while `protocol` is ours: it is imported late otherwise
 from node_agent.cli.arguments import make
 from node_agent.cli.plan import CONNECT_TIMEOUT_S, first, settings
 from node_agent.cli.plan import credentials as read_credentials

@@ -1,12 +1,19 @@
-"""How an agent shows a server who it is, and knows who the server is: a token, and TLS. None of it reaches a worker."""
+"""Credentials of an agent, and of its server: a token, and TLS. None of it reaches a worker."""
 
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    import ssl
+import ssl
+from typing import NamedTuple
 
 SYSTEM = "system"
 """For `TlsFiles.ca`: the authorities that the operating system trusts."""
+
+# OpenSSL's X509_V_ERR_*
+_BAD_CERTIFICATES = {
+    9: "is not valid yet: compare the clocks",
+    10: "has expired",
+    **dict.fromkeys((62, 64), "is not for {host}: name it in --endpoint as the certificate does"),
+    **dict.fromkeys((2, 18, 19, 20, 21), "is from no authority in --tls-ca {ca}"),
+}
+_NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}
 
 
 class TlsFiles(NamedTuple):
@@ -16,9 +23,39 @@ class TlsFiles(NamedTuple):
     cert: str | None = None
     key: str | None = None
 
+    def context(self) -> ssl.SSLContext:
+        """Context of a new connection. Raises `rdzv_protocol.certificates.BadCertificate`."""
+        from rdzv_protocol.certificates import load_authorities, load_own
+
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if self.ca == SYSTEM:
+            context.load_default_certs()
+        else:
+            load_authorities(context, "--tls-ca", self.ca)
+        if self.cert and self.key:
+            load_own(context, self.cert, self.key)
+        return context
+
+    def explain(self, error: Exception, host: str) -> str | None:
+        """Why a connection failed, where TLS is to blame: it will fail the next time, too."""
+        if isinstance(error, ssl.SSLCertVerificationError):
+            why = _BAD_CERTIFICATES.get(error.verify_code, f"is no good: {error.verify_message}")
+            return f"the server's certificate {why.format(host=host, ca=self.ca)}"
+        if not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+            return None
+        reason = error.reason or str(error)
+        if reason in _NO_TLS:
+            return "the server there speaks no TLS: leave --tls-ca out, or start it with --tls-cert and --tls-key"
+        if self.cert is None and ("CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason):
+            return "the server asks for a certificate of this node: give --tls-cert and --tls-key"
+        _, is_alert, last = reason.rpartition("ALERT_")
+        words = last.replace("_", " ").lower()
+        return f"the server refuses this node's TLS ({words}): see --tls-cert" if is_alert else f"TLS fails: {words}"
+
 
 class Credentials:
-    """Of one agent, for all its lines. Files are read again when that may help, so that an agent outlives them."""
+    """Credentials of one agent, for all its connections. Files are read again when that may help."""
 
     def __init__(self, token_file: str | None = None, tls: TlsFiles | None = None) -> None:
         """Raises `ValueError`, with one line that names the file, if the token's is no good."""
@@ -38,13 +75,9 @@ class Credentials:
                 return False
         return self.token != refused
 
-    def context(self) -> "ssl.SSLContext | None":
-        """What a new connection speaks, by the files as they are now; None: plain HTTP. Raises `ValueError`."""
-        if self.tls is None:
-            return None
-        from node_agent.transport.tls import make_context
-
-        return make_context(self.tls)
+    def context(self) -> ssl.SSLContext | None:
+        """Context of a new connection, by the files as they are now; None: plain HTTP. Raises `ValueError`."""
+        return self.tls.context() if self.tls else None
 
 
 def read_token(path: str) -> str:

@@ -1,9 +1,8 @@
 """Failover transport to several servers, of which one leads at a time.
 
-An agent talks to the leader alone. A server that is not it names it, and so each agent finds it from whichever server
-it asks first; one that does not answer is passed over. Beside its polls the agent has another of the servers tell it
-when somebody else leads: so it leaves a leader that hangs, whose connection still stands, in the moment in which there
-is a new one.
+An agent talks to the leader alone. Every other server names it, so that an agent finds it from whichever server it asks
+first; one that does not answer is passed over. Beside its polls the agent has another of the servers tell it when
+somebody else leads: so it leaves a leader that hangs, whose connection still stands, as soon as there is a new one.
 """
 
 import asyncio
@@ -25,33 +24,36 @@ Endpoint = tuple[str, int]
 T = TypeVar("T")
 
 CONNECT_TIMEOUT_S = 1.0
-"""How long one of several servers may take to accept; one that is there takes a round trip."""
+"""Time that one of several servers may take to accept; one that is there takes a round trip."""
 WATCH_PAUSE_S = 5.0
-"""Between two tries to be told of leaders, at the longest: nothing waits for it while the leader answers."""
+"""Longest pause between two tries to be told of leaders: nothing waits for it while the leader answers."""
 
 
 class Failover:
-    """Knowledge that an agent's transports share: who leads, and whom to ask next. `say` logs when that changes."""
+    """Knowledge that an agent's transports share: who leads, and whom to ask next. `log` is told when that changes."""
 
     def __init__(
-        self, endpoints: Sequence[Endpoint], credentials: Credentials | None, say: Callable[[str], None]
+        self, endpoints: Sequence[Endpoint], credentials: Credentials | None, log: Callable[[str], None]
     ) -> None:
         self.name = ", ".join(map(_text, endpoints))
         self.leadership = 0
         """The latest one that is known; 0: none, or a server that is the only one."""
         self.changed = asyncio.Event()
         """Set when a later leader is known, and replaced."""
+        self.run_id: str | None = None
+        """Run of all transports: servers may share the runs, each with a leader of its own."""
+        self.spare = len(endpoints) - 1
+        """How many servers there are to turn to besides one."""
         self._endpoints = list(endpoints)
         self._credentials = credentials
-        self._say = say
+        self._log = log
         self._order = list(endpoints)
         self._current: Endpoint | None = None
         self._transports: set[FailoverTransport] = set()
         self._watch: asyncio.Task[None] | None = None
-        self._run_id: str | None = None
 
     def transport(self) -> "FailoverTransport":
-        """A line to whichever of them leads."""
+        """A transport to whichever server leads."""
         transport = FailoverTransport(self)
         self._transports.add(transport)
         return transport
@@ -60,36 +62,30 @@ class Failover:
         return HttpTransport(*endpoint, self._credentials)
 
     def next(self, tried: set[Endpoint]) -> Endpoint | None:
-        """The one to try now."""
+        """The server to try now."""
         return next((endpoint for endpoint in self._order if endpoint not in tried), None)
 
-    @property
-    def spare(self) -> int:
-        """How many there are to turn to besides one."""
-        return len(self._endpoints) - 1
+    def prefer(self, endpoint: Endpoint) -> None:
+        """Try this server first from now on."""
+        self._order = [endpoint, *(other for other in self._order if other != endpoint)]
 
     def failed(self, endpoint: Endpoint) -> None:
-        """It is tried last from now on."""
-        if endpoint in self._order:
-            self._order.remove(endpoint)
+        """Try this server last from now on; one that was only named, not given, no more."""
+        self._order = [other for other in self._order if other != endpoint]
         if endpoint in self._endpoints:
             self._order.append(endpoint)
 
-    def asked_about(self, run_id: str) -> None:
-        """All lines are about one run: servers may share the runs, each with a leader of its own."""
-        self._run_id = run_id
-
     def answered(self, endpoint: Endpoint, leadership: int) -> None:
-        """It has answered as the leader: that counts, also where numbers begin anew, as in an etcd set up anew."""
+        """The server has answered as the leader: that counts, also where numbers begin anew, as in another etcd."""
         if self._current not in (None, endpoint):
-            self._say(f"rdzv-server at {_text(endpoint)} leads now")
+            self._log(f"rdzv-server at {_text(endpoint)} leads now")
         self._current = endpoint
-        if not self.told_of(endpoint, leadership):
+        if not self.named(endpoint, leadership):
             self.leadership = leadership
             self.prefer(endpoint)
 
-    def told_of(self, leader: Endpoint, leadership: int) -> bool:
-        """A server says who leads. If that is news, every line goes there; whether it is."""
+    def named(self, leader: Endpoint, leadership: int) -> bool:
+        """A server has named the leader. If that changes anything, every transport goes there; whether it does."""
         if leadership <= self.leadership:
             return False
         self.leadership = leadership
@@ -99,41 +95,35 @@ class Failover:
         for transport in self._transports:
             transport.leave_all_but(leader)
         if self._watch is None and self.spare:
-            self._watch = asyncio.create_task(self._be_told())
+            self._watch = asyncio.create_task(self._watch_leaders())
             self._watch.add_done_callback(raise_in_loop)
         return True
 
-    def prefer(self, endpoint: Endpoint) -> None:
-        """It is tried first from now on."""
-        if endpoint in self._order:
-            self._order.remove(endpoint)
-        self._order.insert(0, endpoint)
-
-    async def gone(self, transport: "FailoverTransport") -> None:
-        """The line is not used any more."""
+    async def closed(self, transport: "FailoverTransport") -> None:
+        """The transport is not used any more."""
         self._transports.discard(transport)
         if self._watch and not self._transports:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
 
-    async def _be_told(self) -> None:
+    async def _watch_leaders(self) -> None:
         """Have one of the servers that do not lead tell who does, for as long as the agent lives."""
         attempt = 0
         for endpoint in cycle(self._endpoints):
-            line = self.http(endpoint)
+            http = self.http(endpoint)
             try:
                 while endpoint != self._current:
-                    reply = await line.ask_leader(LeaderRequest(after=self.leadership, run_id=self._run_id))
+                    reply = await http.ask_leader(LeaderRequest(after=self.leadership, run_id=self.run_id))
                     attempt = 0
                     if reply.leader:
-                        self.told_of(endpoint if reply.leads else _endpoint(reply.leader), reply.leadership)
+                        self.named(endpoint if reply.leads else _endpoint(reply.leader), reply.leadership)
                     if reply.leads:
                         break
             except (Unreachable, ProtocolError):
                 attempt += 1
                 await asyncio.sleep(backoff.delay(attempt, os.urandom(1)[0] / 255, WATCH_PAUSE_S))
             finally:
-                await line.close()
+                await http.close()
 
 
 class FailoverTransport:
@@ -144,19 +134,25 @@ class FailoverTransport:
         self._http: HttpTransport | None = None
         self._endpoint: Endpoint | None = None
         self._is_left = False
-        self._patience: asyncio.Timeout | None = None
+        self._limit: asyncio.Timeout | None = None
+        """Limit of what is under way."""
         self._spare = failover.spare
-        self._trouble: dict[Endpoint, Unreachable] = {}
+        """Servers to be tried before a pause."""
+        self._failures: dict[Endpoint, Unreachable] = {}
+        """Latest failure of each server since one has answered."""
 
     async def connect(self) -> str:
         if self._is_left:
             await self._drop()
+        limit_s = CONNECT_TIMEOUT_S if self._failover.spare else None
         tried: set[Endpoint] = set()
         while endpoint := self._endpoint or self._failover.next(tried):
             tried.add(endpoint)
             self._endpoint, self._http = endpoint, self._http or self._failover.http(endpoint)
             try:
-                return await self._connect(self._http)
+                return await self._unless_left(self._http.connect(), limit_s)
+            except TimeoutError:
+                failure = await self._fail(Unreachable("connect", f"no answer within {CONNECT_TIMEOUT_S:g} s"))
             except Unreachable as error:
                 failure = await self._fail(error)
         failure.sooner = self._failover.changed if self._failover.spare else None
@@ -165,7 +161,7 @@ class FailoverTransport:
     async def exchange(self, request: Request) -> Reply | Ack:
         assert self._http and self._endpoint
         endpoint = self._endpoint
-        self._failover.asked_about(request.run_id)
+        self._failover.run_id = request.run_id
         try:
             answer = await self._unless_left(self._http.exchange(request), None)
         except TimeoutError:
@@ -173,46 +169,39 @@ class FailoverTransport:
             raise Unreachable("leader", f"{_text(endpoint)} leads no more", _now()) from None
         except (Unreachable, NotLeader, ServerUnavailable) as error:
             failure = await self._fail(error)
-            is_news = isinstance(error, NotLeader) and self._is_pointed(error)
-            failure.sooner = _now() if is_news else self._elsewhere()
+            is_elsewhere = isinstance(error, NotLeader) and self._follow(error)
+            failure.sooner = _now() if is_elsewhere else self._next_try()
             raise failure from None
         except KEPT_OUT:
             await self._drop()
             self._failover.failed(endpoint)  # another one may know better
             raise
         except ProtocolError:
-            self._settle()
+            self._succeed()
             raise
-        self._settle()
+        self._succeed()
         if isinstance(answer, Reply):
             self._failover.answered(endpoint, answer.leadership)
         return answer
 
     async def close(self) -> None:
         await self._drop()
-        await self._failover.gone(self)
+        await self._failover.closed(self)
 
     def leave_all_but(self, leader: Endpoint) -> None:
-        """Give up a line to another server, and what is under way on it."""
+        """Give up a connection to another server, and what is under way on it."""
         self._is_left = self._endpoint != leader
-        if self._is_left and self._patience:
-            self._patience.reschedule(asyncio.get_running_loop().time())
-            self._patience = None  # once
-
-    async def _connect(self, line: HttpTransport) -> str:
-        limit_s = CONNECT_TIMEOUT_S if self._failover.spare else None
-        try:
-            return await self._unless_left(line.connect(), limit_s)
-        except TimeoutError:
-            raise Unreachable("connect", f"no answer within {CONNECT_TIMEOUT_S:g} s") from None
+        if self._is_left and self._limit:
+            self._limit.reschedule(asyncio.get_running_loop().time())
+            self._limit = None  # once
 
     async def _unless_left(self, work: Awaitable[T], limit_s: float | None) -> T:
-        """Raises `TimeoutError` after so long, or when the line is to be given up."""
-        async with asyncio.timeout(limit_s) as self._patience:
+        """Raises `TimeoutError` after so long, or when the connection is to be given up."""
+        async with asyncio.timeout(limit_s) as self._limit:
             try:
                 return await work
             finally:
-                self._patience = None
+                self._limit = None
 
     async def _drop(self) -> None:
         if self._http:
@@ -221,37 +210,37 @@ class FailoverTransport:
         self._is_left = False
 
     async def _fail(self, error: Unreachable | ProtocolError) -> Unreachable:
-        """The server is of no use now. What to say of it, and of the others that have failed since one answered."""
+        """Turn away from the server. The failure to report: its own, and those of the others since one has answered."""
         assert self._endpoint
-        endpoint, cause = self._endpoint, _as_unreachable(error)
+        endpoint, cause = self._endpoint, error
+        if not isinstance(cause, Unreachable):
+            cause = Unreachable("leader" if isinstance(error, NotLeader) else "server", str(error))
         await self._drop()
         self._failover.failed(endpoint)
-        self._trouble.pop(endpoint, None)
-        self._trouble[endpoint] = cause
-        if self._failover.spare:
-            told = "; ".join(f"{_text(at)}: {each.detail}" for at, each in self._trouble.items())
-            is_everywhere = len(self._trouble) > self._failover.spare
-            is_final = is_everywhere and all(each.is_final for each in self._trouble.values())
-            return Unreachable(cause.stage, told, is_final=is_final)
-        return cause
+        if not self._failover.spare:
+            return cause
+        self._failures.pop(endpoint, None)  # to the end
+        self._failures[endpoint] = cause
+        details = "; ".join(f"{_text(at)}: {each.detail}" for at, each in self._failures.items())
+        is_everywhere = len(self._failures) > self._failover.spare
+        is_final = is_everywhere and all(each.is_final for each in self._failures.values())
+        return Unreachable(cause.stage, details, is_final=is_final)
 
-    def _settle(self) -> None:
+    def _succeed(self) -> None:
         """The leader has answered."""
-        self._trouble.clear()
+        self._failures.clear()
         self._spare = self._failover.spare
 
-    def _is_pointed(self, error: NotLeader) -> bool:
-        """Turn to the leader that the server names, then to the others, which may know more. Whether that is news."""
+    def _follow(self, error: NotLeader) -> bool:
+        """Turn to the leader that the server names, then to the others. Whether it was not known before."""
         if not error.leader:
             return False
         leader = _endpoint(error.leader)
-        if self._failover.told_of(leader, error.leadership):
-            return True
         if error.leadership == self._failover.leadership:
             self._failover.prefer(leader)
-        return False
+        return self._failover.named(leader, error.leadership)
 
-    def _elsewhere(self) -> asyncio.Event | None:
+    def _next_try(self) -> asyncio.Event | None:
         """When to try the next one: at once, until all have been tried. None: there is no other."""
         if not self._failover.spare:
             return None
@@ -260,12 +249,6 @@ class FailoverTransport:
             return _now()
         self._spare = self._failover.spare
         return self._failover.changed
-
-
-def _as_unreachable(error: Unreachable | ProtocolError) -> Unreachable:
-    if isinstance(error, Unreachable):
-        return error
-    return Unreachable("leader" if isinstance(error, NotLeader) else "server", str(error))
 
 
 def _now() -> asyncio.Event:

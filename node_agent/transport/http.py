@@ -40,11 +40,12 @@ large packets without a word lets every message through."""
 T = TypeVar("T")
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
-_PATHS: dict[type[Request], str] = {
+_PATHS: dict[type[Request | LeaderRequest], str] = {
     JoinRequest: paths.JOIN,
     PollRequest: paths.POLL,
     ReportRequest: paths.REPORT,
     LeaveRequest: paths.LEAVE,
+    LeaderRequest: paths.LEADER,
 }
 
 _SOCKET_OPTIONS = (
@@ -77,36 +78,32 @@ class HttpTransport:
         return address
 
     async def exchange(self, request: Request) -> Reply | Ack:
-        status, body = await self._post(_PATHS[type(request)], encode(request), ANSWER_TIMEOUT_S)
         if isinstance(request, JoinRequest | PollRequest):
-            return _read(Reply, status, body)
-        return _read(Ack, status, body)
+            return await self._ask(Reply, request, ANSWER_TIMEOUT_S)
+        return await self._ask(Ack, request, ANSWER_TIMEOUT_S)
 
     async def ask_leader(self, request: LeaderRequest) -> LeaderReply:
         """Ask one of several servers who leads. Raises as `exchange` does."""
-        status, body = await self._post(paths.LEADER, encode(request), LEADER_HOLD_S + 5.0)
-        return _read(LeaderReply, status, body)
+        return await self._ask(LeaderReply, request, LEADER_HOLD_S + 5.0)
 
-    async def _post(self, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
-        token = self._credentials.token
-        status, answer = await self._post_with(token, path, body, timeout_s)
+    async def _ask(self, kind: type[T], request: Request | LeaderRequest, timeout_s: float) -> T:
+        token, ask = self._credentials.token, (_PATHS[type(request)], encode(request), timeout_s)
+        status, answer = await self._post(token, *ask)
         if status == Unauthorized.status and self._credentials.renew(token):
-            return await self._post_with(self._credentials.token, path, body, timeout_s)
-        return status, answer
+            status, answer = await self._post(self._credentials.token, *ask)
+        return _read(kind, status, answer)
 
-    async def _post_with(self, token: str | None, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
+    async def _post(self, token: str | None, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
         await self.connect()
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._request(token, path, body)
-        except TimeoutError:
+        except BaseException as error:
             await self.close()
-            raise Unreachable("HTTP", f"no answer for {timeout_s:g} s") from None
-        except (OSError, EOFError, h11.RemoteProtocolError) as error:
-            await self.close()
-            raise self._of_tls(error) or Unreachable("HTTP", str(error) or type(error).__name__) from None
-        except asyncio.CancelledError:
-            await self.close()
+            if isinstance(error, TimeoutError):
+                raise Unreachable("HTTP", f"no answer for {timeout_s:g} s") from None
+            if isinstance(error, OSError | EOFError | h11.RemoteProtocolError):
+                raise self._of_tls(error) or Unreachable("HTTP", str(error) or type(error).__name__) from None
             raise
 
     async def close(self) -> None:
@@ -137,11 +134,7 @@ class HttpTransport:
 
     def _of_tls(self, error: Exception) -> Unreachable | None:
         """The same, if TLS is what it was about."""
-        if self._credentials.tls is None or not isinstance(error, OSError):
-            return None
-        from node_agent.transport.tls import explain
-
-        why = explain(error, self._credentials.tls, self._host)
+        why = self._credentials.tls and self._credentials.tls.explain(error, self._host)
         return Unreachable("TLS", why, is_final=True) if why else None
 
     async def _resolve(self) -> list[tuple[int, tuple[Any, ...]]]:
@@ -159,26 +152,21 @@ class HttpTransport:
         headers = [*self._headers, ("Content-Length", str(len(body)))]
         if token is not None:
             headers.append(("Authorization", f"Bearer {token}"))
-        head = http.send(h11.Request(method="POST", target=path, headers=headers)) or b""
-        writer.write(head + (http.send(h11.Data(data=body)) or b"") + (http.send(h11.EndOfMessage()) or b""))
+        sent = (h11.Request(method="POST", target=path, headers=headers), h11.Data(data=body), h11.EndOfMessage())
+        writer.write(b"".join(http.send(event) or b"" for event in sent))
         status, answer = 0, bytearray()
-        while True:
-            match event := http.next_event():
-                case h11.NEED_DATA:
-                    received = await reader.read(65_536)
-                    if not received and not status:
-                        raise EOFError("the server closed the connection")
-                    http.receive_data(received)
-                case h11.Response(status_code=code):
-                    status = code
-                case h11.Data(data=data):
-                    answer += data
-                    if len(answer) > MAX_MESSAGE_BYTES:
-                        raise EOFError(f"the answer has more than {MAX_MESSAGE_BYTES} bytes")
-                case h11.EndOfMessage():
-                    break
-                case _:
-                    assert isinstance(event, h11.InformationalResponse)
+        while not isinstance(event := http.next_event(), h11.EndOfMessage):
+            if event is h11.NEED_DATA:
+                received = await reader.read(65_536)
+                if not received and not status:
+                    raise EOFError("the server closed the connection")
+                http.receive_data(received)
+            elif isinstance(event, h11.Response):
+                status = event.status_code
+            elif isinstance(event, h11.Data):
+                answer += event.data
+                if len(answer) > MAX_MESSAGE_BYTES:
+                    raise EOFError(f"the answer has more than {MAX_MESSAGE_BYTES} bytes")
         if http.our_state is h11.DONE and http.their_state is h11.DONE:
             http.start_next_cycle()
         else:

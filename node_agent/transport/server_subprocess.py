@@ -24,10 +24,10 @@ from node_agent.transport.http import HttpTransport
 from node_agent.workers.process import CommandProcess
 
 IDLE_S = 10
-"""How long a server goes on without agents: the lease, after which everybody would be lost anyway."""
+"""Time that a server goes on without agents: the lease, after which everybody would be lost anyway."""
 BACKLOG = 4096
 PATIENCE_S = 1.0
-"""A person is told what an agent waits for after this long."""
+"""Time after which a person is told what an agent waits for."""
 STARTS = 3
 """A server that fails this often before it has ever answered will never do."""
 
@@ -51,7 +51,7 @@ class HostedServer:
         self._run_has_ended = False
 
     def transport(self) -> "HostedTransport":
-        """A line to the server, wherever it is hosted in the end."""
+        """A transport to the server, wherever it is hosted in the end."""
         return HostedTransport(self, self._host, self._port, self._credentials)
 
     def ensure(self) -> None:
@@ -65,9 +65,9 @@ class HostedServer:
         try:
             listener = _listen(self._host if self._is_for_this_machine else "", self._port)
         except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                return
-            raise
+            if error.errno != errno.EADDRINUSE:
+                raise
+            return
         with listener:
             self._process, self._has_answered = _Process(self._command(listener), listener, self._console), False
         reach = "which only agents of this machine can reach" if self._is_for_this_machine else "at every address"
@@ -105,9 +105,9 @@ class HostedServer:
             raise ServerLost(f"rdzv-server cannot be hosted at port {self._port}: see what it says above")
 
     def _command(self, listener: socket.socket) -> list[str]:
-        path = self._credentials.token_file
-        token = ["--token-file", path] if path else []
-        flags = ["--listen-fd", str(listener.fileno()), "--exit-when-idle", str(IDLE_S), *token]
+        flags = ["--listen-fd", str(listener.fileno()), "--exit-when-idle", str(IDLE_S)]
+        if self._credentials.token_file:
+            flags += ["--token-file", self._credentials.token_file]
         return [sys.executable, "-P", "-m", "rdzv_server", *flags]
 
 
@@ -158,7 +158,6 @@ class _Process:
         self.exit_code: int | None = None
         """None while it runs."""
         self._gone = asyncio.Event()
-        os.set_blocking(self._log, False)
         self._loop.add_reader(self._log, self._relay)
         self._loop.add_reader(self._process.fileno(), self._reap)
 
@@ -181,11 +180,7 @@ class _Process:
 
     def _relay(self) -> None:
         """Pass its log on as it comes: it writes whole lines."""
-        try:
-            chunk = os.read(self._log, 1 << 16)
-        except BlockingIOError:
-            return
-        if chunk:
+        if chunk := os.read(self._log, 1 << 16):
             self._console.write(ERR, chunk)
         else:
             self._stop_relaying()
@@ -207,11 +202,6 @@ def _listen(host: str, port: int) -> socket.socket:
     if host:
         address, family = ("::1", socket.AF_INET6) if host == "::1" else (host, socket.AF_INET)
         return socket.create_server((address, port), family=family, backlog=BACKLOG)
-    try:
+    if socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise
-    except ValueError:
-        pass
-    return socket.create_server(("", port), backlog=BACKLOG)  # no IPv6 on this host
+    return socket.create_server(("", port), backlog=BACKLOG)

@@ -146,7 +146,7 @@ async def cluster() -> AsyncIterator[Cluster]:
     yield cluster
     await cluster.close()
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
-        assert "_be_told" not in repr(task), "the agent stops asking who leads when its lines are closed"
+        assert "_watch_leaders" not in repr(task), "the agent stops asking who leads when its lines are closed"
 
 
 async def polled(line: RetryingClient) -> Reply:
