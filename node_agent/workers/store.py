@@ -14,9 +14,10 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from node_agent.workers.process import CommandProcess, Process, signal_group
+from node_agent.workers.process import CommandProcess, signal_group
 
 if TYPE_CHECKING:
     from node_agent.workers.warm.pool import WarmPool
@@ -53,8 +54,8 @@ class StoreHost:
         self._loop = asyncio.get_running_loop()
         self._listener: socket.socket | None = None
         """A descriptor of our own: the caller may close its socket at any time."""
-        self._import_watch = -1
-        self._is_awaiting_use = False
+        self._signs = ExitStack()
+        """Signs of use that are watched for."""
         self._helper: _Helper | None = None
 
     @property
@@ -83,11 +84,11 @@ class StoreHost:
 
     def close(self) -> None:
         """End the round's store: its workers are gone. Does nothing if there is none."""
-        self._stop_awaiting_use()
+        self._signs.close()
         if self._listener:
             self._listener.close()
             self._listener = None
-            if self._helper and not self._helper.close_store():
+            if self._helper and not self._helper.send(b"close"):
                 self._drop_helper()
 
     def shutdown(self) -> None:
@@ -98,30 +99,26 @@ class StoreHost:
             self._helper.reap()
 
     def _await_use(self) -> None:
+        """Start the helper when somebody connects, or begins to import torch."""
         assert self._listener and self._torch
-        self._is_awaiting_use = True
-        self._loop.add_reader(self._listener, self._serve)
+        self._watch(self._listener.fileno())
         try:
-            self._import_watch = _watch_opens(self._torch)
+            opens = _watch_opens(self._torch)
         except OSError:  # no watches left on this machine: do not wait for a sign
             self._serve()
         else:
-            self._loop.add_reader(self._import_watch, self._serve)
+            self._signs.callback(os.close, opens)
+            self._watch(opens)
 
-    def _stop_awaiting_use(self) -> None:
-        if self._is_awaiting_use and self._listener:
-            self._loop.remove_reader(self._listener)
-        self._is_awaiting_use = False
-        if self._import_watch >= 0:
-            self._loop.remove_reader(self._import_watch)
-            os.close(self._import_watch)
-            self._import_watch = -1
+    def _watch(self, descriptor: int) -> None:
+        self._loop.add_reader(descriptor, self._serve)
+        self._signs.callback(self._loop.remove_reader, descriptor)
 
     def _serve(self) -> None:
         """Hand the listener to the helper; to a new one if there is none, or if it has just died."""
         assert self._listener
-        self._stop_awaiting_use()
-        if self._helper and self._helper.open_store(self._listener):
+        self._signs.close()
+        if self._helper and self._helper.send(b"open", self._listener.fileno()):
             return
         self._drop_helper()
         try:
@@ -129,7 +126,7 @@ class StoreHost:
         except OSError as error:
             self._report(f"the workers' store could not be started: {error.strerror or error}")
         else:
-            self._helper.open_store(self._listener)  # if it has died already, `_helper_ended` will say so
+            self._helper.send(b"open", self._listener.fileno())  # if it has died already, `_helper_ended` will say so
 
     def _drop_helper(self) -> None:
         if self._helper:
@@ -147,32 +144,33 @@ class StoreHost:
 
 
 class _Helper:
-    """The process that has torch. Told what to do over a socket: a listening descriptor, or none to close the store."""
+    """The process that has torch. Its orders come over a socket: "open" with a listening descriptor, and "close"."""
 
     def __init__(
-        self,
-        environment: Mapping[str, str],
-        ended: "Callable[[_Helper, int], None]",
-        warm: "WarmPool | None",
+        self, environment: Mapping[str, str], ended: "Callable[[_Helper, int], None]", warm: "WarmPool | None"
     ) -> None:
         self._ended = ended
         environment = {**environment, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}  # a store needs no accelerator
+        command = (sys.executable, "-P", PROGRAM)
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            with theirs:
-                self._process = _start(environment, theirs.fileno(), warm)
+            with theirs, open(os.devnull, "w") as nowhere:  # stdout is for the workers' lines alone
+                stdin, stdout = theirs.fileno(), nowhere.fileno()
+                process = warm.start(command, environment, (stdin, stdout, STDERR)) if warm else None
+                self._process = process or CommandProcess(command, environment, stdout, STDERR, stdin=stdin)
         except OSError:
             self._orders.close()
             raise
         self.pid = self._process.pid
         asyncio.get_running_loop().add_reader(self._process.fileno(), self._on_exit)
 
-    def open_store(self, listener: socket.socket) -> bool:
+    def send(self, order: bytes, *descriptors: int) -> bool:
         """Whether the order has arrived; it does not when the helper is dead, or does not listen."""
-        return self._send(b"open", listener.fileno())
-
-    def close_store(self) -> bool:
-        return self._send(b"close")
+        try:
+            socket.send_fds(self._orders, [order], descriptors, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except OSError:
+            return False
+        return True
 
     def kill(self) -> None:
         """Its end is waited for by the loop."""
@@ -186,20 +184,6 @@ class _Helper:
 
     def _on_exit(self) -> None:
         self._ended(self, self.reap())
-
-    def _send(self, order: bytes, *descriptors: int) -> bool:
-        try:
-            socket.send_fds(self._orders, [order], descriptors, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-        except OSError:
-            return False
-        return True
-
-
-def _start(environment: Mapping[str, str], stdin: int, warm: "WarmPool | None") -> Process:
-    command = (sys.executable, "-P", PROGRAM)
-    with open(os.devnull, "w") as nowhere:  # stdout is for the workers' lines alone
-        process = warm.start(command, environment, (stdin, nowhere.fileno(), STDERR)) if warm else None
-        return process or CommandProcess(command, environment, nowhere.fileno(), STDERR, stdin=stdin)
 
 
 def _watch_opens(folder: str) -> int:
