@@ -12,7 +12,7 @@ from rdzv_protocol.messages import Assignment
 
 from node_agent.core.log_options import NO_FILES, LogOptions, Std
 from node_agent.output.folder import RunFolder
-from node_agent.output.routing import ERROR_FILE, Routing, WorkerRoutes, by_flags, from_plugin
+from node_agent.output.routing import ERROR_FILE, Routing, by_flags, by_plugin
 from node_agent.workers.temp_dir import TempDir
 
 Streams = Std | Mapping[int, Std]
@@ -141,18 +141,8 @@ def by_logs_specs(specs: LogsSpecs, environments: Sequence[Mapping[str, str]]) -
     """Decision of a class of the program's own, with the environments that it has added to."""
     given = {local_rank: dict(environment) for local_rank, environment in enumerate(environments)}
     decided = specs.reify(given)
-    return Routing(
-        [
-            WorkerRoutes(
-                stdout=from_plugin(decided.stdouts[rank], teed=rank in decided.tee_stdouts),
-                stderr=from_plugin(decided.stderrs[rank], teed=rank in decided.tee_stderrs),
-                environment={ERROR_FILE: given[rank].get(ERROR_FILE, decided.error_files.get(rank, ""))},
-            )
-            for rank in given
-        ],
-        decided.filtered_stdout,
-        decided.filtered_stderr,
-    )
+    error_files = [given[rank].get(ERROR_FILE, decided.error_files.get(rank, "")) for rank in given]
+    return by_plugin(decided, [{ERROR_FILE: path} for path in error_files])
 
 
 def by_default_specs(

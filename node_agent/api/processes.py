@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from msgspec.structs import replace
-from rdzv_protocol.messages import Assignment, Failure
+from rdzv_protocol.messages import Failure
 
 from node_agent.api import default_logs_specs as logs
 from node_agent.api.children import StartMethod
@@ -27,10 +27,9 @@ from node_agent.api.signals import SignalWatch
 from node_agent.config import SIGNALS
 from node_agent.core.log_options import LogOptions, Std
 from node_agent.output.console import ERR, OUT, Console
-from node_agent.output.file_tail import FileTails
-from node_agent.output.filters import FilteredFile
-from node_agent.output.line_prefix import LinePrefix, default_prefix
-from node_agent.output.logs import LogContext, RoundLogs
+from node_agent.output.line_prefix import default_prefix
+from node_agent.output.log_files import LogFiles
+from node_agent.output.logs import RoundLogs
 from node_agent.workers.group import KILL_TIMEOUT_S, ProcessGroup, Worker, WorkerSpec
 from node_agent.workers.process import given_up
 from node_agent.workers.temp_dir import TempDir
@@ -327,7 +326,7 @@ class PContext:
             self.stdouts[rank], self.stderrs[rank] = worker.stdout.path, worker.stderr.path
             self.error_files[rank] = worker.error_file
         self.filtered_stdout, self.filtered_stderr = (
-            open(outputs.filtered[fd], "a", errors="replace", buffering=1) if fd in outputs.filtered else None  # noqa: SIM115
+            open(outputs.filtered[fd][0], "a", errors="replace", buffering=1) if fd in outputs.filtered else None  # noqa: SIM115
             for fd in (OUT, ERR)
         )
 
@@ -406,52 +405,29 @@ class _Outputs:
     """Streams of the processes, in the event loop of the thread that starts them. Raises `OSError`."""
 
     def __init__(self, settings: OutputSettings, environments: Environments, console: Console) -> None:
-        self._console = console
         self._scratch = TempDir()
-        self._tails = FileTails(console, self._log_trouble)
-        options = settings.options
+        self._files = LogFiles(console, outlook="the processes go on")
         if settings.custom:
             given = [environments[local_rank] for local_rank in range(len(environments))]
             self.destinations = logs.by_logs_specs(settings.custom, given)
         else:
-            self.destinations = logs.by_default_specs(options, settings.name, environments, self._scratch)
-        prefix = _LinePrefix(role=settings.name, node_id="", asked=None, teed=None, prefixes=settings.prefixes)
-        self.filtered = {
-            fd: path
-            for fd, path, texts in (
-                (OUT, self.destinations.filtered_stdout, options.stdout_filters),
-                (ERR, self.destinations.filtered_stderr, options.stderr_filters),
-            )
-            if path and texts
-        }
-        """Files that filtered lines go to, by stream."""
-        texts = {OUT: options.stdout_filters, ERR: options.stderr_filters}
-        files = {fd: FilteredFile(path, texts[fd], self._log_trouble) for fd, path in self.filtered.items()}
-        context = LogContext(console, prefix, self._log_trouble, lambda: self._tails)
-        round_logs = RoundLogs(context, logs.one_round(environments), self.destinations, files)
+            self.destinations = logs.by_default_specs(settings.options, settings.name, environments, self._scratch)
+
+        def prefix(local_rank: int, teed: bool) -> str:
+            return settings.prefixes.get(local_rank, default_prefix(settings.name, local_rank)) if teed else ""
+
+        round_logs = RoundLogs(self.destinations, settings.options, prefix, console, self._files)
         self.open_streams, self.environment = round_logs.open_streams, round_logs.environment
+        self.filtered = round_logs.filtered
 
     async def close(self) -> None:
         """Show what is still to be shown: the processes are gone."""
-        await self._tails.drain()
-        self._tails.close()
+        await self._files.drain()
+        self._files.close()
 
     def remove(self) -> None:
         """Remove what nobody asked to keep, error files included."""
         self._scratch.remove()
-
-    def _log_trouble(self, error: OSError) -> None:
-        self._console.say(f"log files: {error.filename}: {error.strerror or error}; the processes go on")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LinePrefix(LinePrefix):
-    """torch's prefixes: each process's own."""
-
-    prefixes: Mapping[int, str]
-
-    def of_teed(self, assignment: Assignment, local_rank: int) -> str:
-        return self.prefixes.get(local_rank, default_prefix(self.role, local_rank))
 
 
 # What is asked for, checked.

@@ -37,13 +37,15 @@ class RunFolder:
         """The run's folder; empty if it was never used."""
         return self._path
 
-    def open_attempt(self, round_: int) -> str:
-        """A new folder. Its number is torchrun's, which begins with 0, unless this agent has used that before: rounds
-        are counted anew by a server that has lost its memory.
+    def open_attempt(self, round_: int, workers: int) -> str:
+        """A new folder with one for each local rank. Its number is torchrun's, which begins with 0, unless this agent
+        has used that before: rounds are counted anew by a server that has lost its memory.
         """
         self._attempt = max(round_ - 1, self._attempt + 1)
         attempt = os.path.join(self.path, f"attempt_{self._attempt}")
         os.makedirs(attempt)
+        for local_rank in range(workers):
+            os.mkdir(f"{attempt}/{local_rank}")
         return attempt
 
     def _make(self) -> str:

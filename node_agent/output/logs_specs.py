@@ -10,10 +10,11 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from types import SimpleNamespace
+from typing import Any
 
 from node_agent.core.log_options import LogOptions, Std
-from node_agent.output.routing import PluginFailed, Routing, WorkerRoutes, from_plugin
+from node_agent.output.routing import PluginFailed, Routing, by_plugin
 from node_agent.workers.process import CommandProcess, signal_group
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "logs_specs_helper.py")
@@ -21,16 +22,6 @@ FAREWELL_S = 2.0
 """Time that it has to end by itself."""
 LONGEST_MESSAGE = 1 << 28
 STDERR = 2
-
-
-class Plugin(Protocol):
-    """Decides about the files instead of the flags."""
-
-    async def reify(self, environments: Sequence[Mapping[str, str]]) -> Routing:
-        """Routes of the output of the workers with these environments. Raises `PluginFailed`."""
-
-    async def close(self) -> None:
-        """End it: it is not asked again."""
 
 
 class LogsPlugin:
@@ -55,8 +46,8 @@ class LogsPlugin:
     async def reify(self, environments: Sequence[Mapping[str, str]]) -> Routing:
         """Routes of the output of the workers with these environments. Raises `PluginFailed`."""
         await asyncio.shield(self._opening)
-        answer = await self._ask(environments={str(rank): dict(each) for rank, each in enumerate(environments)})
-        return _routing(answer, len(environments))
+        answer = await self._ask(environments=list(map(dict, environments)))
+        return by_plugin(SimpleNamespace(**answer), answer["environments"])
 
     async def close(self) -> None:
         """Let it end by itself, if it is at leisure."""
@@ -104,19 +95,6 @@ class LogsPlugin:
 
 def _numbers(streams: Std | Mapping[int, Std]) -> int | dict[int, int]:
     return int(streams) if isinstance(streams, Std) else {rank: int(std) for rank, std in streams.items()}
-
-
-def _routing(answer: Mapping[str, Any], workers: int) -> Routing:
-    """The helper has checked that no local rank is missing."""
-    of_workers = [
-        WorkerRoutes(
-            stdout=from_plugin(answer["stdouts"][rank], teed=rank in answer["tee_stdouts"]),
-            stderr=from_plugin(answer["stderrs"][rank], teed=rank in answer["tee_stderrs"]),
-            environment=answer["environments"][rank],
-        )
-        for rank in map(str, range(workers))
-    ]
-    return Routing(of_workers, answer["filtered_stdout"], answer["filtered_stderr"])
 
 
 async def _ended(process: int) -> None:

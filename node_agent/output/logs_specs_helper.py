@@ -10,11 +10,9 @@ import os
 import socket
 import sys
 import traceback
-from collections.abc import Callable
 from typing import Any
 
 GROUP = "torchrun.logs_specs"
-MAPS = ("stdouts", "stderrs", "tee_stdouts", "tee_stderrs")
 
 Message = dict[str, Any]
 
@@ -22,35 +20,21 @@ Message = dict[str, Any]
 def main() -> int:
     """Answer until the agent is gone."""
     with socket.socket(fileno=os.dup(0)) as line, line.makefile("rb") as asked, line.makefile("wb") as answers:
-        helper = Helper()
+        specs: Any = None
         for text in asked:
             message = json.loads(text)
-            answer = _answered(helper.answer, message["asked"])
-            answers.write(json.dumps({"serial": message["serial"], **answer}).encode() + b"\n")
+            answer: Message = {"serial": message["serial"]}
+            try:
+                if specs is None:
+                    specs = _make(**message["asked"])
+                else:
+                    answer |= _reified(specs, message["asked"]["environments"])
+            except Exception as error:  # whatever the class raises
+                traceback.print_exc()
+                answer["error"] = f"{type(error).__name__}: {error}"
+            answers.write(json.dumps(answer).encode() + b"\n")
             answers.flush()
     return 0
-
-
-class Helper:
-    """The class at work."""
-
-    def __init__(self) -> None:
-        self._specs: Any = None
-
-    def answer(self, asked: Message) -> Message:
-        """Raises whatever the class raises."""
-        if self._specs is None:
-            self._specs = _make(**asked)
-            return {}
-        return _reified(self._specs, {int(rank): environment for rank, environment in asked["environments"].items()})
-
-
-def _answered(answer: Callable[[Message], Message], asked: Message) -> Message:
-    try:
-        return answer(asked)
-    except Exception as error:
-        traceback.print_exc()
-        return {"error": f"{type(error).__name__}: {error}"}
 
 
 def _make(
@@ -72,17 +56,23 @@ def _std(streams: int | dict[str, int]) -> Any:
     return {int(rank): Std(number) for rank, number in streams.items()}
 
 
-def _reified(specs: Any, environments: dict[int, dict[str, str]]) -> Message:
-    before = {rank: dict(environment) for rank, environment in environments.items()}
+def _reified(specs: Any, before: list[dict[str, str]]) -> Message:
+    """Files by local rank, as torch's `LogsDest` has them: a list for all ranks, or the ranks that are teed."""
+    environments = {rank: dict(environment) for rank, environment in enumerate(before)}
     logs = specs.reify(environments)
+    files = {}
     for name in ("stdouts", "stderrs"):
-        if set(getattr(logs, name)) != set(before):
-            raise ValueError(f"{name} are for the local ranks {sorted(getattr(logs, name))}, not {sorted(before)}")
+        paths = getattr(logs, name)
+        if set(paths) != set(range(len(before))):
+            raise ValueError(f"{name} are for the local ranks {sorted(paths)}, not {list(range(len(before)))}")
+        files[name] = [os.fspath(paths[rank]) for rank in range(len(before))]
     return {
-        **{name: {rank: os.fspath(path) for rank, path in getattr(logs, name).items()} for name in MAPS},
+        **files,
+        "tee_stdouts": list(logs.tee_stdouts),
+        "tee_stderrs": list(logs.tee_stderrs),
         "filtered_stdout": os.fspath(logs.filtered_stdout),
         "filtered_stderr": os.fspath(logs.filtered_stderr),
-        "environments": {rank: _changes(before[rank], environments[rank]) for rank in before},
+        "environments": [_changes(old, environments[rank]) for rank, old in enumerate(before)],
     }
 
 

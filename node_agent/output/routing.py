@@ -1,8 +1,7 @@
-"""Routes of the output of one round's workers, by the flags as torch's `DefaultLogsSpecs.reify` decides."""
+"""Routes of the output of one round's workers: by the flags, as torch's `DefaultLogsSpecs` decides, or by a plug-in."""
 
-import os
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from rdzv_protocol.messages import Assignment
 
@@ -10,10 +9,6 @@ from node_agent.core.log_options import NO_FILES, LogOptions, Std
 from node_agent.output.folder import RunFolder
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
-
-
-class PluginFailed(Exception):
-    """A plug-in cannot say where output goes; the message says why."""
 
 
 class Route(NamedTuple):
@@ -58,6 +53,61 @@ class Routing(NamedTuple):
         return any(worker.stdout.path or worker.stderr.path for worker in self.workers)
 
 
+class Plugin(Protocol):
+    """Decides about the files instead of the flags."""
+
+    async def reify(self, environments: Sequence[Mapping[str, str]]) -> Routing:
+        """Routes of the output of the workers with these environments. Raises `PluginFailed`."""
+
+    async def close(self) -> None:
+        """End it: it is not asked again."""
+
+
+class PluginFailed(Exception):
+    """A plug-in cannot say where output goes; the message says why."""
+
+
+def by_flags(options: LogOptions, folder: RunFolder, assignment: Assignment) -> Routing:
+    """Routes in folders as torchrun lays them out, which are made. Raises `OSError`."""
+    if options.log_dir == NO_FILES:
+        return without_files(options, assignment)
+    attempt = folder.open_attempt(assignment.round, assignment.local_world_size)
+    files = (f"{attempt}/filtered_stdout.log", f"{attempt}/filtered_stderr.log")
+    return Routing(_workers(options, assignment, attempt), *files)
+
+
+def without_files(options: LogOptions, assignment: Assignment) -> Routing:
+    """Everything goes to the console; what was to go to a file says whose it is."""
+    return Routing(_workers(options, assignment))
+
+
+def by_plugin(logs: Any, environments: Sequence[Mapping[str, str]]) -> Routing:
+    """Routes of torch's `LogsDest`, whose files are by local rank, for workers that are to have these variables."""
+    return Routing(
+        [
+            WorkerRoutes(
+                stdout=_chosen(logs.stdouts[rank], teed=rank in logs.tee_stdouts),
+                stderr=_chosen(logs.stderrs[rank], teed=rank in logs.tee_stderrs),
+                environment=environment,
+            )
+            for rank, environment in enumerate(environments)
+        ],
+        logs.filtered_stdout,
+        logs.filtered_stderr,
+    )
+
+
+def narrowed(routing: Routing, options: LogOptions, assignment: Assignment) -> Routing:
+    """A plug-in's routing without the ranks that the console shall not show: torch's class knows local ranks alone."""
+    workers = [
+        worker
+        if _passes(options.ranks, assignment.first_rank + local_rank)
+        else worker._replace(stdout=worker.stdout._replace(shown=False), stderr=worker.stderr._replace(shown=False))
+        for local_rank, worker in enumerate(routing.workers)
+    ]
+    return routing._replace(workers=workers)
+
+
 def route(options: LogOptions, stream: Std, *, local_rank: int, rank: int, path: str = "") -> Route:
     """Redirected: the file alone. Teed: the file and the console. Neither: the console alone.
 
@@ -73,53 +123,23 @@ def route(options: LogOptions, stream: Std, *, local_rank: int, rank: int, path:
     return Route(path, shown=shown and teed, prefixed=shown and teed)
 
 
-def by_flags(options: LogOptions, folder: RunFolder, assignment: Assignment) -> Routing:
-    """Routes in folders as torchrun lays them out, which are made. Raises `OSError`."""
-    if options.log_dir == NO_FILES:
-        return without_files(options, assignment)
-    attempt = folder.open_attempt(assignment.round)
-    own = [os.path.join(attempt, str(local_rank)) for local_rank in range(assignment.local_world_size)]
-    for path in own:
-        os.mkdir(path)
-    return Routing(
-        [
-            WorkerRoutes(*_streams(options, assignment, local_rank, path), {ERROR_FILE: f"{path}/error.json"})
-            for local_rank, path in enumerate(own)
-        ],
-        filtered_stdout=f"{attempt}/filtered_stdout.log",
-        filtered_stderr=f"{attempt}/filtered_stderr.log",
-    )
+def _workers(options: LogOptions, assignment: Assignment, attempt: str = "") -> list[WorkerRoutes]:
+    """`attempt`: the folder of the workers' folders; empty: none."""
+    workers = []
+    for local_rank in range(assignment.local_world_size):
+        rank = assignment.first_rank + local_rank
+        out, err, error = (
+            f"{attempt}/{local_rank}/{name}" if attempt else "" for name in ("stdout.log", "stderr.log", "error.json")
+        )
+        stdout = route(options, Std.OUT, local_rank=local_rank, rank=rank, path=out)
+        stderr = route(options, Std.ERR, local_rank=local_rank, rank=rank, path=err)
+        workers.append(WorkerRoutes(stdout, stderr, {ERROR_FILE: error}))
+    return workers
 
 
-def without_files(options: LogOptions, assignment: Assignment) -> Routing:
-    """Everything goes to the console; what was to go to a file says whose it is."""
-    ranks = range(assignment.local_world_size)
-    return Routing([WorkerRoutes(*_streams(options, assignment, local_rank)) for local_rank in ranks])
-
-
-def narrowed(routing: Routing, options: LogOptions, assignment: Assignment) -> Routing:
-    """A plug-in's routing without the ranks that the console shall not show: torch's class knows local ranks alone."""
-    workers = [
-        worker
-        if _passes(options.ranks, assignment.first_rank + local_rank)
-        else worker._replace(stdout=worker.stdout._replace(shown=False), stderr=worker.stderr._replace(shown=False))
-        for local_rank, worker in enumerate(routing.workers)
-    ]
-    return routing._replace(workers=workers)
-
-
-def from_plugin(path: str, *, teed: bool) -> Route:
-    """Route of a stream for which torch's `LogsDest` has this path; empty: the console."""
+def _chosen(path: str, *, teed: bool) -> Route:
+    """Route of a stream for which a plug-in has this path; empty: the console."""
     return Route(path, shown=teed or not path, prefixed=teed and bool(path))
-
-
-def _streams(options: LogOptions, assignment: Assignment, local_rank: int, folder: str = "") -> tuple[Route, Route]:
-    rank = assignment.first_rank + local_rank
-    out, err = (f"{folder}/stdout.log", f"{folder}/stderr.log") if folder else ("", "")
-    return (
-        route(options, Std.OUT, local_rank=local_rank, rank=rank, path=out),
-        route(options, Std.ERR, local_rank=local_rank, rank=rank, path=err),
-    )
 
 
 def _setting(setting: Std | Mapping[int, Std], local_rank: int) -> Std:

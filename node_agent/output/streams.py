@@ -1,78 +1,42 @@
-"""A stream that a worker writes straight into a file, so that nothing that the agent does can slow it down."""
+"""A worker's stdout or stderr: nothing at all, or a pipe that is read whenever it has something."""
 
-import errno
+import asyncio
+import fcntl
 import os
-import stat
-from collections.abc import Callable
+from collections.abc import Sequence
 
-from node_agent.output.file_tail import FileTail
-from node_agent.output.pipe import TAIL_BYTES, last_lines
+from node_agent.output.console import Console
+from node_agent.output.sinks import Sink, Tail
 
-FULL_BYTES = 1 << 16
-"""A disk with less room than this is full."""
+READ_BYTES = 1 << 18
+USUAL_PIPE_BYTES = 1 << 16
+PIPE_BYTES = 1 << 20
+"""The most that Linux lets anybody ask for."""
+ALL_PIPES_BYTES = 16 << 20
+"""Sum over all pipes of an agent: a user has 64 MiB for every pipe of every process, the workers' own included."""
 
-MakeTail = Callable[[int], FileTail]
-"""Makes the tail of an open file."""
 
+class Stream:
+    """One of a worker's two output streams, from before its start until it is gone; by itself one that nobody wants."""
 
-class FileStream:
-    """Opens the file, at its end. Raises `OSError`. `on_error` is told what becomes of it while the worker runs."""
-
-    def __init__(self, path: str, make_tail: MakeTail | None, on_error: Callable[[OSError], None]) -> None:
-        self._path = path
-        self._on_error = on_error
-        # A named pipe without a reader is an error, for it would hold up the agent until there is one.
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-        self._worker_end = os.open(path, flags, 0o666)
-        os.set_blocking(self._worker_end, True)
-        self._file = -1
-        self._tail: FileTail | None = None
-        self._end = b""
-        if stat.S_ISREG(os.fstat(self._worker_end).st_mode):  # a plug-in may name a device or a pipe
-            try:
-                self._open_for_reading(make_tail)
-            except OSError:
-                os.close(self._worker_end)
-                raise
+    def __init__(self, worker_end: int | None = None) -> None:
+        self._worker_end = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC) if worker_end is None else worker_end
 
     def writable(self) -> int:
+        """The descriptor that the worker writes to."""
         return self._worker_end
 
     def started(self) -> None:
+        """The worker has its copy of the descriptor: let ours go, and follow what it writes."""
         self._close_worker_end()
-        if self._tail:
-            self._tail.start()
 
     def finish(self) -> None:
+        """The worker is gone, or could not be started: take what it wrote last, and let everything go."""
         self._close_worker_end()
-        if self._file >= 0:
-            self._end = self._take_end()
-            os.close(self._file)
-            self._file = -1
-            if self._tail:
-                self._tail.finish()
 
     def tail(self) -> tuple[str, ...]:
-        return last_lines(self._end)
-
-    def _open_for_reading(self, make_tail: MakeTail | None) -> None:
-        if _is_full(self._worker_end):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
-        self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        if make_tail:
-            self._tail = make_tail(os.dup(self._file))
-
-    def _take_end(self) -> bytes:
-        try:
-            status = os.fstat(self._file)
-            if status.st_nlink == 0:
-                self._on_error(FileNotFoundError(None, "it was removed while a worker wrote to it", self._path))
-            if _is_full(self._file):
-                self._on_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path))
-            return os.pread(self._file, TAIL_BYTES, max(0, status.st_size - TAIL_BYTES))
-        except OSError as error:
-            self._on_error(error)
-            return b""
+        """The last lines, fit for a report."""
+        return ()
 
     def _close_worker_end(self) -> None:
         if self._worker_end >= 0:
@@ -80,29 +44,79 @@ class FileStream:
             self._worker_end = -1
 
 
-def _is_full(file: int) -> bool:
-    """Whether the next lines would make a worker fail."""
-    disk = os.fstatvfs(file)
-    free = disk.f_bavail if os.geteuid() else disk.f_bfree
-    return disk.f_blocks > 0 and free * disk.f_frsize < FULL_BYTES
+class Relay(Stream):
+    """Reads a pipe into its sinks. With a `console`, not while that is full: the worker then waits, as for a terminal.
 
+    `pipe_bytes`: how much the worker may be ahead of us.
+    """
 
-class Dropped:
-    """A stream that nobody wants."""
-
-    def __init__(self) -> None:
-        self._worker_end = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-
-    def writable(self) -> int:
-        return self._worker_end
+    def __init__(self, sinks: Sequence[Sink], console: Console | None, pipe_bytes: int = 0) -> None:
+        self._pipe, worker_end = os.pipe()
+        super().__init__(worker_end)
+        self._sinks = sinks
+        self._console = console
+        self._capacity = _widen(self._pipe, pipe_bytes)
+        self._open = True
+        os.set_blocking(self._pipe, False)
+        self._loop = asyncio.get_running_loop()
 
     def started(self) -> None:
-        self.finish()
+        super().started()
+        self._loop.add_reader(self._pipe, self._on_readable)
 
     def finish(self) -> None:
-        if self._worker_end >= 0:
-            os.close(self._worker_end)
-            self._worker_end = -1
+        """Take what it wrote last, also without a newline, and close. What a child of it writes from now on is lost."""
+        super().finish()
+        left = self._capacity
+        while self._open and left > 0 and (taken := self._read()):
+            left -= taken
+        self._close()
 
     def tail(self) -> tuple[str, ...]:
-        return ()
+        return next((sink.lines() for sink in self._sinks if isinstance(sink, Tail)), ())
+
+    def _on_readable(self) -> None:
+        self._read()
+        if self._open and self._console and self._console.is_full:
+            self._loop.remove_reader(self._pipe)
+            self._console.when_drained(self._resume)
+
+    def _resume(self) -> None:
+        if self._open:
+            self._loop.add_reader(self._pipe, self._on_readable)
+
+    def _read(self) -> int:
+        """Returns how much there was."""
+        try:
+            chunk = os.read(self._pipe, READ_BYTES)
+        except BlockingIOError:
+            return 0
+        if chunk:
+            for sink in self._sinks:
+                sink.take(chunk)
+        else:
+            self._close()
+        return len(chunk)
+
+    def _close(self) -> None:
+        if self._open:
+            self._open = False
+            self._loop.remove_reader(self._pipe)
+            os.close(self._pipe)
+            for sink in self._sinks:
+                sink.end()
+
+
+def pipe_bytes(workers: int) -> int:
+    """Room of each pipe of so many workers; 0: what the kernel gives it anyway."""
+    share = 1 << (ALL_PIPES_BYTES // (2 * workers)).bit_length() - 1  # the kernel rounds up to a power of two
+    return min(PIPE_BYTES, share) if share > USUAL_PIPE_BYTES else 0
+
+
+def _widen(pipe: int, size: int) -> int:
+    if size:
+        try:
+            return fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, size)
+        except OSError:  # the user's pipes have used up what he may have
+            pass
+    return fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from rdzv_protocol.messages import Failure
 
-from node_agent.output.pipe import Stream
+from node_agent.output.streams import Stream
 from node_agent.workers.process import Start, signal_group
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from node_agent.output.lines import Lines
-from node_agent.output.pipe import Relay, Tail
+from node_agent.output.sinks import Lines, Tail
+from node_agent.output.streams import Relay
 from node_agent.workers.group import WorkerSpec
 from node_agent.workers.process import CommandProcess
 

@@ -9,8 +9,8 @@ import pytest
 
 from node_agent.output import console as console_module
 from node_agent.output.console import Console
-from node_agent.output.lines import AsItComes
-from node_agent.output.pipe import Relay
+from node_agent.output.sinks import AsItComes
+from node_agent.output.streams import Relay
 
 PATIENCE_S = 10.0
 

@@ -26,7 +26,7 @@ def folder(log_dir: Path | None = None, run_id: str = "nightly", **flags: object
 
 
 def test_the_folder_is_named_after_the_run(tmp_path: Path) -> None:
-    attempt = Path(folder(tmp_path / "logs" / "deeper").open_attempt(1))
+    attempt = Path(folder(tmp_path / "logs" / "deeper").open_attempt(1, 2))
     assert attempt.is_dir()
     assert attempt.name == "attempt_0"
     assert attempt.parent.name.startswith("nightly_")
@@ -54,7 +54,7 @@ def test_a_relative_log_dir_stays_where_it_is_when_somebody_changes_the_folder(
 
 def test_every_round_has_an_attempt_of_its_own_with_torchruns_number(tmp_path: Path) -> None:
     run = folder(tmp_path)
-    assert [os.path.basename(run.open_attempt(round_)) for round_ in (1, 2, 5)] == [
+    assert [os.path.basename(run.open_attempt(round_, 2)) for round_ in (1, 2, 5)] == [
         "attempt_0",
         "attempt_1",
         "attempt_4",
@@ -63,22 +63,22 @@ def test_every_round_has_an_attempt_of_its_own_with_torchruns_number(tmp_path: P
 
 def test_no_attempt_is_opened_twice_even_if_rounds_are_counted_anew(tmp_path: Path) -> None:
     run = folder(tmp_path)
-    assert [os.path.basename(run.open_attempt(round_)) for round_ in (1, 2, 1, 2)] == [
+    assert [os.path.basename(run.open_attempt(round_, 2)) for round_ in (1, 2, 1, 2)] == [
         f"attempt_{number}" for number in range(4)
     ]
 
 
 def test_a_folder_that_was_removed_is_made_again(tmp_path: Path) -> None:
     run = folder(tmp_path / "logs")
-    run.open_attempt(1)
+    run.open_attempt(1, 2)
     os.rename(tmp_path / "logs", tmp_path / "moved")
-    assert Path(run.open_attempt(2)).is_dir()
+    assert Path(run.open_attempt(2, 2)).is_dir()
 
 
 def test_without_a_log_dir_error_files_go_with_the_agent(tmpdir_of_the_agent: Path) -> None:
     scratch = TempDir()
     run = RunFolder(LogOptions(), "nightly", scratch)
-    assert Path(run.open_attempt(3)).parent.parent == tmpdir_of_the_agent
+    assert Path(run.open_attempt(3, 2)).parent.parent == tmpdir_of_the_agent
     assert not run.is_kept
     scratch.remove()
     assert list(tmpdir_of_the_agent.iterdir()) == []
@@ -91,7 +91,7 @@ def test_without_a_log_dir_files_that_somebody_asked_for_are_kept(
     tmpdir_of_the_agent: Path, flags: dict[str, object]
 ) -> None:
     run = folder(**flags)
-    attempt = Path(run.open_attempt(1))
+    attempt = Path(run.open_attempt(1, 2))
     assert run.is_kept and wants_files(LogOptions(**flags))  # type: ignore[arg-type]
     assert attempt.parent.name.startswith("nightly_")
     assert attempt.parent.parent.parent == tmpdir_of_the_agent

@@ -36,7 +36,7 @@ class Agent:
     def __init__(
         self, folder: Path, *, nproc: int = 2, environment: dict[str, str] | None = None, **flags: Any
     ) -> None:
-        self.sheet = FakeConsole()
+        self.console = FakeConsole()
         self.nproc = nproc
         self.scratch = TempDir()
         options = LogOptions(**{"log_dir": str(folder / "logs"), **flags})
@@ -44,7 +44,7 @@ class Agent:
             command=Command(()), nproc=nproc, run_id="nightly", node_id="gpu-a", role="trainer", logs=options,
             environment=environment or {},
         )  # fmt: skip
-        self.logs = AgentLogs(config, self.sheet, self.scratch, pytest.fail)  # type: ignore[arg-type]
+        self.logs = AgentLogs(config, self.console, self.scratch, pytest.fail)  # type: ignore[arg-type]
         self.environments: list[dict[str, str]] = []
 
     async def round(self, program: str = SAYS_WHO, number: int = 1) -> None:
@@ -68,10 +68,10 @@ class Agent:
         await _finished(lambda succeeded: WorkerGroup(specs, succeeded=succeeded, failed=pytest.fail, stopped=print))
 
     def out(self) -> list[bytes]:
-        return sorted(self.sheet.text(OUT).splitlines())
+        return sorted(self.console.text(OUT).splitlines())
 
     def err(self) -> list[bytes]:
-        return sorted(self.sheet.text(ERR).splitlines())
+        return sorted(self.console.text(ERR).splitlines())
 
     def files(self, folder: Path) -> dict[str, str]:
         """The text of every log file, by its path below the run's folder."""
@@ -120,7 +120,7 @@ async def test_plain_output_has_no_mark(make: Make, tmp_path: Path) -> None:
     await agent.round()
     assert (agent.out(), agent.err()) == ([b"out 4", b"out 5"], [b"err 4", b"err 5"])
     assert agent.files(tmp_path) == {}
-    assert agent.sheet.lines == [], "there is no log file to point to"
+    assert agent.console.lines == [], "there is no log file to point to"
 
 
 async def test_teed_output_is_in_files_and_marked_on_the_console(make: Make, tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ async def test_teed_output_is_in_files_and_marked_on_the_console(make: Make, tmp
         "attempt_0/1/stdout.log": "out 5\n",
         "attempt_0/1/stderr.log": "err 5\n",
     }
-    (said,) = agent.sheet.lines
+    (said,) = agent.console.lines
     assert said.startswith(f"logs: {tmp_path}/logs/nightly_")
 
 
@@ -165,10 +165,10 @@ async def test_the_only_worker_that_is_shown_writes_as_it_comes(make: Make) -> N
     """Without a mark, nobody else's lines can be torn: not even the last one gets an end."""
     agent = make(local_ranks=frozenset({1}))
     await agent.round("print('.', end='')")
-    assert agent.sheet.text() == b"."
+    assert agent.console.text() == b"."
     both = make()
     await both.round("print('.', end='')")
-    assert both.sheet.text() == b".\n.\n"
+    assert both.console.text() == b".\n.\n"
 
 
 async def test_ranks_that_are_not_shown_are_in_the_files(make: Make, tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ async def test_every_round_has_files_of_its_own(make: Make, tmp_path: Path) -> N
     await agent.round(number=3)
     assert agent.files(tmp_path) == {"attempt_0/0/stdout.log": "out 4\n", "attempt_2/0/stdout.log": "out 4\n"}
     assert agent.environments[0]["TORCHELASTIC_ERROR_FILE"].endswith("/attempt_2/0/error.json")
-    assert len(agent.sheet.lines) == 1, "where they are is said once"
+    assert len(agent.console.lines) == 1, "where they are is said once"
 
 
 async def test_dev_null_turns_files_off(make: Make, tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ async def test_dev_null_turns_files_off(make: Make, tmp_path: Path) -> None:
 async def test_without_a_log_dir_files_that_were_asked_for_are_kept_and_named(make: Make, tmp_path: Path) -> None:
     agent = make(log_dir=None, tee=Std.OUT, nproc=1)
     await agent.round()
-    (said,) = agent.sheet.lines
+    (said,) = agent.console.lines
     agent.scratch.remove()
     assert (Path(said.removeprefix("logs: ")) / "attempt_0" / "0" / "stdout.log").read_text() == "out 4\n"
 
@@ -231,7 +231,7 @@ async def test_a_log_dir_that_cannot_be_written_sends_everything_to_the_console(
     assert agent.out() == [b"[trainer0]:out 4"] * 2 + [b"[trainer1]:out 5"] * 2
     assert agent.err() == [b"err 4"] * 2 + [b"err 5"] * 2
     assert agent.environments == [{"TORCHELASTIC_ERROR_FILE": ""}] * 2
-    assert agent.sheet.lines == [f"log files: {tmp_path}/logs: File exists; the run goes on"]
+    assert agent.console.lines == [f"log files: {tmp_path}/logs: File exists; the run goes on"]
 
 
 async def test_a_file_that_cannot_be_opened_sends_its_stream_to_the_console(
@@ -242,7 +242,7 @@ async def test_a_file_that_cannot_be_opened_sends_its_stream_to_the_console(
     await agent.round()
     assert agent.out() == [b"[trainer0]:out 4"]
     assert list(agent.files(tmp_path)) == ["attempt_0/1/stdout.log"]
-    assert "No space left on device; the run goes on" in agent.sheet.lines[-1]
+    assert "No space left on device; the run goes on" in agent.console.lines[-1]
 
 
 async def test_a_stderr_that_cannot_be_opened_lets_stdout_go(
@@ -267,7 +267,7 @@ for length in (10, 70_000, 1, 300_000, 4_000, 150_000) * 3:
 """
     agent = make(nproc=8, **flags)
     await agent.round(program)
-    lines = [line.rpartition(b":")[2].strip() for line in agent.sheet.text().splitlines()]
+    lines = [line.rpartition(b":")[2].strip() for line in agent.console.text().splitlines()]
     assert len(lines) == 8 * 18
     assert all(len(set(line)) == 1 for line in lines)
 

@@ -1,122 +1,170 @@
-"""A worker writes straight into its file: real workers, real files."""
+"""A worker's output on a real pipe: read to the last byte, and held back while the console is full."""
 
 import asyncio
+import errno
+import fcntl
 import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
-from node_agent.output.file_tail import FileTails
-from node_agent.output.lines import Lines
-from node_agent.output.pipe import TAIL_LINES
-from node_agent.output.streams import Dropped, FileStream
+from node_agent.output import streams
+from node_agent.output.sinks import Lines, Tail
+from node_agent.output.streams import ALL_PIPES_BYTES, PIPE_BYTES, Relay, Stream, pipe_bytes
 from tests.support.console import FakeConsole
 
-OUT = 1
+OUT, ERR = 1, 2
 
 
-class Worker:
-    """Writes to a stream what its program says."""
+class Pipe:
+    """A worker's end of a pipe whose other end a relay reads."""
 
-    def __init__(self, stream: FileStream, program: str) -> None:
-        self.stream = stream
-        self.process = subprocess.Popen([sys.executable, "-c", program], stdout=stream.writable())
-        stream.started()
+    def __init__(self, console: FakeConsole, mark: str = "[0]:", target: int = OUT, pipe_bytes: int = 0) -> None:
+        self.relay = Relay([Lines(mark, console, target), Tail()], console, pipe_bytes)
+        self.end = os.dup(self.relay.writable())
+        self.relay.started()
 
-    def wait(self) -> int:
-        return self.process.wait(30)
+    def write(self, data: bytes) -> None:
+        assert os.write(self.end, data) == len(data)
+
+    def close(self) -> None:
+        if self.end >= 0:
+            os.close(self.end)
+            self.end = -1
+            self.relay.finish()
 
 
 @pytest.fixture
-async def troubles() -> list[OSError]:
-    return []
+async def console() -> FakeConsole:
+    return FakeConsole()
 
 
-def test_the_worker_writes_to_the_file_and_the_report_reads_its_end(tmp_path: Path, troubles: list[OSError]) -> None:
-    stream = FileStream(str(tmp_path / "log"), None, troubles.append)
-    Worker(stream, "for n in range(100): print(n)\nprint('last words', end='')").wait()
-    stream.finish()
-    assert (tmp_path / "log").read_bytes().endswith(b"98\n99\nlast words")
-    assert stream.tail() == (*map(str, range(101 - TAIL_LINES, 100)), "last words")
-    assert troubles == []
+@pytest.fixture
+async def pipe(console: FakeConsole) -> Iterator[Pipe]:
+    pipe = Pipe(console)
+    yield pipe
+    pipe.close()
 
 
-def test_what_is_there_is_never_overwritten(tmp_path: Path, troubles: list[OSError]) -> None:
-    (tmp_path / "log").write_text("before\n")
-    stream = FileStream(str(tmp_path / "log"), None, troubles.append)
-    Worker(stream, "print('after')").wait()
-    stream.finish()
-    assert (tmp_path / "log").read_text() == "before\nafter\n"
+async def test_what_is_written_is_shown(console, pipe):
+    pipe.write(b"one\ntwo\n")
+    await console.until(lambda: console.text() == b"[0]:one\n[0]:two\n")
 
 
-def test_a_named_pipe_is_written_to_if_somebody_reads_it(tmp_path: Path, troubles: list[OSError]) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="No such device or address"):
-        FileStream(str(tmp_path / "pipe"), None, troubles.append)
-    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    stream = FileStream(str(tmp_path / "pipe"), None, troubles.append)
-    assert os.get_blocking(stream.writable()), "the worker waits for its reader"
-    Worker(stream, "print('hello')").wait()
-    stream.finish()
-    assert os.read(reader, 100) == b"hello\n"
-    os.close(reader)
+async def test_stderr_goes_where_stderr_goes(console):
+    pipe = Pipe(console, target=ERR)
+    pipe.write(b"dear me")
+    pipe.close()
+    assert console.chunks == [(ERR, b"[0]:dear me\n")]
+    assert pipe.relay.tail() == ("dear me",)
 
 
-async def test_the_last_line_of_a_killed_worker_is_in_the_file_on_the_console_and_in_the_report(
-    tmp_path: Path, troubles: list[OSError]
-) -> None:
-    sheet = FakeConsole()
-    tails = FileTails(sheet, troubles.append)  # type: ignore[arg-type]
-
-    def follow(file: int) -> object:
-        return tails.open(file, [Lines("[0]:", sheet, OUT)], shown=True)
-
-    stream = FileStream(str(tmp_path / "log"), follow, troubles.append)  # type: ignore[arg-type]
-    program = "import os; os.write(1, b'x' * 300_000 + b'\\nlast words'); os.kill(os.getpid(), 9)"
-    assert await asyncio.to_thread(Worker(stream, program).wait) == -signal.SIGKILL
-    stream.finish()
-    assert (tmp_path / "log").read_bytes() == b"x" * 300_000 + b"\nlast words"
-    assert sheet.text() == b"[0]:" + b"x" * 300_000 + b"\n[0]:last words\n"
-    assert stream.tail()[-1] == "last words"
-    tails.close()
+@pytest.mark.parametrize("size", [0, PIPE_BYTES])
+async def test_what_a_worker_wrote_just_before_its_end_is_read_to_the_last_byte(console, size):
+    pipe = Pipe(console, "", pipe_bytes=size)
+    words = b"x" * 99 + b"\n"
+    pipe.write(words * ((size or 1 << 16) // len(words)))
+    pipe.close()
+    assert console.text() == words * ((size or 1 << 16) // len(words))
 
 
-def test_a_file_that_is_removed_meanwhile_is_named_and_its_end_is_reported(
-    tmp_path: Path, troubles: list[OSError]
-) -> None:
-    stream = FileStream(str(tmp_path / "log"), None, troubles.append)
-    os.remove(tmp_path / "log")
-    Worker(stream, "print('into the void')").wait()
-    stream.finish()
-    assert stream.tail() == ("into the void",)
-    assert [(trouble.strerror, trouble.filename) for trouble in troubles] == [
-        ("it was removed while a worker wrote to it", f"{tmp_path}/log")
-    ]
+async def test_all_pipes_of_an_agent_leave_the_user_enough_for_others():
+    assert pipe_bytes(1) == pipe_bytes(8) == PIPE_BYTES
+    for workers in (1, 3, 8, 9, 100, 4096):
+        assert 2 * workers * pipe_bytes(workers) <= ALL_PIPES_BYTES
+    assert pipe_bytes(4096) == 0, "the kernel's own size will do"
 
 
-def test_a_file_that_cannot_be_made_leaves_nothing_open(tmp_path: Path, troubles: list[OSError]) -> None:
-    before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(OSError, match="No such file"):
-        FileStream(str(tmp_path / "absent" / "log"), None, troubles.append)
-    assert len(os.listdir("/proc/self/fd")) == before
+async def test_a_user_whose_pipes_have_used_up_what_he_may_have_gets_narrow_ones(console, monkeypatch):
+    def refuse(pipe: int, command: int, size: int = 0) -> int:
+        if command == fcntl.F_SETPIPE_SZ:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        return 1 << 16
+
+    monkeypatch.setattr(streams.fcntl, "fcntl", refuse)
+    pipe = Pipe(console, "", pipe_bytes=PIPE_BYTES)
+    pipe.write(b"fine\n")
+    pipe.close()
+    assert pipe.relay.tail() == ("fine",)
 
 
-def test_a_device_is_written_to_and_not_read(troubles: list[OSError]) -> None:
-    """A plug-in may name one."""
-    stream = FileStream("/dev/null", None, troubles.append)
-    Worker(stream, "print('gone')").wait()
-    stream.finish()
-    assert stream.tail() == () and troubles == []
+async def test_lines_of_two_workers_are_never_torn(console):
+    pipes = [Pipe(console, f"[{name}]:") for name in "ab"]
+    for piece in range(50):
+        for pipe in pipes:
+            pipe.write(b"%d and " % piece)
+            pipe.write(b"so on\n" if piece % 2 else b"further ")
+        await asyncio.sleep(0)
+    for pipe in pipes:
+        pipe.close()
+    for line in console.text().splitlines():
+        assert line.count(b"]:") == 1 and line.startswith((b"[a]:", b"[b]:"))
+        assert line.endswith(b"so on")
 
 
-def test_nothing_stays_open(tmp_path: Path, troubles: list[OSError]) -> None:
-    before = len(os.listdir("/proc/self/fd"))
-    for stream in (FileStream(str(tmp_path / "log"), None, troubles.append), Dropped()):
+async def test_a_child_that_outlives_the_worker_and_keeps_its_pipe_holds_up_nobody(console, pipe):
+    pipe.write(b"mine\n")
+    pipe.relay.finish()
+    assert console.text() == b"[0]:mine\n"
+    pipe.relay.finish()
+    with pytest.raises(BrokenPipeError):
+        pipe.write(b"too late\n")
+
+
+async def test_a_child_that_never_stops_writing_holds_up_nobody(console, pipe):
+    """It has the worker's pipe, and fills it faster than it is read."""
+    pipe.relay._read = lambda: 1 << 16  # type: ignore[method-assign]
+    pipe.relay.finish()
+
+
+async def test_a_full_console_pauses_the_worker_until_it_has_drained(console, pipe):
+    console.is_full = True
+    pipe.write(b"one\n")
+    await console.until(lambda: console.paused)
+    pipe.write(b"two\n")
+    for _ in range(3):
+        await asyncio.sleep(0)  # the loop looks at its pipes, and must leave this one alone
+    assert console.text() == b"[0]:one\n"
+    console.is_full = False
+    for resume in console.paused:
+        resume()
+    await console.until(lambda: console.text() == b"[0]:one\n[0]:two\n")
+
+
+async def test_a_worker_that_ends_while_it_is_paused_loses_nothing(console, pipe):
+    console.is_full = True
+    pipe.write(b"one\n")
+    await console.until(lambda: console.paused)
+    pipe.write(b"two\n")
+    pipe.close()
+    assert pipe.relay.tail() == ("one", "two")
+    for resume in console.paused:
+        resume()
+    assert console.text() == b"[0]:one\n[0]:two\n"
+
+
+async def test_output_that_is_not_shown_is_read_however_full_the_console_is(console):
+    console.is_full = True
+    tail = Tail()
+    relay = Relay([tail], None)
+    worker_end = os.dup(relay.writable())
+    relay.started()
+    for number in range(3):
+        os.write(worker_end, b"%d" % number * 60_000 + b"\n")
+        async with asyncio.timeout(10):
+            while not (tail.lines() and tail.lines()[-1].startswith(str(number))):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+    os.close(worker_end)
+    relay.finish()
+    assert relay.tail()[-1].startswith("2")
+
+
+def test_a_stream_that_nobody_wants_takes_everything_and_leaves_nothing_open():
+    before = os.listdir("/proc/self/fd")
+    stream = Stream()
+    os.write(stream.writable(), b"into the void")
+    for _ in range(2):
         stream.started()
         stream.finish()
-        stream.finish()
-        assert stream.tail() == ()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert stream.tail() == ()
+    assert os.listdir("/proc/self/fd") == before
