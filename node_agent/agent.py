@@ -13,7 +13,7 @@ from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Assignment, Failure, Reply
 
 from node_agent.config import AgentConfig, LaunchPlan
-from node_agent.core.effects import WriteFailureReport
+from node_agent.core.effects import Level, WriteFailureReport
 from node_agent.core.events import GaveUp, Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.core.machine import EXIT_FAILED
 from node_agent.output.console import ERR, Console
@@ -125,7 +125,7 @@ class Agent:
     def start_workers(self, assignment: Assignment) -> None:
         is_first, self._assignment = self._assignment is None, assignment
         if is_first and (warning := omp_warning(self._config.environment, assignment.local_world_size)):
-            self._console.say(warning)
+            self._console.say(warning, Level.ROUTINE)
         if is_first and (wish := self._config.preferred_rank) not in (None, assignment.group_rank):
             self._console.say(f"--node-rank {wish} is another node's; this node has rank {assignment.group_rank}")
         if assignment.agent_store and assignment.group_rank == 0:
@@ -176,8 +176,8 @@ class Agent:
         if self._events:
             self._events.started(assignment, self._group.pids)
 
-    def say(self, text: str, is_warning: bool) -> None:
-        self._console.say(text)
+    def say(self, text: str, level: Level) -> None:
+        self._console.say(text, level)
 
     def write_failure_report(self, effect: WriteFailureReport) -> None:
         from node_agent.failures import error_file, report

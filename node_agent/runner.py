@@ -25,7 +25,7 @@ from rdzv_protocol.messages import (
 
 from node_agent.config import AgentConfig
 from node_agent.core.backoff import ServerLost
-from node_agent.core.effects import Effect, Exit, Say, StartWorkers, StopWorkers, WriteFailureReport
+from node_agent.core.effects import Effect, Exit, Level, Say, StartWorkers, StopWorkers, WriteFailureReport
 from node_agent.core.events import (
     Answered,
     ConnectionFailed,
@@ -64,7 +64,7 @@ class Host(Protocol):
 
     def stop_workers(self, signal_name: str, kill: bool) -> None: ...
 
-    def say(self, text: str, is_warning: bool) -> None:
+    def say(self, text: str, level: Level) -> None:
         """One line for the person who watches."""
 
     def write_failure_report(self, effect: WriteFailureReport) -> None:
@@ -184,8 +184,8 @@ class Runner:
                 self._host.start_workers(assignment)
             case StopWorkers(signal_name, kill):
                 self._host.stop_workers(signal_name, kill)
-            case Say(text, is_warning):
-                self._host.say(text, is_warning)
+            case Say(text, level):
+                self._host.say(text, level)
             case WriteFailureReport():
                 self._host.write_failure_report(effect)
             case Exit(code):

@@ -2,8 +2,10 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 from node_agent.config import LaunchPlan, UsageError
+from node_agent.core.effects import Level
 from node_agent.output.console import Console
 from node_agent.transport.base import Transport
 
@@ -25,11 +27,11 @@ async def server_of(
         console.say(note)
     if target.endpoint is not None:
         host, port = target.endpoint
-        console.say(f"joining run {plan.config.run_id} at {host}:{port} as node {plan.config.node_id}")
+        console.say(f"joining run {plan.config.run_id} at {host}:{port} as node {plan.config.node_id}", Level.ROUTINE)
     if target.endpoint is None:
         from node_agent.transport.in_process import Standalone
 
-        async with Standalone(console.say, page=page) as alone:
+        async with Standalone(partial(console.say, level=Level.ROUTINE), page=page) as alone:
             yield alone.transport, "localhost"
     elif target.hosts:
         from node_agent.transport.server_subprocess import HostedServer

@@ -17,6 +17,7 @@ from math import inf
 from time import monotonic
 from typing import Any, Generic, TextIO, TypeVar
 
+from node_agent.core.effects import Level
 from node_agent.output.console import ERR, OUT, Console
 
 T = TypeVar("T")
@@ -103,14 +104,11 @@ class _Loop(asyncio.SelectorEventLoop):
         return socket.getaddrinfo(*args, **kwargs)
 
 
-ROUTINE = ("round ", "run succeeded", "logs: ", "status: ", "OMP_NUM_THREADS")
-"""Beginnings of lines that nobody waits for: they are INFO, all others WARNING, which Python shows by default."""
-
-
 class ApiConsole(Console):
     """Console of a program: the workers' output goes where `print` goes; in a notebook that is no descriptor.
 
-    The agent's own lines are log records: a library does not write on its user's stderr.
+    The agent's own lines are log records: a library does not write on its user's stderr. What is routine is INFO, all
+    else WARNING, which Python shows by default.
     """
 
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
@@ -118,8 +116,8 @@ class ApiConsole(Console):
         self._streams = {fd: _Text(stream) for fd, stream in pairs if _is_elsewhere(stream, fd)}
         super().__init__(name, loop)
 
-    def say(self, text: str) -> None:
-        log.log(logging.INFO if text.startswith(ROUTINE) else logging.WARNING, "%s", text)
+    def say(self, text: str, level: Level = Level.NOTICE) -> None:
+        log.log(logging.INFO if level is Level.ROUTINE else logging.WARNING, "%s", text)
 
     def put(self, fd: int, view: memoryview) -> int:
         return self._streams[fd].put(view) if fd in self._streams else super().put(fd, view)

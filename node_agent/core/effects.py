@@ -5,6 +5,8 @@ A protocol message is to be sent. Joins and polls go one after another: the next
 and leaves go beside them, and are tried until the server has them.
 """
 
+from enum import Enum, auto
+
 from msgspec import Struct
 from rdzv_protocol.messages import Assignment, Failure, Finish, Request
 
@@ -20,11 +22,22 @@ class StopWorkers(Struct, frozen=True):
     kill: bool = False
 
 
+class Level(Enum):
+    """Weight of a line for the person who watches."""
+
+    ROUTINE = auto()
+    """Nobody waits for it: all is as it should be."""
+    NOTICE = auto()
+    """The run does not go its usual way, or not yet: nodes are missing, a worker has failed."""
+    WARNING = auto()
+    """The server is out of reach, or has something to object."""
+
+
 class Say(Struct, frozen=True):
     """One line for the person who watches."""
 
     text: str
-    is_warning: bool = False
+    level: Level = Level.NOTICE
 
 
 class WriteFailureReport(Struct, frozen=True):

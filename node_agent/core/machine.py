@@ -34,7 +34,7 @@ from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from node_agent.core import wording
 from node_agent.core.backoff import HINTS, Unreachable
-from node_agent.core.effects import Effect, Exit, Say, StartWorkers, StopWorkers, WriteFailureReport
+from node_agent.core.effects import Effect, Exit, Level, Say, StartWorkers, StopWorkers, WriteFailureReport
 from node_agent.core.events import (
     Answered,
     ConnectionFailed,
@@ -176,7 +176,7 @@ class AgentMachine:
             self._keep_alive_at = now + self._lease_s / HOLDS_PER_LEASE
         if reply.warning and reply.warning != self._warning:
             self._warning = reply.warning
-            self._log(reply.warning, is_warning=True)
+            self._log(reply.warning, Level.WARNING)
         match reply.directive:
             case Wait() as wait:
                 self._wait(wait)
@@ -240,7 +240,7 @@ class AgentMachine:
         """The server has answered the request under way."""
         self._busy = False
         if self._trouble and self._silent_since is not None and self.state is not State.ENDING:
-            self._log(f"reached rdzv-server at {self._server} after {now - self._silent_since:.1f} s", is_warning=True)
+            self._log(f"reached rdzv-server at {self._server} after {now - self._silent_since:.1f} s", Level.WARNING)
         self._is_known, self._silent_since, self._trouble, self._speaks_at = True, None, None, None
 
     def _connection_failed(self, error: Unreachable | ProtocolError, now: float) -> None:
@@ -263,12 +263,12 @@ class AgentMachine:
                 text = wording.no_server_yet(self._server, error, limit_s)
         else:
             text = f"still no rdzv-server at {self._server} ({error})"
-        self._log(text, is_warning=True)
+        self._log(text, Level.WARNING)
 
     def _time_passed(self, now: float) -> None:
         if self._speaks_at is not None and now >= self._speaks_at:
             self._speaks_at = None
-            self._log(f"waiting for rdzv-server at {self._server} to answer", is_warning=True)
+            self._log(f"waiting for rdzv-server at {self._server} to answer", Level.WARNING)
         gives_up_at = self._gives_up_at()
         if gives_up_at is not None and now >= gives_up_at:
             self._lose_patience()
@@ -303,7 +303,7 @@ class AgentMachine:
             return
         self.state, self._has_workers = State.RUNNING, True
         self.round = self._after_round = assignment.round
-        self._say(wording.started(assignment))
+        self._say(wording.started(assignment), Level.ROUTINE)
         self._effects.append(StartWorkers(assignment))
 
     def _stop(self, round_: int, reason: str, now: float) -> None:
@@ -320,7 +320,7 @@ class AgentMachine:
         self._keep_alive_at = now  # tells the server at once that the stop has arrived
 
     def _finish(self, finish: Finish) -> None:
-        self._say(wording.finished(finish))
+        self._say(wording.finished(finish), Level.ROUTINE if finish.succeeded else Level.NOTICE)
         self._end(EXIT_SUCCEEDED if finish.succeeded else EXIT_FAILED)
         if not finish.succeeded:
             self._effects.append(WriteFailureReport(finish.reason, finish))
@@ -340,7 +340,7 @@ class AgentMachine:
             self.state, self._has_workers, self._idle_since = State.SUCCEEDED, False, now
             self._effects.append(self.report(round_, None))
             if self._trouble:
-                self._log(wording.nobody_to_tell(self._server, self._patience_s()), is_warning=True)
+                self._log(wording.nobody_to_tell(self._server, self._patience_s()), Level.WARNING)
 
     def _worker_failed(self, round_: int, failure: Failure) -> None:
         if round_ == self.round and self.state is State.RUNNING:
@@ -364,7 +364,7 @@ class AgentMachine:
 
     def _signalled(self, name: str) -> None:
         if self.state is State.SUCCEEDED and self._trouble:
-            self._log(f"{name}: leaving without rdzv-server; all workers of this node exited 0", is_warning=True)
+            self._log(f"{name}: leaving without rdzv-server; all workers of this node exited 0", Level.WARNING)
             self._leave(name)
             self._end(EXIT_SUCCEEDED)
         elif self.state is not State.ENDING:
@@ -385,11 +385,11 @@ class AgentMachine:
         self._end(EXIT_FAILED)
 
     def _give_up(self, reason: str, *, is_server_lost: bool = False) -> None:
-        self._log(f"error: {reason}", is_warning=True)
+        self._log(f"error: {reason}", Level.WARNING)
         if self.state is State.ENDING:
             return
         if is_server_lost and self.state is State.SUCCEEDED:
-            self._log("all workers of this node exited 0; how the run ended is not known", is_warning=True)
+            self._log("all workers of this node exited 0; how the run ended is not known", Level.WARNING)
             self._end(EXIT_SUCCEEDED)
         else:
             self._end(self._failed_code())
@@ -406,12 +406,12 @@ class AgentMachine:
 
     # Words.
 
-    def _say(self, text: str) -> None:
+    def _say(self, text: str, level: Level = Level.NOTICE) -> None:
         self._last_reason = ""
-        self._log(text)
+        self._log(text, level)
 
-    def _log(self, text: str, *, is_warning: bool = False) -> None:
-        self._effects.append(Say(text, is_warning))
+    def _log(self, text: str, level: Level) -> None:
+        self._effects.append(Say(text, level))
 
     def _wait(self, wait: Wait) -> None:
         """Say what is waited for when it changes, not when only the time that is left does."""

@@ -16,6 +16,8 @@ from contextlib import suppress
 from queue import SimpleQueue
 from time import monotonic
 
+from node_agent.core.effects import Level
+
 HIGH, LOW = 8 << 20, 4 << 20
 PATIENCE_S = 2.0
 """Longest wait of an exiting agent for a console that takes nothing at all."""
@@ -40,8 +42,8 @@ class Console:
         self._err_screen = OUT if _same_file(OUT, ERR) else ERR
         self._screens: dict[int, _Screen] = {}
 
-    def say(self, text: str) -> None:
-        """A line of the agent's own, on stderr."""
+    def say(self, text: str, level: Level = Level.NOTICE) -> None:
+        """A line of the agent's own, on stderr, whatever its level."""
         self.write(ERR, f"{self._name}: {text}\n".encode(errors="backslashreplace"))
 
     def write(self, fd: int, chunk: bytes, owner: object = None) -> None:

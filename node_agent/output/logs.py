@@ -6,6 +6,7 @@ from functools import partial
 from rdzv_protocol.messages import Assignment
 
 from node_agent.config import AgentConfig
+from node_agent.core.effects import Level
 from node_agent.core.log_options import LogOptions
 from node_agent.output.console import ERR, OUT, Console
 from node_agent.output.folder import RunFolder, wants_files
@@ -121,7 +122,7 @@ class AgentLogs:
         has_files = routing.has_files or (routing.filtered_stdout and wants_files(self._options))
         if has_files and not self._is_announced:
             self._is_announced = True
-            self._console.say(f"logs: {self._folder.path}")
+            self._console.say(f"logs: {self._folder.path}", Level.ROUTINE)
         return self._round(assignment, routing)
 
     async def ask(self, assignment: Assignment, environments: Sequence[Mapping[str, str]]) -> RoundLogs:

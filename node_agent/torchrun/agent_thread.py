@@ -18,7 +18,7 @@ from rdzv_protocol.messages import Assignment, Failure, Finish, Reply
 
 from node_agent.config import AgentConfig
 from node_agent.core.backoff import ServerLost
-from node_agent.core.effects import WriteFailureReport
+from node_agent.core.effects import Level, WriteFailureReport
 from node_agent.core.events import Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.runner import Runner
 from node_agent.transport.base import Transport
@@ -151,8 +151,8 @@ class AgentThread:
     def stop_workers(self, signal_name: str, kill: bool) -> None:
         self.round_is_over.set()
 
-    def say(self, text: str, is_warning: bool) -> None:
-        (self._warn if is_warning else self._say)(text)
+    def say(self, text: str, level: Level) -> None:
+        (self._warn if level is Level.WARNING else self._say)(text)
 
     def write_failure_report(self, effect: WriteFailureReport) -> None:
         if effect.is_server_lost:  # the rest is known, or the program's own launcher sees to it

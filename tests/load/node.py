@@ -9,7 +9,7 @@ from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.config import AgentConfig
 from node_agent.core.command import Command
-from node_agent.core.effects import WriteFailureReport
+from node_agent.core.effects import Level, WriteFailureReport
 from node_agent.core.events import Event, Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.runner import Runner
 from node_agent.transport.http import HttpTransport
@@ -82,8 +82,8 @@ class Node:
     def stop_workers(self, signal_name: str, kill: bool) -> None:
         asyncio.get_running_loop().call_soon(self._over, WorkersStopped(self._work.round))
 
-    def say(self, text: str, is_warning: bool) -> None:
-        if is_warning:
+    def say(self, text: str, level: Level) -> None:
+        if level is Level.WARNING:
             self.trouble.append(text)
 
     def write_failure_report(self, effect: WriteFailureReport) -> None:

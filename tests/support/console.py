@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from node_agent.core.effects import Level
 from node_agent.output.sinks import Lines, Tail
 from node_agent.output.streams import Relay
 from node_agent.workers.group import WorkerSpec
@@ -24,7 +25,7 @@ class FakeConsole:
         self._owners: dict[int, object] = {}
         self._news = asyncio.Event()
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, level: Level = Level.NOTICE) -> None:
         self.lines.append(text)
         self._news.set()
 

@@ -13,7 +13,7 @@ from rdzv_protocol.messages import LeaveRequest
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from node_agent.core.backoff import HINTS, Unreachable
-from node_agent.core.effects import Exit, Say, StartWorkers, StopWorkers, WriteFailureReport
+from node_agent.core.effects import Exit, Level, Say, StartWorkers, StopWorkers, WriteFailureReport
 from node_agent.core.events import Started, TimePassed, WorkerFailed, WorkersStopped
 from tests.unit.node_agent.story import (
     LEASE_S,
@@ -47,7 +47,7 @@ def test_an_agent_that_waits_says_what_for_and_polls():
 def test_a_warning_of_the_server_is_said_once():
     agent = Story()
     agent.is_told(wait(), warning="look here")
-    assert agent.did(Say)[0] == Say("look here", is_warning=True)
+    assert agent.did(Say)[0] == Say("look here", Level.WARNING)
     agent.is_told(wait(), warning="look here")
     assert agent.did(Say) == []
 
@@ -139,7 +139,7 @@ def test_an_agent_whose_run_succeeds_exits_0():
     agent = running()
     agent.workers_succeed()
     agent.is_told(finish())
-    assert agent.effects == [Say("run succeeded: all workers of 3 nodes exited 0"), Exit(0)]
+    assert agent.effects == [Say("run succeeded: all workers of 3 nodes exited 0", Level.ROUTINE), Exit(0)]
 
 
 def test_a_failure_elsewhere_restarts_an_agent_that_has_finished():
@@ -420,7 +420,7 @@ REFUSED = "connect: 10.0.0.1: Connection refused"
 
 
 def warnings(agent: Story) -> list[str]:
-    return [effect.text for effect in agent.did(Say) if effect.is_warning]
+    return [effect.text for effect in agent.did(Say) if effect.level is Level.WARNING]
 
 
 def test_a_server_that_is_not_there_yet_is_said_once_and_so_is_its_arrival():
