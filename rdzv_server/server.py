@@ -10,7 +10,6 @@ from rdzv_server.config import MOST_RUNS, RETENTION_S, Limits
 from rdzv_server.core.registry import Registry
 from rdzv_server.service.driver import Driver
 from rdzv_server.service.interface import Service
-from rdzv_server.service.long_polls import LongPolls
 from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.storage.base import MemoryStore, Store
 from rdzv_server.tasks import first_of
@@ -97,9 +96,8 @@ class RendezvousServer(HttpServer):
     def __init__(
         self, *, store: Store | None = None, retention_s: float = RETENTION_S, max_runs: int = MOST_RUNS
     ) -> None:
-        long_polls = LongPolls()
-        self._driver = Driver(Registry(retention_s, max_runs), store or MemoryStore(), long_polls)
-        self.rendezvous = Rendezvous(self._driver, long_polls)
+        self._driver = Driver(Registry(retention_s, max_runs), store or MemoryStore())
+        self.rendezvous = Rendezvous(self._driver)
         super().__init__(self.rendezvous)
 
     async def start(self) -> None:

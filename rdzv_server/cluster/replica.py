@@ -21,7 +21,6 @@ from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
 from rdzv_server.service.driver import STOPPED, Driver
 from rdzv_server.service.interface import Answer, AnyRequest, Connection
-from rdzv_server.service.long_polls import LongPolls
 from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.storage.base import Store, StoreFenced
 from rdzv_server.storage.outage import Outage
@@ -38,10 +37,9 @@ class Term:
     """Term of this server as the leader."""
 
     def __init__(self, leadership: Leadership, store: Store, registry: Registry) -> None:
-        long_polls = LongPolls()
         self.leadership = leadership
-        self.driver = Driver(registry, store, long_polls)
-        self.rendezvous = Rendezvous(self.driver, long_polls, leadership.number)
+        self.driver = Driver(registry, store)
+        self.rendezvous = Rendezvous(self.driver, leadership.number)
 
     async def end(self) -> None:
         self.rendezvous.close()
@@ -198,7 +196,7 @@ class Replica:
         if self._term and not self.leads:
             return "etcd does not answer: this server's leadership is not certain"
         if self._term:
-            return self._term.rendezvous.unhealthy_reason
+            return self._term.rendezvous.state().unhealthy_reason
         return None if self._other else "no leader is known"
 
     def close(self) -> None:

@@ -5,7 +5,6 @@ Every server stands for every shard. It answers for those that it leads, and nam
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -22,7 +21,7 @@ from rdzv_server.config import ServerConfig
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
 from rdzv_server.server import HttpServer
-from rdzv_server.service.interface import Answer, AnyRequest, Connection, ShardView
+from rdzv_server.service.interface import Answer, AnyRequest, Connection, ServerState, ShardView
 from rdzv_server.storage.base import StoreBroken
 from rdzv_server.storage.etcd import EtcdStore, settle_format
 from rdzv_server.storage.etcd_address import EtcdPlace
@@ -65,7 +64,7 @@ class Sharding:
         ]  # fmt: skip
         self._broken: set[int] = set()
         self._closed = asyncio.Event()
-        self.started_at = self.now()
+        self._started_at = self.now()
 
     async def run(self) -> None:
         """Lead what it should, for ever; when cancelled it leaves all at once. Raises what it cannot go on after."""
@@ -100,10 +99,6 @@ class Sharding:
     def _of(self, run_id: str) -> Replica:
         return self._replicas[shard_of(run_id, len(self._replicas))]
 
-    @property
-    def _only(self) -> Replica | None:
-        return self._replicas[0] if len(self._replicas) == 1 else None
-
     def runs(self) -> list[Run]:
         """Runs of the shards that this server leads."""
         return list(chain.from_iterable(replica.runs() for replica in self._replicas))
@@ -112,31 +107,20 @@ class Sharding:
         """Each shard has a clock of its own. Without a run: the server's."""
         return self._of(run_id).now() if run_id else asyncio.get_running_loop().time()
 
-    @property
-    def epoch(self) -> str:
-        """Epoch of the only shard; of several each has its own."""
-        return self._only.epoch if self._only else ""
+    def state(self) -> ServerState:
+        """Of several shards, each has a leader and an epoch of its own."""
+        replicas, only = self._replicas, self._replicas[0] if len(self._replicas) == 1 else None
+        return ServerState(
+            epoch=only.epoch if only else "",
+            unhealthy_reason=self._unhealthy_reason(),
+            leads=any(replica.leads for replica in replicas),
+            leader=only.leader if only else None,
+            leadership=max(replica.leadership for replica in replicas),
+            shards=[ShardView(shard, replica.leader, replica.leadership) for shard, replica in enumerate(replicas)],
+            uptime_s=round(self.now() - self._started_at, 3),
+        )
 
-    @property
-    def leads(self) -> bool:
-        """Whether it leads any shard."""
-        return any(replica.leads for replica in self._replicas)
-
-    @property
-    def leader(self) -> str | None:
-        """Leader of the only shard; of several each has its own."""
-        return self._only.leader if self._only else None
-
-    @property
-    def leadership(self) -> int:
-        return max(replica.leadership for replica in self._replicas)
-
-    @property
-    def shards(self) -> Sequence[ShardView]:
-        return [ShardView(shard, replica.leader, replica.leadership) for shard, replica in enumerate(self._replicas)]
-
-    @property
-    def unhealthy_reason(self) -> str | None:
+    def _unhealthy_reason(self) -> str | None:
         """Reason why it cannot decide for a shard that it leads; or that no leader is known of any."""
         if self._closed.is_set():
             return "shutting down"

@@ -1,6 +1,6 @@
 """Status of a run as operators see it. Durations are seconds; ages count from now."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from msgspec import Meta, Struct, structs
 from rdzv_protocol.constraints import Address, Count, Id, NodeCount, Port, Rank, RoleName, Round, WorkerCount
@@ -8,10 +8,11 @@ from rdzv_protocol.messages import Failure
 from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core import completion
-from rdzv_server.core.run import Agent, AgentState, Cause, FailureRecord, Run, Seat, Stage
+from rdzv_server.core.run import Agent, AgentState, Cause, Departure, FailureRecord, Restart, Run, Seat, Stage
 
 Phase = Literal["forming", "restarting", "running", "finishing", "succeeded", "failed"]
 NodeState = Literal["waiting", "standby", "running", "stopping", "succeeded", "failed"]
+Status = TypeVar("Status", bound=Struct)
 Duration = Annotated[float, Meta(description="seconds")]
 SHORT_ID, HIDDEN = 12, 8
 """Ids up to this length are shown whole; of longer ones so many characters at the end are not."""
@@ -120,28 +121,8 @@ def view(run: Run, now: float) -> RunStatus:
         first_failure=_failure(run.first_failure, now) if run.first_failure else None,
         end_failure=_failure(run.first_of_round, now) if run.end_failure and run.first_of_round else None,
         failures=[_failure(record, now) for record in run.failures],
-        departures=[
-            DepartureStatus(
-                node_id=gone.node_id,
-                agent_id=_short(gone.agent_id),
-                round=gone.round,
-                group_rank=gone.group_rank,
-                left=gone.left,
-                cause=gone.cause,
-                age_s=_round(now - gone.at),
-            )
-            for gone in run.departures
-        ],
-        history=[
-            RestartStatus(
-                round=restart.round,
-                cause=restart.cause,
-                charged=restart.charged,
-                reason=restart.reason,
-                age_s=_round(now - restart.at),
-            )
-            for restart in run.ledger
-        ],
+        departures=[_aged(DepartureStatus, gone, now, agent_id=_short(gone.agent_id)) for gone in run.departures],
+        history=[_aged(RestartStatus, restart, now) for restart in run.ledger],
         settings=run.settings,
     )
 
@@ -228,6 +209,13 @@ def _world_size(run: Run) -> int:
     if run.stage is Stage.FORMING or run.membership is None:
         return 0
     return sum(seat.local_world_size for seat in run.membership.seats.values())
+
+
+def _aged(kind: type[Status], record: Departure | Restart, now: float, **shown: str) -> Status:
+    """What happened, with its age in place of its time."""
+    fields = structs.asdict(record)
+    age_s = _round(now - fields.pop("at"))
+    return kind(**(fields | shown), age_s=age_s)
 
 
 def _failure(record: FailureRecord, now: float) -> FailureStatus:

@@ -175,7 +175,7 @@ class HttpApi:
         now = asyncio.get_running_loop().time()
         if isinstance(error, Unauthorized | Forbidden):
             self._gatekeeper.note_refusal(caller_of(request), now)
-        if not self._service.unhealthy_reason:  # which is said by itself
+        if not self._service.state().unhealthy_reason:  # which is said by itself
             self._refusals.note(peer_of(request.remote or ""), error, now)
 
     # Handlers.
@@ -223,11 +223,12 @@ class HttpApi:
         return as_text("ok\n")
 
     async def readyz(self, request: web.BaseRequest) -> web.Response:
-        reason = self._service.unhealthy_reason
+        reason = self._service.state().unhealthy_reason
         return as_text(f"{reason or 'ready'}\n", 503 if reason else 200)
 
     async def leaderz(self, request: web.BaseRequest) -> web.Response:
-        leads = self._service.leads and not self._service.unhealthy_reason
+        state = self._service.state()
+        leads = state.leads and not state.unhealthy_reason
         return as_text("leads\n" if leads else "does not lead\n", 200 if leads else 503)
 
     def _going_on(self) -> set[str]:

@@ -2,31 +2,22 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Annotated
 
 import msgspec
 import rdzv_protocol
-from msgspec import Meta, Struct
-from rdzv_protocol.constraints import Id, Revision
+from msgspec import Struct, structs
 
-from rdzv_server.core.status_view import Duration, RunStatus, view
-from rdzv_server.service.interface import Service, ShardView
+from rdzv_server.core.status_view import RunStatus, view
+from rdzv_server.service.interface import ServerState, Service
 
 INDENT = 2
 
 
-class ServerStatus(Struct, frozen=True, kw_only=True):
+class ServerStatus(ServerState, frozen=True, kw_only=True):
     """The server itself."""
 
     version: str
-    epoch: Annotated[Id, Meta(description="one life of the server process")]
     ready: bool
-    trouble: Annotated[str | None, Meta(description="why nothing can be decided at present")]
-    leads: bool
-    leader: Annotated[str | None, Meta(description="of several servers, the one that leads, if it is known")]
-    leadership: Revision
-    shards: Annotated[list[ShardView], Meta(description="who leads each shard; empty: a server alone")]
-    uptime_s: Duration
 
 
 class Status(Struct, frozen=True, kw_only=True):
@@ -52,9 +43,8 @@ class StatusView:
     ) -> AsyncIterator[bytes]:
         """The document: the runs whose ids `shows` lets through, each as it stands when its piece is made."""
         start, between, end = (b"\n    ", b",\n    ", b"\n  ]\n}\n") if in_lines else (b"", b",", b"]}\n")
-        before = start
-        yield (b'{\n  "server": ' if in_lines else b'{"server":') + _written(_server(self._service), 1 * in_lines)
-        yield b',\n  "runs": [' if in_lines else b',"runs":['
+        before, server = start, _written(_server(self._service.state()), 1 * in_lines)
+        yield b'{\n  "server": ' + server + b',\n  "runs": [' if in_lines else b'{"server":' + server + b',"runs":['
         for run in self._service.runs():
             if shows(run.run_id):
                 async with self._turn:
@@ -65,18 +55,9 @@ class StatusView:
         yield b"]\n}\n" if in_lines and before is start else end
 
 
-def _server(service: Service) -> ServerStatus:
-    return ServerStatus(
-        version=rdzv_protocol.VERSION,
-        epoch=service.epoch,
-        ready=service.unhealthy_reason is None,
-        trouble=service.unhealthy_reason,
-        leads=service.leads,
-        leader=service.leader,
-        leadership=service.leadership,
-        shards=list(service.shards),
-        uptime_s=round(service.now() - service.started_at, 3),
-    )
+def _server(state: ServerState) -> ServerStatus:
+    is_ready = state.unhealthy_reason is None
+    return ServerStatus(version=rdzv_protocol.VERSION, ready=is_ready, **structs.asdict(state))
 
 
 def _written(value: ServerStatus | RunStatus, level: int) -> bytes:

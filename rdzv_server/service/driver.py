@@ -41,10 +41,10 @@ REPLAY_AT_ONCE = 500
 class Driver:
     """Feeds the core and carries its effects out. Time goes on from the server's life before."""
 
-    def __init__(self, registry: Registry, store: Store, long_polls: LongPolls) -> None:
+    def __init__(self, registry: Registry, store: Store) -> None:
         self._registry = registry
         self._store = store
-        self._long_polls = long_polls
+        self.long_polls = LongPolls()
         self._compaction = Compaction(registry, store)
         self._inbox = RoundRobin[tuple[str, Event, Done | None]]()
         self._called = asyncio.Event()
@@ -221,7 +221,7 @@ class Driver:
             match effect:
                 case WakeAgents(run_id, agent_ids):
                     for agent_id in agent_ids:
-                        self._long_polls.wake((run_id, agent_id))
+                        self.long_polls.wake((run_id, agent_id))
                 case Announce(run_id, round_, reason):
                     log.info("run %s round %d: %s", run_id, round_, reason)
                 case ForgetRun(run_id, attempt):

@@ -1,9 +1,10 @@
 """Interface between the server's transports (HTTP, or the same process) and whoever answers: one server, or several."""
 
-from collections.abc import Coroutine, Sequence
-from typing import Any, Protocol
+from collections.abc import Coroutine
+from typing import Annotated, Any, Protocol
 
-from msgspec import Struct
+from msgspec import Meta, Struct
+from rdzv_protocol.constraints import Id, Revision
 from rdzv_protocol.messages import (
     Ack,
     AdmitRequest,
@@ -45,6 +46,18 @@ class ShardView(Struct, frozen=True):
     leadership: int
 
 
+class ServerState(Struct, frozen=True, kw_only=True):
+    """A server as it stands: whether it can decide, and who leads. A server alone always leads."""
+
+    epoch: Annotated[Id, Meta(description="one life of the server process")]
+    unhealthy_reason: Annotated[str | None, Meta(description="why nothing can be decided at present")]
+    leads: Annotated[bool, Meta(description="it decides, for one shard at least")] = True
+    leader: Annotated[str | None, Meta(description="of several servers, the one that leads, if it is known")] = None
+    leadership: Annotated[Revision, Meta(description="number of the latest one of several servers that is known")] = 0
+    shards: Annotated[list[ShardView], Meta(description="who leads each shard; empty: a server alone")] = []
+    uptime_s: Annotated[float, Meta(description="seconds")]
+
+
 class Service(Protocol):
     """Answers agents and operators, and shows what it knows."""
 
@@ -64,28 +77,4 @@ class Service(Protocol):
 
     def close(self) -> None: ...
 
-    @property
-    def epoch(self) -> str: ...
-
-    @property
-    def started_at(self) -> float: ...
-
-    @property
-    def unhealthy_reason(self) -> str | None:
-        """Why it is of no use to an agent at present; None as a rule."""
-
-    @property
-    def leads(self) -> bool:
-        """Whether it decides: a server alone always does, of several one."""
-
-    @property
-    def leader(self) -> str | None:
-        """HOST:PORT of the one that leads, of several servers, if it is known."""
-
-    @property
-    def leadership(self) -> int:
-        """Number of the latest leadership that is known, of several servers. 0: a server alone."""
-
-    @property
-    def shards(self) -> Sequence[ShardView]:
-        """Leaders of the shards that several servers share, one shard at least; none: a server alone."""
+    def state(self) -> ServerState: ...

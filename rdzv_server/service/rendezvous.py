@@ -5,7 +5,7 @@ import hashlib
 import hmac
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -43,8 +43,8 @@ from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.run import AgentState, Run
 from rdzv_server.service.agent_connections import Connections
 from rdzv_server.service.driver import STOPPED, Driver
-from rdzv_server.service.interface import Answer, AnyRequest, Connection, ShardView
-from rdzv_server.service.long_polls import Key, LongPolls
+from rdzv_server.service.interface import Answer, AnyRequest, Connection, ServerState
+from rdzv_server.service.long_polls import Key
 
 FIRST_HOLD_S = 1.0
 """A join that waits is answered this soon, so that a person soon reads whom it waits for."""
@@ -58,13 +58,9 @@ class Rendezvous:
     `leadership`: of several servers, the number of the one that this is for.
     """
 
-    leads = True
-    leader = None
-    shards: Sequence[ShardView] = ()
-
-    def __init__(self, driver: Driver, long_polls: LongPolls, leadership: int = 0) -> None:
+    def __init__(self, driver: Driver, leadership: int = 0) -> None:
         self._driver = driver
-        self._long_polls = long_polls
+        self._long_polls = driver.long_polls
         self.leadership = leadership
         self._closing = False
         self._probes: dict[Key, asyncio.Event] = {}
@@ -149,14 +145,13 @@ class Rendezvous:
     def now(self, run_id: str = "") -> float:
         return self._driver.now()
 
-    @property
-    def started_at(self) -> float:
-        return self._driver.started_at
-
-    @property
-    def unhealthy_reason(self) -> str | None:
-        """Why nothing can be decided at present; None as a rule."""
-        return "shutting down" if self._closing else self._driver.unhealthy_reason
+    def state(self) -> ServerState:
+        return ServerState(
+            epoch=self.epoch,
+            unhealthy_reason="shutting down" if self._closing else self._driver.unhealthy_reason,
+            leadership=self.leadership,
+            uptime_s=round(self._driver.now() - self._driver.started_at, 3),
+        )
 
     def close(self) -> None:
         """Release every parked poll, and park no more: agents keep their workers and try again."""

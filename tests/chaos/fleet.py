@@ -220,7 +220,7 @@ class Fleet(Hosts):
 
     async def in_trouble(self) -> None:
         """Return when the server cannot write."""
-        await self._until(lambda view: _unless(view["server"]["trouble"], "trouble"))
+        await self._until(lambda view: _unless(view["server"]["unhealthy_reason"], "an outage"))
 
     async def finish_work(self) -> None:
         """Return when the workers have ended their training together."""

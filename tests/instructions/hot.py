@@ -32,7 +32,6 @@ from rdzv_server.core.events import AgentHeard, NodeJoined
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Agent, AgentState
 from rdzv_server.service.driver import Driver
-from rdzv_server.service.long_polls import LongPolls
 from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.storage.base import MemoryStore
 
@@ -257,9 +256,8 @@ class _Shell:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        long_polls = LongPolls()
-        self._driver = Driver(Registry(retention_s=3_600.0), MemoryStore(), long_polls)
-        self._rendezvous = Rendezvous(self._driver, long_polls)
+        self._driver = Driver(Registry(retention_s=3_600.0), MemoryStore())
+        self._rendezvous = Rendezvous(self._driver)
         self._loop.run_until_complete(self._driver.start())
         self._runs = count()
 

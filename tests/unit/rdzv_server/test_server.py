@@ -260,7 +260,7 @@ async def test_a_server_that_is_closing_takes_no_new_polls(site):
     site.server.rendezvous.close()
     with pytest.raises(ServerUnavailable, match="shutting down; workers keep running"):
         await a.poll()
-    assert site.server.rendezvous.unhealthy_reason == "shutting down"
+    assert site.server.rendezvous.state().unhealthy_reason == "shutting down"
 
 
 async def test_a_server_that_closes_takes_nobody_for_lost_whose_connection_it_closes_itself(site):

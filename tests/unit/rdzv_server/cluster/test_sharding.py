@@ -40,7 +40,7 @@ class Server:
 
     @property
     def led(self) -> list[int]:
-        return [view.shard for view in self.shards.shards if view.leader == self._address]
+        return [view.shard for view in self.shards.state().shards if view.leader == self._address]
 
     async def leads(self, count: int) -> None:
         """Return once it leads so many shards."""
@@ -105,12 +105,12 @@ async def test_who_does_not_take_what_it_is_left_is_left_nothing_more_in_this_li
 async def test_nothing_moves_for_one_that_comes_and_goes(start, client, prefix):
     server = start("a:1")
     await server.leads(4)
-    before = [view.leadership for view in server.shards.shards]
+    before = [view.leadership for view in server.shards.state().shards]
     for _ in range(3):
         flapping = start("b:1", settle_s=60.0)
-        await until(lambda flapping=flapping: all(view.leader for view in flapping.shards.shards))
+        await until(lambda flapping=flapping: all(view.leader for view in flapping.shards.state().shards))
         await flapping.end()
-    assert [view.leadership for view in server.shards.shards] == before
+    assert [view.leadership for view in server.shards.state().shards] == before
 
 
 async def test_who_is_cut_off_leads_nothing_before_another_does_and_is_left_its_part_when_it_is_back(start, gated):
@@ -124,7 +124,7 @@ async def test_who_is_cut_off_leads_nothing_before_another_does_and_is_left_its_
     while first.led:
         assert second.led == kept
         await asyncio.sleep(0.005)
-    assert first.shards.unhealthy_reason == "etcd does not answer: this server's leadership is not certain"
+    assert first.shards.state().unhealthy_reason == "etcd does not answer: this server's leadership is not certain"
     with pytest.raises(NotLeader):
         await first.shards.ask(StopRequest(run_id=run_of(lost[0])), OPERATOR)
     await second.leads(4)
@@ -180,7 +180,7 @@ async def test_whoever_is_asked_names_the_leader_of_the_runs_shard(start):
     await first.leads(4)
     second = start("b:1")
     await second.leads(2)
-    await until(lambda: all(shard.leader for shard in first.shards.shards))
+    await until(lambda: all(shard.leader for shard in first.shards.state().shards))
     theirs, ours = run_of(second.led[0]), run_of(first.led[0])
     with pytest.raises(NotLeader) as refusal:
         await first.shards.ask(StopRequest(run_id=theirs), OPERATOR)
@@ -207,12 +207,12 @@ async def test_it_is_ready_once_a_leader_is_known(start, gated):
     gate.hold()
     server = start("a:1", gated_client)
     await asyncio.sleep(0)
-    assert server.shards.unhealthy_reason == "no leader is known" and not server.shards.leads
+    assert server.shards.state().unhealthy_reason == "no leader is known" and not server.shards.state().leads
     gate.release()
     await server.leads(4)
-    assert server.shards.unhealthy_reason is None and server.shards.leads
+    assert server.shards.state().unhealthy_reason is None and server.shards.state().leads
     await server.end()
-    assert server.shards.unhealthy_reason == "shutting down"
+    assert server.shards.state().unhealthy_reason == "shutting down"
 
 
 async def test_a_shard_whose_records_are_damaged_stands_still_alone(start, client, prefix, caplog):

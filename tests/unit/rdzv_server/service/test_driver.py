@@ -14,7 +14,6 @@ from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Stage
 from rdzv_server.service import driver as driver_module
 from rdzv_server.service.driver import Driver
-from rdzv_server.service.long_polls import LongPolls
 from rdzv_server.storage.base import MemoryStore, StoreUnavailable
 from tests.support.scenario import RUN_ID, a_failure, a_join, durable, settings_of
 
@@ -47,9 +46,9 @@ class Server:
 
     def __init__(self, store: MemoryStore, retention_s: float = 3_600.0) -> None:
         self.store = store
-        self.long_polls = LongPolls()
         self.registry = Registry(retention_s)
-        self.driver = Driver(self.registry, store, self.long_polls)
+        self.driver = Driver(self.registry, store)
+        self.long_polls = self.driver.long_polls
 
     async def join(self, name: str, nodes: str = "2", **settings) -> None:
         settings = RequestedSettings() if not nodes else settings_of(nodes, **settings)

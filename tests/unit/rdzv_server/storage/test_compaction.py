@@ -11,7 +11,6 @@ from rdzv_server.core.events import NodeJoined, NodeLeft, NodeLost, WorkersFaile
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
 from rdzv_server.service.driver import Driver
-from rdzv_server.service.long_polls import LongPolls
 from rdzv_server.storage import compaction
 from rdzv_server.storage.base import MemoryStore, Store, StoreUnavailable
 from rdzv_server.storage.record_codec import settled
@@ -65,7 +64,7 @@ class Counting:
 
 @asynccontextmanager
 async def serving(store: Store) -> AsyncIterator[Driver]:
-    driver = Driver(Registry(3_600.0), store, LongPolls())
+    driver = Driver(Registry(3_600.0), store)
     await driver.start()
     yield driver
     await driver.stop()
