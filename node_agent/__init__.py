@@ -16,21 +16,13 @@ if TYPE_CHECKING:
     from node_agent.api.processes import PContext, RunProcsResult, start_processes, start_processes_async
     from node_agent.core.log_options import Std
 
-_HOMES = {
-    "ChildFailedError": "node_agent.api.errors",
-    "DefaultLogsSpecs": "node_agent.api.default_logs_specs",
-    "LaunchConfig": "node_agent.api.launch_config",
-    "LaunchError": "node_agent.api.errors",
-    "LogsDest": "node_agent.api.default_logs_specs",
-    "PContext": "node_agent.api.processes",
-    "ProcessFailure": "node_agent.api.errors",
-    "RunProcsResult": "node_agent.api.processes",
-    "SignalException": "node_agent.api.errors",
-    "Std": "node_agent.core.log_options",
-    "elastic_launch": "node_agent.api.elastic_launch",
-    "start_processes": "node_agent.api.processes",
-    "start_processes_async": "node_agent.api.processes",
-    "to_map": "node_agent.api.default_logs_specs",
+_MODULES = {
+    "api.default_logs_specs": "DefaultLogsSpecs LogsDest to_map",
+    "api.elastic_launch": "elastic_launch",
+    "api.errors": "ChildFailedError LaunchError ProcessFailure SignalException",
+    "api.launch_config": "LaunchConfig",
+    "api.processes": "PContext RunProcsResult start_processes start_processes_async",
+    "core.log_options": "Std",
 }
 
 __all__ = [
@@ -53,14 +45,13 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Imported when it is first asked for: `node-agent` and its workers need none of it."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+    for module, names in _MODULES.items():
+        if name in names.split():
+            return getattr(import_module(f"node_agent.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *__all__})

@@ -1,12 +1,10 @@
 """Launch plan of one agent: what its workers run, where it meets the others, and as whom."""
 
-import os
 from collections.abc import Mapping
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct, field
-from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.core.command import Command
@@ -65,30 +63,6 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     """With a server of its own: show the run's status on loopback."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """What the workers inherit."""
-
-    def join_request(self, *, hosts_store: bool) -> JoinRequest:
-        """What a new agent asks for, under an id of its own: who knows no more than that cannot speak in its name.
-
-        The port is to come, and an address if none is given.
-        """
-        return JoinRequest(
-            run_id=self.run_id,
-            agent_id=f"{self.node_id[:64]}-{os.urandom(6).hex()}",
-            node_id=self.node_id,
-            after_round=0,
-            addr=self.local_addr or "",
-            port=0,
-            local_world_size=self.nproc,
-            role=self.role,
-            node_rank=self.node_rank,
-            preferred_rank=self.preferred_rank,
-            settings=self.settings,
-            explicit_run_id=self.explicit_run_id,
-            rerun=self.rerun,
-            hosts_store=hosts_store,
-            command=self.command.fingerprint,
-            secret=os.urandom(16).hex(),
-        )
 
 
 class Target(NamedTuple):

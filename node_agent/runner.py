@@ -8,6 +8,7 @@ traceback, the workers are stopped, the agent leaves the run and exits with 1. I
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
@@ -99,7 +100,7 @@ class Runner:
         hosts_store: bool,
     ) -> None:
         self._machine = AgentMachine(
-            config.join_request(hosts_store=hosts_store),
+            _join_request(config, hosts_store),
             server=where,
             connect_timeout_s=config.connect_timeout_s,
             server_lost_timeout_s=config.server_lost_timeout_s,
@@ -235,3 +236,28 @@ class Runner:
             self.crashed(error)
         else:
             loop.default_exception_handler(context)
+
+
+def _join_request(config: AgentConfig, hosts_store: bool) -> JoinRequest:
+    """Request of a new agent, without the port and, unless one is given, the address, which are known later.
+
+    Its id is its own, and its secret lets nobody else speak in its name.
+    """
+    return JoinRequest(
+        run_id=config.run_id,
+        agent_id=f"{config.node_id[:64]}-{os.urandom(6).hex()}",
+        node_id=config.node_id,
+        after_round=0,
+        addr=config.local_addr or "",
+        port=0,
+        local_world_size=config.nproc,
+        role=config.role,
+        node_rank=config.node_rank,
+        preferred_rank=config.preferred_rank,
+        settings=config.settings,
+        explicit_run_id=config.explicit_run_id,
+        rerun=config.rerun,
+        hosts_store=hosts_store,
+        command=config.command.fingerprint,
+        secret=os.urandom(16).hex(),
+    )

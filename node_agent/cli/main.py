@@ -1,9 +1,8 @@
-"""What `node-agent` does with its command line."""
+"""Program `node-agent`: a command line in, an exit code out."""
 
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 from node_agent.cli.parser import read
 from node_agent.cli.plan import plan_launch
@@ -22,12 +21,7 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
 
         return agent.run(plan)
     except UsageError as error:
-        fail(str(error))
+        print(f"node-agent: error: {error}", file=sys.stderr)  # noqa: T201
+        return 2
     except KeyboardInterrupt:  # before the signal handlers stood
         return 1
-
-
-def fail(message: str) -> NoReturn:
-    """End with one line and exit code 2."""
-    print(f"node-agent: error: {message}", file=sys.stderr)  # noqa: T201
-    raise SystemExit(2)

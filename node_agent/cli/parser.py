@@ -1,14 +1,14 @@
 """Parser of the command line: words, also shortened, and variables to `Arguments`."""
 
 import argparse
-import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import rdzv_protocol
 from rdzv_protocol.paths import DEFAULT_PORT
 
-from node_agent.cli.arguments import FLAGS, HEADINGS, Arguments, Flag, Given, make
+from node_agent.cli.arguments import FLAGS, HEADINGS, Arguments, Given, make
 from node_agent.config import UsageError
 
 DESCRIPTION = """\
@@ -32,8 +32,7 @@ flag of torchrun's begins so. Where it is left out, the variable PET_A_B is read
 Settings of a run (--nnodes, --max-restarts, timeouts) must be the same on every node; a node may leave them out.
 Exit codes: 0 the run succeeded; 1 it failed, or this agent was told to leave; 2 bad input, nothing was started."""
 
-MOST_COLUMNS, USUAL_COLUMNS = 120, 80
-SHELLS = ("bash", "zsh", "tcsh")
+MOST_COLUMNS = 120
 TORCHRUNS = frozenset(spelling for flag in FLAGS.values() for spelling in flag.torchruns)
 
 
@@ -46,19 +45,15 @@ def read(argv: Sequence[str], environment: Mapping[str, str]) -> Arguments:
 
 def _from_variables(environment: Mapping[str, str]) -> Given:
     """Operators for Kubernetes set these, and workers inherit them. An empty variable says nothing."""
-    there = {name for name in environment if name.startswith(("PET_", "TORCH_ELASTIC_")) and environment[name].strip()}
-    found = {}
-    for argument, flag in FLAGS.items() if there else ():
-        if variable := next((each for each in flag.variables if each in there), None):
-            found[argument] = variable, environment[variable]
-    return found
+    known = [(argument, variable) for argument, flag in FLAGS.items() for variable in reversed(flag.variables)]
+    given = {argument: variable for argument, variable in known if environment.get(variable, "").strip()}
+    return {argument: (variable, environment[variable]) for argument, variable in given.items()}
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Shows one spelling of each name, as wide as the terminal. Imports less than argparse would to find that out."""
+    """Shows one spelling of each name, and wraps whole paragraphs."""
 
-    def __init__(self, prog: str) -> None:
-        width = _columns() - 2
+    def __init__(self, prog: str, width: int = MOST_COLUMNS) -> None:
         super().__init__(prog, max_help_position=min(34, width // 3), width=width)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
@@ -71,15 +66,6 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         return "\n".join(fill(line, width, subsequent_indent=line[: -len(line.lstrip())]) for line in text.split("\n"))
 
 
-def _columns() -> int:
-    if (given := os.environ.get("COLUMNS", "")).isdecimal() and int(given):
-        return min(int(given), MOST_COLUMNS)
-    try:
-        return min(os.get_terminal_size().columns or USUAL_COLUMNS, MOST_COLUMNS)
-    except OSError:  # not a terminal
-        return USUAL_COLUMNS
-
-
 class Parser(argparse.ArgumentParser):
     """Refuses with `UsageError`. A shortened flag that could be one of torchrun's is torchrun's, whatever we have."""
 
@@ -90,13 +76,16 @@ class Parser(argparse.ArgumentParser):
         )  # fmt: skip
         self.add_argument("--version", action="version", version=f"node-agent {rdzv_protocol.VERSION}")
         self.add_argument("--print-completion", "--print_completion", action=_PrintCompletion, metavar="SHELL",
-                          default=argparse.SUPPRESS, help="print what makes a shell complete these flags: bash, zsh "
-                          "or tcsh")  # fmt: skip
+                          choices=("bash", "zsh", "tcsh"), default=argparse.SUPPRESS,
+                          help="print what makes a shell complete these flags: bash, zsh or tcsh")  # fmt: skip
         group = self.add_argument_group()
         for name, flag in FLAGS.items():
             if name in HEADINGS:
                 group = self.add_argument_group(HEADINGS[name])
-            group.add_argument(*flag.spellings, **_options(name, flag))
+            takes: dict[str, Any] = {"metavar": flag.metavar} if flag.metavar else {"nargs": 0}
+            group.add_argument(
+                *flag.spellings, dest=name, action=_Store, default=argparse.SUPPRESS, help=flag.help, **takes
+            )
         group = self.add_argument_group("and then")
         group.add_argument("script", metavar="SCRIPT", help="what each worker runs; ${local_rank} in it, and in what "
                            "follows, is the worker's local rank")  # fmt: skip
@@ -108,29 +97,31 @@ class Parser(argparse.ArgumentParser):
             namespace, unknown = self.parse_known_args(argv)
         except argparse.ArgumentError as error:
             names = (error.argument_name or "").split("/")
-            typed = [word.partition("=")[0] for word in argv]
-            name = next((each for each in typed if len(each) > 2 and _begins_one(each, names)), names[0])
-            self.error(f"{name}: {error.message}")
+            words = [word.partition("=")[0] for word in argv]
+            typed = [word for word in words if len(word) > 2 and any(name.startswith(word) for name in names)]
+            self.error(f"{[*typed, *names][0]}: {error.message}")
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}{_instead_of(unknown[0])}")
         return namespace
+
+    def format_help(self) -> str:
+        from shutil import get_terminal_size
+
+        self.formatter_class = partial(_Help, width=min(get_terminal_size().columns, MOST_COLUMNS) - 2)
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (node-agent --help explains every flag)")
 
     def _get_option_tuples(self, option_string: str) -> Any:
         """The flags that argparse lets an unknown option stand for: those it begins, by each of their spellings."""
-        found: dict[int, Any] = {}
-        torchruns = set()
-        for candidate in super()._get_option_tuples(option_string):
-            found.setdefault(id(candidate[0]), candidate)
-            if candidate[1] in TORCHRUNS:
-                torchruns.add(id(candidate[0]))
-        return [candidate for action, candidate in found.items() if len(torchruns) != 1 or action in torchruns]
-
-
-def _begins_one(word: str, names: Sequence[str]) -> bool:
-    return any(name.startswith(word) for name in names)
+        candidates = super()._get_option_tuples(option_string)
+        torchruns = {action for action, spelling, *_ in candidates if spelling in TORCHRUNS}
+        found: dict[argparse.Action, Any] = {}
+        for candidate in candidates:
+            if len(torchruns) != 1 or candidate[0] in torchruns:
+                found.setdefault(candidate[0], candidate)
+        return [*found.values()]
 
 
 def _instead_of(word: str) -> str:
@@ -157,8 +148,6 @@ class _PrintCompletion(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, spelling: str | None = None
     ) -> None:
-        if values not in SHELLS:
-            raise UsageError(f"{spelling}: {', '.join(SHELLS[:-1])} or {SHELLS[-1]}, not {values!r}")
         from importlib import import_module
 
         try:
@@ -167,8 +156,3 @@ class _PrintCompletion(argparse.Action):
             parser.exit(1, f"{parser.prog}: {spelling} needs the package shtab: pip install shtab\n")
         print(shtab.complete(parser, values))  # noqa: T201
         parser.exit()
-
-
-def _options(name: str, flag: Flag) -> dict[str, Any]:
-    takes = {"metavar": flag.metavar} if flag.metavar else {"nargs": 0}
-    return {"dest": name, "action": _Store, "default": argparse.SUPPRESS, "help": flag.help, **takes}

@@ -18,7 +18,7 @@ from node_agent.output.line_prefix import PREFIX_TEMPLATE
 from node_agent.transport.credentials import Credentials, TlsFiles
 
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
-"""torchrun's word to those whom it starts."""
+"""torchrun tells its workers so."""
 AGENT_FILES, WORKER_FILES = 15, 3
 """Descriptors of the agent itself, and of each worker: its process and a pipe for each of its streams."""
 CONNECT_TIMEOUT_S, FAREWELL_TIMEOUT_S = 300.0, 2.0
@@ -41,6 +41,7 @@ os._exit(0)
 """
 """Program of `--run-path`. A script that has succeeded leaves without tearing its objects down: a process group that
 nobody destroyed may have threads still, and would abort. torchrun keeps such a worker until all are done."""
+TLS_FILES = ("tls_ca", "tls_cert", "tls_key")
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 
 
@@ -62,7 +63,11 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
     _check_devices(arguments, config)
     _check_descriptors(config)
     _check_port(arguments, config)
-    notes = [*rendezvous.notes(arguments, target, environment), *_notes(arguments, config)]
+    notes = rendezvous.notes(arguments, target, environment)
+    unknown = [each for each in arguments.signals_to_handle if each not in config.signals]
+    for argument, words in (("signals_to_handle", unknown), ("rdzv_conf", arguments.ignored)):
+        if words:
+            notes.append(f"{arguments.source(argument)}: {', '.join(words)} means nothing here and is left alone")
     return LaunchPlan(config, target, credentials(arguments, target), tuple(notes))
 
 
@@ -105,12 +110,11 @@ def _config(arguments: Arguments, target: Target, environment: Mapping[str, str]
 def settings(arguments: Arguments, *, alone: bool = False) -> RequestedSettings:
     """The run's settings as far as this node asks for any. Raises `UsageError`."""
     min_nodes, max_nodes = (1, 1) if alone else arguments.nnodes or (None, None)
-    older_name = None if "timeout" in arguments.ignored else arguments.timeout
     return RequestedSettings(
         min_nodes=min_nodes,
         max_nodes=max_nodes,
         max_restarts=arguments.max_restarts,
-        join_timeout_s=older_name if arguments.join_timeout is None else arguments.join_timeout,
+        join_timeout_s=arguments.timeout if arguments.join_timeout is None else arguments.join_timeout,
         last_call_timeout_s=arguments.last_call_timeout,
         lease_s=_lease_s(arguments),
         disconnect_grace_s=arguments.disconnect_grace,
@@ -121,8 +125,7 @@ def settings(arguments: Arguments, *, alone: bool = False) -> RequestedSettings:
 
 def _lease_s(arguments: Arguments) -> float | None:
     """The lease; torchrun's keep-alives have an interval, and a number of them may be missed."""
-    given = arguments.sources.keys() & {"keep_alive_interval", "keep_alive_max_attempt"}
-    if arguments.lease is not None or not given:
+    if arguments.lease is not None or not arguments.sources.keys() & {"keep_alive_interval", "keep_alive_max_attempt"}:
         return arguments.lease
     lease_s = arguments.keep_alive_interval * arguments.keep_alive_max_attempt
     if not SHORTEST_LEASE_S <= lease_s <= LONGEST_LEASE_S:
@@ -134,27 +137,25 @@ def _lease_s(arguments: Arguments) -> float | None:
 
 
 def _nproc(arguments: Arguments, environment: Mapping[str, str]) -> int:
-    wanted = arguments.nproc_per_node
-    if isinstance(wanted, int):
-        return wanted
+    if isinstance(arguments.nproc_per_node, int):
+        return arguments.nproc_per_node
     from node_agent.workers.devices import DeviceError, count_workers
 
     try:
-        return count_workers(wanted, environment)
+        return count_workers(arguments.nproc_per_node, environment)
     except DeviceError as error:
-        raise UsageError(f"{arguments.source('nproc_per_node')} {wanted}: {error}") from None
+        raise UsageError(f"{arguments.source('nproc_per_node')} {arguments.nproc_per_node}: {error}") from None
 
 
 def _cpus(arguments: Arguments, nproc: int, environment: Mapping[str, str]) -> tuple[frozenset[int], ...]:
-    mode = arguments.numa_binding
-    if mode is None:
+    if arguments.numa_binding is None:
         return ()
     from node_agent.workers import devices, numa
 
     try:
-        return tuple(numa.cpu_sets(mode, devices.pci_addresses(environment), nproc))
+        return tuple(numa.cpu_sets(arguments.numa_binding, devices.pci_addresses(environment), nproc))
     except (devices.DeviceError, numa.NumaError) as error:
-        raise UsageError(f"{arguments.source('numa_binding')} {mode}: {error}") from None
+        raise UsageError(f"{arguments.source('numa_binding')} {arguments.numa_binding}: {error}") from None
 
 
 def _check_devices(arguments: Arguments, config: AgentConfig) -> None:
@@ -204,16 +205,6 @@ def _check_port(arguments: Arguments, config: AgentConfig) -> None:
         raise UsageError(f"{arguments.source(name)}: {error}; stop what uses it, or choose another{instead}") from None
 
 
-def _notes(arguments: Arguments, config: AgentConfig) -> list[str]:
-    unknown = [each for each in arguments.signals_to_handle if each not in config.signals]
-    void = {"signals_to_handle": unknown, "rdzv_conf": arguments.ignored}
-    return [
-        f"{arguments.source(name)}: {', '.join(words)} means nothing here and is left alone"
-        for name, words in void.items()
-        if words
-    ]
-
-
 def first(*values: float | None) -> float:
     """The first that somebody gave; the last is a default."""
     return next(value for value in values if value is not None)
@@ -224,31 +215,28 @@ def first(*values: float | None) -> float:
 
 def credentials(arguments: Arguments, target: Target) -> Credentials:
     """Token and TLS, once every file has been read. Raises `UsageError`."""
+    tls = _tls(arguments, target)
     try:
-        found = Credentials(arguments.token_file, _tls(arguments, target))
+        found = Credentials(arguments.token_file, tls)
     except ValueError as error:
         raise UsageError(f"{arguments.source('token_file')} {error}") from None
     try:
         found.context()
     except ValueError as error:
-        raise UsageError(_as_given(arguments, str(error))) from None
+        line = str(error)
+        for argument in TLS_FILES:  # its flags become what the user has written in their place
+            line = line.replace(f"{FLAGS[argument].names[0]} ", f"{arguments.source(argument)} ")
+        raise UsageError(line) from None
     return found
-
-
-def _as_given(arguments: Arguments, error: str) -> str:
-    """An error about TLS files, whose flags become what the user has written in their place."""
-    for name in ("tls_ca", "tls_cert", "tls_key"):
-        error = error.replace(f"{FLAGS[name].names[0]} ", f"{arguments.source(name)} ")
-    return error
 
 
 def _tls(arguments: Arguments, target: Target) -> TlsFiles | None:
     ca, cert, key = arguments.tls_ca, arguments.tls_cert, arguments.tls_key
-    given = [name for name in ("tls_ca", "tls_cert", "tls_key") if getattr(arguments, name) is not None]
+    given = [argument for argument in TLS_FILES if getattr(arguments, argument) is not None]
+    if not given and "https://" in arguments.rdzv_endpoint:
+        source = arguments.source("rdzv_endpoint")
+        raise UsageError(f"{source}: https needs {arguments.own('tls_ca')}: a file of authorities, or system")
     if not given:
-        if "https://" in arguments.rdzv_endpoint:
-            source = arguments.source("rdzv_endpoint")
-            raise UsageError(f"{source}: https needs {arguments.own('tls_ca')}: a file of authorities, or system")
         return None
     first = arguments.source(given[0])
     if target.endpoint is None or target.is_on_a_node:
@@ -267,11 +255,8 @@ def _tls(arguments: Arguments, target: Target) -> TlsFiles | None:
 
 
 def _log_options(arguments: Arguments) -> LogOptions:
-    plugin = arguments.logs_specs
-    if plugin is not None:
-        _check_plugin(plugin, arguments.source("logs_specs"))
     return LogOptions(
-        log_dir=_log_dir(arguments),
+        log_dir=_log_dir(arguments) if arguments.logs_specs is None else arguments.log_dir or None,
         redirects=arguments.redirects,
         tee=arguments.tee,
         local_ranks=arguments.local_ranks_filter,
@@ -279,32 +264,36 @@ def _log_options(arguments: Arguments) -> LogOptions:
         stdout_filters=arguments.duplicate_stdout_filters,
         stderr_filters=arguments.duplicate_stderr_filters,
         prefix=arguments.log_prefix,
-        plugin=plugin,
+        plugin=_logs_plugin(arguments),
     )
 
 
 def _log_dir(arguments: Arguments) -> str | None:
-    """The folder, which is made, unless a plug-in is to know what it means."""
+    """The folder, which is made."""
     folder = arguments.log_dir
-    if not folder or arguments.logs_specs is not None:
-        return folder or None
     if folder == NO_FILES:
-        for name in ("duplicate_stdout_filters", "duplicate_stderr_filters"):
-            if getattr(arguments, name):
-                source = arguments.source(name)
+        for argument in ("duplicate_stdout_filters", "duplicate_stderr_filters"):
+            if getattr(arguments, argument):
+                source = arguments.source(argument)
                 raise UsageError(f"{source} copies lines to a file, and --log-dir {NO_FILES} means no files")
-    elif trouble := trouble_with(folder):
+    elif folder and (trouble := trouble_with(folder)):
         raise UsageError(f"{arguments.source('log_dir')}: {trouble}: name a folder, or {NO_FILES} for no files")
-    return folder
+    return folder or None
 
 
-def _check_plugin(name: str, source: str) -> None:
+def _logs_plugin(arguments: Arguments) -> str | None:
+    """The plug-in that decides about log files, and knows what their folder means."""
+    name = arguments.logs_specs
+    if name is None:
+        return None
     from importlib.metadata import entry_points
 
     known = sorted(point.name for point in entry_points(group="torchrun.logs_specs"))
     if name not in known:
         there = f"there are {', '.join(known)}" if known else "none is installed"
+        source = arguments.source("logs_specs")
         raise UsageError(f"{source}: there is no torchrun.logs_specs entry point {name!r}; {there}")
+    return name
 
 
 # The command.
@@ -315,28 +304,27 @@ def _command(arguments: Arguments, environment: Mapping[str, str], use_env: bool
 
     Raises `UsageError` if there is no such script or program, so that nothing is started.
     """
-    after = arguments.args if use_env else (f"--local-rank={LOCAL_RANK}", *arguments.args)
-    script = arguments.script
+    script, after = arguments.script, arguments.args
+    if not use_env:
+        after = (f"--local-rank={LOCAL_RANK}", *after)
+    python: tuple[str, ...] = (environment.get("PYTHON_EXEC") or sys.executable, "-u")
     if arguments.run_path:
-        return _python(sys.executable, ("-c", RUN_PATH), script, after)
-    python = environment.get("PYTHON_EXEC") or sys.executable
-    if not arguments.no_python:
-        return _python(python, ("-m",) if arguments.module else (), script, after)
-    if arguments.module:
+        python = (sys.executable, "-u", "-c", RUN_PATH)
+    elif arguments.no_python and arguments.module:
         raise UsageError("-m is for Python modules, --no-python for other programs: give one of them")
-    return Command((_program(script, environment),), after)
-
-
-def _python(python: str, how: tuple[str, ...], script: str, arguments: tuple[str, ...]) -> Command:
-    program = (python, "-u", *how)
+    elif arguments.no_python:
+        return Command((_program(script, environment),), after)
+    elif arguments.module:
+        python = (*python, "-m")
     if "$" in script:  # torchrun substitutes the local rank there, too
-        return Command(program, (script, *arguments))
-    if how != ("-m",):
+        return Command(python, (script, *after))
+    if python[-1] != "-m":
         _check_script(script)
-    return Command((*program, script), arguments)
+    return Command((*python, script), after)
 
 
 def _check_script(script: str) -> None:
+    """Refuse what Python cannot run. A shell's first line proves nothing: installers write such lines into Python."""
     if os.path.isdir(script):
         if not os.path.isfile(os.path.join(script, "__main__.py")):
             raise UsageError(f"{script} is a folder without a __main__.py: name the script in it")
@@ -344,19 +332,12 @@ def _check_script(script: str) -> None:
     try:
         with open(script, "rb") as file:
             first = file.readline(256)
+            if first.startswith(b"#!") and os.path.basename(first.split()[-1].decode(errors="replace")) in SHELLS:
+                compile(first + file.read(), script, "exec", dont_inherit=True)
     except FileNotFoundError:
         raise UsageError(f"there is no script {script} {_where('looked in')}") from None
     except OSError as error:
         raise UsageError(f"script {script} cannot be read: {error.strerror}") from None
-    if first.startswith(b"#!") and os.path.basename(first.split()[-1].decode(errors="replace")) in SHELLS:
-        _check_is_python(script)
-
-
-def _check_is_python(script: str) -> None:
-    """What says that it is a shell's may be Python all the same: installers write such lines."""
-    try:
-        with open(script, "rb") as file:
-            compile(file.read(), script, "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
         raise UsageError(f"{script} is a shell script, not Python: give --no-python before it") from None
 

@@ -102,15 +102,9 @@ def _at_a_server(arguments: Arguments) -> Target:
     rank = _written_rank(arguments)
     if rank is not None and arguments.nnodes:
         _check_rank(arguments, rank)
-    return Target(
-        endpoint=endpoint,
-        others=tuple(others),
-        hosts=bool(arguments.is_host),
-        is_for_this_machine=bool(arguments.is_host) and _is_for_this_machine(arguments, endpoint[0]),
-        is_on_a_node=bool(arguments.is_host),
-        node_rank=rank,
-        local_addr=arguments.local_addr or None,
-    )
+    if arguments.is_host:
+        return _on_a_node(arguments, endpoint, hosts=True)._replace(node_rank=rank)
+    return Target(endpoint, tuple(others), node_rank=rank, local_addr=arguments.local_addr or None)
 
 
 def _c10d(arguments: Arguments) -> Target:
@@ -129,14 +123,11 @@ def _c10d(arguments: Arguments) -> Target:
         )
     if port == 0:
         return _alone(arguments, "rdzv_endpoint")
-    return Target(
-        endpoint=(host, port),
-        hosts=_names_this_machine(host) if arguments.is_host is None else arguments.is_host,
-        is_for_this_machine=_is_for_this_machine(arguments, host),
-        is_on_a_node=True,
-        preferred_rank=_written_rank(arguments),
-        local_addr=arguments.local_addr or None,
-    )
+    if (hosts := arguments.is_host) is None:
+        from node_agent.transport import this_machine
+
+        hosts = this_machine.names_this_machine(host)
+    return _on_a_node(arguments, (host, port), hosts=hosts)._replace(preferred_rank=_written_rank(arguments))
 
 
 def _static(arguments: Arguments) -> Target:
@@ -148,23 +139,26 @@ def _static(arguments: Arguments) -> Target:
     _check_rank(arguments, rank)
     if port == 0:
         raise UsageError(f"{arguments.source('master_port')}: the other nodes cannot know a free port; name one, not 0")
-    return Target(
-        endpoint=(host, port),
-        hosts=rank == 0 if arguments.is_host is None else arguments.is_host,
-        is_for_this_machine=_is_for_this_machine(arguments, host),
-        is_on_a_node=True,
-        node_rank=rank,
-        local_addr=host if rank == 0 else arguments.local_addr or None,
-    )
+    hosts = rank == 0 if arguments.is_host is None else arguments.is_host
+    found = _on_a_node(arguments, (host, port), hosts=hosts)._replace(node_rank=rank)
+    return found._replace(local_addr=host) if rank == 0 else found
 
 
-def _is_for_this_machine(arguments: Arguments, host: str) -> bool:
-    """Whether a server that is hosted at this endpoint must be out of other machines' reach. See docs/adr/0031.
+def _on_a_node(arguments: Arguments, endpoint: Endpoint, *, hosts: bool) -> Target:
+    """A server that a node of the run hosts; `hosts`: this one does.
 
-    torchrun's scripts name `localhost` on one node, and that node's name on the others; `--endpoint` is our own.
+    At loopback it is out of other machines' reach if only one node is expected, or `--endpoint` says so. torchrun's
+    scripts name `localhost` on one node, and that node's own name on the others. See docs/adr/0031.
     """
+    host = endpoint[0]
     is_loopback = host in ("localhost", "::1") or (host.startswith("127.") and host.replace(".", "").isdigit())
-    return is_loopback and (_most_nodes(arguments) == 1 or _is_our_endpoint(arguments))
+    return Target(
+        endpoint,
+        hosts=hosts,
+        is_for_this_machine=hosts and is_loopback and (_most_nodes(arguments) == 1 or _is_our_endpoint(arguments)),
+        is_on_a_node=True,
+        local_addr=arguments.local_addr or None,
+    )
 
 
 def _static_alone(arguments: Arguments, host: str) -> Target:
@@ -203,7 +197,7 @@ def _check_rank(arguments: Arguments, rank: int) -> None:
 
 
 def _endpoint(arguments: Arguments, default_port: int, lowest: int = 1) -> Endpoint:
-    """The only one that is named."""
+    """The only endpoint that is named."""
     if "," in arguments.rdzv_endpoint:
         raise UsageError(
             f"{arguments.source('rdzv_endpoint')}: several servers are for --rdzv-backend rdzv-server, not "
@@ -223,8 +217,8 @@ def _read_endpoint(text: str, source: str, default_port: int | None, lowest: int
         text = text.removeprefix(scheme)
     text = text.removesuffix("/")
     host, colon, port = text.rpartition(":")
-    is_bare_ipv6 = ":" in host and not host.startswith("[")
-    if is_bare_ipv6 and not _is_ipv6_with_port(host, port):
+    is_too_long = len(port) == 5 and port.isdigit() and not host.endswith(":")  # to be a part of an IPv6 address
+    if ":" in host and not host.startswith("[") and not is_too_long:
         raise UsageError(f"{source}: {text!r} has no port: give HOST:PORT, such as [{text}]:{DEFAULT_PORT}")
     if not colon or "]" in port:
         if default_port is None or not text:
@@ -234,14 +228,3 @@ def _read_endpoint(text: str, source: str, default_port: int | None, lowest: int
     if not host.strip("[]") or not host.isprintable() or set(host) & set(" /") or not is_port:
         raise UsageError(f"{source}: {text!r} is not HOST:PORT with a port from {lowest} to 65535")
     return host.strip("[]"), int(port)
-
-
-def _is_ipv6_with_port(host: str, port: str) -> bool:
-    """Whether `::1:29400` is meant as an address and a port: the last part is too long to be one of an address."""
-    return len(port) == 5 and port.isdigit() and not host.endswith(":")
-
-
-def _names_this_machine(host: str) -> bool:
-    from node_agent.transport.this_machine import names_this_machine
-
-    return names_this_machine(host)

@@ -52,7 +52,7 @@ def command_lines(program: str) -> list[list[str]]:
 
 @pytest.fixture(autouse=True)
 def nobody_looks_names_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "_names_this_machine", lambda host: False)
+    monkeypatch.setattr("node_agent.transport.this_machine.names_this_machine", lambda host: False)
 
 
 def understood(words: list[str], environment: dict[str, str] | None = None) -> Arguments:
