@@ -91,9 +91,9 @@ def test_no_two_flags_share_a_name():
 
 
 def test_our_names_stand_beside_torchruns():
-    assert FLAGS["rdzv_endpoint"].names == ("--rdzv-endpoint", "--endpoint")
-    assert FLAGS["nproc_per_node"].names == ("--nproc-per-node", "--nproc")
-    assert FLAGS["rdzv_id"].names == ("--rdzv-id", "--run-id")
+    assert FLAGS["rdzv_endpoint"].names == ["--rdzv-endpoint", "--endpoint"]
+    assert FLAGS["nproc_per_node"].names == ["--nproc-per-node", "--nproc"]
+    assert FLAGS["rdzv_id"].names == ["--rdzv-id", "--run-id"]
 
 
 @pytest.mark.parametrize("flag", FLAGS.values(), ids=FLAGS)
