@@ -193,7 +193,7 @@ class Agent:
             return ""
         return self._group.error_file(failure.pid)
 
-    def heard(self, answer: Reply | ProtocolError) -> None:
+    def answered(self, answer: Reply | ProtocolError) -> None:
         pass  # the machine knows what to do
 
     def ended(self, exit_code: int) -> None:

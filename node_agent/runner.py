@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced, ProtocolError, StaleRound
 from rdzv_protocol.messages import (
+    Ack,
     Assignment,
     Failure,
     JoinRequest,
@@ -33,7 +34,6 @@ from node_agent.core.events import (
     Crashed,
     Event,
     GaveUp,
-    Refused,
     Signalled,
     TimePassed,
     WorkersStopped,
@@ -49,7 +49,7 @@ MOST_REPORTS = 3
 
 
 class Host(Protocol):
-    """Does what the machine wants done in this process."""
+    """Carries out what the machine wants done in this process."""
 
     @property
     def has_workers(self) -> bool:
@@ -71,8 +71,8 @@ class Host(Protocol):
     def write_failure_report(self, effect: WriteFailureReport) -> None:
         """The run has failed, or this agent has."""
 
-    def heard(self, answer: Reply | ProtocolError) -> None:
-        """What came of the last join or poll; the machine is told next."""
+    def answered(self, answer: Reply | ProtocolError) -> None:
+        """The last join or poll has been answered, or refused; the machine is told next."""
 
     def ended(self, exit_code: int) -> None:
         """The machine has come to its end."""
@@ -204,17 +204,17 @@ class Runner:
             self._spawn(self._converse(replace(join, port=port)), self._conversing)
 
     async def _converse(self, request: JoinRequest | PollRequest) -> None:
+        answer: Reply | Ack | ProtocolError
         try:
             answer = await self._client.ask(request)
         except ProtocolError as refusal:
-            self._host.heard(refusal)
-            self.feed(Refused(refusal))
+            answer = refusal
         except ServerLost as error:
             self.feed(GaveUp(str(error), is_server_lost=True))
-        else:
-            assert isinstance(answer, Reply)
-            self._host.heard(answer)
-            self.feed(Answered(answer))
+            return
+        assert isinstance(answer, Reply | ProtocolError)
+        self._host.answered(answer)
+        self.feed(Answered(answer))
 
     def _arm(self) -> None:
         if self._timer:

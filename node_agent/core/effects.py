@@ -1,8 +1,8 @@
 """Effects of the agent's machine: what the shell must do for it.
 
-A protocol message is to be sent. Joins and polls go one after another: the next one comes after `Answered` or
-`Refused`. A join is completed with a fresh port and with the address from which this node reaches the server. Reports
-and leaves go beside them, and are tried until the server has them.
+A protocol message is to be sent. Joins and polls go one after another: the next one comes after `Answered`. A join is
+completed with a fresh port and with the address from which this node reaches the server. Reports and leaves go beside
+them, and are tried until the server has them.
 """
 
 from enum import Enum, auto
@@ -53,7 +53,7 @@ class WriteFailureReport(Struct, frozen=True):
 
     @property
     def failure(self) -> Failure | None:
-        """What ended the run, as torchrun tells it; None if that was no worker."""
+        """The failure that ended the run, as torchrun tells it; None if that was no worker's."""
         return (self.finish.failure or self.finish.first_failure) if self.finish else None
 
 

@@ -12,15 +12,9 @@ class Started(Struct, frozen=True):
 
 
 class Answered(Struct, frozen=True):
-    """The server's reply to the join or poll that was sent last."""
+    """The server has answered the join or poll that was sent last, or refused it."""
 
-    reply: Reply
-
-
-class Refused(Struct, frozen=True):
-    """The server's refusal of the join or poll that was sent last."""
-
-    error: ProtocolError
+    answer: Reply | ProtocolError
 
 
 class ConnectionFailed(Struct, frozen=True):
@@ -74,7 +68,6 @@ class TimePassed(Struct, frozen=True):
 Event = (
     Started
     | Answered
-    | Refused
     | ConnectionFailed
     | WorkersSucceeded
     | WorkerFailed

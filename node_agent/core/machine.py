@@ -41,7 +41,6 @@ from node_agent.core.events import (
     Crashed,
     Event,
     GaveUp,
-    Refused,
     Signalled,
     Started,
     TimePassed,
@@ -55,7 +54,7 @@ LONGEST_REASON = 500
 FIRST_TRY_S = 1.0
 """The first try may take this long, however short the user's limit."""
 QUIET_S = 2.0
-"""A person is told what the agent waits for after this long."""
+"""Silence after which a person is told what the agent waits for."""
 
 
 class State(Enum):
@@ -68,7 +67,7 @@ class State(Enum):
 
 
 class AgentMachine:
-    """One agent. `join` is what it asks for; its `agent_id` is unique among all agent processes, and an agent that is
+    """State of one agent. `join` is its request, whose `agent_id` is unique among all agent processes; an agent that is
     fenced comes back under a new one. `server` names the server for people.
     """
 
@@ -100,20 +99,20 @@ class AgentMachine:
         self._keep_alive_at: float | None = None
         self._exit_code = EXIT_FAILED
         self._last_reason = ""
-        """What was said last of what is waited for."""
+        """Reason for waiting that was said last."""
         self._is_known = False
         """The server has answered at least once."""
         self._silent_since: float | None = None
-        """Since when the server has been out of reach; None while it answers."""
+        """Beginning of the time without an answer; None while the server answers."""
         self._idle_since = 0.0
-        """Since when there are no workers."""
-        self._trouble: Unreachable | ProtocolError | None = None
-        """What went wrong last with the connection, since the server answered."""
-        self._speaks_at: float | None = None
-        """When to say that the server has not answered yet."""
+        """Beginning of the time without workers."""
+        self._outage: Unreachable | ProtocolError | None = None
+        """Latest failure of the connection since the server has answered; None: there was none."""
+        self._notice_at: float | None = None
+        """Time to say that the server has not answered yet."""
         self._failure_said = ""
         self._warning = ""
-        """What the server has warned of last."""
+        """Latest warning of the server."""
         self._effects: list[Effect] = []
 
     @property
@@ -121,13 +120,13 @@ class AgentMachine:
         return f"{self._join.agent_id}.{self._incarnation}"
 
     def report(self, round_: int, failure: Failure | None) -> ReportRequest:
-        """How the workers of the round have ended, as the server is told."""
+        """Report of how the workers of the round have ended."""
         return ReportRequest(**self._sender(), round=round_, failure=failure)
 
     def next_deadline(self) -> float | None:
         """When `TimePassed` is due: the next keep-alive while workers stop, or the end of the wait for the server."""
         keep_alive_at = None if self._busy else self._keep_alive_at
-        due = [at for at in (keep_alive_at, self._speaks_at, self._gives_up_at()) if at is not None]
+        due = [at for at in (keep_alive_at, self._notice_at, self._gives_up_at()) if at is not None]
         return min(due, default=None)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -140,12 +139,12 @@ class AgentMachine:
 
     def _apply(self, event: Event, now: float) -> None:
         match event:
-            case Answered(reply):
+            case Answered(answer):
                 self._reached(now)
-                self._answered(reply, now)
-            case Refused(error):
-                self._reached(now)
-                self._refused(error)
+                if isinstance(answer, ProtocolError):
+                    self._refused(answer)
+                else:
+                    self._follow(answer, now)
             case ConnectionFailed(error):
                 self._connection_failed(error, now)
             case WorkersSucceeded(round_):
@@ -161,13 +160,13 @@ class AgentMachine:
             case Crashed(reason):
                 self._crashed(reason)
             case Started():
-                self._silent_since, self._speaks_at = now, now + QUIET_S
+                self._silent_since, self._notice_at = now, now + QUIET_S
             case TimePassed():
                 self._time_passed(now)
 
     # The conversation with the server.
 
-    def _answered(self, reply: Reply, now: float) -> None:
+    def _follow(self, reply: Reply, now: float) -> None:
         self._lease_s = reply.lease_s
         if self.state is State.ENDING or reply.revision < self._revision:
             return
@@ -239,9 +238,9 @@ class AgentMachine:
     def _reached(self, now: float) -> None:
         """The server has answered the request under way."""
         self._busy = False
-        if self._trouble and self._silent_since is not None and self.state is not State.ENDING:
+        if self._outage and self._silent_since is not None and self.state is not State.ENDING:
             self._log(f"reached rdzv-server at {self._server} after {now - self._silent_since:.1f} s", Level.WARNING)
-        self._is_known, self._silent_since, self._trouble, self._speaks_at = True, None, None, None
+        self._is_known, self._silent_since, self._outage, self._notice_at = True, None, None, None
 
     def _connection_failed(self, error: Unreachable | ProtocolError, now: float) -> None:
         if self.state is State.ENDING:
@@ -249,52 +248,50 @@ class AgentMachine:
         if isinstance(error, Unreachable) and error.is_final and not self._is_known:
             self._give_up(f"cannot use rdzv-server at {self._server} ({error})", is_server_lost=True)
             return
-        is_first, self._trouble, self._speaks_at = self._trouble is None, error, None
+        is_first, self._outage, self._notice_at = self._outage is None, error, None
         if self._silent_since is None:
             self._silent_since = now
-        limit_s = self._patience_s()
+        limit_s = self._longest_outage_s()
         if now >= self._silent_since + limit_s and not self._is_known:
-            self._lose_patience()
+            self._give_up_on_server()
             return
-        if is_first:
-            if self._is_known:
-                text = wording.server_lost(self._server, error, limit_s, self._has_workers)
-            else:
-                text = wording.no_server_yet(self._server, error, limit_s)
-        else:
+        limit = wording.limit(limit_s)
+        if not is_first:
             text = f"still no rdzv-server at {self._server} ({error})"
+        elif self._is_known:
+            goes_on = "workers keep running, " if self._has_workers else ""
+            text = f"lost rdzv-server at {self._server} ({error}); {goes_on}trying again{limit}"
+        else:
+            text = f"cannot reach rdzv-server at {self._server} yet ({error}); trying{limit or ' again'}"
         self._log(text, Level.WARNING)
 
     def _time_passed(self, now: float) -> None:
-        if self._speaks_at is not None and now >= self._speaks_at:
-            self._speaks_at = None
+        if self._notice_at is not None and now >= self._notice_at:
+            self._notice_at = None
             self._log(f"waiting for rdzv-server at {self._server} to answer", Level.WARNING)
         gives_up_at = self._gives_up_at()
         if gives_up_at is not None and now >= gives_up_at:
-            self._lose_patience()
+            self._give_up_on_server()
 
-    def _lose_patience(self) -> None:
-        trouble = self._trouble or Unreachable("HTTP", "no answer")
-        hint = HINTS[trouble.stage if isinstance(trouble, Unreachable) else "server"]
-        limit = f"within {self._patience_s():g} s"
-        self._give_up(f"no rdzv-server at {self._server} {limit} ({trouble}): {hint}", is_server_lost=True)
+    def _give_up_on_server(self) -> None:
+        outage = self._outage or Unreachable("HTTP", "no answer")
+        hint = HINTS[outage.stage if isinstance(outage, Unreachable) else "server"]
+        text = f"no rdzv-server at {self._server} within {self._longest_outage_s():g} s ({outage}): {hint}"
+        self._give_up(text, is_server_lost=True)
 
-    def _patience_s(self) -> float:
-        """How long to wait for a server that does not answer."""
-        if not self._is_known:
-            return self._connect_timeout_s
-        if self._has_workers or self._server_lost_timeout_s < inf:
-            return self._server_lost_timeout_s
-        return self._connect_timeout_s
+    def _longest_outage_s(self) -> float:
+        """Limit of the wait for a server that does not answer; endless only while workers run."""
+        may_be_endless = self._is_known and (self._has_workers or self._server_lost_timeout_s < inf)
+        return self._server_lost_timeout_s if may_be_endless else self._connect_timeout_s
 
     def _gives_up_at(self) -> float | None:
-        patience_s = self._patience_s()
-        if self._silent_since is None or patience_s == inf or self.state in (State.ENDING, State.EXITED):
+        longest_s = self._longest_outage_s()
+        if self._silent_since is None or longest_s == inf or self.state in (State.ENDING, State.EXITED):
             return None
         if not self._is_known:
-            return self._silent_since + max(patience_s, FIRST_TRY_S)
+            return self._silent_since + max(longest_s, FIRST_TRY_S)
         is_idle = self._server_lost_timeout_s == inf
-        return (max(self._silent_since, self._idle_since) if is_idle else self._silent_since) + patience_s
+        return (max(self._silent_since, self._idle_since) if is_idle else self._silent_since) + longest_s
 
     # What the server says.
 
@@ -339,8 +336,10 @@ class AgentMachine:
         if round_ == self.round and self.state is State.RUNNING:
             self.state, self._has_workers, self._idle_since = State.SUCCEEDED, False, now
             self._effects.append(self.report(round_, None))
-            if self._trouble:
-                self._log(wording.nobody_to_tell(self._server, self._patience_s()), Level.WARNING)
+            if self._outage:
+                limit = wording.limit(self._longest_outage_s())
+                text = f"all workers exited 0, but rdzv-server at {self._server} is out of reach: waiting for it{limit}"
+                self._log(text, Level.WARNING)
 
     def _worker_failed(self, round_: int, failure: Failure) -> None:
         if round_ == self.round and self.state is State.RUNNING:
@@ -363,7 +362,7 @@ class AgentMachine:
     # The end.
 
     def _signalled(self, name: str) -> None:
-        if self.state is State.SUCCEEDED and self._trouble:
+        if self.state is State.SUCCEEDED and self._outage:
             self._log(f"{name}: leaving without rdzv-server; all workers of this node exited 0", Level.WARNING)
             self._leave(name)
             self._end(EXIT_SUCCEEDED)
@@ -402,7 +401,7 @@ class AgentMachine:
     def _end(self, exit_code: int) -> None:
         self._stop_workers()
         self.state, self._exit_code = State.ENDING, exit_code
-        self._keep_alive_at = self._speaks_at = None
+        self._keep_alive_at = self._notice_at = None
 
     # Words.
 

@@ -1,4 +1,4 @@
-"""What the agent tells the person who watches. One fact a line; the server's reasons stand as they are."""
+"""Lines for the person who watches: one fact a line; the server's reasons stand as they are."""
 
 from math import inf
 
@@ -6,7 +6,7 @@ from rdzv_protocol.messages import Assignment, Failure, Finish
 
 
 def started(assignment: Assignment) -> str:
-    """Where this node stands in the round that starts."""
+    """Place of this node in the round that starts."""
     first, last = assignment.first_rank, assignment.first_rank + assignment.local_world_size - 1
     ranks = f"rank {first}" if first == last else f"ranks {first}-{last}"
     return (
@@ -17,7 +17,7 @@ def started(assignment: Assignment) -> str:
 
 
 def failed(failure: Failure) -> str:
-    """Which worker ended how."""
+    """Failed worker, and how it ended."""
     return (
         f"worker rank {failure.rank} (local rank {failure.local_rank}, pid {failure.pid}) "
         f"on node {failure.node_id} failed: {failure.cause}" + (f": {failure.error}" if failure.error else "")
@@ -25,31 +25,18 @@ def failed(failure: Failure) -> str:
 
 
 def finished(finish: Finish) -> str:
-    """The run's end in one line; `report` has the rest."""
+    """End of the run in one line; `report` has the rest."""
     if not finish.succeeded:
         return f"run failed: {finish.reason}"
     return f"run succeeded: {finish.reason}" + (f"; {restarts(finish)}" if finish.restart_total else "")
 
 
 def restarts(finish: Finish) -> str:
-    """How many there were, and how many of them counted."""
+    """Number of restarts, and of those that were charged."""
     total, charged = finish.restart_total, finish.charged_restarts
     return f"{total} restart{'s' * (total != 1)}, {charged or 'none'} of them charged"
 
 
-def no_server_yet(server: str, error: Exception, limit_s: float) -> str:
-    """The first answer is still to come."""
-    limit = "trying again" if limit_s == inf else f"trying for {limit_s:g} s"
-    return f"cannot reach rdzv-server at {server} yet ({error}); {limit}"
-
-
-def server_lost(server: str, error: Exception, limit_s: float, has_workers: bool) -> str:
-    """The server is gone that has answered before."""
-    limit = "" if limit_s == inf else f" for {limit_s:g} s"
-    return f"lost rdzv-server at {server} ({error}); {'workers keep running, ' * has_workers}trying again{limit}"
-
-
-def nobody_to_tell(server: str, limit_s: float) -> str:
-    """The workers are done while the server is gone."""
-    limit = "" if limit_s == inf else f" for {limit_s:g} s"
-    return f"all workers exited 0, but rdzv-server at {server} is out of reach: waiting for it{limit}"
+def limit(limit_s: float) -> str:
+    """Words for how long the agent goes on with something; none: for ever."""
+    return "" if limit_s == inf else f" for {limit_s:g} s"

@@ -158,7 +158,7 @@ class AgentThread:
         if effect.is_server_lost:  # the rest is known, or the program's own launcher sees to it
             self._end(Ending(error=ServerLost(effect.error)))
 
-    def heard(self, answer: Reply | ProtocolError) -> None:
+    def answered(self, answer: Reply | ProtocolError) -> None:
         match answer:
             case Reply(directive=Finish() as finish):
                 self._end(Ending(finish=finish))

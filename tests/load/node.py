@@ -89,7 +89,7 @@ class Node:
     def write_failure_report(self, effect: WriteFailureReport) -> None:
         pass
 
-    def heard(self, answer: Reply | ProtocolError) -> None:
+    def answered(self, answer: Reply | ProtocolError) -> None:
         if not isinstance(answer, Reply):
             self.trouble.append(str(answer))
 

@@ -13,7 +13,6 @@ from node_agent.core.events import (
     Crashed,
     Event,
     GaveUp,
-    Refused,
     Signalled,
     Started,
     TimePassed,
@@ -78,7 +77,7 @@ class AgentStory(RuleBasedStateMachine):
     def the_server_refuses(self, error) -> None:
         self.asked -= 1
         self.revision = 0
-        self.handle(Refused(error("no")))
+        self.handle(Answered(error("no")))
 
     @precondition(lambda self: self.workers and not self.settled)
     @rule()

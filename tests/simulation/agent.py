@@ -7,7 +7,7 @@ from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest, Request
 
 from node_agent.core.effects import Effect, Exit, Say, StartWorkers, StopWorkers, WriteFailureReport
-from node_agent.core.events import Answered, ConnectionFailed, Event, Refused, Signalled, Started, TimePassed
+from node_agent.core.events import Answered, ConnectionFailed, Event, Signalled, Started, TimePassed
 from node_agent.core.machine import AgentMachine
 from simulation.clock import Timer
 from simulation.line import Answer, Line
@@ -106,11 +106,8 @@ class AgentProcess:
         self.conversation.ask(request, self._answered)
 
     def _answered(self, answer: Answer) -> None:
-        if isinstance(answer, ProtocolError):
-            self.feed(Refused(answer))
-        else:
-            assert isinstance(answer, Reply)
-            self.feed(Answered(answer))
+        assert isinstance(answer, Reply | ProtocolError)
+        self.feed(Answered(answer))
 
     def _exit(self, code: int) -> None:
         assert self.live_workers is None, "an agent exits while its workers run"

@@ -28,7 +28,6 @@ from node_agent.core.events import (
     ConnectionFailed,
     Event,
     GaveUp,
-    Refused,
     Signalled,
     Started,
     TimePassed,
@@ -128,7 +127,7 @@ class Story:
         self.handle(Answered(reply))
 
     def is_refused(self, error: ProtocolError) -> None:
-        self.handle(Refused(error))
+        self.handle(Answered(error))
 
     def workers_succeed(self, round: int | None = None) -> None:
         self.handle(WorkersSucceeded(self.machine.round if round is None else round))
