@@ -41,7 +41,7 @@ def measure() -> dict[str, float]:
 def _run(out: Path) -> None:
     valgrind = ("valgrind", "--tool=callgrind", "--quiet", f"--dump-before={MARK}", f"--callgrind-out-file={out}")
     ended = subprocess.run(
-        [*valgrind, sys.executable, "-m", "tests.instructions.counted"],
+        [*valgrind, sys.executable, "-m", "tests.instructions.hot"],
         cwd=Path(__file__).parents[2],
         env=_plain_environment() | {"PYTHONHASHSEED": "0"},
         stderr=subprocess.PIPE,

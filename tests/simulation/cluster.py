@@ -41,6 +41,7 @@ class Cluster:
         self.hosts: list[Host] = []
         self.agents: list[AgentProcess] = []
         self.work_s = work_s
+        self._is_checked = True
         self.trace: deque[tuple[float, str, Any]] = deque(maxlen=TRACE_LENGTH)
         self.server = Server(self.clock, self.note)
         self.network = Network(self.clock, self.rng, weather, self.server.lost)

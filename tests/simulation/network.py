@@ -14,6 +14,7 @@ from simulation.clock import Call, Clock, Timer
 LATEST_COPY_S = 25.0
 """A second copy comes up to this much later: after the agent has given up, tried again, or been fenced."""
 SLOWEST_S = 20.0
+SERVER_ADDR = "10.0.0.254"
 QUICK_STOP_S = (0.0, 0.5)
 
 
@@ -97,12 +98,11 @@ class Connection:
         self.hangs = False
         self.is_broken = False
         """At both ends."""
+        self.is_closed = False
+        """At the server's."""
+        self.server_addr = SERVER_ADDR
         self.arrives_at = [0.0, 0.0]
         """When the last message arrives: at the host, at the server."""
-
-    @property
-    def is_closed(self) -> bool:
-        return self.is_broken
 
 
 class Network:

@@ -313,9 +313,3 @@ def test_a_simulation_that_never_comes_right_says_how_things_stand():
     story = Story("2", 1)
     with pytest.raises(Violation, match=r"not within 5 s: two work\n(.*\n)*.*n1-1.1: joining, no workers"):
         story.until(lambda: len(story.training) == 2, 5.0, "two work")
-
-
-def test_time_stands_still_while_nothing_happens():
-    story = Cluster(RequestedSettings())
-    story.passes(1_000_000)
-    assert (story.clock.now, story.clock.steps) == (1_000_000, 0)
