@@ -12,7 +12,7 @@ from rdzv_server.core.effects import Record
 from rdzv_server.core.liveness import Leases
 from rdzv_server.core.registry import Registry
 from rdzv_server.service.driver import Driver
-from rdzv_server.service.long_polls import Key, LongPolls
+from rdzv_server.service.long_polls import Key
 from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.storage.base import MemoryStore
 from simulation.clock import Clock
@@ -87,8 +87,8 @@ class TracedStore(MemoryStore):
 class ObservedRendezvous(Rendezvous):
     """Knows since when agents have no connection."""
 
-    def __init__(self, driver: Driver, long_polls: LongPolls) -> None:
-        super().__init__(driver, long_polls)
+    def __init__(self, driver: Driver) -> None:
+        super().__init__(driver)
         self.closed_at: dict[str, float] = {}
 
     def _disconnected(self, key: Key) -> None:
@@ -106,9 +106,8 @@ class Server:
         self._clock = clock
         self._loop = Loop(clock)
         self._polls: dict[Connection, list[asyncio.Task[None]]] = {}
-        long_polls = LongPolls()
-        driver = Driver(self.registry, TracedStore(trace), long_polls)
-        self._rendezvous = ObservedRendezvous(driver, long_polls)
+        driver = Driver(self.registry, TracedStore(trace))
+        self._rendezvous = ObservedRendezvous(driver)
         self._rendezvous.epoch = "epoch-1"
         self._loop.do(self._loop.start, driver.start())
         self._loop.do(self._loop.start, driver.crashed())
