@@ -8,38 +8,22 @@ import os
 import pickle
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, BinaryIO, Protocol, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from node_agent.api import signals
 from node_agent.workers.process import tie_to_parent
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function and its arguments."""
+Descriptor = Any
+"""File descriptor on its way to a worker: its number, or what `multiprocessing.reduction.DupFd` makes of it."""
 
 LENGTH_BYTES = 8
 """Length of the number that a returned value begins with: how long its pickle is; 0 until all of it is there."""
-
-
-class Descriptor(Protocol):
-    """A file descriptor on its way to a worker, as `multiprocessing.reduction.DupFd` gives it."""
-
-    def detach(self) -> int:
-        """Its number in this process."""
-
-
-@dataclass(frozen=True, slots=True)
-class InheritedDescriptor:
-    """A descriptor that a forked child has from its parent."""
-
-    fd: int
-
-    def detach(self) -> int:
-        return self.fd
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +43,7 @@ class ChildSetup:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Work of a worker. `call` is here in memory, or a pickle in `pickled`."""
+    """Work of a worker. The call is here in memory, or a pickle in a file."""
 
     result: Descriptor
     """A file in memory for the return value."""
@@ -74,7 +58,7 @@ def set_up(setup: ChildSetup) -> None:
     os.setsid()
     tie_to_parent(setup.parent or os.getppid())
     signal.set_wakeup_fd(-1)
-    stdout, stderr = setup.stdout.detach(), setup.stderr.detach()
+    stdout, stderr = _number(setup.stdout), _number(setup.stderr)
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
     for fd in {stdout, stderr} - {0, 1, 2}:
@@ -83,9 +67,8 @@ def set_up(setup: ChildSetup) -> None:
     os.environ.update(setup.environment)
     if setup.cpus:
         os.sched_setaffinity(0, setup.cpus)
-    ready = setup.ready.detach()
-    os.write(ready, b".")
-    os.close(ready)
+    with open(_number(setup.ready), "wb") as ready:
+        ready.write(b".")
 
 
 def set_up_from_forkserver(setup: ChildSetup, name: str) -> str:
@@ -116,8 +99,7 @@ def run(task: Task) -> None:
     sys.stdout, sys.stderr = _unbuffered(1), _unbuffered(2)
     faulthandler.enable(sys.stderr)
     try:
-        value = _call(task)
-        _hand_back(value, task.result.detach())
+        _hand_back(_call(*(task.call or _unpack(task))), _number(task.result))
     except SystemExit:
         raise  # multiprocessing makes the exit code of it that any Python program has
     except KeyboardInterrupt:
@@ -125,13 +107,34 @@ def run(task: Task) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     except BaseException as error:
-        record(error)
-        traceback.print_exception(_without_our_frames(error))
+        text = "".join(traceback.format_exception(_without_our_frames(error)))
+        _record(error, text)
+        sys.stderr.write(text)
         sys.exit(1)
 
 
-def _call(task: Task) -> Any:
-    function, args = task.call or _unpack(task)
+def layers(function: Callable[..., Any] | None) -> Iterator[Callable[..., Any]]:
+    """The function, and what a partial, a bound method or a decorated function holds within."""
+    while function is not None:
+        yield function
+        if isinstance(function, functools.partial):
+            function = function.func
+        else:
+            function = getattr(function, "__func__", None) or getattr(function, "__wrapped__", None)
+
+
+def _number(descriptor: Descriptor) -> int:
+    """The descriptor in this process."""
+    return descriptor if isinstance(descriptor, int) else int(descriptor.detach())
+
+
+def _unbuffered(fd: int) -> TextIO:
+    """As under `python -u`: what is written is out when the worker dies. Also where a notebook has its own stream."""
+    raw = open(fd, "wb", 0, closefd=False)  # noqa: SIM115
+    return io.TextIOWrapper(raw, "utf-8", errors="backslashreplace", write_through=True)
+
+
+def _call(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     try:
         return function(*args)
     except SystemExit as end:
@@ -141,10 +144,7 @@ def _call(task: Task) -> Any:
 
 
 def _unpack(task: Task) -> Call:
-    assert task.pickled
-    fd = task.pickled.detach()
-    with mmap.mmap(fd, 0, prot=mmap.PROT_READ) as data:
-        os.close(fd)
+    with open(_number(task.pickled), "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
         call: Call = pickle.loads(data)
     if task.by_value:
         _publish(call[0])
@@ -158,16 +158,6 @@ def _publish(outermost: Callable[..., Any]) -> None:
         names = getattr(function, "__globals__", {})
         if names.get("__name__") == "__main__":
             main.update({name: value for name, value in names.items() if not name.startswith("__")})
-
-
-def layers(function: Callable[..., Any] | None) -> Iterator[Callable[..., Any]]:
-    """The function, and what a partial, a bound method or a decorated function holds within."""
-    while function is not None:
-        yield function
-        if isinstance(function, functools.partial):
-            function = function.func
-        else:
-            function = getattr(function, "__func__", None) or getattr(function, "__wrapped__", None)
 
 
 def _hand_back(value: Any, fd: int) -> None:
@@ -191,28 +181,14 @@ def _dump(pickler: Any, value: Any, file: BinaryIO) -> str:
     return ""
 
 
-# Errors.
-
-
-def record(error: BaseException) -> None:
+def _record(error: BaseException, text: str) -> None:
     """Leave the error where torch's `@record` does. A nested launcher's error is that of its first failed worker."""
-    import json
+    from node_agent.failures import error_file
 
-    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if not path:
+    if not (path := os.environ.get(error_file.VARIABLE)):
         return
-    content = _first_failure(error) or {
-        "message": {
-            "message": f"{type(error).__name__}: {error}",
-            "extraInfo": {
-                "py_callstack": "".join(traceback.format_exception(_without_our_frames(error))),
-                "timestamp": str(int(time.time())),
-            },
-        }
-    }
     try:
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(content, file)
+        error_file.write(path, _first_failure(error) or error_file.content(f"{type(error).__name__}: {error}", text))
     except OSError as problem:
         print(f"cannot write {path}: {problem.strerror}", file=sys.stderr)  # noqa: T201
 
@@ -234,12 +210,3 @@ def _without_our_frames(error: BaseException) -> BaseException:
     while trace and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     return error.with_traceback(trace) if trace else error
-
-
-# Surroundings.
-
-
-def _unbuffered(fd: int) -> TextIO:
-    """As under `python -u`: what is written is out when the worker dies. Also where a notebook has its own stream."""
-    raw = open(fd, "wb", 0, closefd=False)  # noqa: SIM115
-    return io.TextIOWrapper(raw, "utf-8", errors="backslashreplace", write_through=True)

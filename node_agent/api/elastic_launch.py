@@ -9,10 +9,8 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing
 from typing import Any, Generic, TypeVar, overload
-
-from rdzv_protocol.messages import Assignment
 
 from node_agent.agent import Agent
 from node_agent.api.default_logs_specs import LogsSpecs, by_logs_specs
@@ -73,66 +71,55 @@ class elastic_launch(Generic[R]):
 
     def __call__(self, *args: Any) -> dict[int, R]:
         """Run it, and return when the run has ended."""
-        title = _title(self._entrypoint, args)
-        return _Launch(make_plan(self._config, title), title, self._entrypoint, args).run()
+        return self._launch(self._plan(args), args).run()
 
     async def launch_async(self, *args: Any) -> dict[int, R]:
-        """The same for asyncio. To cancel it stops the workers, and returns when they are gone."""
-        title = _title(self._entrypoint, args)
+        """`elastic_launch(...)(*args)` for asyncio. To cancel it stops the workers, and returns when they are gone."""
+        plan = await asyncio.to_thread(self._plan, args)  # looks names and devices up, which may take its time
+        return await self._launch(plan, args).run_async()
 
-        async def plan() -> Plan:
-            return make_plan(self._config, title)
+    def _plan(self, args: tuple[Any, ...]) -> Plan:
+        return make_plan(self._config, _title(self._entrypoint, args))
 
-        planning = LoopThread("elastic_launch", plan)  # looks names and devices up, which may take its time
-        planning.start()
-        await done(planning.result)
-        planning.join()
-        return await _Launch(planning.result.result(), title, self._entrypoint, args).run_async()
+    def _launch(self, plan: Plan, args: tuple[Any, ...]) -> "_Launch":
+        each = {rank: with_local_rank(args, rank) for rank in range(plan.launch.config.nproc)}
+        return _Launch(plan, make_entry(self._entrypoint, each, self._config.start_method))
 
 
 class _Launch:
     """One call."""
 
-    def __init__(self, plan: Plan, title: str, entrypoint: Callable[..., Any] | Command, args: tuple[Any, ...]) -> None:
-        self._title = title
+    def __init__(self, plan: Plan, entry: Entry) -> None:
         self._plan = plan
+        self._entry = entry
         self._signal: signal.Signals | None = None
-        self._launched: LaunchedAgent | None = None
-        self._thread: LoopThread[_Result] | None = None
-        self._agent: asyncio.Task[int] | None = None
+        self._thread = LoopThread("elastic_launch", self._main)
+        self._task: asyncio.Task[Any] | None = None
+        self._agent: LaunchedAgent | None = None
         self._gave_up = False
-        ranks = range(self._plan.config.nproc)
-        self._entry = make_entry(entrypoint, {rank: with_local_rank(args, rank) for rank in ranks}, plan.start_method)
 
     def run(self) -> dict[int, Any]:
-        watch = SignalWatch(self._plan.signals, self._signalled)
-        try:
-            self._begin().result.wait()
-        except BaseException as error:
-            self._interrupted(error)
-            raise
-        finally:
-            watch.stop()
-        return self._concluded()
+        with closing(SignalWatch(self._plan.signals, self._signalled)):
+            try:
+                self._thread.start()
+                self._thread.result.wait()
+            except BaseException as error:  # Ctrl-C, or what a signal handler of the program's own has raised
+                signal_name = "SIGINT" if isinstance(error, KeyboardInterrupt) else "SIGTERM"
+                self._thread.insist(lambda: self._ask_to_leave(signal_name))
+                raise
+        return self._outcome()
 
     async def run_async(self) -> dict[int, Any]:
-        watch = SignalWatch(self._plan.signals, self._signalled)
-        try:
-            await done(self._begin().result)
-        except asyncio.CancelledError:
-            await self._cancelled()
-            raise
-        finally:
-            watch.stop()
-        return self._concluded()
+        with closing(SignalWatch(self._plan.signals, self._signalled)):
+            try:
+                self._thread.start()
+                await done(self._thread.result)
+            except asyncio.CancelledError:
+                await self._thread.insist_async(lambda: self._ask_to_leave("SIGTERM"))
+                raise
+        return self._outcome()
 
-    def _begin(self) -> LoopThread[_Result]:
-        self._thread = LoopThread("elastic_launch", self._main)
-        self._thread.start()
-        return self._thread
-
-    def _concluded(self) -> dict[int, Any]:
-        assert self._thread
+    def _outcome(self) -> dict[int, Any]:
         self._thread.join()
         if self._signal:
             raise in_torchs_terms(SignalException)(f"process {os.getpid()} got {self._signal.name}", self._signal)
@@ -141,49 +128,22 @@ class _Launch:
             raise result
         return result
 
-    # What ends it early. Each further time is more pressing: see `_leave`.
-
     def _signalled(self, signum: signal.Signals) -> None:
         self._signal = signum
         self._ask_to_leave(signum.name)
 
-    def _interrupted(self, error: BaseException) -> None:
-        """Ctrl-C, or what a signal handler of the program's own has raised."""
-        while thread := self._still_running():
-            self._ask_to_leave("SIGINT" if isinstance(error, KeyboardInterrupt) else "SIGTERM")
-            with suppress(KeyboardInterrupt):
-                thread.result.wait()
-
-    async def _cancelled(self) -> None:
-        while thread := self._still_running():
-            self._ask_to_leave("SIGTERM")
-            with suppress(asyncio.CancelledError):
-                await done(thread.result)
-
-    def _still_running(self) -> LoopThread[_Result] | None:
-        if self._thread and self._thread.result.done():
-            self._thread.join()
-            return None
-        return self._thread
-
     def _ask_to_leave(self, signal_name: str) -> None:
-        self._gave_up = True
-        if self._thread:
-            self._thread.call(self._leave, signal_name)
+        self._thread.call(self._leave, signal_name)
 
     # What follows runs in the agent's thread.
 
     async def _main(self) -> _Result:
         console = ApiConsole("elastic_launch", asyncio.get_running_loop())
+        self._task = asyncio.current_task()
         try:
             if self._gave_up:
                 raise asyncio.CancelledError
-            self._agent = asyncio.create_task(self._run_agent(console))
-            exit_code = await self._agent
-            assert self._launched
-            if exit_code:
-                return self._launched.error(self._title)
-            return {self._launched.first_rank + rank: value for rank, value in self._entry.values().items()}
+            return await self._run_agent(console)
         except asyncio.CancelledError:
             return LaunchError("it was interrupted before it began")
         except UsageError as error:
@@ -192,18 +152,23 @@ class _Launch:
             self._entry.close()
             console.close()
 
-    async def _run_agent(self, console: Console) -> int:
-        plan = self._plan
-        launch = plan.launch._replace(config=plan.config)
+    async def _run_agent(self, console: Console) -> _Result:
+        launch = self._plan.launch
         async with server_of(launch, console, page=False) as (make_transport, where):
-            self._launched = LaunchedAgent(plan.config, make_transport, where, console, self._entry, plan.custom_logs)
-            return await self._launched.run()
+            agent = LaunchedAgent(launch.config, make_transport, where, console, self._entry, self._plan.custom_logs)
+            self._agent = agent
+            exit_code = await agent.run()
+        if exit_code:
+            return agent.error()
+        return {agent.first_rank + rank: value for rank, value in self._entry.values().items()}
 
     def _leave(self, signal_name: str) -> None:
-        if self._launched and not self._launched.is_done:
-            self._launched.leave(signal_name)
-        elif self._agent:
-            self._agent.cancel()  # it has no workers: it is about to begin, or waits for other nodes in the end
+        """Each further time is more pressing."""
+        self._gave_up = True
+        if self._agent and not self._agent.is_done:
+            self._agent.leave(signal_name)
+        elif self._task:
+            self._task.cancel()  # it has no workers: it is about to begin, or waits for other nodes in the end
 
 
 class LaunchedAgent(Agent):
@@ -227,8 +192,11 @@ class LaunchedAgent(Agent):
         """Why the run, or this agent, has failed."""
         self.recorded: dict[str, Any] | None = None
         """Content of the error file of the worker that ended the run, if it was one of this node's."""
-        self.first_rank = 0
+
+    @property
+    def first_rank(self) -> int:
         """The global rank of local rank 0 in the last round."""
+        return self._assignment.first_rank if self._assignment else 0
 
     @property
     def is_done(self) -> bool:
@@ -245,9 +213,9 @@ class LaunchedAgent(Agent):
         if effect.failure:
             self.recorded = error_file.copy(self._own_error_file(effect.failure), effect.failure.exit_code)
 
-    def error(self, title: str) -> Exception:
+    def error(self) -> Exception:
         """Why it has failed: workers, here or on another node, and what the run went through; else `LaunchError`."""
-        told = self.failure_report
+        told, title = self.failure_report, self._config.command.title
         if told is None:
             return LaunchError("this node has left the run")
         if told.finish is None or told.finish.failure is None:
@@ -256,17 +224,12 @@ class LaunchedAgent(Agent):
         text = paint(report(finish, title), is_coloured=False).decode()
         failures = {root.rank: process_failure(root, self.recorded)}
         for failure in finish.others:
-            if failure.rank not in failures:
-                failures[failure.rank] = process_failure(failure)
+            failures.setdefault(failure.rank, process_failure(failure))
         return in_torchs_terms(ChildFailedError)(title, failures, f"\n{text}")
 
     def open_port(self) -> int:
         self._entry.forget()  # another round: what the workers of the last one have returned counts for nothing
         return super().open_port()
-
-    def start_workers(self, assignment: Assignment) -> None:
-        self.first_rank = assignment.first_rank
-        super().start_workers(assignment)
 
 
 class _CustomLogs:

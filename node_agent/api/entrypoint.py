@@ -3,10 +3,11 @@
 import multiprocessing
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from string import Template
-from typing import Any, Protocol
+from typing import Any
 
-from node_agent.api.children import START_METHODS, UNGUARDED, FunctionProcess, StartMethod
+from node_agent.api.children import START_METHODS, UNGUARDED, ChildSpec, FunctionProcess, StartMethod
 from node_agent.api.errors import LaunchError
 from node_agent.api.pickled_call import PickledCall
 from node_agent.workers.process import CommandProcess, Process, Start
@@ -14,88 +15,68 @@ from node_agent.workers.process import CommandProcess, Process, Start
 Arguments = Mapping[int, Sequence[Any]]
 """Arguments of each worker, by local rank."""
 Command = str | os.PathLike[str] | Sequence[str]
-
-
-class Entry(Protocol):
-    """Starter of workers, round after round. `forget` is called between two rounds."""
-
-    title: str
-    """Name for a person."""
-    counts_stopped: bool
-    """Whether those that were stopped because another failed are failures, too; torch says so of commands alone."""
-
-    def starter(self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int]) -> Start:
-        """Starter of the worker with this local rank."""
-
-    def values(self) -> dict[int, Any]:
-        """Return values of the workers, by local rank, once all of them have exited 0. Raises `LaunchError`."""
-
-    def forget(self) -> None:
-        """Drop what the workers so far have returned."""
-
-    def close(self) -> None:
-        """End it: nothing will be started any more, and no values are asked for."""
+Environment = Mapping[str, str]
 
 
 class CommandEntry:
-    """A program and its first arguments, followed by each worker's own."""
+    """Starter of workers, round after round: a program and its first arguments, followed by each worker's own."""
 
     counts_stopped = True
+    """Whether those that were stopped because another failed are failures, too; torch says so of commands alone."""
 
     def __init__(self, command: Command, args: Arguments) -> None:
         first = [command] if isinstance(command, str | os.PathLike) else command
         self._first = [os.fspath(part) for part in first]
         self.title = self._first[0]
-        self._args = args
+        """Name for a person."""
+        self._args = dict(args)
         self._started: set[int] = set()
 
-    def starter(self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int]) -> Start:
-        command = [*self._first, *map(str, self._args[local_rank])]
-
-        def start(out: int, err: int) -> Process:
-            process = CommandProcess(command, environment, out, err, cpus)
-            self._started.add(local_rank)
-            return process
-
-        return start
+    def starter(self, local_rank: int, environment: Environment, cpus: Collection[int]) -> Start:
+        """Starter of the worker with this local rank."""
+        return partial(self._start, local_rank, environment, cpus)
 
     def values(self) -> dict[int, Any]:
+        """Return values of the workers, by local rank, once all of them have exited 0. Raises `LaunchError`."""
         return dict.fromkeys(sorted(self._started))
 
     def forget(self) -> None:
+        """Drop what the workers of the last round have returned."""
         self._started.clear()
 
     def close(self) -> None:
-        pass
+        """End it: nothing will be started any more, and no values are asked for."""
+
+    def _start(self, local_rank: int, environment: Environment, cpus: Collection[int], out: int, err: int) -> Process:
+        process = CommandProcess(
+            [*self._first, *map(str, self._args[local_rank])], environment, stdout=out, stderr=err, cpus=cpus
+        )
+        self._started.add(local_rank)
+        return process
 
 
 class FunctionEntry:
-    """A function, called with each worker's own arguments. Raises `TypeError` if they cannot be sent to a worker."""
+    """Starter of workers that call a function with their own arguments. Raises `TypeError` if they cannot be sent."""
 
     counts_stopped = False
 
     def __init__(self, method: StartMethod, function: Callable[..., Any], args: Arguments) -> None:
         self.title = getattr(function, "__qualname__", None) or repr(function)
         self._method = method
-        self._calls: dict[int, PickledCall] = {}
         self._processes: dict[int, FunctionProcess] = {}
-        same: dict[int, PickledCall] = {}  # the very same arguments are sent once
+        self._args = dict(args)
+        self._calls: dict[int, PickledCall] = {}
+        """By the identity of the arguments: the very same are sent once."""
         try:
-            for local_rank, given in args.items():
-                if id(given) not in same:
-                    same[id(given)] = PickledCall((function, tuple(given)), is_sent=method != "fork")
-                self._calls[local_rank] = same[id(given)]
+            for given in args.values():
+                if id(given) not in self._calls:
+                    self._calls[id(given)] = PickledCall((function, tuple(given)), is_sent=method != "fork")
         except BaseException:
             self.close()
             raise
 
-    def starter(self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int]) -> Start:
-        def start(out: int, err: int) -> Process:
-            process = FunctionProcess(self._method, self._calls[local_rank], environment, out, err, cpus)
-            self._processes[local_rank] = process
-            return process
-
-        return start
+    def starter(self, local_rank: int, environment: Environment, cpus: Collection[int]) -> Start:
+        return partial(self._start, local_rank, environment, cpus)
 
     def values(self) -> dict[int, Any]:
         return {local_rank: self._value(local_rank) for local_rank in sorted(self._processes)}
@@ -110,12 +91,20 @@ class FunctionEntry:
         for call in self._calls.values():
             call.close()
 
+    def _start(self, local_rank: int, environment: Environment, cpus: Collection[int], out: int, err: int) -> Process:
+        spec = ChildSpec(self._calls[id(self._args[local_rank])], environment, out, err, cpus)
+        process = self._processes[local_rank] = FunctionProcess(self._method, spec)
+        return process
+
     def _value(self, local_rank: int) -> Any:
         try:
             return self._processes[local_rank].value()
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
             raise LaunchError(f"local rank {local_rank} returned what cannot be read here: {problem}") from error
+
+
+Entry = CommandEntry | FunctionEntry
 
 
 def make_entry(entrypoint: Callable[..., Any] | Command, args: Arguments, start_method: StartMethod) -> Entry:
@@ -143,7 +132,7 @@ def with_local_rank(args: tuple[Any, ...], local_rank: int) -> tuple[Any, ...]:
     )
 
 
-def cpu_sets(options: Any, environment: Mapping[str, str], workers: int) -> tuple[frozenset[int], ...]:
+def cpu_sets(options: Any, environment: Environment, workers: int) -> tuple[frozenset[int], ...]:
     """The CPUs of each worker, or none at all for all of them, by torch's `NumaOptions` or a word of `--numa-binding`.
 
     Raises `ValueError` if they cannot be bound as asked. With torch's `should_fall_back_if_binding_fails` what cannot
@@ -153,15 +142,14 @@ def cpu_sets(options: Any, environment: Mapping[str, str], workers: int) -> tupl
         return ()
     mode = getattr(options, "affinity_mode", options)
     mode = str(getattr(mode, "value", mode))
+    from node_agent.workers import numa
     from node_agent.workers.devices import DeviceError, pci_addresses
-    from node_agent.workers.numa import MODES, NumaError
-    from node_agent.workers.numa import cpu_sets as sets_of
 
-    if mode not in MODES:
-        raise ValueError(f"numa_options: torch's NumaOptions, or one of {', '.join(MODES)}; not {options!r:.80}")
+    if mode not in numa.MODES:
+        raise ValueError(f"numa_options: torch's NumaOptions, or one of {', '.join(numa.MODES)}; not {options!r:.80}")
     try:
-        return tuple(sets_of(mode, pci_addresses(environment), workers))
-    except (DeviceError, NumaError) as error:
+        return tuple(numa.cpu_sets(mode, pci_addresses(environment), workers))
+    except (DeviceError, numa.NumaError) as error:
         if getattr(options, "should_fall_back_if_binding_fails", False):
             return ()
         raise ValueError(f"numa_options: {error}") from None

@@ -1,17 +1,17 @@
-"""`LaunchConfig`: what a program asks of a run, with torch's names and defaults, and what that is to the agent."""
+"""`LaunchConfig`: a program's launch options, with torch's names and defaults, and the agent's plan made of them."""
 
 import os
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from node_agent.api.children import START_METHODS, StartMethod
+from node_agent.api.children import StartMethod
 from node_agent.api.default_logs_specs import AnyLogsSpecs, DefaultLogsSpecs, LogsSpecs, understood
 from node_agent.api.entrypoint import cpu_sets
 from node_agent.cli.arguments import FLAGS, Arguments, make
 from node_agent.cli.plan import plan_launch
-from node_agent.config import AgentConfig, LaunchPlan, UsageError
+from node_agent.config import LaunchPlan, UsageError
 from node_agent.core.command import Command
 
 SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
@@ -20,7 +20,7 @@ SHUTDOWN_TIMEOUT_S = 30
 
 @dataclass
 class LaunchConfig:
-    """What `elastic_launch` is asked for: the fields, names and defaults of torch's `LaunchConfig`.
+    """Options of `elastic_launch`: the fields, names and defaults of torch's `LaunchConfig`.
 
     With one node and no endpoint, or port 0, the run needs no server: it is in this process. Otherwise every node's
     `rdzv_endpoint` is where rdzv-server listens; with the backends c10d and static it is hosted there, as under
@@ -34,11 +34,11 @@ class LaunchConfig:
     nproc_per_node: int
     """Workers on this node."""
     logs_specs: AnyLogsSpecs | None = None
-    """Where output goes: a `DefaultLogsSpecs`, ours or torch's, or torch's `LogsSpecs`; None: to the console."""
+    """Destination of output: a `DefaultLogsSpecs`, ours or torch's, or torch's `LogsSpecs`; None: the console."""
     run_id: str = ""
     """Names the run; agents with one id are one run. Empty: the node-agent's default."""
     role: str = "default_role"
-    """What the workers are called."""
+    """Name of the workers."""
     rdzv_endpoint: str = ""
     """`HOST:PORT`."""
     rdzv_backend: str = "etcd"
@@ -57,11 +57,11 @@ class LaunchConfig:
     start_method: StartMethod = "spawn"
     """How functions are started: spawn, fork or forkserver."""
     log_line_prefix_template: str | None = None
-    """What teed lines begin with, of `${role_name}`, `${rank}`, `${local_rank}`; None: `[<role><local_rank>]:`."""
+    """Beginning of teed lines, of `${role_name}`, `${rank}`, `${local_rank}`; None: `[<role><local_rank>]:`."""
     metrics_cfg: dict[str, str] = field(default_factory=dict)
     """Only empty: rdzv-server has the metrics."""
     local_addr: str | None = None
-    """Where other nodes reach this one; None: the address from which it reaches the server."""
+    """Address at which other nodes reach this one; None: the address from which it reaches the server."""
     event_log_handler: str = "null"
     """torchrun's events: null or console."""
     numa_options: Any = None
@@ -85,15 +85,12 @@ class LaunchConfig:
             raise ValueError(f"shutdown_timeout: a number of seconds, not {self.shutdown_timeout}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(NamedTuple):
     """A `LaunchConfig`, checked."""
 
     launch: LaunchPlan
-    """Where the agent goes; its `config` has been replaced."""
-    config: AgentConfig
     signals: tuple[str, ...]
-    start_method: StartMethod
+    """Signals that the program hears instead of the agent."""
     custom_logs: LogsSpecs | None
     """A class of the program's own, which names the files; None: the agent's options say it all."""
 
@@ -104,8 +101,6 @@ def make_plan(config: LaunchConfig, title: str) -> Plan:
         raise ValueError("metrics_cfg: leave it empty; rdzv-server serves the metrics of its runs")
     if config.monitor_interval <= 0:
         raise ValueError(f"monitor_interval: a number of seconds above 0, not {config.monitor_interval!r}")
-    if config.start_method not in START_METHODS:
-        raise ValueError(f"start_method: {', '.join(START_METHODS)}; not {config.start_method!r}")
     specs, custom = understood(config.logs_specs)
     try:
         launch = plan_launch(_arguments(config, specs), os.environ)
@@ -114,13 +109,11 @@ def make_plan(config: LaunchConfig, title: str) -> Plan:
     agent = replace(
         launch.config,
         command=Command((title,)),
-        signals=(),  # the main thread has them, and not the agent's
+        signals=(),
         run_id=config.run_id or launch.config.run_id,  # also of this node alone, where torchrun would name it
         cpus=cpu_sets(config.numa_options, launch.config.environment, launch.config.nproc),
     )
-    return Plan(
-        launch=launch, config=agent, signals=launch.config.signals, start_method=config.start_method, custom_logs=custom
-    )
+    return Plan(launch._replace(config=agent), launch.config.signals, custom)
 
 
 def _arguments(config: LaunchConfig, specs: DefaultLogsSpecs) -> Arguments:

@@ -38,6 +38,7 @@ class Awaited(Future[T]):
 
     def __init__(self) -> None:
         super().__init__()
+        self.set_running_or_notify_cancel()  # from now on nobody can cancel it
         self._closed = threading.Lock()
         self._closed.acquire()
         self.add_done_callback(lambda _: self._closed.release())
@@ -55,25 +56,38 @@ class LoopThread(Generic[T]):
 
     def __init__(self, name: str, main: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self.result: Awaited[T] = Awaited()
-        self.result.set_running_or_notify_cancel()  # from now on nobody can cancel it
         self._main = main
         self._loop = _Loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
+        """Raises `RuntimeError` if there are no threads left."""
         self._thread.start()
 
-    def call(self, function: Callable[..., object], *args: object) -> bool:
-        """Call a function in the loop, soon. False if the loop has ended."""
-        try:
+    def call(self, function: Callable[..., object], *args: object) -> None:
+        """Call a function in the loop, soon; not at all if the loop has ended."""
+        with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *args)
-        except RuntimeError:
-            return False
-        return True
 
     def join(self) -> None:
         """Wait for the end of the thread itself, after `result`."""
         self._thread.join()
+
+    def insist(self, ask: Callable[[], None]) -> None:
+        """Ask it to end and wait until it has; ask again at each Ctrl-C that comes meanwhile."""
+        while self._thread.is_alive():
+            ask()
+            with suppress(KeyboardInterrupt):
+                self.result.wait()
+                self.join()
+
+    async def insist_async(self, ask: Callable[[], None]) -> None:
+        """`insist` for asyncio: ask again whenever the waiting task is cancelled."""
+        while self._thread.is_alive():
+            ask()
+            with suppress(asyncio.CancelledError):
+                await done(self.result)
+                self.join()
 
     def _run(self) -> None:
         try:
@@ -86,15 +100,9 @@ class LoopThread(Generic[T]):
 
 
 async def done(future: Future[Any]) -> None:
-    """Return when it is, however it ended."""
-    loop, is_done = asyncio.get_running_loop(), asyncio.Event()
-
-    def tell(_: object) -> None:
-        with suppress(RuntimeError):  # nobody waits any more: the loop is closed
-            loop.call_soon_threadsafe(is_done.set)
-
-    future.add_done_callback(tell)
-    await is_done.wait()
+    """Return when it is, however it ended. To cancel the wait cancels nothing else."""
+    with suppress(Exception):
+        await asyncio.shield(asyncio.wrap_future(future))
 
 
 class _Loop(asyncio.SelectorEventLoop):

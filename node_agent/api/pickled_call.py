@@ -10,9 +10,10 @@ import os
 import pickle
 import sys
 from collections import ChainMap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing import context, reduction
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 from node_agent.api.child import Call, layers
 
@@ -27,20 +28,39 @@ class PickledCall:
     def __init__(self, call: Call, *, is_sent: bool) -> None:
         self.call = call
         self.by_value = False
-        self._fd: int | None = None
+        self._file: BinaryIO | None = None
         if is_sent:
             probe = _Probe()
             data, self.by_value = _pickled(call, probe)
-            self._fd = None if probe.was_used else _in_memory(data)
+            self._file = None if probe.was_used else _in_memory(data)
 
-    def open(self, popen: Any) -> int:
-        """A descriptor of the pickle for the process that `popen` starts; the caller closes it."""
-        return os.dup(self._fd) if self._fd is not None else _in_memory(_pickled(self.call, popen)[0])
+    @contextmanager
+    def open(self, popen: Any) -> Iterator[int]:
+        """A descriptor of the pickle, for the process that `popen` starts."""
+        file = self._file or _in_memory(_pickled(self.call, popen)[0])
+        try:
+            yield file.fileno()
+        finally:
+            if file is not self._file:
+                file.close()
 
     def close(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        """Free the memory."""
+        if self._file:
+            self._file.close()
+
+
+class _Probe:
+    """Stands for a process that is being started, to see whether anything needs one."""
+
+    was_used = False
+
+    def duplicate_for_child(self, fd: int) -> int:
+        self.was_used = True
+        return fd
+
+    def DupFd(self, fd: int) -> int:
+        return fd
 
 
 def _pickled(call: Call, popen: Any) -> tuple[bytes, bool]:
@@ -48,21 +68,21 @@ def _pickled(call: Call, popen: Any) -> tuple[bytes, bool]:
     outer = context.get_spawning_popen()
     context.set_spawning_popen(popen)
     try:
-        return _by_name(call) or (_by_value(call), True)
+        data = _by_name(call)
+        return (_by_value(call), True) if data is None else (data, False)
     finally:
         context.set_spawning_popen(outer)
 
 
-def _by_name(call: Call) -> tuple[bytes, bool] | None:
+def _by_name(call: Call) -> bytes | None:
     """None if the worker could not find what is named."""
-    has_source = _main_has_source()
     if not all(_is_of_the_source(function) for function in layers(call[0])):
         return None
     try:
         data = bytes(reduction.ForkingPickler.dumps(call))
     except (pickle.PicklingError, AttributeError, TypeError):
         return None
-    return (data, False) if has_source or b"__main__" not in data else None
+    return data if _main_has_source() or b"__main__" not in data else None
 
 
 def _by_value(call: Call) -> bytes:
@@ -96,22 +116,8 @@ def _is_of_the_source(function: Callable[..., Any]) -> bool:
     return bool(os.path.abspath(code.co_filename) == os.path.abspath(path))
 
 
-def _in_memory(data: bytes) -> int:
-    fd = os.memfd_create("call", os.MFD_CLOEXEC)
-    with open(fd, "wb", closefd=False) as file:
-        file.write(data)
-    return fd
-
-
-class _Probe:
-    """Stands for a process that is being started, to see whether anything needs one."""
-
-    def __init__(self) -> None:
-        self.was_used = False
-
-    def duplicate_for_child(self, fd: int) -> int:
-        self.was_used = True
-        return fd
-
-    def DupFd(self, fd: int) -> int:
-        return fd
+def _in_memory(data: bytes) -> BinaryIO:
+    file = open(os.memfd_create("call", os.MFD_CLOEXEC), "wb")  # noqa: SIM115
+    file.write(data)
+    file.flush()
+    return file

@@ -8,25 +8,35 @@ import asyncio
 import atexit
 import os
 import signal
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from dataclasses import dataclass, field
+from functools import partial, wraps
+from inspect import signature
 from math import inf
-from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, ParamSpec, TextIO, TypeVar
 
 from msgspec.structs import replace
 from rdzv_protocol.messages import Failure
 
-from node_agent.api import default_logs_specs as logs
 from node_agent.api.children import StartMethod
-from node_agent.api.default_logs_specs import AnyLogsSpecs, DefaultLogsSpecs, LogsSpecs, Streams, is_rank
-from node_agent.api.entrypoint import Arguments, Command, Entry, cpu_sets, make_entry
+from node_agent.api.default_logs_specs import (
+    AnyLogsSpecs,
+    DefaultLogsSpecs,
+    Streams,
+    as_options,
+    by_default_specs,
+    by_logs_specs,
+    is_rank,
+    understood,
+)
+from node_agent.api.entrypoint import Arguments, Command, cpu_sets, make_entry
 from node_agent.api.errors import ProcessFailure, SignalException, in_torchs_terms, process_failure
 from node_agent.api.loop_thread import ApiConsole, Awaited, LoopThread, done
 from node_agent.api.signals import SignalWatch
 from node_agent.config import SIGNALS
-from node_agent.core.log_options import LogOptions, Std
-from node_agent.output.console import ERR, OUT, Console
+from node_agent.core.log_options import Std
+from node_agent.output.console import ERR, OUT
 from node_agent.output.line_prefix import default_prefix
 from node_agent.output.log_files import LogFiles
 from node_agent.output.logs import RoundLogs
@@ -34,80 +44,14 @@ from node_agent.workers.group import KILL_TIMEOUT_S, ProcessGroup, Worker, Worke
 from node_agent.workers.process import given_up
 from node_agent.workers.temp_dir import TempDir
 
-SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
-"""torch's: names of signals, with commas between them."""
 STOP_TIMEOUT_S = 30.0
 """torch's: from SIGTERM to SIGKILL, when another one has failed and when they are closed."""
 
 Environments = Mapping[int, Mapping[str, str]]
 LogsDir = str | os.PathLike[str]
 
-
-def start_processes(
-    name: str,
-    entrypoint: Callable[..., Any] | Command,
-    args: Arguments,
-    envs: Environments,
-    logs_specs: AnyLogsSpecs | LogsDir | None = None,
-    log_line_prefixes: Mapping[int, str] | None = None,
-    start_method: StartMethod = "spawn",
-    numa_options: Any = None,
-    duplicate_stdout_filters: Sequence[str] | None = None,
-    duplicate_stderr_filters: Sequence[str] | None = None,
-    *,
-    log_dir: LogsDir | None = None,
-    redirects: Streams = Std.NONE,
-    tee: Streams = Std.NONE,
-) -> "PContext":
-    """Start one process for each entry of `args` and return when all of them run; torch's function of that name.
-
-    `name`: says in prefixes and reports what they are. `entrypoint`: a function, or a command: a program, or a list of
-    it and its first arguments. `args`: each process's arguments, a tuple by local rank; a command gets them as texts.
-    `envs`: what each process's environment has besides this one's own. Both maps have the keys 0 to n-1.
-    `logs_specs`: ours or torch's `DefaultLogsSpecs`, or `log_dir`, `redirects` and `tee` by themselves.
-    `log_line_prefixes`: what stands before teed lines, by local rank; `[<name><local_rank>]:` where it says nothing.
-    `start_method`: spawn, fork or forkserver; for functions alone. `numa_options`: torch's, or one of node, socket,
-    exclusive, core-complex. `duplicate_*_filters`: lines with one of these texts go to `filtered_*.log`, too.
-
-    In the main thread, outside an event loop, signals that would end this process (TORCHELASTIC_SIGNALS_TO_HANDLE;
-    SIGTERM, SIGHUP, SIGQUIT) raise `SignalException` there until the processes are gone, unless the program has
-    handlers of its own. SIGINT raises `KeyboardInterrupt`, as ever.
-
-    Raises `RuntimeError` for maps with other keys, and in a worker that imports a script which starts workers when it
-    is imported; `TypeError` and `ValueError` for other bad values, and for functions that cannot be sent to a process;
-    `OSError` if a process or a log file cannot be made. Then nothing runs.
-    """
-    context = _prepare(
-        name, entrypoint, args, envs, logs_specs, log_line_prefixes, start_method, numa_options,
-        duplicate_stdout_filters, duplicate_stderr_filters, log_dir, redirects, tee,
-    )  # fmt: skip
-    context.start(() if _in_event_loop() else _signals())
-    return context
-
-
-async def start_processes_async(
-    name: str,
-    entrypoint: Callable[..., Any] | Command,
-    args: Arguments,
-    envs: Environments,
-    logs_specs: AnyLogsSpecs | LogsDir | None = None,
-    log_line_prefixes: Mapping[int, str] | None = None,
-    start_method: StartMethod = "spawn",
-    numa_options: Any = None,
-    duplicate_stdout_filters: Sequence[str] | None = None,
-    duplicate_stderr_filters: Sequence[str] | None = None,
-    *,
-    log_dir: LogsDir | None = None,
-    redirects: Streams = Std.NONE,
-    tee: Streams = Std.NONE,
-) -> "PContext":
-    """`start_processes` for asyncio: the event loop goes on while the processes start. No signal handlers."""
-    context = _prepare(
-        name, entrypoint, args, envs, logs_specs, log_line_prefixes, start_method, numa_options,
-        duplicate_stdout_filters, duplicate_stderr_filters, log_dir, redirects, tee,
-    )  # fmt: skip
-    await context.start_async()
-    return context
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass
@@ -127,29 +71,39 @@ class RunProcsResult:
         return bool(self.failures)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputSettings:
-    """Output of one `start_processes`, checked."""
-
-    name: str
-    custom: LogsSpecs | None
-    """A class of the program's own, which names the files."""
-    options: LogOptions
-    """The filters; all of it where there is no such class."""
-    prefixes: Mapping[int, str]
-    """Texts before teed lines, by local rank; torch's default for those that it leaves out."""
-
-
-class PContext:
+class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["PContext"]):
     """Processes that `start_processes` has started. All or nothing: when one fails, the others are stopped at once.
 
     A context manager, also an async one, that closes it in the end. Its methods may be called from any thread.
     """
 
     def __init__(
-        self, entry: Entry, envs: Environments, settings: OutputSettings, cpus: Sequence[Collection[int]]
+        self,
+        name: str,
+        entrypoint: Callable[..., Any] | Command,
+        args: Arguments,
+        envs: Environments,
+        logs_specs: AnyLogsSpecs | LogsDir | None = None,
+        log_line_prefixes: Mapping[int, str] | None = None,
+        start_method: StartMethod = "spawn",
+        numa_options: Any = None,
+        duplicate_stdout_filters: Sequence[str] | None = None,
+        duplicate_stderr_filters: Sequence[str] | None = None,
+        *,
+        log_dir: LogsDir | None = None,
+        redirects: Streams = Std.NONE,
+        tee: Streams = Std.NONE,
     ) -> None:
-        self.name = settings.name
+        check_ranks(args, len(args), "args")
+        check_ranks(envs, len(args), "envs")
+        check_environments(envs)
+        specs, self._custom_specs = understood(chosen_specs(logs_specs, log_dir, redirects, tee))
+        self._log_options = as_options(specs, duplicate_stdout_filters, duplicate_stderr_filters)
+        self._prefixes = checked_texts(log_line_prefixes, "log_line_prefixes")
+        self._cpus = cpu_sets(numa_options, os.environ, len(args))
+        self._entry = make_entry(entrypoint, args, start_method)
+        self._envs = envs
+        self.name = name
         self.nprocs = len(envs)
         self.stdouts: dict[int, str] = {}
         """Log files by local rank; empty where there is none."""
@@ -160,13 +114,10 @@ class PContext:
         """`filtered_stdout.log`, which lines of the processes are copied to; None without filters. Closed when they
         are gone."""
         self.filtered_stderr: TextIO | None = None
-        self._entry = entry
-        self._envs = envs
-        self._settings = settings
-        self._cpus = cpus
         self._home = os.getpid()
         self._pids: Awaited[dict[int, int]] = Awaited()
         self._group: AllOrNothing | None = None
+        self._scratch = TempDir()
         self._is_program_ending = False
 
     def pids(self) -> dict[int, int]:
@@ -201,8 +152,7 @@ class PContext:
         try:
             self._thread.result.wait()
         except BaseException:
-            self._ask_to_stop(signal.SIGKILL, 0.0)
-            self._thread.result.wait()
+            self._thread.insist(self._kill)
             raise
         finally:
             self._finish()
@@ -217,25 +167,15 @@ class PContext:
         try:
             await done(self._thread.result)
         except asyncio.CancelledError:
-            self._ask_to_stop(signal.SIGKILL, 0.0)
-            self._thread.result.wait()
+            await self._thread.insist_async(self._kill)
             raise
-        self._finish()
+        finally:
+            self._finish()
 
-    def __enter__(self) -> "PContext":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
-    async def __aenter__(self) -> "PContext":
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close_async()
 
     # How it starts: for `start_processes` alone.
@@ -244,8 +184,7 @@ class PContext:
         """Return when all processes run, or raise why they do not. From now on `signals` raise `SignalException`."""
         self._begin(signals)
         try:
-            self._pids.wait()
-            self._pids.result()
+            self.pids()
         except BaseException:
             self.close(signal.SIGKILL)
             raise
@@ -263,12 +202,15 @@ class PContext:
     def _begin(self, signals: tuple[str, ...]) -> None:
         self._signals = SignalWatch(signals, self._signalled)
         self._thread = LoopThread(self.name, self._main)
+        self._thread.start()
         atexit.register(self._at_exit)
         self._thread.result.add_done_callback(lambda _: atexit.unregister(self._at_exit))
-        self._thread.start()
 
     def _ask_to_stop(self, death_sig: signal.Signals | None, timeout: float) -> None:
         self._thread.call(self._stop, death_sig or signal.SIGTERM, timeout)
+
+    def _kill(self) -> None:
+        self._ask_to_stop(signal.SIGKILL, 0.0)
 
     def _concluded(self) -> RunProcsResult:
         self._finish()
@@ -276,7 +218,7 @@ class PContext:
 
     def _finish(self) -> None:
         self._thread.join()
-        self._signals.stop()
+        self._signals.close()
 
     def _signalled(self, signum: signal.Signals) -> None:
         raise in_torchs_terms(SignalException)(f"process {os.getpid()} got {signum.name}", signum)
@@ -290,52 +232,55 @@ class PContext:
 
     async def _main(self) -> RunProcsResult:
         console = ApiConsole(self.name, asyncio.get_running_loop())
+        files = LogFiles(console, outlook="the processes go on")
+        group = self._group = AllOrNothing()
         try:
-            return await self._supervise(console)
+            logs = self._open_logs(console, files)
+            self._pids.set_result(group.start([self._spec(local_rank, logs) for local_rank in range(self.nprocs)]))
+            await group.ended()
+            return self._result(group)
         except BaseException as error:
             if not self._pids.done():
                 self._pids.set_exception(error)
             raise
         finally:
+            await group.ended()
+            await files.drain()
+            files.close()
+            for copy in (self.filtered_stdout, self.filtered_stderr):
+                if copy:
+                    copy.close()
+            if group.failures and not self._is_program_ending:
+                atexit.register(self._scratch.remove)  # until then the failures' error files can be read
+            else:
+                self._scratch.remove()
             self._entry.close()
             console.close()
 
-    async def _supervise(self, console: Console) -> RunProcsResult:
-        outputs = _Outputs(self._settings, self._envs, console)
-        group = self._group = AllOrNothing()
-        succeeded = False
-        try:
-            self._tell_files(outputs)
-            self._pids.set_result(group.start([self._spec(local_rank, outputs) for local_rank in range(self.nprocs)]))
-            await group.ended()
-            succeeded = not group.failures
-            return self._result(group)
-        finally:
-            await group.ended()
-            await outputs.close()
-            for file in (self.filtered_stdout, self.filtered_stderr):
-                if file:
-                    file.close()
-            if succeeded or self._is_program_ending:
-                outputs.remove()
-            else:
-                atexit.register(outputs.remove)  # until then the failures' error files can be read
-
-    def _tell_files(self, outputs: "_Outputs") -> None:
-        for rank, worker in enumerate(outputs.destinations.workers):
+    def _open_logs(self, console: ApiConsole, files: LogFiles) -> RoundLogs:
+        if self._custom_specs:
+            routing = by_logs_specs(self._custom_specs, [self._envs[rank] for rank in range(self.nprocs)])
+        else:
+            routing = by_default_specs(self._log_options, self.name, self._envs, self._scratch)
+        logs = RoundLogs(routing, self._log_options, self._line_prefix, console, files)
+        for rank, worker in enumerate(routing.workers):
             self.stdouts[rank], self.stderrs[rank] = worker.stdout.path, worker.stderr.path
             self.error_files[rank] = worker.error_file
         self.filtered_stdout, self.filtered_stderr = (
-            open(outputs.filtered[fd][0], "a", errors="replace", buffering=1) if fd in outputs.filtered else None  # noqa: SIM115
+            open(logs.filtered[fd][0], "a", errors="replace", buffering=1) if fd in logs.filtered else None  # noqa: SIM115
             for fd in (OUT, ERR)
         )
+        return logs
+
+    def _line_prefix(self, local_rank: int, teed: bool) -> str:
+        return self._prefixes.get(local_rank, default_prefix(self.name, local_rank)) if teed else ""
 
     def _stop(self, death_sig: signal.Signals, timeout: float) -> None:
         if self._group:
             self._group.stop(death_sig, timeout)
 
-    def _spec(self, local_rank: int, outputs: "_Outputs") -> WorkerSpec:
-        environment = {**os.environ, **self._envs[local_rank], **outputs.environment(local_rank)}
+    def _spec(self, local_rank: int, logs: RoundLogs) -> WorkerSpec:
+        environment = {**os.environ, **self._envs[local_rank], **logs.environment(local_rank)}
         cpus = self._cpus[local_rank] if self._cpus else ()
         return WorkerSpec(
             node_id=os.uname().nodename,
@@ -343,7 +288,7 @@ class PContext:
             local_rank=local_rank,
             title=self._entry.title,
             start=self._entry.starter(local_rank, environment, cpus),
-            open_streams=lambda: outputs.open_streams(local_rank),
+            open_streams=partial(logs.open_streams, local_rank),
             error_file=self.error_files[local_rank],
         )
 
@@ -353,6 +298,51 @@ class PContext:
             failures = failures if self._entry.counts_stopped else own
         told = {rank: process_failure(failure) for rank, failure in failures.items()}
         return RunProcsResult({} if told else self._entry.values(), told, self.stdouts, self.stderrs)
+
+
+def _given(maker: Callable[P, PContext]) -> Callable[[Callable[[PContext], R]], Callable[P, R]]:
+    """Decorator: instead of a context, the function takes the arguments that one is made of."""
+
+    def decorate(start: Callable[[PContext], R]) -> Callable[P, R]:
+        @wraps(start)
+        def make_and_start(*args: P.args, **kwargs: P.kwargs) -> R:
+            return start(maker(*args, **kwargs))
+
+        make_and_start.__signature__ = signature(maker).replace(return_annotation=PContext)  # type: ignore[attr-defined]
+        return make_and_start
+
+    return decorate
+
+
+@_given(PContext)
+def start_processes(context: PContext) -> PContext:
+    """Start one process for each entry of `args` and return when all of them run; torch's function of that name.
+
+    `name`: says in prefixes and reports what they are. `entrypoint`: a function, or a command: a program, or a list of
+    it and its first arguments. `args`: each process's arguments, a tuple by local rank; a command gets them as texts.
+    `envs`: what each process's environment has besides this one's own. Both maps have the keys 0 to n-1.
+    `logs_specs`: ours or torch's `DefaultLogsSpecs`, or `log_dir`, `redirects` and `tee` by themselves.
+    `log_line_prefixes`: what stands before teed lines, by local rank; `[<name><local_rank>]:` where it says nothing.
+    `start_method`: spawn, fork or forkserver; for functions alone. `numa_options`: torch's, or one of node, socket,
+    exclusive, core-complex. `duplicate_*_filters`: lines with one of these texts go to `filtered_*.log`, too.
+
+    In the main thread, outside an event loop, signals that would end this process (TORCHELASTIC_SIGNALS_TO_HANDLE;
+    SIGTERM, SIGHUP, SIGQUIT) raise `SignalException` there until the processes are gone, unless the program has
+    handlers of its own. SIGINT raises `KeyboardInterrupt`, as ever.
+
+    Raises `RuntimeError` for maps with other keys, and in a worker that imports a script which starts workers when it
+    is imported; `TypeError` and `ValueError` for other bad values, and for functions that cannot be sent to a process;
+    `OSError` if a process or a log file cannot be made. Then nothing runs.
+    """
+    context.start(_signals())
+    return context
+
+
+@_given(PContext)
+async def start_processes_async(context: PContext) -> PContext:
+    """`start_processes` for asyncio: the event loop goes on while the processes start. No signal handlers."""
+    await context.start_async()
+    return context
 
 
 class AllOrNothing(ProcessGroup):
@@ -401,78 +391,17 @@ class AllOrNothing(ProcessGroup):
             self._is_over.set_result(None)
 
 
-class _Outputs:
-    """Streams of the processes, in the event loop of the thread that starts them. Raises `OSError`."""
-
-    def __init__(self, settings: OutputSettings, environments: Environments, console: Console) -> None:
-        self._scratch = TempDir()
-        self._files = LogFiles(console, outlook="the processes go on")
-        if settings.custom:
-            given = [environments[local_rank] for local_rank in range(len(environments))]
-            self.destinations = logs.by_logs_specs(settings.custom, given)
-        else:
-            self.destinations = logs.by_default_specs(settings.options, settings.name, environments, self._scratch)
-
-        def prefix(local_rank: int, teed: bool) -> str:
-            return settings.prefixes.get(local_rank, default_prefix(settings.name, local_rank)) if teed else ""
-
-        round_logs = RoundLogs(self.destinations, settings.options, prefix, console, self._files)
-        self.open_streams, self.environment = round_logs.open_streams, round_logs.environment
-        self.filtered = round_logs.filtered
-
-    async def close(self) -> None:
-        """Show what is still to be shown: the processes are gone."""
-        await self._files.drain()
-        self._files.close()
-
-    def remove(self) -> None:
-        """Remove what nobody asked to keep, error files included."""
-        self._scratch.remove()
-
-
-# What is asked for, checked.
-
-
-def _prepare(
-    name: str,
-    entrypoint: Callable[..., Any] | Command,
-    args: Arguments,
-    envs: Environments,
-    logs_specs: AnyLogsSpecs | LogsDir | None,
-    log_line_prefixes: Mapping[int, str] | None,
-    start_method: StartMethod,
-    numa_options: Any,
-    stdout_filters: Sequence[str] | None,
-    stderr_filters: Sequence[str] | None,
-    log_dir: LogsDir | None,
-    redirects: Streams,
-    tee: Streams,
-) -> PContext:
-    check_ranks(args, len(args), "args")
-    check_ranks(envs, len(args), "envs")
-    check_environments(envs)
-    specs, custom = _specs(logs_specs, log_dir, redirects, tee)
-    settings = OutputSettings(
-        name=name,
-        custom=custom,
-        options=logs.as_options(specs, stdout_filters, stderr_filters),
-        prefixes=checked_texts(log_line_prefixes, "log_line_prefixes"),
-    )
-    cpus = cpu_sets(numa_options, os.environ, len(args))
-    return PContext(make_entry(entrypoint, args, start_method), envs, settings, cpus)
-
-
-def _specs(
+def chosen_specs(
     logs_specs: AnyLogsSpecs | LogsDir | None, log_dir: LogsDir | None, redirects: Streams, tee: Streams
-) -> tuple[DefaultLogsSpecs, LogsSpecs | None]:
-    """Older versions of torch take a folder where later ones take `logs_specs`."""
+) -> AnyLogsSpecs:
+    """Older versions of torch take a folder where later ones take `logs_specs`. Raises `TypeError` for both."""
     if isinstance(logs_specs, str | os.PathLike):
         logs_specs, log_dir = None, logs_specs
     if logs_specs is None:
-        return DefaultLogsSpecs(log_dir, redirects, tee), None
+        return DefaultLogsSpecs(log_dir, redirects, tee)
     if log_dir is not None or redirects != Std.NONE or tee != Std.NONE:
         raise TypeError("give logs_specs, or log_dir, redirects and tee, not both")
-    return logs.understood(logs_specs)
+    return logs_specs
 
 
 def check_ranks(given: Mapping[int, Any], count: int, what: str) -> None:
@@ -510,15 +439,12 @@ def checked_texts(given: Mapping[int, str] | None, what: str) -> Mapping[int, st
 
 
 def _signals() -> tuple[str, ...]:
+    """Signals that the program shall hear of; none where an event loop sees to them."""
+    from node_agent.cli.plan import SIGNALS_VARIABLE
     from node_agent.cli.values import known_signals, signals
 
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
+        return ()
     given = os.environ.get(SIGNALS_VARIABLE)
     return known_signals(signals(given)) if given else SIGNALS
-
-
-def _in_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

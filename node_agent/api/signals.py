@@ -3,15 +3,13 @@
 import os
 import signal
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any
 
 Callback = Callable[[signal.Signals], None]
 
-_listeners: dict[int, list[Callback]] = {}
-_replaced: dict[int, Any] = {}
-"""Handlers that ours stand in for."""
+_listeners: defaultdict[int, list[Callback]] = defaultdict(list)
 
 
 class SignalWatch:
@@ -22,39 +20,35 @@ class SignalWatch:
 
     def __init__(self, names: Sequence[str], callback: Callback) -> None:
         self._callback = callback
-        self._signals = [signal.Signals[name] for name in names if name != "SIGINT"] if _in_main_thread() else []
+        asked = [signal.Signals[name] for name in names if name != "SIGINT"] if _in_main_thread() else []
+        self._signals = [signum for signum in asked if signal.getsignal(signum) in (signal.SIG_DFL, _dispatch)]
         for signum in self._signals:
-            if signum in _replaced or signal.getsignal(signum) is signal.SIG_DFL:
-                _listeners.setdefault(signum, []).append(callback)
-                if signum not in _replaced:
-                    _replaced[signum] = signal.signal(signum, _dispatch)
+            _listeners[signum].append(callback)
+            signal.signal(signum, _dispatch)
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Put back what was there before; from another thread that is left to the next signal."""
         for signum in self._signals:
-            listeners = _listeners.get(signum, [])
-            if self._callback in listeners:
-                listeners.remove(self._callback)
-            if not listeners and signum in _replaced and _in_main_thread():
+            _listeners[signum].remove(self._callback)
+            if not _listeners[signum] and _in_main_thread():
                 _put_back(signum)
+        self._signals.clear()
 
 
 def undo_in_child() -> None:
     """In a process that was forked: its handlers are the program's again, but for those of the program's event loops,
     which are not there any more.
     """
-    for signum in list(_replaced):
-        _put_back(signum)
     _listeners.clear()
     for signum in signal.valid_signals():
         handler = signal.getsignal(signum)
-        function = getattr(handler, "func", handler)
-        if callable(handler) and str(getattr(function, "__module__", "")).startswith("asyncio."):
+        module = getattr(getattr(handler, "func", handler), "__module__", None) or ""
+        if handler is _dispatch or module.startswith("asyncio."):
             signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
 
 
 def _dispatch(signum: int, frame: FrameType | None) -> None:
-    callbacks = list(_listeners.get(signum, ()))
+    callbacks = list(_listeners[signum])
     for callback in callbacks:
         callback(signal.Signals(signum))
     if not callbacks:
@@ -63,9 +57,8 @@ def _dispatch(signum: int, frame: FrameType | None) -> None:
 
 
 def _put_back(signum: int) -> None:
-    handler = _replaced.pop(signum, None)
     if signal.getsignal(signum) is _dispatch:
-        signal.signal(signum, handler)
+        signal.signal(signum, signal.SIG_DFL)
 
 
 def _in_main_thread() -> bool:

@@ -10,7 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
+from logging import INFO, WARNING, Logger
 from typing import Any, TypeVar
 
 from rdzv_protocol.errors import AgentFenced, ProtocolError
@@ -26,27 +26,23 @@ from node_agent.transport.base import Transport
 LEAVE_TIMEOUT_S = 2.0
 """Time in which a leaving agent tries to say so."""
 
-Note = Callable[[str], None]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """Why there will be no further round: the run's end, or what went wrong; neither if this agent has left."""
-
-    finish: Finish | None = None
-    error: BaseException | None = None
-
-
 class Ended(Exception):
-    """There is no next round; `AgentThread.ending` says why."""
+    """There is no next round: the run has ended, or something went wrong; neither if this agent has left."""
+
+    def __init__(self, finish: Finish | None = None, error: BaseException | None = None) -> None:
+        super().__init__(finish.reason if finish else error or "it has left")
+        self.finish = finish
+        self.error = error
 
 
 class AgentThread:
     """One agent. Its methods are called from other threads, and block.
 
-    `open_port` is called for every join, in the agent's thread: it opens the port that the join names. `say` takes what
-    happens, `warn` what is wrong with the line to the server.
+    `open_port` is called for every join, in the agent's thread: it opens the port that the join names. `log` gets what
+    happens, and as warnings what is wrong with the connection to the server.
     """
 
     def __init__(
@@ -55,16 +51,13 @@ class AgentThread:
         make_transport: Callable[[], Transport],
         endpoint: str,
         open_port: Callable[[], int],
-        *,
-        say: Note,
-        warn: Note,
+        log: Logger,
     ) -> None:
         self.round_is_over = threading.Event()
         """The workers of the round must go; also set when no round will follow."""
-        self.ending: Ending | None = None
+        self.ending: Ended | None = None
         self._open_port = open_port
-        self._say = say
-        self._warn = warn
+        self._log = log
         self._assignment: Assignment | None = None
         self._has_started = False
         self._leaving = ""
@@ -115,7 +108,7 @@ class AgentThread:
             self._runner.feed(WorkersStopped(self._runner.round))
         while self._assignment is None:
             if self.ending:
-                raise Ended
+                raise self.ending
             self._changed.clear()
             await self._changed.wait()
         assignment, self._assignment = self._assignment, None
@@ -152,37 +145,35 @@ class AgentThread:
         self.round_is_over.set()
 
     def say(self, text: str, level: Level) -> None:
-        (self._warn if level is Level.WARNING else self._say)(text)
+        self._log.log(WARNING if level is Level.WARNING else INFO, text)
 
     def write_failure_report(self, effect: WriteFailureReport) -> None:
         if effect.is_server_lost:  # the rest is known, or the program's own launcher sees to it
-            self._end(Ending(error=ServerLost(effect.error)))
+            self._end(Ended(error=ServerLost(effect.error)))
 
     def answered(self, answer: Reply | ProtocolError) -> None:
         match answer:
             case Reply(directive=Finish() as finish):
-                self._end(Ending(finish=finish))
+                self._end(Ended(finish=finish))
             case AgentFenced():
                 pass  # the machine joins anew
             case ProtocolError():
-                self._end(Ending(error=answer))
+                self._end(Ended(error=answer))
 
     def ended(self, exit_code: int) -> None:
-        self._end(Ending())
+        self._end(Ended())
 
     has_workers = False
     """They are the program's: it stops them because `round_is_over` is set."""
 
     def crashed(self, error: BaseException) -> None:
-        from traceback import format_exception
-
-        self._warn(f"this is a bug, please report it:\n{''.join(format_exception(error)).rstrip()}")
-        self._end(Ending(error=error))
+        self._log.warning("this is a bug, please report it:", exc_info=error)
+        self._end(Ended(error=error))
 
     def abort(self) -> None:
-        self._end(Ending())
+        self._end(Ended())
 
-    def _end(self, ending: Ending) -> None:
+    def _end(self, ending: Ended) -> None:
         """The first reason to end stands."""
         self.ending = self.ending or ending
         self.round_is_over.set()

@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 from rdzv_protocol.errors import Forbidden, ProtocolError, RunFailed, RunSucceeded, TlsRequired, Unauthorized
-from rdzv_protocol.messages import Assignment, Failure
+from rdzv_protocol.messages import Assignment, Failure, Finish
 from torch.distributed import DistError, PrefixStore, TCPStore  # type: ignore[attr-defined]  # torch's docs say so
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import (
@@ -34,7 +34,7 @@ from node_agent.core.backoff import ServerLost
 from node_agent.failures import error_file
 from node_agent.failures.diagnose import diagnose
 from node_agent.torchrun import options
-from node_agent.torchrun.agent_thread import AgentThread, Ended, Ending
+from node_agent.torchrun.agent_thread import AgentThread, Ended
 from node_agent.torchrun.options import NO_RESTARTS_LEFT, HandlerConfig
 from node_agent.transport.failover import Failover
 
@@ -94,9 +94,8 @@ class RdzvServerHandler(RendezvousHandler):
                 if info := self._meet(agent, assignment):
                     self._group_rank = assignment.group_rank
                     return info
-        except Ended:
-            assert agent.ending
-            raise _error(agent.ending) from None
+        except Ended as end:
+            raise _error(end) from None
 
     def num_nodes_waiting(self) -> int:
         """1 when this node's workers must go: for a node that comes, went or failed, or because the run has ended."""
@@ -131,17 +130,9 @@ class RdzvServerHandler(RendezvousHandler):
     # The agent.
 
     def _make_agent(self) -> AgentThread:
-        config = self._config
         atexit.register(self._leave_at_exit)
-        servers = Failover([(config.host, config.port), *config.others], config.credentials, log.info)
-        return AgentThread(
-            config.agent,
-            servers.transport,
-            servers.name,
-            self._open_store,
-            say=log.info,
-            warn=log.warning,
-        )
+        servers = Failover([*self._config.servers], self._config.credentials, log.info)
+        return AgentThread(self._config.agent, servers.transport, servers.name, self._open_store, log)
 
     def _leave_at_exit(self) -> None:
         """After a signal torchrun exits without a `shutdown`."""
@@ -241,24 +232,18 @@ def _listens(assignment: Assignment, round_is_over: threading.Event, deadline: f
     return False
 
 
-def _error(ending: Ending) -> BaseException:
+def _error(end: Ended) -> BaseException:
     """Exception that tells torchrun of the agent's end."""
-    if ending.finish:
-        finish = ending.finish
-        return _finished(finish.succeeded, finish.reason, timed_out=finish.join_timed_out)
-    match ending.error:
-        case RunSucceeded() | RunFailed() as error:
-            return _finished(isinstance(error, RunSucceeded), str(error))
-        case ServerLost() | Unauthorized() | Forbidden() | TlsRequired() as error:
-            return RendezvousConnectionError(str(error))
-        case ProtocolError() as error:
-            return RendezvousError(str(error))
-        case error:
-            return RendezvousStateError(f"this node is no longer part of the run: {error or 'it has left'}")
-
-
-def _finished(succeeded: bool, reason: str, *, timed_out: bool = False) -> BaseException:
-    if succeeded:
-        log.info("the run has succeeded without this node: %s", reason)
-        return SystemExit(0)
-    return RendezvousTimeoutError(reason) if timed_out else RendezvousClosedError(reason)
+    match end.finish or end.error:
+        case Finish(succeeded=True) | RunSucceeded():
+            log.info("the run has succeeded without this node: %s", end)
+            return SystemExit(0)
+        case Finish(join_timed_out=True):
+            return RendezvousTimeoutError(str(end))
+        case Finish() | RunFailed():
+            return RendezvousClosedError(str(end))
+        case ServerLost() | Unauthorized() | Forbidden() | TlsRequired():
+            return RendezvousConnectionError(str(end))
+        case ProtocolError():
+            return RendezvousError(str(end))
+    return RendezvousStateError(f"this node is no longer part of the run: {end}")

@@ -11,7 +11,7 @@ from node_agent.cli.arguments import make
 from node_agent.cli.plan import CONNECT_TIMEOUT_S, first, settings
 from node_agent.cli.plan import credentials as read_credentials
 from node_agent.cli.rendezvous import endpoints
-from node_agent.config import AgentConfig, Target, UsageError
+from node_agent.config import AgentConfig, Endpoint, Target, UsageError
 from node_agent.core.command import Command
 from node_agent.transport.credentials import Credentials
 
@@ -27,10 +27,8 @@ class HandlerConfig:
     """`--rdzv-*`, checked. Durations are seconds."""
 
     backend: str
-    host: str
-    port: int
-    others: tuple[tuple[str, int], ...]
-    """Addresses of further servers, of which one leads."""
+    servers: tuple[Endpoint, ...]
+    """Addresses of the server, or of several, of which one leads."""
     credentials: Credentials
     agent: AgentConfig
     store_timeout_s: float
@@ -59,16 +57,13 @@ def read(params: RendezvousParameters) -> HandlerConfig:
     }
     try:
         arguments = make(given)
-        endpoint, *others = endpoints(arguments, DEFAULT_PORT)
-        target = Target(endpoint, tuple(others))
-        asked, credentials = settings(arguments), read_credentials(arguments, target)
+        servers = endpoints(arguments, DEFAULT_PORT)
+        asked, credentials = settings(arguments), read_credentials(arguments, Target(servers[0], tuple(servers[1:])))
     except UsageError as error:
         raise ValueError(str(error)) from None
     return HandlerConfig(
         backend=params.backend,
-        host=endpoint[0],
-        port=endpoint[1],
-        others=target.others,
+        servers=tuple(servers),
         credentials=credentials,
         agent=AgentConfig(
             command=Command(()),  # torchrun's agent has the workers

@@ -38,8 +38,8 @@ def _start_what_stays() -> None:
 
 
 def _threads() -> set[threading.Thread]:
-    """Without those in which asyncio waits for the servers of the test itself."""
-    return {thread for thread in threading.enumerate() if not thread.name.startswith("asyncio-waitpid")}
+    """Without those in which the test's own event loop waits for servers and for the hub."""
+    return {thread for thread in threading.enumerate() if not thread.name.startswith("asyncio")}
 
 
 def _open_descriptors() -> dict[str, str]:

@@ -21,7 +21,7 @@ def default_handlers() -> Iterator[None]:
     for signum, handler in before.items():
         assert signal.getsignal(signum) is signal.SIG_DFL
         signal.signal(signum, handler)
-    assert signals._replaced == {}
+    assert not any(signals._listeners.values())
 
 
 def test_a_signal_calls_back_until_the_watch_stops() -> None:
@@ -29,14 +29,14 @@ def test_a_signal_calls_back_until_the_watch_stops() -> None:
     watch = SignalWatch(NAMES, seen.append)
     os.kill(os.getpid(), signal.SIGUSR1)
     assert seen == [signal.SIGUSR1]
-    watch.stop()
-    watch.stop()
+    watch.close()
+    watch.close()
 
 
 def test_ctrl_c_stays_pythons() -> None:
     watch = SignalWatch(NAMES, lambda signum: None)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    watch.stop()
+    watch.close()
 
 
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda signum, frame: None])
@@ -44,7 +44,7 @@ def test_what_the_program_handles_or_ignores_is_left_alone(handler: object) -> N
     signal.signal(signal.SIGUSR1, handler)  # type: ignore[arg-type]
     watch = SignalWatch(NAMES, lambda signum: None)
     assert signal.getsignal(signal.SIGUSR1) is handler
-    watch.stop()
+    watch.close()
     assert signal.getsignal(signal.SIGUSR1) is handler
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)
 
@@ -54,16 +54,16 @@ def test_several_watches_share_a_signal() -> None:
     one = SignalWatch(NAMES, lambda signum: seen.append("one"))
     other = SignalWatch(NAMES, lambda signum: seen.append("other"))
     os.kill(os.getpid(), signal.SIGUSR1)
-    one.stop()
+    one.close()
     os.kill(os.getpid(), signal.SIGUSR1)
     assert seen == ["one", "other", "other"]
-    other.stop()
+    other.close()
 
 
 def test_a_handler_that_the_program_sets_meanwhile_stays() -> None:
     watch = SignalWatch(("SIGUSR1",), lambda signum: None)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    watch.stop()
+    watch.close()
     assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)
 
@@ -74,7 +74,7 @@ def test_other_threads_watch_nothing() -> None:
     thread.start()
     thread.join()
     assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
-    watches[0].stop()
+    watches[0].close()
 
 
 def test_a_watch_that_stopped_in_another_thread_lets_the_next_signal_through() -> None:
@@ -82,7 +82,7 @@ def test_a_watch_that_stopped_in_another_thread_lets_the_next_signal_through() -
     child = os.fork()
     if child == 0:
         watch = SignalWatch(("SIGUSR2",), lambda signum: None)
-        thread = threading.Thread(target=watch.stop)
+        thread = threading.Thread(target=watch.close)
         thread.start()
         thread.join()
         os.kill(os.getpid(), signal.SIGUSR2)
@@ -101,7 +101,7 @@ def test_a_forked_child_has_the_programs_handlers_again() -> None:
         os.kill(os.getpid(), signal.SIGUSR2)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    watch.stop()
+    watch.close()
 
 
 async def test_a_forked_child_has_none_of_an_event_loops_handlers() -> None:

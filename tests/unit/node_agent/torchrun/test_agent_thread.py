@@ -1,6 +1,7 @@
 """The agent in a thread of its own, of a program that has its own workers; the server is played."""
 
 import asyncio
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -14,14 +15,13 @@ from tests.unit.node_agent.story import a_failure, start
 
 
 class Program:
-    """A program's agent, and what it was told."""
+    """A program's agent."""
 
     def __init__(self) -> None:
         self.server = PlayedServer()
-        self.warnings: list[str] = []
         config = AgentConfig(command=Command(()), nproc=1, run_id="run", node_id="a")
         self.agent = AgentThread(
-            config, self.server.transport, "server:1", lambda: 29_500, say=lambda text: None, warn=self.warnings.append
+            config, self.server.transport, "server:1", lambda: 29_500, logging.getLogger("torchrun")
         )
 
     def begin(self, directive) -> None:
@@ -39,7 +39,7 @@ def boom(*args: object) -> None:
     raise RuntimeError("boom")
 
 
-def test_an_exception_in_its_loop_ends_the_agent_while_workers_run(program):
+def test_an_exception_in_its_loop_ends_the_agent_while_workers_run(program, caplog):
     program.begin(start(1))
     assert program.agent.next_round(a_failure()).round == 1
     program.agent._loop.call_soon_threadsafe(boom)
@@ -47,7 +47,7 @@ def test_an_exception_in_its_loop_ends_the_agent_while_workers_run(program):
     assert str(program.agent.ending.error) == "boom"
     assert not program.agent.leave("torchrun exits")
     assert program.server.of(LeaveRequest)[0].reason == "internal error: RuntimeError: boom"
-    assert "in boom" in program.warnings[0]
+    assert "in boom" in caplog.text
 
 
 def test_an_exception_in_its_loop_ends_the_wait_for_a_round(program):

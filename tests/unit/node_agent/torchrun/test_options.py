@@ -21,7 +21,7 @@ def config(*, endpoint: str = "head:29500", run_id: str = "nightly", **conf: obj
 def test_the_defaults_are_the_runs() -> None:
     made = config()
     asked = made.agent.settings
-    assert (made.host, made.port, made.credentials.token) == ("head", 29500, None)
+    assert (made.servers, made.credentials.token) == ((("head", 29500),), None)
     assert (made.agent.run_id, made.agent.explicit_run_id, made.agent.nproc) == ("nightly", True, 1)
     assert (made.agent.node_id, made.agent.local_addr) == (os.uname().nodename, None)
     assert (asked.min_nodes, asked.max_nodes, asked.max_restarts) == (1, 3, 10_000_000)
@@ -41,15 +41,10 @@ def test_our_options() -> None:
     assert (asked.disconnect_grace_s, asked.scale_up) == (3, "manual")
 
 
-def test_endpoints_without_a_port_and_with_an_ipv6_address() -> None:
-    assert (config(endpoint="head").host, config(endpoint="head").port) == ("head", 29400)
-    assert (config(endpoint="[::1]:29500").host, config(endpoint="[::1]:29500").port) == ("::1", 29500)
-
-
-def test_several_servers() -> None:
-    made = config(endpoint="a:1, b,[::1]:2")
-    assert [(made.host, made.port), *made.others] == [("a", 1), ("b", 29400), ("::1", 2)]
-    assert config().others == ()
+def test_endpoints_without_a_port_with_an_ipv6_address_and_of_several_servers() -> None:
+    assert config(endpoint="head").servers == (("head", 29400),)
+    assert config(endpoint="[::1]:29500").servers == (("::1", 29500),)
+    assert config(endpoint="a:1, b,[::1]:2").servers == (("a", 1), ("b", 29400), ("::1", 2))
 
 
 def test_torchruns_placeholder_is_no_run_id() -> None:
