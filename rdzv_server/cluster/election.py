@@ -25,11 +25,11 @@ class Election:
     """Candidacy of this server for one shard, in one leadership after another."""
 
     def __init__(self, client: EtcdClient, membership: Membership, shard: int) -> None:
+        self.membership = membership
+        self.shard = shard
         self._client = client
-        self._membership = membership
-        self._shard = shard
         self._key = membership.leader_key(shard)
-        self._left_to: set[int] = set()
+        self.left_to: set[int] = set()
         """Revisions of the servers that this one has left the shard to: one that does not take it gets no second go."""
 
     async def win(self, follow: Callable[[Leader | None], None]) -> "Leadership":
@@ -40,13 +40,14 @@ class Election:
         free_since: float | None = None
         follow(known := None)
         while True:
-            view, lease = self._membership.view, self._membership.lease
-            leader = view.leaders.get(self._shard) if view else None
-            if known != (known := self._known(leader)):
+            view, lease = self.membership.view, self.membership.lease
+            leader = view.leaders.get(self.shard) if view else None
+            # This server's own life before is no address to send agents to.
+            if known != (known := leader if leader and leader.address != self.membership.address else None):
                 follow(known)
             if view is None or lease is None or (leader and leader.lease_id != lease.id):
                 free_since = None
-                await self._membership.changed()
+                await self.membership.changed()
                 continue
             try:
                 if leader:  # of a leadership before, of which a write could still be on its way: nobody exercises it
@@ -55,10 +56,14 @@ class Election:
                 now = asyncio.get_running_loop().time()
                 free_since = now if free_since is None else free_since
                 wait_s = free_since + MOMENT_S - now
-                if wait_s > 0 and view.owners.get(self._shard) != self._membership.address:
-                    await self._membership.changed(wait_s)
-                elif leadership := await self._campaign(lease):
-                    return leadership
+                if wait_s > 0 and view.owners.get(self.shard) != self.membership.address:
+                    await self.membership.changed(wait_s)
+                    continue
+                take = put(self._key, self.membership.address.encode(), lease.id)
+                won, revision = await self._client.transact([is_free(self._key)], [take])
+                if won:
+                    return Leadership(self, lease, revision)
+                await self.membership.changed(RETRY_S)
             except StoreUnavailable:
                 await asyncio.sleep(RETRY_S)
 
@@ -66,35 +71,18 @@ class Election:
         """Delete the key of a leadership of this server's that is over. Raises `StoreUnavailable`."""
         done, revision = await self._client.transact([is_made_at(self._key, number)], [delete(self._key)])
         if not done:
-            await self._membership.changed(RETRY_S)  # the view is of the past
-        while done and self._membership.view and self._membership.view.revision < revision:
-            await self._membership.changed()
-
-    def _known(self, leader: Leader | None) -> Leader | None:
-        """The leader to send agents to: not what this server's life before has left behind."""
-        return None if leader is None or leader.address == self._membership.address else leader
-
-    async def _campaign(self, lease: Lease) -> "Leadership | None":
-        """Take the key if it is free."""
-        take = put(self._key, self._membership.address.encode(), lease.id)
-        won, revision = await self._client.transact([is_free(self._key)], [take])
-        if won:
-            return Leadership(self, self._membership, self._shard, lease, revision, self._left_to)
-        await self._membership.changed(RETRY_S)
-        return None
+            await self.membership.changed(RETRY_S)  # the view is of the past
+        while done and self.membership.view and self.membership.view.revision < revision:
+            await self.membership.changed()
 
 
 class Leadership:
     """A leadership of one shard, kept up until `over` returns or `resign` is called."""
 
-    def __init__(
-        self, election: Election, membership: Membership, shard: int, lease: Lease, number: int, left_to: set[int]
-    ) -> None:
+    def __init__(self, election: Election, lease: Lease, number: int) -> None:
         self.number = number
-        self._left_to = left_to
         self._election = election
-        self._membership = membership
-        self._shard = shard
+        self._membership = election.membership
         self._lease = lease
         self._has_ended = False
 
@@ -119,13 +107,14 @@ class Leadership:
                     await self._election.take_away(self.number)
 
     async def _moved(self) -> str:
+        shard, left_to = self._election.shard, self._election.left_to
         while True:
             view = self._membership.view
             if view and view.revision >= self.number:
-                leader = view.leaders.get(self._shard)
+                leader = view.leaders.get(shard)
                 if leader is None or leader.number != self.number:
                     return "its key at etcd was deleted" if self._lease.is_certain else "its lease at etcd ran out"
-                if (heir := view.heir(self._shard)) and heir.revision not in self._left_to:
-                    self._left_to.add(heir.revision)
+                if (heir := view.heir(shard)) and heir.revision not in left_to:
+                    left_to.add(heir.revision)
                     return f"leaving it to {heir.address}, which leads fewer"
             await self._membership.changed()

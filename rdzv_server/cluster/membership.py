@@ -17,8 +17,9 @@ from typing import Any
 
 from rdzv_server.cluster.lease import RETRY_S, Lease
 from rdzv_server.cluster.placement import owners
+from rdzv_server.config import ServerConfig
 from rdzv_server.storage.base import StoreUnavailable
-from rdzv_server.storage.etcd_client import EtcdClient, is_made_at, put
+from rdzv_server.storage.etcd_client import EtcdClient, end_of, is_made_at, put
 from rdzv_server.storage.outage import Outage
 from rdzv_server.tasks import first_of
 
@@ -68,10 +69,7 @@ class View:
 class Membership:
     """View that this server has of the others, and they of it, while `run` runs. `address`: where agents reach it."""
 
-    def __init__(
-        self, client: EtcdClient, prefix: str, address: str, *, shards: int, lease_s: int, settle_s: float
-    ) -> None:
-        """`settle_s`: how long it must stay before others leave it shards, so that none moves for one that flaps."""
+    def __init__(self, client: EtcdClient, prefix: str, address: str, config: ServerConfig) -> None:
         self.address = address
         self.view: View | None = None
         """None: etcd does not answer."""
@@ -79,7 +77,7 @@ class Membership:
         """Lease of this life of the server; None while the others do not see it."""
         self._client = client
         self._folder = f"{prefix}/live/"
-        self._shards, self._lease_s, self._settle_s = shards, lease_s, settle_s
+        self._config = config
         self._outage = Outage()
         self._change = asyncio.Event()
 
@@ -102,24 +100,26 @@ class Membership:
         self._change = asyncio.Event()
 
     async def _watch(self) -> None:
+        begin = self._folder.encode()
         while True:
-            begin, revision = await self._outage.outlast(self._look, RETRY_S)
-            await self._client.changed(begin, revision + 1, begin[:-1] + b"0")  # 0 follows / in ASCII
+            revision = await self._outage.outlast(self._look, RETRY_S)
+            await self._client.changed(begin, revision + 1, end_of(begin))
 
-    async def _look(self) -> tuple[bytes, int]:
+    async def _look(self) -> int:
+        """Read all entries; returns their revision."""
         begin = self._folder.encode()
         try:
-            keys, revision = await self._client.all(begin, begin[:-1] + b"0")
+            keys, _, revision = await self._client.range(begin, end_of(begin))
         except StoreUnavailable:
             self._publish(None, self.lease)
             raise
-        self._publish(_view(keys, len(begin), revision, self._shards), self.lease)
-        return begin, revision
+        self._publish(_view(keys, len(begin), revision, self._config.shards), self.lease)
+        return revision
 
     async def _stay(self) -> None:
         """Have one lease after another; each is kept for as long as it lasts."""
         while True:
-            lease = await self._outage.outlast(lambda: Lease.grant(self._client, self._lease_s), RETRY_S)
+            lease = await self._outage.outlast(lambda: Lease.grant(self._client, self._config.leader_lease_s), RETRY_S)
             try:
                 await first_of(lease.lost(), self._be_seen(lease))
             finally:
@@ -129,12 +129,12 @@ class Membership:
     async def _be_seen(self, lease: Lease) -> str:
         """Keep this server's entry as it should be, for ever. What a hand has deleted is written again."""
         clock = asyncio.get_running_loop().time
-        doubtful_at, ready_at = clock() + 2.0 * self._lease_s + 1.0, float("inf")
+        doubtful_at, ready_at = clock() + 2.0 * self._config.leader_lease_s + 1.0, float("inf")
         while True:
             entry = self.view.members.get(self.address) if self.view else None
             if entry and entry.lease_id == lease.id:
                 if self.lease is None:
-                    ready_at = clock() + self._settle_s
+                    ready_at = clock() + self._config.rebalance_after_s
                     self._publish(self.view, lease)
                 if not entry.is_ready and clock() >= ready_at:
                     await self._write_entry(lease, entry.revision, READY)

@@ -35,32 +35,20 @@ log = logging.getLogger("rdzv_server")
 class Sharding:
     """Answers to agents and operators, whoever leads what. `run` makes it work."""
 
-    def __init__(
-        self,
-        client: EtcdClient,
-        prefix: str,
-        address: str,
-        *,
-        lease_s: int,
-        shards: int,
-        retention_s: float,
-        max_runs: int,
-        settle_s: float,
-    ) -> None:
-        """`max_runs`: of the whole cluster; a shard takes its part."""
+    def __init__(self, client: EtcdClient, prefix: str, address: str, config: ServerConfig) -> None:
+        """`prefix`: of the cluster's keys. `address`: HOST:PORT by which agents reach this server."""
         self._client = client
         self._prefix = prefix
-        self._membership = membership = Membership(
-            client, prefix, address, shards=shards, lease_s=lease_s, settle_s=settle_s
-        )
-        make_registry = partial(Registry, retention_s, -(-max_runs // shards))
+        self._membership = membership = Membership(client, prefix, address, config)
+        max_runs = -(-config.max_runs // config.shards)  # of the whole cluster; a shard takes its part
+        make_registry = partial(Registry, config.retention_s, max_runs)
         self._replicas = [
             Replica(
                 Election(client, membership, shard), address,
                 partial(EtcdStore, client, f"{prefix}/shards/{shard}", membership.leader_key(shard)), make_registry,
-                f"shard {shard}" if shards > 1 else "",
+                f"shard {shard}" if config.shards > 1 else "",
             )
-            for shard in range(shards)
+            for shard in range(config.shards)
         ]  # fmt: skip
         self._broken: set[int] = set()
         self._closed = asyncio.Event()
@@ -136,18 +124,11 @@ class Sharding:
 
 
 class ClusterServer(HttpServer):
-    """A whole server that is one of several: `--store etcd://HOST,HOST,HOST/CLUSTER`.
-
-    `address`: HOST:PORT by which agents reach it.
-    """
+    """A whole server that is one of several: `--store etcd://HOST,HOST,HOST/CLUSTER`."""
 
     def __init__(self, place: EtcdPlace, address: str, config: ServerConfig) -> None:
         self._client = EtcdClient(place.members, EtcdTls(config.etcd_ca, config.etcd_cert, config.etcd_key))
-        self._sharding = Sharding(
-            self._client, place.prefix, address,
-            lease_s=config.leader_lease_s, shards=config.shards, settle_s=config.rebalance_after_s,
-            retention_s=config.retention_s, max_runs=config.max_runs,
-        )  # fmt: skip
+        self._sharding = Sharding(self._client, place.prefix, address, config)
         super().__init__(self._sharding)
 
     async def start(self) -> None:

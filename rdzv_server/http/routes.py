@@ -5,56 +5,19 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from aiohttp import web
-from rdzv_protocol import paths
+from multidict import CIMultiDict
+from rdzv_protocol import errors, messages, paths
+from rdzv_protocol.codec import convert, decode, encode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
-from rdzv_protocol.errors import (
-    AgentFenced,
-    Forbidden,
-    MalformedMessage,
-    MessageTooLarge,
-    NobodyWaits,
-    NodeRankTaken,
-    NotLeader,
-    ProtocolError,
-    RunFailed,
-    RunSucceeded,
-    SettingsConflict,
-    StaleRound,
-    TlsRequired,
-    Unauthorized,
-    UnknownRun,
-    UnsupportedMediaType,
-)
-from rdzv_protocol.messages import (
-    Ack,
-    AdmitRequest,
-    JoinRequest,
-    LeaderReply,
-    LeaderRequest,
-    LeaveRequest,
-    PollRequest,
-    Reply,
-    ReportRequest,
-    StopRequest,
-)
+from rdzv_protocol.errors import MalformedMessage, MessageTooLarge, NotLeader, ProtocolError, UnsupportedMediaType
 
+from rdzv_server.auth.authorization import Caller
 from rdzv_server.http.connection import HttpConnection
 from rdzv_server.http.limits import Gatekeeper, RefusalLog, peer_of
-from rdzv_server.http.request_codec import (
-    HEADERS,
-    as_json,
-    as_text,
-    caller_of,
-    connection_of,
-    packed,
-    read_json,
-    read_packed,
-    refusal,
-    tell_to_go_on,
-)
 from rdzv_server.http.status_endpoint import Status, StatusView
 from rdzv_server.service.interface import AnyRequest, Service
 
@@ -64,6 +27,11 @@ LINGER_S = 1.0
 """How long the rest of a refused request is read and thrown away, so that its sender comes to read the answer."""
 SHOWN_TO_PEOPLE = ("curl/", "Wget/", "Mozilla/")
 """User agents for which the status is written in lines."""
+HEADERS = {"Server": "rdzv-server", "X-Content-Type-Options": "nosniff"}
+"""Headers of every answer: no version for those who look for one, and no guesses at what a body is."""
+_MSGPACK = CIMultiDict(HEADERS | {"Content-Type": paths.MEDIA_TYPE})
+_BROWSER_HEADERS = frozenset({"origin", "referer", "accept-language", "sec-fetch-site", "sec-fetch-mode"})
+"""Headers of which every browser sends at least one with each request; no agent, curl or probe does by itself."""
 
 WELCOME = f"""\
 rdzv-server: the rendezvous service for elastic PyTorch runs
@@ -76,6 +44,7 @@ rdzv-server: the rendezvous service for elastic PyTorch runs
 Take part from each node:  node-agent --endpoint HOST:PORT --nnodes N --nproc M train.py
 """
 
+Message = TypeVar("Message")
 Handler = Callable[["HttpApi", web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
@@ -87,14 +56,16 @@ class Route:
     path: str
     handler: Handler
     summary: str
-    request: type[AnyRequest] | None = None
-    """Message in the body."""
+    request: Any = None
+    """Type of the message in the request's body; None: it has none."""
     answer: Any = str
-    """Type of the answer 200: a message, `Status`, text, or a dict for any JSON."""
+    """Type of an answer 200: of a message, str for plain text, dict for any map."""
     says: str = ""
-    """The answer 200 in words; empty: the summary."""
+    """What an answer 200 says, in words; empty: the summary."""
     no: str = ""
     """What an answer 503 in plain text says, if there may be one; 200 is then a yes."""
+    done: str = ""
+    """What the log says when an operator's request has been carried out."""
     query: tuple[tuple[str, str], ...] = ()
     """Parameters behind the `?`, with what they do."""
     refusals: tuple[type[ProtocolError], ...] = ()
@@ -130,12 +101,12 @@ class HttpApi:
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """The answer to a request, whatever happens."""
         try:
-            connection = connection_of(request)
+            connection = _connection_of(request)
             try:
                 self._let_in(connection, request)
                 handler = self._handler(request)
                 if "Expect" in request.headers:
-                    await tell_to_go_on(request)
+                    await _tell_to_go_on(request)
                 return await handler(self, request)
             finally:
                 connection.request_answered()
@@ -147,13 +118,13 @@ class HttpApi:
                 raise ConnectionResetError from error
             if isinstance(error, ProtocolError):
                 self._note(request, error)
-            return refusal(request, error)
+            return _refusal(request, error)
 
     def _let_in(self, connection: HttpConnection, request: web.BaseRequest) -> None:
         """Raise the `ProtocolError` that refuses the request for what stands above its body."""
-        caller, now = caller_of(request), asyncio.get_running_loop().time()
+        caller, now = _caller_of(request), asyncio.get_running_loop().time()
         if connection.lacks_tls:
-            raise TlsRequired("this server speaks TLS: start the agent with --tls-ca (curl: https://)")
+            raise errors.TlsRequired("this server speaks TLS: start the agent with --tls-ca (curl: https://)")
         _check_framing(request)
         if not request.body_exists:
             connection.request_arrived()
@@ -173,31 +144,35 @@ class HttpApi:
 
     def _note(self, request: web.BaseRequest, error: ProtocolError) -> None:
         now = asyncio.get_running_loop().time()
-        if isinstance(error, Unauthorized | Forbidden):
-            self._gatekeeper.note_refusal(caller_of(request), now)
+        if isinstance(error, errors.Unauthorized | errors.Forbidden):
+            self._gatekeeper.note_refusal(_caller_of(request), now)
         if not self._service.state().unhealthy_reason:  # which is said by itself
             self._refusals.note(peer_of(request.remote or ""), error, now)
 
     # Handlers.
 
-    async def take(self, kind: type[AnyRequest], request: web.BaseRequest) -> web.Response:
-        """Answer an agent's message of this kind."""
-        message, connection = await read_packed(kind, request), connection_of(request)
-        if isinstance(message, JoinRequest) and connection.permit.has_quota:
+    async def take(self, request: web.BaseRequest) -> web.Response:
+        """Answer an agent's message."""
+        connection = _connection_of(request)
+        message: AnyRequest = decode(self._routes[request.path].request, await _body(request))
+        _turn_to(connection, message)
+        if isinstance(message, messages.JoinRequest) and connection.permit.has_quota:
             connection.permit.check_quota(message.run_id, self._going_on())
-        return packed(await self._service.ask(message, connection))
+        return _packed(await self._service.ask(message, connection))
 
-    async def act(self, kind: type[StopRequest | AdmitRequest], done: str, request: web.BaseRequest) -> web.Response:
-        """Do what an operator asks, and log that it is `done`, if there was anything to do."""
-        message = await read_json(kind, request)
+    async def act(self, request: web.BaseRequest) -> web.Response:
+        """Do what an operator asks, and log that it is done, if there was anything to do."""
+        route, connection = self._routes[request.path], _connection_of(request)
+        message = _read_json(route.request, await _body(request))
+        _turn_to(connection, message)
         is_going_on = message.run_id in self._going_on()
-        answer = await self._service.ask(message, connection_of(request))
+        answer = await self._service.ask(message, connection)
         if is_going_on:
-            log.info("run %s: %s by %s", message.run_id, done, peer_of(request.remote or ""))
-        return as_json(answer)
+            log.info("run %s: %s by %s", message.run_id, route.done, peer_of(request.remote or ""))
+        return _json(answer)
 
     async def status(self, request: web.BaseRequest) -> web.StreamResponse:
-        query, permit = request.rel_url.query, connection_of(request).permit
+        query, permit = request.rel_url.query, _connection_of(request).permit
         only = query.get("run_id")
         in_lines = query.get("pretty") not in ("0", "false") and (
             "pretty" in query or request.headers.get("User-Agent", "").startswith(SHOWN_TO_PEOPLE)
@@ -214,22 +189,22 @@ class HttpApi:
     async def openapi(self, request: web.BaseRequest) -> web.Response:
         from rdzv_server.http.openapi import document
 
-        return as_json(document(ROUTES))
+        return _json(document(ROUTES))
 
     async def root(self, request: web.BaseRequest) -> web.Response:
-        return as_text(WELCOME)
+        return _text(WELCOME)
 
     async def healthz(self, request: web.BaseRequest) -> web.Response:
-        return as_text("ok\n")
+        return _text("ok\n")
 
     async def readyz(self, request: web.BaseRequest) -> web.Response:
         reason = self._service.state().unhealthy_reason
-        return as_text(f"{reason or 'ready'}\n", 503 if reason else 200)
+        return _text(f"{reason or 'ready'}\n", 503 if reason else 200)
 
     async def leaderz(self, request: web.BaseRequest) -> web.Response:
         state = self._service.state()
         leads = state.leads and not state.unhealthy_reason
-        return as_text("leads\n" if leads else "does not lead\n", 200 if leads else 503)
+        return _text("leads\n" if leads else "does not lead\n", 200 if leads else 503)
 
     def _going_on(self) -> set[str]:
         """Ids of the runs that have not ended."""
@@ -239,23 +214,17 @@ class HttpApi:
 _OF_EVERY_MESSAGE = (MalformedMessage, MessageTooLarge, UnsupportedMediaType)
 
 
-def _agents(path: str, kind: type[AnyRequest], answer: Any, summary: str, *refusals: type[ProtocolError]) -> Route:
-    async def handle(api: HttpApi, request: web.BaseRequest) -> web.StreamResponse:
-        return await api.take(kind, request)
-
+def _agents(path: str, request: Any, answer: Any, summary: str, *refusals: type[ProtocolError]) -> Route:
     return Route(
-        method="POST", path=path, handler=handle, summary=summary, request=kind, answer=answer,
+        method="POST", path=path, handler=HttpApi.take, summary=summary, request=request, answer=answer,
         says=" ".join((answer.__doc__ or "").split()), refusals=(*_OF_EVERY_MESSAGE, *refusals),
     )  # fmt: skip
 
 
-def _action(path: str, kind: Any, done: str, summary: str, *refusals: type[ProtocolError]) -> Route:
-    async def handle(api: HttpApi, request: web.BaseRequest) -> web.StreamResponse:
-        return await api.act(kind, done, request)
-
+def _action(path: str, request: Any, done: str, summary: str, *refusals: type[ProtocolError]) -> Route:
     return Route(
-        method="POST", path=path, handler=handle, summary=summary, request=kind, answer=Ack,
-        says="It is done, or was before.", refusals=(*_OF_EVERY_MESSAGE, NotLeader, UnknownRun, *refusals),
+        method="POST", path=path, handler=HttpApi.act, summary=summary, request=request, answer=messages.Ack, done=done,
+        says="It is done, or was before.", refusals=(*_OF_EVERY_MESSAGE, NotLeader, errors.UnknownRun, *refusals),
     )  # fmt: skip
 
 
@@ -265,15 +234,23 @@ def _question(path: str, handler: Handler, summary: str, **more: Any) -> Route:
 
 ROUTES: tuple[Route, ...] = (
     _agents(
-        paths.JOIN, JoinRequest, Reply, "Join the next round of a run; itself the first long poll.",
-        NotLeader, AgentFenced, SettingsConflict, NodeRankTaken, RunSucceeded, RunFailed,
+        paths.JOIN, messages.JoinRequest, messages.Reply, "Join the next round of a run; itself the first long poll.",
+        NotLeader, errors.AgentFenced, errors.SettingsConflict, errors.NodeRankTaken, errors.RunSucceeded,
+        errors.RunFailed,
     ),
-    _agents(paths.POLL, PollRequest, Reply, "Wait for the next directive: a long poll.", NotLeader, AgentFenced),
     _agents(
-        paths.REPORT, ReportRequest, Ack, "Say how a round's workers ended.", NotLeader, AgentFenced, StaleRound
+        paths.POLL, messages.PollRequest, messages.Reply, "Wait for the next directive: a long poll.",
+        NotLeader, errors.AgentFenced,
     ),
-    _agents(paths.LEAVE, LeaveRequest, Ack, "Leave the run.", NotLeader, AgentFenced),
-    _agents(paths.LEADER, LeaderRequest, LeaderReply, "Ask one of several servers who leads: a long poll."),
+    _agents(
+        paths.REPORT, messages.ReportRequest, messages.Ack, "Say how a round's workers ended.",
+        NotLeader, errors.AgentFenced, errors.StaleRound,
+    ),
+    _agents(paths.LEAVE, messages.LeaveRequest, messages.Ack, "Leave the run.", NotLeader, errors.AgentFenced),
+    _agents(
+        paths.LEADER, messages.LeaderRequest, messages.LeaderReply,
+        "Ask one of several servers who leads: a long poll.",
+    ),
     _question(
         paths.STATUS, HttpApi.status, "The server and every run that it remembers.", answer=Status,
         says="Durations are seconds.",
@@ -282,10 +259,10 @@ ROUTES: tuple[Route, ...] = (
             ("pretty", "Whether in lines, for people: 0 or 1; without it, for curl, wget and browsers."),
         ),
     ),
-    _action(paths.STOP, StopRequest, "stopped", "End a run, whatever it does."),
+    _action(paths.STOP, messages.StopRequest, "stopped", "End a run, whatever it does."),
     _action(
-        paths.ADMIT, AdmitRequest, "nodes that stand by were admitted",
-        "Give the free seats of a running round to nodes that stand by.", NobodyWaits,
+        paths.ADMIT, messages.AdmitRequest, "nodes that stand by were admitted",
+        "Give the free seats of a running round to nodes that stand by.", errors.NobodyWaits,
     ),
     _question(paths.ROOT, HttpApi.root, "Where to look, for people."),
     _question(paths.HEALTHZ, HttpApi.healthz, "Whether the process answers."),
@@ -293,6 +270,29 @@ ROUTES: tuple[Route, ...] = (
     _question(paths.LEADERZ, HttpApi.leaderz, "Whether this server leads.", no="Another one leads, or none."),
     _question(paths.OPENAPI, HttpApi.openapi, "This document.", answer=dict),
 )  # fmt: skip
+
+
+# Requests.
+
+
+def _connection_of(request: web.BaseRequest) -> HttpConnection:
+    connection = request.transport.get_protocol() if request.transport else None
+    if not isinstance(connection, HttpConnection):
+        raise ConnectionResetError
+    return connection
+
+
+def _caller_of(request: web.BaseRequest) -> Caller:
+    headers = request.headers
+    return Caller(
+        peer=request.remote or "",
+        authorization=headers.get("Authorization", ""),
+        host=request.host,
+        origin=headers.get("Origin"),
+        is_browser=not _BROWSER_HEADERS.isdisjoint(map(str.lower, headers))
+        or headers.get("User-Agent", "").startswith("Mozilla/"),
+        is_tls=request.secure,
+    )
 
 
 def _check_framing(request: web.BaseRequest) -> None:
@@ -306,6 +306,88 @@ def _check_framing(request: web.BaseRequest) -> None:
         raise MessageTooLarge(f"a message has at most {MAX_MESSAGE_BYTES} bytes")
     if request.method == "POST" and request.path.startswith(paths.AGENT) and request.content_type != paths.MEDIA_TYPE:
         raise UnsupportedMediaType(f"an agent's message is {paths.MEDIA_TYPE}: send it with this Content-Type")
+
+
+async def _tell_to_go_on(request: web.BaseRequest) -> None:
+    """Have the body sent: curl asks before it sends a large one. Raises `web.HTTPExpectationFailed`."""
+    if request.headers["Expect"].lower() != "100-continue":
+        raise web.HTTPExpectationFailed
+    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
+async def _body(request: web.BaseRequest) -> bytes:
+    content = request.content
+    try:
+        if content.is_eof() and content.total_bytes <= MAX_MESSAGE_BYTES:
+            body = content.read_nowait()  # as a rule all of it came with the headers
+        else:
+            body = await request.read()
+    except (web.HTTPException, ConnectionError):
+        raise
+    except Exception as error:  # a chunked or compressed body that is not one
+        raise MalformedMessage(f"the body cannot be read: {type(error).__name__}") from None
+    _connection_of(request).request_arrived()
+    return body
+
+
+def _read_json(kind: type[Message], body: bytes) -> Message:
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError):  # the last: a hundred thousand brackets
+        raise MalformedMessage('the body is not JSON: give {"run_id": "..."}') from None
+    return convert(kind, value)
+
+
+def _turn_to(connection: HttpConnection, message: AnyRequest) -> None:
+    """From here on the connection takes its turns with the message's run. Raises `Forbidden`."""
+    if not isinstance(message, messages.LeaderRequest):  # which names a run at most
+        connection.permit.check_run(message.run_id)
+        connection.run = message.run_id
+
+
+# Answers.
+
+
+def _packed(message: Any, status: int = 200) -> web.Response:
+    return web.Response(body=encode(message), status=status, headers=_MSGPACK)
+
+
+def _text(text: str, status: int = 200) -> web.Response:
+    return web.Response(text=text, status=status, headers=HEADERS)
+
+
+def _json(value: Any, status: int = 200) -> web.Response:
+    body = msgspec.json.encode(value)
+    return web.Response(body=body, status=status, headers=HEADERS, content_type="application/json", charset="utf-8")
+
+
+def _refusal(request: web.BaseRequest, error: Exception) -> web.Response:
+    """The answer to a request that failed, which tells nothing of our own insides."""
+    match error:
+        case ProtocolError():
+            return _refused(request, error)
+        case web.HTTPRequestEntityTooLarge():
+            return _refused(request, MessageTooLarge(f"a message has at most {MAX_MESSAGE_BYTES} bytes"))
+        case web.HTTPException():
+            answer = _text(f"{error.status} {error.reason}\n", error.status)
+            if "Allow" in error.headers:
+                answer.headers["Allow"] = error.headers["Allow"]
+            return answer
+    log.error("%s %s failed", request.method, request.path, exc_info=error)
+    return _refused(request, errors.ServerUnavailable("internal error; the server's log has the details"))
+
+
+def _refused(request: web.BaseRequest, error: ProtocolError) -> web.Response:
+    leader = {"leader": error.leader, "leadership": error.leadership} if isinstance(error, NotLeader) else {}
+    reply = messages.ErrorReply(code=error.code, message=str(error), **leader)  # type: ignore[arg-type]
+    is_agents = request.path.startswith(paths.AGENT) and request.method == "POST"
+    answer = (_packed if is_agents else _json)(reply, error.status)
+    if isinstance(error, MessageTooLarge | UnsupportedMediaType):
+        answer.force_close()  # what follows on the connection is the body that nobody reads
+    return answer
+
+
+# aiohttp.
 
 
 def _request(message: Any, body: Any, connection: Any, writer: Any, task: Any) -> web.BaseRequest:
@@ -328,6 +410,6 @@ class _RequestHandler(web.RequestHandler):
     ) -> web.StreamResponse:
         if request.writer.output_size:
             raise ConnectionResetError
-        answer = as_text(f"{status} {HTTPStatus(status).phrase}\n", status)
+        answer = _text(f"{status} {HTTPStatus(status).phrase}\n", status)
         answer.force_close()
         return answer

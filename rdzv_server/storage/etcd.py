@@ -13,9 +13,9 @@ does not count (`record_codec.settled`).
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, groupby
+from operator import itemgetter
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -23,7 +23,7 @@ import msgpack
 
 from rdzv_server.core.effects import Record
 from rdzv_server.storage.base import StoreBroken, StoreFenced, StoreUnavailable
-from rdzv_server.storage.etcd_client import EtcdClient, delete, is_free, is_made_at, put
+from rdzv_server.storage.etcd_client import EtcdClient, delete, end_of, is_free, is_made_at, put
 from rdzv_server.storage.record_codec import MalformedRecord, pack, settled, unpack
 
 FORMAT = 3
@@ -35,17 +35,6 @@ MAX_BYTES = 1 << 20
 CHUNK_BYTES = 1 << 18
 """A key's value takes no more records beyond this."""
 PAGE_KEYS = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """One key with the records that it holds."""
-
-    key: bytes
-    value: bytes
-
-
-Transaction = list[Chunk]
 
 
 async def settle_format(client: EtcdClient, prefix: str, shards: int) -> None:
@@ -78,33 +67,32 @@ class EtcdStore:
         self._fence = is_made_at(key, leadership)
         self._next_number = 0
         self._batch: Sequence[Record] | None = None
-        self._unwritten: list[Transaction] = []
+        self._unwritten: list[list[Any]] = []
+        """Transactions of the batch that have not been made."""
 
     async def load(self) -> Sequence[Record]:
-        found: list[tuple[int, list[Record]]] = []
+        begin, more = f"{self._root}/records/".encode(), True
+        end = end_of(begin)
+        chunks: list[tuple[int, list[Record]]] = []
         try:
-            async for key, value in self._keys():
-                found.append((_number(key), list(_unpack(key, value))))
-                await asyncio.sleep(0)  # the lease is renewed meanwhile
+            while more:
+                keys, more, _ = await self._client.range(begin, end, PAGE_KEYS)
+                for key in keys:
+                    chunks.append(_unpack(key.key, key.value))
+                    begin = key.key + b"\0"
+                    await asyncio.sleep(0)  # the lease is renewed meanwhile
         except MalformedRecord as error:
             raise StoreBroken(
                 f"what {self._client.name} holds below {self._root} is damaged ({error}). Restore a snapshot, or "
                 "delete it to begin without any memory of its runs: their agents then form them anew, and their "
                 "workers restart"
             ) from error
-        found.sort(key=lambda chunk: chunk[0])
-        self._next_number = found[-1][0] + 1 if found else 0
-        return _settled([record for _, records in found for record in records])
-
-    async def _keys(self) -> AsyncIterator[tuple[bytes, bytes]]:
-        """Every key with records, and its value."""
-        begin, more = f"{self._root}/records/".encode(), True
-        end = f"{self._root}/records0".encode()  # 0 follows / in ASCII
-        while more:
-            keys, more = await self._client.page(begin, end, PAGE_KEYS)
-            for key in keys:
-                yield key.key, key.value
-                begin = key.key + b"\0"
+        attempts: dict[tuple[str, int], list[Record]] = {}
+        for number, records in sorted(chunks, key=itemgetter(0)):
+            self._next_number = number + 1
+            for record in records:
+                attempts.setdefault((record.run_id, record.attempt), []).append(record)
+        return [record for of_attempt in attempts.values() for record in settled(of_attempt)]
 
     async def append(self, records: Sequence[Record]) -> None:
         """Write the records. After `StoreUnavailable` a beginning of them may be written, and the same batch must come.
@@ -115,13 +103,13 @@ class EtcdStore:
             self._batch, self._unwritten = records, list(self._plan(records))
         assert self._batch is records, "a batch that was not written must be tried again before the next one"
         while self._unwritten:
-            await self._write([put(chunk.key, chunk.value) for chunk in self._unwritten[0]])
+            await self._write(self._unwritten[0])
             del self._unwritten[0]
         self._batch = None
 
     async def forget(self, run_id: str, attempt: int) -> None:
         begin = self._folder(run_id, attempt)
-        await self._write([delete(begin, begin[:-1] + b"0")])  # 0 follows / in ASCII
+        await self._write([delete(begin, end_of(begin))])
 
     async def compact(self, records: Sequence[Record]) -> None:
         """Write the snapshot, then drop what it stands for. Who dies in between leaves both, or a beginning of one."""
@@ -142,64 +130,41 @@ class EtcdStore:
         if not done:
             raise StoreFenced("this server's leadership is over: another one leads, or soon will")
 
-    def _plan(self, records: Sequence[Record]) -> Iterator[Transaction]:
+    def _plan(self, records: Sequence[Record]) -> Iterator[list[Any]]:
         """The batch as transactions, each as large as etcd lets it be."""
-        transaction: Transaction = []
+        transaction: list[Any] = []
         size = 0
-        for chunk in self._chunks(records):
-            if transaction and (len(transaction) == MAX_OPERATIONS or size + len(chunk.value) > MAX_BYTES):
+        for key, value in self._chunks(records):
+            if transaction and (len(transaction) == MAX_OPERATIONS or size + len(value) > MAX_BYTES):
                 yield transaction
                 transaction, size = [], 0
-            transaction.append(chunk)
-            size += len(chunk.key) + len(chunk.value)
+            transaction.append(put(key, value))
+            size += len(key) + len(value)
         yield transaction
 
-    def _chunks(self, records: Sequence[Record]) -> Iterator[Chunk]:
-        """Consecutive records of one attempt share a key."""
+    def _chunks(self, records: Sequence[Record]) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and their values. Consecutive records of one attempt share a key, as many as it takes."""
         for (run_id, attempt), of_attempt in groupby(records, key=lambda record: (record.run_id, record.attempt)):
-            packed: list[tuple[float, str, bytes]] = []
-            size = 0
-            for record in of_attempt:
-                kind, body = pack(record)
-                if packed and size + len(body) > CHUNK_BYTES:
-                    yield self._chunk(run_id, attempt, packed)
-                    packed, size = [], 0
-                packed.append((record.at, kind, body))
-                size += len(body)
-            yield self._chunk(run_id, attempt, packed)
-
-    def _chunk(self, run_id: str, attempt: int, packed: Sequence[tuple[float, str, bytes]]) -> Chunk:
-        key = self._folder(run_id, attempt) + b"%016x" % self._next_number
-        self._next_number += 1
-        return Chunk(key, msgpack.packb(packed))
+            packed = [(record.at, *pack(record)) for record in of_attempt]
+            while packed:
+                sizes = accumulate(len(body) for _, _, body in packed)
+                count = max(1, sum(size <= CHUNK_BYTES for size in sizes))
+                yield self._folder(run_id, attempt) + b"%016x" % self._next_number, msgpack.packb(packed[:count])
+                self._next_number += 1
+                packed = packed[count:]
 
     def _folder(self, run_id: str, attempt: int) -> bytes:
         return f"{self._root}/records/{quote(run_id, safe='')}/{attempt:08d}/".encode()
 
 
-def _settled(records: Sequence[Record]) -> list[Record]:
-    """Records that count, of all attempts, in their order."""
-    attempts: dict[tuple[str, int], list[Record]] = {}
-    for record in records:
-        attempts.setdefault((record.run_id, record.attempt), []).append(record)
-    count = {id(record) for of_attempt in attempts.values() for record in settled(of_attempt)}
-    return [record for record in records if id(record) in count]
-
-
-def _number(key: bytes) -> int:
+def _unpack(key: bytes, value: bytes) -> tuple[int, list[Record]]:
+    """The number of a key, and the records that it holds. Raises `MalformedRecord`."""
     try:
-        return int(key.rpartition(b"/")[2], 16)
-    except ValueError:
-        return 0  # no key of ours, which `_unpack` says better
-
-
-def _unpack(key: bytes, value: bytes) -> Iterator[Record]:
-    """The records of a chunk. Raises `MalformedRecord`."""
-    try:
-        *_, run_id, attempt, _ = key.decode().split("/")
-        parts = [(float(at), str(kind), bytes(body)) for at, kind, body in msgpack.unpackb(value)]
-        where = unquote(run_id), int(attempt)
+        *_, run, attempt, number = key.decode().split("/")
+        where = unquote(run), int(attempt)
+        parts = [(*where, float(at), str(kind), bytes(body)) for at, kind, body in msgpack.unpackb(value)]
+        return int(number, 16), [unpack(*part) for part in parts]
+    except MalformedRecord:
+        raise
     except Exception as error:  # msgpack's own errors, and whatever foreign bytes bring out of it
         raise MalformedRecord(f"{key.decode(errors='replace')} holds no records: {error}") from None
-    for at, kind, body in parts:
-        yield unpack(*where, at, kind, body)

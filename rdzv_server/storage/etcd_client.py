@@ -100,17 +100,12 @@ class EtcdClient:
         answer = await self._ask(lambda member: member.kv.Range(rpc.RangeRequest(key=key), timeout=ATTEMPT_S))
         return (answer.kvs[0] if answer.kvs else None), answer.header.revision
 
-    async def page(self, begin: bytes, end: bytes, limit: int) -> tuple[Sequence[Any], bool]:
-        """The first keys from `begin` on and below `end`, with their values; and whether there are more."""
+    async def range(self, begin: bytes, end: bytes, limit: int = 0) -> tuple[Sequence[Any], bool, int]:
+        """The keys from `begin` on and below `end` with their values, at most so many; whether there are more, and the
+        store's revision."""
         request = rpc.RangeRequest(key=begin, range_end=end, limit=limit)
         answer = await self._ask(lambda member: member.kv.Range(request, timeout=2 * ATTEMPT_S))
-        return answer.kvs, answer.more
-
-    async def all(self, begin: bytes, end: bytes) -> tuple[Sequence[Any], int]:
-        """Every key from `begin` on and below `end`, with its value; and the store's revision."""
-        request = rpc.RangeRequest(key=begin, range_end=end)
-        answer = await self._ask(lambda member: member.kv.Range(request, timeout=ATTEMPT_S))
-        return answer.kvs, answer.header.revision
+        return answer.kvs, answer.more, answer.header.revision
 
     async def transact(self, compare: Sequence[Any], do: Sequence[Any]) -> tuple[bool, int]:
         """Do it all if every comparison holds, else nothing; whether it was done, and the store's revision after."""
@@ -177,6 +172,11 @@ class EtcdClient:
             if self._members[0] is member:
                 self._members.append(self._members.pop(0))
         raise StoreUnavailable(f"cannot use {self.name}: {trouble}")
+
+
+def end_of(folder: bytes) -> bytes:
+    """The first key beyond all that begin with the folder, which ends in a slash: 0 follows / in ASCII."""
+    return folder[:-1] + b"0"
 
 
 def put(key: bytes, value: bytes, lease_id: int = 0) -> Any:

@@ -56,7 +56,7 @@ class Shared(Replicas):
         servers = {server.proxy.address: server for server in among or self.running()}
         async with asyncio.timeout(EVEN_WITHIN_S):
             while True:
-                keys, revision = await self._client.all(begin, end)
+                keys, _, revision = await self._client.range(begin, end)
                 led = {int(key.key.rpartition(b"/")[2]): servers.get(key.value.decode()) for key in keys}
                 loads = Counter(led.values())
                 is_even = max(loads.values(), default=0) - min(loads.values(), default=0) <= 1

@@ -12,6 +12,7 @@ need_etcd()
 
 from rdzv_server.cluster.election import MOMENT_S, Election, Leadership  # noqa: E402
 from rdzv_server.cluster.membership import READY, Leader, Membership  # noqa: E402
+from rdzv_server.config import ServerConfig  # noqa: E402
 from rdzv_server.storage.etcd_client import EtcdClient, put  # noqa: E402
 
 PATIENCE_S = 20.0
@@ -27,7 +28,8 @@ class Server:
         self, client: EtcdClient, prefix: str, address: str, shards: int, settle_s: float, lease_s: int = LEASE_S
     ) -> None:
         self.client = client
-        self.membership = Membership(client, prefix, address, shards=shards, lease_s=lease_s, settle_s=settle_s)
+        config = ServerConfig(shards=shards, leader_lease_s=lease_s, rebalance_after_s=settle_s)
+        self.membership = Membership(client, prefix, address, config)
         self.followed: list[Leader | None] = []
         self.over: asyncio.Task[str] | None = None
         self.leadership: Leadership | None = None

@@ -18,6 +18,7 @@ from rdzv_server.cluster.election import MOMENT_S  # noqa: E402
 from rdzv_server.cluster.membership import READY  # noqa: E402
 from rdzv_server.cluster.placement import shard_of  # noqa: E402
 from rdzv_server.cluster.sharding import Sharding  # noqa: E402
+from rdzv_server.config import ServerConfig  # noqa: E402
 from rdzv_server.storage.base import StoreBroken  # noqa: E402
 from rdzv_server.storage.etcd_client import EtcdClient, delete, put  # noqa: E402
 
@@ -33,9 +34,8 @@ class Server:
 
     def __init__(self, client: EtcdClient, prefix: str, address: str, settle_s: float) -> None:
         self._address = address
-        self.shards = Sharding(
-            client, prefix, address, lease_s=LEASE_S, shards=SHARDS, settle_s=settle_s, retention_s=60.0, max_runs=100
-        )
+        config = ServerConfig(shards=SHARDS, leader_lease_s=LEASE_S, rebalance_after_s=settle_s)
+        self.shards = Sharding(client, prefix, address, config)
         self.running = asyncio.create_task(self.shards.run())
 
     @property
