@@ -1,8 +1,7 @@
 """Snapshots in the place of records: with a real driver and real stores, whatever happens in between."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +13,6 @@ from rdzv_server.service.driver import Driver
 from rdzv_server.storage import compaction
 from rdzv_server.storage.base import MemoryStore, Store, StoreUnavailable
 from rdzv_server.storage.record_codec import settled
-from rdzv_server.storage.sqlite import SqliteStore
-from tests.support.etcd import need_etcd
 from tests.support.scenario import RUN_ID, a_failure, a_join, durable, settings_of
 
 FEW = 20
@@ -164,37 +161,3 @@ def test_a_whole_snapshot_stands_for_what_was_before():
     snapshot = records[5:]
     assert settled(records + LATER) == snapshot + LATER
     assert settled(records[:5] + snapshot[:3] + LATER + snapshot + LATER) == snapshot + LATER
-
-
-# The stores.
-
-
-MakeStore = Callable[[], Awaitable[Store]]
-"""Each is the store of the next server."""
-
-
-@pytest.fixture(params=["sqlite", "etcd"])
-async def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MakeStore]:
-    if request.param == "sqlite":
-
-        async def on_disk() -> Store:
-            return SqliteStore(str(tmp_path / "state.db"))
-
-        yield on_disk
-        return
-    need_etcd()
-    from aetcd import rpc
-
-    from rdzv_server.storage.etcd import EtcdStore
-    from rdzv_server.storage.etcd_client import EtcdClient
-
-    client, prefix = EtcdClient(request.getfixturevalue("etcd").addresses), f"/{request.node.name}"
-
-    async def of_a_leader() -> Store:
-        key = f"{prefix}/leader".encode()
-        await client.transact([], [rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=key))])
-        put = rpc.RequestOp(request_put=rpc.PutRequest(key=key, value=b"a:29400"))
-        return EtcdStore(client, prefix, key, (await client.transact([], [put]))[1])
-
-    yield of_a_leader
-    await client.close()

@@ -11,23 +11,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core.effects import Record
-from rdzv_server.core.events import NodeJoined, NodeLost, RoundCompleted, RunCreated, WorkersFailed
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.sqlite import APPLICATION_ID, FORMAT, SqliteStore
-from tests.support.scenario import RUN_ID, a_failure, a_join
+from tests.support.scenario import RUN_ID
+from tests.unit.rdzv_server.storage.test_stores import RECORDS
 
 PATIENCE_S = 10.0
-
-RECORDS = [
-    Record(RUN_ID, 1, 0.0, RunCreated(RUN_ID, 1, True, RunSettings(min_nodes=1, max_nodes=2, fatal_exit_codes=(3,)))),
-    Record(RUN_ID, 1, 1.5, NodeJoined(a_join("a"), "10.0.0.9", ("b", "c"))),
-    Record(RUN_ID, 1, 2.5, RoundCompleted("last call")),
-    Record(RUN_ID, 1, 3.5, WorkersFailed("a", 1, a_failure("a"))),
-    Record("../other\nrun", 7, 4.5, NodeLost("ü", "not heard for 10 s")),
-]
 
 Opener = Callable[[], SqliteStore]
 
@@ -59,27 +50,10 @@ async def test_a_new_file_is_empty_and_marked_as_ours(store, path):
     first = store()
     assert await first.load() == []
     await first.close()
-    with sqlite3.connect(path) as file:
+    with closing(sqlite3.connect(path)) as file:
         marks = [file.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
-    file.close()
     assert marks == [APPLICATION_ID, FORMAT]
     assert await store().load() == []
-
-
-async def test_every_record_comes_back_as_it_was(store):
-    first = store()
-    await first.load()
-    await first.append(RECORDS[:3])
-    await first.append(RECORDS[3:])
-    assert await reopened(store, first) == RECORDS
-
-
-async def test_a_forgotten_attempt_is_gone_and_the_others_are_not(store):
-    first = store()
-    await first.load()
-    await first.append(RECORDS)
-    await first.forget(RUN_ID, 1)
-    assert await reopened(store, first) == RECORDS[4:]
 
 
 async def test_a_batch_is_written_whole_or_not_at_all(store, monkeypatch):
@@ -96,7 +70,7 @@ async def test_a_batch_is_written_whole_or_not_at_all(store, monkeypatch):
 WRITER = """
 import asyncio, sys
 from rdzv_server.storage.sqlite import SqliteStore
-from tests.unit.rdzv_server.storage.test_sqlite import RECORDS
+from tests.unit.rdzv_server.storage.test_stores import RECORDS
 
 async def main():
     store = SqliteStore(sys.argv[1])
@@ -166,19 +140,17 @@ async def test_a_record_that_is_none_is_damage(store, path, kind, body, what):
     first = store()
     await first.load()
     await first.close()
-    with sqlite3.connect(path) as file:
+    with closing(sqlite3.connect(path, isolation_level=None)) as file:
         file.execute(
             "INSERT INTO records (run_id, attempt, at, kind, body) VALUES (?, 1, 0, ?, ?)", (RUN_ID, kind, body)
         )
-    file.close()
     with pytest.raises(StoreBroken, match=what):
         await store().load()
 
 
 async def test_another_programs_database_is_left_alone(store, path):
-    with sqlite3.connect(path) as file:
+    with closing(sqlite3.connect(path)) as file:
         file.execute("CREATE TABLE theirs (x)")
-    file.close()
     with pytest.raises(StoreBroken, match="another program's database"):
         await store().load()
 
