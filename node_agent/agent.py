@@ -70,16 +70,16 @@ class Agent:
         self._orphans = orphans
         self._config = config
         self._console = console
-        self._scratch = TempDir()
+        self._temp_dir = TempDir()
         self._warm = _warm_pool(config, console)
-        self._specs = SpecMaker(config, self._scratch, self._start_warm if self._warm else None)
-        self._logs = AgentLogs(config, console, self._scratch, self._logs_broke)
-        self._store_host = StoreHost(config.environment, self._broke, self._warm if _preloads_torch(config) else None)
+        self._specs = SpecMaker(config, self._temp_dir, self._start_warm if self._warm else None)
+        self._logs = AgentLogs(config, console, self._temp_dir, lambda reason: self._runner.feed(GaveUp(reason)))
+        self._store_host = StoreHost(config.environment, self._fail, self._warm if _preloads_torch(config) else None)
         self._port: ReservedPort | None = None
         self._assignment: Assignment | None = None
         self._group: WorkerGroup | None = None
         self._starting: asyncio.Task[None] | None = None
-        """Workers that will start when a plug-in has said where their output goes, and when they can be warm."""
+        """Start of workers that waits until a plug-in has said where their output goes, and until they can be warm."""
         self._file_timer: FileTimer | None = None
         self._events = _event_log(config, console)
         self._exit_code: asyncio.Future[int] = loop.create_future()
@@ -93,12 +93,12 @@ class Agent:
                 loop.add_signal_handler(signum, self._runner.feed, Signalled(signum.name))
         loop.call_soon(self._runner.feed, Started())
         if self._orphans:  # soon: while the server is asked
-            loop.call_soon(self._orphans.guard, self._config.environment, self._scratch.folder)
+            loop.call_soon(self._orphans.guard, self._config.environment, self._temp_dir.folder)
         try:
             return await self._exit_code
         finally:
             async with AsyncExitStack() as closing:  # all of it, whatever fails
-                closing.callback(self._scratch.remove)
+                closing.callback(self._temp_dir.remove)
                 if self._port:
                     closing.callback(self._port.release)
                 if self._file_timer:
@@ -109,7 +109,7 @@ class Agent:
                 closing.push_async_callback(self._logs.close)
                 closing.push_async_callback(self._runner.take_leave)
 
-    # What the machine wants done.
+    # Host of the runner: what the machine wants done.
 
     def open_port(self) -> int:
         """A fresh port each round, unless the user chose one."""
@@ -159,7 +159,7 @@ class Agent:
             logs = self._logs.ask(assignment, self._specs.environments(assignment)) if self._logs.plugin else None
             self._start_group(assignment, await logs if logs else self._logs.open(assignment))
         except PluginFailed as error:
-            self._broke(str(error))
+            self._fail(str(error))
 
     def _start_warm(self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int]) -> Start:
         assert self._warm
@@ -258,8 +258,8 @@ class Agent:
             self._file_timer.clear()
         self._runner.feed(WorkersStopped(round_))
 
-    def _broke(self, reason: str) -> None:
-        """The workers cannot go on, or not begin, without something that the agent does for them."""
+    def _fail(self, reason: str) -> None:
+        """Report that the workers cannot go on, or not begin, without something that the agent does for them."""
         assert self._assignment
         failure = Failure(
             node_id=self._config.node_id,
@@ -271,9 +271,6 @@ class Agent:
             failed_at=time.time(),
         )
         self._worker_failed(self._assignment.round, failure)
-
-    def _logs_broke(self, reason: str) -> None:
-        self._runner.feed(GaveUp(reason))
 
 
 def _preloads_torch(config: AgentConfig) -> bool:

@@ -23,7 +23,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     """The command line, checked. Durations are seconds."""
 
     command: Command
-    """What each worker executes."""
+    """Program and arguments of each worker."""
     nproc: int
     """Workers on this node."""
     preload: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     preferred_rank: int | None = None
     """The group rank that this node would like, and gets unless another node has it."""
     local_addr: str | None = None
-    """Where other nodes reach this one; None: the address from which the agent reaches the server."""
+    """Address at which other nodes reach this one; None: the one from which the agent reaches the server."""
     master_port: int | None = None
     """The MASTER_PORT of every round that this node leads; None: a free one, fresh each round."""
     settings: RequestedSettings = field(default_factory=RequestedSettings)
@@ -52,26 +52,26 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     shutdown_timeout_s: float = 30.0
     """From SIGTERM to SIGKILL, torchrun's default; also when workers are stopped for a restart."""
     connect_timeout_s: float = 300.0
-    """How long the first answer of the server may take: it may be started after the agents."""
+    """Wait for the first answer of the server, which may be started after the agents."""
     server_lost_timeout_s: float = inf
-    """How long to go on without a server that has answered once and is gone."""
+    """Time to go on without a server that has answered once and is gone."""
     farewell_timeout_s: float = 2.0
-    """How long an exiting agent tries to deliver its last report or its leave."""
+    """Time in which an exiting agent tries to deliver its last report or its leave."""
     event_log: str = "null"
-    """Where events go, as torchrun's `--event-log-handler`: null or console."""
+    """Destination of events, as torchrun's `--event-log-handler`: null or console."""
     status_page: bool = True
     """With a server of its own: show the run's status on loopback."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """What the workers inherit."""
+    """Environment that the workers inherit."""
 
 
 class Target(NamedTuple):
-    """Where this node meets the others, and as whom."""
+    """Meeting point of the nodes, and this node's part there."""
 
     endpoint: Endpoint | None = None
-    """Where the server listens; None: in this agent, for this node alone."""
+    """Address of the server; None: it is in this agent, for this node alone."""
     others: tuple[Endpoint, ...] = ()
-    """Where further servers listen, of which one leads."""
+    """Addresses of further servers, of which one leads."""
     hosts: bool = False
     """This node hosts the server there, unless something listens there already."""
     is_for_this_machine: bool = False

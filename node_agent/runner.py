@@ -43,7 +43,7 @@ from node_agent.transport.base import Transport, raise_in_loop
 from node_agent.transport.retrying import RetryingClient
 
 CRASH_MARGIN_S = 5.0
-"""How much longer than its workers' grace period an agent takes to end in order after an exception."""
+"""Time beyond its workers' grace period that an agent has to end in order after an exception."""
 MOST_REPORTS = 3
 """Tracebacks that are logged: the same callback may fail again and again."""
 
@@ -230,7 +230,7 @@ class Runner:
         task.add_done_callback(raise_in_loop)
 
     def _loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """What the loop has caught. What a transport tells of its peer is logged, and nothing else."""
+        """Exception handler of the loop. A transport's complaint about its peer is logged, and nothing else."""
         error = context.get("exception")
         if error is not None and ("handle" in context or isinstance(context.get("future"), asyncio.Task)):
             self.crashed(error)

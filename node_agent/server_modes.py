@@ -10,14 +10,14 @@ from node_agent.output.console import Console
 from node_agent.transport.base import Transport
 
 FAREWELL_S = 5.0
-"""How long the other nodes' agents may take besides the time that their workers get."""
+"""Time of the other nodes' agents besides the time that their workers get."""
 
 
 @asynccontextmanager
 async def server_of(
     plan: LaunchPlan, console: Console, *, page: bool = True
 ) -> AsyncIterator[tuple[Callable[[], Transport], str]]:
-    """What opens a connection to the plan's server, and the server's name for people.
+    """Function that opens a connection to the plan's server, and the server's name for people.
 
     `page`: whether a server in this process opens its status page. A server that this node hosts goes on at the end
     until the other nodes have heard of the run's. Raises `UsageError` if it cannot be hosted.

@@ -185,7 +185,7 @@ class LaunchedAgent(Agent):
     ) -> None:
         super().__init__(config, make_transport, where, console)
         self._entry = entry
-        self._specs = SpecMaker(config, self._scratch, entry.starter)
+        self._specs = SpecMaker(config, self._temp_dir, entry.starter)
         if custom_logs is not None:
             self._logs.plugin = _CustomLogs(custom_logs)
         self.failure_report: WriteFailureReport | None = None

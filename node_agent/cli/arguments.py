@@ -41,7 +41,7 @@ SHORTEST_LEASE_S, LONGEST_LEASE_S = 0.1, 86_400
 
 
 class Flag(NamedTuple):
-    """How an argument is given: by a flag of its own name, a variable, and perhaps a key of `--rdzv-conf`."""
+    """Ways to give an argument: by a flag of its own name, a variable, and perhaps a key of `--rdzv-conf`."""
 
     metavar: str
     """Word for its value; empty: it takes none, it is a switch."""
@@ -55,9 +55,9 @@ class Flag(NamedTuple):
     is_ours: bool = False
     """torchrun has no such flag, or not yet."""
     is_setting: bool = False
-    """It may be a key of `--rdzv-conf`."""
+    """Also a key of `--rdzv-conf`."""
     has_variable: bool = True
-    """It falls back to `PET_...`, as under torchrun."""
+    """Falls back to `PET_...`, as under torchrun."""
     variable: str = ""
     """Another variable to fall back to, of torch's."""
     argument: str = ""

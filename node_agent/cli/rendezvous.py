@@ -174,7 +174,7 @@ def _static_alone(arguments: Arguments, host: str) -> Target:
 
 
 def _master(arguments: Arguments) -> Endpoint:
-    """Where static's rank 0 is: at the endpoint if there is one. Port 0, a free one, is for one node alone."""
+    """Place of static's rank 0: the endpoint if there is one. Port 0, a free one, is for one node alone."""
     if arguments.rdzv_endpoint:
         return _endpoint(arguments, MASTER_PORT, lowest=0 if _most_nodes(arguments) == 1 else 1)
     port = MASTER_PORT if arguments.master_port is None else arguments.master_port

@@ -176,7 +176,7 @@ def signals(given: object) -> tuple[str, ...]:
 
 
 def known_signals(names: Iterable[str]) -> tuple[str, ...]:
-    """Those of the names that signals have here."""
+    """The names that signals have here, of these."""
     from signal import Signals
 
     return tuple(each for each in names if each in Signals.__members__)

@@ -21,7 +21,7 @@ HINTS = {
     "server": "look at its log",
     "leader": "check that etcd runs, and that rdzv-server reaches it",
 }
-"""What a person can check, by the stage that was reached."""
+"""Advice to a person, by the stage that was reached."""
 
 
 class Signal(Protocol):
@@ -70,7 +70,7 @@ class Retry:
         self._attempt = 0
         self._failing_since: float | None = None
         self._cause: Unreachable | ProtocolError | None = None
-        """What happened first, of that which has not been told."""
+        """First failure of those that have not been told."""
         self._told: set[str] = set()
 
     def answered(self) -> None:

@@ -1,4 +1,4 @@
-"""What the workers execute, and what differs from one to the next."""
+"""Command of the workers, and what differs from one worker to the next."""
 
 import re
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ class Command(Struct, frozen=True):
         return f"{crc32(repr(words).encode()):08x}" if words else ""
 
     def for_worker(self, local_rank: int) -> Sequence[str]:
-        """What the worker with this local rank executes."""
+        """Words that the worker with this local rank executes."""
         return [*self.program, *(_substitute(argument, local_rank) for argument in self.arguments)]
 
 

@@ -1,4 +1,4 @@
-"""Which of the workers' output streams go to files, which to the console, and how a line is marked."""
+"""Options of the workers' output: streams that go to files or the console, and the prefix of a line."""
 
 from collections.abc import Mapping
 from enum import IntFlag
@@ -50,7 +50,7 @@ class LogOptions(Struct, frozen=True, kw_only=True):
     """The flags about logs, checked. A map leaves out the local ranks that it does not name."""
 
     log_dir: str | None = None
-    """Where files go: `<log_dir>/<run_id>_<random>/attempt_<n>/<local_rank>/`. None: a temporary folder."""
+    """Parent of `<log_dir>/<run_id>_<random>/attempt_<n>/<local_rank>/`, where files go. None: a temporary folder."""
     redirects: Std | Mapping[int, Std] = Std.NONE
     """Streams that go to a file instead of the console."""
     tee: Std | Mapping[int, Std] = Std.NONE

@@ -124,7 +124,7 @@ class AgentMachine:
         return ReportRequest(**self._sender(), round=round_, failure=failure)
 
     def next_deadline(self) -> float | None:
-        """When `TimePassed` is due: the next keep-alive while workers stop, or the end of the wait for the server."""
+        """Time at which `TimePassed` is due: a keep-alive while workers stop, or the end of the wait for the server."""
         keep_alive_at = None if self._busy else self._keep_alive_at
         due = [at for at in (keep_alive_at, self._notice_at, self._gives_up_at()) if at is not None]
         return min(due, default=None)
