@@ -2,6 +2,7 @@
 
 import os
 import sys
+from operator import attrgetter
 
 import pytest
 from rdzv_protocol.settings import RequestedSettings
@@ -25,9 +26,8 @@ def config(*argv: str, **environment: str) -> AgentConfig:
     return plan(*argv, "train.py", **environment).config
 
 
-# Where each flag lands.
-
-FLAGS = [
+# fmt: off
+LANDS = [  # what an agent, its run and its output are told by which flags
     ("nproc", 8, ["--nproc", "8"]),
     ("nproc", len(os.sched_getaffinity(0)), ["--nproc", "cpu"]),
     ("preload", ("torch", "torch.distributed"), ["--preload", "torch, torch.distributed"]),
@@ -57,65 +57,52 @@ FLAGS = [
     ("settings", RequestedSettings(min_nodes=1, max_nodes=1, max_restarts=1), ["--max-restarts", "1"]),
     ("logs", LogOptions(tee=Std.ALL), ["--tee", "3"]),
     ("environment", {"PATH": "/usr/bin:/bin", "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGHUP"}, ["--signals", "SIGHUP"]),
-]
-SETTINGS = [
-    ("min_nodes", 2, ["--nnodes", "2:4"]),
-    ("max_nodes", 4, ["--nnodes", "2:4"]),
-    ("max_restarts", 3, ["--max-restarts", "3"]),
-    ("join_timeout_s", 60.0, ["--join-timeout", "60"]),
-    ("join_timeout_s", 61.0, ["--rdzv-conf", "join_timeout=61"]),
-    ("join_timeout_s", 60.0, ["--rdzv-conf", "timeout=61", "--join-timeout", "60"]),
-    ("last_call_timeout_s", 0.0, ["--last-call-timeout", "0"]),
-    ("last_call_timeout_s", 1.0, ["--rdzv-conf", "last_call_timeout=1"]),
-    ("lease_s", 4.0, ["--lease", "4"]),
-    ("lease_s", 8.0, ["--rdzv-conf", "keep_alive_interval=2,keep_alive_max_attempt=4"]),
-    ("disconnect_grace_s", 0.5, ["--disconnect-grace", "0.5"]),
-    ("scale_up", "manual", ["--scale-up", "manual"]),
-    ("fatal_exit_codes", (2, -9), ["--fatal-exit-codes", "2,-9"]),
-]
-WITHOUT_A_FLAG = {"scale_up_window_s", "scale_up_cooldown_s"}
-LOGS = [
-    ("log_dir", "logs", ["--log-dir", "logs"]),
-    ("log_dir", "/dev/null", ["--log-dir", "/dev/null"]),
-    ("log_dir", None, ["--log-dir", ""]),
-    ("redirects", Std.OUT, ["-r", "1"]),
-    ("redirects", {0: Std.ALL}, ["-r0:3"]),
-    ("tee", {0: Std.OUT, 12: Std.ALL}, ["-t", "0:1,12:3"]),
-    ("local_ranks", {0, 2}, ["--local-ranks-filter", "0,2"]),
-    ("local_ranks", None, ["--local-ranks-filter", ""]),
-    ("ranks", {9}, ["--ranks-filter", "9"]),
-    ("stdout_filters", ("a", "b,c"), ["--duplicate-stdout-filters", "a,b,,c"]),
-    ("stderr_filters", ("d",), ["--duplicate_stderr_filters=d"]),
-    ("prefix", "[${rank}] ", ["--log-prefix", "[${rank}] "]),
-    ("plugin", None, []),
-]
 
+    *((f"settings.{name}", value, ["--endpoint", "host:1", *flags]) for name, value, flags in [
+        ("min_nodes", 2, ["--nnodes", "2:4"]),
+        ("max_nodes", 4, ["--nnodes", "2:4"]),
+        ("min_nodes", 3, ["--nnodes", "3"]),
+        ("max_nodes", 3, ["--nnodes", "3"]),
+        ("max_restarts", 3, ["--max-restarts", "3"]),
+        ("join_timeout_s", 60.0, ["--join-timeout", "60"]),
+        ("join_timeout_s", 61.0, ["--rdzv-conf", "join_timeout=61"]),
+        ("join_timeout_s", 60.0, ["--rdzv-conf", "timeout=61", "--join-timeout", "60"]),
+        ("last_call_timeout_s", 0.0, ["--last-call-timeout", "0"]),
+        ("last_call_timeout_s", 1.0, ["--rdzv-conf", "last_call_timeout=1"]),
+        ("lease_s", 4.0, ["--lease", "4"]),
+        ("lease_s", 8.0, ["--rdzv-conf", "keep_alive_interval=2,keep_alive_max_attempt=4"]),
+        ("disconnect_grace_s", 0.5, ["--disconnect-grace", "0.5"]),
+        ("scale_up", "manual", ["--scale-up", "manual"]),
+        ("fatal_exit_codes", (2, -9), ["--fatal-exit-codes", "2,-9"]),
+    ]),
 
-def names(it: object) -> str:
-    return it if isinstance(it, str) else ""
+    ("logs.log_dir", "logs", ["--log-dir", "logs"]),
+    ("logs.log_dir", "/dev/null", ["--log-dir", "/dev/null"]),
+    ("logs.log_dir", None, ["--log-dir", ""]),
+    ("logs.redirects", Std.OUT, ["-r", "1"]),
+    ("logs.redirects", {0: Std.ALL}, ["-r0:3"]),
+    ("logs.tee", {0: Std.OUT, 12: Std.ALL}, ["-t", "0:1,12:3"]),
+    ("logs.local_ranks", {0, 2}, ["--local-ranks-filter", "0,2"]),
+    ("logs.local_ranks", None, ["--local-ranks-filter", ""]),
+    ("logs.ranks", {9}, ["--ranks-filter", "9"]),
+    ("logs.stdout_filters", ("a", "b,c"), ["--duplicate-stdout-filters", "a,b,,c"]),
+    ("logs.stderr_filters", ("d",), ["--duplicate_stderr_filters=d"]),
+    ("logs.prefix", "[${rank}] ", ["--log-prefix", "[${rank}] "]),
+    ("logs.plugin", None, []),
+]
+# fmt: on
+WITHOUT_A_FLAG = {"settings.scale_up_window_s", "settings.scale_up_cooldown_s"}
 
 
 def test_every_setting_of_an_agent_has_a_case_here():
-    assert {name for name, *_ in FLAGS} == set(AgentConfig.__struct_fields__)
-    assert {name for name, *_ in SETTINGS} | WITHOUT_A_FLAG == set(RequestedSettings.__struct_fields__)
-    assert {name for name, *_ in LOGS} == set(LogOptions.__struct_fields__)
+    parts = {"": AgentConfig, "settings.": RequestedSettings, "logs.": LogOptions}
+    known = {f"{prefix}{name}" for prefix, kind in parts.items() for name in kind.__struct_fields__}
+    assert {name for name, *_ in LANDS} | WITHOUT_A_FLAG == known
 
 
-@pytest.mark.parametrize(("name", "value", "flags"), FLAGS, ids=names)
+@pytest.mark.parametrize(("name", "value", "flags"), LANDS, ids=[name for name, *_ in LANDS])
 def test_a_flag_lands_where_it_should(name, value, flags):
-    assert getattr(config(*flags), name) == value
-
-
-@pytest.mark.parametrize(("name", "value", "flags"), SETTINGS, ids=names)
-def test_a_setting_of_the_run_lands_where_it_should(name, value, flags):
-    assert config("--endpoint", "host:1", *flags).settings == RequestedSettings(
-        **({"min_nodes": 2, "max_nodes": 4} if "--nnodes" in flags else {name: value})
-    )
-
-
-@pytest.mark.parametrize(("name", "value", "flags"), LOGS, ids=names)
-def test_a_flag_about_output_lands_where_it_should(name, value, flags):
-    assert getattr(config(*flags).logs, name) == value
+    assert attrgetter(name)(config(*flags)) == value
 
 
 def test_the_port_of_the_workers_master(unused_tcp_port):
@@ -124,23 +111,15 @@ def test_the_port_of_the_workers_master(unused_tcp_port):
 
 def test_what_is_left_out_is_the_runs_own_or_torchruns_default():
     given = config("--endpoint", "host:1")
-    assert given.settings == RequestedSettings()
+    assert (given.settings, given.logs) == (RequestedSettings(), LogOptions())
     assert (given.nproc, given.role, given.shutdown_timeout_s) == (1, "default", 30.0)
     assert (given.run_id, given.explicit_run_id) == ("none", False)
-    assert given.node_id == os.uname().nodename
-    assert (given.node_rank, given.local_addr) == (None, None)
-    assert given.logs == LogOptions()
+    assert (given.node_id, given.node_rank, given.local_addr) == (os.uname().nodename, None, None)
 
 
 def test_workers_inherit_the_agents_environment_with_its_variables():
     environment = config(NCCL_DEBUG="INFO", PET_NNODES="1").environment
     assert (environment["NCCL_DEBUG"], environment["PET_NNODES"]) == ("INFO", "1")
-
-
-@pytest.mark.parametrize(("text", "nodes"), [("3", (3, 3)), ("1:4", (1, 4)), ("2:2", (2, 2))])
-def test_nnodes(text, nodes):
-    settings = config("--endpoint", "host:1", "--nnodes", text).settings
-    assert (settings.min_nodes, settings.max_nodes) == nodes
 
 
 def test_settings_of_a_rendezvous_that_mean_nothing_are_said_once():

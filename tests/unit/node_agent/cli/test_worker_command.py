@@ -21,24 +21,19 @@ def command(*argv: str, use_env: bool = True, **environment: str) -> Command:
     return plan(*argv, use_env=use_env, **environment).config.command
 
 
-def test_a_script():
-    assert command("train.py", "--lr", "1") == Command((*PYTHON, "train.py"), ("--lr", "1"))
-
-
-def test_flags_after_the_script_are_the_scripts():
-    assert command("--nproc", "2", "train.py", "--nproc", "9", "--", "-m").arguments == ("--nproc", "9", "--", "-m")
-
-
-def test_python_exec_names_another_interpreter():
-    assert command("train.py", PYTHON_EXEC="/opt/python").program == ("/opt/python", "-u", "train.py")
-
-
-def test_an_empty_python_exec_names_none():
-    assert command("train.py", PYTHON_EXEC="").program == (*PYTHON, "train.py")
-
-
-def test_a_module():
-    assert command("-m", "package.train", "--lr", "1") == Command((*PYTHON, "-m", "package.train"), ("--lr", "1"))
+@pytest.mark.parametrize(
+    ("argv", "environment", "expected"),
+    [
+        ("train.py --lr 1", {}, Command((*PYTHON, "train.py"), ("--lr", "1"))),
+        ("--nproc 2 train.py --nproc 9 -- -m", {}, Command((*PYTHON, "train.py"), ("--nproc", "9", "--", "-m"))),
+        ("train.py", {"PYTHON_EXEC": "/opt/python"}, Command(("/opt/python", "-u", "train.py"))),
+        ("train.py", {"PYTHON_EXEC": ""}, Command((*PYTHON, "train.py"))),
+        ("-m package.train --lr 1", {}, Command((*PYTHON, "-m", "package.train"), ("--lr", "1"))),
+        ("--use-env train.py", {}, Command((*PYTHON, "train.py"))),
+    ],
+)
+def test_a_script_or_a_module(argv, environment, expected):
+    assert command(*argv.split(), **environment) == expected
 
 
 def test_a_folder_with_a_main_module_is_a_script(tmp_path):
@@ -111,18 +106,20 @@ def test_arguments_are_filled_in_as_torchrun_does(text):
     assert command("train.py", text).for_worker(3)[3:] == utils.macros.substitute([text], "3")
 
 
-# torch.distributed.launch.
+# torch.distributed.launch, and --run-path.
 
 
-def test_launch_passes_the_local_rank_first():
-    assert command("train.py", "--lr", "1", use_env=False).for_worker(2)[3:] == ["--local-rank=2", "--lr", "1"]
-    assert command("-m", "train", use_env=False).for_worker(2)[3:] == ["train", "--local-rank=2"]
-
-
-@pytest.mark.parametrize("flag", ["--use-env", "--use_env"])
-def test_launch_with_use_env_does_not(flag):
-    assert command(flag, "train.py", use_env=False).arguments == ()
-    assert command(flag, "train.py").arguments == ()
+@pytest.mark.parametrize(
+    ("argv", "after"),
+    [
+        ("train.py --lr 1", ["train.py", "--local-rank=2", "--lr", "1"]),
+        ("-m train", ["-m", "train", "--local-rank=2"]),
+        ("--use-env train.py", ["train.py"]),
+        ("--use_env train.py", ["train.py"]),
+    ],
+)
+def test_launch_passes_the_local_rank_first_unless_it_is_in_the_environment(argv, after):
+    assert command(*argv.split(), use_env=False).for_worker(2)[2:] == after
 
 
 def test_launch_passes_nothing_to_other_programs():
@@ -130,9 +127,6 @@ def test_launch_passes_nothing_to_other_programs():
         "--no-python needs --use-env here: other programs are given no --local-rank"
     )
     assert command("--no-python", "--use-env", "true", use_env=False).arguments == ()
-
-
-# --run-path.
 
 
 def test_run_path_goes_before_everything_else():

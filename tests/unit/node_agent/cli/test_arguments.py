@@ -1,0 +1,377 @@
+"""Every argument: what its flag, its variable and its key of `--rdzv-conf` take, and the line that refuses the rest."""
+
+import pytest
+
+from node_agent.cli import values
+from node_agent.cli.arguments import FLAGS, SETTINGS, Arguments, make
+from node_agent.cli.parser import read
+from node_agent.cli.plan import settings
+from node_agent.config import UsageError
+from node_agent.core.log_options import Std
+from tests.unit.node_agent.command_lines import complaint
+
+DEFAULTS = Arguments._field_defaults
+LISTS = ("duplicate_stdout_filters", "duplicate_stderr_filters")
+NAME = "1 to 128 printable characters, not "
+SECONDS = "a number of seconds from 0 to 1e+06, not "
+STREAMS = "0 (none), 1 (stdout), 2 (stderr) or 3 (both), or a map from local ranks such as 0:1,1:3, not '4'"
+NPROC = "a whole number from 1 to 4096, auto, cpu, gpu or xpu, not "
+NO_TLS = "a server that a node hosts speaks no TLS"
+
+# fmt: off
+TABLE = {  # by argument: a good text, a bad one, and what is said to that
+    "rdzv_endpoint": ("host:29400", "host:port", "'host:port' is not HOST:PORT with a port from "),
+    "rdzv_backend": ("c10d", "zeus", "c10d, static, etcd, etcd-v2 or rdzv-server, not 'zeus'"),
+    "master_addr": ("10.0.0.1", "two\nlines", NAME + "'two\\nlines'"),
+    "master_port": ("29501", "-1", "a whole number from 0 to 65535, not '-1'"),
+    "rdzv_id": ("nightly", "two\nlines", NAME + "'two\\nlines'"),
+    "nnodes": ("2:4", "4:2", "4:2: MIN is above MAX; did you mean 2:4?"),
+    "rdzv_conf": ("is_host=1", "join_timeout", "settings as KEY=VALUE,KEY=VALUE, not 'join_timeout'"),
+    "token_file": ("token", "/no/such/file", "No such file or directory"),
+    "tls_ca": ("ca.pem", "/no/such/file", NO_TLS),
+    "tls_cert": ("cert.pem", "/no/such/file", NO_TLS),
+    "tls_key": ("key.pem", "/no/such/file", NO_TLS),
+    "connect_timeout": ("5", "soon", SECONDS + "'soon'"),
+    "server_lost_timeout": ("6", "soon", SECONDS + "'soon'"),
+    "nproc_per_node": ("8", "0", NPROC + "'0'"),
+    "node_id": ("a", "two\nlines", NAME + "'two\\nlines'"),
+    "node_rank": ("1", "-1", "a whole number from 0 to 10000000, not '-1'"),
+    "local_addr": ("10.0.0.2", "two\nlines", NAME + "'two\\nlines'"),
+    "role": ("trainer", "x" * 129, NAME + "'xxxx"),
+    "numa_binding": ("socket", "core", "node, socket, exclusive or core-complex, not 'core'"),
+    "shutdown_timeout": ("7", "-1", SECONDS + "'-1'"),
+    "signals_to_handle": ("SIGTERM,SIGUSR1", "SIGTERM,SIGKILL", "SIGKILL cannot be caught: leave it out"),
+    "max_restarts": ("3", "-1", "a whole number from 0 to 10000000, not '-1'"),
+    "fatal_exit_codes": ("2,-9", "1,,2", "a whole number from -255 to 255, not ''"),
+    "join_timeout": ("8", "nan", SECONDS + "'nan'"),
+    "last_call_timeout": ("9", "inf", SECONDS + "'inf'"),
+    "lease": ("10", "0", "a number of seconds from 0.1 to 86400, not '0'"),
+    "disconnect_grace": ("2", "soon", SECONDS + "'soon'"),
+    "scale_up": ("manual", "later", "immediate, cooldown or manual, not 'later'"),
+    "preload": ("torch,numpy.random", "torch,", "names of modules, such as torch or torch,numpy.random, not ''"),
+    "log_dir": ("logs", "train.py", "train.py is a file: name a folder, or /dev/null for no files"),
+    "redirects": ("3", "4", STREAMS),
+    "tee": ("0:1", "4", STREAMS),
+    "local_ranks_filter": ("0", "first", "ranks, such as 0,1,2, not 'first'"),
+    "ranks_filter": ("0,1", "0,", "ranks, such as 0,1,2, not '0,'"),
+    "log_prefix": ("[${rank}] ", "${who}", "there is no ${who}: a template may use ${role_name} ${rank} ${local_rank}"),
+    "logs_specs": ("mine", "nobodys", "there is no torchrun.logs_specs entry point 'nobodys'; "),
+    "event_log_handler": ("console", "file", "null or console, not 'file'"),
+    "monitor_interval": ("0.5", "soon", SECONDS + "'soon'"),
+    "exit_barrier_timeout": ("9", "soon", SECONDS + "'soon'"),
+    "start_method": ("fork", "exec", "spawn, fork or forkserver, not 'exec'"),
+}
+MORE_BAD = [
+    ("nnodes", "some", "'some' is neither a number of nodes nor MIN:MAX"),
+    ("nnodes", "0", "0: from 1 to 100000 nodes"),
+    ("rdzv_conf", "join_timeout=soon", "join_timeout: " + SECONDS + "'soon'"),
+    ("nproc_per_node", "two", NPROC + "'two'"),
+    ("fatal_exit_codes", "256", "a whole number from -255 to 255, not '256'"),
+    ("lease", "86401", "a number of seconds from 0.1 to 86400, not '86401'"),
+]
+ANY_TEXT = dict(zip((*LISTS, "log_line_prefix_template"), ("a,,b", "c", "<${rank}>"), strict=True))
+SWITCHES = {argument: "true" for argument, flag in FLAGS.items() if not flag.metavar}
+# fmt: on
+GOOD = {argument: good for argument, (good, *_) in TABLE.items()} | ANY_TEXT | SWITCHES
+BAD = [(argument, bad, line) for argument, (_, bad, line) in TABLE.items()] + MORE_BAD
+
+
+@pytest.fixture(autouse=True)
+def script(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+
+
+def test_every_flag_is_in_the_table():
+    assert GOOD.keys() == FLAGS.keys()
+    assert all(FLAGS[argument].read is values.switch for argument in SWITCHES)
+
+
+# Flags.
+
+
+@pytest.mark.parametrize(("argument", "text", "what"), BAD, ids=[f"{name}={text[:20]!r}" for name, text, _ in BAD])
+def test_a_value_that_makes_no_sense_is_refused_by_each_name_of_its_flag(argument, text, what):
+    for name in FLAGS[argument].spellings:
+        line = complaint(*([name, text] if len(name) == 2 else [f"{name}={text}"]), "train.py")
+        assert line.startswith(name)
+        assert what in line
+
+
+@pytest.mark.parametrize("argument", FLAGS)
+def test_a_switch_takes_no_value_and_any_other_flag_takes_one(argument):
+    name = FLAGS[argument].names[-1]
+    if FLAGS[argument].metavar:
+        assert complaint(name).startswith(f"{name}: expected one argument")
+    else:
+        assert complaint(f"{name}=x", "train.py").startswith(f"{name}: ignored explicit argument 'x'")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("--no-such-flag", ""),
+        ("--nprocs=2", "; did you mean --nproc?"),
+        ("--node_ids=a", "; did you mean --node-id?"),
+        ("--endpiont=h:1", "; did you mean --endpoint?"),
+        ("--nodes=2", "; did you mean --nnodes?"),
+    ],
+)
+def test_a_flag_that_is_none_and_the_one_that_was_probably_meant(typed, meant):
+    assert complaint(typed, "train.py") == (
+        f"unrecognized arguments: {typed}{meant} (node-agent --help explains every flag)"
+    )
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\n", b"two\nlines", b"two words", b"# a comment", "größe".encode(), b"\xff"]
+)
+def test_a_token_file_that_holds_no_token(tmp_path, content):
+    (tmp_path / "token").write_bytes(content)
+    assert complaint("--standalone", "--token-file", "token", "train.py").startswith("--token-file token: ")
+
+
+@pytest.mark.parametrize("nproc", ["gpu", "xpu"])
+def test_devices_that_are_not_there(nproc):
+    line = complaint("--nproc", nproc, "train.py", environment={"CUDA_VISIBLE_DEVICES": ""})
+    assert line.startswith(f"--nproc {nproc}: workers would see no {nproc.upper()}: ")
+
+
+@pytest.mark.parametrize(("visible", "nproc"), [("0,1", "3"), ("", "2"), ("GPU-1a", "2")])
+def test_more_workers_than_gpus_of_their_own(visible, nproc):
+    flags = ("--virtual-local-rank", "--nproc", nproc, "train.py")
+    line = complaint(*flags, environment={"CUDA_VISIBLE_DEVICES": visible})
+    assert line.startswith(f"--virtual-local-rank: {nproc} workers, but CUDA_VISIBLE_DEVICES={visible} has ")
+
+
+# Variables.
+
+
+@pytest.mark.parametrize("argument", [argument for argument, flag in FLAGS.items() if flag.has_variable])
+def test_every_flag_falls_back_to_its_variable(argument):
+    variable = f"PET_{argument.upper()}"
+    asked = read(["train.py"], {variable: GOOD[argument]})
+    assert getattr(asked, argument) == FLAGS[argument].read(GOOD[argument]) != DEFAULTS[argument]
+    assert asked.source(argument) == variable
+    assert not asked.is_written(argument)
+
+
+@pytest.mark.parametrize("argument", FLAGS)
+def test_a_flag_goes_before_its_variable(argument):
+    flag = FLAGS[argument]
+    given = [flag.names[0], GOOD[argument]] if flag.metavar else [flag.names[0]]
+    asked = read([*given, "train.py"], {f"PET_{argument.upper()}": "1" if flag.metavar else "0"})
+    assert getattr(asked, argument) == flag.read(GOOD[argument])
+    assert asked.source(argument) == flag.names[0]
+
+
+@pytest.mark.torch
+def test_torchrun_reads_the_same_variables(monkeypatch):
+    pytest.importorskip("torch")
+    from torch.distributed.argparse_util import check_env, env
+    from torch.distributed.run import get_args_parser
+
+    theirs = [action.dest for action in get_args_parser()._actions if isinstance(action, env | check_env)]
+    assert {dest for dest, flag in FLAGS.items() if flag.torchruns and flag.has_variable} - set(theirs) == {"use_env"}
+    theirs.remove("start_method")
+    for dest in theirs:
+        variable, text = f"PET_{dest.upper()}", GOOD[dest] if FLAGS[dest].metavar else "1"  # torchrun knows no words
+        with monkeypatch.context() as patched:
+            patched.setenv(variable, text)
+            value = getattr(get_args_parser().parse_args(["train.py"]), dest)
+        value = FLAGS[dest].read(value) if isinstance(value, str) else tuple(value) if dest in LISTS else value
+        assert getattr(read(["train.py"], {variable: text}), dest) == value, dest
+
+
+@pytest.mark.parametrize(
+    ("environment", "argument", "source"),
+    [
+        ({"PET_ENDPOINT": "h:1"}, "rdzv_endpoint", "PET_ENDPOINT"),
+        ({"PET_NPROC": "1", "PET_NPROC_PER_NODE": "8"}, "nproc_per_node", "PET_NPROC_PER_NODE"),
+        ({"PET_RUN_ID": "1", "PET_RDZV_ID": "2"}, "rdzv_id", "PET_RDZV_ID"),
+        ({"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "4"}, "shutdown_timeout", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"),
+        ({"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "4", "PET_SHUTDOWN_TIMEOUT": "5"}, "shutdown_timeout",
+         "PET_SHUTDOWN_TIMEOUT"),
+    ],
+)  # fmt: skip
+def test_of_several_variables_torchruns_goes_first(environment, argument, source):
+    asked = read(["train.py"], environment)
+    assert asked.source(argument) == source
+    assert getattr(asked, argument) == FLAGS[argument].read(environment[source])
+
+
+@pytest.mark.parametrize("variable", ["PET_START_METHOD", "PET_LOGS_SPECS", "PET_NUMA_BINDING", "PET_SHOP", "PET_"])
+def test_variables_that_torchrun_does_not_read_are_left_alone(variable):
+    assert read(["train.py"], {variable: "bogus"})._replace(script="") == Arguments()
+
+
+def test_an_empty_variable_says_nothing():
+    environment = {"PET_NNODES": "", "PET_RDZV_ENDPOINT": "", "PET_STANDALONE": " "}
+    assert read(["train.py"], environment)._replace(script="") == Arguments()
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "what"),
+    [
+        ("PET_NNODES", "many", "PET_NNODES: 'many' is neither a number of nodes nor MIN:MAX"),
+        ("PET_STANDALONE", "maybe", "PET_STANDALONE: true, yes, on, 1 or false, no, off, 0, not 'maybe'"),
+        ("PET_RDZV_CONF", "join_timeout", "PET_RDZV_CONF: settings as KEY=VALUE,KEY=VALUE, not 'join_timeout'"),
+        ("PET_RDZV_ENDPOINT", "host:x", "PET_RDZV_ENDPOINT: 'host:x' is not HOST:PORT"),
+        ("PET_TOKEN_FILE", "/nowhere", "PET_TOKEN_FILE /nowhere: No such file or directory"),
+        ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT: a number of seconds"),
+    ],
+)
+def test_a_bad_value_is_said_to_come_from_the_variable(variable, text, what):
+    assert complaint("train.py", environment={variable: text}).startswith(what)
+
+
+# Keys of --rdzv-conf.
+
+
+def conf(text: str, **given: str) -> Arguments:
+    return make({"rdzv_conf": ("--rdzv-conf", text)} | {name: ("--x", value) for name, value in given.items()})
+
+
+@pytest.mark.parametrize(
+    ("text", "means"),
+    [
+        ("last_call_timeout=5", {"last_call_timeout": 5.0}),
+        ("close_timeout=5", {"close_timeout": 5.0}),
+        ("read_timeout=5", {"read_timeout": 5.0}),
+        ("cas_backoff_max_seconds=0.5", {"cas_backoff_max_seconds": 0.5}),
+        ("is_host=0", {"is_host": False}),
+        ("", {}),
+        (" join_timeout = 5 , is_host=1 ", {"join_timeout": 5.0, "is_host": True}),
+        ("'join_timeout=5'", {"join_timeout": 5.0}),
+        ('"join_timeout=5,is_host=true"', {"join_timeout": 5.0, "is_host": True}),
+        ("node_id=a,token_file=b", {"node_id": "a", "token_file": "b"}),
+        ("store_type=file,join_timeout=5,a=b=c", {"join_timeout": 5.0, "ignored": ("store_type", "a")}),
+    ],
+)
+def test_what_a_setting_means(text, means):
+    found = conf(text)
+    assert found == Arguments(rdzv_conf=found.rdzv_conf, sources=found.sources, **means)
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "join_timeout_s", "lease_s"),
+    [
+        ("join_timeout=5", {"join_timeout": "6"}, 6.0, None),  # a flag goes before a setting
+        ("timeout=5", {}, 5.0, None),
+        ("timeout=5", {"rdzv_backend": "c10d"}, None, None),  # which has none of that name
+        ("timeout=5,join_timeout=6", {}, 6.0, None),
+        ("keep_alive_interval=2", {}, None, 6.0),
+        ("keep_alive_max_attempt=2", {}, None, 10.0),
+        ("keep_alive_interval=0.5,keep_alive_max_attempt=4", {}, None, 2.0),
+        ("keep_alive_interval=0.5,lease=3", {}, None, 3.0),
+    ],
+)
+def test_what_it_means_to_the_run(text, given, join_timeout_s, lease_s):
+    found = settings(conf(text, **given))
+    assert (found.join_timeout_s, found.lease_s) == (join_timeout_s, lease_s)
+
+
+KEYS = {
+    "timeout": "x",
+    "read_timeout": "1e9",
+    "close_timeout": "nan",
+    "keep_alive_interval": "often",
+    "keep_alive_max_attempt": "0",
+    "is_host": "perhaps",
+    "cas_backoff_max_seconds": "x",
+}
+
+
+def test_every_key_that_is_no_flag_has_a_bad_value_here():
+    assert KEYS.keys() == {key for key in SETTINGS if key not in FLAGS}
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_bad_value_is_refused_by_its_key(key):
+    with pytest.raises(UsageError, match=rf"^--rdzv-conf: {key}: .*, not '{KEYS[key]}'$"):
+        conf(f"{key}={KEYS[key]}")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("text", ["join_timeout", "join_timeout=", "=5", "a=1,", "a=1,,b=2"])
+def test_what_is_no_setting_here_and_under_torchrun(text):
+    with pytest.raises(UsageError, match=r"^--rdzv-conf: settings as KEY=VALUE,KEY=VALUE, not "):
+        conf(text)
+    utils = pytest.importorskip("torch.distributed.elastic.rendezvous.utils")
+    with pytest.raises(ValueError):
+        utils._parse_rendezvous_config(text)
+
+
+@pytest.mark.parametrize("text", ["keep_alive_interval=0", "keep_alive_interval=100000,keep_alive_max_attempt=9"])
+def test_a_lease_out_of_bounds(text):
+    with pytest.raises(UsageError, match="keep_alive_interval times keep_alive_max_attempt is a number of seconds"):
+        settings(conf(text))
+
+
+# Values.
+
+
+@pytest.mark.parametrize(
+    ("read", "texts", "value"),
+    [
+        (values.switch, ["1", "true", "True", "YES", "on", "t", "y", "2", " 1 "], True),
+        (values.switch, ["0", "false", "No", "OFF", "f", "n", "00"], False),
+        (values.seconds(), ["2.5"], 2.5),
+        (values.ranks, ["", "  "], None),
+        (values.ranks, ["0,2, 11"], {0, 2, 11}),
+        (values.streams, ["0:1,12:3"], {0: Std.OUT, 12: Std.ALL}),  # torch's ranks have one digit
+        (values.filters, [""], ()),
+        (values.filters, ["a,"], ("a", "")),  # which every line passes
+        (values.template, ["[${role_name}${rank}/${local_rank} $$] "], "[${role_name}${rank}/${local_rank} $$] "),
+        (values.signals, ["SIGTERM, SIGUSR1,SIGTERM"], ("SIGTERM", "SIGUSR1")),
+    ],
+)
+def test_a_value(read, texts, value):
+    assert [read(text) for text in texts] == [value] * len(texts)
+
+
+@pytest.mark.parametrize(
+    ("read", "texts", "line"),
+    [
+        (values.switch, ["", "maybe", "1.0", "yess"], "true, yes, on, 1 or false, no, off, 0, not "),
+        (values.node_counts, ["2:", ":2", "", "a", "1:2:3", "0", "3:1", "-1"], "nodes|MIN"),
+        (values.seconds(), ["nan", "inf", "-1", "", "1s", "1e7"], "a number of seconds from 0 to 1e"),
+        (values.ranks, ["a", "0,", "-1", "0;1"], "ranks, such as 0,1,2, not"),
+        (values.template, ["$"], r"write \$\$ for a dollar"),
+        (values.signals, ["SIGTERM,SIGSTOP"], "SIGSTOP cannot be caught"),
+    ],
+)
+def test_texts_that_are_none(read, texts, line):
+    for text in texts:
+        with pytest.raises(ValueError, match=line):
+            read(text)
+
+
+def test_names_that_no_signal_has():
+    assert values.known_signals(values.signals("TERM,SIGTERM,SIGNOPE,15,SIG_IGN,")) == ("SIGTERM",)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("text", ["0", "1", "2", "3", "0:1", "0:3,1:0,2:1,3:2", "9:3,9:1"])
+def test_streams_are_read_as_torch_reads_them(text):
+    multiprocessing = pytest.importorskip("torch.distributed.elastic.multiprocessing")
+    assert values.streams(text) == multiprocessing.Std.from_str(text)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("text", ["", "4", "-1", "03", "a", "0:4", "0:1,", ",0:1", "0:1:2", "a:1", "-1:1", "0: 1"])
+def test_streams_that_torch_refuses_are_refused(text):
+    multiprocessing = pytest.importorskip("torch.distributed.elastic.multiprocessing")
+    for from_text in (multiprocessing.Std.from_str, values.streams):
+        with pytest.raises(ValueError):
+            from_text(text)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("text", ["apple,orange", "a,,b", "a,,b,c", "one", "x,,,y", "a,"])
+def test_filters_are_read_as_torch_reads_them(text):
+    pytest.importorskip("torch")
+    from torch.distributed.run import get_args_parser
+
+    args = get_args_parser().parse_args(["--duplicate-stdout-filters", text, "train.py"])
+    assert list(values.filters(text)) == args.duplicate_stdout_filters
