@@ -10,9 +10,8 @@ As in torchrun, a binding that cannot be made is an error: torch could fall back
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from glob import glob
 from itertools import pairwise
-
-MODES = ("node", "socket", "exclusive", "core-complex")
 
 
 class NumaError(Exception):
@@ -62,9 +61,7 @@ class _Machine:
 
     def cpus_of_node(self, node: int) -> frozenset[int]:
         """CPUs of the node that this process may use; at least one."""
-        cpus = _parse(
-            self._read(f"devices/system/node/node{node}/cpulist", f"the CPUs of NUMA node {node} are unknown")
-        )
+        cpus = self._cpus(f"devices/system/node/node{node}/cpulist", f"the CPUs of NUMA node {node} are unknown")
         if not cpus & self._allowed:
             raise NumaError(
                 f"this process may use none of the CPUs of NUMA node {node} ({ranges(cpus) or 'it has none'}), "
@@ -73,7 +70,7 @@ class _Machine:
         return cpus & self._allowed
 
     def nodes(self) -> list[int]:
-        return sorted(_parse(self._read("devices/system/node/possible", "the NUMA nodes are unknown")))
+        return sorted(self._cpus("devices/system/node/possible", "the NUMA nodes are unknown"))
 
     def socket_of_node(self, node: int) -> int:
         cpu = min(self.cpus_of_node(node))
@@ -81,18 +78,23 @@ class _Machine:
 
     def core_of_cpu(self, cpu: int) -> frozenset[int]:
         path = f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
-        return _parse(self._read(path, f"the core of CPU {cpu} is unknown"))
+        return self._cpus(path, f"the core of CPU {cpu} is unknown")
 
     def cache_of_cpu(self, cpu: int) -> frozenset[int]:
         """The CPUs that share its last-level cache."""
         folder, unknown = f"devices/system/cpu/cpu{cpu}/cache", f"the caches of CPU {cpu} are unknown"
         levels = {}
-        for index in self._list(folder, unknown):
-            if index.startswith("index") and self._read(f"{folder}/{index}/type", unknown) in ("Unified", "Data"):
+        for index in glob("index*", root_dir=f"{self._sysfs}/{folder}"):
+            if self._read(f"{folder}/{index}/type", unknown) in ("Unified", "Data"):
                 levels[int(self._read(f"{folder}/{index}/level", unknown))] = index
         if not levels:
             raise NumaError(f"{unknown}: {self._sysfs}/{folder} shows none for data")
-        return _parse(self._read(f"{folder}/{levels[max(levels)]}/shared_cpu_list", unknown))
+        return self._cpus(f"{folder}/{levels[max(levels)]}/shared_cpu_list", unknown)
+
+    def _cpus(self, path: str, unknown: str) -> frozenset[int]:
+        """Numbers of a list like "0-3,8"."""
+        bounds = (part.partition("-") for part in self._read(path, unknown).split(",") if part)
+        return frozenset(cpu for low, _, high in bounds for cpu in range(int(low), int(high or low) + 1))
 
     def _read(self, path: str, unknown: str) -> str:
         try:
@@ -100,18 +102,6 @@ class _Machine:
                 return file.read().strip()
         except OSError as error:
             raise NumaError(f"{unknown}: {self._sysfs}/{path}: {error.strerror}") from None
-
-    def _list(self, path: str, unknown: str) -> list[str]:
-        try:
-            return os.listdir(f"{self._sysfs}/{path}")
-        except OSError as error:
-            raise NumaError(f"{unknown}: {self._sysfs}/{path}: {error.strerror}") from None
-
-
-def _parse(text: str) -> frozenset[int]:
-    """The CPUs of a list like "0-3,8"."""
-    bounds = (part.partition("-") for part in text.split(",") if part)
-    return frozenset(cpu for low, _, high in bounds for cpu in range(int(low), int(high or low) + 1))
 
 
 def _groups(cpus: frozenset[int], group_of: Callable[[int], frozenset[int]]) -> list[frozenset[int]]:
@@ -161,6 +151,10 @@ def _one_cache(machine: _Machine, node: int, gpus: int) -> list[frozenset[int]]:
     return [caches[index % len(caches)] for index in range(gpus)]
 
 
-_SHARES: Mapping[str, Callable[[_Machine, int, int], list[frozenset[int]]]] = dict(
-    zip(MODES, (_whole_node, _whole_socket, _exclusive_cores, _one_cache), strict=True)
-)
+_SHARES: Mapping[str, Callable[[_Machine, int, int], list[frozenset[int]]]] = {
+    "node": _whole_node,
+    "socket": _whole_socket,
+    "exclusive": _exclusive_cores,
+    "core-complex": _one_cache,
+}
+MODES = tuple(_SHARES)

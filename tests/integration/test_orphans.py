@@ -2,11 +2,17 @@
 
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
+from node_agent.workers.orphans import MARK
 from tests.support.cluster import Cluster
 from tests.support.process_info import ended, guardians, is_running, process_ended, until
 from tests.support.programs import Program
 from tests.support.worker_hub import Worker
+
+ONE_NODE = ("a", "--nnodes", "1", "--max-restarts", "1")
 
 
 async def descendants(workers: list[Worker]) -> list[int]:
@@ -15,54 +21,57 @@ async def descendants(workers: list[Worker]) -> list[int]:
     return [int(await worker.tell(how)) for worker in workers for how in ("fork", "daemon", "double-fork")]
 
 
-async def killed(agent: Program) -> None:
-    agent.signal(signal.SIGKILL)
-    assert await agent.exit_code() == -signal.SIGKILL
+async def guardian_of(agent: Program) -> int:
+    await until(lambda: guardians(agent.pid))
+    (guardian,) = guardians(agent.pid)
+    return guardian
 
 
-async def test_daemons_end_when_the_run_does(cluster: Cluster) -> None:
-    workers = await cluster.nodes("a", "--nnodes", "1")
-    pids = await descendants(workers)
-    await cluster.finish(workers)
+def temporary(tmp_path: Path) -> list[Path]:
+    return list(tmp_path.glob("node-agent-*"))
+
+
+async def all_ended(*pids: int) -> None:
     for pid in pids:
         await ended(pid)
 
 
-async def test_daemons_of_a_round_are_gone_when_the_next_one_begins(cluster: Cluster) -> None:
-    first = await cluster.nodes("a", "--nnodes", "1", "--max-restarts", "1")
+async def test_daemons_are_gone_when_the_next_round_begins_and_when_the_run_ends(cluster: Cluster) -> None:
+    first = await cluster.nodes(*ONE_NODE)
     ends = [process_ended(pid) for pid in await descendants(first)]
     first[0].order_exit(3)
     second = await cluster.hub.group(2)
     assert all(end.is_set() for end in ends)
+    pids = await descendants(second)
     await cluster.finish(second)
+    await all_ended(*pids)
 
 
-async def test_workers_and_their_descendants_go_with_an_agent_that_is_killed(cluster: Cluster) -> None:
-    workers = await cluster.nodes("a", "--nnodes", "1")
+async def test_nothing_is_left_of_an_agent_that_is_killed(cluster: Cluster, tmp_path: Path) -> None:
+    """Neither workers and their descendants, nor its temporary folder."""
+    await cluster.node("a", env={"TMPDIR": str(tmp_path)})
+    workers = await cluster.hub.group(2)
     pids = await descendants(workers)
-    await killed(cluster.agents.pop("a"))
-    for pid in [*pids, *(worker.pid for worker in workers)]:
-        await ended(pid)
+    assert temporary(tmp_path)
+    await cluster.agents.pop("a").kill()
+    await all_ended(*pids, *(worker.pid for worker in workers))
+    await until(lambda: not temporary(tmp_path))
 
 
 async def test_a_guardian_that_is_killed_is_replaced(cluster: Cluster) -> None:
-    workers = await cluster.nodes("a", "--nnodes", "1")
+    workers = await cluster.nodes(*ONE_NODE)
     agent = cluster.agents.pop("a")
-    await until(lambda: guardians(agent.pid))
-    (guardian,) = guardians(agent.pid)
+    guardian = await guardian_of(agent)
     os.kill(guardian, signal.SIGKILL)
     await until(lambda: guardians(agent.pid) not in ([], [guardian]))
     pids = await descendants(workers)
-    await killed(agent)
-    for pid in [*pids, *(worker.pid for worker in workers)]:
-        await ended(pid)
+    await agent.kill()
+    await all_ended(*pids, *(worker.pid for worker in workers))
 
 
 async def test_an_agent_that_ends_well_is_held_up_by_no_guardian(cluster: Cluster) -> None:
-    workers = await cluster.nodes("a", "--nnodes", "1")
-    agent = cluster.agents["a"]
-    await until(lambda: guardians(agent.pid))
-    (guardian,) = guardians(agent.pid)
+    workers = await cluster.nodes(*ONE_NODE)
+    guardian = await guardian_of(cluster.agents["a"])
     os.kill(guardian, signal.SIGSTOP)
     await cluster.finish(workers)
     assert not is_running(guardian)
@@ -70,12 +79,41 @@ async def test_an_agent_that_ends_well_is_held_up_by_no_guardian(cluster: Cluste
 
 async def test_workers_die_with_an_agent_whose_guardian_dies_in_the_same_moment(cluster: Cluster) -> None:
     """What they have started in sessions of their own is then nobody's: no one is left who could know of it."""
-    workers = await cluster.nodes("a", "--nnodes", "1")
+    workers = await cluster.nodes(*ONE_NODE)
     agent = cluster.agents.pop("a")
-    await until(lambda: guardians(agent.pid))
+    guardian = await guardian_of(agent)
     agent.signal(signal.SIGSTOP)
-    for pid in guardians(agent.pid):
-        os.kill(pid, signal.SIGKILL)
-    await killed(agent)
+    os.kill(guardian, signal.SIGKILL)
+    await agent.kill()
     for worker in workers:
         await worker.gone()
+
+
+async def test_what_does_not_carry_the_mark_is_left_alone(cluster: Cluster) -> None:
+    """By the agent between two rounds, and by the guardian."""
+    first = await cluster.nodes(*ONE_NODE)
+    await first[0].tell(f"unset {MARK}")
+    stranger = int(await first[0].tell("double-fork"))
+    first[0].order_exit(3)
+    second = await cluster.hub.group(2)
+    orphan = int(await second[0].tell("double-fork"))
+    agent = cluster.agents.pop("a")
+    guardian = await guardian_of(agent)
+    await agent.kill()
+    await all_ended(orphan, guardian)
+    assert is_running(stranger)
+    os.kill(stranger, signal.SIGKILL)
+
+
+def test_the_mark_is_an_environment_variable_of_ours() -> None:
+    assert MARK == "NODE_AGENT_ID"
+
+
+def test_without_a_descriptor_left_nobody_is_found() -> None:
+    lines = (
+        "import resource",
+        "from node_agent.workers.orphans import children",
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))",
+        "assert children() == set()",
+    )
+    subprocess.run((sys.executable, "-c", "\n".join(lines)), check=True, timeout=60)

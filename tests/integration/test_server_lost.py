@@ -6,17 +6,14 @@ import socket
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.support.cluster import Cluster
 from tests.support.process_info import is_running
-from tests.support.programs import PATIENCE_S, Program, start_agent
-from tests.support.worker_hub import WorkerHub
+from tests.support.programs import PATIENCE_S, start_agent
+from tests.support.worker_hub import WorkerHub, all_run
 
-TRIES = 5
-
-
-async def lose_server(cluster: Cluster) -> None:
-    cluster.server.signal(signal.SIGKILL)
-    await cluster.server.exit_code()
+TRIES = 3
 
 
 async def turned_away(port: int, times: int) -> None:
@@ -34,63 +31,51 @@ async def turned_away(port: int, times: int) -> None:
         await enough.wait()
 
 
-def about_the_server(agent: Program) -> list[str]:
-    return [line.removeprefix("node-agent: ").partition(" at ")[0] for line in agent.err if "rdzv-server" in line]
-
-
 async def test_it_is_said_once_however_often_the_agent_tries(hub: WorkerHub, tmp_path: Path) -> None:
-    cluster, store = Cluster(hub), ("--store", f"sqlite:{tmp_path / 'state.db'}")
-    await cluster.serve(*store)
-    try:
+    async with Cluster(hub, "--store", f"sqlite:{tmp_path / 'state.db'}") as cluster:
+        await cluster.serve()
         workers = await cluster.nodes("a", "--nnodes", "1")
-        await lose_server(cluster)
-        await cluster.agents["a"].line("lost rdzv-server at .*; workers keep running, trying again")
+        agent = cluster.agents["a"]
+        await cluster.server.kill()
+        await agent.line("lost rdzv-server at .*; workers keep running, trying again")
         await turned_away(cluster.server.port, TRIES)
-        assert all(is_running(worker.pid) for worker in workers)
-        await cluster.serve(*store, port=cluster.server.port)
-        await cluster.agents["a"].line("reached rdzv-server at .* after")
+        assert all_run(workers)
+        await cluster.serve(port=cluster.server.port)
+        await agent.line("reached rdzv-server at .* after")
         await cluster.finish(workers)
-        said = about_the_server(cluster.agents["a"])
-        assert (said[0], said[-1]) == ("lost rdzv-server", "reached rdzv-server")
-        assert len(said) <= 4 and set(said[1:-1]) <= {"still no rdzv-server"}, "each cause is said once"
+        told = [line.removeprefix("node-agent: ").partition(" at ")[0] for line in agent.err if "rdzv-server" in line]
+        assert (told[0], told[-1]) == ("lost rdzv-server", "reached rdzv-server")
+        assert len(told) <= 4 and set(told[1:-1]) <= {"still no rdzv-server"}, "each cause is said once"
         run = await cluster.server.run()
         assert (run["phase"], run["round"], run["departures"]) == ("succeeded", 1, [])
-    finally:
-        await cluster.end()
 
 
 async def test_an_agent_that_is_to_wait_no_longer_stops_its_workers_and_exits(cluster: Cluster) -> None:
     workers = await cluster.nodes("a", "--nnodes", "1", "--server-lost-timeout", "1")
-    await lose_server(cluster)
+    await cluster.server.kill()
     agent = cluster.agents.pop("a")
     await agent.line("lost rdzv-server at .*; workers keep running, trying again for 1 s")
-    assert all(is_running(worker.pid) for worker in workers)
+    assert all_run(workers)
     assert await agent.exit_code() == 1
     assert not any(is_running(worker.pid) for worker in workers)
     assert any("no rdzv-server at" in line and "within 1 s" in line for line in agent.err)
 
 
-async def test_an_agent_whose_workers_finish_without_the_server_says_so_and_waits_for_a_while(cluster: Cluster) -> None:
-    workers = await cluster.nodes("a", "--nnodes", "1", "--connect-timeout", "3")
-    await lose_server(cluster)
-    agent = cluster.agents.pop("a")
+@pytest.mark.parametrize("is_signalled", [False, True], ids=["waits for a while", "is asked to go"])
+async def test_an_agent_whose_workers_finish_without_the_server_exits_by_their_result(
+    cluster: Cluster, is_signalled: bool
+) -> None:
+    workers = await cluster.nodes("a", "--nnodes", "1", "--connect-timeout", "500" if is_signalled else "3")
+    await cluster.server.kill()
+    agent = cluster.agents["a"]
     await agent.line("lost rdzv-server at .*; workers keep running, trying again$")
     for worker in workers:
         worker.order_exit(0)
-    await agent.line("all workers exited 0, but rdzv-server at .* is out of reach: waiting for it for 3 s")
+    await agent.line("all workers exited 0, but rdzv-server at .* is out of reach: waiting for it for (3|500) s")
+    if is_signalled:
+        agent.signal(signal.SIGTERM)
     assert await agent.exit_code() == 0
-    assert any("how the run ended is not known" in line for line in agent.err)
-
-
-async def test_a_signal_then_exits_by_the_workers_result(cluster: Cluster) -> None:
-    workers = await cluster.nodes("a", "--nnodes", "1")
-    await lose_server(cluster)
-    agent = cluster.agents.pop("a")
-    for worker in workers:
-        worker.order_exit(0)
-    await agent.line("all workers exited 0, but rdzv-server at .* is out of reach")
-    agent.signal(signal.SIGTERM)
-    assert await agent.exit_code() == 0
+    assert is_signalled or any("how the run ended is not known" in line for line in agent.err)
 
 
 async def test_a_port_that_accepts_and_says_nothing_is_given_up_in_time() -> None:

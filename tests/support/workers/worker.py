@@ -31,6 +31,8 @@ def carry_out(order: str, argument: str) -> str:
         print(argument, file=sys.stderr, flush=True)
     elif order == "ignore":
         signal.signal(getattr(signal, argument), signal.SIG_IGN)
+    elif order == "unset":
+        del os.environ[argument]
     elif order == "fork":
         child = os.fork()
         if child == 0:

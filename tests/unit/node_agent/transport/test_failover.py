@@ -1,11 +1,11 @@
-"""The line to several servers: it finds the one that leads, and leaves it for the next one."""
+"""Failover transport to several servers: it finds the one that leads, and leaves it for the next one."""
 
 import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 from rdzv_protocol import paths
-from rdzv_protocol.codec import decode, encode
+from rdzv_protocol.codec import decode
 from rdzv_protocol.errors import AgentFenced
 from rdzv_protocol.messages import Ack, ErrorReply, LeaderReply, LeaderRequest, LeaveRequest, PollRequest, Reply, Wait
 
@@ -13,126 +13,110 @@ from node_agent.core import backoff
 from node_agent.core.backoff import Unreachable
 from node_agent.transport.failover import Failover
 from node_agent.transport.retrying import RetryingClient
+from tests.unit.node_agent.transport.http_server import HttpServer, http
 
 PATIENCE_S = 10.0
 POLL = PollRequest(run_id="run", agent_id="a.1", revision=7)
 LEAVE = LeaveRequest(run_id="run", agent_id="a.1", reason="SIGTERM")
 
 
-class FakeServer:
+class FakeServer(HttpServer):
     """One of several: leads, follows, or hangs, as the test says."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.leadership = 0
         self.leader: FakeServer | None = None
         self.hangs = False
         self.refusal: ErrorReply | None = None
         self.asked: list[str] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._news = asyncio.Condition()
-
-    async def open(self, port: int = 0) -> None:
-        self._server = await asyncio.start_server(self._talk, "127.0.0.1", port)
-        self.port: int = self._server.sockets[0].getsockname()[1]
-
-    async def close(self) -> None:
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    @property
-    def endpoint(self) -> tuple[str, int]:
-        return "127.0.0.1", self.port
+        self._changed = asyncio.Condition()
 
     @property
     def polls(self) -> int:
         return self.asked.count(paths.POLL)
 
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
     async def follow(self, leader: "FakeServer | None", leadership: int) -> None:
-        async with self._news:
+        async with self._changed:
             self.leader, self.leadership = leader, leadership
-            self._news.notify_all()
+            self._changed.notify_all()
 
     async def asked_for(self, path: str) -> None:
         """Return once somebody has asked."""
-        async with asyncio.timeout(PATIENCE_S), self._news:
-            await self._news.wait_for(lambda: path in self.asked)
+        async with asyncio.timeout(PATIENCE_S), self._changed:
+            await self._changed.wait_for(lambda: path in self.asked)
 
-    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task
-        self._tasks.add(task)
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode()
-                size = next(line for line in head.splitlines() if line.startswith("Content-Length:"))
-                path, body = head.split()[1], await reader.readexactly(int(size.split()[1]))
-                async with self._news:
-                    self.asked.append(path)
-                    self._news.notify_all()
-                status, answer = await self._answer(path, body)
-                writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: {len(answer)}\r\n\r\n".encode() + answer)
-        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
-            pass
-        finally:
-            writer.close()
+    async def answer(self, head: str, body: bytes) -> tuple[bytes, bool]:
+        path = head.split()[1]
+        async with self._changed:
+            self.asked.append(path)
+            self._changed.notify_all()
+        return await self._answer(path, body), True
 
-    async def _answer(self, path: str, body: bytes) -> tuple[int, bytes]:
+    async def _answer(self, path: str, body: bytes) -> bytes:
         if self.hangs:
             await asyncio.Event().wait()
         if path == paths.LEADER:
-            return 200, encode(await self._tell_leader(decode(LeaderRequest, body)))
+            return http(await self._tell_leader(decode(LeaderRequest, body)))
         if self.refusal:
-            return 409, encode(self.refusal)
+            return http(self.refusal, "409 Conflict")
         if self.leader is self:
-            reply = Reply(
-                epoch="e", revision=8, lease_s=10.0, directive=Wait(reason="waiting"), leadership=self.leadership
-            )
-            return 200, encode(reply if path == paths.POLL else Ack(epoch="e"))
-        leader = f"127.0.0.1:{self.leader.port}" if self.leader else None
+            wait = Wait(reason="waiting")
+            reply = Reply(epoch="e", revision=8, lease_s=10.0, directive=wait, leadership=self.leadership)
+            return http(reply if path == paths.POLL else Ack(epoch="e"))
+        leader = self.leader.address if self.leader else None
         refusal = ErrorReply(code="not_leader", message="ask there", leader=leader, leadership=self.leadership)
-        return 421, encode(refusal)
+        return http(refusal, "421 Misdirected Request")
 
     async def _tell_leader(self, request: LeaderRequest) -> LeaderReply:
         if request.run_id != POLL.run_id:  # servers that share the runs know no leader of no run
             await asyncio.Event().wait()
-        async with self._news:
-            await self._news.wait_for(lambda: self.leader is not None and self.leadership > request.after)
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.leader is not None and self.leadership > request.after)
         assert self.leader
-        where = f"127.0.0.1:{self.leader.port}"
-        return LeaderReply(leadership=self.leadership, leader=where, leads=self.leader is self)
+        return LeaderReply(leadership=self.leadership, leader=self.leader.address, leads=self.leader is self)
 
 
 class Cluster:
-    """Servers, and the lines of one agent to them."""
+    """Servers, and the clients of one agent."""
 
     def __init__(self, servers: list[FakeServer]) -> None:
         self.all = servers
-        self.said: list[str] = []
-        self.has_said = asyncio.Event()
-        self._lines: list[RetryingClient] = []
+        self.logged: list[str] = []
+        self.has_logged = asyncio.Event()
+        self._clients: list[RetryingClient] = []
 
     async def lead(self, leader: FakeServer, leadership: int, known_to: list[FakeServer] | None = None) -> None:
         for server in known_to or self.all:
             await server.follow(leader, leadership)
 
     def agent(self, *endpoints: tuple[str, int]) -> Failover:
-        self.servers = Failover(endpoints or [server.endpoint for server in self.all], None, self._say)
+        self.servers = Failover(endpoints or [server.endpoint for server in self.all], None, self._log)
         return self.servers
 
-    def line(self, *, side: bool = False) -> RetryingClient:
-        failed = (lambda error: None) if side else (lambda error: self._say(f"failed: {error}"))
-        self._lines.append(RetryingClient(self.servers.transport(), failed))
-        return self._lines[-1]
+    async def polled(self, leader: FakeServer, leadership: int = 5) -> RetryingClient:
+        """A client of all servers that this leader has answered, while another one watches for the next."""
+        await self.lead(leader, leadership)
+        self.agent()
+        await polled(client := self.client())
+        return client
 
-    def _say(self, text: str) -> None:
-        self.said.append(text)
-        self.has_said.set()
+    def client(self, *, side: bool = False) -> RetryingClient:
+        failed = (lambda error: None) if side else (lambda error: self._log(f"failed: {error}"))
+        self._clients.append(RetryingClient(self.servers.transport(), failed))
+        return self._clients[-1]
+
+    def _log(self, text: str) -> None:
+        self.logged.append(text)
+        self.has_logged.set()
 
     async def close(self) -> None:
-        for line in self._lines:
-            await line.close()
+        for client in self._clients:
+            await client.close()
         for server in self.all:
             await server.close()
 
@@ -141,17 +125,17 @@ class Cluster:
 async def cluster() -> AsyncIterator[Cluster]:
     servers = [FakeServer() for _ in range(3)]
     for server in servers:
-        await server.open()
+        await server.serve()
     cluster = Cluster(servers)
     yield cluster
     await cluster.close()
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
-        assert "_watch_leaders" not in repr(task), "the agent stops asking who leads when its lines are closed"
+        assert "_watch_leaders" not in repr(task), "the agent stops asking who leads when its clients are closed"
 
 
-async def polled(line: RetryingClient) -> Reply:
+async def polled(client: RetryingClient) -> Reply:
     async with asyncio.timeout(PATIENCE_S):
-        return await line.ask(POLL)
+        return await client.ask(POLL)
 
 
 # Finding it.
@@ -162,21 +146,21 @@ async def test_from_the_first_server_to_the_one_that_leads_without_a_word(cluste
     a, b, c = cluster.all
     await cluster.lead(cluster.all[leader], 5)
     cluster.agent()
-    line = cluster.line()
-    assert (await polled(line)).leadership == 5
+    client = cluster.client()
+    assert (await polled(client)).leadership == 5
     assert [server.polls for server in (a, b, c)] == [1, int(leader == 1), int(leader == 2)]
-    await polled(line)
+    await polled(client)
     assert cluster.all[leader].polls == 2, "and there it stays"
-    assert cluster.said == []
+    assert cluster.logged == []
 
 
 async def test_the_second_line_goes_where_the_first_one_found_it(cluster):
     a, _b, c = cluster.all
     await cluster.lead(c, 5)
     cluster.agent()
-    await polled(cluster.line())
+    await polled(cluster.client())
     async with asyncio.timeout(PATIENCE_S):
-        await cluster.line(side=True).ask(LEAVE)
+        await cluster.client(side=True).ask(LEAVE)
     assert paths.LEAVE in c.asked and paths.LEAVE not in a.asked
 
 
@@ -184,7 +168,7 @@ async def test_one_address_is_enough_to_find_a_leader_elsewhere(cluster):
     a, b, _ = cluster.all
     await cluster.lead(b, 5)
     cluster.agent(a.endpoint)
-    assert (await polled(cluster.line())).leadership == 5
+    assert (await polled(cluster.client())).leadership == 5
 
 
 async def test_servers_that_are_not_there_are_passed_over(cluster):
@@ -192,19 +176,19 @@ async def test_servers_that_are_not_there_are_passed_over(cluster):
     await cluster.lead(c, 5)
     await a.close()
     cluster.agent(a.endpoint, ("nowhere.invalid", 1), b.endpoint, c.endpoint)
-    assert (await polled(cluster.line())).leadership == 5
+    assert (await polled(cluster.client())).leadership == 5
 
 
 async def test_a_leader_that_calls_itself_by_a_name_that_leads_nowhere_is_found_by_the_agents_own_list(cluster):
     a, b, c = cluster.all
     away = FakeServer()
-    await away.open()
+    await away.serve()
     await away.close()
     await b.follow(away, 5)
     await a.follow(away, 5)
     await c.follow(c, 5)
     cluster.agent()
-    assert (await polled(cluster.line())).leadership == 5
+    assert (await polled(cluster.client())).leadership == 5
 
 
 async def test_a_refusal_of_the_leader_is_an_answer(cluster):
@@ -212,7 +196,7 @@ async def test_a_refusal_of_the_leader_is_an_answer(cluster):
     a.refusal = ErrorReply(code="agent_fenced", message="gone")
     cluster.agent()
     with pytest.raises(AgentFenced):
-        await polled(cluster.line())
+        await polled(cluster.client())
 
 
 # Leaving it.
@@ -223,42 +207,36 @@ async def test_who_is_kept_out_by_one_server_asks_another_the_next_time(cluster)
     a, b, _c = cluster.all
     await cluster.lead(b, 5)
     a.refusal = ErrorReply(code="unauthorized", message="this server does not know this token")
-    line = RetryingClient(cluster.agent().transport(), has_joined=True)
-    assert (await polled(line)).leadership == 5
-    await line.close()
+    client = RetryingClient(cluster.agent().transport(), has_joined=True)
+    assert (await polled(client)).leadership == 5
+    await client.close()
 
 
 async def test_a_leader_that_dies_is_left_for_the_next_one_which_is_said_once(cluster):
     a, b, _ = cluster.all
-    await cluster.lead(a, 5)
-    cluster.agent()
-    line = cluster.line()
-    await polled(line)
+    client = await cluster.polled(a)
     await a.close()
     await cluster.lead(b, 6)
-    await polled(line)
-    await polled(line)
-    assert cluster.said == [f"rdzv-server at 127.0.0.1:{b.port} leads now"]
+    await polled(client)
+    await polled(client)
+    assert cluster.logged == [f"rdzv-server at {b.address} leads now"]
 
 
 async def test_while_nobody_leads_it_waits_for_the_news(cluster, monkeypatch):
     monkeypatch.setattr(backoff, "delay", lambda attempt, jitter, longest_s=1.0: 3600.0)
     monkeypatch.setattr(backoff, "HANDOVER_S", 0.0)
     a, b, c = cluster.all
-    await cluster.lead(a, 5)
-    cluster.agent()
-    line = cluster.line()
-    await polled(line)
+    client = await cluster.polled(a)
     await b.asked_for(paths.LEADER)
     await a.close()
-    poll = asyncio.create_task(polled(line))
+    poll = asyncio.create_task(polled(client))
     async with asyncio.timeout(PATIENCE_S):
-        await cluster.has_said.wait()
+        await cluster.has_logged.wait()
     await cluster.lead(c, 6, [b, c])
     assert (await poll).leadership == 6
-    assert cluster.said[0].startswith("failed: ")
-    assert f"127.0.0.1:{a.port}: 127.0.0.1: Connection refused; 127.0.0.1:" in cluster.said[0]
-    assert cluster.said[1:2] == [f"rdzv-server at 127.0.0.1:{c.port} leads now"]
+    assert cluster.logged[0].startswith("failed: ")
+    assert f"{a.address}: 127.0.0.1: Connection refused; 127.0.0.1:" in cluster.logged[0]
+    assert cluster.logged[1:2] == [f"rdzv-server at {c.address} leads now"]
 
 
 @pytest.mark.parametrize("teller", [1, 2], ids=["the next leader tells", "another follower tells"])
@@ -266,7 +244,7 @@ async def test_a_leader_that_hangs_is_left_as_soon_as_another_one_leads(cluster,
     a, b, c = cluster.all
     await cluster.lead(a, 5)
     cluster.agent(a.endpoint, *(server.endpoint for server in ((b, c) if teller == 1 else (c, b))))
-    main, side = cluster.line(), cluster.line(side=True)
+    main, side = cluster.client(), cluster.client(side=True)
     await polled(main)
     a.hangs = True
     poll = asyncio.create_task(polled(main))
@@ -277,21 +255,18 @@ async def test_a_leader_that_hangs_is_left_as_soon_as_another_one_leads(cluster,
     assert (await poll).leadership == 6
     async with asyncio.timeout(PATIENCE_S):
         await report
-    assert cluster.said == [f"rdzv-server at 127.0.0.1:{b.port} leads now"]
+    assert cluster.logged == [f"rdzv-server at {b.address} leads now"]
 
 
 async def test_whoever_tells_may_die_too(cluster, monkeypatch):
     monkeypatch.setattr(backoff, "delay", lambda attempt, jitter, longest_s=1.0: 0.0)
     a, b, c = cluster.all
-    await cluster.lead(a, 5)
-    cluster.agent()
-    line = cluster.line()
-    await polled(line)
+    client = await cluster.polled(a)
     await b.asked_for(paths.LEADER)
     await b.close()
     await c.asked_for(paths.LEADER)
     a.hangs = True
-    poll = asyncio.create_task(polled(line))
+    poll = asyncio.create_task(polled(client))
     await cluster.lead(c, 6, [c])
     assert (await poll).leadership == 6
 
@@ -301,24 +276,21 @@ async def test_what_a_server_knew_before_leads_nobody_away(cluster):
     await cluster.lead(a, 5)
     await b.follow(c, 4)
     cluster.agent()
-    line = cluster.line()
-    await polled(line)
+    client = cluster.client()
+    await polled(client)
     await b.asked_for(paths.LEADER)
     await b.follow(c, 5)
     for _ in range(3):
-        assert (await polled(line)).leadership == 5
+        assert (await polled(client)).leadership == 5
     assert c.polls == 0
 
 
 async def test_numbers_that_begin_anew_are_followed(cluster):
     a, b, c = cluster.all
-    await cluster.lead(a, 1_000)
-    cluster.agent()
-    line = cluster.line()
-    await polled(line)
+    client = await cluster.polled(a, 1_000)
     await a.close()
     await cluster.lead(c, 3, [b, c])  # another etcd
-    assert (await polled(line)).leadership == 3
+    assert (await polled(client)).leadership == 3
     assert cluster.servers.leadership == 3
 
 
@@ -326,17 +298,14 @@ async def test_a_leader_that_hands_over_is_not_spoken_of(cluster, monkeypatch):
     """The next one may know of it a moment later than the agent."""
     monkeypatch.setattr(backoff, "HANDOVER_S", PATIENCE_S)
     a, b, c = cluster.all
-    await cluster.lead(a, 5)
-    cluster.agent()
-    line = cluster.line()
-    await polled(line)
+    client = await cluster.polled(a)
     await b.asked_for(paths.LEADER)
     await a.close()
-    poll = asyncio.create_task(polled(line))
+    poll = asyncio.create_task(polled(client))
     await c.asked_for(paths.POLL)
     await cluster.lead(c, 6, [b, c])
     assert (await poll).leadership == 6
-    assert cluster.said == [f"rdzv-server at 127.0.0.1:{c.port} leads now"]
+    assert cluster.logged == [f"rdzv-server at {c.address} leads now"]
 
 
 # No server.
@@ -346,21 +315,21 @@ async def test_nobody_there_is_said_with_every_address(cluster, monkeypatch):
     monkeypatch.setattr(backoff, "delay", lambda attempt, jitter, longest_s=1.0: 0.0)
     for server in cluster.all:
         await server.close()
-    link = cluster.agent().transport()
+    transport = cluster.agent().transport()
     with pytest.raises(Unreachable) as caught:
-        await link.connect()
+        await transport.connect()
     for server in cluster.all:
-        assert f"127.0.0.1:{server.port}: 127.0.0.1: Connection refused" in str(caught.value)
-    await link.close()
+        assert f"{server.address}: 127.0.0.1: Connection refused" in str(caught.value)
+    await transport.close()
 
 
 async def test_one_server_alone_is_spoken_of_as_ever(cluster):
     a, *_ = cluster.all
     await a.close()
-    link = cluster.agent(a.endpoint).transport()
+    transport = cluster.agent(a.endpoint).transport()
     with pytest.raises(Unreachable, match=r"^connect: 127\.0\.0\.1: Connection refused$"):
-        await link.connect()
-    await link.close()
+        await transport.connect()
+    await transport.close()
 
 
 async def test_servers_without_failover_are_tried_in_order(cluster):
@@ -368,9 +337,9 @@ async def test_servers_without_failover_are_tried_in_order(cluster):
     await a.follow(a, 0)
     await b.follow(b, 0)
     cluster.agent()
-    line = cluster.line()
-    await polled(line)
+    client = cluster.client()
+    await polled(client)
     await a.close()
-    assert (await polled(line)).leadership == 0
+    assert (await polled(client)).leadership == 0
     assert b.polls == 1
     assert paths.LEADER not in b.asked

@@ -1,12 +1,12 @@
 """Workers run near their GPUs, on the CPUs that torch would choose."""
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import TextIO
 
 import pytest
 from hypothesis import given, settings
@@ -32,48 +32,47 @@ def gpus(host) -> list[str]:
     return lay_out_gpus(host, GPU_NODES)
 
 
-def sets_on(root: Path, mode: str, gpus: list[str], workers: int | None = None, allowed: Collection[int] | None = None):
-    workers = len(gpus) if workers is None else workers
-    return cpu_sets(mode, gpus, workers, allowed=TOPOLOGY.cpus if allowed is None else allowed, sysfs=f"{root}/sys")
+def sets_on(
+    root: Path, mode: str, gpus: list[str], workers: int | None = None, allowed: Collection[int] = TOPOLOGY.cpus
+):
+    return cpu_sets(mode, gpus, len(gpus) if workers is None else workers, allowed=allowed, sysfs=f"{root}/sys")
 
 
-def in_words(sets: list[frozenset[int]]) -> list[str]:
-    return [ranges(cpus) for cpus in sets]
+CPUS_OF_NODES = ["0-5,24-29", "6-11,30-35", "12-17,36-41", "18-23,42-47"]
 
 
-def test_node_gives_the_cpus_of_the_gpus_numa_node(host, gpus):
-    assert in_words(sets_on(host, "node", gpus)) == ["0-5,24-29", "0-5,24-29", "6-11,30-35", "18-23,42-47"]
-
-
-def test_socket_gives_those_of_the_nodes_on_its_socket(host, gpus):
-    assert in_words(sets_on(host, "socket", gpus)) == ["0-11,24-35"] * 3 + ["12-23,36-47"]
-
-
-def test_exclusive_gives_each_gpu_of_a_node_cores_of_its_own(host, gpus):
-    assert in_words(sets_on(host, "exclusive", gpus)) == ["0-2,24-26", "3-5,27-29", "6-11,30-35", "18-23,42-47"]
-
-
-def test_exclusive_gives_the_first_gpus_the_cores_that_are_left_over(host):
-    gpus = lay_out_gpus(host, [0] * 4)
-    assert in_words(sets_on(host, "exclusive", gpus)) == ["0-1,24-25", "2-3,26-27", "4,28", "5,29"]
+@pytest.mark.parametrize(
+    ("mode", "nodes", "sets"),
+    [
+        ("node", GPU_NODES, [CPUS_OF_NODES[node] for node in GPU_NODES]),
+        ("node", [-1], ["0-5,24-29"]),
+        ("socket", GPU_NODES, ["0-11,24-35", "0-11,24-35", "0-11,24-35", "12-23,36-47"]),
+        ("exclusive", GPU_NODES, ["0-2,24-26", "3-5,27-29", "6-11,30-35", "18-23,42-47"]),
+        ("exclusive", [0, 0, 0, 0], ["0-1,24-25", "2-3,26-27", "4,28", "5,29"]),
+        ("core-complex", GPU_NODES, ["0-2,24-26", "3-5,27-29", "6-8,30-32", "18-20,42-44"]),
+        ("core-complex", [0, 0, 0], ["0-2,24-26", "3-5,27-29", "0-2,24-26"]),
+    ],
+    ids=[
+        "the CPUs of the GPU's node",
+        "the first node where the kernel names none",
+        "those of the nodes on its socket",
+        "cores of its own for each GPU of a node",
+        "cores that are left over go to the first GPUs",
+        "another cache for each GPU of a node",
+        "caches are shared once every GPU has had one",
+    ],
+)
+def test_every_gpu_has_its_cpus(host, mode, nodes, sets):
+    assert [ranges(cpus) for cpus in sets_on(host, mode, lay_out_gpus(host, nodes))] == sets
 
 
 def test_a_share_is_kept_for_a_gpu_without_a_worker(host, gpus):
-    assert in_words(sets_on(host, "exclusive", gpus, workers=1)) == ["0-2,24-26"]
-
-
-def test_core_complex_gives_each_gpu_of_a_node_another_cache(host, gpus):
-    assert in_words(sets_on(host, "core-complex", gpus)) == ["0-2,24-26", "3-5,27-29", "6-8,30-32", "18-20,42-44"]
+    assert [ranges(cpus) for cpus in sets_on(host, "exclusive", gpus, workers=1)] == ["0-2,24-26"]
 
 
 def test_core_complex_prefers_the_cache_of_which_the_process_may_use_most(host, gpus):
-    allowed = set(TOPOLOGY.cpus) - {0}
-    assert in_words(sets_on(host, "core-complex", gpus, 2, allowed)) == ["3-5,27-29", "1-2,24-26"]
-
-
-def test_caches_are_shared_once_every_gpu_of_a_node_has_had_one(host):
-    gpus = lay_out_gpus(host, [0] * 3)
-    assert in_words(sets_on(host, "core-complex", gpus)) == ["0-2,24-26", "3-5,27-29", "0-2,24-26"]
+    sets = sets_on(host, "core-complex", gpus, 2, set(TOPOLOGY.cpus) - {0})
+    assert [ranges(cpus) for cpus in sets] == ["3-5,27-29", "1-2,24-26"]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -89,15 +88,11 @@ def test_the_agents_own_cpus_are_the_default(tmp_path):
     assert cpu_sets("node", gpus, 1, sysfs=f"{tmp_path}/sys") == [mine]
 
 
-def test_where_the_kernel_names_no_node_it_is_the_first(host):
-    assert in_words(sets_on(host, "node", lay_out_gpus(host, [-1]))) == ["0-5,24-29"]
-
-
 def test_socket_passes_over_nodes_without_cpus_and_numbers_without_a_node(tmp_path):
     lay_out_cpus(tmp_path, TOPOLOGY)
     write(tmp_path, "sys/devices/system/node/possible", "0-31")
     write(tmp_path, "sys/devices/system/node/node4/cpulist", "")
-    assert in_words(sets_on(tmp_path, "socket", lay_out_gpus(tmp_path, [3]))) == ["12-23,36-47"]
+    assert [ranges(cpus) for cpus in sets_on(tmp_path, "socket", lay_out_gpus(tmp_path, [3]))] == ["12-23,36-47"]
 
 
 # What cannot be bound.
@@ -174,53 +169,13 @@ def machines(draw) -> tuple[Topology, list[int], frozenset[int]]:
     return topology, nodes, frozenset().union(*allowed)
 
 
-@given(machines())
-@settings(max_examples=25)
-def test_a_narrower_mode_gives_no_cpu_that_a_wider_one_does_not(machine):
-    topology, nodes, allowed = machine
-    with laid_out(machine) as (root, gpus):
-        found = {mode: sets_on(root, mode, gpus, allowed=allowed) for mode in ("core-complex", "node", "socket")}
-    for complex_, node, socket, number in zip(*found.values(), nodes, strict=True):
-        assert complex_ <= node <= socket <= allowed
-        assert node == topology.of_node(max(number, 0)) & allowed
-        assert len({topology.cache(cpu) for cpu in complex_}) == 1
-
-
-@given(machines())
-@settings(max_examples=25)
-def test_exclusive_shares_divide_the_cores_of_a_node_evenly(machine):
-    topology, nodes, allowed = machine
-    with laid_out(machine) as (root, gpus):
-        try:
-            sets = sets_on(root, "exclusive", gpus, allowed=allowed)
-        except NumaError as error:
-            assert str(error).startswith("exclusive binding needs a core for each")
-            return
-    for node in {max(number, 0) for number in nodes}:
-        shares = [cpus for cpus, number in zip(sets, nodes, strict=True) if max(number, 0) == node]
-        cores = [{topology.core(cpu) for cpu in cpus} for cpus in shares]
-        assert sum(map(len, shares)) == len(frozenset().union(*shares))
-        assert frozenset().union(*shares) == topology.of_node(node) & allowed
-        assert sum(map(len, cores)) == len(set().union(*cores))
-        assert max(map(len, cores)) - min(map(len, cores)) <= 1
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("allowed", [TOPOLOGY.cpus, (2, 3, 4, 9, 18, 20, 26, 27, 30, 36, 42)], ids=["all", "some"])
-@pytest.mark.parametrize("mode", MODES)
-def test_every_gpu_of_two_sockets_is_bound_as_by_torch(host, gpus, mode, allowed):
-    pytest.importorskip("torch")
-    with TorchOn(host, gpus, frozenset(allowed)) as theirs:
-        assert sets_on(host, mode, gpus, allowed=allowed) == [theirs(mode, index) for index in range(len(gpus))]
-
-
 @pytest.mark.torch
 @given(machines())
 @settings(max_examples=25)
 def test_on_any_machine_every_worker_gets_what_torch_would_give_it(machine):
     pytest.importorskip("torch")
     allowed = machine[2]
-    with laid_out(machine) as (root, gpus), TorchOn(root, gpus, allowed) as theirs:
+    with laid_out(machine) as (root, gpus), torch_on(root, gpus, allowed) as theirs:
         for mode in MODES:
             expected = [theirs(mode, local_rank) for local_rank in range(len(gpus))]
             bound = expected.index(None) if None in expected else len(gpus)
@@ -236,69 +191,52 @@ def test_torch_binds_no_worker_either_where_there_is_no_numa_or_no_cpu(tmp_path,
     gpus = lay_out_gpus(tmp_path, [0, 1])
     write(tmp_path, "sys/devices/system/node/possible", "0-1")
     write(tmp_path, "sys/devices/system/node/node1/cpulist", "8-9")
-    with TorchOn(tmp_path, gpus, frozenset({0})) as theirs:
+    with torch_on(tmp_path, gpus, frozenset({0})) as theirs:
         assert [theirs(mode, local_rank) for local_rank in (0, 1)] == [None, None]
     for which in gpus:
         refused(lambda which=which: sets_on(tmp_path, mode, [which], allowed={0}))
 
 
-class laid_out:
+@contextmanager
+def laid_out(machine: tuple[Topology, list[int], frozenset[int]]) -> Iterator[tuple[Path, list[str]]]:
     """A made-up machine, for as long as a `with`."""
-
-    def __init__(self, machine: tuple[Topology, list[int], frozenset[int]]) -> None:
-        self._topology, self._nodes, _ = machine
-        self._folder = TemporaryDirectory()
-
-    def __enter__(self) -> tuple[Path, list[str]]:
-        root = Path(self._folder.name)
-        lay_out_cpus(root, self._topology)
-        return root, lay_out_gpus(root, self._nodes)
-
-    def __exit__(self, *_: object) -> None:
-        self._folder.cleanup()
+    topology, nodes, _ = machine
+    with TemporaryDirectory() as folder:
+        root = Path(folder)
+        lay_out_cpus(root, topology)
+        yield root, lay_out_gpus(root, nodes)
 
 
-class TorchOn:
+@contextmanager
+def torch_on(
+    root: Path, gpus: list[str], allowed: Collection[int]
+) -> Iterator[Callable[[str, int], frozenset[int] | None]]:
     """torch's own answers on a made-up machine; None where it raises."""
+    from torch.numa import binding
 
-    def __init__(self, root: Path, gpus: list[str], allowed: frozenset[int]) -> None:
-        self._root, self._gpus, self._allowed = root, gpus, allowed
-        self._patch = pytest.MonkeyPatch()
-
-    def __enter__(self) -> Callable[[str, int], frozenset[int] | None]:
-        from torch.numa import binding
-
-        os_of_torch = SimpleNamespace(
-            path=os.path,
-            listdir=lambda path: os.listdir(f"{self._root}{path}"),
-            sched_getaffinity=lambda _: set(self._allowed),
-        )
-        cuda = SimpleNamespace(device_count=lambda: len(self._gpus), get_device_properties=self._properties)
-        self._patch.setattr(binding, "open", self._open, raising=False)
-        self._patch.setattr(binding, "os", os_of_torch)
-        self._patch.setattr(binding, "torch", SimpleNamespace(cuda=cuda))
-        self._patch.setattr(binding, "shutil", SimpleNamespace(which=lambda name: f"/usr/bin/{name}"))
-        return self._answer
-
-    def __exit__(self, *_: object) -> None:
-        self._patch.undo()
-
-    def _open(self, path: str) -> TextIO:
-        return open(f"{self._root}{path}")
-
-    def _properties(self, index: int) -> SimpleNamespace:
-        domain, bus, device = (int(part, 16) for part in self._gpus[index].partition(".")[0].split(":"))
+    def properties(index: int) -> SimpleNamespace:
+        domain, bus, device = (int(part, 16) for part in gpus[index].partition(".")[0].split(":"))
         return SimpleNamespace(pci_domain_id=domain, pci_bus_id=bus, pci_device_id=device)
 
-    def _answer(self, mode: str, local_rank: int) -> frozenset[int] | None:
-        from torch.numa.binding import AffinityMode, NumaOptions, _get_validated_logical_cpus_to_bind_to
-
-        options = NumaOptions(affinity_mode=AffinityMode(mode))
+    def answer(mode: str, local_rank: int) -> frozenset[int] | None:
+        options = binding.NumaOptions(affinity_mode=binding.AffinityMode(mode))
         assert not options.should_fall_back_if_binding_fails
         try:
-            return frozenset(_get_validated_logical_cpus_to_bind_to(gpu_index=local_rank, numa_options=options))
+            cpus = binding._get_validated_logical_cpus_to_bind_to(gpu_index=local_rank, numa_options=options)
         except (OSError, RuntimeError, ValueError, ZeroDivisionError):
             return None
+        return frozenset(cpus)
+
+    os_of_torch = SimpleNamespace(
+        path=os.path, listdir=lambda path: os.listdir(f"{root}{path}"), sched_getaffinity=lambda _: set(allowed)
+    )
+    cuda = SimpleNamespace(device_count=lambda: len(gpus), get_device_properties=properties)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(binding, "open", lambda path: open(f"{root}{path}"), raising=False)  # noqa: SIM115
+        patch.setattr(binding, "os", os_of_torch)
+        patch.setattr(binding, "torch", SimpleNamespace(cuda=cuda))
+        patch.setattr(binding, "shutil", SimpleNamespace(which=lambda name: f"/usr/bin/{name}"))
+        yield answer
 
 
 @pytest.mark.torch

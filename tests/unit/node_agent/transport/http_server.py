@@ -1,0 +1,56 @@
+"""An HTTP/1.1 server on a real socket, as simple as can be."""
+
+import asyncio
+
+from rdzv_protocol.codec import encode
+
+
+class HttpServer:
+    """Reads one request after another; `answer` says what goes back."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(self, host: str = "127.0.0.1") -> None:
+        self._server = await asyncio.start_server(self._talk, host, 0)
+        self.host, self.port = self._server.sockets[0].getsockname()[:2]
+
+    async def close(self) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def endpoint(self) -> tuple[str, int]:
+        return self.host, self.port
+
+    async def answer(self, head: str, body: bytes) -> tuple[bytes, bool]:
+        """What goes back, and whether the connection stays open."""
+        raise NotImplementedError
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task
+        self._tasks.add(task)
+        self.connections += 1
+        self.socket = writer.get_extra_info("socket")
+        stays = True
+        try:
+            while stays:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                size = next(line for line in head.splitlines() if line.startswith("Content-Length:"))
+                answer, stays = await self.answer(head, await reader.readexactly(int(size.split()[1])))
+                writer.write(answer)
+        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+
+def http(body: object, status: str = "200 OK", *headers: str) -> bytes:
+    """An answer of these bytes, or of this message."""
+    content = body if isinstance(body, bytes) else encode(body)
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(content)}", *headers, "", ""]
+    return "\r\n".join(lines).encode() + content
