@@ -52,30 +52,18 @@ def _is_beside(record: FailureRecord, root: FailureRecord) -> bool:
 def _details(failure: Failure) -> Failure:
     """The failure with its evidence: the traceback, or else what it wrote last."""
     written = () if failure.traceback else last_lines(failure.stderr_tail, EVIDENCE_LINES, EVIDENCE_BYTES)
-    return replace(
-        failure,
-        node_id=clip(failure.node_id, NAME_BYTES),
-        cause=clip(failure.cause, DETAIL_BYTES),
-        error=clip(failure.error, DETAIL_BYTES),
-        traceback=last_lines(failure.traceback, EVIDENCE_LINES, EVIDENCE_BYTES),
-        stderr_tail=written,
-        hint=clip(failure.hint, DETAIL_BYTES),
-        error_file=clip(failure.error_file, DETAIL_BYTES),
-    )
+    traceback = last_lines(failure.traceback, EVIDENCE_LINES, EVIDENCE_BYTES)
+    return replace(_clipped(failure, DETAIL_BYTES), traceback=traceback, stderr_tail=written)
 
 
 def _summary(failure: Failure) -> Failure:
     """The failure by name."""
-    return replace(
-        failure,
-        node_id=clip(failure.node_id, NAME_BYTES),
-        cause=clip(failure.cause, SUMMARY_BYTES),
-        error=clip(failure.error, SUMMARY_BYTES),
-        traceback=(),
-        stderr_tail=(),
-        hint="",
-        error_file="",
-    )
+    return replace(_clipped(failure, SUMMARY_BYTES), traceback=(), stderr_tail=(), hint="", error_file="")
+
+
+def _clipped(failure: Failure, most_bytes: int) -> Failure:
+    texts = {name: clip(getattr(failure, name), most_bytes) for name in ("cause", "error", "hint", "error_file")}
+    return replace(failure, node_id=clip(failure.node_id, NAME_BYTES), **texts)
 
 
 def _restarts(run: Run) -> tuple[RestartEntry, ...]:

@@ -5,9 +5,8 @@ import hashlib
 import hmac
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced, ProtocolError, ServerUnavailable
@@ -15,6 +14,7 @@ from rdzv_protocol.messages import (
     Ack,
     AdmitRequest,
     Directive,
+    Failure,
     JoinRequest,
     LeaderReply,
     LeaderRequest,
@@ -69,19 +69,22 @@ class Rendezvous:
         self.epoch = os.urandom(8).hex()
         self.replied: Callable[[Key, Directive], None] = lambda key, directive: None
         """Told of every directive that is handed out."""
-        self._handlers: dict[type[AnyRequest], Callable[[Any, Connection], Coroutine[Any, Any, Answer]]] = {
-            JoinRequest: self._join,
-            PollRequest: self._poll,
-            ReportRequest: self._report,
-            LeaveRequest: self._leave,
-            StopRequest: self._stop,
-            AdmitRequest: self._admit,
-            LeaderRequest: self._name_leader,
-        }
 
-    def ask(self, request: AnyRequest, connection: Connection) -> Coroutine[Any, Any, Answer]:
+    async def ask(self, request: AnyRequest, connection: Connection) -> Answer:
         """The answer to a request. Raises the `ProtocolError` that refuses it."""
-        return self._handlers[type(request)](request, connection)
+        match request:
+            case JoinRequest():
+                return await self._join(request, connection)
+            case PollRequest():
+                return await self._poll(request, connection)
+            case LeaderRequest():
+                return LeaderReply(leadership=self.leadership, leads=True)
+            case ReportRequest() | LeaveRequest():
+                self._check_sender(request)
+            case StopRequest() | AdmitRequest():
+                self._check_open()
+        await self._driver.submit(request.run_id, _event(request))
+        return Ack(epoch=self.epoch)
 
     async def _join(self, request: JoinRequest, connection: Connection) -> Reply:
         """Join a round; answered with the assignment when the round completes, or with what is waited for."""
@@ -106,35 +109,6 @@ class Rendezvous:
         if request.hold and agent and agent.revision <= request.revision:
             await self._park(machine, request.agent_id, _hold_s(machine.run.settings))
         return self._reply(machine, request.agent_id)
-
-    async def _report(self, request: ReportRequest, connection: Connection) -> Ack:
-        """Take how the agent's workers ended."""
-        self._check_sender(request)
-        if request.failure is None:
-            return await self._submit(request.run_id, WorkersSucceeded(request.agent_id, request.round))
-        return await self._submit(request.run_id, WorkersFailed(request.agent_id, request.round, request.failure))
-
-    async def _leave(self, request: LeaveRequest, connection: Connection) -> Ack:
-        """Let the agent go."""
-        self._check_sender(request)
-        return await self._submit(request.run_id, NodeLeft(request.agent_id, printable(request.reason)))
-
-    async def _stop(self, request: StopRequest, connection: Connection) -> Ack:
-        """End the run for an operator; one that has ended stays as it is."""
-        self._check_open()
-        return await self._submit(request.run_id, RunStopped(printable(request.reason)))
-
-    async def _admit(self, request: AdmitRequest, connection: Connection) -> Ack:
-        """Admit the nodes that stand by, for an operator."""
-        self._check_open()
-        return await self._submit(request.run_id, ArrivalsAdmitted())
-
-    async def _name_leader(self, request: LeaderRequest, connection: Connection) -> LeaderReply:
-        return LeaderReply(leadership=self.leadership, leads=True)
-
-    async def _submit(self, run_id: str, event: Event) -> Ack:
-        await self._driver.submit(run_id, event)
-        return Ack(epoch=self.epoch)
 
     def lost(self, connection: Connection) -> None:
         self.connections.lost(connection)
@@ -231,6 +205,21 @@ class Rendezvous:
         run_id, agent_id = key
         if not self._closing:  # or it is this server that goes away, and not the agent
             self._driver.notify(run_id, AgentDisconnected(agent_id))
+
+
+def _event(request: ReportRequest | LeaveRequest | StopRequest | AdmitRequest) -> Event:
+    """What a request tells of a run."""
+    match request:
+        case ReportRequest(failure=Failure() as failure):
+            return WorkersFailed(request.agent_id, request.round, failure)
+        case ReportRequest():
+            return WorkersSucceeded(request.agent_id, request.round)
+        case LeaveRequest():
+            return NodeLeft(request.agent_id, printable(request.reason))
+        case StopRequest():
+            return RunStopped(printable(request.reason))
+        case AdmitRequest():
+            return ArrivalsAdmitted()
 
 
 def digest(secret: str) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from msgspec import Struct
+from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Assignment, Failure, Finish, JoinRequest, Start, Stop, Wait
 from rdzv_protocol.settings import RequestedSettings, RunSettings
 
@@ -75,6 +76,8 @@ class Scenario:
         self.effects: list[Effect] = []
         """Of the last thing that happened."""
         self.records: list[Record] = []
+        self.refusal: ProtocolError | None = None
+        """With which something was refused last, in a story."""
 
     # What happens.
 

@@ -4,149 +4,86 @@ from collections import OrderedDict
 
 import pytest
 from rdzv_protocol.errors import AgentFenced
-from rdzv_protocol.messages import Start, Stop
 
 from rdzv_server.core.events import AgentDisconnected, WorkersFailed
 from rdzv_server.core.liveness import Leases
-from tests.support.scenario import NEVER, Scenario, a_failure, durable, running
-
-# By silence.
-
-
-def test_a_node_is_lost_when_its_lease_runs_out():
-    run = running("1:2", "a", "b", lease_s=10)
-    run.passes(5)
-    run.hears("a")
-    run.passes(4.9)
-    assert run.told(Start) == {"a", "b"}
-    run.passes(0.1)
-    assert run.told(Stop) == {"a"}
-    assert run.reason("a") == "node b lost: not heard for 10 s"
-
-
-def test_a_node_that_is_heard_in_time_is_never_lost():
-    run = running("2", "a", "b", lease_s=10)
-    for _ in range(10):
-        run.passes(9)
-        run.hears("a", "b")
-    assert run.told(Start) == {"a", "b"}
-
-
-def test_a_standby_without_a_lease_gets_no_seat():
-    run = running("1", "a", lease_s=10)
-    run.join("spare")
-    run.passes(9)
-    run.hears("a")
-    run.passes(1)
-    assert set(run.run.agents) == {"a"}
-    assert run.told(Start) == {"a"}
-
-
-# By a closed connection.
-
-
-def test_a_node_is_lost_when_it_does_not_come_back_within_the_grace():
-    run = running("1:2", "a", "b", disconnect_grace_s=1)
-    run.disconnects("b")
-    run.passes(0.9)
-    assert run.told(Start) == {"a", "b"}
-    run.passes(0.1)
-    assert run.reason("a") == "node b lost: its connection closed and it was not back within 1 s"
-
-
-def test_a_node_that_comes_back_in_time_is_not_lost():
-    run = running("2", "a", "b", disconnect_grace_s=1)
-    run.disconnects("b")
-    run.passes(0.9)
-    run.hears("b")
-    run.passes(100)
-    assert run.told(Start) == {"a", "b"}
-
-
-def test_the_grace_counts_from_the_first_close():
-    run = running("1:2", "a", "b", disconnect_grace_s=1)
-    run.disconnects("b")
-    run.passes(0.6)
-    run.disconnects("b")
-    run.passes(0.4)
-    assert run.told(Stop) == {"a"}
-
-
-def test_a_disconnected_node_can_still_run_out_of_its_lease():
-    run = running("1:2", "a", "b", lease_s=10, disconnect_grace_s=60)
-    run.passes(9)
-    run.hears("a")
-    run.disconnects("b")
-    run.passes(1)
-    assert run.reason("a") == "node b lost: not heard for 10 s"
-
-
-def test_a_closed_connection_of_a_stranger_means_nothing():
-    run = running("1", "a")
-    before = durable(run.run)
-    run.disconnects("stranger")
-    run.hears("stranger")
-    run.passes(100)
-    assert durable(run.run) == before
-
-
-# By what others report.
-
+from tests.support.scenario import NEVER, a_failure, running
+from tests.support.stories import check, stories
 
 CORROBORATED = "node b lost: its connection closed and other nodes' workers failed"
 
 
-def test_a_failure_elsewhere_corroborates_an_earlier_disconnect():
-    run = running("1:3", "a", "b", "c", disconnect_grace_s=60)
-    run.disconnects("b")
-    run.fails("a")
-    assert run.reason("c") == CORROBORATED
-    run.join("a", "c")
-    assert run.participants() == ["a", "c"]
-    assert run.ledger() == [("node_lost", False)]
+@stories({
+    # by silence
+    "its lease runs out": (
+        "1:2 lease_s=10", "join a b; 5s; hear a; 4.9s", {"start": "a b"},
+        "0.1s", {"stop": "a", "reason a": "node b lost: not heard for 10 s"},
+    ),
+    "a node that is heard in time is never lost": (
+        "2 lease_s=10", "join a b; " + "; ".join(["9s; hear a b"] * 10), {"start": "a b"},
+    ),
+    "a standby without a lease gets no seat": (
+        "1 lease_s=10", "join a spare; 9s; hear a; 1s", {"agents": "a", "start": "a"},
+    ),
+    # by a closed connection
+    "it does not come back within the grace": (
+        "1:2 disconnect_grace_s=1", "join a b; disconnect b; 0.9s", {"start": "a b"},
+        "0.1s", {"reason a": "node b lost: its connection closed and it was not back within 1 s"},
+    ),
+    "a node that comes back in time is not lost": (
+        "2 disconnect_grace_s=1", "join a b; disconnect b; 0.9s; hear b; 100s", {"start": "a b"},
+    ),
+    "the grace counts from the first close": (
+        "1:2 disconnect_grace_s=1", "join a b; disconnect b; 0.6s; disconnect b; 0.4s", {"stop": "a"},
+    ),
+    "a disconnected node can still run out of its lease": (
+        "1:2 lease_s=10 disconnect_grace_s=60", "join a b; 9s; hear a; disconnect b; 1s",
+        {"reason a": "node b lost: not heard for 10 s"},
+    ),
+    "a stranger's connection means nothing": (
+        "1", "join a; ignored disconnect stranger; ignored hear stranger; ignored 100s", {"start": "a"},
+    ),
+    # by what others report
+    "a failure elsewhere corroborates an earlier disconnect": (
+        "1:3 disconnect_grace_s=60", "join a b c; disconnect b; fail a", {"reason c": CORROBORATED},
+        "join a c", {"ranks": "a c", "ledger": "node_lost"},
+    ),
+    "a disconnect after a failure elsewhere is a loss at once": (
+        "1:3 max_restarts=1 disconnect_grace_s=60", "join a b c; fail a; disconnect b", {"announced": CORROBORATED},
+        "join a c", {"ledger": "node_lost"},
+    ),
+    "a lost node does not spend the last restart": (
+        "1:2 max_restarts=0", "join a b; disconnect b; fail a; join a", {"ranks": "a"},
+    ),
+    "a node's own failure does not corroborate its own loss": (
+        "1:2 max_restarts=1 disconnect_grace_s=60", "join a b; fail b; disconnect b", {"agents": "a b"},
+        "hear b; join a b", {"ledger": "worker_failure!"},
+    ),
+    "a node that has rejoined is not lost by corroboration": (
+        "3 max_restarts=1 disconnect_grace_s=60", "join a b c; fail a; join b; disconnect b", {"agents": "a b c"},
+    ),
+    "a standby is not lost by corroboration": (
+        "2 max_restarts=1 disconnect_grace_s=60", "join a b spare; disconnect spare; fail a", {"agents": "a b spare"},
+    ),
+    # what follows
+    "a round that is still forming forgets a lost node": (
+        "2", "join a; lose a; join b",
+        {"reason b": "waiting for 1 more node: 1 of 2 joined (b); gives up in 599 s"},
+    ),
+    "the last stopping node that is lost lets the others start": (
+        "1:3", "join a b c; leave a; join b; lose c", {"ranks": "b"},
+    ),
+})  # fmt: skip
+def test_a_node_is_lost(story):
+    check(story)
 
 
-def test_a_disconnect_after_a_failure_elsewhere_is_a_loss_at_once():
-    run = running("1:3", "a", "b", "c", max_restarts=1, disconnect_grace_s=60)
-    run.fails("a")
-    run.disconnects("b")
-    assert CORROBORATED in run.announced()
-    run.join("a", "c")
-    assert run.ledger() == [("node_lost", False)]
-
-
-def test_a_lost_node_does_not_spend_the_last_restart():
-    run = running("1:2", "a", "b", max_restarts=0)
-    run.disconnects("b")
-    run.fails("a")
-    run.join("a")
-    assert run.participants() == ["a"]
-
-
-def test_a_nodes_own_failure_does_not_corroborate_its_own_loss():
-    run = running("1:2", "a", "b", max_restarts=1, disconnect_grace_s=60)
-    run.fails("b")
-    run.disconnects("b")
-    assert "b" in run.run.agents
+def test_a_lost_agent_that_comes_back_is_fenced():
+    run = running("1:2", "a", "b")
+    run.is_lost("b")
     run.hears("b")
-    run.join("a", "b")
-    assert run.ledger() == [("worker_failure", True)]
-
-
-def test_a_node_that_has_rejoined_is_not_lost_by_corroboration():
-    run = running("3", "a", "b", "c", max_restarts=1, disconnect_grace_s=60)
-    run.fails("a")
-    run.join("b")
-    run.disconnects("b")
-    assert "b" in run.run.agents
-
-
-def test_a_standby_is_not_lost_by_corroboration():
-    run = running("2", "a", "b", max_restarts=1, disconnect_grace_s=60)
-    run.join("spare")
-    run.disconnects("spare")
-    run.fails("a")
-    assert "spare" in run.run.agents
+    with pytest.raises(AgentFenced, match="agent b is no longer part of run run"):
+        run.directive("b")
 
 
 class Counting(OrderedDict):
@@ -184,33 +121,6 @@ def test_failures_of_many_while_many_are_absent_look_at_each_a_few_times():
         run.machine.handle(WorkersFailed(name, 1, a_failure(name)), run.now)
     assert set(run.run.agents) == {names[0], *names[100:]}
     assert absent.looked_at <= 3 * nodes
-
-
-# What follows.
-
-
-def test_a_lost_agent_that_comes_back_is_fenced():
-    run = running("1:2", "a", "b")
-    run.is_lost("b")
-    run.hears("b")
-    with pytest.raises(AgentFenced, match="agent b is no longer part of run run"):
-        run.directive("b")
-
-
-def test_a_round_that_is_still_forming_forgets_a_lost_node():
-    run = Scenario("2")
-    run.join("a")
-    run.is_lost("a")
-    run.join("b")
-    assert run.reason("b").startswith("waiting for 1 more node: 1 of 2 joined (b)")
-
-
-def test_the_last_stopping_node_that_is_lost_lets_the_others_start():
-    run = running("1:3", "a", "b", "c")
-    run.leaves("a")
-    run.join("b")
-    run.is_lost("c")
-    assert run.participants() == ["b"]
 
 
 # The leases themselves.

@@ -1,202 +1,82 @@
 """A run's life: leaving, growing, succeeding, ending, and coming back from its records."""
 
 import pytest
-from rdzv_protocol.errors import AgentFenced, NobodyWaits
+from rdzv_protocol.errors import NobodyWaits
 from rdzv_protocol.messages import Finish, Start, Stop, Wait
 
 from rdzv_server.core.effects import Announce, ForgetRun, Record, WakeAgents
 from rdzv_server.core.events import ArrivalsAdmitted, RunStopped
 from rdzv_server.core.run import Stage
 from tests.support.scenario import RETENTION_S, Scenario, durable, replayed, running, snapshot
-
-# Leaving.
-
-
-def test_the_others_re_form_at_once_when_a_node_leaves():
-    run = running("1:2", "a", "b")
-    run.leaves("b", "SIGTERM")
-    assert run.directive("a") == Stop(round=1, reason="node b left: SIGTERM")
-    run.join("a")
-    assert run.participants() == ["a"]
+from tests.support.stories import check, stories
 
 
-def test_leaving_twice_is_leaving_once():
-    run = running("1:2", "a", "b")
-    run.leaves("b")
-    before = durable(run.run)
-    run.leaves("b")
-    assert durable(run.run) == before
-
-
-def test_a_stranger_cannot_leave():
-    run = running("1", "a")
-    with pytest.raises(AgentFenced):
-        run.leaves("stranger")
-
-
-def test_a_standby_that_leaves_disturbs_nobody():
-    run = running("2", "a", "b")
-    run.join("spare")
-    run.leaves("spare")
-    assert run.told(Start) == {"a", "b"}
-
-
-# Growing.
-
-
-def test_an_arrival_is_admitted_after_a_short_window():
-    run = running("2:4", "a", "b", scale_up_window_s=0.1)
-    run.join("c")
-    assert run.told(Start) == {"a", "b"}
-    run.passes(0.1)
-    assert run.told(Stop) == {"a", "b"}
-    assert run.reason("a") == "admitting 1 more: c"
-    run.join("a", "b")
-    assert run.participants() == ["a", "b", "c"]
-
-
-def test_arrivals_within_the_window_share_one_restart():
-    run = running("2:5", "a", "b", scale_up_window_s=0.1)
-    run.join("c")
-    run.passes(0.06)
-    run.join("d")
-    run.passes(0.05)
-    assert run.reason("a") == "admitting 2 more: c, d"
-    run.join("a", "b")
-    assert run.ledger() == [("node_arrived", False)]
-
-
-def test_there_is_no_window_once_the_run_is_full():
-    run = running("2:3", "a", "b", scale_up_window_s=60)
-    run.join("c")
-    assert run.told(Stop) == {"a", "b"}
-
-
-def test_an_arrival_that_leaves_again_restarts_nobody():
-    run = running("2:4", "a", "b")
-    run.join("c")
-    run.leaves("c")
-    run.passes(100)
-    assert run.told(Start) == {"a", "b"}
-
-
-def test_a_cooldown_keeps_a_young_round_going():
-    run = running("2:3", "a", "b", scale_up="cooldown", scale_up_cooldown_s=300)
-    started = run.now
-    run.join("c")
-    run.passes(299.9)
-    assert run.told(Start) == {"a", "b"}
-    run.passes(0.1)
-    assert run.told(Stop) == {"a", "b"}
-    assert run.now == started + 300
-
-
-def test_after_the_cooldown_arrivals_share_a_window_that_begins_with_the_first():
-    run = running("1:9", "a", scale_up="cooldown", scale_up_cooldown_s=300, scale_up_window_s=10)
-    run.passes(400)
-    for name in ("b", "c", "d"):
-        run.join(name)
-        run.passes(4)
-    assert run.told(Stop) == {"a"}
-    assert run.reason("a") == "admitting 3 more: b, c, d"
-
-
-def test_with_manual_scale_up_a_running_round_is_left_alone():
-    run = running("2:3", "a", "b", scale_up="manual")
-    run.join("c")
-    run.passes(10_000)
-    assert run.told(Start) == {"a", "b"}
-
-
-def test_with_manual_scale_up_an_arrival_gets_a_seat_in_the_next_round():
-    run = running("2:3", "a", "b", scale_up="manual", max_restarts=1)
-    run.join("c")
-    run.fails("a")
-    run.join("a", "b")
-    assert run.participants() == ["a", "b", "c"]
-
-
-def test_nobody_is_admitted_once_somebody_has_finished():
-    run = running("2:3", "a", "b")
-    run.succeeds("a")
-    run.join("c")
-    run.passes(100)
-    assert run.told(Start) == {"a", "b"}
-
-
-def test_an_arrival_in_its_window_is_not_admitted_when_somebody_finishes():
-    run = running("2:4", "a", "b")
-    run.join("c")
-    run.succeeds("a")
-    run.passes(100)
-    assert run.told(Start) == {"a", "b"}
-
-
-# Succeeding.
-
-
-def test_a_run_succeeds_when_every_node_has():
-    run = running("2", "a", "b")
-    run.succeeds("a")
-    assert run.stage is Stage.RUNNING
-    assert run.told(Start) == {"a", "b"}, "the early one waits"
-    run.succeeds("b")
-    assert run.stage is Stage.SUCCEEDED
-    assert run.directive("a") == Finish(succeeded=True, reason="all workers of 2 nodes exited 0")
-    assert set(run.woken()) == {"a", "b"}
-
-
-def test_success_is_counted_once_a_node():
-    run = running("2", "a", "b")
-    run.succeeds("a", "a")
-    assert run.stage is Stage.RUNNING
-
-
-@pytest.mark.parametrize("go", ["is_lost", "leaves"])
-def test_a_node_that_has_finished_may_go(go):
-    run = running("2", "a", "b")
-    run.succeeds("a")
-    getattr(run, go)("a")
-    assert run.told(Start) == {"b"}
-    run.succeeds("b")
-    assert run.stage is Stage.SUCCEEDED
-
-
-def test_a_failure_restarts_those_that_had_finished():
-    run = running("2", "a", "b", max_restarts=1)
-    run.succeeds("a")
-    run.fails("b")
-    assert run.told(Stop) == {"a", "b"}
-    run.join("a", "b")
-    run.succeeds("b")
-    assert run.stage is Stage.RUNNING, "a's success was of the round before"
-    run.succeeds("a")
-    assert run.stage is Stage.SUCCEEDED
-
-
-def test_a_loss_restarts_those_that_had_finished():
-    run = running("1:2", "a", "b")
-    run.succeeds("a")
-    run.is_lost("b")
-    assert run.told(Stop) == {"a"}
-
-
-def test_a_success_that_comes_after_the_stop_does_not_count():
-    run = running("2", "a", "b", max_restarts=1)
-    run.fails("a")
-    run.succeeds("b")
-    assert run.told(Stop) == {"a", "b"}
-    run.join("a", "b")
-    run.succeeds("a")
-    assert run.stage is Stage.RUNNING
-
-
-def test_a_failure_after_a_success_of_the_same_round_is_ignored():
-    run = running("2", "a", "b", max_restarts=1)
-    run.succeeds("a")
-    before = durable(run.run)
-    run.fails("a")
-    assert durable(run.run) == before
+@stories({
+    # leaving
+    "the others re-form at once when a node leaves": (
+        "1:2", "join a b; leave b", {"stop": "a", "reason a": "node b left: SIGTERM"}, "join a", {"ranks": "a"},
+    ),
+    "leaving twice is leaving once": ("1:2", "join a b; leave b; ignored leave b", {"stop": "a"}),
+    "a stranger cannot leave": ("1", "join a; refused leave stranger", {"refused": "AgentFenced"}),
+    "a standby that leaves disturbs nobody": ("2", "join a b spare; leave spare", {"start": "a b"}),
+    # growing
+    "an arrival is admitted after a short window": (
+        "2:4 scale_up_window_s=0.1", "join a b; form; join c", {"start": "a b"},
+        "0.1s", {"stop": "a b", "reason a": "admitting 1 more: c"}, "join a b", {"ranks": "a b c"},
+    ),
+    "arrivals within the window share one restart": (
+        "2:5 scale_up_window_s=0.1", "join a b; form; join c; 0.06s; join d; 0.05s",
+        {"reason a": "admitting 2 more: c, d"}, "join a b", {"ledger": "node_arrived"},
+    ),
+    "there is no window once the run is full": ("2:3 scale_up_window_s=60", "join a b; form; join c", {"stop": "a b"}),
+    "an arrival that leaves again restarts nobody": ("2:4", "join a b; form; join c; leave c; 100s", {"start": "a b"}),
+    "a cooldown keeps a young round going": (
+        "2:3 scale_up=cooldown scale_up_cooldown_s=300", "join a b; form; join c; 299.9s", {"start": "a b"},
+        "0.1s", {"stop": "a b"},
+    ),
+    "after the cooldown arrivals share a window that begins with the first": (
+        "1:9 scale_up=cooldown scale_up_cooldown_s=300 scale_up_window_s=10",
+        "join a; form; 400s; join b; 4s; join c; 4s; join d; 4s", {"reason a": "admitting 3 more: b, c, d"},
+    ),
+    "with manual scale-up a running round is left alone": (
+        "2:3 scale_up=manual", "join a b; form; join c; 10000s", {"start": "a b"},
+    ),
+    "with manual scale-up an arrival gets a seat in the next round": (
+        "2:3 scale_up=manual max_restarts=1", "join a b; form; join c; fail a; join a b", {"ranks": "a b c"},
+    ),
+    "nobody is admitted once somebody has finished": (
+        "2:3", "join a b; form; succeed a; join c; 100s", {"start": "a b"},
+    ),
+    "an arrival in its window is not admitted when somebody finishes": (
+        "2:4", "join a b; form; join c; succeed a; 100s", {"start": "a b"},
+    ),
+    # succeeding
+    "a run succeeds when every node has, and the early one waits": (
+        "2", "join a b; succeed a", {"stage": "running", "start": "a b"},
+        "succeed b", {"stage": "succeeded", "woken": "a b", "reason a": "all workers of 2 nodes exited 0"},
+    ),
+    "success is counted once a node": ("2", "join a b; succeed a a", {"stage": "running"}),
+    "a node that has finished may be lost": (
+        "2", "join a b; succeed a; lose a", {"start": "b"}, "succeed b", {"stage": "succeeded"},
+    ),
+    "a node that has finished may leave": (
+        "2", "join a b; succeed a; leave a", {"start": "b"}, "succeed b", {"stage": "succeeded"},
+    ),
+    "a failure restarts those that had finished": (
+        "2 max_restarts=1", "join a b; succeed a; fail b", {"stop": "a b"},
+        "join a b; succeed b", {"stage": "running"},  # a's success was of the round before
+        "succeed a", {"stage": "succeeded"},
+    ),
+    "a loss restarts those that had finished": ("1:2", "join a b; succeed a; lose b", {"stop": "a"}),
+    "a success that comes after the stop does not count": (
+        "2 max_restarts=1", "join a b; fail a; succeed b", {"stop": "a b"}, "join a b; succeed a", {"stage": "running"},
+    ),
+    "a failure after a success of the same round is ignored": (
+        "2 max_restarts=1", "join a b; succeed a; ignored fail a", {"start": "a b"},
+    ),
+})  # fmt: skip
+def test_a_life(story):
+    check(story)
 
 
 # An end is final.
@@ -287,11 +167,7 @@ def test_the_next_deadline_is_the_soonest_of_all():
     assert run.machine.next_deadline() == 30
     run.disconnects("a")
     assert run.machine.next_deadline() == 20
-
-
-def test_a_full_running_round_waits_for_leases_alone():
-    run = running("1", "a", lease_s=20)
-    assert run.machine.next_deadline() == 20
+    assert running("1", "a", lease_s=20).machine.next_deadline() == 20, "a full round waits for leases alone"
 
 
 def test_the_records_bring_a_run_back_as_it_was():

@@ -1,6 +1,7 @@
 """Which rank each participant gets, over the rounds of a run."""
 
-from tests.support.scenario import SERVER_ADDR, Scenario, running
+from tests.support.scenario import SERVER_ADDR, Scenario
+from tests.support.stories import check, stories
 
 
 def ranks_of(run, name):
@@ -8,21 +9,58 @@ def ranks_of(run, name):
     return list(range(assignment.first_rank, assignment.first_rank + assignment.local_world_size))
 
 
-def restart(run, lost, *rejoin):
-    run.is_lost(lost)
-    run.join(*rejoin)
-
-
-def test_group_ranks_follow_the_order_of_joining():
-    run = running("3", "c", "a", "b")
-    assert run.participants() == ["c", "a", "b"]
+@stories({
+    "in the order of joining": ("3", "join c a b", {"ranks": "c a b"}),
+    # sticky
+    "survivors keep their ranks whatever the order of rejoining": (
+        "3 max_restarts=1", "join a b c; fail b; join c b a", {"ranks": "a b c"},
+    ),
+    "a replacement takes the vacant rank": ("3", "join a b c; lose b; join d c a", {"ranks": "a d c"}),
+    "a shrink keeps the order": ("2:4", "join a b c d; lose b; join d c a", {"ranks": "a c d"}),
+    "a grown group appends the newcomers": ("2:4", "join a b; form; join d c; join b a", {"ranks": "a b d c"}),
+    # preferred and claimed
+    "a rank that is preferred is given once and nobody is refused": (
+        "3 max_restarts=1", "join c preferred_rank=2; join a preferred_rank=0; join b preferred_rank=0",
+        {"ranks": "a b c"}, "lose a; join c b; join d preferred_rank=2", {"ranks": "d b c"},
+    ),
+    "a rank that is claimed goes before one that is preferred": (
+        "2", "join a preferred_rank=0; join b node_rank=0", {"ranks": "b a"},
+    ),
+    "the node rank is honoured": (
+        "3", "join a node_rank=2; join b node_rank=0; join c node_rank=1", {"ranks": "b c a"},
+    ),
+    "a node without node rank fills the gap": (
+        "3", "join a; join b node_rank=0; join c node_rank=2", {"ranks": "b a c"},
+    ),
+    "a node rank goes before a sticky one": ("2", "join a b; lose b; join c node_rank=0; join a", {"ranks": "c a"}),
+    # the master
+    "it is reserved anew in every round": (
+        "2 max_restarts=1", "join a b; fail a; join a port=31000; join b port=32000",
+        {"master a": "host-a:31000", "master b": "host-a:31000"},
+    ),
+    "the next node becomes master when rank 0 is lost": (
+        "1:2", "join a b; lose a; join b", {"master b": "host-b:29501"},
+    ),
+    "a master on the server's loopback is named as the others reach it": (
+        "2", "join a addr=127.0.0.1; join b addr=10.0.0.2",
+        {"master a": f"{SERVER_ADDR}:29500", "master b": f"{SERVER_ADDR}:29500"},
+    ),
+    "on one host the loopback is the master's address": (
+        "2", "join a addr=::1; join b addr=localhost", {"master a": "::1:29500", "master b": "::1:29500"},
+    ),
+    "a node on loopback that is not the master changes nothing": (
+        "2", "join a addr=10.0.0.2; join b addr=localhost",
+        {"master a": "10.0.0.2:29500", "master b": "10.0.0.2:29500"},
+    ),
+})  # fmt: skip
+def test_group_ranks(story):
+    check(story)
 
 
 def test_worker_ranks_are_cumulative_over_unequal_nodes():
     run = Scenario("3")
-    run.join("a", local_world_size=4)
-    run.join("b", local_world_size=1)
-    run.join("c", local_world_size=2)
+    for name, size in (("a", 4), ("b", 1), ("c", 2)):
+        run.join(name, local_world_size=size)
     assert [ranks_of(run, name) for name in "abc"] == [[0, 1, 2, 3], [4], [5, 6]]
     assert {run.assignment(name).world_size for name in "abc"} == {7}
 
@@ -32,12 +70,8 @@ def test_each_role_has_ranks_of_its_own():
     run.join("a", role="trainer", local_world_size=2)
     run.join("b", role="reader", local_world_size=3)
     run.join("c", role="trainer", local_world_size=1)
-    places = {name: run.assignment(name) for name in "abc"}
-    assert {name: (place.first_role_rank, place.role_world_size) for name, place in places.items()} == {
-        "a": (0, 3),
-        "b": (0, 3),
-        "c": (2, 3),
-    }
+    places = [run.assignment(name) for name in "abc"]
+    assert [(place.first_role_rank, place.role_world_size) for place in places] == [(0, 3), (0, 3), (2, 3)]
 
 
 def test_an_assignment_says_everything_that_the_workers_environment_needs():
@@ -48,108 +82,3 @@ def test_an_assignment_says_everything_that_the_workers_environment_needs():
     assert (place.round, place.group_rank, place.group_world_size) == (1, 1, 2)
     assert (place.master_addr, place.master_port) == ("host-a", 29_501)
     assert (place.restart_count, place.max_restarts) == (0, 3)
-
-
-def test_survivors_keep_their_ranks_whatever_the_order_of_rejoining():
-    run = running("3", "a", "b", "c", max_restarts=1)
-    run.fails("b")
-    run.join("c", "b", "a")
-    assert run.participants() == ["a", "b", "c"]
-
-
-def test_a_replacement_takes_the_vacant_rank():
-    run = running("3", "a", "b", "c")
-    restart(run, "b", "d", "c", "a")
-    assert run.participants() == ["a", "d", "c"]
-
-
-def test_a_shrink_keeps_the_order():
-    run = running("2:4", "a", "b", "c", "d")
-    restart(run, "b", "d", "c", "a")
-    assert run.participants() == ["a", "c", "d"]
-
-
-def test_a_grown_group_appends_the_newcomers():
-    run = running("2:4", "a", "b")
-    run.join("d", "c")
-    run.join("b", "a")
-    assert run.participants() == ["a", "b", "d", "c"]
-
-
-def test_a_rank_that_is_preferred_is_given_once_and_nobody_is_refused():
-    run = Scenario("3", max_restarts=1)
-    run.join("c", preferred_rank=2)
-    run.join("a", preferred_rank=0)
-    run.join("b", preferred_rank=0)
-    assert run.participants() == ["a", "b", "c"]
-    restart(run, "a", "c", "b")
-    run.join("d", preferred_rank=2)
-    assert run.participants() == ["d", "b", "c"]
-
-
-def test_a_rank_that_is_claimed_goes_before_one_that_is_preferred():
-    run = Scenario("2")
-    run.join("a", preferred_rank=0)
-    run.join("b", node_rank=0)
-    assert run.participants() == ["b", "a"]
-
-
-def test_the_node_rank_is_honoured():
-    run = Scenario("3")
-    run.join("a", node_rank=2)
-    run.join("b", node_rank=0)
-    run.join("c", node_rank=1)
-    assert run.participants() == ["b", "c", "a"]
-
-
-def test_a_node_without_node_rank_fills_the_gap():
-    run = Scenario("3")
-    run.join("a")
-    run.join("b", node_rank=0)
-    run.join("c", node_rank=2)
-    assert run.participants() == ["b", "a", "c"]
-
-
-def test_a_node_rank_goes_before_a_sticky_one():
-    run = running("2", "a", "b")
-    run.is_lost("b")
-    run.join("c", node_rank=0)
-    run.join("a")
-    assert run.participants() == ["c", "a"]
-
-
-def test_the_master_is_reserved_anew_in_every_round():
-    run = running("2", "a", "b", max_restarts=1)
-    run.fails("a")
-    run.join("a", port=31_000)
-    run.join("b", port=32_000)
-    assert {(run.assignment(name).master_addr, run.assignment(name).master_port) for name in "ab"} == {
-        ("host-a", 31_000)
-    }
-
-
-def test_the_next_node_becomes_master_when_rank_0_is_lost():
-    run = running("1:2", "a", "b")
-    restart(run, "a", "b")
-    assert run.assignment("b").master_addr == "host-b"
-
-
-def test_a_master_on_the_servers_loopback_is_named_as_the_others_reach_it():
-    run = Scenario("2")
-    run.join("a", addr="127.0.0.1")
-    run.join("b", addr="10.0.0.2")
-    assert {run.assignment(name).master_addr for name in "ab"} == {SERVER_ADDR}
-
-
-def test_on_one_host_the_loopback_is_the_masters_address():
-    run = Scenario("2")
-    run.join("a", addr="::1")
-    run.join("b", addr="localhost")
-    assert {run.assignment(name).master_addr for name in "ab"} == {"::1"}
-
-
-def test_a_node_on_loopback_that_is_not_the_master_changes_nothing():
-    run = Scenario("2")
-    run.join("a", addr="10.0.0.2")
-    run.join("b", addr="localhost")
-    assert {run.assignment(name).master_addr for name in "ab"} == {"10.0.0.2"}

@@ -35,7 +35,9 @@ class Server:
         self.handle(run_id, NodeLeft(agent, "SIGTERM"))
 
     def handle(self, run_id, event):
-        self._note(self.registry.handle(run_id, event, self.now)[1])
+        machine, effects = self.registry.handle(run_id, event, self.now)
+        machine.run.validate()
+        self._note(effects)
 
     def passes(self, seconds):
         end = self.now + seconds

@@ -1,0 +1,115 @@
+"""Stories of runs, told in a few words each, and what is seen at their end.
+
+    @stories({"a standby takes a lost node's place": ("2", "join a b spare; lose a; join b", {"ranks": "spare b"})})
+
+A story begins with `--nnodes` and the settings of the run; then come what happens and what is to be seen, in turns.
+Steps stand between semicolons: a verb of `STEPS`, agents, and settings of that step. `rejoin` is every agent that
+stops; `form` waits for the last call; `1.5s` is time that passes; a step that is `refused` raises and changes nothing,
+one that is `ignored` changes nothing that is recorded. What can be seen is in `SEEN`.
+"""
+
+from ast import literal_eval
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from rdzv_protocol.errors import ProtocolError
+from rdzv_protocol.messages import Finish, Start, Stop, Wait
+
+from rdzv_server.core.run import Stage
+from tests.support.scenario import Scenario, durable, snapshot
+
+Story = tuple[str | Mapping[str, str], ...]
+
+STEPS: dict[str, Callable[..., None]] = {
+    "join": Scenario.join,
+    "fail": Scenario.fails,
+    "succeed": Scenario.succeeds,
+    "leave": Scenario.leaves,
+    "disconnect": Scenario.disconnects,
+    "lose": Scenario.is_lost,
+    "hear": Scenario.hears,
+    "restart": Scenario.restarts,
+}
+
+SEEN: dict[str, Callable[..., str]] = {
+    "ranks": lambda run: " ".join(run.participants()),
+    "start": lambda run: _names(run.told(Start)),
+    "stop": lambda run: _names(run.told(Stop)),
+    "wait": lambda run: _names(run.told(Wait)),
+    "finish": lambda run: _names(run.told(Finish)),
+    "agents": lambda run: _names(run.run.agents),
+    "woken": lambda run: _names(run.woken()),
+    "stage": lambda run: run.stage.value,
+    "ledger": lambda run: " ".join(cause + "!" * charged for cause, charged in run.ledger()),  # !: charged
+    "refused": lambda run: type(run.refusal).__name__,
+    "refusal": lambda run: str(run.refusal),
+    "announced": lambda run: "; ".join(run.announced()),
+    "why": lambda run: run.run.ledger[-1].reason,
+    "failed": lambda run: " ".join(record.agent_id for record in run.run.failures),
+    "blamed": lambda run: run.run.first_of_round.agent_id,
+    "first": lambda run: run.run.first_failure.agent_id,
+    "reason": lambda run, name: run.reason(name),
+    "master": lambda run, name: f"{run.assignment(name).master_addr}:{run.assignment(name).master_port}",
+}
+
+
+def stories(told: Mapping[str, Story]) -> pytest.MarkDecorator:
+    """Parameters of a test that `check`s each `story`."""
+    return pytest.mark.parametrize("story", [pytest.param(story, id=name) for name, story in told.items()])
+
+
+def check(story: Story) -> Scenario:
+    """Let the story happen, and compare what is seen with what it says. The run, for more."""
+    nodes, *chapters = story
+    assert isinstance(nodes, str)
+    _, (low_high,), settings = _parse(f"run {nodes}")
+    run = Scenario(low_high, **settings)
+    for chapter in chapters:
+        if isinstance(chapter, str):
+            play(run, chapter)
+        else:
+            assert {what: SEEN[what.split()[0]](run, *what.split()[1:]) for what in chapter} == chapter
+    return run
+
+
+def play(run: Scenario, steps: str) -> None:
+    """Let these things happen to the run."""
+    for step in steps.split(";"):
+        verb, names, changes = _parse(step)
+        if verb == "refused":
+            before = snapshot(run.run)
+            with pytest.raises(ProtocolError) as refusal:
+                play(run, step.partition(verb)[2])
+            assert snapshot(run.run) == before
+            run.refusal = refusal.value
+        elif verb == "ignored":
+            before = durable(run.run)
+            play(run, step.partition(verb)[2])
+            assert durable(run.run) == before
+        elif verb == "rejoin":
+            run.join(*list(run.run.stopping))
+        elif verb == "form":
+            assert run.stage is Stage.FORMING
+            run.passes(run.settings.last_call_timeout_s)
+        elif verb in STEPS:
+            STEPS[verb](run, *names, **changes)
+        else:
+            run.passes(float(verb.removesuffix("s")))
+
+
+def _parse(step: str) -> tuple[str, list[str], dict[str, Any]]:
+    verb, *words = step.split()
+    changes = {name: _value(text) for name, equals, text in (word.partition("=") for word in words) if equals}
+    return verb, [word for word in words if "=" not in word], changes
+
+
+def _value(text: str) -> Any:
+    try:
+        return literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _names(names: Any) -> str:
+    return " ".join(sorted(names))
