@@ -20,7 +20,7 @@ from rdzv_protocol.settings import RequestedSettings
 from benchmarks.launchers import Plan
 from benchmarks.results import Row
 from rdzv_server.cli import COLLECT_AFTER
-from rdzv_server.core.events import AgentHeard, NodeJoined, WorkersFailed
+from rdzv_server.core.events import LeaseRenewed, NodeJoined, WorkersFailed
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.status_view import view
 
@@ -115,7 +115,7 @@ def _play(nodes: int) -> Sample:
 def _later(sample: Sample, registry: Registry, joins: list[JoinRequest]) -> Sample:
     with sample.stage("core keep-alives"):
         for join in joins:
-            registry.handle(RUN_ID, AgentHeard(join.agent_id), 4.0)
+            registry.handle(RUN_ID, LeaseRenewed(join.agent_id), 4.0)
     (run,) = registry.runs()
     with sample.stage("core status"):
         sample.event("status", lambda: view(run, 4.0))

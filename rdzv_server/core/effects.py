@@ -2,8 +2,7 @@
 
 from msgspec import Struct
 
-from rdzv_server.core.events import Fact, RunCreated
-from rdzv_server.core.snapshot import SnapshotPart
+from rdzv_server.core.events import Fact, RunCreated, SnapshotPart
 
 
 class Record(Struct, frozen=True):

@@ -94,7 +94,14 @@ class RunSuperseded(Struct, frozen=True):
     """A new attempt begins in place of this one, which every node has left."""
 
 
-class AgentHeard(Struct, frozen=True):
+class SnapshotPart(Struct, frozen=True):
+    """A part of what stands in place of all facts before it: see `snapshot`."""
+
+    data: bytes
+    is_last: bool
+
+
+class LeaseRenewed(Struct, frozen=True):
     """A sign of life: a request came in, or the agent's connection is back."""
 
     agent_id: str
@@ -123,5 +130,5 @@ Fact = (
     | RunStopped
     | RunSuperseded
 )
-Sign = AgentHeard | AgentDisconnected | TimePassed
+Sign = LeaseRenewed | AgentDisconnected | TimePassed
 Event = Fact | Sign

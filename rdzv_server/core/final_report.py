@@ -46,7 +46,7 @@ def _ended_by(run: Run) -> FailureRecord | None:
 
 
 def _is_beside(record: FailureRecord, root: FailureRecord) -> bool:
-    return record.round == root.round and record is not root
+    return record.round == root.round and record != root
 
 
 def _details(failure: Failure) -> Failure:

@@ -13,19 +13,19 @@ from typing import Any
 
 from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced, NobodyWaits, StaleRound
-from rdzv_protocol.messages import Directive, Failure, Start, Stop
+from rdzv_protocol.messages import Directive, Failure, Stop
 from rdzv_protocol.settings import RequestedSettings, RunSettings
 
 from rdzv_server.core import admission, completion, final_report, rank_assignment, restart_budget, root_cause, snapshot
 from rdzv_server.core.effects import Announce, Effect, ForgetRun, Record, WakeAgents
 from rdzv_server.core.events import (
     AgentDisconnected,
-    AgentHeard,
     ArrivalsAdmitted,
     CauseNotFound,
     Event,
     Fact,
     JoinTimedOut,
+    LeaseRenewed,
     NodeJoined,
     NodeLeft,
     NodeLost,
@@ -33,13 +33,13 @@ from rdzv_server.core.events import (
     RunCreated,
     RunStopped,
     RunSuperseded,
+    SnapshotPart,
     TimePassed,
     WorkersFailed,
     WorkersSucceeded,
 )
 from rdzv_server.core.liveness import Leases
-from rdzv_server.core.run import Agent, AgentState, Cause, Departure, FailureRecord, Opening, Run, Stage
-from rdzv_server.core.snapshot import SnapshotPart
+from rdzv_server.core.run import Agent, AgentState, Cause, Departure, FailureRecord, Opening, Run, Stage, remember
 
 DUE_AT_ONCE = 500
 """Agents that are lost in one go when many leases end together: other runs wait meanwhile. The rest is due still."""
@@ -67,8 +67,8 @@ class RunMachine:
         self._effects: list[Effect] = []
         self._agreed: RequestedSettings | None = None
         """What the last new agent asked for: nearly all of them ask for the same."""
-        self._starts: dict[str, Start] = {}
-        """Assignments of the running round, by agent; made when first asked for."""
+        self._snapshot: list[bytes] = []
+        """Parts of a snapshot, while it is replayed."""
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Apply an event. Raises `ProtocolError`, with nothing changed, if it is refused."""
@@ -83,7 +83,7 @@ class RunMachine:
         return self._effects
 
     def renew(self, agent_id: str, now: float) -> bool:
-        """Take an `AgentHeard` from which nothing but a fresh lease follows. False, with nothing changed: another."""
+        """Take an `LeaseRenewed` from which nothing but a fresh lease follows. False, with nothing changed: another."""
         run = self.run
         if run.stage.is_end or agent_id in run.leases.uncertain or agent_id not in run.agents:
             return False
@@ -94,7 +94,10 @@ class RunMachine:
         """Apply a recorded fact again, or a part of a snapshot."""
         self._effects = []
         if isinstance(fact, SnapshotPart):
-            snapshot.restore(self.run, fact)
+            self._snapshot.append(fact.data)
+            if fact.is_last:
+                snapshot.restore(self.run, b"".join(self._snapshot))
+                self._snapshot.clear()
         else:
             self._apply(fact, at)
 
@@ -156,7 +159,7 @@ class RunMachine:
     # Checks: each gives the fact that is to be applied, or None if nothing follows from the event but what the check
     # itself has done to the leases. Raises `ProtocolError`, with nothing changed, if the event is refused.
 
-    def _heard(self, event: AgentHeard, now: float) -> None:
+    def _heard(self, event: LeaseRenewed, now: float) -> None:
         if event.agent_id in self.run.agents and not self.run.stage.is_end:
             self.run.leases.renew(event.agent_id, now)
 
@@ -359,7 +362,8 @@ class RunMachine:
         run.remove(agent)
         group_rank = seat.group_rank if seat else None
         left = cause is Cause.NODE_LEFT
-        run.departures.append(Departure(agent.node_id, agent.agent_id, agent.round, group_rank, left, detail, now))
+        departure = Departure(agent.node_id, agent.agent_id, agent.round, group_rank, left, detail, now)
+        remember(run.departures, departure)
         self._announce(reason)
         if was is AgentState.RUNNING:
             self._open(cause, reason, now)
@@ -371,7 +375,6 @@ class RunMachine:
         run = self.run
         ending, run.round = run.round, run.round + 1
         run.stage, run.scale_up_at, run.verdict_at = Stage.FORMING, None, None
-        self._starts = {}
         run.opening = Opening(cause, reason, now, below_since=now)
         stopped = [
             agent for state in (AgentState.RUNNING, AgentState.SUCCEEDED) for agent in run.by_state[state].values()
@@ -405,7 +408,6 @@ class RunMachine:
         run = self.run
         run.stage, run.ended_at, run.scale_up_at, run.verdict_at = stage, now, None, None
         run.end_reason = reason
-        self._starts = {}
         run.end_failure = run.first_of_round.failure if failure and run.first_of_round else failure
         run.leases.clear()
         finish = final_report.finish(run)
@@ -421,10 +423,7 @@ class RunMachine:
         if agent.state is AgentState.WAITING:
             forming = self.run.stage is Stage.FORMING
             return completion.wait(self.run, now) if forming else completion.standby(self.run, now)
-        agent_id = agent.join.agent_id
-        if agent_id not in self._starts:
-            self._starts[agent_id] = rank_assignment.start(self.run, agent)
-        return self._starts[agent_id]
+        return rank_assignment.start(self.run, agent.join.agent_id)
 
     def _agent(self, agent_id: str) -> Agent:
         try:
@@ -451,7 +450,7 @@ _CHECKS: dict[type[Event], Callable[[RunMachine, Any, float], Fact | None]] = {
     ArrivalsAdmitted: RunMachine._check_admission,
     RunStopped: RunMachine._check_end,
     RunSuperseded: RunMachine._check_end,
-    AgentHeard: RunMachine._heard,
+    LeaseRenewed: RunMachine._heard,
     AgentDisconnected: RunMachine._disconnected,
     TimePassed: RunMachine._time_passed,
 }

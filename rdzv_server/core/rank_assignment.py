@@ -10,7 +10,7 @@ from itertools import count
 
 from rdzv_protocol.messages import Assignment, Start
 
-from rdzv_server.core.run import Agent, Membership, Run, Seat, Terms
+from rdzv_server.core.run import Agent, Membership, Run, Seat
 
 
 def order(run: Run, chosen: list[Agent]) -> list[Agent]:
@@ -54,35 +54,40 @@ def assign(run: Run, ordered: list[Agent], reason: str) -> Membership:
         )
         first_rank += size
         first_role_rank[role] += size
-    return Membership(run.round, seats, _terms(run, ordered, first_rank, reason))
-
-
-def _terms(run: Run, ordered: list[Agent], world_size: int, reason: str) -> Terms:
     master = ordered[0].join
-    return Terms(world_size, _master_addr(ordered), master.port, master.hosts_store, run.restart_count, reason)
+    return Membership(
+        round=run.round,
+        seats=seats,
+        world_size=first_rank,
+        master_addr=_master_addr(ordered),
+        master_port=master.port,
+        agent_store=master.hosts_store,
+        restart_count=run.restart_count,
+        reason=reason,
+    )
 
 
-def start(run: Run, agent: Agent) -> Start:
-    """What a participant of the last completed round was told at its beginning."""
+def start(run: Run, agent_id: str) -> Start:
+    """What a participant of the last completed round is told at its beginning."""
     membership = run.membership
-    assert membership and membership.terms
-    seat, terms = membership.seats[agent.agent_id], membership.terms
+    assert membership
+    seat = membership.seats[agent_id]
     assignment = Assignment(
         round=membership.round,
         group_rank=seat.group_rank,
         group_world_size=len(membership.seats),
         first_rank=seat.first_rank,
         local_world_size=seat.local_world_size,
-        world_size=terms.world_size,
+        world_size=membership.world_size,
         first_role_rank=seat.first_role_rank,
         role_world_size=seat.role_world_size,
-        master_addr=terms.master_addr,
-        master_port=terms.master_port,
-        restart_count=terms.restart_count,
+        master_addr=membership.master_addr,
+        master_port=membership.master_port,
+        restart_count=membership.restart_count,
         max_restarts=run.settings.max_restarts,
-        agent_store=terms.agent_store,
+        agent_store=membership.agent_store,
     )
-    return Start(assignment=assignment, reason=terms.reason)
+    return Start(assignment=assignment, reason=membership.reason)
 
 
 def _master_addr(ordered: list[Agent]) -> str:

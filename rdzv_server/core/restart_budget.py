@@ -5,7 +5,7 @@ completes that a participant was lost or left, the failures were that departure'
 membership change, which is free. So a charge is only settled, and counted, when the next round completes.
 """
 
-from rdzv_server.core.run import Cause, Opening, Restart, Run
+from rdzv_server.core.run import Cause, Opening, Restart, Run, remember
 
 
 def verdict(run: Run, exit_code: int) -> str | None:
@@ -44,4 +44,4 @@ def settle(run: Run, now: float) -> None:
     run.restart_count += charged
     run.first_charged = run.first_charged or (run.first_of_round if charged else None)
     run.restarts[opening.cause] = run.restarts.get(opening.cause, 0) + 1
-    run.ledger.append(Restart(run.round, opening.cause, charged, opening.reason, now))
+    remember(run.ledger, Restart(run.round, opening.cause, charged, opening.reason, now))

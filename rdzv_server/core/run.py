@@ -1,7 +1,8 @@
 """The state of one run. Only `machine.RunMachine` changes it; everything else reads it."""
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from enum import StrEnum
+from typing import TypeVar
 
 from msgspec import Struct, field
 from rdzv_protocol.messages import Directive, Failure, JoinRequest
@@ -13,6 +14,9 @@ HISTORY = 64
 """Restarts, failures and departures that a run remembers one by one; the counters never forget."""
 
 FAILURES_OF_A_ROUND = 8
+
+
+T = TypeVar("T")
 
 
 class Stage(StrEnum):
@@ -81,28 +85,21 @@ class Seat(Struct, frozen=True):
     group_rank: int
     first_rank: int
     local_world_size: int
-    first_role_rank: int = 0
-    role_world_size: int = 0
+    first_role_rank: int
+    role_world_size: int
 
 
-class Terms(Struct, frozen=True):
-    """What all participants of a round are told alike."""
+class Membership(Struct, frozen=True):
+    """The participants of a completed round, by agent id, and what all of them are told alike."""
 
+    round: int
+    seats: dict[str, Seat]
     world_size: int
     master_addr: str
     master_port: int
     agent_store: bool
     restart_count: int
     reason: str
-
-
-class Membership(Struct, frozen=True):
-    """The participants of a completed round, by agent id."""
-
-    round: int
-    seats: dict[str, Seat]
-    terms: Terms | None = None
-    """None of a round whose snapshot holds every participant's directive in full."""
 
 
 class Departure(Struct, frozen=True):
@@ -146,8 +143,8 @@ class Opening(Struct):
     """Since when it has been below it."""
 
 
-class Run(Struct):
-    """One attempt of a run. Times are the server's monotonic clock, in seconds."""
+class RunState(Struct, kw_only=True):
+    """All that a restart of the server brings back of a run. Times are the server's, in seconds."""
 
     run_id: str
     attempt: int
@@ -156,26 +153,15 @@ class Run(Struct):
     created_at: float
     created_wall_at: float | None
     """The same in wall-clock time, seconds since 1970."""
-    leases: Leases
     opening: Opening
     stage: Stage = Stage.FORMING
     round: int = 1
     """The round that is forming or running."""
     agents: dict[str, Agent] = field(default_factory=dict)
-    by_state: dict[AgentState, OrderedDict[str, Agent]] = field(
-        default_factory=lambda: {state: OrderedDict() for state in AgentState}
-    )
-    """Agents leave a state in the order in which they got into it, as a rule: see `liveness`."""
-    node_ids: dict[str, dict[str, None]] = field(default_factory=dict)
-    """Which agents each node has: one, as a rule."""
     command_of: str = ""
     """The agent that the commands of the others are compared with: the first, or the first after it was gone."""
-    node_ranks: dict[int, str] = field(default_factory=dict)
-    """Which agent claims which `--node-rank`."""
     membership: Membership | None = None
     """The last completed round's."""
-    survivors: int = 0
-    """Agents of the membership that are still part of the run."""
     succeeded: set[str] = field(default_factory=set)
     """Agents of the membership whose workers all exited 0, those that are gone since included."""
     failed: set[str] = field(default_factory=set)
@@ -189,8 +175,8 @@ class Run(Struct):
     """Charged restarts: what TORCHELASTIC_RESTART_COUNT says and the budget bounds."""
     restarts: dict[Cause, int] = field(default_factory=dict)
     """All restarts, by cause."""
-    ledger: deque[Restart] = field(default_factory=lambda: deque(maxlen=HISTORY))
-    failures: deque[FailureRecord] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    ledger: list[Restart] = field(default_factory=list)
+    failures: list[FailureRecord] = field(default_factory=list)
     first_failure: FailureRecord | None = None
     """The root of the first round that had one, whatever explained it in the end."""
     first_charged: FailureRecord | None = None
@@ -198,13 +184,29 @@ class Run(Struct):
     first_of_round: FailureRecord | None = None
     """The root of the last completed round: what its end is blamed on."""
     failures_by_node: dict[str, int] = field(default_factory=dict)
-    departures: deque[Departure] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    departures: list[Departure] = field(default_factory=list)
     departed_ids: set[str] = field(default_factory=set)
     end_reason: str = ""
     join_timed_out: bool = False
     """It has failed because too few nodes had joined in time."""
     end_failure: Failure | None = None
     ended_at: float | None = None
+
+
+class Run(RunState, kw_only=True):
+    """One attempt of a run: its state, the leases of its agents, and what is looked up by other keys."""
+
+    leases: Leases
+    by_state: dict[AgentState, OrderedDict[str, Agent]] = field(
+        default_factory=lambda: {state: OrderedDict() for state in AgentState}
+    )
+    """Agents leave a state in the order in which they got into it, as a rule: see `liveness`."""
+    node_ids: dict[str, dict[str, None]] = field(default_factory=dict)
+    """Which agents each node has: one, as a rule."""
+    node_ranks: dict[int, str] = field(default_factory=dict)
+    """Which agent claims which `--node-rank`."""
+    survivors: int = 0
+    """Agents of the membership that are still part of the run."""
 
     def wall_clock(self, at: float) -> float | None:
         """A time of the run in seconds since 1970, for people."""
@@ -298,10 +300,16 @@ class Run(Struct):
     def note_failure(self, record: FailureRecord, root: FailureRecord) -> None:
         """Count a failure of the last completed round, whose root is now `root`; the first few are kept one by one."""
         self.failed.add(record.agent_id)
-        if self.first_failure is None or self.first_failure is self.first_of_round:
+        if self.first_failure is None or self.first_failure == self.first_of_round:
             self.first_failure = root
         self.first_of_round = root
         if len(self.failed) <= FAILURES_OF_A_ROUND or record is root:
-            self.failures.append(record)
+            remember(self.failures, record)
         node_id = record.failure.node_id
         self.failures_by_node[node_id] = self.failures_by_node.get(node_id, 0) + 1
+
+
+def remember(history: list[T], item: T) -> None:
+    """Add to what a run remembers one by one, and forget the oldest."""
+    history.append(item)
+    del history[:-HISTORY]

@@ -12,7 +12,7 @@ from functools import partial
 from rdzv_protocol.errors import ProtocolError, ServerUnavailable
 
 from rdzv_server.core.effects import Announce, Effect, ForgetRun, Record, WakeAgents
-from rdzv_server.core.events import AgentHeard, Event, NodeJoined
+from rdzv_server.core.events import Event, LeaseRenewed, NodeJoined
 from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
@@ -122,7 +122,7 @@ class Driver:
         """
         is_all = not self._inbox and self._is_written.is_set() and not self._has_stopped
         machine = self._registry.renew(run_id, agent_id, self._clock.now()) if is_all else None
-        return machine or await self.submit(run_id, AgentHeard(agent_id))
+        return machine or await self.submit(run_id, LeaseRenewed(agent_id))
 
     async def written(self, machine: RunMachine, agent_id: str) -> None:
         """Return once all that the core has for the agent is written down: before, it may not be told."""

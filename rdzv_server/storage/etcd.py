@@ -26,7 +26,7 @@ from rdzv_server.storage.base import StoreBroken, StoreFenced, StoreUnavailable
 from rdzv_server.storage.etcd_client import EtcdClient, delete, end_of, is_free, is_made_at, put
 from rdzv_server.storage.record_codec import MalformedRecord, pack, settled, unpack
 
-FORMAT = 3
+FORMAT = 4
 """Version of the keys and of the records; a cluster of any other is refused."""
 MAX_OPERATIONS = 128
 """etcd's own limit for a transaction."""

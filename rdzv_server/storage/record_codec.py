@@ -11,8 +11,7 @@ from rdzv_protocol.codec import decode_own, encode
 from rdzv_protocol.errors import ProtocolError
 
 from rdzv_server.core.effects import Record
-from rdzv_server.core.events import Fact, RunCreated
-from rdzv_server.core.snapshot import SnapshotCompleted, SnapshotPart
+from rdzv_server.core.events import Fact, RunCreated, SnapshotPart
 
 
 class MalformedRecord(Exception):
@@ -20,7 +19,7 @@ class MalformedRecord(Exception):
 
 
 _KINDS: dict[str, type[Fact | RunCreated | SnapshotPart]] = {
-    kind.__name__: kind for kind in (*get_args(Fact), RunCreated, *get_args(SnapshotPart))
+    kind.__name__: kind for kind in (*get_args(Fact), RunCreated, SnapshotPart)
 }
 
 
@@ -52,6 +51,6 @@ def settled(records: Sequence[Record]) -> list[Record]:
         elif not isinstance(record.fact, SnapshotPart):
             taking = None  # the server died before the snapshot was whole, and another one went on
         (whole if taking is None else taking).append(record)
-        if taking and isinstance(record.fact, SnapshotCompleted):
+        if taking and isinstance(record.fact, SnapshotPart) and record.fact.is_last:
             whole, taking = taking, None
     return whole

@@ -19,7 +19,7 @@ from rdzv_server.storage.record_codec import MalformedRecord, pack, unpack
 
 APPLICATION_ID = 0x72647A76
 """Marks the file as ours, in SQLite's header."""
-FORMAT = 3
+FORMAT = 4
 """Version of the tables and of the records in them; a file of any other is refused."""
 
 _SCHEMA = f"""

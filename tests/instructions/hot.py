@@ -14,7 +14,7 @@ from rdzv_protocol import codec, messages
 from rdzv_protocol.messages import Assignment, JoinRequest, PollRequest, Reply, ReportRequest, Start, Stop, Wait
 from rdzv_protocol.settings import RequestedSettings
 
-from rdzv_server.core.events import AgentHeard, NodeJoined
+from rdzv_server.core.events import LeaseRenewed, NodeJoined
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Agent, AgentState
 from rdzv_server.service.driver import Driver
@@ -188,7 +188,7 @@ def _core_poll() -> Work:
     agent_id = f"agent-{SOME - 1:04}"
 
     def poll() -> None:
-        registry.handle(RUN_ID, AgentHeard(agent_id), 3.0)
+        registry.handle(RUN_ID, LeaseRenewed(agent_id), 3.0)
         registry.machine_of(RUN_ID, agent_id).directive_for(agent_id, 3.0)
 
     return _repeating(poll)

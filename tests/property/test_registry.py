@@ -8,8 +8,8 @@ from rdzv_protocol.messages import Finish
 from rdzv_server.core.effects import ForgetRun, Record
 from rdzv_server.core.events import (
     AgentDisconnected,
-    AgentHeard,
     Event,
+    LeaseRenewed,
     NodeJoined,
     NodeLeft,
     WorkersFailed,
@@ -80,8 +80,8 @@ class RegistryStory(RuleBasedStateMachine):
         failure = a_failure(agent)
         self._handle(run_id, WorkersFailed(agent, round_, failure) if failed else WorkersSucceeded(agent, round_))
 
-    @rule(run_id=runs, agent=agents, event=st.sampled_from([AgentHeard, AgentDisconnected]))
-    def a_sign(self, run_id: str, agent: str, event: type[AgentHeard | AgentDisconnected]) -> None:
+    @rule(run_id=runs, agent=agents, event=st.sampled_from([LeaseRenewed, AgentDisconnected]))
+    def a_sign(self, run_id: str, agent: str, event: type[LeaseRenewed | AgentDisconnected]) -> None:
         self._handle(run_id, event(agent))
 
     @rule(run_id=runs, agent=agents)

@@ -13,8 +13,8 @@ from rdzv_protocol.settings import RunSettings
 from rdzv_server.core.effects import Announce, Record
 from rdzv_server.core.events import (
     AgentDisconnected,
-    AgentHeard,
     Event,
+    LeaseRenewed,
     NodeJoined,
     NodeLeft,
     RunCreated,
@@ -223,7 +223,7 @@ class RunStory(RuleBasedStateMachine):
         self.model.restart(list(self.run_.agents), self.now)
 
     def _hear(self, name: str) -> None:
-        self._both(AgentHeard(name), lambda: self.model.hear(name, self.now))
+        self._both(LeaseRenewed(name), lambda: self.model.hear(name, self.now))
 
     def _join(self, event: NodeJoined) -> None:
         join = event.join

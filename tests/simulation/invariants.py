@@ -127,7 +127,7 @@ class Watch:
         assignments = {}
         for agent_id in run.membership.seats:
             agent = run.agents[agent_id]
-            directive = agent.directive or start(run, agent)
+            directive = agent.directive or start(run, agent.agent_id)
             assert isinstance(directive, Start), f"{agent_id} has a seat and is told {directive}"
             assignments[agent_id] = directive.assignment
         seen.rounds[run.round] = assignments

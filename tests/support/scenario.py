@@ -17,8 +17,8 @@ from rdzv_protocol.settings import RequestedSettings, RunSettings
 from rdzv_server.core.effects import Announce, Effect, ForgetRun, Record, WakeAgents
 from rdzv_server.core.events import (
     AgentDisconnected,
-    AgentHeard,
     Event,
+    LeaseRenewed,
     NodeJoined,
     NodeLeft,
     RunCreated,
@@ -118,7 +118,7 @@ class Scenario:
 
     def hears(self, *names: str) -> None:
         for name in names:
-            self.handle(AgentHeard(name))
+            self.handle(LeaseRenewed(name))
 
     def passes(self, seconds: float) -> None:
         """Let time pass, deadline after deadline, as the server's timer does."""

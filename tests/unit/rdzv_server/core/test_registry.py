@@ -5,7 +5,7 @@ from rdzv_protocol.errors import AgentFenced, MalformedMessage, RunSucceeded, Se
 from rdzv_protocol.messages import Finish, Start, Stop, Wait
 
 from rdzv_server.core.effects import ForgetRun, Record
-from rdzv_server.core.events import AgentHeard, NodeJoined, NodeLeft, RunCreated, WorkersFailed, WorkersSucceeded
+from rdzv_server.core.events import LeaseRenewed, NodeJoined, NodeLeft, RunCreated, WorkersFailed, WorkersSucceeded
 from rdzv_server.core.machine import DUE_AT_ONCE
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Stage
@@ -104,7 +104,7 @@ def test_runs_do_not_meet(server):
 
 def test_an_unknown_run_is_fenced(server):
     with pytest.raises(AgentFenced, match="run nowhere is not known here"):
-        server.handle("nowhere", AgentHeard("a"))
+        server.handle("nowhere", LeaseRenewed("a"))
     with pytest.raises(AgentFenced):
         server.directive("a", "nowhere")
 

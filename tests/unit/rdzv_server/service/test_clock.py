@@ -6,7 +6,7 @@ import pytest
 from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core.effects import Record
-from rdzv_server.core.events import AgentHeard, JoinTimedOut, Life, NodeJoined, RunCreated
+from rdzv_server.core.events import JoinTimedOut, LeaseRenewed, Life, NodeJoined, RunCreated
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Stage
 from rdzv_server.service import clock as clock_module
@@ -119,5 +119,5 @@ def test_however_often_the_server_crashes_a_join_times_out_in_time(crashes_every
                 registry.replay(record)
             registry.restart(loop_s + life.offset_s, life)
         note(registry.pass_time(loop_s + life.offset_s))
-        note(registry.handle(RUN_ID, AgentHeard("a"), loop_s + life.offset_s)[1])
+        note(registry.handle(RUN_ID, LeaseRenewed("a"), loop_s + life.offset_s)[1])
     assert loop_s == 70.0

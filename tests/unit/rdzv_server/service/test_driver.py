@@ -9,7 +9,14 @@ from rdzv_protocol.messages import Start, Stop, Wait
 from rdzv_protocol.settings import RequestedSettings
 
 from rdzv_server.core.effects import Record
-from rdzv_server.core.events import AgentDisconnected, AgentHeard, NodeJoined, NodeLeft, WorkersFailed, WorkersSucceeded
+from rdzv_server.core.events import (
+    AgentDisconnected,
+    LeaseRenewed,
+    NodeJoined,
+    NodeLeft,
+    WorkersFailed,
+    WorkersSucceeded,
+)
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Stage
 from rdzv_server.service import driver as driver_module
@@ -131,7 +138,7 @@ async def test_signs_of_life_are_not_written(started):
     server = await started(SlowStore())
     server.store.may_write.set()
     await server.join("a")
-    await server.driver.submit(RUN_ID, AgentHeard("a"))
+    await server.driver.submit(RUN_ID, LeaseRenewed("a"))
     assert len(server.store.batches) == 1
 
 
@@ -386,7 +393,7 @@ async def test_while_a_write_takes_long_no_lease_runs_out(started):
     await asyncio.sleep(1.5)  # longer than the lease
     server.store.may_write.set()
     await join
-    await server.driver.submit(RUN_ID, AgentHeard("a"))
+    await server.driver.submit(RUN_ID, LeaseRenewed("a"))
     assert running(server)
     assert not server.registry.runs()[0].departures
 
