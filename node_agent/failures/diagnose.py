@@ -4,7 +4,8 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 from rdzv_protocol.messages import Failure
@@ -13,6 +14,7 @@ from rdzv_protocol.text import clip, last_lines, one_line, printable
 from node_agent.failures import error_file, hints
 from node_agent.failures.error_file import ErrorFile
 from node_agent.failures.stderr_errors import LastWords, last_words
+from node_agent.output.log_files import is_full
 
 if TYPE_CHECKING:
     from node_agent.failures.oom import OomWatch
@@ -41,9 +43,10 @@ def examine(spec: "WorkerSpec", pid: int, exit_code: int, stderr: Sequence[str],
     )
     out_of_memory = oom.verdict() if oom and exit_code in _KILLED else ""
     failure = diagnose(ended, stderr, recorded, out_of_memory=out_of_memory)
-    if not failure.error and spec.error_file and _is_full(folder := os.path.dirname(spec.error_file)):
-        problem = f"the disk of the log files is full, and what the worker wrote last is lost: df -h {folder}"
-        failure = replace(failure, hint=clip(printable(problem), LINE_BYTES))
+    with suppress(OSError):  # there is no such folder
+        if not failure.error and spec.error_file and is_full(folder := os.path.dirname(spec.error_file)):
+            problem = f"the disk of the log files is full, and what the worker wrote last is lost: df -h {folder}"
+            failure = replace(failure, hint=clip(printable(problem), LINE_BYTES))
     return failure
 
 
@@ -55,68 +58,47 @@ def diagnose(
     Its error file counts more than what stands on its stderr. `out_of_memory`: how the kernel is known to have killed
     it, in words; empty if it is not.
     """
-    recorded, name = recorded or ErrorFile(), _signal_name(ended.exit_code)
-    found = LastWords() if name in _FROM_OUTSIDE else last_words(stderr)
+    recorded, status = recorded or ErrorFile(), exit_status(ended.exit_code, out_of_memory)
+    found = LastWords() if status.signal in _FROM_OUTSIDE else last_words(stderr)
     error = one_line(recorded.error.splitlines()) or found.error
     traceback = recorded.traceback.splitlines()[-MOST_LINES:] or found.traceback
     written = [recorded.error or found.error, *reversed(traceback or stderr)]
-    if name == "SIGABRT":
+    if status.signal == "SIGABRT":
         written += reversed(stderr)  # a library says why before it aborts
-    advice = hints.find(written) if name in ("", "SIGABRT") else None
+    advice = hints.find(written) if status.signal in ("", "SIGABRT") else None
     problem = f" (its error file cannot be read: {recorded.problem})" if recorded.problem else ""
     return replace(
         ended,
-        cause=clip(printable(cause_of(ended.exit_code, out_of_memory) + problem), LINE_BYTES),
+        cause=clip(printable(status.cause + problem), LINE_BYTES),
         error=clip(error, LINE_BYTES),
         traceback=_fit(traceback, TRACEBACK_LINES),
         stderr_tail=_fit(stderr, TAIL_LINES),
-        hint=advice.hint if advice else _hint(name, out_of_memory),
+        hint=advice.hint if advice else status.hint,
         consequence=bool(advice and advice.is_consequence),
     )
 
 
-def cause_of(exit_code: int, out_of_memory: str = "") -> str:
-    """The exit code or signal in words; negative codes are signals, as in `subprocess`."""
-    signum = signal_of(exit_code)
-    if signum is None:
-        meaning = _EXIT_CODES.get(exit_code)
-        return f"exit code {exit_code}" + (f": {meaning}" if meaning else "")
-    name = _SIGNAL_NAMES.get(signum, "unknown")
-    status = f"signal {signum} ({name})" if exit_code < 0 else f"exit code {exit_code} (128 + {signum}: {name})"
-    meaning = out_of_memory if name == "SIGKILL" and out_of_memory else _SIGNALS.get(name, ("", ""))[0]
-    return f"{status}: {meaning}" if meaning else status
+class ExitStatus(NamedTuple):
+    """An exit status in words."""
+
+    signal: str
+    """`SIGKILL`; empty where it was no signal."""
+    cause: str
+    hint: str
 
 
-def signal_of(exit_code: int) -> int | None:
-    """The signal that the exit code tells of: as in `subprocess`, or as shells and containers say it."""
-    if exit_code < 0:
-        return -exit_code
-    return exit_code - 128 if 128 < exit_code <= 128 + LAST_SIGNAL else None
-
-
-LAST_SIGNAL = 64
-_SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
-_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
-
-
-def _signal_name(exit_code: int) -> str:
-    """Empty for an exit code."""
-    signum = signal_of(exit_code)
-    return _SIGNAL_NAMES.get(signum, "unknown") if signum else ""
-
-
-def _hint(name: str, out_of_memory: str) -> str:
-    if name == "SIGKILL" and out_of_memory:
-        return "give the job or container more memory, or let it use less: a smaller batch, fewer data loader workers"
-    return _SIGNALS.get(name, ("", ""))[1]
-
-
-def _is_full(folder: str) -> bool:
-    try:
-        disk = os.statvfs(folder)
-    except OSError:
-        return False
-    return disk.f_blocks > 0 and disk.f_bavail == 0
+def exit_status(exit_code: int, out_of_memory: str = "") -> ExitStatus:
+    """Meaning of an exit code. That of a signal is negative, as in `subprocess`, or above 128, as in a shell."""
+    status, number = f"exit code {exit_code}", -exit_code if exit_code < 0 else exit_code - 128
+    if exit_code >= 0 and not 0 < number <= _LAST_SIGNAL:
+        name, meaning, hint = "", _EXIT_CODES.get(exit_code, ""), ""
+    else:
+        name = _SIGNAL_NAMES.get(number, "unknown")
+        status = f"signal {number} ({name})" if exit_code < 0 else f"{status} (128 + {number}: {name})"
+        meaning, hint = _SIGNALS.get(name, ("", ""))
+        if name == "SIGKILL" and out_of_memory:
+            meaning, hint = out_of_memory, _MORE_MEMORY
+    return ExitStatus(name, f"{status}: {meaning}" if meaning else status, hint)
 
 
 def _fit(lines: Sequence[str], most_lines: int) -> tuple[str, ...]:
@@ -124,6 +106,9 @@ def _fit(lines: Sequence[str], most_lines: int) -> tuple[str, ...]:
     return last_lines(clipped, most_lines, TAIL_BYTES)
 
 
+_LAST_SIGNAL = 64
+_SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 _FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGHUP")
 """Whoever is killed so did not die of the exception that stands on its stderr."""
 
@@ -133,19 +118,14 @@ _EXIT_CODES = {
     127: "the program, or one that it calls, was not found",
 }
 
+_MORE_MEMORY = "give the job or container more memory, or let it use less: a smaller batch, fewer data loader workers"
 _SIGNALS = {
-    "SIGKILL": (
-        "killed from outside",
-        "the scheduler's events, or dmesg on that node, may tell who did it",
-    ),
+    "SIGKILL": ("killed from outside", "the scheduler's events, or dmesg on that node, may tell who did it"),
     "SIGSEGV": (
         "segmentation fault",
         "run with PYTHONFAULTHANDLER=1 to see where; often two native libraries do not fit together",
     ),
-    "SIGBUS": (
-        "bus error, often /dev/shm is full",
-        "enlarge /dev/shm (docker run --shm-size, an emptyDir of medium Memory) or use fewer data loader workers",
-    ),
+    "SIGBUS": ("bus error, often /dev/shm is full", hints.MORE_SHM),
     "SIGABRT": ("aborted", "a native library gave up; it usually says why on stderr"),
     "SIGFPE": ("arithmetic error in native code, such as a division by zero", ""),
     "SIGILL": ("illegal instruction", "a library was built for another CPU than this node's"),

@@ -30,25 +30,21 @@ class ErrorFile(Struct, frozen=True):
     """Why the file cannot be read, if it cannot."""
 
 
-class _Broken(Exception):
-    """`str(error)` says in what way."""
-
-
 def read(path: str) -> ErrorFile | None:
     """Content of the file; None if there is none. A broken one is described, whatever it is."""
     try:
         return interpret(_load(path))
     except FileNotFoundError:
         return None
-    except _Broken as broken:
-        return ErrorFile(problem=str(broken))
+    except (OSError, ValueError) as error:
+        return ErrorFile(problem=getattr(error, "strerror", None) or str(error))
 
 
 def load(path: str) -> dict[str, Any] | None:
     """The content of a worker's file; None if there is none, or none with a message."""
     try:
         return _load(path)
-    except (OSError, ValueError, _Broken):
+    except (OSError, ValueError):
         return None
 
 
@@ -78,11 +74,10 @@ def content(error: str, traceback: str = "", at: float | None = None) -> dict[st
 
 def content_of(failure: Failure) -> dict[str, Any]:
     """The same with the exit code, of a worker's failure."""
-    said = content(
-        failure.error or failure.cause, "\n".join(failure.traceback or failure.stderr_tail), failure.failed_at
-    )
-    said["message"]["errorCode"] = failure.exit_code
-    return said
+    traceback = "\n".join(failure.traceback or failure.stderr_tail)
+    recorded = content(failure.error or failure.cause, traceback, failure.failed_at)
+    recorded["message"]["errorCode"] = failure.exit_code
+    return recorded
 
 
 def leave(
@@ -95,9 +90,8 @@ def leave(
     path = environment.get(VARIABLE)
     if not path:
         return
-    told = (copy(recorded, failure.exit_code) or content_of(failure)) if failure else content(error)
     try:
-        write(path, told)
+        write(path, (copy(recorded, failure.exit_code) or content_of(failure)) if failure else content(error))
     except (OSError, ValueError) as problem:
         say(f"cannot write the error file {path} ({VARIABLE}): {getattr(problem, 'strerror', None) or problem}")
 
@@ -114,36 +108,28 @@ def write(path: str, what: dict[str, Any]) -> None:
 
 
 def _load(path: str) -> dict[str, Any]:
-    """A JSON object whose message is a text or an object. Raises `FileNotFoundError` or `_Broken`."""
-    try:
-        data = _bytes_of(path)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise _Broken(error.strerror or str(error)) from None
+    """A JSON object whose message is a text or an object. Never waits for a writer.
+
+    Raises `OSError`, or `ValueError` that says in what way the file is broken.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("it is not a file")
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"it has more than {MOST_BYTES} bytes")
+    if not data.strip():
+        raise ValueError("it is empty")
     import json
 
     try:
         content = json.loads(data)
     except (ValueError, RecursionError):  # bad JSON, bad UTF-8, a number of a million digits, too many brackets
-        raise _Broken("it is not JSON") from None
+        raise ValueError("it is not JSON") from None
     if not isinstance(content, dict) or not isinstance(content.get("message"), str | dict):
-        raise _Broken("it has no message")
+        raise ValueError("it has no message")
     return content
-
-
-def _bytes_of(path: str) -> bytes:
-    """Raises `_Broken` if it is no file, or too large; never waits for a writer."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise _Broken("it is not a file")
-        data = file.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise _Broken(f"it has more than {MOST_BYTES} bytes")
-    if not data.strip():
-        raise _Broken("it is empty")
-    return data
 
 
 def _text(value: object) -> str:

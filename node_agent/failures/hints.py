@@ -32,7 +32,7 @@ def find(texts: Iterable[str]) -> Advice | None:
 
 
 _SEE_THE_OTHERS = "it follows from another worker's end: look at the worker that failed first"
-_MORE_SHM = "enlarge /dev/shm (docker run --shm-size, an emptyDir of medium Memory) or use fewer data loader workers"
+MORE_SHM = "enlarge /dev/shm (docker run --shm-size, an emptyDir of medium Memory) or use fewer data loader workers"
 
 TABLE = (
     # A peer is gone.
@@ -60,8 +60,8 @@ TABLE = (
         r"CUDA out of memory|CUDA error: out of memory|HIP out of memory|torch\.(cuda\.)?OutOfMemoryError",
         "the GPU's memory is full: a smaller batch, gradient checkpointing; nvidia-smi shows who else uses that GPU",
     ),
-    Advice(r"insufficient shared memory|(/dev/shm|/torch_\d).{0,200}no space left|no space left.*/dev/shm", _MORE_SHM),
-    Advice(r"DataLoader worker.{0,99}bus error", _MORE_SHM),
+    Advice(r"insufficient shared memory|(/dev/shm|/torch_\d).{0,200}no space left|no space left.*/dev/shm", MORE_SHM),
+    Advice(r"DataLoader worker.{0,99}bus error", MORE_SHM),
     Advice(
         r"DataLoader worker.{0,99}(killed by signal: killed|exited unexpectedly)",
         "a data loader worker was killed, often for lack of memory: fewer of them, or a smaller prefetch_factor",

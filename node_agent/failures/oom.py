@@ -5,6 +5,7 @@ cause is worse than none: then the report says only that the worker was killed f
 """
 
 import os
+import re
 
 MOUNT = "/sys/fs/cgroup"
 _COUNTERS = ("memory.events.local", "memory.events", "memory.oom_control")
@@ -32,8 +33,8 @@ class OomWatch:
 
     def _count(self) -> int:
         for name in _COUNTERS:
-            if text := _read(f"{self._group}/{name}"):
-                return _field(text, "oom_kill")
+            if found := re.search(r"^oom_kill (\d+)$", _read(f"{self._group}/{name}"), re.MULTILINE):
+                return int(found[1])
         return 0
 
     def _limit(self) -> str:
@@ -62,14 +63,6 @@ def _memory_cgroup(mount: str, membership: str) -> str:
     return ""
 
 
-def _field(text: str, name: str) -> int:
-    for line in text.splitlines():
-        key, _, value = line.partition(" ")
-        if key == name and value.strip().isdigit():
-            return int(value)
-    return 0
-
-
 def _read(path: str) -> str:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -79,7 +72,5 @@ def _read(path: str) -> str:
 
 
 def _size(count: int) -> str:
-    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= factor:
-            return f"{count / factor:.3g} {unit}"
-    return f"{count} bytes"
+    units = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "bytes": 1}
+    return next((f"{count / size:.3g} {unit}" for unit, size in units.items() if count >= size), "0 bytes")

@@ -160,14 +160,10 @@ def _why(failure: Failure) -> Iterator[Line]:
         yield Mark.ERROR, f"  cause     : {failure.cause}"
     elif not failure.error:
         yield Mark.ERROR, f"  cause     : {failure.cause}, and no exception was seen"
-    if failure.error and failure.traceback and not _shows(failure.traceback, failure.error):
+    if failure.error and failure.traceback and failure.error not in map(str.strip, failure.traceback):
         yield Mark.ERROR, f"  error     : {failure.error}"
     if failure.hint:
         yield Mark.HINT, f"  what to do: {failure.hint}"
-
-
-def _shows(lines: Iterable[str], error: str) -> bool:
-    return any(line.strip() == error for line in lines)
 
 
 def _indented(label: str, lines: Iterable[str], error: str = "") -> Iterator[Line]:

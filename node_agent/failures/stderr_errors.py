@@ -46,8 +46,9 @@ def _traceback(plain: Sequence[str], lines: Sequence[str]) -> LastWords | None:
         if not _SYNTAX.match(error):
             return None  # a frame, and lines that are none before it: somebody prints stacks
         header = frame
-    is_marked = _RANK.match(lines[end]) is not None
-    last = next((at for at in range(end + 1, len(lines)) if _is_foreign(lines[at], is_marked)), len(lines))
+    last = len(lines)  # a message may have any lines, so those that come after it are taken along...
+    if _RANK.match(lines[end]):  # ... but where torch marks them, the next one without a mark is no part of it
+        last = next((at for at in range(end + 1, last) if not _RANK.match(lines[at])), last)
     return LastWords(error, tuple(plain[max(header, 0) : last]))
 
 
@@ -55,12 +56,6 @@ def _ends_frames(line: str) -> bool:
     """Whether the exception itself stands here: flush left, or at the margin of an exception group."""
     inner = _GROUP_MARGIN.sub("", line, count=1) if _GROUP_MARGIN.match(line) else line
     return bool(inner.strip()) and not inner[0].isspace()
-
-
-def _is_foreign(line: str, is_marked: bool) -> bool:
-    """Whether the line follows the message of an exception and is no part of it. Where torch marks them, that is plain;
-    elsewhere a message may have any lines, so those that come after it are taken along."""
-    return is_marked and not _RANK.match(line)
 
 
 def _fatal(plain: Sequence[str], lines: Sequence[str]) -> LastWords | None:

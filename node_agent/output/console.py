@@ -10,9 +10,11 @@ So no line ever mixes what two of them wrote.
 
 import asyncio
 import os
+import select
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 from time import monotonic
 
@@ -37,7 +39,8 @@ class Console:
         self._name = name
         self._loop = loop
         self._lock = threading.Lock()
-        self._pending = 0
+        self.pending = 0
+        """Bytes that are not yet written."""
         self._paused: list[Callable[[], None]] = []
         self._err_screen = OUT if _same_file(OUT, ERR) else ERR
         self._screens: dict[int, _Screen] = {}
@@ -49,26 +52,25 @@ class Console:
     def write(self, fd: int, chunk: bytes, owner: object = None) -> None:
         """Whole lines; or, with an `owner`, also the beginning, the middle or the end of one."""
         with self._lock:
-            chunk = self._screen(fd).add(fd, chunk, owner)
-            self._pending += len(chunk)
+            screen = self._screen(fd)
+            if screen.owner is not None and screen.owner is not owner:
+                chunk = b"\n" + chunk
+            screen.owner = None if chunk.endswith(b"\n") else owner
+            screen.queue.put((fd, chunk))
+            self.pending += len(chunk)
 
     def owns_line(self, fd: int, owner: object) -> bool:
         """Whether the last line there is unfinished and the owner's, so that it can go on with it."""
         return self._screen(fd).owner is owner
 
     @property
-    def pending(self) -> int:
-        """Bytes that are not yet written."""
-        return self._pending
-
-    @property
     def is_full(self) -> bool:
-        return self._pending > HIGH
+        return self.pending > HIGH
 
     def when_drained(self, resume: Callable[[], None]) -> None:
         """Call `resume` in the event loop once there is room again."""
         with self._lock:
-            if self._pending >= LOW:
+            if self.pending >= LOW:
                 self._paused.append(resume)
                 return
         self._loop.call_soon(resume)  # it has drained since the caller looked
@@ -79,13 +81,19 @@ class Console:
             screen.queue.put(None)
         for screen in self._screens.values():
             left = -1
-            while screen.thread.is_alive() and left != self._pending:
-                left = self._pending
+            while screen.thread.is_alive() and left != self.pending:
+                left = self.pending
                 screen.thread.join(PATIENCE_S)
 
     def put(self, fd: int, view: memoryview) -> int:
         """Write some of it, in the console's thread; returns how much is done with."""
-        return _write(fd, view)
+        while True:
+            try:
+                return os.write(fd, view)
+            except BlockingIOError:  # a terminal is often left so by the program before
+                select.select([], [fd], [])
+            except OSError:
+                return len(view)  # nobody reads any more: the run goes on
 
     def _screen(self, fd: int) -> "_Screen":
         number = self._err_screen if fd == ERR else fd
@@ -101,29 +109,23 @@ class Console:
                 began = monotonic()
                 try:
                     written = self.put(fd, view[:at_once])
-                except (
-                    Exception
-                ) as error:  # a bug: the run ends, but this thread must go on, or the workers would block
+                except Exception as error:  # a bug: the run ends, but whoever waits for this thread must not be stuck
                     written = len(view)
-                    self._raise_in_loop(error)
+                    self._call_in_loop(partial(_fail, error))
                 at_once = SLOW_WRITE_BYTES if monotonic() - began > SLOW_S else WRITE_BYTES
                 view = view[written:]
                 self._account(written)
 
-    def _raise_in_loop(self, error: Exception) -> None:
-        def fail() -> None:
-            raise error
-
-        with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(fail)
-
     def _account(self, written: int) -> None:
         with self._lock:
-            self._pending -= written
-            resumed, self._paused = (self._paused, []) if self._pending < LOW else ([], self._paused)
+            self.pending -= written
+            resumed, self._paused = (self._paused, []) if self.pending < LOW else ([], self._paused)
         for resume in resumed:
-            with suppress(RuntimeError):  # the loop is closed: the agent has given up waiting
-                self._loop.call_soon_threadsafe(resume)
+            self._call_in_loop(resume)
+
+    def _call_in_loop(self, function: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the loop is closed: the agent has given up waiting
+            self._loop.call_soon_threadsafe(function)
 
 
 class _Screen:
@@ -136,32 +138,9 @@ class _Screen:
         self.thread = threading.Thread(target=write_all, args=[self.queue], name="console", daemon=True)
         self.thread.start()
 
-    def add(self, fd: int, chunk: bytes, owner: object) -> bytes:
-        """Returns what will be written."""
-        if self.owner is not None and self.owner is not owner:
-            chunk = b"\n" + chunk
-        self.owner = None if chunk.endswith(b"\n") else owner
-        self.queue.put((fd, chunk))
-        return chunk
 
-
-def _write(fd: int, view: memoryview) -> int:
-    """Returns how much is done with."""
-    while True:
-        try:
-            return os.write(fd, view)
-        except BlockingIOError:
-            _wait_writable(fd)
-        except OSError:
-            return len(view)  # nobody reads any more: the run goes on
-
-
-def _wait_writable(fd: int) -> None:
-    import select
-
-    poll = select.poll()  # unlike select(), it takes descriptors above 1023
-    poll.register(fd, select.POLLOUT)
-    poll.poll()
+def _fail(error: Exception) -> None:
+    raise error
 
 
 def _same_file(one: int, other: int) -> bool:

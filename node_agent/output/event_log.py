@@ -44,21 +44,13 @@ class EventLog:
 
     def ended(self, exit_code: int) -> None:
         """The agent exits."""
-        state = "SUCCEEDED" if exit_code == 0 else "FAILED"
-        if self._assignment:
-            for local_rank in range(self._assignment.local_world_size):
-                self._record_end(local_rank, state)
-        error = f"{self._failure.cause}" if self._failure and exit_code else None
-        self._record(state, AGENT, raw_error=error)
-
-    def _record_end(self, local_rank: int, state: str) -> None:
-        failure = self._failure if self._failure and self._failure.local_rank == local_rank else None
-        if state == "FAILED" and failure is None:
-            state = "TERMINATED"
-        if failure:
-            self._record(state, WORKER, local_rank, failure.pid, failure.exit_code, failure.cause)
-        else:
-            self._record(state, WORKER, local_rank)
+        state, failure = "FAILED" if exit_code else "SUCCEEDED", self._failure
+        for local_rank in range(self._assignment.local_world_size if self._assignment else 0):
+            if failure and failure.local_rank == local_rank:
+                self._record(state, WORKER, local_rank, failure.pid, failure.exit_code, raw_error=failure.cause)
+            else:
+                self._record("TERMINATED" if exit_code else state, WORKER, local_rank)
+        self._record(state, AGENT, raw_error=failure.cause if failure and exit_code else None)
 
     def _record(
         self,
@@ -67,17 +59,17 @@ class EventLog:
         local_rank: int | None = None,
         pid: int | None = None,
         exit_code: int | None = None,
-        raw_error: str | None = None,
-        duration_ms: float | None = None,
+        **measured: str | float | None,
     ) -> None:
         import json
 
-        assignment, worker = self._assignment, local_rank is not None
+        assignment, global_rank = self._assignment, None
         details: dict[str, Any] = {
             "group_world_size": assignment and assignment.group_world_size,
             "entry_point": os.path.basename(self._config.command.title),
         }
         if assignment and local_rank is not None:
+            global_rank = assignment.first_rank + local_rank
             details |= {
                 "local_rank": [local_rank],
                 "role_rank": [assignment.first_role_rank + local_rank],
@@ -87,23 +79,23 @@ class EventLog:
             }
         metadata = {
             "run_id": self._config.run_id,
-            "global_rank": assignment.first_rank + local_rank if assignment and local_rank is not None else None,
+            "global_rank": global_rank,
             "group_rank": assignment and assignment.group_rank,
-            "worker_id": str(pid) if worker and pid is not None else None,
+            "worker_id": None if pid is None else str(pid),
             "role": self._config.role,
             "hostname": self._config.node_id,
             "state": state,
             "total_run_time": int(time.monotonic() - self._began),
             "rdzv_backend": "rdzv-server",
-            "raw_error": raw_error,
+            "raw_error": None,
             "metadata": json.dumps(details),
             "agent_restarts": assignment.restart_count if assignment else 0,
-            "duration_ms": duration_ms,
+            "duration_ms": None,
         }
         event = {
             "name": f"torchelastic.worker.status.{state}",
             "source": source,
             "timestamp": int(time.time() * 1000),
-            "metadata": metadata,
+            "metadata": metadata | measured,
         }
         self._write(json.dumps(event))

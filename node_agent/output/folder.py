@@ -20,7 +20,8 @@ class RunFolder:
         self._log_dir = options.log_dir and os.path.abspath(options.log_dir)
         self._name = folder_name(run_id)
         self._temp_dir = temp_dir
-        self._path = ""
+        self.made = ""
+        """The run's folder; empty if it was never used."""
         self._attempt = -1
         self.is_kept = self._log_dir is not None or wants_files(options)
         """Whether it is there when the agent is gone."""
@@ -28,14 +29,9 @@ class RunFolder:
     @property
     def path(self) -> str:
         """The run's folder."""
-        if not self._path:
-            self._path = self._make() if self.is_kept else self._temp_dir.path("")
-        return self._path
-
-    @property
-    def made(self) -> str:
-        """The run's folder; empty if it was never used."""
-        return self._path
+        if not self.made:
+            self.made = self._make() if self.is_kept else self._temp_dir.path("")
+        return self.made
 
     def open_attempt(self, round_: int, workers: int) -> str:
         """A new folder with one for each local rank. Its number is torchrun's, which begins with 0, unless this agent

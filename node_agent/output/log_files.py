@@ -36,7 +36,7 @@ class LogFiles:
     """
 
     def __init__(self, console: Console, outlook: str = "the run goes on") -> None:
-        self._console = console
+        self.console = console
         self._outlook = outlook
         self._problems: set[str] = set()
         self._loop = asyncio.get_running_loop()
@@ -44,16 +44,12 @@ class LogFiles:
         self._wrote_at = 0.0
         self._timer: asyncio.Handle | None = None
 
-    def open(self, path: str, make_sinks: Callable[[], Sequence[Sink]], *, shown: bool) -> "LogFile":
-        """A worker's stream into this file. Raises `OSError`. `shown`: the console is among the sinks."""
-        return LogFile(path, make_sinks, self, self._console if shown else None)
-
     def report(self, path: str, problem: OSError | str) -> None:
         """Tell the user what is wrong with a file."""
         text = (problem.strerror or str(problem)) if isinstance(problem, OSError) else problem
         if text not in self._problems:
             self._problems.add(text)
-            self._console.say(f"log files: {path}: {text}; {self._outlook}")
+            self.console.say(f"log files: {path}: {text}; {self._outlook}")
 
     def follow(self, file: "LogFile") -> None:
         """Look at the file from now on."""
@@ -78,8 +74,8 @@ class LogFiles:
         now = moved_at = self._loop.time()
         give_up_at, left = now + DRAIN_TIMEOUT_S, -1
         while (behind := sum(file.behind for file in self._read)) and now < min(give_up_at, moved_at + PATIENCE_S):
-            if behind + self._console.pending != left:
-                left, moved_at = behind + self._console.pending, now
+            if behind + self.console.pending != left:
+                left, moved_at = behind + self.console.pending, now
             self.look()
             await asyncio.sleep(SHORTEST_S)
             now = self._loop.time()
@@ -100,15 +96,14 @@ class LogFiles:
 class LogFile(Stream):
     """A worker's own file, opened at its end. Raises `OSError`.
 
-    If there are sinks, it is followed into them; after `finish` to where it ended then, at the pace of the `console`.
+    If there are sinks, it is followed into them; after `finish` to where it ended then. `shown`: the console is among
+    them, and sets the pace.
     """
 
-    def __init__(
-        self, path: str, make_sinks: Callable[[], Sequence[Sink]], files: LogFiles, console: Console | None
-    ) -> None:
+    def __init__(self, path: str, make_sinks: Callable[[], Sequence[Sink]], files: LogFiles, *, shown: bool) -> None:
         self._path = path
         self._files = files
-        self._console = console
+        self._shown = shown
         # A named pipe without a reader is an error, for it would hold up the agent until there is one.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
         super().__init__(os.open(path, flags, 0o666))
@@ -122,7 +117,7 @@ class LogFile(Stream):
             status = os.fstat(self._worker_end)
             if not stat.S_ISREG(status.st_mode):
                 return  # a plug-in may name a device or a pipe
-            if _is_full(self._worker_end):
+            if is_full(self._worker_end):
                 raise OSError(ENOSPC, os.strerror(ENOSPC), path)
             self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -158,7 +153,7 @@ class LogFile(Stream):
 
     def look(self) -> int:
         """Read a piece of what is new, unless the console takes nothing now; how many bytes that were."""
-        if self._console and self._console.is_full:
+        if self._shown and self._files.console.is_full:
             return 0
         wanted = READ_BYTES if self._last is None else min(READ_BYTES, max(0, self._last - self._offset))
         try:
@@ -193,7 +188,7 @@ class LogFile(Stream):
             status = os.fstat(self._file)
             if status.st_nlink == 0:
                 self._files.report(self._path, "it was removed while a worker wrote to it")
-            if _is_full(self._file):
+            if is_full(self._file):
                 self._files.report(self._path, os.strerror(ENOSPC))
             self._end = os.pread(self._file, TAIL_BYTES, max(0, status.st_size - TAIL_BYTES))
         except OSError as error:
@@ -202,8 +197,8 @@ class LogFile(Stream):
         return status.st_size
 
 
-def _is_full(file: int) -> bool:
-    """Whether the next lines would make a worker fail."""
-    disk = os.fstatvfs(file)
+def is_full(file: int | str) -> bool:
+    """Whether the disk is: the next lines would make a worker fail. Raises `OSError`."""
+    disk = os.statvfs(file)
     free = disk.f_bavail if os.geteuid() else disk.f_bfree
     return disk.f_blocks > 0 and free * disk.f_frsize < FULL_BYTES

@@ -11,7 +11,7 @@ from node_agent.core.log_options import LogOptions
 from node_agent.output.console import ERR, OUT, Console
 from node_agent.output.folder import RunFolder, wants_files
 from node_agent.output.line_prefix import line_prefix
-from node_agent.output.log_files import LogFiles
+from node_agent.output.log_files import LogFile, LogFiles
 from node_agent.output.routing import Plugin, Route, Routing, by_flags, narrowed, without_files
 from node_agent.output.sinks import AsItComes, Filtered, Lines, Sink, Tail
 from node_agent.output.streams import Relay, Stream, pipe_bytes
@@ -62,7 +62,7 @@ class RoundLogs:
         if route.path:
             try:
                 make_sinks = partial(self._sinks, local_rank, fd, route)
-                return self._files.open(route.path, make_sinks, shown=route.shown)
+                return LogFile(route.path, make_sinks, self._files, shown=route.shown)
             except OSError as error:
                 self._files.report(route.path, error)
                 route = Route(shown=True, prefixed=True)
@@ -134,7 +134,7 @@ class AgentLogs:
     async def close(self) -> None:
         """Show what is still to be shown, as long as the console takes it: the workers are gone."""
         if behind := await self._files.drain():
-            self._console.say(f"the console was too slow for the last {_size(behind)}: see {self._folder.path}")
+            self._console.say(f"the console was too slow for the last {behind:,} bytes: see {self._folder.path}")
         self._files.close()
         if self.plugin:
             await self.plugin.close()
@@ -147,7 +147,3 @@ class AgentLogs:
         from node_agent.output.logs_specs import LogsPlugin
 
         return LogsPlugin(self._options, self._config.environment, on_error)
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e6:.1f} MB" if count >= 100_000 else f"{count} bytes"

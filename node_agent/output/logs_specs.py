@@ -10,10 +10,11 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
-from node_agent.core.log_options import LogOptions, Std
+from node_agent.core.log_options import LogOptions
 from node_agent.output.routing import PluginFailed, Routing, by_plugin
 from node_agent.workers.process import CommandProcess, signal_group
 
@@ -34,7 +35,6 @@ class LogsPlugin:
         self._name = options.plugin
         self._on_error = on_error
         self._serial = 0
-        self._is_closed = False
         self._writer: asyncio.StreamWriter | None = None
         self._line, theirs = socket.socketpair()
         with theirs:
@@ -51,15 +51,15 @@ class LogsPlugin:
 
     async def close(self) -> None:
         """Let it end by itself, if it is at leisure."""
-        if self._is_closed:
-            return
-        self._is_closed = True
         is_up = self._opening.done() and not self._opening.exception()
         self._opening.cancel()
+        if self._writer and is_up:
+            self._writer.write_eof()
+            with suppress(OSError):  # a timeout, too
+                async with asyncio.timeout(FAREWELL_S):
+                    await self._reader.read()  # until the process has closed its end
         if self._writer:
             self._writer.close()
-        if is_up:
-            await _ended(self._process.fileno())
         self._line.close()
         signal_group(self._process.pid, signal.SIGKILL)
         self._process.reap()
@@ -70,8 +70,8 @@ class LogsPlugin:
             name=options.plugin,
             path=sys.path,
             log_dir=options.log_dir,
-            redirects=_numbers(options.redirects),
-            tee=_numbers(options.tee),
+            redirects=options.redirects,
+            tee=options.tee,
             local_ranks_filter=sorted(options.local_ranks) if options.local_ranks else None,
         )
 
@@ -91,20 +91,3 @@ class LogsPlugin:
         if "error" in answer:
             raise PluginFailed(f"--logs-specs {self._name}: {answer['error']}")
         return answer
-
-
-def _numbers(streams: Std | Mapping[int, Std]) -> int | dict[int, int]:
-    return int(streams) if isinstance(streams, Std) else {rank: int(std) for rank, std in streams.items()}
-
-
-async def _ended(process: int) -> None:
-    """Return when the process has, or after a while."""
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(process, ended.set)
-    try:
-        async with asyncio.timeout(FAREWELL_S):
-            await ended.wait()
-    except TimeoutError:
-        pass
-    finally:
-        loop.remove_reader(process)

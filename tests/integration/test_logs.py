@@ -104,7 +104,7 @@ async def test_a_console_that_blocks_holds_up_no_worker_whose_output_is_teed(tmp
     os.close(read_end)
     assert process.returncode == 0
     assert texts(tmp_path) == {"attempt_0/0/stdout.log": "x" * 30_000_000 + "\nlast words\n"}
-    assert re.search(rf"the console was too slow for the last [\d.]+ MB: see {tmp_path}", err.decode())
+    assert re.search(rf"the console was too slow for the last [\d,]+ bytes: see {tmp_path}", err.decode())
 
 
 @pytest.mark.torch

@@ -6,7 +6,7 @@ from random import Random
 from rdzv_protocol.messages import Assignment, Failure
 
 from node_agent.core.events import Event, WorkerFailed, WorkersStopped, WorkersSucceeded
-from node_agent.failures.diagnose import cause_of
+from node_agent.failures.diagnose import exit_status
 from simulation.network import Host
 
 KILL_TAKES_S = 0.05
@@ -51,7 +51,7 @@ class Workers:
             local_rank=local_rank,
             pid=self._rng.randrange(1_000, 9_999),
             exit_code=exit_code,
-            cause=cause_of(exit_code),
+            cause=exit_status(exit_code).cause,
             consequence=is_consequence,
         )
         self._host.later(0.0, lambda: self._feed(WorkerFailed(self.round, failure)))

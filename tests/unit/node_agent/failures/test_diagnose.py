@@ -10,7 +10,7 @@ from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.messages import Failure, ReportRequest
 
 from node_agent.failures import diagnose
-from node_agent.failures.diagnose import cause_of, examine
+from node_agent.failures.diagnose import examine, exit_status
 from node_agent.failures.error_file import ErrorFile
 from node_agent.workers.group import WorkerSpec
 
@@ -47,7 +47,7 @@ def evidence(exit_code: int = 1, *stderr: str, recorded: ErrorFile | None = None
     ],
 )
 def test_an_exit_status_in_words(exit_code, words):
-    assert cause_of(exit_code) == words
+    assert exit_status(exit_code).cause == words
 
 
 @pytest.mark.parametrize("exit_code", [-9, 137])

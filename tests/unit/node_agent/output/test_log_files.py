@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.output.log_files import LogFiles, interval_s
+from node_agent.output.log_files import LogFile, LogFiles, interval_s
 from node_agent.output.sinks import TAIL_LINES, AsItComes
 from node_agent.output.streams import READ_BYTES
 from tests.support.console import FakeConsole
@@ -24,7 +24,7 @@ class Log:
 
     def __init__(self, path: Path, console: FakeConsole, files: LogFiles, shown: bool) -> None:
         self.path = path
-        self.stream = files.open(str(path), lambda: [AsItComes(console, OUT, self)] if shown else [], shown=shown)
+        self.stream = LogFile(str(path), lambda: [AsItComes(console, OUT, self)] if shown else [], files, shown=shown)
         self._worker = os.dup(self.stream.writable())
 
     def write(self, data: bytes) -> None:

@@ -121,8 +121,8 @@ async def test_a_round_that_is_given_up_does_not_confuse_the_next(start: Start) 
     assert len((await reified(plugin, ranks=3)).workers) == 3
 
 
-async def test_an_agent_that_goes_before_it_is_up_does_not_wait_for_it(start: Start) -> None:
-    plugin = start("one-folder")
+async def test_an_agent_that_goes_before_it_is_up_does_not_wait_for_it() -> None:
+    plugin = LogsPlugin(LogOptions(plugin="one-folder"), dict(os.environ), pytest.fail)
     async with asyncio.timeout(1.0):
         await plugin.close()
 
