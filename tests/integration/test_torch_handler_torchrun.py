@@ -1,20 +1,19 @@
-"""Stock torchrun with `--rdzv-backend=rdzv-server`: real agents of torch, real workers that take steps together.
+"""Stock torchrun with `--rdzv-backend=rdzv-server`: real agents of torch, and in some tests workers with torch, too.
 
 The last call is far longer than the tests wait: what happens here happens because it was noticed. Restarts are counted
 by torchrun, each agent for itself, so that TORCHELASTIC_RESTART_COUNT may differ within a round: it is not looked at.
 """
 
-import asyncio
 import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.support.process_info import is_running
-from tests.support.programs import TORCH_WORKER, Program, Server
+from tests.support.programs import TORCH_WORKER, WORKER, Program, Server
 from tests.support.worker_hub import Worker, WorkerHub
 
 pytest.importorskip("torch")
@@ -22,25 +21,16 @@ pytestmark = pytest.mark.torch
 
 TORCHRUN = str(Path(sys.executable).with_name("torchrun"))
 PATIENCE_S = 60.0
-"""Every program here imports torch, and its workers do after that."""
+"""Every torchrun imports torch, and some workers do after that."""
 CONF = "last_call_timeout=500,join_timeout=500"
+NO_LAST_CALL = "last_call_timeout=0,join_timeout=500"
 TALKATIVE = {"LOGLEVEL": "INFO"}
 STANDING_BY = "standing by: round 1 has its 2 nodes"
-NO_LAST_CALL = "last_call_timeout=0,join_timeout=500"
-SAME_IN_A_ROUND = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_WORLD_SIZE")
 
 
-class TorchrunDesk(WorkerHub):
-    """Where torchrun's workers report: its restart counts may differ within a round."""
-
-    async def group(self, size: int) -> list[Worker]:
-        async with asyncio.timeout(PATIENCE_S):
-            workers = [await self._arrivals.get() for _ in range(size)]
-        workers.sort(key=lambda worker: worker.rank)
-        assert [worker.rank for worker in workers] == list(range(size))
-        for name in SAME_IN_A_ROUND:
-            assert len({worker.env[name] for worker in workers}) == 1, f"{name} differs within a round"
-        return workers
+class TorchrunHub(WorkerHub):
+    same_in_a_round = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_WORLD_SIZE")
+    patience_s = PATIENCE_S
 
 
 class Torchruns:
@@ -51,19 +41,19 @@ class Torchruns:
         self.hub = hub
         self.agents: dict[str, Program] = {}
 
-    async def start(self, name: str, *flags: str, script: str = TORCH_WORKER, cwd: str | None = None,
-                    env: dict[str, str] | None = None, conf: str = CONF) -> Program:  # fmt: skip
-        agent = await Program.start(
+    async def start(self, name: str, *flags: str, script: str = WORKER, env: dict[str, str] | None = None,
+                    conf: str = CONF) -> Program:  # fmt: skip
+        agent = self.agents[name] = await Program.start(
             TORCHRUN, "--rdzv-backend=rdzv-server", f"--rdzv-endpoint={self.server.endpoint}", "--rdzv-id=nightly",
             "--nproc-per-node=2", "--rdzv-conf", f"{conf},node_id={name}", *flags, script,
-            env={**self.hub.env, "OMP_NUM_THREADS": "1", **(env or {})}, cwd=cwd,
+            env={**self.hub.env, "OMP_NUM_THREADS": "1", **(env or {})},
         )  # fmt: skip
-        self.agents[name] = agent
         return agent
 
-    async def nodes(self, names: str, *flags: str) -> list[Worker]:
+    async def nodes(self, names: str, *flags: str, script: str = WORKER, conf: str = CONF) -> list[Worker]:
+        """The workers of the round that nodes of these names form."""
         for name in names:
-            await self.start(name, *flags)
+            await self.start(name, *flags, script=script, conf=conf)
         return await self.hub.group(2 * len(names))
 
     async def finish(self, workers: list[Worker]) -> None:
@@ -75,35 +65,28 @@ class Torchruns:
 
     def of(self, workers: list[Worker], group_rank: int) -> str:
         """The name of the torchrun that holds this group rank."""
-        worker = next(worker for worker in workers if worker.env["GROUP_RANK"] == str(group_rank))
-        parent = int(Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()[1])
+        parent = next(worker.agent_pid for worker in workers if worker.group_rank == group_rank)
         return next(name for name, agent in self.agents.items() if agent.pid == parent)
 
-    async def end(self) -> None:
-        for agent in self.agents.values():
-            if agent.process.returncode is None:
-                agent.signal(signal.SIGTERM)
-        for agent in self.agents.values():
-            await agent.exit_code(PATIENCE_S)
-        for worker in self.hub.all:
-            if is_running(worker.pid):  # a killed torchrun leaves its workers behind
-                os.kill(worker.pid, signal.SIGKILL)
-            await worker.gone(5.0)
-        await self.server.end()
+    async def lose(self, workers: list[Worker], group_rank: int, signum: signal.Signals) -> tuple[str, Program]:
+        """Signal the torchrun that holds this group rank, which the others go on without."""
+        name = self.of(workers, group_rank)
+        agent = self.agents.pop(name)
+        agent.signal(signum)
+        return name, agent
 
 
 @pytest.fixture
-async def torchruns(tmp_path: Path) -> AsyncIterator[Torchruns]:
-    async with TorchrunDesk(tmp_path / "hub") as hub:
-        torchruns = Torchruns(await Server.listen(), hub)
-        try:
-            yield torchruns
-        finally:
-            await torchruns.end()
+async def torchruns(programs: None, tmp_path: Path) -> AsyncIterator[Torchruns]:
+    async with TorchrunHub(tmp_path / "hub") as hub:
+        yield Torchruns(await Server.listen(), hub)
+        for pid in hub.survivors():  # a killed torchrun leaves its workers behind
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 async def test_a_run_of_two_nodes_is_on_the_status_page_and_succeeds(torchruns: Torchruns) -> None:
-    workers = await torchruns.nodes("ab", "--nnodes=2")
+    workers = await torchruns.nodes("ab", "--nnodes=2", script=TORCH_WORKER)
     run = await torchruns.server.run()
     assert (run["run_id"], run["phase"], run["round"]) == ("nightly", "running", 1)
     assert {node["node_id"]: node["state"] for node in run["nodes"]} == {"a": "running", "b": "running"}
@@ -116,7 +99,7 @@ async def test_a_run_of_two_nodes_is_on_the_status_page_and_succeeds(torchruns: 
 
 
 async def test_a_killed_worker_restarts_every_node_once(torchruns: Torchruns) -> None:
-    first = await torchruns.nodes("ab", "--nnodes=2", "--max-restarts=3")
+    first = await torchruns.nodes("ab", "--nnodes=2", "--max-restarts=3", script=TORCH_WORKER)
     os.kill(first[3].pid, signal.SIGKILL)
     second = await torchruns.hub.group(4)
     assert first[0].env["MASTER_PORT"] != second[0].env["MASTER_PORT"]
@@ -126,9 +109,7 @@ async def test_a_killed_worker_restarts_every_node_once(torchruns: Torchruns) ->
 
 
 async def test_a_third_node_makes_the_run_larger(torchruns: Torchruns) -> None:
-    for name in "ab":
-        await torchruns.start(name, "--nnodes=2:3", "--max-restarts=3", conf=NO_LAST_CALL)
-    await torchruns.hub.group(4)
+    await torchruns.nodes("ab", "--nnodes=2:3", "--max-restarts=3", conf=NO_LAST_CALL)
     await torchruns.start("c", "--nnodes=2:3", "--max-restarts=3", conf=NO_LAST_CALL)
     larger = await torchruns.hub.group(6)
     await torchruns.finish(larger)
@@ -137,13 +118,10 @@ async def test_a_third_node_makes_the_run_larger(torchruns: Torchruns) -> None:
 
 
 async def test_the_others_go_on_when_the_node_of_rank_0_is_killed(torchruns: Torchruns) -> None:
-    first = await torchruns.nodes("ab", "--nnodes=1:2", "--max-restarts=3")
-    lost = torchruns.of(first, group_rank=0)
-    agent = torchruns.agents.pop(lost)
-    agent.signal(signal.SIGKILL)
+    first = await torchruns.nodes("ab", "--nnodes=1:2", "--max-restarts=3", script=TORCH_WORKER)
+    lost, _ = await torchruns.lose(first, 0, signal.SIGKILL)
     second = await torchruns.hub.group(2)
     await torchruns.finish(second)
-    assert await agent.exit_code() == -signal.SIGKILL
     run = await torchruns.server.run()
     assert (run["phase"], run["restarts"]["node_lost"]) == ("succeeded", 1)
     assert [gone["node_id"] for gone in run["departures"]] == [lost]
@@ -153,12 +131,10 @@ async def test_a_spare_takes_a_lost_nodes_place(torchruns: Torchruns) -> None:
     first = await torchruns.nodes("ab", "--nnodes=2", "--max-restarts=3")
     spare = await torchruns.start("c", "--nnodes=2", "--max-restarts=3", env=TALKATIVE)
     await spare.line(STANDING_BY)
-    agent = torchruns.agents.pop(torchruns.of(first, group_rank=1))
-    agent.signal(signal.SIGKILL)
+    await torchruns.lose(first, 1, signal.SIGKILL)
     second = await torchruns.hub.group(4)
     assert torchruns.of(second, group_rank=1) == "c"
     await torchruns.finish(second)
-    assert await agent.exit_code() == -signal.SIGKILL
 
 
 async def test_a_spare_exits_0_when_the_run_has_succeeded(torchruns: Torchruns) -> None:
@@ -182,9 +158,7 @@ async def test_a_torchrun_without_restarts_left_ends_the_run_everywhere(torchrun
 
 async def test_a_torchrun_that_is_told_to_go_leaves_and_the_others_go_on(torchruns: Torchruns) -> None:
     first = await torchruns.nodes("ab", "--nnodes=1:2", "--max-restarts=3")
-    leaver = torchruns.of(first, group_rank=0)
-    agent = torchruns.agents.pop(leaver)
-    agent.signal(signal.SIGTERM)
+    leaver, agent = await torchruns.lose(first, 0, signal.SIGTERM)
     second = await torchruns.hub.group(2)
     await torchruns.finish(second)
     assert await agent.exit_code() != 0
@@ -199,14 +173,3 @@ async def test_other_settings_than_the_runs_are_refused_with_both_values(torchru
     assert any("RendezvousError: run nightly has other settings: min_nodes is 1 here, not 2" in e for e in refused.err)
     del torchruns.agents["b"]
     await torchruns.finish(workers)
-
-
-async def test_a_protocol_module_of_the_users_own_is_the_users(torchruns: Torchruns, tmp_path: Path) -> None:
-    (tmp_path / "protocol.py").write_text("WHOSE = 'the user'\n")
-    (tmp_path / "train.py").write_text(
-        "import torch.distributed.elastic.rendezvous, protocol\nprint('the script sees', protocol.WHOSE)\n"
-    )
-    agent = await torchruns.start("a", script="train.py", cwd=str(tmp_path), env={"PYTHONPATH": "."})
-    assert await agent.exit_code(PATIENCE_S) == 0, agent.err
-    assert agent.out == ["the script sees the user"] * 2
-    assert (await torchruns.server.run())["phase"] == "succeeded"

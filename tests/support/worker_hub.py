@@ -49,6 +49,9 @@ class Worker:
 class WorkerHub:
     """Where the workers of one test report, in the order of reporting."""
 
+    same_in_a_round: Sequence[str] = SAME_IN_A_ROUND
+    patience_s = PATIENCE_S
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._reported: asyncio.Queue[Worker] = asyncio.Queue()
@@ -70,11 +73,11 @@ class WorkerHub:
 
     async def group(self, size: int) -> list[Worker]:
         """The next `size` workers, by rank; they must be one whole round."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(self.patience_s):
             workers = [await self._reported.get() for _ in range(size)]
         workers.sort(key=lambda worker: worker.rank)
         assert [worker.rank for worker in workers] == list(range(size))
-        for name in SAME_IN_A_ROUND:
+        for name in self.same_in_a_round:
             assert len({worker.env[name] for worker in workers}) == 1, f"{name} differs within a round"
         assert workers[0].env["WORLD_SIZE"] == str(size)
         return workers

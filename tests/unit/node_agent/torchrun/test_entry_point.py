@@ -36,5 +36,7 @@ def test_loading_it_brings_nothing_into_the_users_process(tmp_path: Path) -> Non
 def test_a_users_module_called_protocol_never_meets_ours(shape: str, tmp_path: Path) -> None:
     (tmp_path / shape).parent.mkdir(exist_ok=True)
     (tmp_path / shape).write_text("WHOSE = 'the user'\n")
-    said = run("import protocol, node_agent.torchrun.handler, rdzv_protocol; print(protocol.WHOSE)", tmp_path)
+    said = run(
+        "import protocol, node_agent.torchrun.handler, node_agent.api.elastic_launch; print(protocol.WHOSE)", tmp_path
+    )
     assert said == "the user"
