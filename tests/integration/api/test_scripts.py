@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.integration.api.conftest import METHODS
-from tests.integration.api.line import PATIENCE_S, Line
-from tests.support.process_info import is_running
+from tests.integration.api.line import Line
+from tests.support.process_info import ended, is_running
 from tests.support.programs import Program
 
 MAIN = """
@@ -22,7 +22,7 @@ import copy, os, pickle, sys
 from dataclasses import dataclass
 from node_agent import LaunchConfig, elastic_launch
 
-METHOD = {method!r}
+METHOD = os.environ.get("METHOD")
 
 @dataclass
 class Point:
@@ -38,10 +38,10 @@ def work(x):
 
 if __name__ == "__main__":
     values = elastic_launch(LaunchConfig(1, 1, 2, max_restarts=0, start_method=METHOD), work)(21)
-    assert values == {{0: Point(42), 1: Point(42)}}, values
+    assert values == {0: Point(42), 1: Point(42)}, values
     assert type(values[0]) is Point
-    assert elastic_launch(LaunchConfig(1, 1, 1, start_method=METHOD), lambda: helper(1))() == {{0: Point(2)}}
-    assert elastic_launch(LaunchConfig(1, 1, 1, start_method=METHOD), copy.copy)(Point(5)) == {{0: Point(5)}}
+    assert elastic_launch(LaunchConfig(1, 1, 1, start_method=METHOD), lambda: helper(1))() == {0: Point(2)}
+    assert elastic_launch(LaunchConfig(1, 1, 1, start_method=METHOD), copy.copy)(Point(5)) == {0: Point(5)}
     print("all is well")
 """
 
@@ -49,15 +49,16 @@ UNGUARDED = """
 import os
 from node_agent import LaunchConfig, elastic_launch, start_processes
 
+METHOD = os.environ.get("METHOD")
+
 def work():
     return 1
 
 print("importing", flush=True)
-{call}
 """
-LAUNCH = "print(elastic_launch(LaunchConfig(1, 1, 2, max_restarts=0, start_method={method!r}), work)())"
+LAUNCH = "print(elastic_launch(LaunchConfig(1, 1, 2, max_restarts=0, start_method=METHOD), work)())"
 START = """
-with start_processes("trainer", work, {{0: ()}}, {{0: {{}}}}, start_method={method!r}) as context:
+with start_processes("trainer", work, {0: ()}, {0: {}}, start_method=METHOD) as context:
     print(context.wait().failures)
 """
 
@@ -111,49 +112,31 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def env() -> Iterator[dict[str, str]]:
-    """A temporary folder of its own, with a short path: multiprocessing keeps a socket in it."""
+    """Variables of a temporary folder with a short path: multiprocessing keeps a socket in it."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         yield {"TMPDIR": folder, "PYTHONPATH": os.getcwd()}
 
 
 def run(*args: str, cwd: Path, env: dict[str, str], text: str | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *args],
-        input=text,
-        cwd=cwd,
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
+        [sys.executable, *args], input=text, cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True,
         timeout=110,
-    )
+    )  # fmt: skip
 
 
 # Where functions are defined.
 
 
-def test_in_a_script(method: str, tmp_path: Path, env: dict[str, str]) -> None:
-    (tmp_path / "train.py").write_text(MAIN.format(method=method))
-    done = run("train.py", cwd=tmp_path, env=env)
+@pytest.mark.parametrize(
+    "words", [("train.py",), ("-m", "train"), ("-",), ("-c", MAIN)], ids=["script", "module", "stdin", "command line"]
+)
+def test_functions_of_the_main_module(words: tuple[str, ...], method: str, tmp_path: Path, env: dict[str, str]) -> None:
+    """From standard input and the command line, the worker has no way to import them: they come by value."""
+    (tmp_path / "train.py").write_text(MAIN)
+    env = {**env, "PYTHONPATH": f"{os.getcwd()}:{tmp_path}", "METHOD": method}
+    done = run(*words, cwd=tmp_path, env=env, text=MAIN)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["working", "working", "all is well"]
-
-
-def test_in_a_module_that_is_run(method: str, tmp_path: Path, env: dict[str, str]) -> None:
-    (tmp_path / "train.py").write_text(MAIN.format(method=method))
-    done = run("-m", "train", cwd=tmp_path, env={**env, "PYTHONPATH": f"{os.getcwd()}:{tmp_path}"})
-    assert done.returncode == 0, done.stderr
-
-
-def test_on_standard_input(method: str, tmp_path: Path, env: dict[str, str]) -> None:
-    """The worker has no way to import it: it comes by value."""
-    done = run("-", cwd=tmp_path, env=env, text=MAIN.format(method=method))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["working", "working", "all is well"]
-
-
-def test_on_the_command_line(method: str, tmp_path: Path, env: dict[str, str]) -> None:
-    done = run("-c", MAIN.format(method=method), cwd=tmp_path, env=env)
-    assert done.returncode == 0, done.stderr
 
 
 NOTEBOOK = """
@@ -168,7 +151,7 @@ def test_in_a_notebook(tmp_path: Path, env: dict[str, str]) -> None:
     """A real kernel: functions are defined in cells, a loop runs in the main thread, output shows in the notebook."""
     pytest.importorskip("nbclient")
     nbformat = pytest.importorskip("nbformat")
-    head, _, tail = MAIN.format(method="").partition('if __name__ == "__main__":\n')
+    head, _, tail = MAIN.partition('if __name__ == "__main__":\n')
     call = "\n".join(line.removeprefix("    ") for line in tail.splitlines())
     wait = "await elastic_launch(LaunchConfig(1, 1, 2, start_method=METHOD), helper).launch_async(4)"
     cells = [head, *(cell for method in METHODS for cell in (f"METHOD = {method!r}\n{call}", wait))]
@@ -184,11 +167,10 @@ def test_in_a_notebook(tmp_path: Path, env: dict[str, str]) -> None:
     assert left == []
 
 
-@pytest.mark.parametrize("call", [LAUNCH, START], ids=["elastic_launch", "start_processes"])
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_script_without_a_guard_is_told(method: str, call: str, tmp_path: Path, env: dict[str, str]) -> None:
-    (tmp_path / "train.py").write_text(UNGUARDED.format(call=call.format(method=method)))
-    done = run("train.py", cwd=tmp_path, env=env)
+@pytest.mark.parametrize(("call", "method"), [(LAUNCH, "spawn"), (START, "forkserver")], ids=["launch", "start"])
+def test_a_script_without_a_guard_is_told(call: str, method: str, tmp_path: Path, env: dict[str, str]) -> None:
+    (tmp_path / "train.py").write_text(UNGUARDED + call)
+    done = run("train.py", cwd=tmp_path, env={**env, "METHOD": method})
     assert "RuntimeError: a worker imports the script that started it, which would start workers again" in done.stderr
     assert 'put what starts them under `if __name__ == "__main__":`' in done.stderr
     assert done.stdout.count("importing") <= 3, "the script, and its workers once each"
@@ -196,74 +178,53 @@ def test_a_script_without_a_guard_is_told(method: str, call: str, tmp_path: Path
 
 
 def test_with_fork_a_script_needs_no_guard(tmp_path: Path, env: dict[str, str]) -> None:
-    (tmp_path / "train.py").write_text(UNGUARDED.format(call=LAUNCH.format(method="fork")))
-    done = run("train.py", cwd=tmp_path, env=env)
+    (tmp_path / "train.py").write_text(UNGUARDED + LAUNCH)
+    done = run("train.py", cwd=tmp_path, env={**env, "METHOD": "fork"})
     assert done.stdout.splitlines() == ["importing", "{0: 1, 1: 1}"], done.stderr
 
 
 # How programs end.
 
-
-class Started:
-    """A program whose two workers report at the line."""
-
-    def __init__(self, program: Program, pids: set[int]) -> None:
-        self.program, self.pids = program, pids
-
-    def gone(self) -> bool:
-        return not any(map(is_running, self.pids))
+HOW = [("launch", "spawn"), ("launch", "fork"), ("start", "fork"), ("start", "forkserver")]
 
 
-async def start(tmp_path: Path, env: dict[str, str], line: Line, call: str, method: str, *flags: str) -> Started:
-    script = tmp_path / "program.py"
-    script.write_text(WAITING)
-    words = (sys.executable, str(script), call, line.path, method, *flags)
-    program = await Program.start(*words, env=env, cwd=str(tmp_path))
-    return Started(program, await asyncio.to_thread(line.pids, 2))
+async def start(tmp_path: Path, env: dict[str, str], line: Line, *words: str) -> tuple[Program, set[int]]:
+    """A program whose two workers have reported at the line, and their pids."""
+    (tmp_path / "program.py").write_text(WAITING)
+    program = await Program.start(sys.executable, "program.py", *words, env=env, cwd=str(tmp_path))
+    return program, await asyncio.to_thread(line.pids, 2)
 
 
-@pytest.mark.parametrize("call", ["launch", "start"])
-async def test_ctrl_c(method: str, call: str, tmp_path: Path, env: dict[str, str], line: Line) -> None:
-    started = await start(tmp_path, env, line, call, method)
-    started.program.signal(signal.SIGINT)
-    assert await started.program.exit_code() == -signal.SIGINT
-    assert started.gone()
-    assert started.program.err[-1] == "KeyboardInterrupt"
+@pytest.mark.parametrize(("call", "method"), HOW)
+@pytest.mark.parametrize(
+    ("signum", "code", "says", "flags"),
+    [
+        (signal.SIGINT, -signal.SIGINT, "KeyboardInterrupt", ()),
+        # the main thread hears nothing of it while it waits; nor of one that comes in the instant before
+        (signal.SIGUSR1, -signal.SIGINT, "KeyboardInterrupt", ("another thread takes Ctrl-C",)),
+        (signal.SIGTERM, 7, "told: SIGTERM True", ()),
+    ],
+    ids=["Ctrl-C", "Ctrl-C in another thread", "SIGTERM"],
+)
+async def test_a_signal_ends_the_workers_first(
+    signum: signal.Signals, code: int, says: str, flags: tuple[str, ...], call: str, method: str, tmp_path: Path,
+    env: dict[str, str], line: Line, programs: None,
+) -> None:  # fmt: skip
+    program, workers = await start(tmp_path, env, line, call, line.path, method, *flags)
+    program.signal(signum)
+    assert await program.exit_code() == code
+    assert not any(map(is_running, workers))
+    assert says in [*program.out, *program.err[-1:]]
     assert os.listdir(env["TMPDIR"]) == []
 
 
-@pytest.mark.parametrize("call", ["launch", "start"])
-async def test_ctrl_c_that_reaches_another_thread(
-    method: str, call: str, tmp_path: Path, env: dict[str, str], line: Line
-) -> None:
-    """The main thread hears nothing of it while it waits; nor of one that comes in the instant before."""
-    started = await start(tmp_path, env, line, call, method, "another thread takes it")
-    started.program.signal(signal.SIGUSR1)
-    assert await started.program.exit_code() == -signal.SIGINT
-    assert started.gone()
-
-
-@pytest.mark.parametrize("call", ["launch", "start"])
-async def test_sigterm(method: str, call: str, tmp_path: Path, env: dict[str, str], line: Line) -> None:
-    started = await start(tmp_path, env, line, call, method)
-    started.program.signal(signal.SIGTERM)
-    assert await started.program.exit_code() == 7
-    assert started.gone()
-    assert started.program.out == ["told: SIGTERM True"]
-    assert os.listdir(env["TMPDIR"]) == []
-
-
-@pytest.mark.parametrize("call", ["launch", "start"])
-async def test_sigkill(method: str, call: str, tmp_path: Path, env: dict[str, str], line: Line) -> None:
+@pytest.mark.parametrize(("call", "method"), HOW)
+async def test_sigkill(call: str, method: str, tmp_path: Path, env: dict[str, str], line: Line, programs: None) -> None:
     """Nothing of the program can help any more: the kernel ends the workers."""
-    started = await start(tmp_path, env, line, call, method)
-    watched = [os.pidfd_open(pid) for pid in started.pids]
-    started.program.signal(signal.SIGKILL)
-    await started.program.exit_code()
-    async with asyncio.timeout(PATIENCE_S):
-        for pidfd in watched:
-            await readable(pidfd)
-            os.close(pidfd)
+    program, workers = await start(tmp_path, env, line, call, line.path, method)
+    await program.kill()
+    for pid in workers:
+        await ended(pid)
 
 
 async def test_a_program_that_forgets_its_processes(
@@ -283,39 +244,7 @@ async def test_after_a_failure_no_file_is_left(method: str, tmp_path: Path, env:
     assert os.listdir(env["TMPDIR"]) == []
 
 
-async def readable(fd: int) -> None:
-    is_readable = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.add_reader(fd, is_readable.set)
-    await is_readable.wait()
-    loop.remove_reader(fd)
-
-
 # Beside other code.
-
-
-def test_a_protocol_module_of_the_programs_own_is_the_programs(tmp_path: Path, env: dict[str, str]) -> None:
-    (tmp_path / "protocol.py").write_text("WHOSE = 'the user'\n")
-    for before in ("import protocol", ""):
-        text = f"""
-{before}
-from node_agent import LaunchConfig, elastic_launch, start_processes
-
-def whose():
-    import protocol
-    return protocol.WHOSE
-
-if __name__ == "__main__":
-    for method in ("spawn", "fork", "forkserver"):
-        print(elastic_launch(LaunchConfig(1, 1, 1, start_method=method, event_log_handler="console"), whose)())
-        with start_processes("t", whose, {{0: ()}}, {{0: {{}}}}, start_method=method) as context:
-            print(context.wait().return_values)
-    import protocol
-    print(protocol.WHOSE)
-"""
-        (tmp_path / "train.py").write_text(text)
-        done = run("train.py", cwd=tmp_path, env=env)
-        assert done.stdout.splitlines() == ["{0: 'the user'}"] * 6 + ["the user"], done.stderr
 
 
 def test_nothing_heavy_is_imported(tmp_path: Path, env: dict[str, str]) -> None:
@@ -374,6 +303,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_torch_workers_tensors_and_errors(method: str, tmp_path: Path, env: dict[str, str]) -> None:
     """Workers meet, share a tensor with the program, return tensors; torch's own exception class catches ours."""
     pytest.importorskip("torch")
