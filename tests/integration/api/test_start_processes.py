@@ -39,25 +39,41 @@ def run(entrypoint: Any, *args: Sequence[Any], **options: Any) -> RunProcsResult
     return result
 
 
+def waiting(line: Line, count: int = 1, *more: Any, **options: Any) -> PContext:
+    """Processes that report at the line and wait there until it closes, or a signal comes."""
+    args, envs = dict.fromkeys(range(count), (line.path, *more)), {rank: {} for rank in range(count)}
+    return start_processes("trainer", functions.report_and_wait, args, envs, **options)
+
+
 # What they run, and what comes back.
 
 
-def test_functions_return_by_local_rank(method: str) -> None:
-    result = run(functions.add, (1, 2), ("a", "b"), ([3], [4]), start_method=method)
-    assert result.return_values == {0: 3, 1: "ab", 2: [3, 4]}
+class Caller:
+    """Callable, and without a name."""
+
+    def __call__(self, word: str) -> str:
+        return f"called with {word}"
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "args", "values"),
+    [
+        (functions.add, [(1, 2), ("a", "b"), ([3], [4])], [3, "ab", [3, 4]]),
+        (functions.point, [(1, 2)], [functions.Point(1, 2)]),
+        (lambda x, offset=40: x + offset, [(2,)], [42]),
+        (Caller(), [("a",)], ["called with a"]),
+        (functions.add, ["ab", "cd"], ["ab", "cd"]),
+        (functions.leave, [(0,), (None,)], [None, None]),
+        (functions.add, [], []),
+    ],
+    ids=["functions", "a program's own class", "a lambda", "a callable without a name",
+         "texts in place of tuples are characters, as in torch", "one that exits well", "no processes"],
+)  # fmt: skip
+def test_return_values_by_local_rank(entrypoint: Any, args: Any, values: Any, method: str) -> None:
+    result = run(entrypoint, *args, start_method=method)
+    none = dict.fromkeys(range(len(args)), "")
+    assert result == RunProcsResult(dict(enumerate(values)), {}, none, none)
     assert not result.is_failed()
-    assert (result.stdouts, result.stderrs) == ({0: "", 1: "", 2: ""}, {0: "", 1: "", 2: ""})
-
-
-def test_what_is_returned_is_of_the_programs_own_classes(method: str) -> None:
-    result = run(functions.point, (1, 2), start_method=method)
-    assert result.return_values == {0: functions.Point(1, 2)}
-    assert type(result.return_values[0]) is functions.Point
-
-
-def test_lambdas_closures_and_partials_can_be_sent(method: str) -> None:
-    offset = 40
-    assert run(lambda x: x + offset, (2,), start_method=method).return_values == {0: 42}
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
@@ -70,8 +86,8 @@ def test_a_class_that_was_sent_comes_back_as_itself(method: str) -> None:
     assert type(result.return_values[0]) is Local and result.return_values[0].value == 3
 
 
-def test_a_class_that_only_the_worker_has_comes_along(method: str) -> None:
-    assert run(functions.strange, (), start_method=method).return_values[0].value == 7
+def test_a_class_that_only_the_worker_has_comes_along() -> None:
+    assert run(functions.strange, ()).return_values[0].value == 7
 
 
 def test_what_multiprocessing_shares_can_be_an_argument(method: str) -> None:
@@ -82,49 +98,26 @@ def test_what_multiprocessing_shares_can_be_an_argument(method: str) -> None:
     queue.close()
 
 
-def test_a_large_value_comes_back_whole(method: str) -> None:
+def test_a_large_value_comes_back_whole() -> None:
     size = 100_000_000
-    value = run(functions.big, (size,), start_method=method).return_values[0]
+    value = run(functions.big, (size,)).return_values[0]
     assert len(value) == size and not value.strip(b"x")
 
 
-def test_commands_get_their_arguments_as_texts_and_return_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    result = run("echo", (1, "two", [3]), ("four",))
-    assert result.return_values == {0: None, 1: None}
-    assert sorted(capfd.readouterr().out.splitlines()) == ["1 two [3]", "four"]
-
-
-def test_a_command_may_be_a_list(capfd: pytest.CaptureFixture[str]) -> None:
-    run([sys.executable, "-c", "import sys; print(sys.argv[1:])"], ("a b",))
-    assert capfd.readouterr().out == "['a b']\n"
-
-
-class Caller:
-    """Callable, and without a name."""
-
-    def __call__(self, word: str) -> str:
-        return f"called with {word}"
-
-
-def test_a_callable_needs_no_name(method: str) -> None:
-    assert run(Caller(), ("a",), start_method=method).return_values == {0: "called with a"}
-
-
-def test_a_text_in_place_of_a_tuple_is_its_characters(capfd: pytest.CaptureFixture[str]) -> None:
-    """As in torch."""
-    result = run(functions.add, "ab", "cd")
-    assert result.return_values == {0: "ab", 1: "cd"}
-    run("echo", "xy")
-    assert capfd.readouterr().out == "x y\n"
-
-
-def test_no_processes_are_a_success() -> None:
-    assert run(functions.add) == RunProcsResult()
-
-
-@pytest.mark.parametrize("code", [0, None])
-def test_a_function_that_exits_well_has_returned_none(method: str, code: Any) -> None:
-    assert run(functions.leave, (code,), start_method=method).return_values == {0: None}
+@pytest.mark.parametrize(
+    ("command", "args", "lines"),
+    [
+        ("echo", [(1, "two", [3]), ("four",)], ["1 two [3]", "four"]),
+        ([sys.executable, "-c", "import sys; print(sys.argv[1:])"], [("a b",)], ["['a b']"]),
+        ("echo", ["xy"], ["x y"]),
+    ],
+    ids=["a program", "a list", "a text in place of a tuple"],
+)
+def test_commands_get_their_arguments_as_texts_and_return_nothing(
+    command: Any, args: Any, lines: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(command, *args).return_values == dict.fromkeys(range(len(args)))
+    assert sorted(capfd.readouterr().out.splitlines()) == lines
 
 
 # Where they run.
@@ -158,9 +151,7 @@ def test_each_runs_on_the_cpus_that_it_is_given(method: str, monkeypatch: pytest
 
 
 def test_pids_are_those_of_the_processes(method: str, line: Line) -> None:
-    with start_processes(
-        "trainer", functions.report_and_wait, {0: (line.path,), 1: (line.path,)}, {0: {}, 1: {}}, start_method=method
-    ) as context:
+    with waiting(line, 2, start_method=method) as context:
         assert line.pids(2) == set(context.pids().values())
         assert list(context.pids()) == [0, 1]
         line.let_go()
@@ -171,42 +162,36 @@ def test_pids_are_those_of_the_processes(method: str, line: Line) -> None:
 # What they write.
 
 
-def test_by_default_the_console_shows_it(method: str, capfd: pytest.CaptureFixture[str]) -> None:
-    run(functions.say, ("out 0", "err 0"), ("out 1", "err 1"), start_method=method)
+@pytest.mark.parametrize(
+    ("streams", "files", "out", "err"),
+    [
+        ({}, {}, ["out 0", "out 1"], ["err 0", "err 1"]),
+        ({"redirects": {0: Std.ALL, 1: Std.OUT}},
+         {"0/stdout.log": "out 0\n", "0/stderr.log": "err 0\n", "1/stdout.log": "out 1\n"}, [], ["err 1"]),
+        ({"tee": Std.ALL},
+         {"0/stdout.log": "out 0\n", "0/stderr.log": "err 0\n", "1/stdout.log": "out 1\n", "1/stderr.log": "err 1\n"},
+         ["<one> out 1", "[trainer0]:out 0"], ["<one> err 1", "[trainer0]:err 0"]),
+        ({"local_ranks_filter": {1}}, {}, ["out 1"], ["err 1"]),
+    ],
+    ids=["the console by default", "redirected to files alone", "teed with prefixes", "some ranks"],
+)  # fmt: skip
+def test_output_goes_where_it_shall(
+    streams: Any, files: Any, out: list[str], err: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    specs = DefaultLogsSpecs(tmp_path / "logs", **streams)
+    result = run(
+        functions.say, ("out 0", "err 0"), ("out 1", "err 1"), logs_specs=specs, log_line_prefixes={1: "<one> "}
+    )
+    paths = [Path(path) for path in [*result.stdouts.values(), *result.stderrs.values()] if path]
+    assert {"/".join(path.parts[-2:]): path.read_text() for path in paths} == files
+    assert {path.parts[-3] for path in paths} <= {"attempt_0"}
     shown = capfd.readouterr()
-    assert sorted(shown.out.splitlines()) == ["out 0", "out 1"]
-    assert sorted(shown.err.splitlines()) == ["err 0", "err 1"]
+    assert (sorted(shown.out.splitlines()), sorted(shown.err.splitlines())) == (out, err)
 
 
 def test_nothing_that_is_written_is_lost_however_it_is_written(method: str, capfd: pytest.CaptureFixture[str]) -> None:
     run(functions.say_by_every_way, ("by",), start_method=method)
     assert capfd.readouterr().out.splitlines() == ["by python", "by descriptor", "by child", "by unfinished"]
-
-
-def test_redirected_output_goes_to_files_alone(method: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    specs = DefaultLogsSpecs(tmp_path / "logs", redirects={0: Std.ALL, 1: Std.OUT})
-    result = run(functions.say, ("out 0", "err 0"), ("out 1", "err 1"), logs_specs=specs, start_method=method)
-    assert Path(result.stdouts[0]).read_text() == "out 0\n"
-    assert Path(result.stderrs[0]).read_text() == "err 0\n"
-    assert Path(result.stdouts[1]).read_text() == "out 1\n"
-    assert result.stderrs[1] == ""
-    shown = capfd.readouterr()
-    assert (shown.out, shown.err) == ("", "err 1\n")
-    assert {Path(path).name for path in os.listdir(tmp_path / "logs")} != set()
-    assert Path(result.stdouts[0]).parts[-3:] == ("attempt_0", "0", "stdout.log")
-
-
-def test_teed_output_goes_to_both_with_its_prefix(
-    method: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    result = run(
-        functions.say, ("out 0", "err 0"), ("out 1", "err 1"), log_dir=tmp_path / "logs", tee=Std.ALL,
-        log_line_prefixes={1: "<one> "}, start_method=method,
-    )  # fmt: skip
-    assert Path(result.stdouts[0]).read_text() == "out 0\n"
-    shown = capfd.readouterr()
-    assert sorted(shown.out.splitlines()) == ["<one> out 1", "[trainer0]:out 0"]
-    assert sorted(shown.err.splitlines()) == ["<one> err 1", "[trainer0]:err 0"]
 
 
 def test_filtered_lines_are_copied(tmp_path: Path) -> None:
@@ -241,12 +226,6 @@ def test_without_files_there_are_none(tmp_path: Path, monkeypatch: pytest.Monkey
     assert result.stdouts == {0: ""}
 
 
-def test_only_some_ranks_are_shown(capfd: pytest.CaptureFixture[str]) -> None:
-    run(functions.say, ("out 0", "err 0"), ("out 1", "err 1"), logs_specs=DefaultLogsSpecs(local_ranks_filter={1}))
-    shown = capfd.readouterr()
-    assert (shown.out, shown.err) == ("out 1\n", "err 1\n")
-
-
 # How they fail.
 
 
@@ -262,24 +241,27 @@ def test_an_exception_is_a_failure_with_its_traceback(method: str, capfd: pytest
     assert result.return_values == {}
 
 
-@pytest.mark.parametrize(("code", "exit_code"), [(3, 3), ("no disk", 1)])
+@pytest.mark.parametrize(
+    ("function", "argument", "exit_code", "name", "err"),
+    [
+        (functions.leave, 3, 3, "<N/A>", ""),
+        (functions.leave, "no disk", 1, "<N/A>", "no disk\n"),
+        (functions.die, signal.SIGKILL, -9, "SIGKILL", ""),
+        (functions.die, signal.SIGSEGV, -11, "SIGSEGV", ""),
+    ],
+    ids=["exit code", "exit with a text", "SIGKILL", "SIGSEGV"],
+)
 def test_the_exit_code_is_that_of_a_program(
-    method: str, code: Any, exit_code: int, capfd: pytest.CaptureFixture[str]
+    method: str, function: Any, argument: Any, exit_code: int, name: str, err: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    failure = run(functions.leave, (code,), start_method=method).failures[0]
-    assert (failure.exitcode, failure.error_file) == (exit_code, "<N/A>")
-    assert capfd.readouterr().err == ("no disk\n" if exit_code == 1 else "")
+    failure = run(function, (argument,), start_method=method).failures[0]
+    assert (failure.exitcode, failure.signal_name(), failure.error_file) == (exit_code, name, "<N/A>")
+    assert (name in failure.message) == (exit_code < 0)
+    assert capfd.readouterr().err == err
 
 
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSEGV])
-def test_a_death_by_signal_is_named(method: str, signum: signal.Signals) -> None:
-    failure = run(functions.die, (signum,), start_method=method).failures[0]
-    assert (failure.exitcode, failure.signal_name()) == (-signum, signum.name)
-    assert signum.name in failure.message
-
-
-def test_what_cannot_be_pickled_is_its_workers_failure(method: str) -> None:
-    failure = run(functions.unpicklable, (), start_method=method).failures[0]
+def test_what_cannot_be_pickled_is_its_workers_failure() -> None:
+    failure = run(functions.unpicklable, ()).failures[0]
     assert failure.exitcode == 1
     assert failure.message["message"] == (
         "TypeError: the function returned what cannot be pickled: lock: cannot pickle '_thread.lock' object"
@@ -341,7 +323,7 @@ def test_what_cannot_be_sent_is_an_error_and_nothing_runs() -> None:
             start_processes("trainer", functions.add, {0: (threading.Lock(), 1)}, {0: {}}, start_method=method)
 
 
-def test_what_cannot_be_read_here_is_an_error(method: str) -> None:
+def test_what_cannot_be_read_here_is_an_error() -> None:
     def in_a_module_of_the_workers_own() -> Any:
         import types
 
@@ -350,7 +332,7 @@ def test_what_cannot_be_read_here_is_an_error(method: str) -> None:
         return module.Thing()
 
     with (
-        start_processes("trainer", in_a_module_of_the_workers_own, {0: ()}, {0: {}}, start_method=method) as context,
+        start_processes("trainer", in_a_module_of_the_workers_own, {0: ()}, {0: {}}) as context,
         pytest.raises(LaunchError, match=r"local rank 0 returned what cannot be read here: ModuleNotFoundError"),
     ):
         context.wait(PATIENCE_S)
@@ -359,10 +341,8 @@ def test_what_cannot_be_read_here_is_an_error(method: str) -> None:
 # Waiting and closing.
 
 
-def test_waiting_has_a_limit(method: str, line: Line) -> None:
-    with start_processes(
-        "trainer", functions.report_and_wait, {0: (line.path,)}, {0: {}}, start_method=method
-    ) as context:
+def test_waiting_has_a_limit(line: Line) -> None:
+    with waiting(line) as context:
         line.pids(1)
         assert context.wait(0) is None
         assert context.wait(0.01) is None
@@ -372,9 +352,7 @@ def test_waiting_has_a_limit(method: str, line: Line) -> None:
 
 
 def test_close_stops_them_with_a_signal_of_ones_choice(method: str, line: Line) -> None:
-    context = start_processes(
-        "trainer", functions.report_and_wait, {0: (line.path,), 1: (line.path,)}, {0: {}, 1: {}}, start_method=method
-    )
+    context = waiting(line, 2, start_method=method)
     pids = line.pids(2)
     context.close(signal.SIGHUP)
     assert not any(map(is_running, pids))
@@ -385,10 +363,7 @@ def test_close_stops_them_with_a_signal_of_ones_choice(method: str, line: Line) 
 
 
 def test_close_kills_whoever_stays(method: str, line: Line) -> None:
-    ignored = (signal.SIGTERM,)
-    context = start_processes(
-        "trainer", functions.report_and_wait, {0: (line.path, ignored)}, {0: {}}, start_method=method
-    )
+    context = waiting(line, 1, (signal.SIGTERM,), start_method=method)
     (pid,) = line.pids(1)
     began = time.monotonic()
     context.close(timeout=0.2)
@@ -413,7 +388,7 @@ def test_children_of_a_process_go_with_it(method: str, line: Line) -> None:
 
 
 def test_it_may_be_closed_from_any_thread(line: Line) -> None:
-    context = start_processes("trainer", functions.report_and_wait, {0: (line.path,)}, {0: {}}, start_method="fork")
+    context = waiting(line, start_method="fork")
     line.pids(1)
     closer = threading.Thread(target=context.close)
     closer.start()
@@ -424,25 +399,21 @@ def test_it_may_be_closed_from_any_thread(line: Line) -> None:
 # Under asyncio.
 
 
-async def test_the_async_form_lets_the_loop_go_on(method: str, line: Line) -> None:
-    async with await start_processes_async(
-        "trainer", functions.report_and_wait, {0: (line.path,)}, {0: {}}, start_method=method
-    ) as context:
-        waiting = asyncio.create_task(context.wait_async())
+async def test_the_async_form_lets_the_loop_go_on(line: Line) -> None:
+    async with await start_processes_async("trainer", functions.report_and_wait, {0: (line.path,)}, {0: {}}) as context:
+        ending = asyncio.create_task(context.wait_async())
         await asyncio.to_thread(line.pids, 1)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
                 await context.wait_async()
-        assert not waiting.done()
+        assert not ending.done()
         line.let_go()
-        result = await asyncio.wait_for(waiting, PATIENCE_S)
+        result = await asyncio.wait_for(ending, PATIENCE_S)
     assert result.return_values == {0: None}
 
 
-async def test_an_async_context_that_is_left_early_leaves_nothing(method: str, line: Line) -> None:
-    async with await start_processes_async(
-        "trainer", functions.report_and_wait, {0: (line.path,)}, {0: {}}, start_method=method
-    ) as context:
+async def test_an_async_context_that_is_left_early_leaves_nothing(line: Line) -> None:
+    async with await start_processes_async("trainer", functions.report_and_wait, {0: (line.path,)}, {0: {}}) as context:
         (pid,) = await asyncio.to_thread(line.pids, 1)
     assert not is_running(pid)
     assert (await context.wait_async()).failures[0].exitcode == -signal.SIGTERM
@@ -453,16 +424,13 @@ async def test_a_bad_start_is_an_error_there_too() -> None:
         await start_processes_async("trainer", "/no/such/program", {0: ()}, {0: {}})
 
 
-async def test_the_blocking_form_works_within_a_running_loop(method: str) -> None:
+async def test_the_blocking_form_works_within_a_running_loop() -> None:
     """As in a notebook: the loop of the calling thread stands still meanwhile, and nothing needs it."""
-    assert run(functions.add, (1, 2), start_method=method).return_values == {0: 3}
+    assert run(functions.add, (1, 2)).return_values == {0: 3}
 
 
 def test_contexts_do_not_disturb_each_other(line: Line) -> None:
-    contexts: list[PContext] = [
-        start_processes("trainer", functions.report_and_wait, {0: (line.path,)}, {0: {}}, start_method=method)
-        for method in METHODS
-    ]
+    contexts = [waiting(line, start_method=method) for method in METHODS]
     assert line.pids(3) == {context.pids()[0] for context in contexts}
     contexts[1].close()
     assert contexts[0].wait(0) is None and contexts[2].wait(0) is None
