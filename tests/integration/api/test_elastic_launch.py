@@ -8,8 +8,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from node_agent import (
     DefaultLogsSpecs,
     LaunchConfig,
     LaunchError,
+    LogsDest,
     SignalException,
     Std,
     elastic_launch,
@@ -31,7 +33,8 @@ from tests.support.programs import Server
 
 
 def alone(nproc: int = 2, **fields: Any) -> LaunchConfig:
-    return LaunchConfig(1, 1, nproc, **{"max_restarts": 0, **fields})
+    """A run of this node alone. Forked workers are the quickest; where the start method counts, it is given."""
+    return LaunchConfig(1, 1, nproc, **{"max_restarts": 0, "start_method": "fork", **fields})
 
 
 @pytest.fixture
@@ -77,19 +80,9 @@ async def said(text: str) -> None:
 
 
 def test_functions_return_by_global_rank(method: str) -> None:
-    assert elastic_launch(alone(3, start_method=method), functions.rank)() == {0: 0, 1: 1, 2: 2}
-
-
-def test_arguments_are_passed_and_name_the_local_rank(method: str) -> None:
-    launch = elastic_launch(alone(start_method=method), functions.add)
-    assert launch("rank ", "${local_rank}") == {0: "rank 0", 1: "rank 1"}
-    assert launch(1, 2) == {0: 3, 1: 3}, "and it may be called again"
-
-
-def test_lambdas_and_large_values(method: str) -> None:
-    size = 5_000_000
-    values = elastic_launch(alone(start_method=method), lambda: b"x" * size)()
-    assert [len(value) for value in values.values()] == [size, size]
+    launch = elastic_launch(alone(3, start_method=method), lambda given: (given, os.environ["RANK"]))
+    assert launch("rank ${local_rank}") == {rank: (f"rank {rank}", str(rank)) for rank in range(3)}
+    assert launch(1)[0] == (1, "0"), "and it may be called again"
 
 
 def test_commands_return_nothing(capfd: pytest.CaptureFixture[str]) -> None:
@@ -97,28 +90,25 @@ def test_commands_return_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     assert sorted(capfd.readouterr().out.splitlines()) == ["rank 0 of 2 is 0", "rank 1 of 2 is 1"]
 
 
-def test_workers_have_torchruns_environment(method: str) -> None:
-    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "TORCHELASTIC_MAX_RESTARTS")
-    environment = elastic_launch(alone(1, start_method=method, role="trainer", max_restarts=7), functions.variables)(
-        *names
-    )
-    assert environment == {
-        0: {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "ROLE_NAME": "trainer", "MASTER_ADDR": "127.0.0.1",
-            "TORCHELASTIC_MAX_RESTARTS": "7"}
+def test_workers_have_torchruns_environment() -> None:
+    expected = {
+        "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "ROLE_NAME": "trainer", "MASTER_ADDR": "127.0.0.1",
+        "TORCHELASTIC_MAX_RESTARTS": "7",
     }  # fmt: skip
+    config = alone(1, role="trainer", max_restarts=7)
+    assert elastic_launch(config, functions.variables)(*expected) == {0: expected}
 
 
-def test_the_default_backend_needs_no_endpoint_for_one_node() -> None:
-    assert elastic_launch(LaunchConfig(1, 1, 1), functions.rank)() == {0: 0}
-    assert elastic_launch(
-        LaunchConfig(1, 1, 1, rdzv_backend="c10d", rdzv_endpoint="localhost:0"), functions.rank
-    )() == {0: 0}
-    assert elastic_launch(LaunchConfig(1, 1, 1, rdzv_backend="static"), functions.rank)() == {0: 0}
+@pytest.mark.parametrize(
+    "rendezvous", [{}, {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"}, {"rdzv_backend": "static"}]
+)
+def test_one_node_needs_no_server(rendezvous: dict[str, str]) -> None:
+    assert elastic_launch(alone(1, **rendezvous), functions.rank)() == {0: 0}
 
 
-def test_output_goes_where_the_config_says(method: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_goes_where_the_config_says(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     specs = DefaultLogsSpecs(tmp_path / "logs", redirects=Std.ERR, tee=Std.OUT)
-    config = alone(2, start_method=method, logs_specs=specs, log_line_prefix_template="<${rank}> ")
+    config = alone(2, logs_specs=specs, log_line_prefix_template="<${rank}> ")
     elastic_launch(config, functions.say)("out ${local_rank}", "err ${local_rank}")
     shown = capfd.readouterr()
     assert sorted(shown.out.splitlines()) == ["<0> out 0", "<1> out 1"]
@@ -130,23 +120,15 @@ def test_output_goes_where_the_config_says(method: str, tmp_path: Path, capfd: p
     }  # fmt: skip
 
 
-def test_logs_specs_of_the_programs_own_name_the_files(method: str, tmp_path: Path) -> None:
+def test_logs_specs_of_the_programs_own_name_the_files(tmp_path: Path) -> None:
     """torch's interface: `reify` gets the environments and says where everything goes."""
 
-    class Destinations:
-        def __init__(self, envs: dict[int, dict[str, str]]) -> None:
-            self.stdouts = {rank: str(tmp_path / f"{env['RANK']}.out") for rank, env in envs.items()}
-            self.stderrs = dict.fromkeys(envs, "")
-            self.tee_stdouts: dict[int, str] = {}
-            self.tee_stderrs: dict[int, str] = {}
-            self.error_files = dict.fromkeys(envs, "")
-            self.filtered_stdout = self.filtered_stderr = ""
-
     class Own:
-        def reify(self, envs: dict[int, dict[str, str]]) -> Destinations:
-            return Destinations(envs)
+        def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+            stdouts = {rank: str(tmp_path / f"{env['RANK']}.out") for rank, env in envs.items()}
+            return LogsDest(stdouts, stderrs=dict.fromkeys(envs, ""))
 
-    elastic_launch(alone(2, start_method=method, logs_specs=Own()), functions.say)("out ${local_rank}", "")
+    elastic_launch(alone(2, logs_specs=Own()), functions.say)("out ${local_rank}", "")
     assert [(tmp_path / f"{rank}.out").read_text() for rank in range(2)] == ["out 0\n", "out 1\n"]
 
 
@@ -166,9 +148,9 @@ def test_a_crash_restarts_everybody(method: str) -> None:
     assert elastic_launch(alone(2, start_method=method, max_restarts=2), functions.crash_in_round)(2) == {0: 2, 1: 2}
 
 
-def test_restarts_come_to_an_end(method: str) -> None:
+def test_restarts_come_to_an_end() -> None:
     with pytest.raises(ChildFailedError) as caught:
-        elastic_launch(alone(2, start_method=method, max_restarts=1), functions.crash_in_round)(5)
+        elastic_launch(alone(2, max_restarts=1), functions.crash_in_round)(5)
     error = caught.value
     assert (error.name, list(error.failures)) == ("crash_in_round", [0])
     rank, failure = error.get_first_failure()
@@ -177,9 +159,9 @@ def test_restarts_come_to_an_end(method: str) -> None:
     assert "Restarts: 1 restart, 1 of them charged" in str(error)
 
 
-def test_an_exception_arrives_with_its_traceback(method: str) -> None:
+def test_an_exception_arrives_with_its_traceback() -> None:
     with pytest.raises(ChildFailedError) as caught:
-        elastic_launch(alone(1, start_method=method), functions.boom)("dear me")
+        elastic_launch(alone(1), functions.boom)("dear me")
     failure = caught.value.failures[0]
     assert failure.message["message"] == "ValueError: dear me"
     assert "in boom" in failure.message["extraInfo"]["py_callstack"]
@@ -194,20 +176,13 @@ def test_an_exception_arrives_with_its_traceback(method: str) -> None:
 )  # fmt: skip
 def test_whatever_a_worker_leaves_in_its_error_file(content: str) -> None:
     with pytest.raises(ChildFailedError, match="leave_behind FAILED") as caught:
-        elastic_launch(alone(1, start_method="fork"), functions.leave_behind)(content, 3)
+        elastic_launch(alone(1), functions.leave_behind)(content, 3)
     assert caught.value.failures[0].exitcode == 3
 
 
 def test_a_function_needs_no_program_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    assert elastic_launch(alone(1), functions.rank)() == {0: 0}
-
-
-def test_a_signal_is_named(method: str) -> None:
-    with pytest.raises(ChildFailedError) as caught:
-        elastic_launch(alone(1, start_method=method), functions.die)(signal.SIGKILL)
-    failure = caught.value.failures[0]
-    assert (failure.exitcode, failure.signal_name()) == (-9, "SIGKILL")
+    assert elastic_launch(alone(1, start_method="spawn"), functions.rank)() == {0: 0}
 
 
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
@@ -223,7 +198,7 @@ def test_a_script_is_named_not_its_interpreter(tmp_path: Path) -> None:
 
 def test_what_cannot_be_sent_is_said_before_anything_starts() -> None:
     with pytest.raises(TypeError, match="add and its arguments cannot be sent to a worker"):
-        elastic_launch(alone(1), functions.add)(threading.Lock(), 1)
+        elastic_launch(alone(1, start_method="spawn"), functions.add)(threading.Lock(), 1)
 
 
 # Several nodes.
@@ -335,52 +310,55 @@ async def test_a_server_that_is_not_there_ends_it(unused_tcp_port: int) -> None:
 # asyncio and threads.
 
 
-async def test_the_async_form_lets_the_loop_go_on(method: str, line: Line) -> None:
-    launching = asyncio.create_task(
-        elastic_launch(alone(2, start_method=method), functions.report_and_wait).launch_async(line.path)
-    )
+def launching(line: Line, config: LaunchConfig, *args: Any) -> "asyncio.Task[dict[int, Any]]":
+    return asyncio.create_task(elastic_launch(config, functions.report_and_wait).launch_async(line.path, *args))
+
+
+async def test_the_async_form_lets_the_loop_go_on(line: Line) -> None:
+    launch = launching(line, alone(2))
     await asyncio.to_thread(line.pids, 2)
     line.let_go()
-    assert await asyncio.wait_for(launching, PATIENCE_S) == {0: None, 1: None}
+    assert await asyncio.wait_for(launch, PATIENCE_S) == {0: None, 1: None}
 
 
-async def test_to_cancel_it_stops_the_workers(method: str, line: Line) -> None:
-    launching = asyncio.create_task(
-        elastic_launch(alone(2, start_method=method), functions.report_and_wait).launch_async(line.path)
-    )
+@pytest.mark.parametrize(("times", "ignored"), [(1, ()), (2, (signal.SIGTERM,))], ids=["it stops", "twice kills"])
+async def test_to_cancel_it_ends_the_workers(times: int, ignored: tuple[int, ...], line: Line) -> None:
+    launch = launching(line, alone(2, shutdown_timeout=500), ignored)
     pids = await asyncio.to_thread(line.pids, 2)
-    launching.cancel()
+    for _ in range(times):
+        launch.cancel()
+        await asyncio.sleep(0)
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(launching, PATIENCE_S)
+        await asyncio.wait_for(launch, PATIENCE_S)
     assert not any(map(is_running, pids))
 
 
-async def test_to_cancel_it_twice_kills_the_workers(line: Line) -> None:
-    launching = asyncio.create_task(
-        elastic_launch(alone(1, shutdown_timeout=500), functions.report_and_wait).launch_async(
-            line.path, (signal.SIGTERM,)
-        )
-    )
-    (pid,) = await asyncio.to_thread(line.pids, 1)
-    for _ in range(2):
-        launching.cancel()
-        await asyncio.sleep(0)
-    with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(launching, PATIENCE_S)
-    assert not is_running(pid)
+async def test_the_blocking_form_works_within_a_running_loop() -> None:
+    assert elastic_launch(alone(1), functions.rank)() == {0: 0}
 
 
-async def test_the_blocking_form_works_within_a_running_loop(method: str) -> None:
-    assert elastic_launch(alone(1, start_method=method), functions.rank)() == {0: 0}
+@contextmanager
+def signalled(line: Line, signum: signal.Signals, times: int = 1) -> Iterator[set[int]]:
+    """This process gets a signal when both workers wait at the line; their pids."""
+    pids: set[int] = set()
+
+    def send() -> None:
+        pids.update(line.pids(2))
+        for _ in range(times):
+            os.kill(os.getpid(), signum)
+            time.sleep(0.2 * (times > 1))  # or the two were one to the main thread
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    yield pids
+    sender.join()
 
 
-def test_a_signal_stops_the_workers_and_is_raised(method: str, line: Line) -> None:
+def test_a_signal_stops_the_workers_and_is_raised(line: Line) -> None:
     before = signal.getsignal(signal.SIGHUP)
-    killer = threading.Thread(target=lambda: (line.pids(1), os.kill(os.getpid(), signal.SIGHUP)))
-    killer.start()
-    with pytest.raises(SignalException) as caught:
-        elastic_launch(alone(1, start_method=method), functions.report_and_wait)(line.path)
-    killer.join()
+    with signalled(line, signal.SIGHUP) as pids, pytest.raises(SignalException) as caught:
+        elastic_launch(alone(2), functions.report_and_wait)(line.path)
+    assert not any(map(is_running, pids))
     assert caught.value.sigval is signal.SIGHUP
     assert signal.getsignal(signal.SIGHUP) is before
 
@@ -389,43 +367,22 @@ def test_handlers_of_the_programs_own_stay(line: Line) -> None:
     seen: list[int] = []
     before = signal.signal(signal.SIGHUP, lambda signum, frame: (seen.append(signum), line.let_go()))
     try:
-        killer = threading.Thread(target=lambda: (line.pids(1), os.kill(os.getpid(), signal.SIGHUP)))
-        killer.start()
-        assert elastic_launch(alone(1), functions.report_and_wait)(line.path) == {0: None}
-        killer.join()
+        with signalled(line, signal.SIGHUP):
+            assert elastic_launch(alone(2), functions.report_and_wait)(line.path) == {0: None, 1: None}
     finally:
         signal.signal(signal.SIGHUP, before)
     assert seen == [signal.SIGHUP]
 
 
-def test_ctrl_c_stops_the_workers_and_is_raised_again(method: str, line: Line) -> None:
-    pids: set[int] = set()
-    killer = threading.Thread(target=lambda: (pids.update(line.pids(2)), os.kill(os.getpid(), signal.SIGINT)))
-    killer.start()
-    with pytest.raises(KeyboardInterrupt):
-        elastic_launch(alone(2, start_method=method), functions.report_and_wait)(line.path)
-    killer.join()
-    assert not any(map(is_running, pids))
-
-
-def test_a_second_ctrl_c_kills(line: Line) -> None:
-    def interrupt_twice() -> None:
-        line.pids(1)
-        for _ in range(2):
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.2)  # or the two were one to the main thread
-
-    killer = threading.Thread(target=interrupt_twice)
-    killer.start()
+@pytest.mark.parametrize(("times", "ignored"), [(1, ()), (2, (signal.SIGINT,))], ids=["it stops", "a second one kills"])
+def test_ctrl_c_ends_the_workers_and_is_raised_again(times: int, ignored: tuple[int, ...], line: Line) -> None:
     began = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        elastic_launch(alone(1, shutdown_timeout=500), functions.report_and_wait)(line.path, (signal.SIGINT,))
-    killer.join()
+    with signalled(line, signal.SIGINT, times) as pids, pytest.raises(KeyboardInterrupt):
+        elastic_launch(alone(2, shutdown_timeout=500), functions.report_and_wait)(line.path, ignored)
+    assert not any(map(is_running, pids))
     assert time.monotonic() - began < PATIENCE_S
 
 
-def test_it_works_in_a_thread(method: str) -> None:
+def test_it_works_in_a_thread() -> None:
     with ThreadPoolExecutor(1) as threads:
-        assert threads.submit(elastic_launch(alone(1, start_method=method), functions.rank)).result(PATIENCE_S) == {
-            0: 0
-        }
+        assert threads.submit(elastic_launch(alone(1), functions.rank)).result(PATIENCE_S) == {0: 0}
