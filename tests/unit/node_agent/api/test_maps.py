@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +14,25 @@ from node_agent.api.default_logs_specs import checked_streams, to_map
 from node_agent.api.processes import check_environments, check_ranks, checked_texts
 from node_agent.core.log_options import Std
 
-BAD_KEYS = [{1: ()}, {0: (), 2: ()}, {0: (), 1: (), 2: ()}, {"0": (), "1": ()}, {-1: (), 0: ()}, {}]
+BAD_KEYS: list[Any] = [{1: ()}, {0: (), 2: ()}, {0: (), 1: (), 2: ()}, {"0": (), "1": ()}, {-1: (), 0: ()}, {}]
+GOOD_KEYS = {1: (), 0: ()}
 
 
-@pytest.mark.parametrize("given", BAD_KEYS)
-def test_keys_are_the_local_ranks(given: dict[Any, Any]) -> None:
-    with pytest.raises(RuntimeError, match=r"^envs: its keys must be the local ranks 0 to 1; "):
-        check_ranks(given, 2, "envs")
-
-
-def test_what_is_wrong_with_the_keys_is_said() -> None:
-    with pytest.raises(RuntimeError, match=r"1 is missing, 'one' is none$"):
-        check_ranks({0: (), "one": ()}, 2, "args")  # type: ignore[dict-item]
-    with pytest.raises(RuntimeError, match="no local ranks: there are no args; 0 is none"):
-        check_ranks({0: {}}, 0, "envs")
+@pytest.mark.parametrize(
+    ("given", "count", "says"),
+    [
+        *((given, 2, "envs: its keys must be the local ranks 0 to 1; ") for given in BAD_KEYS),
+        ({0: (), "one": ()}, 2, "envs: its keys must be the local ranks 0 to 1; 1 is missing, 'one' is none$"),
+        ({0: ()}, 0, "envs: its keys must be no local ranks: there are no args; 0 is none$"),
+    ],
+)
+def test_keys_are_the_local_ranks(given: Any, count: int, says: str) -> None:
+    with pytest.raises(RuntimeError, match=f"^{says}"):
+        check_ranks(given, count, "envs")
 
 
 def test_good_keys_pass_in_any_order() -> None:
-    check_ranks({1: (), 0: ()}, 2, "args")
+    check_ranks(GOOD_KEYS, 2, "args")
     check_ranks({}, 0, "args")
 
 
@@ -40,25 +42,16 @@ def test_a_list_is_no_map() -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("given", [*BAD_KEYS, {0: (), 1: ()}])
-def test_torch_refuses_the_same_keys_with_the_same_error(given: dict[Any, Any]) -> None:
+@pytest.mark.parametrize("given", [*BAD_KEYS, GOOD_KEYS])
+def test_torch_refuses_the_same_keys_with_the_same_error(given: Any) -> None:
     theirs = pytest.importorskip("torch.distributed.elastic.multiprocessing.api")
-    errors = []
-    for check in (lambda: theirs._validate_full_rank(given, 2, "args"), lambda: check_ranks(given, 2, "args")):
-        try:
-            check()
-            errors.append(None)
-        except Exception as error:
-            errors.append(type(error))  # type: ignore[arg-type]
-    assert errors[0] is errors[1]
+    with nullcontext() if given == GOOD_KEYS else pytest.raises(RuntimeError):
+        theirs._validate_full_rank(given, 2, "args")
 
 
-@pytest.mark.parametrize("given", [Std.OUT, {1: Std.OUT}, {0: Std.ALL, 1: Std.ERR}, {7: Std.OUT}, {}])
-def test_to_map_names_every_local_rank(given: Std | dict[int, Std]) -> None:
-    expected = (
-        dict.fromkeys(range(3), given) if isinstance(given, Std) else {r: given.get(r, Std.NONE) for r in range(3)}
-    )
-    assert to_map(given, 3) == expected
+def test_to_map_names_every_local_rank() -> None:
+    assert to_map(Std.OUT, 2) == {0: Std.OUT, 1: Std.OUT}
+    assert to_map({1: Std.ERR, 7: Std.OUT}, 3) == {0: Std.NONE, 1: Std.ERR, 2: Std.NONE}
 
 
 @pytest.mark.torch
@@ -69,27 +62,23 @@ def test_to_map_is_torchs() -> None:
         assert to_map({1: Std(value)}, 2) == theirs.to_map({1: theirs.Std(value)}, 2)
 
 
-def test_streams_may_be_numbers() -> None:
-    assert checked_streams(3, "tee") is Std.ALL
-    assert checked_streams({0: 1, 5: Std.NONE}, "tee") == {0: Std.OUT, 5: Std.NONE}
-
-
 @pytest.mark.torch
-def test_streams_may_be_torchs() -> None:
+def test_streams_may_be_numbers_and_torchs() -> None:
     theirs = pytest.importorskip("torch.distributed.elastic.multiprocessing").Std
-    assert checked_streams({0: theirs.ERR}, "tee") == {0: Std.ERR}
-    assert type(checked_streams(theirs.ALL, "tee")) is Std
+    assert checked_streams(3, "tee") is checked_streams(theirs.ALL, "tee") is Std.ALL
+    assert checked_streams({0: 1, 5: theirs.NONE}, "tee") == {0: Std.OUT, 5: Std.NONE}
 
 
-@pytest.mark.parametrize("given", ["1", None, True, {0: "1"}, {"0": Std.OUT}, {-1: Std.OUT}])
-def test_other_streams_are_refused(given: Any) -> None:
-    with pytest.raises(TypeError, match=r"^redirects"):
-        checked_streams(given, "redirects")
-
-
-def test_numbers_that_are_no_streams_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"^tee\[0\]: 0 \(none\), 1 \(stdout\), 2 \(stderr\) or 3 \(both\), not 4$"):
-        checked_streams({0: 4}, "tee")
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        *((given, TypeError, "tee") for given in ("1", None, True, {0: "1"}, {"0": Std.OUT}, {-1: Std.OUT})),
+        ({0: 4}, ValueError, r"tee\[0\]: 0 \(none\), 1 \(stdout\), 2 \(stderr\) or 3 \(both\), not 4$"),
+    ],
+)
+def test_other_streams_are_refused(given: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=f"^{says}"):
+        checked_streams(given, "tee")
 
 
 @pytest.mark.parametrize("given", [["a"], {0: 1}, {"0": "a"}])
@@ -111,23 +100,6 @@ def test_prefixes_are_texts_by_rank(given: Any) -> None:
 def test_environments_are_what_the_system_takes(name: Any, value: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match=r"^envs\[1\]: "):
         check_environments({0: {"A": "b"}, 1: {name: value}})
-
-
-@pytest.mark.parametrize("text", ["0", "1", "2", "3", "0:1", "0:3,1:0,2:1,3:2"])
-@pytest.mark.torch
-def test_streams_are_read_as_torch_reads_them(text: str) -> None:
-    theirs = pytest.importorskip("torch.distributed.elastic.multiprocessing").Std
-    assert Std.from_str(text) == theirs.from_str(text)
-
-
-def test_a_map_of_streams_may_name_any_rank() -> None:
-    assert Std.from_str("10:3") == {10: Std.ALL}
-
-
-@pytest.mark.parametrize("text", ["", "4", "-1", "0:", "0:4", "a:1", "0:1,", "0:1;1:2"])
-def test_other_texts_are_no_streams(text: str) -> None:
-    with pytest.raises(ValueError, match="or a map from local ranks such as 0:1,1:3"):
-        Std.from_str(text)
 
 
 def reified(module: Any, log_dir: str, envs: dict[int, dict[str, str]], **given: Any) -> list[Any]:
