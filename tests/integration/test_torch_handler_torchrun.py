@@ -86,7 +86,7 @@ async def torchruns(programs: None, tmp_path: Path) -> AsyncIterator[Torchruns]:
 
 
 async def test_a_run_of_two_nodes_is_on_the_status_page_and_succeeds(torchruns: Torchruns) -> None:
-    workers = await torchruns.nodes("ab", "--nnodes=2", script=TORCH_WORKER)
+    workers = await torchruns.nodes("ab", "--nnodes=2")
     run = await torchruns.server.run()
     assert (run["run_id"], run["phase"], run["round"]) == ("nightly", "running", 1)
     assert {node["node_id"]: node["state"] for node in run["nodes"]} == {"a": "running", "b": "running"}
