@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import sys
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from rdzv_protocol.messages import JoinRequest, LeaveRequest, PollRequest, Repor
 from node_agent.core.backoff import Unreachable
 from node_agent.core.command import Command
 from node_agent.core.events import Signalled
+from node_agent.workers.process import own_children
 from tests.unit.node_agent.rig import Rig, rig
 from tests.unit.node_agent.story import finish, start, stop
 
@@ -97,6 +100,82 @@ async def test_the_server_goes_while_the_workers_finish():
         said = "\n".join(agent.console.lines)
         assert "lost rdzv-server at server:1 (HTTP: closed)" in said
         assert "no rdzv-server at server:1 within 0.2 s" in said and "how the run ended is not known" in said
+
+
+# Specs of the workers, cold and warm.
+
+PLACE = (
+    "import json, os, sys; print(*(os.environ[name] for name in ('RANK', 'LOCAL_RANK', 'TORCHELASTIC_RESTART_COUNT')))"
+)
+WARM = "import sys; print('warm' if 'slow' in sys.modules else 'cold')"
+
+
+def python(program: str) -> Command:
+    return Command((sys.executable, "-c", program))
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Path:
+    """A module `slow`, whose import takes until somebody writes to this pipe."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (tmp_path / "slow.py").write_text(f"open({str(pipe)!r}).read()")
+    return pipe
+
+
+def warm_rig(pipe: Path, program: str, **config: object) -> AbstractAsyncContextManager[Rig]:
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(pipe.parent)}
+    return rig(command=python(program), preload=("slow",), environment=environment, **config)
+
+
+@pytest.mark.parametrize("preload", [(), ("json",)], ids=["cold", "warm"])
+async def test_each_worker_of_each_round_has_the_environment_of_its_place(preload):
+    two = {"local_world_size": 2, "group_rank": 0}
+    async with rig(command=python(PLACE), nproc=2, preload=preload) as agent:
+        for round_, ranks in ((1, "23"), (2, "45")):
+            await agent.server.answers(start(round_, first_rank=int(ranks[0]), **two))
+            assert (await agent.server.hears(ReportRequest, round_)).failure is None
+            said = [f"{rank} {local_rank} {round_ - 1}" for local_rank, rank in enumerate(ranks)]
+            await agent.console.until(lambda said=said: set(said) <= set(agent.console.text().decode().splitlines()))
+            await agent.server.answers(stop(round_))
+            await agent.server.hears(JoinRequest, round_ + 1)
+        assert sum("workers start warm: json imported" in line for line in agent.console.lines) == len(preload)
+
+
+async def test_workers_wait_until_they_can_be_warm(slow):
+    async with warm_rig(slow, WARM) as agent:
+        await has_started(agent)
+        assert agent.pids == []
+        slow.write_text("go on")
+        assert (await agent.server.hears(ReportRequest)).failure is None
+        await agent.console.until(lambda: agent.console.text() == b"warm\n")
+
+
+async def test_a_stop_while_workers_wait_to_be_warm_starts_none_of_them(slow):
+    async with warm_rig(slow, WARM) as agent:
+        await has_started(agent)
+        await agent.server.answers(stop(1))
+        assert (await agent.server.hears(JoinRequest, 2)).after_round == 1
+        await agent.server.answers(one_worker(2))
+        slow.write_text("go on")
+        assert (await agent.server.hears(ReportRequest)).round == 2
+        assert agent.console.text() == b"warm\n"
+
+
+async def test_a_signal_while_workers_wait_to_be_warm_ends_the_agent_and_what_waits(slow):
+    async with warm_rig(slow, WARM) as agent:
+        await has_started(agent)
+        agent.agent._runner.feed(Signalled("SIGTERM"))
+        assert await agent.exit_code() == 1
+        assert agent.console.text() == b""
+    assert not own_children
+
+
+async def test_workers_start_cold_when_nothing_can_be_kept_warm():
+    async with rig(command=python(WARM), preload=("no_such_module",)) as agent:
+        await agent.server.answers(one_worker())
+        assert (await agent.server.hears(ReportRequest)).failure is None
+        assert any(line.startswith("workers start cold, without --preload: ") for line in agent.console.lines)
 
 
 # An exception that nobody expected.
