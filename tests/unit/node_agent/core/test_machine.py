@@ -1,5 +1,7 @@
 """An agent's life: joining, running, stopping, coming back, ending."""
 
+from operator import methodcaller
+
 import pytest
 from rdzv_protocol.errors import (
     AgentFenced,
@@ -31,234 +33,191 @@ from tests.unit.node_agent.story import (
     wait,
 )
 
-# Joining.
+STOP, KILL = StopWorkers("SIGTERM"), StopWorkers("SIGINT", kill=True)
+FAILED_SAID = Say("worker rank 3 (local rank 1, pid 77) on node a failed: exit code 5")
+STOPPING_SAID = Say("stopping the workers of round 1: node b left: SIGTERM")
+SUCCEEDED_SAID = Say("run succeeded: all workers of 3 nodes exited 0", Level.ROUTINE)
+FAILED = finish(succeeded=False, failure=a_failure(node_id="b"))
+SPENT = [Say("run failed: spent"), WriteFailureReport("spent", FAILED)]
+SIGTERM = [Say("SIGTERM: leaving the run"), leave()]
+SIGTERM_REPORT = WriteFailureReport("SignalException: the agent got SIGTERM")
+AFTER_ELSEWHERE = "worker rank 9 on node b failed: exit code 1"
 
 
-def test_an_agent_joins_as_soon_as_it_is_up():
-    assert Story().effects == [join("a.1", after_round=0)]
+def told(directive, **more):
+    return methodcaller("is_told", directive, **more)
 
 
-def test_an_agent_that_waits_says_what_for_and_polls():
+def refused(error):
+    return methodcaller("is_refused", error)
+
+
+def signalled(name="SIGTERM"):
+    return methodcaller("is_signalled", name)
+
+
+FAILS, SUCCEEDS = methodcaller("workers_fail"), methodcaller("workers_succeed")
+GONE, REPORT_REFUSED = methodcaller("workers_are_gone"), methodcaller("gives_up", "too long")
+RUNS = told(start(1))
+STOPPED = [RUNS, told(stop(1)), GONE, told(stop(1), revision=2)]
+"""Told to stop in round 1, and joining the next one."""
+
+# fmt: off
+STORIES = {  # what happens, and what the agent does at the last of it
+    # joining
+    "it joins as soon as it is up": ([], [join("a.1", after_round=0)]),
+    "it says what it waits for, and polls":
+        ([told(wait("for 1 more"))], [Say("for 1 more"), poll(revision=1)]),
+    "a warning of the server is said":
+        ([told(wait("for a"), warning="look")], [Say("look", Level.WARNING), Say("for a"), poll(revision=1)]),
+    "a warning of the server is said once":
+        ([told(wait("for a"), warning="look"), told(wait("for a"), warning="look")], [poll(revision=2)]),
+    "what it waits for is not said again when only the countdown has changed":
+        ([told(wait("1 of 2 joined (a)", 600.0)), told(wait("1 of 2 joined (a)", 590.0))], [poll(revision=2)]),
+    "what it waits for is said again when it has changed":
+        ([told(wait("for 2", 600.0)), told(wait("for 1", 600.0))],
+         [Say("for 1; gives up in 600 s"), poll(revision=2)]),
+    "a reply that brings nothing new is answered with the next poll":
+        ([told(wait()), told(wait(), revision=1)], [poll(revision=1)]),
+    "a round starts the workers and says their place":
+        ([RUNS], [Say("round 1: node 1 of 3, ranks 2-5 of 10, master 10.0.0.1:40001, restart 0 of 3", Level.ROUTINE),
+                  StartWorkers(an_assignment(1)), poll(revision=1)]),
+    "only one request is under way": ([methodcaller("handle", TimePassed()), methodcaller("handle", Started())], []),
+    "a round that was over before the agent heard of it is joined after":
+        ([told(stop(1, AFTER_ELSEWHERE))],
+         [Say(f"round 1 is over before it began here: {AFTER_ELSEWHERE}"), join(after_round=1)]),
+
+    # running
+    "an agent whose workers run keeps polling": ([RUNS, told(start(1), revision=1)], [poll(revision=1)]),
+    "workers that run are not started again": ([told(start(2)), told(start(2))], [poll(revision=2)]),
+    "nor for an earlier round": ([told(start(2)), told(start(1))], [poll(revision=2)]),
+    "a round that it was told before does not start again": ([*STOPPED, told(start(1))], [poll(revision=3)]),
+    "but the next one does":
+        ([*STOPPED, told(start(1)), told(start(2))],
+         [Say("round 2: node 1 of 3, ranks 2-5 of 10, master 10.0.0.1:40002, restart 1 of 3", Level.ROUTINE),
+          StartWorkers(an_assignment(2)), poll(revision=4)]),
+    **{f"a {type(directive).__name__} older than the last reply changes nothing":
+        ([told(start(1), revision=7), told(directive, revision=6)], [poll(revision=7)])
+       for directive in (wait("old"), stop(1), finish(), start(3))},
+
+    # succeeding
+    "success is reported and the run waited for": ([RUNS, SUCCEEDS], [report()]),
+    "success is reported once": ([RUNS, SUCCEEDS, SUCCEEDS], []),
+    "an agent whose run succeeds exits 0": ([RUNS, SUCCEEDS, told(finish())], [SUCCEEDED_SAID, Exit(0)]),
+    "a failure elsewhere restarts an agent that has finished":
+        ([RUNS, SUCCEEDS, told(stop(1, AFTER_ELSEWHERE))],
+         [Say(f"stopping the workers of round 1: {AFTER_ELSEWHERE}"), join(after_round=1)]),
+    **{f"an end of another round's workers is not reported: {happens}":
+        ([told(start(2)), methodcaller(happens, round=1)], []) for happens in ("workers_succeed", "workers_fail")},
+
+    # failing
+    "a failure is reported and the siblings are stopped":
+        ([RUNS, FAILS], [FAILED_SAID, report(failure=a_failure()), STOP]),
+    "a second failure of a round is not reported": ([RUNS, FAILS, FAILS], []),
+    "after a failure it waits for the server to say that there is a next round": ([RUNS, FAILS, GONE], []),
+    "and joins when that has come": ([RUNS, FAILS, GONE, told(stop(1))], [STOPPING_SAID, join(after_round=1)]),
+    "siblings that are still there are not stopped twice":
+        ([RUNS, FAILS, told(stop(1))], [STOPPING_SAID, poll(revision=2, hold=False)]),
+    "and when they are gone it joins":
+        ([RUNS, FAILS, told(stop(1)), told(stop(1), revision=2), GONE], [join(after_round=1)]),
+    "a failure is said once":
+        ([RUNS, FAILS, GONE, told(stop(1, a_failure().sentence))],
+         [Say("stopping the workers of round 1"), join(after_round=1)]),
+    "a failed run ends with the evidence of it": ([RUNS, FAILS, GONE, told(FAILED)], [*SPENT, Exit(1)]),
+    "the workers are stopped before the evidence is left": ([RUNS, told(FAILED)], [SPENT[0], STOP, SPENT[1]]),
+
+    # stopping
+    "a stop stops the workers and says why":
+        ([RUNS, told(stop(1))], [STOPPING_SAID, STOP, poll(revision=2, hold=False)]),
+    "a stop of another round stops nobody": ([told(start(2)), told(stop(1))], [poll(revision=2)]),
+    "a repeated stop says and stops nothing more": ([RUNS, told(stop(1)), told(stop(1), revision=2)], []),
+    "a worker that fails while it is stopped is not reported": ([RUNS, told(stop(1)), FAILS], []),
+    "the connection is free for the join the moment the last worker is gone":
+        ([RUNS, told(stop(1)), told(stop(1), revision=2), GONE], [join(after_round=1)]),
+    "a join that is due while a keep-alive is under way waits": ([RUNS, told(stop(1)), GONE], []),
+    "and follows its answer": (STOPPED, [join(after_round=1)]),
+    "no round starts before the agent has joined it":
+        ([RUNS, told(stop(1)), GONE, told(start(2))], [join(after_round=1)]),
+    "workers of an earlier round that are gone are no news":
+        ([*STOPPED, told(start(2)), told(stop(2)), methodcaller("workers_are_gone", round=1),
+          told(stop(2), revision=4)], []),
+    "a stop that was obeyed before is no reason to join again":
+        ([*STOPPED, told(stop(1), revision=2)], [poll(revision=2)]),
+
+    # fenced
+    "a fenced agent stops its workers":
+        ([told(start(4)), refused(AgentFenced("gone"))], [Say("gone; joining anew"), STOP]),
+    "and joins anew as another": ([told(start(4)), refused(AgentFenced("gone")), GONE], [join("a.2", returning=True)]),
+    "it takes whatever its new run tells it":
+        ([told(start(9), revision=50), refused(AgentFenced("gone")), GONE, told(start(1), revision=1)],
+         [Say("round 1: node 1 of 3, ranks 2-5 of 10, master 10.0.0.1:40001, restart 0 of 3", Level.ROUTINE),
+          StartWorkers(an_assignment(1)), poll("a.2", revision=1)]),
+    "without workers it joins anew at once":
+        ([refused(AgentFenced("gone"))], [Say("gone; joining anew"), join("a.2", returning=True)]),
+    "fenced while its workers stop, it does not stop them twice":
+        ([RUNS, told(stop(1)), refused(AgentFenced("gone"))], [Say("gone; joining anew")]),
+
+    # refused
+    "an agent that comes after the success exits 0":
+        ([refused(RunSucceeded("run r has already succeeded"))], [Say("run r has already succeeded"), Exit(0)]),
+    **{f"an agent that may not take part exits 2 and says why: {error.code}":
+        ([refused(error("no"))], [Say("error: no"), WriteFailureReport(f"{error.__name__}: no"), Exit(2)])
+       for error in (SettingsConflict, NodeRankTaken, Unauthorized)},
+    "a refusal stops the workers first":
+        ([RUNS, refused(Unauthorized("no"))], [Say("error: no"), STOP, WriteFailureReport("Unauthorized: no")]),
+    "and then the agent exits": ([RUNS, refused(Unauthorized("no")), GONE], [Exit(1)]),
+    "a fenced agent that is not let in again has started workers all the same":
+        ([RUNS, refused(AgentFenced("gone")), GONE, refused(NodeRankTaken("no"))],
+         [Say("error: no"), WriteFailureReport("NodeRankTaken: no"), Exit(1)]),
+    "a report that the server refuses ends the agent": ([RUNS, FAILS, REPORT_REFUSED, GONE], [Exit(1)]),
+    "an agent that is ending keeps its exit code when its last word is refused":
+        ([RUNS, signalled(), REPORT_REFUSED, GONE], [Exit(1)]),
+
+    # ending
+    "an end of the run stops what still runs": ([RUNS, told(finish())], [SUCCEEDED_SAID, STOP]),
+    "and exits by the run's end": ([RUNS, told(finish()), GONE], [Exit(0)]),
+    "also if it has failed": ([RUNS, told(FAILED), GONE], [Exit(1)]),
+    "a standby exits with the run": ([told(wait("standing by")), told(finish())], [SUCCEEDED_SAID, Exit(0)]),
+    **{f"{name} makes the agent leave and stop its workers with the same signal":
+        ([RUNS, signalled(name)],
+         [Say(f"{name}: leaving the run"), leave(reason=name), StopWorkers(name),
+          WriteFailureReport(f"SignalException: the agent got {name}")]) for name in ("SIGTERM", "SIGINT")},
+    "and exits when they are gone": ([RUNS, signalled(), GONE], [Exit(1)]),
+    "a second signal kills the workers":
+        ([RUNS, signalled("SIGINT"), signalled("SIGINT")], [Say("SIGINT again: killing the workers"), KILL]),
+    "a signal after the end of the run kills the workers":
+        ([RUNS, told(finish()), signalled("SIGINT")], [Say("SIGINT again: killing the workers"), KILL]),
+    "an agent without workers leaves at once": ([signalled()], [*SIGTERM, SIGTERM_REPORT, Exit(1)]),
+    "an agent that was signalled while its workers stop does not signal them twice":
+        ([RUNS, told(stop(1)), signalled()], [*SIGTERM, SIGTERM_REPORT]),
+    **{f"an agent that leaves does as no server says: {type(directive).__name__}":
+        ([RUNS, signalled(), told(directive)], [])
+       for directive in (wait(), start(2), stop(1), finish())},
+    "an agent that leaves heeds no refusal": ([RUNS, signalled(), refused(RunSucceeded("over"))], []),
+    **{f"after the exit nothing happens: {name}": ([RUNS, SUCCEEDS, told(finish()), happens], [])
+       for name, happens in {
+           "start": told(start(2)),
+           "fenced": refused(AgentFenced("gone")),
+           "signal": signalled(),
+           "gave up": methodcaller("gives_up"),
+           "time": methodcaller("handle", TimePassed()),
+           "failure": methodcaller("handle", WorkerFailed(1, a_failure())),
+           "stopped": methodcaller("handle", WorkersStopped(1)),
+       }.items()},
+}
+# fmt: on
+
+
+@pytest.mark.parametrize(("happens", "does"), STORIES.values(), ids=STORIES)
+def test_what_an_agent_does(happens, does):
     agent = Story()
-    agent.is_told(wait("waiting for 1 more node"))
-    assert agent.effects == [Say("waiting for 1 more node"), poll("a.1", revision=1, hold=True)]
+    for event in happens:
+        event(agent)
+    assert agent.effects == does
+    assert Exit not in map(type, does) or agent.lasts is None
 
 
-def test_a_warning_of_the_server_is_said_once():
-    agent = Story()
-    agent.is_told(wait(), warning="look here")
-    assert agent.did(Say)[0] == Say("look here", Level.WARNING)
-    agent.is_told(wait(), warning="look here")
-    assert agent.did(Say) == []
-
-
-def test_what_it_waits_for_is_not_said_again_when_only_the_countdown_has_changed():
-    agent = Story()
-    agent.is_told(wait("waiting for 1 more node: 1 of 2 joined (a)", 600.0))
-    agent.is_told(wait("waiting for 1 more node: 1 of 2 joined (a)", 590.0))
-    assert agent.said == []
-    assert agent.sent == [poll("a.1", revision=2, hold=True)]
-
-
-def test_what_it_waits_for_is_said_again_when_it_has_changed():
-    agent = Story()
-    agent.is_told(wait("waiting for 2 more nodes", 600.0))
-    agent.is_told(wait("waiting for 1 more node", 600.0))
-    assert agent.said == ["waiting for 1 more node; gives up in 600 s"]
-
-
-def test_a_reply_that_brings_nothing_new_is_answered_with_the_next_poll():
-    agent = Story()
-    agent.is_told(wait())
-    agent.is_told(wait(), revision=1)
-    assert agent.effects == [poll("a.1", revision=1, hold=True)]
-
-
-def test_a_round_starts_the_workers_and_says_their_place():
-    agent = Story()
-    agent.is_told(start(1))
-    assert agent.did(StartWorkers) == [StartWorkers(an_assignment(1))]
-    assert agent.said == ["round 1: node 1 of 3, ranks 2-5 of 10, master 10.0.0.1:40001, restart 0 of 3"]
-    assert agent.sent == [poll("a.1", revision=1, hold=True)]
-
-
-def test_only_one_request_is_under_way():
-    agent = Story()
-    agent.handle(TimePassed())
-    agent.handle(Started())
-    assert agent.effects == []
-
-
-# Running.
-
-
-def test_an_agent_whose_workers_run_keeps_polling():
-    agent = running()
-    agent.is_told(start(1), revision=1)
-    assert agent.effects == [poll("a.1", revision=1, hold=True)]
-
-
-@pytest.mark.parametrize("round_", [1, 2])
-def test_workers_that_run_are_not_started_again(round_):
-    agent = running(round=2)
-    agent.is_told(start(round_))
-    assert agent.did(StartWorkers) == []
-
-
-def test_a_round_that_it_was_told_before_does_not_start_again():
-    agent = running()
-    agent.is_told(stop(1))
-    agent.workers_are_gone()
-    agent.is_told(stop(1), revision=agent.revision)
-    agent.is_told(start(1))
-    assert agent.did(StartWorkers) == []
-    agent.is_told(start(2))
-    assert agent.did(StartWorkers) == [StartWorkers(an_assignment(2))]
-
-
-@pytest.mark.parametrize(
-    "directive", [wait("old"), stop(1), finish(), start(3)], ids=lambda it: it.__struct_config__.tag
-)
-def test_a_reply_older_than_the_last_changes_nothing(directive):
-    agent = Story()
-    agent.is_told(start(1), revision=7)
-    agent.is_told(directive, revision=6)
-    assert agent.effects == [poll("a.1", revision=7, hold=True)]
-
-
-# Succeeding.
-
-
-def test_success_is_reported_and_the_run_waited_for():
-    agent = running()
-    agent.workers_succeed()
-    assert agent.effects == [report("a.1", 1, None)]
-
-
-def test_an_agent_whose_run_succeeds_exits_0():
-    agent = running()
-    agent.workers_succeed()
-    agent.is_told(finish())
-    assert agent.effects == [Say("run succeeded: all workers of 3 nodes exited 0", Level.ROUTINE), Exit(0)]
-
-
-def test_a_failure_elsewhere_restarts_an_agent_that_has_finished():
-    agent = running()
-    agent.workers_succeed()
-    agent.is_told(stop(1, "worker rank 9 on node b failed: exit code 1"))
-    assert agent.did(StopWorkers) == []
-    assert agent.sent == [join("a.1", after_round=1)]
-
-
-def test_a_success_is_reported_once():
-    agent = running()
-    agent.workers_succeed()
-    agent.workers_succeed()
-    assert agent.effects == []
-
-
-@pytest.mark.parametrize("happens", ["workers_succeed", "workers_fail"])
-def test_an_end_of_another_rounds_workers_is_not_reported(happens):
-    agent = running(round=2)
-    getattr(agent, happens)(round=1)
-    assert agent.effects == []
-
-
-# Failing.
-
-
-def test_a_failure_is_reported_and_the_siblings_are_stopped():
-    agent = running()
-    agent.workers_fail()
-    assert agent.effects == [
-        Say("worker rank 3 (local rank 1, pid 77) on node a failed: exit code 5"),
-        report("a.1", 1, a_failure()),
-        StopWorkers("SIGTERM"),
-    ]
-
-
-def test_a_second_failure_of_a_round_is_not_reported():
-    agent = running()
-    agent.workers_fail()
-    agent.workers_fail()
-    assert agent.effects == []
-
-
-def test_after_a_failure_it_joins_when_its_workers_are_gone_and_then_the_stop_has_come():
-    agent = running()
-    agent.workers_fail()
-    agent.workers_are_gone()
-    assert agent.effects == [], "the server has not said that there is a next round"
-    agent.is_told(stop(1))
-    assert agent.sent == [join("a.1", after_round=1)]
-
-
-def test_after_a_failure_it_joins_when_the_stop_has_come_and_then_its_workers_are_gone():
-    agent = running()
-    agent.workers_fail()
-    agent.is_told(stop(1))
-    assert agent.sent == [poll("a.1", revision=2, hold=False)], "its siblings are still there"
-    assert agent.did(StopWorkers) == [], "they were stopped before"
-    agent.is_told(stop(1), revision=2)
-    agent.workers_are_gone()
-    assert agent.effects == [join("a.1", after_round=1)]
-
-
-def test_a_failed_run_ends_with_the_evidence_of_it():
-    agent = running()
-    agent.workers_fail()
-    agent.workers_are_gone()
-    end = finish(succeeded=False, failure=a_failure(node_id="b"))
-    agent.is_told(end)
-    assert agent.effects == [Say("run failed: spent"), WriteFailureReport("spent", end), Exit(1)]
-
-
-def test_the_workers_are_stopped_before_the_evidence_is_left():
-    agent = running()
-    end = finish(succeeded=False, failure=a_failure(node_id="b"))
-    agent.is_told(end)
-    assert agent.effects == [Say("run failed: spent"), StopWorkers("SIGTERM"), WriteFailureReport("spent", end)]
-
-
-# Stopping.
-
-
-def test_a_failure_is_said_once():
-    agent = running()
-    agent.workers_fail()
-    assert len(agent.said) == 1
-    agent.is_told(stop(1, a_failure().sentence))
-    assert agent.said == ["stopping the workers of round 1"]
-
-
-def test_a_stop_stops_the_workers_and_says_why():
-    agent = running()
-    agent.is_told(stop(1, "node b left: SIGTERM"))
-    assert agent.said == ["stopping the workers of round 1: node b left: SIGTERM"]
-    assert agent.did(StopWorkers) == [StopWorkers("SIGTERM")]
-
-
-def test_a_stop_of_another_round_stops_nobody():
-    agent = running(round=2)
-    agent.is_told(stop(1))
-    assert agent.effects == [poll("a.1", revision=2, hold=True)]
-
-
-def test_a_repeated_stop_says_and_stops_nothing_more():
-    agent = running()
-    agent.is_told(stop(1))
-    agent.is_told(stop(1), revision=agent.revision)
-    assert agent.effects == []
-
-
-def test_a_worker_that_fails_while_it_is_stopped_is_not_reported():
-    agent = running()
-    agent.is_told(stop(1))
-    agent.workers_fail()
-    assert agent.effects == []
-
-
-def test_while_workers_stop_the_agent_is_heard_at_once_and_then_three_times_in_a_lease():
+def test_while_workers_stop_the_server_hears_at_once_and_then_three_times_in_a_lease():
     agent = running()
     agent.is_told(stop(1))
     assert agent.sent == [poll("a.1", revision=2, hold=False)]
@@ -269,149 +228,15 @@ def test_while_workers_stop_the_agent_is_heard_at_once_and_then_three_times_in_a
         assert agent.lasts == LEASE_S / HOLDS_PER_LEASE
         agent.deadline_comes()
         assert agent.effects == [poll("a.1", revision=2, hold=False)]
-
-
-def test_the_line_is_free_for_the_join_the_moment_the_last_worker_is_gone():
-    agent = running()
-    agent.is_told(stop(1))
     agent.is_told(stop(1), revision=2)
     agent.workers_are_gone()
-    assert agent.effects == [join("a.1", after_round=1)]
+    assert agent.lasts is None, "it joins, and has nothing to keep alive"
+
+
+def test_a_fenced_agent_has_nothing_to_keep_alive():
+    agent = running()
+    agent.is_refused(AgentFenced("gone"))
     assert agent.lasts is None
-
-
-def test_a_join_that_is_due_while_a_keep_alive_is_under_way_follows_its_answer():
-    agent = running()
-    agent.is_told(stop(1))
-    agent.workers_are_gone()
-    assert agent.effects == []
-    agent.is_told(stop(1), revision=2)
-    assert agent.effects == [join("a.1", after_round=1)]
-
-
-def test_no_round_starts_before_the_agent_has_joined_it():
-    agent = running()
-    agent.is_told(stop(1))
-    agent.workers_are_gone()
-    agent.is_told(start(2))
-    assert agent.effects == [join("a.1", after_round=1)]
-
-
-def test_workers_of_an_earlier_round_that_are_gone_are_no_news():
-    agent = running()
-    agent.is_told(stop(1))
-    agent.workers_are_gone()
-    agent.is_told(stop(1), revision=2)
-    agent.is_told(start(2))
-    agent.is_told(stop(2))
-    agent.workers_are_gone(round=1)
-    agent.is_told(stop(2), revision=agent.revision)
-    assert agent.sent == []
-
-
-def test_a_round_that_was_over_before_the_agent_heard_of_it_is_joined_after():
-    agent = Story()
-    agent.is_told(stop(1, "worker rank 9 on node b failed: exit code 1"))
-    assert agent.said == ["round 1 is over before it began here: worker rank 9 on node b failed: exit code 1"]
-    assert agent.sent == [join("a.1", after_round=1)]
-
-
-def test_a_stop_that_was_obeyed_before_is_no_reason_to_join_again():
-    agent = running()
-    agent.is_told(stop(1))
-    agent.workers_are_gone()
-    agent.is_told(stop(1), revision=2)
-    agent.is_told(stop(1), revision=2)
-    assert agent.effects == [poll("a.1", revision=2, hold=True)]
-
-
-# Fenced.
-
-
-def test_a_fenced_agent_stops_its_workers_and_joins_anew_as_another():
-    agent = running(round=4)
-    agent.is_refused(AgentFenced("agent a.1 is no longer part of run r"))
-    assert agent.effects == [
-        Say("agent a.1 is no longer part of run r; joining anew"),
-        StopWorkers("SIGTERM"),
-    ]
-    assert agent.lasts is None, "a fenced agent has nothing to keep alive"
-    agent.workers_are_gone()
-    assert agent.effects == [join("a.2", after_round=0, returning=True)]
-
-
-def test_a_fenced_agent_takes_whatever_its_new_run_tells_it():
-    agent = Story()
-    agent.is_told(start(9), revision=50)
-    agent.is_refused(AgentFenced("gone"))
-    agent.workers_are_gone()
-    agent.is_told(start(1), revision=1)
-    assert agent.did(StartWorkers) == [StartWorkers(an_assignment(1))]
-    assert agent.sent == [poll("a.2", revision=1, hold=True)]
-
-
-def test_an_agent_without_workers_that_is_fenced_joins_anew_at_once():
-    agent = Story()
-    agent.is_refused(AgentFenced("gone"))
-    assert agent.sent == [join("a.2", after_round=0, returning=True)]
-
-
-def test_an_agent_that_is_fenced_while_its_workers_stop_does_not_stop_them_twice():
-    agent = running()
-    agent.is_told(stop(1))
-    agent.is_refused(AgentFenced("gone"))
-    assert agent.did(StopWorkers) == []
-    agent.workers_are_gone()
-    assert agent.sent == [join("a.2", after_round=0, returning=True)]
-
-
-# Refused.
-
-
-def test_an_agent_that_comes_after_the_success_exits_0():
-    agent = Story()
-    agent.is_refused(RunSucceeded("run r has already succeeded"))
-    assert agent.effects == [Say("run r has already succeeded"), Exit(0)]
-
-
-@pytest.mark.parametrize("error", [SettingsConflict, NodeRankTaken, Unauthorized], ids=lambda error: error.code)
-def test_an_agent_that_may_not_take_part_exits_2_and_says_why(error):
-    agent = Story()
-    agent.is_refused(error("this will not do"))
-    evidence = WriteFailureReport(f"{error.__name__}: this will not do")
-    assert agent.effects == [Say("error: this will not do"), evidence, Exit(2)]
-
-
-def test_a_refusal_stops_the_workers_first():
-    agent = running()
-    agent.is_refused(Unauthorized("no token"))
-    assert (agent.did(StopWorkers), agent.did(Exit)) == ([StopWorkers("SIGTERM")], [])
-    agent.workers_are_gone()
-    assert agent.effects == [Exit(1)]
-
-
-def test_a_fenced_agent_that_is_not_let_in_again_has_started_workers_all_the_same():
-    agent = running()
-    agent.is_refused(AgentFenced("lease ran out"))
-    agent.workers_are_gone()
-    agent.is_refused(NodeRankTaken("rank 0 is taken"))
-    assert agent.did(Exit) == [Exit(1)]
-
-
-def test_a_report_that_the_server_refuses_ends_the_agent_instead_of_leaving_it_waiting():
-    agent = running()
-    agent.workers_fail()
-    agent.gives_up("rdzv-server refused a ReportRequest: too long")
-    agent.workers_are_gone()
-    assert agent.effects == [Exit(1)]
-
-
-def test_an_agent_that_is_ending_keeps_its_exit_code_when_its_last_word_is_refused():
-    agent = running()
-    agent.is_signalled()
-    agent.gives_up("rdzv-server refused a LeaveRequest: too long")
-    agent.workers_are_gone()
-    assert agent.effects == [Exit(1)]
 
 
 # The server comes and goes.
@@ -560,105 +385,3 @@ def test_a_signal_without_the_server_exits_by_the_workers_result():
     agent.is_signalled()
     assert agent.did(LeaveRequest) == [leave()]
     assert (agent.did(Exit), agent.did(WriteFailureReport)) == ([Exit(0)], [])
-
-
-# Ending.
-
-
-@pytest.mark.parametrize(("succeeded", "code"), [(True, 0), (False, 1)])
-def test_an_end_of_the_run_stops_what_still_runs(succeeded, code):
-    agent = running()
-    agent.is_told(finish(succeeded=succeeded))
-    assert (agent.did(StopWorkers), agent.did(Exit), agent.sent) == ([StopWorkers("SIGTERM")], [], [])
-    agent.workers_are_gone()
-    assert agent.effects == [Exit(code)]
-
-
-def test_a_standby_exits_with_the_run():
-    agent = Story()
-    agent.is_told(wait("standing by"))
-    agent.is_told(finish())
-    assert agent.did(Exit) == [Exit(0)]
-
-
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
-def test_a_signal_makes_the_agent_leave_and_stop_its_workers_with_the_same_signal(name):
-    agent = running()
-    agent.is_signalled(name)
-    evidence = WriteFailureReport(f"SignalException: the agent got {name}")
-    assert agent.effects == [Say(f"{name}: leaving the run"), leave("a.1", name), StopWorkers(name), evidence]
-    agent.workers_are_gone()
-    assert agent.effects == [Exit(1)]
-
-
-def test_a_second_signal_kills_the_workers():
-    agent = running()
-    agent.is_signalled("SIGINT")
-    agent.is_signalled("SIGINT")
-    assert agent.effects == [Say("SIGINT again: killing the workers"), StopWorkers("SIGINT", kill=True)]
-
-
-def test_a_signal_after_the_end_of_the_run_kills_the_workers():
-    agent = running()
-    agent.is_told(finish())
-    agent.is_signalled("SIGTERM")
-    assert agent.did(StopWorkers) == [StopWorkers("SIGTERM", kill=True)]
-    agent.workers_are_gone()
-    assert agent.effects == [Exit(0)]
-
-
-def test_an_agent_without_workers_leaves_at_once():
-    agent = Story()
-    agent.is_signalled()
-    assert agent.said == ["SIGTERM: leaving the run"]
-    assert agent.did(LeaveRequest) == [leave("a.1", "SIGTERM")]
-    assert agent.did(Exit) == [Exit(1)]
-
-
-def test_an_agent_that_was_signalled_while_its_workers_stop_does_not_signal_them_twice():
-    agent = running()
-    agent.is_told(stop(1))
-    agent.is_signalled()
-    assert agent.did(StopWorkers) == []
-    agent.workers_are_gone()
-    assert agent.did(Exit) == [Exit(1)]
-
-
-@pytest.mark.parametrize("directive", [wait(), start(2), stop(1), finish()], ids=lambda it: type(it).__name__)
-def test_an_agent_that_leaves_does_as_no_server_says(directive):
-    agent = running()
-    agent.is_signalled()
-    agent.is_told(directive)
-    assert agent.effects == []
-
-
-def test_an_agent_that_leaves_heeds_no_refusal():
-    agent = running()
-    agent.is_signalled()
-    agent.is_refused(RunSucceeded("over"))
-    assert agent.effects == []
-    agent.workers_are_gone()
-    assert agent.effects == [Exit(1)]
-
-
-@pytest.mark.parametrize(
-    "happens",
-    [
-        lambda agent: agent.is_told(start(2)),
-        lambda agent: agent.is_refused(AgentFenced("gone")),
-        lambda agent: agent.is_signalled(),
-        lambda agent: agent.gives_up(),
-        lambda agent: agent.handle(TimePassed()),
-        lambda agent: agent.handle(WorkerFailed(1, a_failure())),
-        lambda agent: agent.handle(WorkersStopped(1)),
-    ],
-    ids=["start", "fenced", "signal", "gave up", "time", "failure", "stopped"],
-)
-def test_after_the_exit_nothing_happens(happens):
-    agent = running()
-    agent.workers_succeed()
-    agent.is_told(finish())
-    assert agent.did(Exit) == [Exit(0)]
-    happens(agent)
-    assert agent.effects == []
-    assert agent.lasts is None
