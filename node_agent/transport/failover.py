@@ -18,7 +18,7 @@ from node_agent.core import backoff
 from node_agent.core.backoff import Unreachable
 from node_agent.transport.base import raise_in_loop
 from node_agent.transport.credentials import Credentials
-from node_agent.transport.http import HttpTransport
+from node_agent.transport.http import HttpTransport, address
 
 Endpoint = tuple[str, int]
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class Failover:
     def __init__(
         self, endpoints: Sequence[Endpoint], credentials: Credentials | None, log: Callable[[str], None]
     ) -> None:
-        self.name = ", ".join(map(_text, endpoints))
+        self.name = ", ".join(address(*endpoint) for endpoint in endpoints)
         self.leadership = 0
         """The latest one that is known; 0: none, or a server that is the only one."""
         self.changed = asyncio.Event()
@@ -78,7 +78,7 @@ class Failover:
     def answered(self, endpoint: Endpoint, leadership: int) -> None:
         """The server has answered as the leader: that counts, also where numbers begin anew, as in another etcd."""
         if self._current not in (None, endpoint):
-            self._log(f"rdzv-server at {_text(endpoint)} leads now")
+            self._log(f"rdzv-server at {address(*endpoint)} leads now")
         self._current = endpoint
         if not self.named(endpoint, leadership):
             self.leadership = leadership
@@ -166,7 +166,7 @@ class FailoverTransport:
             answer = await self._unless_left(self._http.exchange(request), None)
         except TimeoutError:
             await self._drop()
-            raise Unreachable("leader", f"{_text(endpoint)} leads no more", _now()) from None
+            raise Unreachable("leader", f"{address(*endpoint)} leads no more", _now()) from None
         except (Unreachable, NotLeader, ServerUnavailable) as error:
             failure = await self._fail(error)
             is_elsewhere = isinstance(error, NotLeader) and self._follow(error)
@@ -221,7 +221,7 @@ class FailoverTransport:
             return cause
         self._failures.pop(endpoint, None)  # to the end
         self._failures[endpoint] = cause
-        details = "; ".join(f"{_text(at)}: {each.detail}" for at, each in self._failures.items())
+        details = "; ".join(f"{address(*at)}: {each.detail}" for at, each in self._failures.items())
         is_everywhere = len(self._failures) > self._failover.spare
         is_final = is_everywhere and all(each.is_final for each in self._failures.values())
         return Unreachable(cause.stage, details, is_final=is_final)
@@ -257,12 +257,7 @@ def _now() -> asyncio.Event:
     return now
 
 
-def _text(endpoint: Endpoint) -> str:
-    host, port = endpoint
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _endpoint(address: str) -> Endpoint:
-    """A server's own word for where it is; what cannot be one is tried in vain and passed over."""
-    host, _, port = address.rpartition(":")
+def _endpoint(text: str) -> Endpoint:
+    """Endpoint that a server names; what cannot be one is tried in vain and passed over."""
+    host, _, port = text.rpartition(":")
     return host.strip("[]"), int(port) if port.isascii() and port.isdigit() else 0

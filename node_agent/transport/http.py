@@ -113,14 +113,14 @@ class HttpTransport:
 
     async def _open(self) -> Streams:
         failure = Unreachable("connect", "no address")
-        for family, address in await self._resolve():
+        for family, where in await self._resolve():
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    return await self._open_at(family, address)
+                    return await self._open_at(family, where)
             except TimeoutError:
-                failure = Unreachable("connect", f"{address[0]}: no answer within {CONNECT_TIMEOUT_S:g} s")
+                failure = Unreachable("connect", f"{where[0]}: no answer within {CONNECT_TIMEOUT_S:g} s")
             except OSError as error:
-                failure = self._of_tls(error) or Unreachable("connect", f"{address[0]}: {_words(error)}")
+                failure = self._of_tls(error) or Unreachable("connect", f"{where[0]}: {_words(error)}")
             except ValueError as error:  # a file of ours
                 failure = Unreachable("TLS", str(error))
         raise failure
@@ -206,10 +206,15 @@ def _words(error: OSError) -> str:
     return os.strerror(error.errno) if error.errno else str(error) or type(error).__name__
 
 
+def address(host: str, port: int) -> str:
+    """Host and port in one word, for people and for HTTP."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _authority(host: str, port: int) -> str:
     if not host.isascii():
         try:
             host = host.encode("idna").decode()
         except UnicodeError:
             host = ""  # no name: looking it up says so
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return address(host, port)

@@ -29,20 +29,15 @@ def main(kind: str, addresses: str) -> None:
 
 
 def _look(torch: Any, kind: str, *, wants_addresses: bool) -> dict[str, Any]:
-    name = {"gpu": "cuda", "xpu": "xpu"}.get(kind) or _accelerator(torch)
+    name = {"gpu": "cuda", "xpu": "xpu"}.get(kind, "cuda")
+    if kind == "auto" and torch.accelerator.is_available():
+        name = torch.accelerator.current_accelerator().type
     module: Any = getattr(torch, name)
     count = module.device_count() if module.is_available() else 0
     answer = {"torch": torch.__version__, "device": name, "count": count}
     if wants_addresses:
         answer["addresses"] = [_address(module.get_device_properties(index)) for index in range(count)]
     return answer
-
-
-def _accelerator(torch: Any) -> str:
-    """The one that this torch can use; as torch names it."""
-    if hasattr(torch, "accelerator"):
-        return str(torch.accelerator.current_accelerator().type) if torch.accelerator.is_available() else "cuda"
-    return "xpu" if torch.xpu.is_available() and not torch.cuda.is_available() else "cuda"
 
 
 def _address(properties: Any) -> str:

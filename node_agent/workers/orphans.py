@@ -2,7 +2,7 @@
 
 While the agent lives it is their subreaper: the kernel makes it the parent of every descendant that loses its own, so
 that it finds them among its children, whatever session they are in. A guardian covers the agent's own sudden death: a
-shell that waits for the end of a pipe, and then ends whatever carries the agent's mark in its environment, and removes
+shell that waits for the end of its stdin, then ends whatever carries the agent's mark in its environment, and removes
 the agent's temporary folder. One that is killed is replaced.
 """
 
@@ -11,6 +11,7 @@ import ctypes
 import os
 import select
 import signal
+import socket
 import sys
 from collections.abc import Mapping
 from time import monotonic
@@ -38,8 +39,8 @@ class Orphans:
     def __init__(self, mark: str) -> None:
         self.mark = {MARK: mark}
         """Variable that the workers' environment must hold."""
-        self._mark = f"{MARK}={mark}".encode()
-        self._guardian: tuple[CommandProcess, int] | None = None
+        self._mark = f"{MARK}={mark}"
+        self._guardian: CommandProcess | None = None
         self._killed: set[int] = set()
         self._is_closed = False
         self._loop = asyncio.get_running_loop()
@@ -50,24 +51,21 @@ class Orphans:
         """Let the agent's sudden death take its workers' descendants along, and its temporary folder."""
         if self._guardian is not None or self._is_closed:
             return
-        command = ("/bin/sh", "-c", _WAIT_THEN_REAP, "sh", sys.executable, "-IS", REAPER, self._mark.decode(), folder)
+        command = ("/bin/sh", "-c", _WAIT_THEN_REAP, "sh", sys.executable, "-IS", REAPER, self._mark, folder)
         try:
-            reads, writes = os.pipe()
-        except OSError:  # no descriptor is left
+            self._life, theirs = socket.socketpair()
+            with theirs:
+                self._guardian = CommandProcess(
+                    command, environment, _DEVNULL, _STDERR, stdin=theirs.fileno(), outlives_agent=True
+                )
+        except OSError:  # no descriptor is left, or there is no shell here
             return
-        try:
-            guardian = CommandProcess(command, environment, _DEVNULL, _STDERR, stdin=reads, outlives_agent=True)
-        except OSError:  # no shell here
-            os.close(writes)
-        else:
-            self._guardian = guardian, writes
-            self._loop.add_reader(guardian.fileno(), self._guardian_ended, environment, folder)
-        os.close(reads)
+        self._loop.add_reader(self._guardian.fileno(), self._guardian_ended, environment, folder)
 
     def end(self) -> int:
         """End what the round's workers, which are gone, have left behind. How many processes that were."""
         ended: set[int] = set()
-        while strays := [pid for pid in children() - own_children if pid not in ended and self._is_marked(pid)]:
+        while strays := [pid for pid in children() - own_children - ended if self._is_marked(pid)]:
             for pid in strays:
                 os.kill(pid, signal.SIGKILL)
             ended.update(strays)
@@ -92,16 +90,16 @@ class Orphans:
     def _dismiss(self) -> int:
         """End the guardian, in whatever state it is; its exit code."""
         assert self._guardian
-        (guardian, writes), self._guardian = self._guardian, None
+        guardian, self._guardian = self._guardian, None
         self._loop.remove_reader(guardian.fileno())
-        os.kill(guardian.pid, signal.SIGKILL)  # before its pipe ends, which it would take for the agent's death
-        os.close(writes)
+        os.kill(guardian.pid, signal.SIGKILL)  # before its stdin ends, which it would take for the agent's death
+        self._life.close()
         return guardian.reap()
 
     def _is_marked(self, pid: int) -> bool:
         try:
             with open(f"/proc/{pid}/environ", "rb") as environ:
-                return self._mark in environ.read().split(b"\0")
+                return os.fsencode(self._mark) in environ.read().split(b"\0")
         except OSError:  # gone, or another user's by now
             return False
 

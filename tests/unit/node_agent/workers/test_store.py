@@ -18,16 +18,14 @@ from tests.support.console import PATIENCE_S
 HELPER = """
 import os, socket
 orders = socket.socket(fileno=os.dup(0))
-serial = 0
 while True:
     order, fds, _, _ = socket.recv_fds(orders, 16, maxfds=1)
     if not order:
         break
     if fds:
-        serial += 1
         listener = socket.socket(fileno=fds[0])
         connection, _ = listener.accept()
-        connection.sendall(f"{os.getpid()} {serial}".encode())
+        connection.sendall(str(os.getpid()).encode())
         if connection.recv(1):
             os._exit(7)
 """
@@ -75,7 +73,7 @@ class Client:
         client = cls()
         client.reader, client.writer = await asyncio.open_connection("127.0.0.1", port)
         async with asyncio.timeout(PATIENCE_S):
-            client.pid, client.serial = map(int, (await client.reader.read(100)).split())
+            client.pid = int(await client.reader.read(100))
         return client
 
     async def close(self, word: bytes = b"") -> None:
@@ -109,7 +107,6 @@ async def test_the_helper_starts_when_somebody_begins_to_import_torch(host, torc
 
 async def test_the_helper_starts_at_the_latest_when_somebody_connects(host):
     client = await Client.connect(host.open())
-    assert client.serial == 1
     await client.close()
 
 
@@ -120,29 +117,11 @@ async def test_it_starts_at_once_where_nothing_can_be_watched(host, monkeypatch)
     assert has_helper(host)
 
 
-async def test_one_helper_serves_round_after_round(host):
-    first = await Client.connect(host.open())
-    await first.close()
-    host.host.close()
-    second = await Client.connect(host.open())
-    assert (second.pid, second.serial) == (first.pid, 2)
-    await second.close()
-
-
-async def test_a_helper_that_ends_by_itself_is_told_and_replaced(host):
+@pytest.mark.parametrize("when", ["at the end of a round", "between two rounds"])
+async def test_a_helper_that_died_unnoticed_is_no_trouble(host, when):
     client = await Client.connect(host.open())
-    await client.close(b"!")
-    async with asyncio.timeout(PATIENCE_S):
-        assert (await host.broken.get()) == (
-            f"the workers' store (process {client.pid}) ended by itself with exit code 7"
-        )
-    successor = await Client.connect(host.open())
-    assert (successor.serial, successor.pid != client.pid) == (1, True)
-    await successor.close()
-
-
-async def test_a_helper_that_died_unnoticed_is_no_trouble_at_the_end_of_a_round(host):
-    client = await Client.connect(host.open())
+    if when == "between two rounds":
+        host.host.close()
     kill_unnoticed(client.pid)
     host.host.close()
     successor = await Client.connect(host.open())
@@ -152,15 +131,11 @@ async def test_a_helper_that_died_unnoticed_is_no_trouble_at_the_end_of_a_round(
     await successor.close()
 
 
-async def test_nor_is_one_at_the_beginning_of_a_round(host):
+async def test_a_helper_that_ends_by_itself_is_told_with_its_exit_code(host):
     client = await Client.connect(host.open())
-    host.host.close()
-    kill_unnoticed(client.pid)
-    successor = await Client.connect(host.open())
-    assert successor.pid != client.pid
-    assert host.broken.empty()
-    await client.close()
-    await successor.close()
+    await client.close(b"!")
+    async with asyncio.timeout(PATIENCE_S):
+        assert (await host.broken.get()).endswith(f"(process {client.pid}) ended by itself with exit code 7")
 
 
 async def test_a_store_that_nobody_closed_ends_when_the_next_one_opens(host):
