@@ -16,7 +16,7 @@ from rdzv_protocol.errors import AgentFenced, NobodyWaits, StaleRound
 from rdzv_protocol.messages import Directive, Failure, Stop
 from rdzv_protocol.settings import RequestedSettings, RunSettings
 
-from rdzv_server.core import admission, completion, final_report, rank_assignment, restart_budget, root_cause, snapshot
+from rdzv_server.core import admission, completion, final_report, rank_assignment, restart_budget, snapshot
 from rdzv_server.core.effects import Announce, Effect, ForgetRun, Record, WakeAgents
 from rdzv_server.core.events import (
     AgentDisconnected,
@@ -295,19 +295,19 @@ class RunMachine:
     def _failed(self, fact: WorkersFailed, now: float) -> None:
         run, failure, agent = self.run, fact.failure, self._agent(fact.agent_id)
         record = FailureRecord(agent.round, agent.agent_id, now, failure)
-        run.note_failure(record, root_cause.root(run.first_of_round, record))
+        restart_budget.note(run, record)
         reason = failure.sentence
         self._announce(reason)
         verdict = restart_budget.verdict(run, failure.exit_code)
         if restart_budget.is_fatal(run, failure.exit_code):
             self._end(Stage.FAILED, f"{reason}; {verdict}", failure, now)
         elif run.stage is Stage.FORMING:
-            if run.first_of_round is record:
-                restart_budget.explain(run.opening, reason)
+            if run.first_of_round is record and run.opening.cause is Cause.WORKER_FAILURE:
+                run.opening.reason = reason
         elif verdict is None:
             self._open(Cause.WORKER_FAILURE, reason, now)
-        elif root_cause.awaits_cause(run, failure):
-            run.verdict_at, run.scale_up_at = run.verdict_at or now + root_cause.CAUSE_WINDOW_S, None
+        elif restart_budget.awaits_cause(run, record):
+            run.verdict_at, run.scale_up_at = run.verdict_at or now + restart_budget.CAUSE_WINDOW_S, None
         else:
             self._fail_run(now)
 

@@ -1,11 +1,34 @@
-"""What a restart costs, and when the run cannot afford it.
+"""What a restart costs, which failure is to blame for it, and when the run cannot afford it.
 
 A round that fails is charged one restart, however many workers failed in it. If it turns out before the next round
 completes that a participant was lost or left, the failures were that departure's doing: the restart becomes a
 membership change, which is free. So a charge is only settled, and counted, when the next round completes.
+
+To blame is the first failure of the round, unless it is a consequence (what its worker wrote says that another worker
+was gone) and one that is none is reported for the same round: then that one. A consequence alone does not end a run at
+once: its cause is on its way, as another node's report or as the loss of that node. The run waits for it for a moment.
 """
 
-from rdzv_server.core.run import Cause, Opening, Restart, Run, remember
+from rdzv_server.core.run import Cause, FailureRecord, Opening, Restart, Run, remember
+
+CAUSE_WINDOW_S = 1.0
+"""How long a run without restarts left waits for what a consequence follows from."""
+FAILURES_OF_A_ROUND = 8
+"""So many are remembered one by one, and the one to blame."""
+
+
+def note(run: Run, record: FailureRecord) -> None:
+    """Count a failure of the last completed round."""
+    blamed = run.first_of_round
+    if blamed is None or (blamed.failure.consequence and not record.failure.consequence):
+        if run.first_failure is None or run.first_failure == blamed:
+            run.first_failure = record
+        run.first_of_round = record
+    run.failed.add(record.agent_id)
+    if len(run.failed) <= FAILURES_OF_A_ROUND or record is run.first_of_round:
+        remember(run.failures, record)
+    node_id = record.failure.node_id
+    run.failures_by_node[node_id] = run.failures_by_node.get(node_id, 0) + 1
 
 
 def verdict(run: Run, exit_code: int) -> str | None:
@@ -22,10 +45,9 @@ def is_fatal(run: Run, exit_code: int) -> bool:
     return exit_code in run.settings.fatal_exit_codes
 
 
-def explain(opening: Opening, reason: str) -> None:
-    """The failure that the restart was put down to was the consequence of this one."""
-    if opening.cause is Cause.WORKER_FAILURE:
-        opening.reason = reason
+def awaits_cause(run: Run, record: FailureRecord) -> bool:
+    """Whether the cause of this failure, the last one reported, may still be reported."""
+    return record.failure.consequence and len(run.running) > len(run.failed)
 
 
 def reclassify(opening: Opening, cause: Cause, reason: str) -> None:

@@ -13,8 +13,6 @@ from rdzv_server.core.liveness import Leases
 HISTORY = 64
 """Restarts, failures and departures that a run remembers one by one; the counters never forget."""
 
-FAILURES_OF_A_ROUND = 8
-
 
 T = TypeVar("T")
 
@@ -296,17 +294,6 @@ class Run(RunState, kw_only=True):
         assert list(leases.heard_at.values()) == sorted(leases.heard_at.values())
         for agent_id in leases.absent_since.keys() - self.waiting.keys():
             assert self.failed <= {agent_id}, f"{agent_id} is absent, and others failed"
-
-    def note_failure(self, record: FailureRecord, root: FailureRecord) -> None:
-        """Count a failure of the last completed round, whose root is now `root`; the first few are kept one by one."""
-        self.failed.add(record.agent_id)
-        if self.first_failure is None or self.first_failure == self.first_of_round:
-            self.first_failure = root
-        self.first_of_round = root
-        if len(self.failed) <= FAILURES_OF_A_ROUND or record is root:
-            remember(self.failures, record)
-        node_id = record.failure.node_id
-        self.failures_by_node[node_id] = self.failures_by_node.get(node_id, 0) + 1
 
 
 def remember(history: list[T], item: T) -> None:

@@ -13,9 +13,9 @@ from weakref import WeakKeyDictionary, proxy
 from msgspec import Struct
 
 AT_ONCE = 64
-"""FairScheduler that are taken before anything else in the process gets its own."""
+"""Turns that are taken before anything else in the process has its own."""
 BURST_S = 0.01
-"""So many are taken at once in this time without waiting: as a rule nobody else is there."""
+"""Seconds in which as many are taken at once, without waiting: as a rule nobody else is there."""
 SLACK_S = 0.5
 """Who waits no longer than this for a turn is not held up."""
 

@@ -32,7 +32,9 @@ class IdleWatch:
             self._told.add(key)
 
     def _look(self, connections: int) -> None:
-        self._stop_timer()
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
         if connections:
             return
         runs = self._rendezvous.runs()
@@ -46,8 +48,3 @@ class IdleWatch:
         if run.stage.is_end:
             return all((run.run_id, agent_id) in self._told for agent_id in run.agents)
         return not run.agents and bool(run.departures) and run.departures[-1].left
-
-    def _stop_timer(self) -> None:
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None

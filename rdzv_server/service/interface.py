@@ -20,9 +20,8 @@ from rdzv_protocol.messages import (
 
 from rdzv_server.core.run import Run
 
-RunRequest = JoinRequest | PollRequest | ReportRequest | LeaveRequest | StopRequest | AdmitRequest
-"""A request about one run, which the leader of that run answers."""
-AnyRequest = RunRequest | LeaderRequest
+AnyRequest = JoinRequest | PollRequest | ReportRequest | LeaveRequest | StopRequest | AdmitRequest | LeaderRequest
+"""A request, all but the last about one run, which the leader of that run answers."""
 Answer = Reply | Ack | LeaderReply
 
 

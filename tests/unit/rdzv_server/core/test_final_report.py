@@ -7,7 +7,7 @@ from rdzv_protocol.messages import Failure, Finish, Reply
 
 from rdzv_server.core import final_report
 from rdzv_server.core.events import WorkersFailed
-from rdzv_server.core.root_cause import CAUSE_WINDOW_S
+from rdzv_server.core.restart_budget import CAUSE_WINDOW_S
 from tests.support.scenario import WALL_AT, Scenario, a_failure, running
 from tests.unit.protocol.test_codec import values
 

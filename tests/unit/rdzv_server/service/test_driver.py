@@ -1,7 +1,7 @@
 """The sole caller of the core: writes first, then wakes and answers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
 from rdzv_protocol.errors import AgentFenced, ServerUnavailable, StaleRound
@@ -20,6 +20,7 @@ from rdzv_server.core.events import (
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Stage
 from rdzv_server.service import driver as driver_module
+from rdzv_server.service.clock import Clock
 from rdzv_server.service.driver import Driver
 from rdzv_server.storage.base import MemoryStore, StoreUnavailable
 from tests.support.scenario import RUN_ID, a_failure, a_join, durable, settings_of
@@ -28,28 +29,55 @@ PATIENCE_S = 10.0
 
 
 class SlowStore(MemoryStore):
-    """Writes when the test lets it."""
+    """Writes at once, unless the test holds it up."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.may_write = asyncio.Event()
-        self.is_writing = asyncio.Event()
-        self.batches: list[list[Record]] = []
+        self.batches: list[list[str]] = []
+        self._may_write = asyncio.Event()
+        self._is_writing = asyncio.Event()
+        self.release()
+
+    def hold(self) -> None:
+        self._may_write.clear()
+        self._is_writing.clear()
+
+    def release(self) -> None:
+        self._may_write.set()
+
+    async def is_writing(self) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await self._is_writing.wait()
 
     async def append(self, records: Sequence[Record]) -> None:
-        self.is_writing.set()
-        await self.may_write.wait()
-        self.batches.append(list(records))
+        self._is_writing.set()
+        await self._may_write.wait()
+        self.batches.append([type(record.fact).__name__ for record in records])
         await super().append(records)
 
 
-class FullDisk(MemoryStore):
+class FullStore(MemoryStore):
+    """Refuses to write when there is no room."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_room = True
+        self.refused = asyncio.Event()
+
+    async def append(self, records: Sequence[Record]) -> None:
+        if not self.has_room:
+            self.refused.set()
+            raise StoreUnavailable("cannot write: the disk is full")
+        await super().append(records)
+
+
+class BrokenStore(MemoryStore):
     async def append(self, records: Sequence[Record]) -> None:
         raise OSError(28, "No space left on device")
 
 
 class Server:
-    """A driver with its registry, store and long_polls."""
+    """A driver with its registry, store and long polls."""
 
     def __init__(self, store: MemoryStore, retention_s: float = 3_600.0) -> None:
         self.store = store
@@ -57,12 +85,17 @@ class Server:
         self.driver = Driver(self.registry, store)
         self.long_polls = self.driver.long_polls
 
-    async def join(self, name: str, nodes: str = "2", **settings) -> None:
-        settings = RequestedSettings() if not nodes else settings_of(nodes, **settings)
-        await self.driver.submit(RUN_ID, NodeJoined(a_join(name, settings=settings, explicit_run_id=True), "10.0.0.9"))
+    async def join(self, *names: str, nodes: str = "2", **settings) -> None:
+        for name in names:
+            asked = settings_of(nodes, **settings) if nodes else RequestedSettings()
+            join = NodeJoined(a_join(name, settings=asked, explicit_run_id=True), "10.0.0.9")
+            await self.driver.submit(RUN_ID, join)
 
     def directive(self, name: str):
         return self.registry.machine_of(RUN_ID, name).directive_for(name, self.driver.now())[1]
+
+    def runs_on(self, names: str) -> bool:
+        return {type(self.directive(name)) for name in names} == {Start}
 
     async def told(self, name: str, kind: type) -> None:
         """Return once the agent is told a `kind`, which wakes its poll."""
@@ -71,8 +104,11 @@ class Server:
                 await self.long_polls.park((RUN_ID, name), PATIENCE_S)
 
 
+StartServer = Callable[..., Awaitable[Server]]
+
+
 @pytest.fixture
-async def started() -> AsyncIterator:
+async def started() -> AsyncIterator[StartServer]:
     servers = []
 
     async def start(store: MemoryStore, **options) -> Server:
@@ -90,88 +126,90 @@ async def server(started) -> Server:
     return await started(MemoryStore())
 
 
-def running(server: Server) -> bool:
-    return {type(server.directive(name)) for name in "ab"} == {Start}
+@pytest.fixture
+async def slow(started) -> Server:
+    return await started(SlowStore())
 
 
 # Writing before acting.
 
 
-async def test_nobody_is_answered_before_what_they_did_is_written(started):
-    server = await started(SlowStore())
-    join = asyncio.create_task(server.join("a"))
-    await server.store.is_writing.wait()
+async def test_nobody_is_answered_before_what_they_did_is_written(slow):
+    slow.store.hold()
+    join = asyncio.create_task(slow.join("a"))
+    await slow.store.is_writing()
     assert not join.done()
-    server.store.may_write.set()
+    slow.store.release()
     await join
-    assert [type(record.fact).__name__ for record in server.store.batches[0]] == ["RunCreated", "NodeJoined"]
+    assert slow.store.batches == [["RunCreated", "NodeJoined"]]
 
 
-async def test_nobody_is_woken_before_what_wakes_them_is_written(started):
-    server = await started(SlowStore())
-    server.store.may_write.set()
-    await server.join("a")
-    server.store.may_write.clear()
-    server.store.is_writing.clear()
-    poll = asyncio.create_task(server.long_polls.park((RUN_ID, "a"), PATIENCE_S))
-    second = asyncio.create_task(server.join("b"))
-    await server.store.is_writing.wait()
+async def test_nobody_is_woken_before_what_wakes_them_is_written(slow):
+    await slow.join("a")
+    slow.store.hold()
+    poll = asyncio.create_task(slow.long_polls.park((RUN_ID, "a"), PATIENCE_S))
+    second = asyncio.create_task(slow.join("b"))
+    await slow.store.is_writing()
     await asyncio.sleep(0)
     assert not poll.done() and not second.done()
-    server.store.may_write.set()
+    slow.store.release()
     await asyncio.gather(poll, second)
-    assert running(server)
+    assert slow.runs_on("ab")
 
 
-async def test_what_comes_in_while_a_batch_is_written_shares_the_next_write(started):
-    server = await started(SlowStore())
-    first = asyncio.create_task(server.join("a", "4"))
-    await server.store.is_writing.wait()
-    others = [asyncio.create_task(server.join(name, "4")) for name in "bcd"]
+async def test_what_comes_in_while_a_batch_is_written_shares_the_next_write(slow):
+    slow.store.hold()
+    first = asyncio.create_task(slow.join("a", nodes="4"))
+    await slow.store.is_writing()
+    others = [asyncio.create_task(slow.join(name, nodes="4")) for name in "bcd"]
     await asyncio.sleep(0)
-    server.store.may_write.set()
+    slow.store.release()
     await asyncio.gather(first, *others)
-    assert [len(batch) for batch in server.store.batches] == [2, 4]
+    assert [len(batch) for batch in slow.store.batches] == [2, 4]
 
 
-async def test_signs_of_life_are_not_written(started):
-    server = await started(SlowStore())
-    server.store.may_write.set()
-    await server.join("a")
-    await server.driver.submit(RUN_ID, LeaseRenewed("a"))
-    assert len(server.store.batches) == 1
-
-
-async def test_who_is_answered_reads_the_directive_of_their_own_batch(started):
+async def test_who_is_answered_reads_the_directive_of_their_own_batch(slow):
     """A stop in the next batch does not overtake a start that was never handed out."""
-    server = await started(SlowStore())
-    server.store.may_write.set()
-    await server.join("a")
-    server.store.may_write.clear()
-    server.store.is_writing.clear()
+    await slow.join("a")
+    slow.store.hold()
     seen = []
 
     async def joins() -> None:
-        await server.join("b")
-        seen.append(type(server.directive("b")))
+        await slow.join("b")
+        seen.append(type(slow.directive("b")))
 
     join = asyncio.create_task(joins())
-    await server.store.is_writing.wait()
-    leave = asyncio.create_task(server.driver.submit(RUN_ID, NodeLeft("a", "SIGTERM")))
+    await slow.store.is_writing()
+    leave = asyncio.create_task(slow.driver.submit(RUN_ID, NodeLeft("a", "SIGTERM")))
     await asyncio.sleep(0)
-    server.store.may_write.set()
+    slow.store.release()
     await asyncio.gather(join, leave)
     assert seen == [Start]
-    assert isinstance(server.directive("b"), Stop)
+    assert isinstance(slow.directive("b"), Stop)
+
+
+async def test_while_a_write_takes_long_no_lease_runs_out(slow, monkeypatch):
+    ahead_s, loop_s = [0.0], Clock._loop_s
+    monkeypatch.setattr(Clock, "_loop_s", lambda clock: loop_s(clock) + ahead_s[0])
+    await slow.join("a", lease_s=1.0)
+    slow.store.hold()
+    join = asyncio.create_task(slow.join("b", nodes=""))
+    await slow.store.is_writing()
+    ahead_s[0] = 2.0  # longer than the lease
+    slow.store.release()
+    await join
+    await slow.driver.submit(RUN_ID, LeaseRenewed("a"))
+    assert slow.runs_on("ab")
+    assert not slow.registry.runs()[0].departures
 
 
 # When it cannot go on.
 
 
 async def test_a_failed_write_stops_the_driver_and_answers_nobody(started):
-    server = await started(FullDisk())
+    server = await started(BrokenStore())
     poll = asyncio.create_task(server.long_polls.park((RUN_ID, "a"), PATIENCE_S))
-    join = asyncio.create_task(server.join("a", "1"))
+    join = asyncio.create_task(server.join("a", nodes="1"))
     async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(OSError, match="No space left on device"):
             await server.driver.crashed()
@@ -188,36 +226,89 @@ async def test_a_driver_that_works_has_not_crashed(server):
     crashed.cancel()
     await asyncio.gather(crashed, return_exceptions=True)
     await server.join("b")
-    assert running(server), "to stop watching it does not stop it"
+    assert server.runs_on("ab"), "to stop watching it does not stop it"
 
 
-# Coming back.
+async def test_who_still_waits_when_it_stops_is_refused(slow):
+    slow.store.hold()
+    join = asyncio.create_task(slow.join("a"))
+    await slow.store.is_writing()
+    written = asyncio.create_task(slow.driver.written(slow.registry.machine_of(RUN_ID, "a"), "a"))
+    await asyncio.sleep(0)
+    assert not written.done(), "the core knows what is not written yet"
+    await slow.driver.stop()
+    for waiting in (join, written, slow.join("b")):
+        with pytest.raises(ServerUnavailable):
+            await waiting
 
 
-async def test_a_restarted_server_finds_its_runs_as_they_were(started):
+async def test_what_is_written_may_be_told_at_once(server):
+    await server.join("a")
+    async with asyncio.timeout(PATIENCE_S):
+        await server.driver.written(server.registry.machine_of(RUN_ID, "a"), "a")
+
+
+async def test_a_driver_that_never_started_can_be_stopped():
+    await Server(MemoryStore()).driver.stop()
+
+
+# A store that cannot be written for a while.
+
+
+async def test_while_nothing_can_be_written_nothing_is_decided_and_then_all_is(started, monkeypatch):
+    monkeypatch.setattr(driver_module, "RETRY_S", 0.0)
+    server = await started(FullStore())
+    await server.join("a", nodes="3")
+    server.store.has_room = False
+    leave = asyncio.create_task(server.driver.submit(RUN_ID, NodeLeft("a", "SIGTERM")))
+    await server.store.refused.wait()
+    assert not leave.done()
+    assert server.driver.unhealthy_reason == "cannot write: the disk is full"
+    server.store.has_room = True
+    await leave
+    assert server.driver.unhealthy_reason is None
+    assert not server.registry.runs()[0].agents
+
+
+async def test_who_joins_is_told_at_once_why_nothing_can_be_written_and_joins_when_it_can(started, monkeypatch):
+    monkeypatch.setattr(driver_module, "RETRY_S", 0.01)
+    server = await started(FullStore())
+    await server.join("a")
+    server.store.has_room = False
+    for _ in range(2):  # one that finds it out, one that comes later
+        with pytest.raises(ServerUnavailable, match="cannot write: the disk is full"):
+            async with asyncio.timeout(PATIENCE_S):
+                await server.join("b")
+    server.store.has_room = True
+    async with asyncio.timeout(PATIENCE_S):
+        while server.driver.unhealthy_reason:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        await server.join("b")
+    assert server.runs_on("ab")
+    joined = [record.fact.join for record in await server.store.load() if isinstance(record.fact, NodeJoined)]
+    assert [join.agent_id for join in joined] == ["a", "b"]
+
+
+# A server that comes back.
+
+
+async def test_a_server_that_comes_back_knows_everything_misses_nobody_and_goes_on(started):
     store = MemoryStore()
-    before = await started(store)
-    await before.join("a", max_restarts=2)
-    await before.join("b", max_restarts=2)
-    await before.driver.submit(RUN_ID, WorkersFailed("a", 1, a_failure("a")))
-    await before.driver.stop()
-    after = await started(store)
-    assert [durable(run) for run in after.driver.runs()] == [durable(run) for run in before.driver.runs()]
-    assert isinstance(after.directive("b"), Stop)
-
-
-async def test_a_restarted_server_goes_on(started):
-    store = MemoryStore()
-    before = await started(store)
-    await before.join("a")
-    await before.driver.stop()
-    after = await started(store)
-    await after.driver.renew(RUN_ID, "a")
-    await after.join("b")
-    assert running(after)
+    first = await started(store)
+    await first.join("a", "b", lease_s=5.0, max_restarts=2)
+    await first.driver.submit(RUN_ID, WorkersFailed("a", 1, a_failure("a")))
+    before, last_at = durable(first.registry.runs()[0]), max(record.at for record in await store.load())
+    await first.driver.stop()
+    second = await started(store)
+    (run,) = second.driver.runs()
+    assert durable(run) == before and isinstance(second.directive("b"), Stop)
+    assert second.driver.now() == pytest.approx(last_at, abs=1.0), "its time has gone on"
+    assert run.leases.heard_at == dict.fromkeys("ab", second.driver.started_at), "everybody has a fresh lease"
     for name in "ab":
-        await after.driver.submit(RUN_ID, WorkersSucceeded(name, 1))
-    assert after.driver.runs()[0].stage is Stage.SUCCEEDED
+        await second.driver.submit(RUN_ID, NodeJoined(a_join(name, after_round=1), "10.0.0.9"))
+    for name in "ab":
+        await second.driver.submit(RUN_ID, WorkersSucceeded(name, 2))
+    assert run.stage is Stage.SUCCEEDED
 
 
 async def test_a_restarted_server_keeps_the_deadlines_that_it_had(started):
@@ -245,8 +336,7 @@ async def test_a_restarted_server_keeps_the_deadlines_that_it_had(started):
     ids=["leave of a stranger", "stale report", "report of a stranger"],
 )
 async def test_a_refusal_reaches_its_caller_and_changes_nothing(server, event, refusal):
-    await server.join("a")
-    await server.join("b")
+    await server.join("a", "b")
     (before,) = [durable(run) for run in server.driver.runs()]
     with pytest.raises(refusal):
         await server.driver.submit(RUN_ID, event)
@@ -261,10 +351,10 @@ async def test_a_refusal_is_its_callers_alone(server):
         return_exceptions=True,
     )
     assert [type(result) for result in results] == [type(None), AgentFenced, type(None)]
-    assert running(server)
+    assert server.runs_on("ab")
 
 
-async def test_news_of_an_unknown_run_that_nobody_waits_for_harms_nobody(server):
+async def test_an_event_of_an_unknown_run_that_nobody_waits_for_harms_nobody(server):
     server.driver.notify("no such run", AgentDisconnected("a"))
     await server.join("a")
     assert isinstance(server.directive("a"), Wait)
@@ -276,139 +366,30 @@ async def test_a_caller_that_has_gone_is_not_missed(server):
     gone.cancel()
     await asyncio.gather(gone, return_exceptions=True)
     await server.join("b")
-    assert running(server), "what it asked for has happened all the same"
+    assert server.runs_on("ab"), "what it asked for has happened all the same"
 
 
 # Time.
 
 
 async def test_a_deadline_fires_without_anybody_asking(server):
-    await server.join("a", "1:2", last_call_timeout_s=0.02)
+    await server.join("a", nodes="1:2", last_call_timeout_s=0.02)
     assert isinstance(server.directive("a"), Wait)
     await server.told("a", Start)
 
 
 async def test_a_deadline_that_moves_closer_fires_in_time(server):
-    await server.join("a", "1:2", disconnect_grace_s=0.02)
-    await server.join("b", "1:2", disconnect_grace_s=0.02)
-    assert running(server)
+    await server.join("a", "b", nodes="1:2", disconnect_grace_s=0.02)
+    assert server.runs_on("ab")
     server.driver.notify(RUN_ID, AgentDisconnected("b"))
     await server.told("a", Stop)
 
 
 async def test_an_ended_run_is_forgotten_in_time(started):
     server = await started(MemoryStore(), retention_s=0.02)
-    await server.join("a", "1", lease_s=0.1)
+    await server.join("a", nodes="1", lease_s=0.1)
     await server.driver.submit(RUN_ID, WorkersSucceeded("a", 1))
     async with asyncio.timeout(PATIENCE_S):
         while await server.store.load():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     assert server.driver.runs() == []
-
-
-async def test_who_still_waits_when_it_stops_is_refused(started):
-    server = await started(SlowStore())
-    join = asyncio.create_task(server.join("a"))
-    await server.store.is_writing.wait()
-    written = asyncio.create_task(server.driver.written(server.registry.machine_of(RUN_ID, "a"), "a"))
-    await asyncio.sleep(0)
-    assert not written.done(), "the core knows what is not written yet"
-    await server.driver.stop()
-    for waiting in (join, written, server.join("b")):
-        with pytest.raises(ServerUnavailable):
-            await waiting
-
-
-async def test_what_is_written_may_be_told_at_once(server):
-    await server.join("a")
-    async with asyncio.timeout(PATIENCE_S):
-        await server.driver.written(server.registry.machine_of(RUN_ID, "a"), "a")
-
-
-async def test_a_driver_that_never_started_can_be_stopped():
-    await Server(MemoryStore()).driver.stop()
-
-
-# A store that cannot be written for a while, and a server that comes back.
-
-
-class FullForAWhile(MemoryStore):
-    """Refuses to write until there is room."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.has_room = True
-        self.refused = asyncio.Event()
-
-    async def append(self, records: Sequence[Record]) -> None:
-        if not self.has_room:
-            self.refused.set()
-            raise StoreUnavailable("cannot write: the disk is full")
-        await super().append(records)
-
-
-async def test_while_nothing_can_be_written_nothing_is_decided_and_then_all_is(started, monkeypatch):
-    monkeypatch.setattr(driver_module, "RETRY_S", 0.0)
-    server = await started(FullForAWhile())
-    await server.join("a", nodes="3")
-    server.store.has_room = False
-    leave = asyncio.create_task(server.driver.submit(RUN_ID, NodeLeft("a", "SIGTERM")))
-    await server.store.refused.wait()
-    assert not leave.done()
-    assert server.driver.unhealthy_reason == "cannot write: the disk is full"
-    server.store.has_room = True
-    await leave
-    assert server.driver.unhealthy_reason is None
-    assert not server.registry.runs()[0].agents
-
-
-async def test_who_joins_is_told_at_once_why_nothing_can_be_written_and_joins_when_it_can(started, monkeypatch):
-    monkeypatch.setattr(driver_module, "RETRY_S", 0.01)
-    server = await started(FullForAWhile())
-    await server.join("a")
-    server.store.has_room = False
-    for _ in range(2):  # one that finds it out, one that comes later
-        with pytest.raises(ServerUnavailable, match="cannot write: the disk is full"):
-            async with asyncio.timeout(PATIENCE_S):
-                await server.join("b")
-    server.store.has_room = True
-    async with asyncio.timeout(PATIENCE_S):
-        while server.driver.unhealthy_reason:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-        await server.join("b")
-    assert running(server)
-    assert [
-        record.fact.join.agent_id for record in await server.store.load() if isinstance(record.fact, NodeJoined)
-    ] == ["a", "b"]
-
-
-async def test_while_a_write_takes_long_no_lease_runs_out(started):
-    server = await started(SlowStore())
-    server.store.may_write.set()
-    await server.join("a", lease_s=1.0)
-    server.store.may_write.clear()
-    server.store.is_writing.clear()
-    join = asyncio.create_task(server.join("b", ""))
-    await server.store.is_writing.wait()
-    await asyncio.sleep(1.5)  # longer than the lease
-    server.store.may_write.set()
-    await join
-    await server.driver.submit(RUN_ID, LeaseRenewed("a"))
-    assert running(server)
-    assert not server.registry.runs()[0].departures
-
-
-async def test_a_server_that_comes_back_knows_everything_and_misses_nobody(started):
-    store = MemoryStore()
-    first = await started(store)
-    await first.join("a", lease_s=5.0)
-    await first.join("b", nodes="")
-    before = durable(first.registry.runs()[0])
-    last_at = max(record.at for record in await store.load())
-    await first.driver.stop()
-    second = await started(store)
-    assert durable(second.registry.runs()[0]) == before
-    assert second.driver.now() == pytest.approx(last_at, abs=1.0), "its time has gone on"
-    heard = second.registry.runs()[0].leases.heard_at
-    assert heard == {"a": second.driver.started_at, "b": second.driver.started_at}, "everybody has a fresh lease"
-    assert running(second)
