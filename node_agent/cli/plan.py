@@ -12,15 +12,16 @@ from node_agent.cli.arguments import FLAGS, LONGEST_LEASE_S, SHORTEST_LEASE_S, A
 from node_agent.cli.values import known_signals
 from node_agent.config import AgentConfig, LaunchPlan, Target, UsageError
 from node_agent.core.command import LOCAL_RANK, Command
-from node_agent.core.log_options import NO_FILES, LogOptions, Std
+from node_agent.core.log_options import NO_FILES, LogOptions
 from node_agent.output.folder import trouble_with
 from node_agent.output.line_prefix import PREFIX_TEMPLATE
 from node_agent.transport.credentials import Credentials, TlsFiles
 
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 """torchrun tells its workers so."""
-AGENT_FILES, WORKER_FILES = 15, 3
-"""Descriptors of the agent itself, and of each worker: its process and a pipe for each of its streams."""
+AGENT_FILES, WORKER_FILES, WARM_FILES = 15, 3, 2
+"""Descriptors of the agent itself; of a worker: its process, and a pipe or a file for each stream; of a process that
+`--preload` holds ready: itself and the way to it."""
 CONNECT_TIMEOUT_S, FAREWELL_TIMEOUT_S = 300.0, 2.0
 NO_RUN_ID = "none"
 """torchrun's `--rdzv-id` where none is given."""
@@ -177,9 +178,10 @@ def _check_descriptors(config: AgentConfig) -> None:
     import resource
 
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    tee = config.logs.tee
-    teed = [tee] * config.nproc if isinstance(tee, Std) else tee.values()
-    workers = config.nproc * WORKER_FILES + sum(each.bit_count() for each in teed)  # a file for each teed stream
+    copies = bool(config.logs.stdout_filters) + bool(config.logs.stderr_filters)
+    workers = config.nproc * (WORKER_FILES + copies)
+    if config.preload:
+        workers += (config.nproc + 2) * WARM_FILES  # the next round's workers, the store's helper, the fork server
     try:
         needed = len(os.listdir("/proc/self/fd")) + AGENT_FILES + workers
     except OSError:  # not even one more

@@ -66,12 +66,18 @@ async def test_too_few_files_for_the_workers(limit: int) -> None:
     await refuses(agent, f"this process may have {limit} files open, and needs 3", "for 4 workers: raise its limit (")
 
 
-async def test_an_agent_with_as_many_files_as_it_asks_for_runs() -> None:
-    command = f"{sys.executable} -m node_agent --standalone --nproc 4 -t 3 --no-python true"
+@pytest.mark.parametrize(
+    "flags", ["-t 3", "-r 3", "--duplicate-stdout-filters x --duplicate-stderr-filters x", "--preload json"]
+)
+async def test_an_agent_with_as_many_files_as_it_asks_for_runs(tmp_path: Path, flags: str) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    command = f"{sys.executable} -m node_agent --standalone --nproc 8 --log-dir {tmp_path} {flags} {script}"
     refused = await Program.start("bash", "-c", f"ulimit -n 12; exec {command}")
     needed = (await refused.line(r"raise its limit \(ulimit -n (\d+)\)"))[1]
     agent = await Program.start("bash", "-c", f"ulimit -n {needed}; exec {command}")
     assert await agent.exit_code() == 0, agent.err
+    assert not any("open files" in line for line in agent.err), agent.err
 
 
 async def test_a_missing_program() -> None:

@@ -63,25 +63,13 @@ async def test_an_exception_without_record_is_told_with_its_traceback(tmp_path: 
     assert error["extraInfo"]["py_callstack"].endswith("ValueError: boom")
 
 
-async def test_an_exit_code_comes_with_the_last_words(tmp_path: Path) -> None:
-    agent = await fails(SECOND_FAILS + "print('no data', file=sys.stderr)\nsys.exit(3)\n", tmp_path)
-    root = section(agent, "Root Cause")
-    assert "exitcode  : 3" in root
-    assert root.endswith("stderr    : no data")
-
-
-@pytest.mark.parametrize(
-    ("signum", "words"), [("SIGSEGV", "segmentation fault"), ("SIGKILL", "killed from outside"), ("SIGABRT", "aborted")]
-)
-async def test_a_signal_is_decoded_with_what_to_do(tmp_path: Path, signum: str, words: str) -> None:
+async def test_a_signal_is_decoded_with_what_to_do(tmp_path: Path) -> None:
     own = tmp_path / "agent.json"
-    script = SECOND_FAILS + f"import signal\nos.kill(os.getpid(), signal.{signum})\n"
-    agent = await fails(script, tmp_path, TORCHELASTIC_ERROR_FILE=str(own))
+    agent = await fails(SECOND_FAILS + "os.kill(os.getpid(), 11)\n", tmp_path, TORCHELASTIC_ERROR_FILE=str(own))
     root = section(agent, "Root Cause")
-    number = int(signal.Signals[signum])
-    assert f"cause     : signal {number} ({signum}): {words}" in root
+    assert "cause     : signal 11 (SIGSEGV): segmentation fault" in root
     assert "what to do: " in root
-    assert error_of(own)["errorCode"] == -number
+    assert error_of(own)["errorCode"] == -11
 
 
 @pytest.fixture
@@ -121,16 +109,6 @@ async def test_a_kill_for_lack_of_memory_is_named(tmp_path: Path, memory_cgroup:
     root = section(agent, "Root Cause")
     assert "SIGKILL): killed by the kernel: out of memory (cgroup limit 256 MiB)" in root
     assert "what to do: give the job or container more memory" in root
-
-
-async def test_whatever_a_script_writes_the_agent_tells_of_its_end(tmp_path: Path) -> None:
-    script = (
-        SECOND_FAILS
-        + "os.write(2, (b'\\xff\\x1b[2J\\x00' * 7_000) + b'\\r\\xf0\\x9f\\nlast\\x07 words')\nos._exit(9)\n"
-    )
-    agent = await fails(script, tmp_path)
-    assert section(agent, "Root Cause").endswith("\n  last  words")
-    assert all(line.isprintable() for line in box(agent))
 
 
 # Several nodes.
@@ -245,14 +223,6 @@ async def test_an_agent_that_is_told_to_go_or_finds_no_server_says_so_there(hub:
     agent = await start_agent("--endpoint", "127.0.0.1:1", "--connect-timeout", "0.1", env=env)
     assert await agent.exit_code() == 2
     assert error_of(own)["message"].startswith("no rdzv-server at 127.0.0.1:1 within 0.1 s")
-
-
-async def test_an_error_file_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    agent = await fails("import sys; sys.exit(3)", tmp_path, TORCHELASTIC_ERROR_FILE="/proc/none/error.json")
-    assert [line for line in agent.err if "TORCHELASTIC_ERROR_FILE" in line] == [
-        "node-agent: cannot write the error file /proc/none/error.json (TORCHELASTIC_ERROR_FILE): "
-        "No such file or directory"
-    ]
 
 
 RECORDED = """\

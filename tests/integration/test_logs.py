@@ -64,32 +64,6 @@ async def test_a_single_worker_s_unfinished_line_is_seen_at_once(tmp_path: Path)
         assert await process.wait() == 0
 
 
-async def test_the_tee_and_the_prefixes(tmp_path: Path) -> None:
-    program = "import os; print('hello from', os.environ['RANK'])"
-    teed = await python(program, *TWO, "-t", "0:1", "--log-dir", str(tmp_path / "a"), "--role", "trainer")
-    assert sorted(teed.out) == ["[trainer0]:hello from 0", "hello from 1"]
-    assert texts(tmp_path / "a") == {"attempt_0/0/stdout.log": "hello from 0\n"}
-    named = await python(program, *TWO, "--log-prefix", "${node_id}/${rank}: ", "--node-id", "gpu-a")
-    assert sorted(named.out) == ["gpu-a/0: hello from 0", "gpu-a/1: hello from 1"]
-    torchs = await python(
-        program, *TWO, "-t", "1", "--log-dir", str(tmp_path / "b"),
-        env={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<${rank}>"},
-    )  # fmt: skip
-    assert sorted(torchs.out) == ["<0>hello from 0", "<1>hello from 1"]
-
-
-async def test_only_some_global_ranks_are_shown(cluster: Cluster, tmp_path: Path) -> None:
-    flags = ("--nnodes", "2", "--ranks-filter", "1,2", "-t", "1", "--log-dir", str(tmp_path / "logs"))
-    workers = await cluster.nodes("ab", *flags)
-    for worker in workers:
-        await worker.tell(f"say I am {worker.rank}")
-    await cluster.finish(workers)
-    shown = [line.partition(":")[2] for agent in cluster.agents.values() for line in agent.out]
-    assert sorted(shown) == ["I am 1", "I am 2"]
-    in_files = [text for run in os.listdir(tmp_path / "logs") for text in _stdouts(tmp_path / "logs" / run)]
-    assert sorted(in_files) == [f"I am {rank}\n" for rank in range(4)]
-
-
 async def test_a_console_that_blocks_holds_up_no_worker_whose_output_is_teed(tmp_path: Path) -> None:
     """Nobody reads the agent's stdout: the file has everything, stderr says so, and the agent ends."""
     read_end, write_end = os.pipe()
@@ -164,43 +138,6 @@ async def test_the_last_line_of_a_killed_worker_is_everywhere(tmp_path: Path) ->
             assert texts(log_dir)["attempt_0/0/stderr.log"].endswith("x\nlast words")
         if "-r" not in flags:
             assert any(line.endswith("last words") for line in console)
-
-
-async def test_a_run_id_cannot_lead_out_of_the_log_dir(tmp_path: Path) -> None:
-    log_dir = tmp_path / "deep" / "logs"
-    await python("print('hello')", *ONE, "-r", "1", "--log-dir", str(log_dir), "--run-id", "../../x/y")
-    assert (os.listdir(tmp_path), os.listdir(tmp_path / "deep")) == (["deep"], ["logs"])
-    assert list(texts(log_dir)) == ["attempt_0/0/stdout.log"]
-
-
-async def test_filters_copy_the_lines_of_all_workers(tmp_path: Path) -> None:
-    program = "import os; print('loss', os.environ['RANK']); print('a, b'); print('noise')"
-    await python(program, *TWO, "--duplicate-stdout-filters", "loss,a,, b", "-r", "1", "--log-dir", str(tmp_path))
-    copied = texts(tmp_path)["attempt_0/filtered_stdout.log"].splitlines()
-    assert sorted(copied) == ["[default0]:a, b", "[default0]:loss 0", "[default1]:a, b", "[default1]:loss 1"]
-
-
-async def test_dev_null_means_no_files_at_all(hub: WorkerHub, tmp_path: Path) -> None:
-    agent = await start_agent(*ONE, "--log-dir", "/dev/null", "-t", "3", env={**hub.env, "TMPDIR": str(tmp_path)})
-    (worker,) = await hub.group(1)
-    assert worker.env["TORCHELASTIC_ERROR_FILE"] == ""
-    await worker.tell("say hello")
-    worker.order_exit(0)
-    assert (await run_to_end(agent)).out == ["hello"]
-    assert not [name for name in os.listdir(tmp_path) if name.startswith("node-agent")]
-
-
-async def test_the_variable_of_schedulers_names_the_folder(tmp_path: Path) -> None:
-    await python("print('hello')", *ONE, env={"PET_LOG_DIR": str(tmp_path), "PET_TEE": "1"})
-    assert texts(tmp_path) == {"attempt_0/0/stdout.log": "hello\n"}
-
-
-async def test_without_a_log_dir_the_agent_says_where_the_files_are(tmp_path: Path) -> None:
-    agent = await python("print('hello')", *ONE, "-r", "1", env={"TMPDIR": str(tmp_path)})
-    folder = Path((await agent.line(r"node-agent: logs: (.*)"))[1])
-    assert (folder / "attempt_0" / "0" / "stdout.log").read_text() == "hello\n"
-    await python("print('hello')", *ONE, env={"TMPDIR": str(tmp_path / "other")})
-    assert not (tmp_path / "other").exists() or not list((tmp_path / "other").iterdir())
 
 
 # Trouble.

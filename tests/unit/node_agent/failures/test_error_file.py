@@ -31,20 +31,23 @@ def path(tmp_path):
 
 
 def written(path, content) -> str:
-    with open(path, "w") as file:
-        file.write(content if isinstance(content, str) else json.dumps(content))
+    text = content if isinstance(content, str | bytes) else json.dumps(content)
+    with open(path, "wb") as file:
+        file.write(text if isinstance(text, bytes) else text.encode())
     return path
 
 
-def test_what_torch_writes(path):
-    assert error_file.read(written(path, TORCHS)) == ErrorFile(
-        "ValueError: boom", "Traceback (most recent call last):\nValueError: boom\n", 1_750_000_000.0
-    )
-
-
-def test_a_message_alone(path):
-    assert error_file.read(written(path, {"message": "boom", "timestamp": 7})) == ErrorFile("boom", "", 7.0)
-    assert error_file.read(written(path, {"message": "boom\nhere\n"})) == ErrorFile("boom\nhere\n", "boom\nhere\n")
+@pytest.mark.parametrize(
+    ("content", "recorded"),
+    [
+        (TORCHS, ErrorFile("ValueError: boom", TORCHS["message"]["extraInfo"]["py_callstack"], 1_750_000_000.0)),
+        ({"message": "boom", "timestamp": 7}, ErrorFile("boom", "", 7.0)),
+        ({"message": "boom\nhere\n"}, ErrorFile("boom\nhere\n", "boom\nhere\n")),
+    ],
+    ids=["torch's", "a-message-alone", "a-message-of-several-lines"],
+)
+def test_a_file_is_read(path, content, recorded):
+    assert error_file.read(written(path, content)) == recorded
 
 
 def test_no_file_is_no_evidence(path):
@@ -60,6 +63,7 @@ def test_no_file_is_no_evidence(path):
         ('{"message": "bo', "it is not JSON"),
         ("[" * 100_000, "it is not JSON"),
         ("1" * 10_000, "it is not JSON"),
+        (b"\xff\xfe\x00{", "it is not JSON"),
         ("[]", "it has no message"),
         ("null", "it has no message"),
         ("{}", "it has no message"),
@@ -68,14 +72,9 @@ def test_no_file_is_no_evidence(path):
         ("x" * (error_file.MOST_BYTES + 1), f"it has more than {error_file.MOST_BYTES} bytes"),
     ],
 )
-def test_a_broken_file_is_described(path, content, problem):
+def test_a_broken_file_is_described_and_not_passed_on(path, content, problem):
     assert error_file.read(written(path, content)) == ErrorFile(problem=problem)
-
-
-def test_bytes_that_are_no_text_are_no_json(path):
-    with open(path, "wb") as file:
-        file.write(b"\xff\xfe\x00{")
-    assert error_file.read(path) == ErrorFile(problem="it is not JSON")
+    assert error_file.copy(path, 1) is None
 
 
 @pytest.mark.parametrize(
@@ -128,20 +127,15 @@ def test_any_json_is_read_or_described(tmp_path_factory, value):
 # The agent's own.
 
 
-def test_the_workers_file_is_passed_on_with_its_exit_code(path):
-    passed_on = error_file.copy(written(path, TORCHS), -11)
-    assert passed_on == {"message": TORCHS["message"] | {"errorCode": -11}}
+@pytest.mark.parametrize("content", [TORCHS, {"message": "boom"}], ids=["torch's", "a-message-alone"])
+def test_the_workers_file_is_passed_on_with_its_exit_code(path, content):
+    message = content["message"]
+    passed_on = message | {"errorCode": -11} if isinstance(message, dict) else message
+    assert error_file.copy(written(path, content), -11) == {"message": passed_on}
 
 
-def test_a_message_alone_is_passed_on_as_it_is(path):
-    assert error_file.copy(written(path, {"message": "boom"}), 3) == {"message": "boom"}
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"message": 5}'])
-def test_a_broken_file_is_not_passed_on(path, content):
-    assert error_file.copy(written(path, content), 1) is None
-    assert error_file.copy(path + ".none", 1) is None
-    assert error_file.copy("", 1) is None
+def test_no_file_is_not_passed_on(path):
+    assert error_file.copy(path, 1) is error_file.copy("", 1) is None
 
 
 def test_it_is_written_in_place_of_another_and_with_its_folders(tmp_path):
@@ -186,73 +180,66 @@ def test_torch_writes_and_reads_the_same(path, tmp_path):
     assert failure.error_file_data == error_file.content("KeyError: 'x'", "Traceback", 7.0)
 
 
-@pytest.fixture
-def own(tmp_path) -> str:
-    return str(tmp_path / "new" / "agent.json")
+def leave(tmp_path, effect: WriteFailureReport, recorded: str = "") -> dict:
+    own = tmp_path / "new" / "agent.json"
+    error_file.leave(effect.error, effect.failure, recorded, {error_file.VARIABLE: str(own)}, pytest.fail)
+    return dict(json.loads(own.read_text())["message"])
 
 
-@pytest.fixture
-def said() -> list[str]:
-    return []
-
-
-def leave(effect: WriteFailureReport, own: str, said: list[str], recorded: str = "") -> dict:
-    error_file.leave(effect.error, effect.failure, recorded, {error_file.VARIABLE: own}, said.append)
-    with open(own) as file:
-        return dict(json.load(file)["message"])
-
-
-def test_the_failed_workers_own_file_is_passed_on(own, said, tmp_path):
-    recorded = tmp_path / "error.json"
-    recorded.write_text(
-        json.dumps({"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "x" * 9_999}}})
-    )
+def test_the_failed_workers_own_file_counts_more_than_the_evidence(tmp_path, path):
     effect = WriteFailureReport("spent", finish(succeeded=False, failure=a_failure(exit_code=-11)))
-    message = leave(effect, own, said, str(recorded))
-    assert message == {"message": "ValueError: boom", "extraInfo": {"py_callstack": "x" * 9_999}, "errorCode": -11}
+    assert leave(tmp_path, effect, written(path, TORCHS)) == TORCHS["message"] | {"errorCode": -11}
 
 
-def test_without_one_it_is_made_of_the_evidence(own, said):
-    failure = a_failure(
-        node_id="b", error="ValueError: boom", traceback=("Traceback", "ValueError: boom"), failed_at=7.5
-    )
-    message = leave(WriteFailureReport("spent", finish(succeeded=False, failure=failure)), own, said)
-    assert message == {
-        "message": "ValueError: boom",
-        "errorCode": 5,
-        "extraInfo": {"py_callstack": "Traceback\nValueError: boom", "timestamp": "7"},
-    }
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        (
+            a_failure(error="ValueError: boom", traceback=("Traceback", "ValueError: boom"), failed_at=7.5),
+            {
+                "message": "ValueError: boom",
+                "errorCode": 5,
+                "extraInfo": {"py_callstack": "Traceback\nValueError: boom", "timestamp": "7"},
+            },
+        ),
+        (
+            a_failure(exit_code=-9, cause="signal 9 (SIGKILL)", stderr_tail=("step 1",), failed_at=7.5),
+            {
+                "message": "signal 9 (SIGKILL)",
+                "errorCode": -9,
+                "extraInfo": {"py_callstack": "step 1", "timestamp": "7"},
+            },
+        ),
+    ],
+    ids=["an-exception", "a-signal"],
+)
+def test_without_one_it_is_made_of_the_evidence(tmp_path, failure, message):
+    assert leave(tmp_path, WriteFailureReport("spent", finish(succeeded=False, failure=failure))) == message
 
 
-def test_a_worker_that_was_killed_is_told_by_its_signal(own, said):
-    killed = a_failure(exit_code=-9, cause="signal 9 (SIGKILL): out of memory", stderr_tail=("step 1",))
-    message = leave(WriteFailureReport("spent", finish(succeeded=False, failure=killed)), own, said)
-    assert (message["message"], message["errorCode"]) == ("signal 9 (SIGKILL): out of memory", -9)
-    assert message["extraInfo"]["py_callstack"] == "step 1"
-
-
-def test_what_ended_the_run_is_told_and_not_what_began_it(own, said):
+def test_what_ended_the_run_is_told_and_not_what_began_it(tmp_path):
     """As torchrun does, which tells of its last attempt."""
     end = finish(succeeded=False, first_failure=a_failure(error="first"), failure=a_failure(error="last"))
-    assert leave(WriteFailureReport("spent", end), own, said)["message"] == "last"
+    assert leave(tmp_path, WriteFailureReport("spent", end))["message"] == "last"
 
 
-def test_an_agents_own_error_has_no_exit_code(own, said):
-    message = leave(WriteFailureReport("SettingsConflict: --nnodes is 2 here, not 3"), own, said)
+def test_an_agents_own_error_has_no_exit_code(tmp_path):
+    message = leave(tmp_path, WriteFailureReport("SettingsConflict: --nnodes is 2 here, not 3"))
     assert message["message"] == "SettingsConflict: --nnodes is 2 here, not 3"
     assert "errorCode" not in message
     assert int(message["extraInfo"]["timestamp"]) > 1_700_000_000
 
 
-def test_without_the_variable_nothing_is_written(tmp_path, said):
-    for environment in ({}, {"TORCHELASTIC_ERROR_FILE": ""}):
-        error_file.leave("boom", None, "", environment, said.append)
-    assert said == []
+@pytest.mark.parametrize("environment", [{}, {error_file.VARIABLE: ""}])
+def test_without_the_variable_nothing_is_written(tmp_path, monkeypatch, environment):
+    monkeypatch.chdir(tmp_path)
+    error_file.leave("boom", None, "", environment, pytest.fail)
     assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("own", ["/proc/no/such/file", "/", "nul\0"])
-def test_a_file_that_cannot_be_written_is_one_line(own, said):
+def test_a_file_that_cannot_be_written_is_one_line(own):
+    said: list[str] = []
     error_file.leave("boom", None, "", {error_file.VARIABLE: own}, said.append)
-    assert len(said) == 1
-    assert said[0].startswith(f"cannot write the error file {own} (TORCHELASTIC_ERROR_FILE): ")
+    (line,) = said
+    assert line.startswith(f"cannot write the error file {own} (TORCHELASTIC_ERROR_FILE): ")

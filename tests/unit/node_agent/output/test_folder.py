@@ -5,7 +5,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from node_agent.core.log_options import LogOptions, Std
@@ -37,12 +37,6 @@ def test_two_agents_with_one_log_dir_do_not_share_a_folder(tmp_path: Path) -> No
     assert folder(tmp_path).path != folder(tmp_path).path
 
 
-def test_no_run_id_leads_out_of_the_log_dir(tmp_path: Path) -> None:
-    for run_id in ("../x", "/etc/x", "a/../../b", "..", "x" * 128, "训" * 128):
-        path = Path(folder(tmp_path / "logs", run_id=run_id).path)
-        assert path.parent == tmp_path / "logs" and path.is_dir()
-
-
 def test_a_relative_log_dir_stays_where_it_is_when_somebody_changes_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,20 +46,18 @@ def test_a_relative_log_dir_stays_where_it_is_when_somebody_changes_the_folder(
     assert Path(run.path).parent == tmp_path / "logs"
 
 
-def test_every_round_has_an_attempt_of_its_own_with_torchruns_number(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("rounds", "attempts"),
+    [((1, 2, 5), (0, 1, 4)), ((1, 2, 1, 2), (0, 1, 2, 3))],
+    ids=["torchruns-numbers", "rounds-that-are-counted-anew"],
+)
+def test_every_round_has_an_attempt_of_its_own(
+    tmp_path: Path, rounds: tuple[int, ...], attempts: tuple[int, ...]
+) -> None:
     run = folder(tmp_path)
-    assert [os.path.basename(run.open_attempt(round_, 2)) for round_ in (1, 2, 5)] == [
-        "attempt_0",
-        "attempt_1",
-        "attempt_4",
-    ]
-
-
-def test_no_attempt_is_opened_twice_even_if_rounds_are_counted_anew(tmp_path: Path) -> None:
-    run = folder(tmp_path)
-    assert [os.path.basename(run.open_attempt(round_, 2)) for round_ in (1, 2, 1, 2)] == [
-        f"attempt_{number}" for number in range(4)
-    ]
+    opened = [Path(run.open_attempt(round_, 2)) for round_ in rounds]
+    assert [path.name for path in opened] == [f"attempt_{number}" for number in attempts]
+    assert all(sorted(os.listdir(path)) == ["0", "1"] for path in opened), "with a folder for each worker"
 
 
 def test_a_folder_that_was_removed_is_made_again(tmp_path: Path) -> None:
@@ -102,16 +94,20 @@ def test_a_map_of_nothing_asks_for_no_file() -> None:
     assert not wants_files(LogOptions(tee={0: Std.NONE}, redirects=Std.NONE))
 
 
-def test_a_log_dir_is_made_and_found_good(tmp_path: Path) -> None:
-    assert trouble_with(str(tmp_path / "a" / "b")) is None
-    assert (tmp_path / "a" / "b").is_dir()
-
-
-def test_a_log_dir_that_is_a_file_or_cannot_be_made_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("log_dir", "trouble"),
+    [
+        ("{}/a/b", None),
+        ("{}/file", "{}/file is a file"),
+        ("{}/file/x", "{}/file/x cannot be made: Not a directory"),
+        ("/proc/x", "/proc/x cannot be made: No such file or directory"),
+    ],
+)
+def test_a_log_dir_is_made_or_what_is_wrong_with_it_is_said(tmp_path: Path, log_dir: str, trouble: str | None) -> None:
     (tmp_path / "file").touch()
-    assert trouble_with(str(tmp_path / "file")) == f"{tmp_path}/file is a file"
-    assert trouble_with(str(tmp_path / "file" / "x")) == f"{tmp_path}/file/x cannot be made: Not a directory"
-    assert trouble_with("/proc/x") == "/proc/x cannot be made: No such file or directory"
+    path = log_dir.format(tmp_path)
+    assert trouble_with(path) == (trouble and trouble.format(tmp_path))
+    assert os.path.isdir(path) == (trouble is None)
 
 
 def test_a_log_dir_that_cannot_be_written_to_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,12 +139,13 @@ def test_a_run_id_stays_readable(run_id: str, name: str) -> None:
 
 
 @given(RUN_IDS)
-def test_no_run_id_reaches_outside_its_folder(run_id: str) -> None:
-    path = os.path.normpath(os.path.join("/logs", f"{folder_name(run_id)}_0"))
+@example("/etc/x")
+@example("a/../../b")
+@example("..")
+@example("训" * 128)
+def test_no_run_id_reaches_outside_its_folder_or_is_too_long_for_a_file_system(run_id: str) -> None:
+    name = folder_name(run_id)
+    path = os.path.normpath(os.path.join("/logs", f"{name}_0"))
     assert os.path.dirname(path) == "/logs"
     assert not os.path.basename(path).startswith((".", "-"))
-
-
-@given(RUN_IDS)
-def test_no_run_id_is_too_long_for_a_file_system(run_id: str) -> None:
-    assert len(os.fsencode(folder_name(run_id))) <= LONGEST_NAME
+    assert len(os.fsencode(name)) <= LONGEST_NAME

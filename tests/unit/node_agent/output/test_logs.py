@@ -15,7 +15,7 @@ from rdzv_protocol.messages import Assignment
 from node_agent.config import AgentConfig
 from node_agent.core.command import Command
 from node_agent.core.log_options import NO_FILES, LogOptions, Std
-from node_agent.output.line_prefix import PREFIX_TEMPLATE
+from node_agent.output.line_prefix import PREFIX_NAMES, PREFIX_TEMPLATE
 from node_agent.output.logs import AgentLogs
 from node_agent.workers.group import WorkerGroup, WorkerSpec
 from node_agent.workers.process import CommandProcess
@@ -115,50 +115,53 @@ async def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 Make = Callable[..., Agent]
 
 
-async def test_plain_output_has_no_mark(make: Make, tmp_path: Path) -> None:
-    agent = make()
+@pytest.mark.parametrize(
+    ("flags", "out", "err", "files"),
+    [
+        ({}, "out 4, out 5", "err 4, err 5", {}),
+        (
+            {"tee": Std.ALL},
+            "[trainer0]:out 4, [trainer1]:out 5",
+            "[trainer0]:err 4, [trainer1]:err 5",
+            {"0/stdout": "out 4", "0/stderr": "err 4", "1/stdout": "out 5", "1/stderr": "err 5"},
+        ),
+        (
+            {"redirects": {0: Std.ALL, 1: Std.ERR}},
+            "out 5",
+            "",
+            {"0/stdout": "out 4", "0/stderr": "err 4", "1/stderr": "err 5"},
+        ),
+        ({"ranks": frozenset({5}), "tee": {0: Std.OUT}}, "out 5", "err 5", {"0/stdout": "out 4"}),
+        (
+            {"prefix": "[${node_id} $rank ${group_rank}|$$|${unknown}|$] ", "tee": {0: Std.OUT}},
+            "[gpu-a 4 1|$|${unknown}|$] out 4, [gpu-a 5 1|$|${unknown}|$] out 5",
+            "[gpu-a 4 1|$|${unknown}|$] err 4, [gpu-a 5 1|$|${unknown}|$] err 5",
+            {"0/stdout": "out 4"},
+        ),
+        (
+            {"environment": {PREFIX_TEMPLATE: "<${role_name}|${rank}|${local_rank}> "}, "tee": {0: Std.OUT}},
+            "<trainer|4|0> out 4, out 5",
+            "err 4, err 5",
+            {"0/stdout": "out 4"},
+        ),
+    ],
+    ids=["plain", "teed", "redirected", "ranks-not-shown", "the-users-template", "torchruns-template"],
+)
+async def test_output_is_where_the_flags_say(
+    make: Make, tmp_path: Path, flags: dict[str, Any], out: str, err: str, files: dict[str, str]
+) -> None:
+    agent = make(**flags)
     await agent.round()
-    assert (agent.out(), agent.err()) == ([b"out 4", b"out 5"], [b"err 4", b"err 5"])
-    assert agent.files(tmp_path) == {}
-    assert agent.console.lines == [], "there is no log file to point to"
+    assert [b", ".join(lines).decode() for lines in (agent.out(), agent.err())] == [out, err]
+    assert agent.files(tmp_path) == {f"attempt_0/{name}.log": f"{text}\n" for name, text in files.items()}
+    assert len(agent.console.lines) == bool(files), "where the files are is said once, if there are any"
+    assert all(line.startswith(f"logs: {tmp_path}/logs/nightly_") for line in agent.console.lines)
 
 
-async def test_teed_output_is_in_files_and_marked_on_the_console(make: Make, tmp_path: Path) -> None:
-    agent = make(tee=Std.ALL)
+async def test_a_template_may_use_all_names_that_there_are(make: Make) -> None:
+    agent = make(prefix="|".join(f"${{{name}}}" for name in PREFIX_NAMES) + "|", nproc=1)
     await agent.round()
-    assert agent.out() == [b"[trainer0]:out 4", b"[trainer1]:out 5"]
-    assert agent.err() == [b"[trainer0]:err 4", b"[trainer1]:err 5"]
-    assert agent.files(tmp_path) == {
-        "attempt_0/0/stdout.log": "out 4\n",
-        "attempt_0/0/stderr.log": "err 4\n",
-        "attempt_0/1/stdout.log": "out 5\n",
-        "attempt_0/1/stderr.log": "err 5\n",
-    }
-    (said,) = agent.console.lines
-    assert said.startswith(f"logs: {tmp_path}/logs/nightly_")
-
-
-async def test_redirected_output_is_in_files_alone(make: Make, tmp_path: Path) -> None:
-    agent = make(redirects={0: Std.ALL, 1: Std.ERR})
-    await agent.round()
-    assert (agent.out(), agent.err()) == ([b"out 5"], [])
-    assert agent.files(tmp_path) == {
-        "attempt_0/0/stdout.log": "out 4\n",
-        "attempt_0/0/stderr.log": "err 4\n",
-        "attempt_0/1/stderr.log": "err 5\n",
-    }
-
-
-async def test_the_users_template_marks_every_line(make: Make) -> None:
-    agent = make(prefix="[${node_id} ${rank}] ", tee={0: Std.OUT})
-    await agent.round()
-    assert agent.out() == [b"[gpu-a 4] out 4", b"[gpu-a 5] out 5"]
-
-
-async def test_torchruns_template_marks_teed_lines(make: Make) -> None:
-    agent = make(tee={0: Std.OUT}, environment={PREFIX_TEMPLATE: "<${role_name}|${rank}|${local_rank}> "})
-    await agent.round()
-    assert agent.out() == [b"<trainer|4|0> out 4", b"out 5"]
+    assert agent.out() == [f"trainer|4|0|{os.uname().nodename.partition('.')[0]}|gpu-a|1|out 4".encode()]
 
 
 async def test_the_only_worker_that_is_shown_writes_as_it_comes(make: Make) -> None:
@@ -169,13 +172,6 @@ async def test_the_only_worker_that_is_shown_writes_as_it_comes(make: Make) -> N
     both = make()
     await both.round("print('.', end='')")
     assert both.console.text() == b".\n.\n"
-
-
-async def test_ranks_that_are_not_shown_are_in_the_files(make: Make, tmp_path: Path) -> None:
-    agent = make(ranks=frozenset({5}), tee={0: Std.OUT})
-    await agent.round()
-    assert (agent.out(), agent.err()) == ([b"out 5"], [b"err 5"])
-    assert agent.files(tmp_path) == {"attempt_0/0/stdout.log": "out 4\n"}
 
 
 @pytest.mark.parametrize("flags", [{}, {"tee": Std.OUT}, {"redirects": Std.OUT}, {"local_ranks": frozenset({0})}])
