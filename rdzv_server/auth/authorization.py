@@ -1,4 +1,4 @@
-"""Who may do what: agents, people who watch, and people who act, each with a token of their own.
+"""Authorization of agents, of people who watch, and of people who act, each with a token of their own.
 
     path                      agent   read    admin   without any token
     /v1/agent/...             yes     no      yes     yes
@@ -64,6 +64,10 @@ class Token:
 
     def covers(self, run_id: str) -> bool:
         return fnmatchcase(run_id, self.runs)
+
+    def has_room(self, going_on: Collection[str]) -> bool:
+        """Whether one more of its runs may begin beside those that are going on."""
+        return self.most_runs is None or sum(map(self.covers, going_on)) < self.most_runs
 
     def __repr__(self) -> str:
         return f"Token({self.role.value})"
@@ -137,13 +141,9 @@ class Permit:
     def check_quota(self, run_id: str, going_on: Collection[str]) -> None:
         """Raise `ServerUnavailable` if this run would begin and be one too many beside those that are going on."""
         mine = [token for token in self.tokens or () if token.covers(run_id)]
-        if run_id not in going_on and not any(_has_room(token, going_on) for token in mine):
+        if run_id not in going_on and not any(token.has_room(going_on) for token in mine):
             most = max(token.most_runs or 0 for token in mine)
             raise ServerUnavailable(f"this token may have {most} runs at a time, and has them; {run_id} has to wait")
-
-
-def _has_room(token: Token, going_on: Collection[str]) -> bool:
-    return token.most_runs is None or sum(map(token.covers, going_on)) < token.most_runs
 
 
 class Access:

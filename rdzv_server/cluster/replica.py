@@ -104,9 +104,8 @@ class Replica:
     def _set(self, term: Term | None, other: Leader | None) -> None:
         """Note who leads, and tell whoever waits for it."""
         self._term, self._other = term, other
-        self.leadership = max(
-            self.leadership, term.leadership.number if term else 0, other.number if other else 0
-        )  # fmt: skip
+        latest = term.leadership if term else other
+        self.leadership = max(self.leadership, latest.number if latest else 0)
         self._notify()
 
     def _notify(self) -> None:

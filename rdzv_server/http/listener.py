@@ -54,7 +54,6 @@ class Listener:
         self._connections: set[HttpConnection] = set()
         self._unauthenticated: dict[HttpConnection, None] = {}
         self._unauthenticated_of = defaultdict[str, dict[HttpConnection, None]](dict)
-        self._openings: set[asyncio.Task[None]] = set()
         self._has_warned = False
         self._closings = 0
 
@@ -67,9 +66,10 @@ class Listener:
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket)
         self._socket.close()
-        for task in self._openings:
-            task.cancel()
-        await asyncio.gather(*self._openings, return_exceptions=True)
+        openings = [connection.opening for connection in self._connections if connection.opening]
+        for task in openings:
+            task.cancel()  # which ends those alone that have no transport yet
+        await asyncio.gather(*openings, return_exceptions=True)
 
     def _accept(self) -> None:
         for _ in range(AT_ONCE):
@@ -99,8 +99,6 @@ class Listener:
         self._connections.add(connection)
         self._unauthenticated[connection] = self._unauthenticated_of[peer][connection] = None
         connection.opening = self._loop.create_task(self._open(accepted, connection))
-        self._openings.add(connection.opening)
-        connection.opening.add_done_callback(self._openings.discard)
 
     def _has_room(self, peer: str) -> bool:
         """Whether there is room for a connection of this peer, by evicting another if need be."""
@@ -132,11 +130,13 @@ class Listener:
     async def _open(self, accepted: socket.socket, connection: HttpConnection) -> None:
         accepted.setblocking(False)
         try:
-            if self.tls and await self._first_byte(accepted) == HANDSHAKE:
-                await self._open_tls(accepted, connection, self.tls)
-            else:
-                connection.lacks_tls = self.tls is not None
-                await self._loop.connect_accepted_socket(lambda: connection, accepted)
+            is_tls = self.tls is not None and await self._first_byte(accepted) == HANDSHAKE
+            connection.lacks_tls = self.tls is not None and not is_tls
+            limit_s = self._limits.handshake_s if is_tls else None
+            await self._loop.connect_accepted_socket(
+                lambda: connection, accepted, ssl=self.tls if is_tls else None,
+                ssl_handshake_timeout=limit_s, ssl_shutdown_timeout=limit_s,
+            )  # fmt: skip
         except OSError:  # among them TimeoutError and every failure of TLS
             self._gone(connection)
         except BaseException:
@@ -156,15 +156,6 @@ class Listener:
             self._loop.remove_reader(accepted)
             accepted.close()
             raise
-
-    async def _open_tls(self, accepted: socket.socket, connection: HttpConnection, tls: ssl.SSLContext) -> None:
-        await self._loop.connect_accepted_socket(
-            lambda: connection,
-            accepted,
-            ssl=tls,
-            ssl_handshake_timeout=self._limits.handshake_s,
-            ssl_shutdown_timeout=self._limits.handshake_s,
-        )
 
     def _authenticated(self, connection: HttpConnection) -> None:
         if self._unauthenticated.pop(connection, connection) is None:

@@ -1,6 +1,5 @@
 """OpenAPI 3.1 document, derived from the routes, the messages with their limits, the refusals and who may do what."""
 
-from collections.abc import Sequence
 from functools import cache
 from http import HTTPStatus
 from typing import Any
@@ -44,11 +43,6 @@ _TOKENS = {
 _OF_EVERY_REQUEST: Refusals = (TlsRequired, TooManyRequests, ServerUnavailable)
 
 
-def reference(kind: Any) -> Schema:
-    """Schema of a type by its name."""
-    return {"$ref": REFERENCE.format(name=kind.__name__)}
-
-
 @cache
 def document(routes: tuple[Route, ...]) -> dict[str, Any]:
     """The whole document of these routes, ready for JSON."""
@@ -56,13 +50,14 @@ def document(routes: tuple[Route, ...]) -> dict[str, Any]:
     for route in routes:
         by_path.setdefault(route.path, {})[route.method.lower()] = _operation(route)
     kinds = {kind for route in routes for kind in (route.request, route.answer) if kind not in (None, str, dict)}
+    _, schemas = json.schema_components([*kinds, ErrorReply], ref_template=REFERENCE)
     return {
         "openapi": "3.1.0",
         "info": INFO,
         "tags": [{"name": name, "description": text} for name, text in _TAGS.items()],
         "paths": by_path,
         "components": {
-            "schemas": _components([*kinds, ErrorReply]),
+            "schemas": json.decode(json.encode(schemas, order="sorted")),  # no tuples
             "securitySchemes": {
                 _scheme(role): {"type": "http", "scheme": "bearer", "description": text}
                 for role, text in _TOKENS.items()
@@ -71,22 +66,17 @@ def document(routes: tuple[Route, ...]) -> dict[str, Any]:
     }
 
 
-def _components(kinds: Sequence[Any]) -> Schema:
-    """Schemas of these types and of everything that they are made of, by name."""
-    schemas: Schema = json.decode(json.encode(json.schema_components(kinds, ref_template=REFERENCE)[1]))  # no tuples
-    return dict(sorted(schemas.items()))
-
-
 def _operation(route: Route) -> Schema:
     roles = roles_for(route.method, route.path)
     is_agents = route.path.startswith(paths.AGENT)
     media = paths.MEDIA_TYPE if is_agents else JSON
+    refusals = route.refusals + ((Unauthorized, Forbidden) if roles else ()) + _OF_EVERY_REQUEST
     described: Schema = {
         "operationId": route.path.rpartition("/")[2].partition(".")[0] or "root",
         "tags": ["agents" if is_agents else "operators"],
         "summary": route.summary,
         "security": [{_scheme(role): []} for role in Role if role in roles] + [{}] if roles else [],
-        "responses": _responses(route, media, route.refusals + _of_access(roles) + _OF_EVERY_REQUEST),
+        "responses": _responses(route, media, refusals),
     }
     if route.query:
         described["parameters"] = [
@@ -94,45 +84,37 @@ def _operation(route: Route) -> Schema:
             for name, text in route.query
         ]
     if route.request:
-        content = {media: {"schema": reference(route.request)}}
+        content = {media: {"schema": _reference(route.request)}}
         described["requestBody"] = {"required": True, "content": content}
     return described
 
 
 def _responses(route: Route, media: str, refusals: Refusals) -> dict[str, Schema]:
     answer_media = TEXT if route.answer is str else media
-    schema = {str: {"type": "string"}, dict: {"type": "object"}}.get(route.answer) or reference(route.answer)
+    schema = {str: {"type": "string"}, dict: {"type": "object"}}.get(route.answer) or _reference(route.answer)
     answers: dict[int, Schema] = {
         200: _content("Yes." if route.no else route.says or route.summary, answer_media, schema)
     }
     if route.no:
         answers[503] = _content(route.no, answer_media, schema)
     for status in {refusal.status for refusal in refusals}:
-        refusal = _refusal(status, media, [each.code for each in refusals if each.status == status])
-        answers[status] = _either(answers[status], refusal) if status in answers else refusal
+        codes = [each.code for each in refusals if each.status == status]
+        text = f"{HTTPStatus(status).phrase}: {', '.join(codes)}"
+        schema = {"allOf": [_reference(ErrorReply), {"properties": {"code": {"enum": codes}}}]}
+        refusal, other = _content(text, media, schema), answers.get(status)
+        if other:  # the two are told apart by their media type
+            refusal["description"] = f"{other['description']} Or {text}."
+            refusal["content"] |= other["content"]
+        answers[status] = refusal
     return {str(status): answers[status] for status in sorted(answers)}
+
+
+def _reference(kind: Any) -> Schema:
+    return {"$ref": REFERENCE.format(name=kind.__name__)}
 
 
 def _content(text: str, media: str, schema: Schema) -> Schema:
     return {"description": text, "content": {media: {"schema": schema}}}
-
-
-def _refusal(status: int, media: str, codes: list[str]) -> Schema:
-    schema = {"allOf": [reference(ErrorReply), {"properties": {"code": {"enum": codes}}}]}
-    return _content(f"{HTTPStatus(status).phrase}: {', '.join(codes)}", media, schema)
-
-
-def _either(one: Schema, other: Schema) -> Schema:
-    """Answers of one status that are told apart by their media type."""
-    return {
-        "description": f"{one['description']} Or {other['description']}.",
-        "content": one["content"] | other["content"],
-    }
-
-
-def _of_access(roles: frozenset[Role]) -> Refusals:
-    """The refusals that come of asking for a token with one of these roles."""
-    return (Unauthorized, Forbidden) if roles else ()
 
 
 def _scheme(role: Role) -> str:

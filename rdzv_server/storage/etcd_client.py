@@ -70,11 +70,10 @@ class _Member:
     def __init__(self, address: str, credentials: Any) -> None:
         options = list(_CHANNEL.items())
         self.address = address
-        self.channel = (
-            grpc.aio.insecure_channel(address, options)
-            if credentials is None
-            else grpc.aio.secure_channel(address, credentials, options)
-        )
+        if credentials is None:
+            self.channel = grpc.aio.insecure_channel(address, options)
+        else:
+            self.channel = grpc.aio.secure_channel(address, credentials, options)
         self.kv = rpc.KVStub(self.channel)
         self.lease = rpc.LeaseStub(self.channel)
         self.watch = rpc.WatchStub(self.channel)
@@ -115,9 +114,8 @@ class EtcdClient:
 
     async def grant(self, ttl_s: int) -> tuple[int, int]:
         """A new lease: its id, and its time to live in seconds, which etcd may have raised."""
-        answer = await self._ask(
-            lambda member: member.lease.LeaseGrant(rpc.LeaseGrantRequest(TTL=ttl_s), timeout=ATTEMPT_S)
-        )
+        request = rpc.LeaseGrantRequest(TTL=ttl_s)
+        answer = await self._ask(lambda member: member.lease.LeaseGrant(request, timeout=ATTEMPT_S))
         return answer.ID, answer.TTL
 
     async def keep_alive(self, lease_id: int, attempt_s: float) -> int:

@@ -68,17 +68,18 @@ class SqliteStore:
         await self._call(lambda: self._transact(*inserts))
 
     async def forget(self, run_id: str, attempt: int) -> None:
-        await self._call(lambda: self._transact(_delete(run_id, attempt)))
+        await self._call(lambda: self._transact((_DELETE, (run_id, attempt))))
 
     async def compact(self, records: Sequence[Record]) -> None:
         """One transaction. Raises `StoreUnavailable`: nothing has changed."""
-        statements = (_delete(records[0].run_id, records[0].attempt), *_inserts(records))
+        statements = ((_DELETE, (records[0].run_id, records[0].attempt)), *_inserts(records))
         await self._call(lambda: self._transact(*statements))
 
     async def close(self) -> None:
         """Let the file go; another server may open it then."""
         if self._file:
-            await self._call(self._close)
+            await self._call(self._file.close)
+            self._file = None
         self._thread.shutdown()
 
     async def _call(self, work: Callable[[], T]) -> T:
@@ -100,11 +101,8 @@ class SqliteStore:
         if "locked" in str(error):
             return StoreBroken(f"{self.path} is in use by another rdzv-server")
         if "unable to open" in str(error):
-            return self._unopenable()
+            return StoreBroken(f"cannot open {self.path}: is its folder there, and may this user write to it?")
         return StoreUnavailable(f"cannot write to {self.path}: {error}")
-
-    def _unopenable(self) -> StoreBroken:
-        return StoreBroken(f"cannot open {self.path}: is its folder there, and may this user write to it?")
 
     def _load(self) -> list[Record]:
         file = self._file = self._open()
@@ -136,7 +134,7 @@ class SqliteStore:
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise StoreUnavailable(f"cannot write to {self.path}: {error.strerror}") from None
-            raise self._unopenable() from None
+            raise sqlite3.OperationalError("unable to open") from None
 
     def _check(self, file: sqlite3.Connection) -> bool:
         """Whether the file is empty. Raises `StoreBroken` if it is not ours, or of another format."""
@@ -166,15 +164,6 @@ class SqliteStore:
             if self._file.in_transaction:
                 self._file.execute("ROLLBACK")
             raise
-
-    def _close(self) -> None:
-        if self._file:
-            self._file.close()
-            self._file = None
-
-
-def _delete(run_id: str, attempt: int) -> Statement:
-    return _DELETE, (run_id, attempt)
 
 
 def _inserts(records: Sequence[Record]) -> list[Statement]:
