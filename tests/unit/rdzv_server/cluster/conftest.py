@@ -1,6 +1,8 @@
-"""A client whose way to etcd can be shut."""
+"""Clients whose way to etcd can be held up, and patience for what several servers come to."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -8,13 +10,35 @@ import pytest
 from tests.support.etcd import Etcd
 from tests.support.tcp_proxy import TcpProxy
 
+PATIENCE_S = 20.0
+
+Gated = tuple[Any, TcpProxy]
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    """Return once it is so."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not is_so():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
 
 @pytest.fixture
-async def gated(etcd: Etcd) -> AsyncIterator[tuple[Any, TcpProxy]]:
+async def gates() -> AsyncIterator[Callable[..., Awaitable[Gated]]]:
+    """Makes clients of etcd members, the first of which is behind a gate."""
     from rdzv_server.storage.etcd_client import EtcdClient
 
-    async with TcpProxy(etcd.addresses[0]) as gate:
-        client = EtcdClient([gate.address])
-        yield client, gate
-        gate.release()
-        await client.close()
+    async with AsyncExitStack() as stack:
+
+        async def make(first: str, *others: str) -> Gated:
+            gate = await stack.enter_async_context(TcpProxy(first))
+            client = EtcdClient([gate.address, *others])
+            stack.push_async_callback(client.close)
+            stack.callback(gate.release)
+            return client, gate
+
+        yield make
+
+
+@pytest.fixture
+async def gated(etcd: Etcd, gates: Callable[..., Awaitable[Gated]]) -> Gated:
+    return await gates(etcd.addresses[0])

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from tests.support.etcd import need_etcd
-from tests.support.tcp_proxy import TcpProxy
+from tests.unit.rdzv_server.cluster.conftest import PATIENCE_S, until
 
 need_etcd()
 
@@ -15,7 +15,6 @@ from rdzv_server.cluster.membership import READY, Leader, Membership  # noqa: E4
 from rdzv_server.config import ServerConfig  # noqa: E402
 from rdzv_server.storage.etcd_client import EtcdClient, put  # noqa: E402
 
-PATIENCE_S = 20.0
 LEASE_S = 1
 LONG_LEASE_S = 60
 """Longer than anybody's patience here: who waits for its end fails."""
@@ -24,11 +23,8 @@ LONG_LEASE_S = 60
 class Server:
     """One of several that want to lead shard 0."""
 
-    def __init__(
-        self, client: EtcdClient, prefix: str, address: str, shards: int, settle_s: float, lease_s: int = LEASE_S
-    ) -> None:
+    def __init__(self, client: EtcdClient, prefix: str, address: str, config: ServerConfig) -> None:
         self.client = client
-        config = ServerConfig(shards=shards, leader_lease_s=lease_s, rebalance_after_s=settle_s)
         self.membership = Membership(client, prefix, address, config)
         self.followed: list[Leader | None] = []
         self.over: asyncio.Task[str] | None = None
@@ -60,20 +56,12 @@ class Server:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not is_so():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-
-
 @pytest.fixture
-async def start(client: EtcdClient, prefix: str, gated: object) -> AsyncIterator:
+async def start(client: EtcdClient, prefix: str, gates: object) -> AsyncIterator:
     servers = []
 
-    def start(
-        address: str, over: EtcdClient = client, *, shards: int = 1, settle_s: float = 60.0, lease_s: int = LEASE_S
-    ) -> Server:
-        servers.append(Server(over, prefix, address, shards, settle_s, lease_s))
+    def start(address: str, over: EtcdClient = client, *, lease_s: int = LEASE_S, **settings) -> Server:
+        servers.append(Server(over, prefix, address, ServerConfig(leader_lease_s=lease_s, **settings)))
         return servers[-1]
 
     yield start
@@ -129,24 +117,6 @@ async def test_who_goes_is_followed_at_once(start):
     await other.follows()
     await server.end()
     await other.leads()  # its patience is shorter than the lease
-
-
-async def test_a_leader_that_is_cut_off_stops_before_another_begins(start, gated):
-    client, gate = gated
-    server = start("a:1", client)
-    first = await server.leads()
-    second = start("b:1")
-    await second.follows()
-    gate.hold()
-    while first.is_certain:
-        assert not second.win.done()
-        await asyncio.sleep(0.005)
-    assert not second.win.done()
-    await second.leads()
-    gate.release()
-    async with asyncio.timeout(PATIENCE_S):
-        assert "lease" in await server.over or "key" in await server.over
-    assert not first.is_certain
 
 
 async def test_a_leader_that_is_cut_off_for_a_moment_goes_on_leading(start, gated, client):
@@ -228,9 +198,9 @@ async def test_a_free_shard_is_left_for_a_moment_to_its_owner(start, stranger):
 
 
 async def test_a_server_is_ready_once_it_has_stayed_and_owns_nothing_before_if_another_is(start):
-    first = start("a:1", shards=4, settle_s=0.2)
+    first = start("a:1", shards=4, rebalance_after_s=0.2)
     await until(lambda: ready(first) == {"a:1"})
-    second = start("b:1", shards=4, settle_s=0.5)
+    second = start("b:1", shards=4, rebalance_after_s=0.5)
     await until(lambda: second.membership.lease is not None)
     seen_at = asyncio.get_running_loop().time()
     await until(lambda: len(first.membership.view.members) == 2)
@@ -245,32 +215,14 @@ def ready(server: Server) -> set[str]:
     return {address for address, member in view.members.items() if member.is_ready} if view else set()
 
 
-async def test_what_a_hand_deletes_is_written_again(start, etcd, prefix, client):
-    server = start("a:1", settle_s=0.0)
-    await until(lambda: ready(server) == {"a:1"})
-    await asyncio.to_thread(etcd.ctl, "del", f"{prefix}/live/servers/a:1")
-    await until(lambda: ready(server) == set())
-    await until(lambda: ready(server) == {"a:1"})
-    assert server.leadership is not None and server.leadership.is_certain
-
-
-async def test_servers_meet_through_any_member_that_answers(three, prefix):
+async def test_servers_meet_through_any_member_that_answers(three, gates, start):
     """One of three members is dead for one server, another one for the other."""
-    gates = [TcpProxy(address) for address in three.addresses]
-    for gate in gates:
-        await gate.__aenter__()
-    clients = [EtcdClient([gates[0].address, three.addresses[1]]), EtcdClient([three.addresses[2], gates[2].address])]
-    gates[0].hold()
-    servers = [Server(client, prefix, f"{name}:1", 1, 60.0) for name, client in zip("ab", clients, strict=True)]
-    try:
-        first, second = servers
-        done, _ = await asyncio.wait({first.win, second.win}, timeout=PATIENCE_S, return_when="FIRST_COMPLETED")
-        assert len(done) == 1
-        await (second if first.win in done else first).follows(done.pop().result().number)
-    finally:
-        for server in servers:
-            await server.end()
-        for client in clients:
-            await client.close()
-        for gate in gates:
-            await gate.__aexit__(None, None, None)
+    client, gate = await gates(three.addresses[0], three.addresses[1])
+    gate.hold()
+    first = start("a:1", client)
+    client, gate = await gates(three.addresses[2], three.addresses[0])
+    gate.hold()
+    second = start("b:1", client)
+    done, _ = await asyncio.wait({first.win, second.win}, timeout=PATIENCE_S, return_when="FIRST_COMPLETED")
+    assert len(done) == 1
+    await (second if first.win in done else first).follows(done.pop().result().number)
