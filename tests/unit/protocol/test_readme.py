@@ -1,32 +1,22 @@
 """The page about the wire says what the types, the paths and the refusals say."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import NODEFAULT, Struct, inspect
-from rdzv_protocol import constraints, errors, messages, paths
+from msgspec import NODEFAULT, inspect
+from rdzv_protocol import constraints, errors, paths
 from rdzv_protocol.codec import words
 
+from tests.support.messages import PARTS
+
 PAGE = (Path(__file__).parents[3] / "protocol" / "README.md").read_text()
-KINDS = [
-    kind
-    for kind in vars(messages).values()
-    if isinstance(kind, type) and issubclass(kind, Struct) and kind is not Struct
-]
 DEFAULTS = {None: "null", True: "true", False: "false", (): "[]"}
 
 
 def section(name: str) -> str:
     return PAGE.partition(f"\n### `{name}`\n")[2].partition("\n### ")[0]
-
-
-def refusals(kind: type[errors.ProtocolError]) -> Iterator[type[errors.ProtocolError]]:
-    yield kind
-    for each in kind.__subclasses__():
-        yield from refusals(each)
 
 
 def value_of(expected: Any) -> str:
@@ -50,7 +40,7 @@ def default_of(field: inspect.Field) -> str:
     return f"`{shown if is_plain else DEFAULTS[field.default]}`"
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", PARTS, ids=lambda kind: kind.__name__)
 def test_every_message_is_there_with_each_field_its_value_and_its_default(kind: Any) -> None:
     info: Any = inspect.type_info(kind)
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.*)\|$", section(kind.__name__), re.MULTILINE)
@@ -66,8 +56,8 @@ def test_every_path_is_there() -> None:
 
 
 def test_every_refusal_is_there_with_its_status() -> None:
-    for kind in refusals(errors.ProtocolError):
-        if kind is not errors.ProtocolError:
+    for kind in vars(errors).values():
+        if isinstance(kind, type) and kind is not errors.ProtocolError:
             assert re.search(rf"^\| {kind.status} \| .*`{kind.code}`", PAGE, re.MULTILINE), kind.code
 
 

@@ -21,18 +21,17 @@ SETTINGS = {"max_restarts": 3, "disconnect_grace_s": 0.05}
 
 
 class Site:
-    """A server, and the lines of its agents."""
+    """A server, and the transports of its agents."""
 
-    def __init__(self, token: str | None = None) -> None:
+    def __init__(self) -> None:
         self.server = RendezvousServer()
-        self._access = Access([Token(Role.AGENT, token.encode())] if token else [])
-        self.links: list[HttpTransport] = []
+        self._links: list[HttpTransport] = []
 
-    async def open(self) -> None:
+    async def open(self, *tokens: Token) -> None:
         listener = bind("127.0.0.1", 0)
         self.port = listener.getsockname()[1]
-        await self.server.__aenter__()
-        await self.server.listen(listener, access=self._access)
+        await self.server.start()
+        await self.server.listen(listener, access=Access(tokens))
 
     def agent(self, name: str, token: str | None = None) -> "Agent":
         return Agent(name, self.link(token))
@@ -40,13 +39,13 @@ class Site:
     def link(self, token: str | None = None) -> HttpTransport:
         credentials = Credentials()
         credentials.token = token
-        self.links.append(HttpTransport("127.0.0.1", self.port, credentials))
-        return self.links[-1]
+        self._links.append(HttpTransport("127.0.0.1", self.port, credentials))
+        return self._links[-1]
 
     async def close(self) -> None:
-        for link in self.links:
+        for link in self._links:
             await link.close()
-        await self.server.__aexit__(None, None, None)
+        await self.server.stop()
 
 
 class Agent:
@@ -95,19 +94,16 @@ async def two_running(site: Site) -> tuple[Agent, Agent]:
 # Connections.
 
 
-async def test_an_agent_whose_connection_closes_between_two_polls_is_missed_at_once(site):
+@pytest.mark.parametrize("is_parked", [False, True], ids=["between two polls", "under a parked poll"])
+async def test_an_agent_whose_connection_closes_is_missed_at_once(site, is_parked):
     a, b = await two_running(site)
-    await b.link.close()
-    reply = await a.told(Stop)
-    assert reply.directive.reason.startswith("node b lost: its connection closed")
-
-
-async def test_an_agent_whose_connection_closes_under_a_parked_poll_is_missed_at_once(site):
-    a, b = await two_running(site)
-    poll = asyncio.create_task(b.poll())
-    await parked(site, 1)
-    poll.cancel()
-    await asyncio.gather(poll, return_exceptions=True)
+    if is_parked:
+        poll = asyncio.create_task(b.poll())
+        await parked(site, 1)
+        poll.cancel()
+        await asyncio.gather(poll, return_exceptions=True)
+    else:
+        await b.link.close()
     reply = await a.told(Stop)
     assert reply.directive.reason.startswith("node b lost: its connection closed")
 
@@ -133,13 +129,15 @@ async def test_the_close_of_a_line_that_carries_reports_alone_is_nobodys_loss(si
 # Long polls.
 
 
-async def test_a_parked_poll_is_answered_the_moment_that_something_happens(site):
+@pytest.mark.parametrize("is_parked", [True, False], ids=["it was parked", "it comes later"])
+async def test_a_poll_is_answered_the_moment_that_something_has_happened(site, is_parked):
     a, _ = await two_running(site)
-    poll = asyncio.create_task(a.poll())
-    report = ReportRequest(run_id=RUN_ID, agent_id="b", round=1, failure=a_failure("b", exit_code=3))
-    await site.link().exchange(report)
+    poll = asyncio.create_task(a.poll()) if is_parked else None
+    if is_parked:
+        await parked(site, 1)
+    await site.link().exchange(ReportRequest(run_id=RUN_ID, agent_id="b", round=1, failure=a_failure("b")))
     async with asyncio.timeout(2.0):  # well before the poll's hold ends
-        assert isinstance((await poll).directive, Stop)
+        assert isinstance((await (poll or a.poll())).directive, Stop)
 
 
 async def test_a_join_that_has_to_wait_soon_says_what_for(site, monkeypatch):
@@ -149,19 +147,16 @@ async def test_a_join_that_has_to_wait_soon_says_what_for(site, monkeypatch):
     assert reply.directive.reason.startswith("waiting for 1 more node")
 
 
-async def test_a_poll_that_has_missed_something_is_answered_at_once(site):
-    a, _ = await two_running(site)
-    await site.link().exchange(ReportRequest(run_id=RUN_ID, agent_id="b", round=1, failure=a_failure("b")))
-    async with asyncio.timeout(2.0):
-        assert isinstance((await a.poll()).directive, Stop)
-
-
 # Refusals.
 
 
-async def test_a_stranger_is_fenced(site):
-    with pytest.raises(AgentFenced, match="run run is not known here"):
-        await site.agent("stranger").poll()
+async def test_strangers_are_fenced_and_not_remembered(site):
+    stranger = site.agent("stranger")
+    for number in range(10):
+        stranger.name = f"stranger {number}"
+        with pytest.raises(AgentFenced, match="run run is not known here"):
+            await stranger.poll()
+    assert not site.server.rendezvous.connections._connections
 
 
 @pytest.mark.parametrize("guess", ["", "guess", "sécret"])
@@ -198,15 +193,6 @@ async def test_an_agents_secret_is_kept_as_a_digest_and_survives_the_server(tmp_
         await server.rendezvous.ask(LeaveRequest(**leave, secret="one of a kind"), Connection(2))
 
 
-async def test_strangers_are_not_remembered(site):
-    stranger = site.agent("stranger")
-    for number in range(10):
-        stranger.name = f"stranger {number}"
-        with pytest.raises(AgentFenced):
-            await stranger.poll()
-    assert not site.server.rendezvous.connections._connections
-
-
 async def test_the_wrong_message_is_refused_by_its_fields_name(site):
     async with ClientSession() as session:
         answer = await session.post(
@@ -234,8 +220,8 @@ async def test_a_status_that_fails_half_way_is_cut_off_and_no_second_answer_foll
 
 @pytest.mark.parametrize("token", [None, "wrong", "secret2"])
 async def test_without_the_token_nobody_gets_in(token):
-    site = Site(token="secret")
-    await site.open()
+    site = Site()
+    await site.open(Token(Role.AGENT, b"secret"))
     with pytest.raises(Unauthorized, match="start the agent with --token-file"):
         await site.agent("a", token).join("1")
     assert isinstance((await site.agent("b", "secret").join("1")).directive, Start)
@@ -250,7 +236,7 @@ async def test_closing_releases_parked_polls_within_a_second(site):
     polls = [asyncio.create_task(agent.poll()) for agent in (a, b)]
     await parked(site, 2)
     async with asyncio.timeout(1.0):
-        await site.server.__aexit__(None, None, None)
+        await site.server.stop()
         outcomes = await asyncio.gather(*polls, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [ServerUnavailable] * 2
 
@@ -267,7 +253,7 @@ async def test_a_server_that_closes_takes_nobody_for_lost_whose_connection_it_cl
     a, b = await two_running(site)
     await site.link().exchange(ReportRequest(run_id=RUN_ID, agent_id="a", round=1, failure=a_failure("a")))
     await asyncio.gather(a.told(Stop), b.told(Stop))
-    await site.server.__aexit__(None, None, None)
+    await site.server.stop()
     (run,) = site.server.rendezvous.runs()
     assert not run.departures and len(run.agents) == 2
 
