@@ -1,15 +1,21 @@
-"""The table of actions, and of what may come beside them.
+"""Actions: what may happen to workers, agents, their hosts, and the server with its disk.
 
-An action leads to all nodes being at work again, and costs what it tells the ledger.
+Each leads to all nodes being at work again, and costs what the ledger is told. `action` names the faults that may come
+beside it.
 """
 
-from collections.abc import Awaitable, Callable
+import shutil
+import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.chaos import faults, node_actions, server_actions
-from tests.chaos.monkey import Monkey
+from tests.chaos import traces
+from tests.chaos.faults import AGENT, HOST, STATE
+from tests.chaos.fleet import LEASE_S, NODES
+from tests.chaos.monkey import BRIEF_S, Act, Monkey
+from tests.hosts.cluster import SERVER
 
-Act = Callable[[Monkey], Awaitable[None]]
+ANY = AGENT + HOST + STATE
 
 
 @dataclass(frozen=True)
@@ -24,51 +30,385 @@ class Action:
         return self.act.__name__.replace("_", " ")
 
 
-AGENT = (faults.agent_stopped,)
-HOST = (faults.host_cut_off, faults.server_cut_off, faults.network_lossy)
-STATE = (faults.server_down, faults.server_stopped, faults.disk_slow, faults.disk_full)
+ACTIONS: list[Action] = []
 
-ACTIONS = (
-    Action(node_actions.a_worker_dies, AGENT + HOST + STATE),
-    Action(node_actions.workers_die_at_once, AGENT + HOST + STATE),
-    Action(node_actions.a_worker_dies_while_its_agent_is_stopped, HOST + STATE),
-    Action(node_actions.a_worker_dies_while_its_host_is_cut_off, AGENT + STATE),
-    Action(node_actions.a_worker_dies_as_it_starts, AGENT + HOST + STATE),
-    Action(node_actions.an_agent_dies, AGENT + HOST + STATE),
-    Action(node_actions.agents_die_at_once, AGENT + HOST + STATE),
-    Action(node_actions.all_agents_die_at_once, HOST + STATE),
-    Action(node_actions.an_agent_is_dismissed, AGENT + HOST + STATE),
-    Action(node_actions.all_agents_are_dismissed, HOST + STATE),
-    Action(node_actions.an_agent_is_dismissed_while_the_server_is_down, AGENT + HOST),
-    Action(node_actions.an_agent_dies_as_its_workers_start, AGENT + HOST + STATE),
-    Action(node_actions.a_stopped_agent_is_replaced, HOST + STATE),
-    Action(node_actions.an_agent_dies_while_a_round_forms, AGENT + HOST + STATE),
-    Action(node_actions.a_newcomer_dies_while_its_round_forms, AGENT + HOST + STATE),
-    Action(node_actions.an_agent_dies_while_another_is_stopped, HOST + STATE),
-    Action(node_actions.an_agent_dies_while_another_is_stopped_for_long, HOST + STATE),
-    Action(node_actions.an_agent_is_stopped_for_long, HOST + STATE),
-    Action(node_actions.the_store_helper_dies, AGENT + HOST + STATE),
-    Action(node_actions.the_store_helper_dies_with_workers, AGENT + HOST + STATE),
-    Action(node_actions.the_store_helper_dies_with_its_agent, HOST + STATE),
-    Action(node_actions.guardians_die, AGENT + HOST + STATE),
-    Action(node_actions.an_agent_dies_with_its_guardian, HOST + STATE),
-    Action(node_actions.warm_processes_die, AGENT + HOST + STATE),
-    Action(node_actions.a_worker_dies_with_what_was_to_replace_it, AGENT + HOST + STATE),
-    Action(node_actions.every_process_of_a_node_is_ended, HOST + STATE),
-    Action(node_actions.a_host_is_cut_off_for_long, AGENT + STATE),
-    Action(node_actions.a_worker_dies_on_a_host_that_is_cut_off_for_long, AGENT + STATE),
-    Action(node_actions.the_server_is_cut_off_for_long, AGENT + STATE),
-    Action(server_actions.the_server_is_down, AGENT + HOST),
-    Action(server_actions.the_server_is_stopped_for_long, AGENT + HOST),
-    Action(server_actions.a_worker_dies_while_the_server_is_down, AGENT + HOST),
-    Action(server_actions.the_server_dies_with_a_worker, AGENT + HOST),
-    Action(server_actions.the_server_dies_with_an_agent, AGENT + HOST),
-    Action(server_actions.an_agent_is_replaced_while_the_server_is_down, HOST),
-    Action(server_actions.the_server_dies_while_the_disk_is_full, AGENT + HOST),
-    Action(server_actions.the_server_dies_while_a_round_forms, AGENT + HOST),
-    Action(server_actions.a_worker_dies_while_the_disk_is_full, AGENT + HOST),
-    Action(server_actions.a_worker_dies_while_the_disk_is_full_for_long, AGENT + HOST),
-    Action(server_actions.a_worker_dies_while_the_disk_hangs, AGENT + HOST),
-    Action(server_actions.a_worker_dies_while_the_disk_is_slow, AGENT + HOST),
-    Action(server_actions.an_agent_dies_while_the_disk_is_slow, AGENT + HOST),
-)
+
+def action(faults: tuple[Act, ...]) -> Callable[[Act], Act]:
+    def enter(act: Act) -> Act:
+        ACTIONS.append(Action(act, faults))
+        return act
+
+    return enter
+
+
+# Workers.
+
+
+@action(ANY)
+async def a_worker_dies(m: Monkey) -> None:
+    m.kill_workers(*m.nodes(1))
+
+
+@action(ANY)
+async def workers_die_at_once(m: Monkey) -> None:
+    m.kill_workers(*m.nodes(3))
+
+
+@action(HOST + STATE)
+async def a_worker_dies_while_its_agent_is_stopped(m: Monkey) -> None:
+    (node,) = m.nodes(1)
+    async with m.agent_stopped(node):
+        m.kill_workers(node)
+        await m.pause(0.0, BRIEF_S)
+
+
+@action(AGENT + STATE)
+async def a_worker_dies_while_its_host_is_cut_off(m: Monkey) -> None:
+    (node,) = m.nodes(1)
+    async with m.cut_off(node):
+        m.kill_workers(node)
+        await m.pause(0.0, BRIEF_S)
+
+
+@action(ANY)
+async def a_worker_dies_as_it_starts(m: Monkey) -> None:
+    """After the round for it was opened by another one's death, and before it has met its peers."""
+    first, second = m.nodes(2)
+    m.kill_workers(first)
+    await m.kill_fresh_worker(second)
+    m.ledger.round_completes()
+    m.ledger.worker_failed()
+
+
+# Agents.
+
+
+@action(ANY)
+async def an_agent_dies(m: Monkey) -> None:
+    (node,) = m.nodes(1)
+    await m.kill_agents(node)
+    await m.return_one_by_one(node)
+
+
+@action(ANY)
+async def agents_die_at_once(m: Monkey) -> None:
+    nodes = m.nodes(m.random.randint(2, 3))
+    await m.kill_agents(*nodes)
+    await m.return_one_by_one(*nodes)
+
+
+@action(HOST + STATE)
+async def all_agents_die_at_once(m: Monkey) -> None:
+    await m.kill_agents(*NODES)
+    await m.pause(0.0, 2.0)
+    await m.start_agents(*NODES)
+
+
+@action(ANY)
+async def an_agent_is_dismissed(m: Monkey) -> None:
+    (node,) = m.nodes(1)
+    await m.dismiss_agents(node)
+    m.ledger.node_left(node)
+    await m.return_one_by_one(node)
+
+
+@action(HOST + STATE)
+async def all_agents_are_dismissed(m: Monkey) -> None:
+    await m.dismiss_agents(*NODES)
+    m.ledger.node_left(*NODES)
+    await m.pause(0.0, 2.0)
+    await m.start_agents(*NODES)
+
+
+@action(AGENT + HOST)
+async def an_agent_is_dismissed_while_the_server_is_down(m: Monkey) -> None:
+    """It goes without having said so."""
+    (node,) = m.nodes(1)
+    async with m.server_down():
+        await m.dismiss_agents(node)
+        m.ledger.node_lost(node)
+    await m.return_one_by_one(node)
+
+
+@action(ANY)
+async def an_agent_dies_as_its_workers_start(m: Monkey) -> None:
+    (node,) = m.nodes(1)
+    await m.kill_agents(node)
+    await m.calm()
+    await m.start_agents(node)
+    m.ledger.node_arrived(node)
+    await m.fleet.fresh_worker(node)
+    m.ledger.round_completes()
+    await m.kill_agents(node)
+    await m.return_one_by_one(node)
+
+
+@action(HOST + STATE)
+async def a_stopped_agent_is_replaced(m: Monkey) -> None:
+    """The scheduler takes it for dead, starts another one, and then kills it."""
+    (node,) = m.nodes(1)
+    stopped = m.fleet.agents[node]
+    m.say(f"stop the agent of {node}")
+    stopped.signal(signal.SIGSTOP)
+    await m.start_agents(node)
+    m.ledger.node_lost(node)
+    await m.fleet.takes_part(node)
+    await m.calm()
+    m.say(f"kill the agent of {node} that is stopped")
+    await stopped.end()
+
+
+@action(ANY)
+async def an_agent_dies_while_a_round_forms(m: Monkey) -> None:
+    """And is replaced before the round is complete."""
+    held, failing, dying = m.nodes(3)
+    async with m.worker_held(held):
+        m.kill_workers(failing)
+        await m.fleet.stops(held)
+        await m.kill_agents(dying)
+        await m.pause(0.0, 1.5)
+        await m.start_agents(dying)
+        await m.fleet.waits(dying)
+
+
+@action(ANY)
+async def a_newcomer_dies_while_its_round_forms(m: Monkey) -> None:
+    """The restart that was to admit it is made, and admits its successor."""
+    held, dying = m.nodes(2)
+    await m.kill_agents(dying)
+    await m.calm()
+    async with m.worker_held(held):
+        await m.start_agents(dying)
+        m.ledger.node_arrived(dying)
+        await m.fleet.waits(dying)
+        await m.fleet.kill_agents(dying)
+        await m.start_agents(dying)
+        await m.fleet.waits(dying)
+
+
+@action(HOST + STATE)
+async def an_agent_dies_while_another_is_stopped(m: Monkey) -> None:
+    stopped, dying = m.nodes(2)
+    async with m.agent_stopped(stopped):
+        await m.kill_agents(dying)
+        await m.pause(0.0, BRIEF_S)
+    await m.return_one_by_one(dying)
+
+
+@action(HOST + STATE)
+async def an_agent_dies_while_another_is_stopped_for_long(m: Monkey) -> None:
+    stopped, dying = m.nodes(2)
+    async with m.agent_stopped(stopped):
+        await m.kill_agents(dying)
+        await m.goes_on_without(stopped)
+    await m.is_back(stopped)
+    await m.return_one_by_one(dying)
+
+
+@action(HOST + STATE)
+async def an_agent_is_stopped_for_long(m: Monkey) -> None:
+    (node,) = m.nodes(1)
+    async with m.agent_stopped(node):
+        await m.goes_on_without(node)
+    await m.is_back(node)
+
+
+# Helpers beside workers and agents, alone or in the same instant as they.
+
+
+@action(ANY)
+async def the_store_helper_dies(m: Monkey) -> None:
+    """The round cannot go on without its store: it restarts, as after a worker's failure."""
+    m.kill_helpers("store helper", await m.store_host())
+    m.ledger.worker_failed()
+
+
+@action(ANY)
+async def the_store_helper_dies_with_workers(m: Monkey) -> None:
+    host = await m.store_host()
+    m.kill_helpers("store helper", host)
+    m.kill_workers(host, host)
+
+
+@action(HOST + STATE)
+async def the_store_helper_dies_with_its_agent(m: Monkey) -> None:
+    host = await m.store_host()
+    m.kill_helpers("store helper", host)
+    await m.kill_agents(host)
+    await m.return_one_by_one(host)
+
+
+@action(ANY)
+async def guardians_die(m: Monkey) -> None:
+    m.kill_helpers("guardian", *m.nodes(3))
+
+
+@action(HOST + STATE)
+async def an_agent_dies_with_its_guardian(m: Monkey) -> None:
+    """Nobody is left then who could remove the agent's temporary folder."""
+    (node,) = m.nodes(1)
+    left_behind = [traces.folder_of(pid) for pid in traces.helpers(m.fleet.agents[node].pid, "guardian")]
+    m.kill_helpers("guardian", node)
+    await m.kill_agents(node)
+    for folder in left_behind:
+        shutil.rmtree(folder, ignore_errors=True)
+    await m.return_one_by_one(node)
+
+
+@action(ANY)
+async def warm_processes_die(m: Monkey) -> None:
+    nodes = m.nodes(2)
+    m.kill_helpers("warm processes", *nodes)
+    m.kill_helpers("fork server", *nodes)
+
+
+@action(ANY)
+async def a_worker_dies_with_what_was_to_replace_it(m: Monkey) -> None:
+    (node,) = m.nodes(1)
+    m.kill_helpers("warm processes", node)
+    m.kill_helpers("fork server", node)
+    m.kill_workers(node)
+
+
+@action(HOST + STATE)
+async def every_process_of_a_node_is_ended(m: Monkey) -> None:
+    """SIGTERM to all of them in the same instant, as Slurm and systemd do."""
+    (node,) = m.nodes(1)
+    m.say(f"end every process of {node}")
+    await m.fleet.dismiss_agents(node, with_children=True)
+    m.ledger.node_left(node)
+    await m.return_one_by_one(node)
+
+
+# Hosts.
+
+
+@action(AGENT + STATE)
+async def a_host_is_cut_off_for_long(m: Monkey) -> None:
+    (node,) = m.nodes(1)
+    async with m.cut_off(node):
+        await m.goes_on_without(node)
+    await m.is_back(node)
+
+
+@action(AGENT + STATE)
+async def a_worker_dies_on_a_host_that_is_cut_off_for_long(m: Monkey) -> None:
+    """Nobody hears of its death before the host is given up, which explains it."""
+    (node,) = m.nodes(1)
+    async with m.cut_off(node):
+        m.kill_workers(node)
+        await m.goes_on_without(node)
+    await m.is_back(node)
+
+
+@action(AGENT + STATE)
+async def the_server_is_cut_off_for_long(m: Monkey) -> None:
+    """It must give every node up; they form one new round when it is back."""
+    async with m.cut_off(SERVER):
+        await m.fleet.deserted()
+        m.ledger.node_lost(*NODES)
+
+
+# The server and its disk, alone or while something happens to a node.
+
+
+@action(AGENT + HOST)
+async def the_server_is_down(m: Monkey) -> None:
+    async with m.server_down():
+        await m.pause(0.0, LEASE_S + 1.0)
+
+
+@action(AGENT + HOST)
+async def the_server_is_stopped_for_long(m: Monkey) -> None:
+    async with m.server_stopped():
+        await m.pause(LEASE_S + 1.0, LEASE_S + 2.0)
+
+
+@action(AGENT + HOST)
+async def a_worker_dies_while_the_server_is_down(m: Monkey) -> None:
+    async with m.server_down():
+        m.kill_workers(*m.nodes(1))
+        await m.pause(0.0, 2.0)
+
+
+@action(AGENT + HOST)
+async def the_server_dies_with_a_worker(m: Monkey) -> None:
+    """Within the time in which the failure is reported, written down and acted on."""
+    m.kill_workers(*m.nodes(1))
+    await m.pause(0.0, m.random.choice((0.05, 0.6)))
+    async with m.server_down():
+        await m.pause(0.0, 1.0)
+
+
+@action(AGENT + HOST)
+async def the_server_dies_with_an_agent(m: Monkey) -> None:
+    (node,) = m.nodes(1)
+    await m.kill_agents(node)
+    await m.pause(0.0, m.random.choice((0.05, 0.6)))
+    async with m.server_down():
+        await m.pause(0.0, 1.0)
+    await m.return_one_by_one(node)
+
+
+@action(HOST)
+async def an_agent_is_replaced_while_the_server_is_down(m: Monkey) -> None:
+    (node,) = m.nodes(1)
+    async with m.server_down():
+        await m.kill_agents(node)
+        await m.pause(0.0, 1.0)
+        await m.start_agents(node)
+        await m.pause(0.0, 1.0)
+
+
+@action(AGENT + HOST)
+async def the_server_dies_while_the_disk_is_full(m: Monkey) -> None:
+    async with m.disk_full():
+        async with m.server_down():
+            await m.pause(0.0, 1.0)
+        await m.pause(0.0, BRIEF_S)
+
+
+@action(AGENT + HOST)
+async def the_server_dies_while_a_round_forms(m: Monkey) -> None:
+    held, failing = m.nodes(2)
+    async with m.worker_held(held):
+        m.kill_workers(failing)
+        await m.fleet.stops(held)
+        async with m.server_down():
+            await m.pause(0.0, 1.0)
+
+
+@action(AGENT + HOST)
+async def a_worker_dies_while_the_disk_is_full(m: Monkey) -> None:
+    async with m.disk_full():
+        m.kill_workers(*m.nodes(1))
+        await m.fleet.in_trouble()
+        await m.pause(0.0, BRIEF_S)
+
+
+@action(AGENT + HOST)
+async def a_worker_dies_while_the_disk_is_full_for_long(m: Monkey) -> None:
+    async with m.disk_full():
+        m.kill_workers(*m.nodes(1))
+        await m.fleet.in_trouble()
+        await m.pause(LEASE_S + 1.0, LEASE_S + 2.0)
+
+
+@action(AGENT + HOST)
+async def a_worker_dies_while_the_disk_hangs(m: Monkey) -> None:
+    async with m.disk_slow(LEASE_S + 1.0, LEASE_S + 1.0):
+        m.kill_workers(*m.nodes(1))
+        await m.pause(LEASE_S + 2.0, LEASE_S + 2.0)
+
+
+@action(AGENT + HOST)
+async def a_worker_dies_while_the_disk_is_slow(m: Monkey) -> None:
+    async with m.disk_slow(0.1, 0.5):
+        m.kill_workers(*m.nodes(1))
+        await m.calm()
+
+
+@action(AGENT + HOST)
+async def an_agent_dies_while_the_disk_is_slow(m: Monkey) -> None:
+    async with m.disk_slow(0.1, 0.5):
+        await an_agent_dies(m)

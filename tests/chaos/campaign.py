@@ -8,14 +8,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.chaos.actions import Act
-from tests.chaos.fleet import NODES, NPROC, Fleet, Setting, fleet
+from tests.chaos.fleet import NODES, Fleet, Setting, fleet
 from tests.chaos.ledger import Ledger
-from tests.chaos.monkey import Monkey
+from tests.chaos.monkey import Act, Monkey
 from tests.chaos.plan import Step
-from tests.chaos.training import CHECKPOINT_EVERY, undisturbed
+from tests.hosts.training import CHECKPOINT_EVERY, undisturbed
 
-USUAL = Setting()
 FAULT_WITHIN_S = 1.0
 """How long after its action has begun a fault begins at the latest."""
 
@@ -32,7 +30,7 @@ class Outcome:
 class Campaign:
     """The log of what was done, and what came of it."""
 
-    def __init__(self, steps: Iterable[Step], seed: int, setting: Setting = USUAL) -> None:
+    def __init__(self, steps: Iterable[Step], seed: int, setting: Setting) -> None:
         self.log: list[str] = []
         self.outcomes: list[Outcome] = []
         self.ledger = Ledger()
@@ -53,14 +51,12 @@ class Campaign:
             await self._end(patient)
 
     async def _carry_out(self, patient: Fleet, step: Step) -> None:
+        monkey = self._monkey(patient, step.seed)
         async with asyncio.TaskGroup() as both:
-            both.create_task(self._act(step.action.act, patient, step.seed))
+            both.create_task(step.action.act(monkey))
             if step.fault:
                 both.create_task(self._disturb(step.fault, patient, step.seed))
-        await self._monkey(patient, step.seed).calm()
-
-    async def _act(self, act: Act, patient: Fleet, seed: str) -> None:
-        await act(self._monkey(patient, seed))
+        await monkey.calm()
 
     async def _disturb(self, fault: Act, patient: Fleet, seed: str) -> None:
         monkey = self._monkey(patient, f"fault {seed}")
@@ -109,9 +105,9 @@ class Campaign:
 def _check_training(patient: Fleet, restarts: int) -> None:
     """Every worker has learned what it would have learned undisturbed, and no restart cost a checkpoint."""
     ends = patient.training.ends()
-    assert sorted(ends) == list(range(NPROC * len(NODES)))
+    assert sorted(ends) == list(range(patient.nproc * len(NODES)))
     ((steps, value),) = set(ends.values())
     assert value == undisturbed(steps), "a step was lost or taken twice"
     repeated = patient.training.repeated()
     assert len(repeated) <= restarts, f"the training began again {len(repeated)} times, not {restarts}"
-    assert all(-1 <= again < CHECKPOINT_EVERY for again in repeated), f"steps that were taken again: {repeated}"
+    assert all(again < CHECKPOINT_EVERY for again in repeated), f"steps that were taken again: {repeated}"

@@ -1,22 +1,7 @@
-"""What may come beside an action, at any moment of it: brief, and at no cost."""
+"""Faults that may come beside an action, at any moment of it: brief, and at no cost."""
 
-from tests.chaos.monkey import BRIEF_S, Monkey
+from tests.chaos.monkey import BRIEF_S, Act, Monkey
 from tests.hosts.cluster import SERVER
-
-
-async def server_down(m: Monkey) -> None:
-    async with m.server_down():
-        await m.pause(0.0, BRIEF_S)
-
-
-async def server_stopped(m: Monkey) -> None:
-    async with m.server_stopped():
-        await m.pause(0.2, BRIEF_S)
-
-
-async def server_cut_off(m: Monkey) -> None:
-    async with m.cut_off(SERVER):
-        await m.pause(0.2, BRIEF_S)
 
 
 async def agent_stopped(m: Monkey) -> None:
@@ -31,9 +16,24 @@ async def host_cut_off(m: Monkey) -> None:
         await m.pause(0.2, BRIEF_S)
 
 
+async def server_cut_off(m: Monkey) -> None:
+    async with m.cut_off(SERVER):
+        await m.pause(0.2, BRIEF_S)
+
+
 async def network_lossy(m: Monkey) -> None:
     async with m.network_lossy():
         await m.pause(0.5, 2.0)
+
+
+async def server_down(m: Monkey) -> None:
+    async with m.server_down():
+        await m.pause(0.0, BRIEF_S)
+
+
+async def server_stopped(m: Monkey) -> None:
+    async with m.server_stopped():
+        await m.pause(0.2, BRIEF_S)
 
 
 async def disk_slow(m: Monkey) -> None:
@@ -44,3 +44,8 @@ async def disk_slow(m: Monkey) -> None:
 async def disk_full(m: Monkey) -> None:
     async with m.disk_full():
         await m.pause(0.2, BRIEF_S)
+
+
+AGENT: tuple[Act, ...] = (agent_stopped,)
+HOST: tuple[Act, ...] = (host_cut_off, server_cut_off, network_lossy)
+STATE: tuple[Act, ...] = (server_down, server_stopped, disk_slow, disk_full)

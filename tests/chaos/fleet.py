@@ -18,8 +18,7 @@ from rdzv_protocol.paths import DEFAULT_PORT
 
 from tests.chaos import traces
 from tests.chaos.disk import Disk
-from tests.chaos.training import Folder
-from tests.hosts.cluster import SERVER, Hosts, ServerOnHost
+from tests.hosts.cluster import SERVER, Hosts
 from tests.hosts.network import Network
 from tests.support.certificates import Authority
 from tests.support.process_info import children, is_running
@@ -27,13 +26,11 @@ from tests.support.programs import Program
 from tests.support.worker_hub import Worker, WorkerHub
 
 NODES = "abcdefgh"
-NPROC = 2
 MIN_NODES = 4
 LEASE_S = 6.0
 PATIENCE_S = 60.0
 """How long the fleet may take to work again: a lease, TCP's pauses, and a busy machine."""
 LOOK_S = 0.05
-WORKER = str(Path(__file__).with_name("worker.py"))
 FLAGS = (
     *("--run-id", "chaos", "--nnodes", f"{MIN_NODES}:{len(NODES)}", "--max-restarts", "100000"),
     *("--lease", f"{LEASE_S:g}", "--shutdown-timeout", "30", "--preload", "json"),
@@ -56,37 +53,32 @@ class Setting:
     """TLS, and tokens for agents and for who looks."""
 
 
-class Unsettled(AssertionError):
-    """The run did not work again within the time that it may take. Says what was missing."""
-
-
 class Fleet(Hosts):
     """Agents by their nodes' names. `up` are the nodes that should be in the run."""
 
+    nproc = 2
+
     def __init__(self, hub: WorkerHub, network: Network, folder: Path, disk: Disk, setting: Setting) -> None:
-        training = folder / "training"
+        super().__init__(hub, network, folder / "training")
         self.setting = setting
         self._folder = folder
         self._etcd: Program | None = None
         self._server_flags: tuple[str, ...] = ("--store", f"sqlite:{disk.path}/state.db")
         self._agent_flags: tuple[str, ...] = ()
         self._tls: ssl.SSLContext | None = None
-        super().__init__(hub, network, training)
-        self.script = WORKER
         self.disk = disk
-        self.training = Folder(training)
         self.temporary = folder / "tmp"
         self.up: set[str] = set()
         self.crew: list[Worker] = []
         """The workers of the round that was seen at work last, by rank."""
         self._mark = str(folder)
-        self._training.mkdir()
+        self.training.path.mkdir()
         self.temporary.mkdir()
 
     # Nodes.
 
     async def start_agent(self, name: str) -> None:
-        await self.node(name, *FLAGS, *self._agent_flags, nproc=NPROC)
+        await self.node(name, *FLAGS, *self._agent_flags)
         self.up.add(name)
 
     async def kill_agents(self, *names: str) -> None:
@@ -97,23 +89,16 @@ class Fleet(Hosts):
             await self.agents.pop(name).exit_code()
             self.up.discard(name)
 
-    async def dismiss_agents(self, *names: str) -> None:
-        """SIGTERM: they leave the run."""
-        for name in names:
-            self.agents[name].signal(signal.SIGTERM)
-        for name in names:
-            agent = self.agents.pop(name)
+    async def dismiss_agents(self, *names: str, with_children: bool = False) -> None:
+        """SIGTERM: they leave the run. `with_children`: to all that they have started in the same instant."""
+        agents = [self.agents.pop(name) for name in names]
+        for agent in agents:
+            for pid in [agent.pid, *(children(agent.pid) if with_children else ())]:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
+        for agent in agents:
             assert await agent.exit_code() == 1, agent.err
-            self.up.discard(name)
-
-    async def end_every_process(self, name: str) -> None:
-        """SIGTERM to the agent and to all that it has started, in the same instant."""
-        agent = self.agents.pop(name)
-        for pid in [agent.pid, *children(agent.pid)]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
-        assert await agent.exit_code() == 1, agent.err
-        self.up.discard(name)
+        self.up.difference_update(names)
 
     def workers_of(self, name: str) -> list[Worker]:
         return [worker for worker in self.crew if worker.env["TEST_HOST"] == name]
@@ -130,7 +115,6 @@ class Fleet(Hosts):
 
     async def start_server(self) -> None:
         server = await self.serve(*self._server_flags)
-        assert isinstance(server, ServerOnHost)
         if self._tls:
             server.tls, server.token = self._tls, READ_TOKEN
 
@@ -146,14 +130,8 @@ class Fleet(Hosts):
         command = (
             *("etcd", "--data-dir", str(self._folder / "etcd"), "--log-level", "error"),
             *("--listen-client-urls", url, "--advertise-client-urls", url),
-            *(
-                "--listen-peer-urls",
-                peer,
-                "--initial-advertise-peer-urls",
-                peer,
-                "--initial-cluster",
-                f"default={peer}",
-            ),
+            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+            *("--initial-cluster", f"default={peer}"),
         )
         environment = {"ETCD_UNSUPPORTED_ARCH": {"aarch64": "arm64"}.get(os.uname().machine, "")}
         self._etcd = await self.network[SERVER].start(Program, *command, env=environment)
@@ -173,8 +151,7 @@ class Fleet(Hosts):
         self._tls = ssl.create_default_context(cafile=authority.ca)
 
     async def kill_server(self) -> None:
-        self.server.signal(signal.SIGKILL)
-        await self.server.exit_code()
+        await self.server.kill()
 
     async def end_server(self) -> None:
         """SIGTERM."""
@@ -202,13 +179,15 @@ class Fleet(Hosts):
 
     async def stops(self, name: str) -> None:
         """Return when the next round waits for this node alone to stop its workers."""
-        await self._until(lambda view: _unless((view["missing"] or {}).get("stopping") == [name], f"{name} to stop"))
+        await self._sees(f"{name} to stop", lambda view: (view["missing"] or {}).get("stopping") == [name])
 
     async def waits(self, name: str) -> None:
         """Return when this node's agent was told to wait until others have stopped their workers, and it is the only
         one of its node: a dead one that the server still believes in would get a place in the round."""
         await self.agents[name].line("waiting for .* to stop the workers")
-        await self._until(lambda view: _unless(_node_ids(view).count(name) == 1, f"one agent of {name}"))
+        await self._sees(
+            f"one agent of {name}", lambda view: [node["node_id"] for node in view["nodes"]].count(name) == 1
+        )
 
     async def takes_part(self, name: str) -> None:
         """Return when this node's agent has a place in a round."""
@@ -216,11 +195,11 @@ class Fleet(Hosts):
 
     async def deserted(self) -> None:
         """Return when the server has given up every node."""
-        await self._until(lambda view: _unless(not view["nodes"], "no node to be left"))
+        await self._sees("no node to be left", lambda view: not view["nodes"])
 
     async def in_trouble(self) -> None:
         """Return when the server cannot write."""
-        await self._until(lambda view: _unless(view["server"]["unhealthy_reason"], "an outage"))
+        await self._sees("an outage", lambda view: view["server"]["unhealthy_reason"])
 
     async def finish_work(self) -> None:
         """Return when the workers have ended their training together."""
@@ -249,7 +228,7 @@ class Fleet(Hosts):
 
     async def end(self) -> None:
         for program in [*self.agents.values(), *self.servers]:
-            if program.process.returncode is None:
+            if program.is_running:
                 program.signal(signal.SIGCONT)
         for worker in self.hub.all:
             if is_running(worker.pid):
@@ -259,12 +238,14 @@ class Fleet(Hosts):
             await self._etcd.end()
 
     def _environment(self, name: str) -> dict[str, str]:
-        store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "0"}
-        own = {traces.MARK: self._mark, "TMPDIR": str(self.temporary)}
-        return {**super()._environment(name), **self._lockstep, **store, **own}
+        own = {traces.MARK: self._mark, "TMPDIR": str(self.temporary), "TEST_STEP_S": "0.04"}
+        return {**super()._environment(name), **own, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "0"}
+
+    async def _sees(self, wanted: str, met: Callable[[View], object]) -> None:
+        await self._until(lambda view: "" if met(view) else f"waiting for {wanted}")
 
     async def _until(self, why_not: Callable[[View], str]) -> View:
-        """The run, once there is no reason why not. Raises `Unsettled` with the last one."""
+        """The run, once there is no reason why not. Fails with the last one."""
         until, why = time.monotonic() + PATIENCE_S, "the server does not answer"
         while time.monotonic() < until:
             with suppress(OSError, HTTPException):  # the server may be down at the moment
@@ -272,7 +253,7 @@ class Fleet(Hosts):
                 if not (why := why_not(view)):
                     return view
             await asyncio.sleep(LOOK_S)
-        raise Unsettled(f"after {PATIENCE_S:g} s still: {why}")
+        raise AssertionError(f"after {PATIENCE_S:g} s still: {why}")
 
     async def view(self) -> View:
         """The run as operators see it, with what they see of the server."""
@@ -283,12 +264,13 @@ class Fleet(Hosts):
         return {**status["runs"][0], "server": status["server"]}
 
     def _why_not(self, view: View, since: float) -> str:
-        if _states(view) != {(name, "running") for name in self.up}:
-            return f"{view['phase']}: {view['reason']}; nodes: {sorted(_states(view))}"
+        states = {(node["node_id"], node["state"]) for node in view["nodes"]}
+        if states != {(name, "running") for name in self.up}:
+            return f"{view['phase']}: {view['reason']}; nodes: {sorted(states)}"
         if silent := [node["node_id"] for node in view["nodes"] if node["lease_age_s"] > time.monotonic() - since]:
             return f"not heard of: {', '.join(silent)}"
         self.crew = self._newest_crew()
-        if (ranks := [worker.rank for worker in self.crew]) != list(range(NPROC * len(self.up))):
+        if (ranks := [worker.rank for worker in self.crew]) != list(range(self.nproc * len(self.up))):
             return f"only these ranks have met: {ranks}"
         return ""
 
@@ -320,18 +302,6 @@ def fleet_story(fleet: Fleet) -> None:
     programs: dict[str, Program] = {f"server {n}": server for n, server in enumerate(fleet.servers, start=1)}
     for name, program in (programs | {f"agent {name}": agent for name, agent in sorted(fleet.agents.items())}).items():
         print(*(f"{name}: {line}" for line in program.err[-30:]), sep="\n", file=sys.stderr)
-
-
-def _unless(met: object, wanted: str) -> str:
-    return "" if met else f"waiting for {wanted}"
-
-
-def _states(view: View) -> set[tuple[str, str]]:
-    return {(node["node_id"], node["state"]) for node in view["nodes"]}
-
-
-def _node_ids(view: View) -> list[str]:
-    return [node["node_id"] for node in view["nodes"]]
 
 
 def _meeting_place(worker: Worker) -> str:

@@ -1,4 +1,4 @@
-"""What the monkey can do to a fleet. Each action tells the ledger what it must cause.
+"""The monkey, and what it can do to a fleet; deaths are entered into its ledger.
 
 A fault that a lease bears is brief, and causes nothing. The others last until the run has gone on without the node.
 """
@@ -7,7 +7,7 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 from tests.chaos import traces
@@ -42,7 +42,7 @@ class Monkey:
         self.ledger.round_completes()
         assert not (differences := self.ledger.differences(view)), "; ".join(differences)
 
-    # What there is beside workers and agents.
+    # Helpers beside workers and agents.
 
     def kill_helpers(self, kind: str, *nodes: str) -> None:
         pids = [pid for node in nodes for pid in traces.helpers(self.fleet.agents[node].pid, kind)]
@@ -68,6 +68,7 @@ class Monkey:
         self.say(f"kill rank {', '.join(str(worker.rank) for worker in chosen)} on {', '.join(nodes)}")
         for worker in chosen:
             os.kill(worker.pid, signal.SIGKILL)
+        self.ledger.worker_failed()
 
     async def kill_fresh_worker(self, node: str) -> None:
         """One that has just been started."""
@@ -78,6 +79,7 @@ class Monkey:
     async def kill_agents(self, *nodes: str) -> None:
         self.say(f"kill the agents of {', '.join(nodes)}")
         await self.fleet.kill_agents(*nodes)
+        self.ledger.node_lost(*nodes)
 
     async def dismiss_agents(self, *nodes: str) -> None:
         self.say(f"end the agents of {', '.join(nodes)}")
@@ -90,10 +92,24 @@ class Monkey:
             await self.fleet.start_agent(node)
 
     async def return_one_by_one(self, *nodes: str) -> None:
+        """Let the others go on without these nodes first."""
+        await self.calm()
         for node in nodes:
             await self.start_agents(node)
             self.ledger.node_arrived(node)
             await self.calm()
+
+    async def goes_on_without(self, node: str) -> None:
+        """Return when the run has given the node up and works again."""
+        self.fleet.up.discard(node)
+        self.ledger.node_lost(node)
+        await self.calm()
+
+    async def is_back(self, node: str) -> None:
+        """A node that was given up finds out, and joins anew."""
+        self.fleet.up.add(node)
+        self.ledger.node_arrived(node)
+        await self.calm()
 
     @asynccontextmanager
     async def agent_stopped(self, node: str) -> AsyncIterator[None]:
@@ -179,3 +195,7 @@ class Monkey:
         async with SlowSyncs(self.fleet.server.pid, delay_s):
             yield
         self.say("the disk is fast again")
+
+
+Act = Callable[[Monkey], Awaitable[None]]
+"""An action, or a fault beside one."""

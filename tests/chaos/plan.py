@@ -4,7 +4,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.chaos.actions import ACTIONS, Act, Action
+from tests.chaos.actions import ACTIONS, Action
+from tests.chaos.monkey import Act
 
 FAULT_LIKELIHOOD = 0.6
 

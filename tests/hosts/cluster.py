@@ -1,24 +1,21 @@
 """A server and agents on hosts of their own, and what their workers lost of their training."""
 
-import signal
 import ssl
 import sys
 from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 
 from rdzv_protocol.paths import DEFAULT_PORT
 
 from tests.hosts.network import DEVICE, Host, Network
 from tests.hosts.switch import Switch
+from tests.hosts.training import CHECKPOINT_EVERY, Folder
 from tests.support.cluster import Cluster
 from tests.support.programs import Program, Server
 from tests.support.worker_hub import Worker, WorkerHub
 
 SERVER = "s"
 LOCKSTEP_WORKER = str(Path(__file__).with_name("lockstep_worker.py"))
-CHECKPOINT_EVERY = 10
-"""Steps from one checkpoint to the next: a restart may lose fewer than these."""
 
 
 class ServerOnHost(Server):
@@ -28,14 +25,6 @@ class ServerOnHost(Server):
     tls: ssl.SSLContext | None = None
     token: str = ""
     """How the test looks at a server that does not let everybody."""
-
-    @classmethod
-    async def serve(cls, host: Host, *flags: str) -> "ServerOnHost":
-        server = await host.start(cls, sys.executable, "-m", "rdzv_server", "--store", "memory", *flags)
-        assert isinstance(server, ServerOnHost)
-        server.host, server.port = host, DEFAULT_PORT
-        await server.line("listening on")
-        return server
 
     @property
     def endpoint(self) -> str:
@@ -57,15 +46,19 @@ class Hosts(Cluster):
         super().__init__(hub)
         self.network = network
         self.script = LOCKSTEP_WORKER
-        self._training = training
+        self.training = Folder(training)
 
     @property
     def switch(self) -> Switch:
         return self.network.switch
 
-    async def serve(self, *flags: str, port: int = DEFAULT_PORT) -> Server:
-        self.servers.append(await ServerOnHost.serve(self.network[SERVER], *flags))
-        return self.server
+    async def serve(self, *flags: str, port: int = DEFAULT_PORT) -> ServerOnHost:
+        host = self.network[SERVER]
+        server = await host.start(ServerOnHost, sys.executable, "-m", "rdzv_server", "--store", "memory", *flags)
+        server.host, server.port = host, DEFAULT_PORT
+        await server.line("listening on")
+        self.servers.append(server)
+        return server
 
     async def node(
         self, node_id: str, *flags: str, nproc: int | None = None, env: dict[str, str] | None = None
@@ -87,12 +80,18 @@ class Hosts(Cluster):
         await super().finish(workers)
         assert self.network.processes() == {SERVER: [server.pid for server in self.servers]}
 
+    async def ends(self, workers: list[Worker], **restarts: int) -> int:
+        """Let the run finish, which was restarted so often for these causes; the most steps that were taken again."""
+        await self.finish(workers)
+        assert await self.restarts() == restarts
+        lost = self.training.repeated()
+        assert max(lost, default=0) < CHECKPOINT_EVERY, lost
+        return max(lost, default=0)
+
     async def vanish(self, name: str) -> None:
         """The host is switched off: nobody hears a last word of it."""
         self.switch.unplug(name)
-        agent = self.agents.pop(name)
-        agent.signal(signal.SIGKILL)
-        await agent.exit_code()
+        await self.agents.pop(name).kill()
 
     async def restarts(self) -> dict[str, int]:
         """How often the run was restarted for which cause; all but `worker_failure` are free."""
@@ -105,29 +104,13 @@ class Hosts(Cluster):
         (silence_s,) = (node["lease_age_s"] for node in nodes if node["node_id"] == name)
         return float(silence_s)
 
-    def lost_steps(self) -> list[int]:
-        """For each restart, how many steps were taken before it and had to be taken again."""
-        rounds: dict[str, list[int]] = {}
-        for line in (self._training / "journal").read_text().splitlines():
-            pid, step = line.split()
-            if pid not in rounds or pid == next(reversed(rounds)):  # else one that was cut off ends its last step
-                rounds.setdefault(pid, []).append(int(step))
-        return [before[-1] - after[0] + 1 for before, after in pairwise(rounds.values())]
-
     def _environment(self, name: str) -> dict[str, str]:
         return {
             **self.hub.env,
             "TEST_HOST": name,
             "GLOO_SOCKET_IFNAME": DEVICE,  # the hosts have one host name here, which says nothing of their addresses
-            **(self._lockstep if self.script == LOCKSTEP_WORKER else {}),
-        }
-
-    @property
-    def _lockstep(self) -> dict[str, str]:
-        return {
-            "TEST_TRAINING": str(self._training),
-            "TEST_CHECKPOINT_EVERY": str(CHECKPOINT_EVERY),
-            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # rank 0 listens at MASTER_PORT
+            "TEST_TRAINING": str(self.training.path),
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": str(int(self.script == LOCKSTEP_WORKER)),  # it listens at MASTER_PORT
         }
 
 

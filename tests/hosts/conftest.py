@@ -12,7 +12,7 @@ from tests.hosts.network import Network
 from tests.hosts.results import Recovery
 from tests.support.worker_hub import WorkerHub
 
-Note = Callable[[Recovery], None]
+Note = Callable[..., None]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -48,7 +48,10 @@ async def _serving(network: Network, hub: WorkerHub, folder: Path) -> AsyncItera
 def note(record_property: Callable[[str, object], None]) -> Note:
     """Checks a recovery, and enters it into the table of docs/reliability.md when that is written."""
 
-    def check_and_enter(recovery: Recovery) -> None:
+    def check_and_enter(
+        fault: str, took_s: float, allowed_s: float, because: str, steps_again: int | None = None
+    ) -> None:
+        recovery = Recovery(fault, took_s, allowed_s, because, steps_again)
         recovery.check()
         record_property("recovery", recovery.as_property())
 

@@ -1,9 +1,8 @@
 """A worker that trains in lock-step with its peers over the network, without torch: every step needs all of them.
 
-Rank 0 listens at MASTER_ADDR:MASTER_PORT. It writes a checkpoint now and then, from which the next round goes on, and
-enters each step into a journal, so that the test can count those that were taken twice. Like a worker with torch it
-fails when a peer's connection breaks, and waits for a peer that merely says nothing. It reports to the hub once all
-have met.
+They agree on every step and on what it has taught them. Rank 0 saves checkpoints, from which the next round goes on,
+and keeps the journal. Like a worker with torch it fails when a peer's connection breaks, and waits for a peer that
+merely says nothing. It reports to the test's hub once all have met.
 """
 
 import os
@@ -14,30 +13,46 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from training import CHECKPOINT_EVERY, STEP_S, Folder, learn, replace
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "support" / "workers"))
 from worker import carry_out, report
 
-STEP_S = 0.02
-
 RANK, WORLD_SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 MASTER = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-EVERY = int(os.environ["TEST_CHECKPOINT_EVERY"])
-CHECKPOINT = Path(os.environ["TEST_TRAINING"], "checkpoint")
-JOURNAL = Path(os.environ["TEST_TRAINING"], "journal")
+HAS_STORE = os.environ["TORCHELASTIC_USE_AGENT_STORE"] == "True"
+"""MASTER_PORT is the store's, of which each rank is a client; rank 0 listens at another one."""
+FOLDER = Folder(Path(os.environ["TEST_TRAINING"]))
+MEETING_PLACE = FOLDER.path / f"meet-{MASTER[0]}-{MASTER[1]}"
+LIFE = f"{os.getpid()}-{time.monotonic_ns()}"
+BASE = 1_000
+"""Above the number of workers: a worker's share in a sum is what it has learned and whether it was told to finish."""
+
+Sum = Callable[[int], int]
+"""The sum over all ranks of what each one gives."""
 
 
 def main() -> None:
+    store = [connect(lambda: MASTER)] if HAS_STORE else []
     together = meet()
-    together(0)
-    progress = Progress(last_checkpoint())
+    # What rank 0 has read: a rank that reads later might find another checkpoint.
+    step, value = (together(share if RANK == 0 else 0) for share in FOLDER.checkpoint())
+    if RANK == 0:
+        FOLDER.note(LIFE, step)
+    progress = Progress(step)
     threading.Thread(target=listen, args=(progress,), daemon=True).start()
     all_told = False
     while not all_told:  # every round takes a step
-        step = progress.advance()
-        if RANK == 0:
-            write_down(step)
         time.sleep(STEP_S)
-        all_told = together(int(progress.told_to_finish)) == WORLD_SIZE
+        step = progress.advance()
+        value = learn(value, step)
+        all_told = agree(together, value, progress.told_to_finish)
+        if RANK == 0:
+            if step % CHECKPOINT_EVERY == 0:
+                FOLDER.save(step, value)
+            FOLDER.note(LIFE, step)
+    FOLDER.end(RANK, step, value)
+    del store
 
 
 class Progress:
@@ -45,47 +60,41 @@ class Progress:
 
     def __init__(self, step: int) -> None:
         self._step = step
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self.told_to_finish = False
 
     def advance(self) -> int:
-        with self._news:
+        with self._changed:
             self._step += 1
-            self._news.notify_all()
+            self._changed.notify_all()
             return self._step
 
     def further(self, steps: int) -> None:
         """Return after so many more steps."""
-        with self._news:
+        with self._changed:
             goal = self._step + steps
-            self._news.wait_for(lambda: self._step >= goal)
+            self._changed.wait_for(lambda: self._step >= goal)
 
 
-def last_checkpoint() -> int:
-    return int(CHECKPOINT.read_text()) if CHECKPOINT.exists() else 0
+def agree(together: Sum, value: int, told: bool) -> bool:
+    """Whether all were told to finish; fails if not all have learned the same."""
+    total, number_told = divmod(together(BASE * value + told), BASE)
+    if total != value * WORLD_SIZE:
+        sys.exit(f"out of step: {total} is not {WORLD_SIZE} times {value}")
+    return number_told == WORLD_SIZE
 
 
-def write_down(step: int) -> None:
-    with JOURNAL.open("a") as journal:
-        journal.write(f"{os.getpid()} {step}\n")
-    if (
-        step % EVERY == 0 and step > last_checkpoint()
-    ):  # one that was cut off may end its last step when others are ahead
-        new = CHECKPOINT.with_suffix(".new")
-        new.write_text(str(step))
-        new.replace(CHECKPOINT)
-
-
-def meet() -> Callable[[int], int]:
-    """Returns the sum over all ranks of what each one gives."""
+def meet() -> Sum:
+    """Rank 0 listens, and says on the shared disk where."""
     if RANK > 0:
-        return as_member(connect().makefile("rw"))
+        return as_member(connect(lambda: (MASTER[0], int(MEETING_PLACE.read_text()))).makefile("rw"))
     family = socket.AF_INET6 if ":" in MASTER[0] else socket.AF_INET
-    with socket.create_server(("", MASTER[1]), family=family, backlog=WORLD_SIZE) as listener:
+    with socket.create_server(("", 0 if HAS_STORE else MASTER[1]), family=family, backlog=WORLD_SIZE) as listener:
+        replace(MEETING_PLACE, str(listener.getsockname()[1]))
         return as_master([listener.accept()[0].makefile("rw") for _ in range(WORLD_SIZE - 1)])
 
 
-def as_master(peers: "list[socket.SocketIO]") -> Callable[[int], int]:
+def as_master(peers: "list[socket.SocketIO]") -> Sum:
     def together(share: int) -> int:
         total = share + sum(heard(peer) for peer in peers)
         for peer in peers:
@@ -95,7 +104,7 @@ def as_master(peers: "list[socket.SocketIO]") -> Callable[[int], int]:
     return together
 
 
-def as_member(master: "socket.SocketIO") -> Callable[[int], int]:
+def as_member(master: "socket.SocketIO") -> Sum:
     def together(share: int) -> int:
         say(master, share)
         return heard(master)
@@ -118,11 +127,12 @@ def say(peer: "socket.SocketIO", number: int) -> None:
         sys.exit("a peer is gone")
 
 
-def connect() -> socket.socket:
+def connect(address: Callable[[], tuple[str, int]]) -> socket.socket:
+    """A connection, once somebody listens there."""
     while True:
         try:
-            return socket.create_connection(MASTER)
-        except OSError:  # rank 0 is not there yet
+            return socket.create_connection(address())
+        except OSError:
             time.sleep(STEP_S)
 
 

@@ -5,6 +5,7 @@ import http.client
 import ssl
 from collections.abc import Mapping
 from types import TracebackType
+from typing import TypeVar
 
 from tests.hosts.namespaces import Namespace
 from tests.hosts.switch import Switch
@@ -12,6 +13,8 @@ from tests.support.programs import PATIENCE_S, Program
 
 DEVICE = "eth0"
 SILENT_NAME_SERVER = "10.77.0.250"
+
+P = TypeVar("P", bound=Program)
 
 
 class Host:
@@ -25,7 +28,7 @@ class Host:
         """HOST:PORT of a program on this host, as in a URL."""
         return f"[{self.address}]:{port}" if ":" in self.address else f"{self.address}:{port}"
 
-    async def start(self, kind: type[Program], *command: str, env: Mapping[str, str] | None = None) -> Program:
+    async def start(self, kind: type[P], *command: str, env: Mapping[str, str] | None = None) -> P:
         """Start a program on this host."""
         return await kind.start(*self.namespace.command(*command), env=env)
 

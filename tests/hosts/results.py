@@ -15,7 +15,7 @@ HEAD = """\
 """
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Recovery:
     """One fault, and how long it took until every worker that should work worked."""
 

@@ -8,9 +8,8 @@ import time
 import pytest
 from rdzv_protocol.paths import DEFAULT_PORT
 
-from tests.hosts.cluster import CHECKPOINT_EVERY, Hosts, host_of, on_host
+from tests.hosts.cluster import Hosts, host_of, on_host
 from tests.hosts.conftest import Note
-from tests.hosts.results import Recovery
 from tests.support.process_info import is_running
 from tests.support.programs import TORCH_WORKER
 
@@ -18,6 +17,7 @@ pytestmark = pytest.mark.hosts
 
 LEASE_S = 1.5
 KEEP_ALIVE_S = 9.0
+BY_KEEP_ALIVE = f"its agent knows by TCP keep-alive, {KEEP_ALIVE_S:g} s"
 NEW_ADDRESS = "10.77.0.77"
 LOOKUP_S = 10.0
 """How long a lookup waits for a name server that says nothing: two tries of 5 s."""
@@ -33,19 +33,8 @@ async def test_a_master_whose_address_changes_comes_back_with_the_new_one(hosts:
     second = await hosts.hub.group(3)
     took_s = time.monotonic() - began
     assert host_of(second[0]) == moved and second[0].env["MASTER_ADDR"] == NEW_ADDRESS
-    await hosts.finish(second)
-    assert await hosts.restarts() == {"node_lost": 1}
-    (steps_again,) = hosts.lost_steps()
-    assert steps_again < CHECKPOINT_EVERY
-    note(
-        Recovery(
-            fault="the address of rank 0's host changes, with a short lease",
-            took_s=took_s,
-            allowed_s=KEEP_ALIVE_S,
-            because=f"its agent knows by TCP keep-alive, {KEEP_ALIVE_S:g} s",
-            steps_again=steps_again,
-        )
-    )
+    steps = await hosts.ends(second, node_lost=1)
+    note("the address of rank 0's host changes, with a short lease", took_s, KEEP_ALIVE_S, BY_KEEP_ALIVE, steps)
 
 
 async def test_an_agent_whose_address_changes_within_its_lease_connects_from_the_new_one(
@@ -64,16 +53,9 @@ async def test_an_agent_whose_address_changes_within_its_lease_connects_from_the
     os.kill(first[1].pid, signal.SIGKILL)
     second = await hosts.hub.group(2)
     assert on_host(second, moved).env["MASTER_ADDR"] == NEW_ADDRESS
-    await hosts.finish(second)
-    assert await hosts.restarts() == {"worker_failure": 1}
-    note(
-        Recovery(
-            fault="the same with a lease of 30 s: its agent connects again, and nothing restarts",
-            took_s=took_s,
-            allowed_s=KEEP_ALIVE_S,
-            because=f"its agent knows by TCP keep-alive, {KEEP_ALIVE_S:g} s",
-        )
-    )
+    await hosts.ends(second, worker_failure=1)
+    fault = "the same with a lease of 30 s: its agent connects again, and nothing restarts"
+    note(fault, took_s, KEEP_ALIVE_S, BY_KEEP_ALIVE)
 
 
 @pytest.mark.torch
@@ -82,8 +64,7 @@ async def test_torch_trains_on_a_network_that_has_ipv6_alone(ipv6_hosts: Hosts) 
     ipv6_hosts.script = TORCH_WORKER
     workers = await ipv6_hosts.nodes("ab", "--nnodes", "2")
     assert workers[0].env["MASTER_ADDR"] == ipv6_hosts.network[host_of(workers[0])].address
-    await ipv6_hosts.finish(workers)
-    assert await ipv6_hosts.restarts() == {}
+    await ipv6_hosts.ends(workers)
 
 
 async def test_with_ipv6_alone_a_lost_workers_round_forms_again(ipv6_hosts: Hosts, note: Note) -> None:
@@ -94,19 +75,8 @@ async def test_with_ipv6_alone_a_lost_workers_round_forms_again(ipv6_hosts: Host
     second = await ipv6_hosts.hub.group(2)
     took_s = time.monotonic() - began
     assert second[0].env["MASTER_ADDR"].startswith("fd77::")
-    await ipv6_hosts.finish(second)
-    assert await ipv6_hosts.restarts() == {"worker_failure": 1}
-    (steps_again,) = ipv6_hosts.lost_steps()
-    assert steps_again < CHECKPOINT_EVERY
-    note(
-        Recovery(
-            fault="IPv6 only: a worker dies",
-            took_s=took_s,
-            allowed_s=0.0,
-            because="nothing to wait for",
-            steps_again=steps_again,
-        )
-    )
+    steps = await ipv6_hosts.ends(second, worker_failure=1)
+    note("IPv6 only: a worker dies", took_s, 0.0, "nothing to wait for", steps)
 
 
 @pytest.fixture
@@ -127,14 +97,7 @@ async def test_without_dns_nothing_of_ours_waits(nameless: Hosts, note: Note) ->
     took_s = time.monotonic() - began
     async with asyncio.timeout(SOONER_S):
         await nameless.finish(workers)
-    note(
-        Recovery(
-            fault="the name server is silent: server, agents and first round",
-            took_s=took_s,
-            allowed_s=0.0,
-            because="nobody asks it",
-        )
-    )
+    note("the name server is silent: server, agents and first round", took_s, 0.0, "nobody asks it")
 
 
 @pytest.mark.parametrize("backend", ["static", "c10d"])

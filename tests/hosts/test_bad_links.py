@@ -9,7 +9,7 @@ import pytest
 
 from tests.hosts.cluster import Hosts
 from tests.hosts.conftest import Note
-from tests.hosts.results import STARTING_S, Recovery
+from tests.hosts.results import STARTING_S
 from tests.support.programs import WORKER
 from tests.support.worker_hub import Worker
 
@@ -45,11 +45,10 @@ async def test_a_network_that_loses_30_percent(plain: Hosts, note: Note) -> None
     first = await plain.nodes("abc", *ONE_MORE)
     formed_s = time.monotonic() - began
     second, took_s = await a_worker_dies(plain, first)
-    await plain.finish(second)
-    assert await plain.restarts() == {"worker_failure": 1}, "one failure, one charge, and nobody is lost"
+    await plain.ends(second, worker_failure=1)
     because = "up to eight packets are sent again, after 0.2 s to 1 s each"
-    note(Recovery(fault="30 % loss: the first round", took_s=formed_s, allowed_s=LOSSY_S, because=because))
-    note(Recovery(fault="30 % loss: a worker dies", took_s=took_s, allowed_s=LOSSY_S, because=because))
+    note("30 % loss: the first round", formed_s, LOSSY_S, because)
+    note("30 % loss: a worker dies", took_s, LOSSY_S, because)
 
 
 async def test_a_network_with_a_delay_of_500_ms(plain: Hosts, note: Note) -> None:
@@ -58,40 +57,19 @@ async def test_a_network_with_a_delay_of_500_ms(plain: Hosts, note: Note) -> Non
     first = await plain.nodes("abc", *ONE_MORE, "--lease", "5")
     formed_s = time.monotonic() - began
     second, took_s = await a_worker_dies(plain, first)
-    await plain.finish(second)
-    assert await plain.restarts() == {"worker_failure": 1}, "one failure, one charge, and nobody is lost"
-    note(
-        Recovery(
-            fault="500 ms delay each way: the first round",
-            took_s=formed_s,
-            allowed_s=3 * ROUND_TRIP_S,
-            because="three round trips: ARP, connect, join",
-        )
-    )
-    note(
-        Recovery(
-            fault="500 ms delay each way: a worker dies",
-            took_s=took_s,
-            allowed_s=5 * ROUND_TRIP_S,
-            because="five round trips: connect, report, stop and its receipt (a poll may be under way), join",
-        )
-    )
+    await plain.ends(second, worker_failure=1)
+    note("500 ms delay each way: the first round", formed_s, 3 * ROUND_TRIP_S, "three round trips: ARP, connect, join")
+    because = "five round trips: connect, report, stop and its receipt (a poll may be under way), join"
+    note("500 ms delay each way: a worker dies", took_s, 5 * ROUND_TRIP_S, because)
 
 
 async def test_a_black_hole_for_large_packets_is_no_matter_for_small_messages(plain: Hosts, note: Note) -> None:
     plain.switch.swallow_above(MTU)
     first = await plain.nodes("abc", *ONE_MORE)
     second, took_s = await a_worker_dies(plain, first)
-    await plain.finish(second)
-    assert await plain.restarts() == {"worker_failure": 1}
-    note(
-        Recovery(
-            fault=f"packets above {MTU} bytes are swallowed: a worker dies",
-            took_s=took_s,
-            allowed_s=0.0,
-            because="a message is one small packet, as a rule",
-        )
-    )
+    await plain.ends(second, worker_failure=1)
+    fault = f"packets above {MTU} bytes are swallowed: a worker dies"
+    note(fault, took_s, 0.0, "a message is one small packet, as a rule")
 
 
 async def test_a_report_of_several_packets_gets_through_a_black_hole(plain: Hosts, note: Note) -> None:
@@ -104,13 +82,5 @@ async def test_a_report_of_several_packets_gets_through_a_black_hole(plain: Host
     async with asyncio.timeout(2 * STARTING_S):
         second = await plain.hub.group(3)
     took_s = time.monotonic() - began
-    await plain.finish(second)
-    assert await plain.restarts() == {"worker_failure": 1}
-    note(
-        Recovery(
-            fault="the same after it wrote 9 KB of errors",
-            took_s=took_s,
-            allowed_s=0.0,
-            because="our connections send no larger packets",
-        )
-    )
+    await plain.ends(second, worker_failure=1)
+    note("the same after it wrote 9 KB of errors", took_s, 0.0, "our connections send no larger packets")

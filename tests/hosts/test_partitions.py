@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.hosts.cluster import CHECKPOINT_EVERY, SERVER, Hosts, host_of, on_host
+from tests.hosts.cluster import SERVER, Hosts, host_of, on_host
 from tests.hosts.conftest import Note
-from tests.hosts.results import Recovery
 from tests.hosts.switch import Switch
 from tests.support.process_info import is_running
 from tests.support.worker_hub import Worker
@@ -19,7 +18,6 @@ LEASE_S = 1.5
 SHORT_S, ROOMY_LEASE_S = 1.0, 3.0
 LONG_S = 4.0
 """Longer than the lease."""
-KEEP_ALIVE_S = 9.0
 RECONNECT_S = 3.0
 """Between two SYNs of a connection attempt there are at most 2 s, and between two attempts 1 s."""
 
@@ -45,17 +43,9 @@ async def test_a_host_that_is_cut_off_for_less_than_its_lease_goes_on(hosts: Hos
     hosts.switch.heal()
     await step_on(first)
     took_s = time.monotonic() - began
-    await hosts.finish(first)
-    assert await hosts.restarts() == {}
-    note(
-        Recovery(
-            fault=f"a host is cut off for {SHORT_S:g} s: nothing restarts",
-            took_s=took_s,
-            allowed_s=2 * SHORT_S,
-            because="TCP sends again after pauses that double: the cut, and as long again",
-            steps_again=0,
-        )
-    )
+    because = "TCP sends again after pauses that double: the cut, and as long again"
+    steps = await hosts.ends(first)
+    note(f"a host is cut off for {SHORT_S:g} s: nothing restarts", took_s, 2 * SHORT_S, because, steps)
 
 
 async def test_a_server_that_is_cut_off_for_less_than_the_lease_is_not_missed(hosts: Hosts, note: Note) -> None:
@@ -67,18 +57,10 @@ async def test_a_server_that_is_cut_off_for_less_than_the_lease_is_not_missed(ho
     await passes(SHORT_S, began)
     hosts.switch.heal()
     await step_on(first)
-    await hosts.finish(first)
-    assert await hosts.restarts() == {}
+    steps = await hosts.ends(first)
     assert not any("lost rdzv-server" in line for agent in hosts.agents.values() for line in agent.err)
-    note(
-        Recovery(
-            fault=f"the server is cut off for {SHORT_S:g} s: nothing restarts",
-            took_s=took_s,
-            allowed_s=0.0,
-            because="workers do not need it: five steps, as ever",
-            steps_again=0,
-        )
-    )
+    because = "workers do not need it: five steps, as ever"
+    note(f"the server is cut off for {SHORT_S:g} s: nothing restarts", took_s, 0.0, because, steps)
 
 
 # Longer than the lease.
@@ -111,27 +93,12 @@ async def test_a_host_that_is_cut_off_for_longer_comes_back_as_a_newcomer(hosts:
     back_s = time.monotonic() - healed
     assert not is_running(lost.pid), "stopped before its successor began"
     await hosts.agents["b"].line("is no longer part of run none; joining anew")
-    await hosts.finish(third)
-    assert await hosts.restarts() == {"node_lost": 1, "node_arrived": 1}
-    assert max(hosts.lost_steps()) < CHECKPOINT_EVERY
-    note(
-        Recovery(
-            fault=f"a host is cut off for {LONG_S:g} s, {cut}: the others go on",
-            took_s=others_s,
-            allowed_s=LEASE_S,
-            because=f"lease of {LEASE_S:g} s",
-            steps_again=hosts.lost_steps()[0],
-        )
-    )
-    note(
-        Recovery(
-            fault=f"a host is cut off for {LONG_S:g} s, {cut}: it is back after the repair",
-            took_s=back_s,
-            allowed_s=LONG_S,
-            because="TCP sends again after pauses that double: as long as the cut lasted",
-            steps_again=hosts.lost_steps()[1],
-        )
-    )
+    await hosts.ends(third, node_lost=1, node_arrived=1)
+    went, came = hosts.training.repeated()
+    fault = f"a host is cut off for {LONG_S:g} s, {cut}"
+    note(f"{fault}: the others go on", others_s, LEASE_S, f"lease of {LEASE_S:g} s", went)
+    because = "TCP sends again after pauses that double: as long as the cut lasted"
+    note(f"{fault}: it is back after the repair", back_s, LONG_S, because, came)
 
 
 async def test_workers_run_on_while_the_server_is_cut_off_and_form_again_when_it_is_back(
@@ -147,18 +114,10 @@ async def test_workers_run_on_while_the_server_is_cut_off_and_form_again_when_it
     healed = time.monotonic()
     second = await hosts.hub.group(3)
     took_s = time.monotonic() - healed
-    await hosts.finish(second)
     restarts = await hosts.restarts()
     assert restarts.keys() <= {"node_lost", "node_arrived"}, "nothing is charged"
-    assert max(hosts.lost_steps()) < CHECKPOINT_EVERY
+    steps = await hosts.ends(second, **restarts)
     for agent in hosts.agents.values():
         assert sum("lost rdzv-server" in line for line in agent.err) == 1, agent.err
-    note(
-        Recovery(
-            fault="the server is cut off until every agent says so: after the repair",
-            took_s=took_s,
-            allowed_s=RECONNECT_S,
-            because="agents try to connect at least every 3 s",
-            steps_again=max(hosts.lost_steps()),
-        )
-    )
+    fault = "the server is cut off until every agent says so: after the repair"
+    note(fault, took_s, RECONNECT_S, "agents try to connect at least every 3 s", steps)

@@ -1,12 +1,13 @@
 """What the workers train: a number that each step changes, so that a lost or repeated step shows in the end."""
 
-from collections.abc import Mapping
+import os
+from functools import reduce
 from itertools import pairwise
 from pathlib import Path
 
 CHECKPOINT_EVERY = 10
-"""Steps from one checkpoint to the next."""
-STEP_S = 0.04
+"""Steps from one checkpoint to the next: a restart may lose fewer than these."""
+STEP_S = float(os.environ.get("TEST_STEP_S", "0.02"))
 
 
 def learn(value: int, step: int) -> int:
@@ -16,35 +17,26 @@ def learn(value: int, step: int) -> int:
 
 def undisturbed(steps: int) -> int:
     """The value after so many steps of a run in which nothing goes wrong."""
-    value = 0
-    for step in range(1, steps + 1):
-        value = learn(value, step)
-    return value
+    return reduce(learn, range(1, steps + 1), 0)
 
 
 class Folder:
-    """What the workers leave on the disk that they share."""
+    """Files that the workers leave on the disk that they share."""
 
     def __init__(self, path: Path) -> None:
-        self._checkpoint = path / "checkpoint"
-        self._journal = path / "journal"
-        self._path = path
+        self.path = path
+        self._checkpoint, self._journal = path / "checkpoint", path / "journal"
 
     # The workers' side.
 
     def checkpoint(self) -> tuple[int, int]:
         """The newest step that was saved, and the value after it."""
-        if not self._checkpoint.exists():
-            return 0, 0
-        step, value = self._checkpoint.read_text().split()
-        return int(step), int(value)
+        return _pair(self._checkpoint) if self._checkpoint.exists() else (0, 0)
 
     def save(self, step: int, value: int) -> None:
-        """Atomically, unless a later one is there: a host that was cut off may end its last step late."""
+        """Save a checkpoint, unless a later one is there: a host that was cut off may end its last step late."""
         if step > self.checkpoint()[0]:
-            new = self._checkpoint.with_suffix(".new")
-            new.write_text(f"{step} {value}")
-            new.replace(self._checkpoint)
+            replace(self._checkpoint, f"{step} {value}")
 
     def note(self, life: str, step: int) -> None:
         """Rank 0 of one life of the training is at this step: first at the one that it goes on from."""
@@ -52,27 +44,35 @@ class Folder:
             journal.write(f"{life} {step}\n")
 
     def end(self, rank: int, step: int, value: int) -> None:
-        (self._path / f"end-{rank}").write_text(f"{step} {value}")
+        (self.path / f"end-{rank}").write_text(f"{step} {value}")
 
     # The test's side.
 
     def repeated(self) -> list[int]:
         """For each restart, how many steps that had been taken had to be taken again."""
-        return [before[-1] - after[0] for before, after in pairwise(self._lives().values())]
+        return [max(0, before[-1] - after[0]) for before, after in pairwise(self._lives().values())]
 
-    def ends(self) -> Mapping[int, tuple[int, int]]:
+    def ends(self) -> dict[int, tuple[int, int]]:
         """By rank, the last step and the value after it."""
-        ends = {}
-        for path in self._path.glob("end-*"):
-            step, value = path.read_text().split()
-            ends[int(path.name.removeprefix("end-"))] = int(step), int(value)
-        return ends
+        return {int(path.name.removeprefix("end-")): _pair(path) for path in self.path.glob("end-*")}
 
     def _lives(self) -> dict[str, list[int]]:
         """The steps of each life; of one that was cut off, not the step that it ended when others were ahead."""
         lives: dict[str, list[int]] = {}
-        for line in self._journal.read_text().splitlines():
+        for line in self._journal.read_text().splitlines() if self._journal.exists() else ():
             life, step = line.split()
             if life not in lives or life == next(reversed(lives)):
                 lives.setdefault(life, []).append(int(step))
         return lives
+
+
+def replace(path: Path, text: str) -> None:
+    """Write the file at once, for whoever reads it."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.replace(path)
+
+
+def _pair(path: Path) -> tuple[int, int]:
+    step, value = path.read_text().split()
+    return int(step), int(value)
