@@ -1,9 +1,9 @@
 """What becomes of a worker that writes a lot: to a console that is read, to one that blocks, to files."""
 
 import os
-import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from statistics import median
@@ -11,7 +11,7 @@ from statistics import median
 from benchmarks.launchers import OURS, STOCK, NodeAgent, Plan, Torchrun
 from benchmarks.results import FLOOR, Row
 from benchmarks.scenario import Subject, Taken, once, take_turns
-from benchmarks.stage import Broken, Stage
+from benchmarks.stage import FOLDER, Broken, Stage
 
 REPEAT = 3
 BAR = 500.0
@@ -20,9 +20,7 @@ WORKERS = (1, 8)
 MEGABYTES = 400
 """In all: more than any buffer on the way."""
 TIMEOUT_S = 60.0
-WRITER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "writer.py")
-
-Command = list[str]
+WRITER = os.path.join(FOLDER, "writer.py")
 
 
 def measure(plan: Plan) -> list[Row]:
@@ -87,51 +85,35 @@ class Console:
         os.close(self._end)
 
 
-class Results:
-    """Where the writers say how long it took them."""
-
-    def __init__(self, folder: str) -> None:
-        self.path = os.path.join(folder, "results")
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(self.path)
-
-    def megabytes_a_second(self, workers: int, timeout_s: float) -> float:
-        """Of all workers together. Raises `TimeoutError`."""
-        self._socket.settimeout(timeout_s)
-        said = [tuple(map(int, self._socket.recv(64).split())) for _ in range(workers)]
-        return sum(count for count, _ in said) / max(taken_ns for _, taken_ns in said) * 1e3
-
-    def close(self) -> None:
-        self._socket.close()
-
-
 def _launched(launcher: NodeAgent | Torchrun, workers: int, flags: tuple[str, ...], reads: bool) -> float:
     standalone = [*launcher.module, "--standalone", "--nproc-per-node", str(workers)]
-    with Stage() as stage:
-        results = Results(stage.folder)
+    with Stage(WRITER) as stage:
         console = Console(reads)
         try:
             files = ("--log-dir", os.path.join(stage.folder, "logs"))
-            stage.start([*standalone, *flags, *files, *_writer(results, workers)], stdout=console.fd)
-            return results.megabytes_a_second(workers, TIMEOUT_S)
-        except TimeoutError:
-            raise Broken(f"the writers were not done in {TIMEOUT_S:g} s") from None
+            stage.start([*standalone, *flags, *files, *stage.worker, _megabytes(workers)], stdout=console.fd)
+            return _megabytes_a_second(stage, workers)
         finally:
             console.close()
-            results.close()
 
 
 def _bare(workers: int) -> float:
-    with Stage() as stage:
-        results = Results(stage.folder)
-        try:
-            for number in range(workers):
-                with open(os.path.join(stage.folder, f"{number}.log"), "ab") as file:
-                    stage.start([sys.executable, *_writer(results, workers)], stdout=file.fileno())
-            return results.megabytes_a_second(workers, TIMEOUT_S)
-        finally:
-            results.close()
+    with Stage(WRITER) as stage:
+        for number in range(workers):
+            with open(os.path.join(stage.folder, f"{number}.out"), "ab") as file:
+                stage.start([sys.executable, *stage.worker, _megabytes(workers)], stdout=file.fileno())
+        return _megabytes_a_second(stage, workers)
 
 
-def _writer(results: Results, workers: int) -> Command:
-    return [WRITER, results.path, str(MEGABYTES / workers)]
+def _megabytes(workers: int) -> str:
+    return str(MEGABYTES / workers)
+
+
+def _megabytes_a_second(stage: Stage, workers: int) -> float:
+    """What all writers together got rid of."""
+    said: list[tuple[int, ...]] = []
+    while len(said) < workers:
+        if not (line := stage.arrivals.receive(time.monotonic() + TIMEOUT_S)):
+            raise Broken(f"the writers were not done in {TIMEOUT_S:g} s")
+        said.append(line)
+    return sum(count for count, _ in said) / max(taken_ns for _, taken_ns in said) * 1e3

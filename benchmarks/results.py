@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
@@ -61,20 +61,8 @@ class Row:
     def as_json(self) -> dict[str, Any]:
         """Plain values; None for a sample that did not come about before the cap."""
         figures = {name: _finite(of(self.samples)) if self.samples else None for name, of in _FIGURES.items()}
-        return {
-            "measurement": self.measurement,
-            "subject": self.subject,
-            "unit": self.unit,
-            **figures,
-            "n": len(self.samples),
-            "bar": self.bar,
-            "at_least": self.at_least,
-            "met": self.is_met,
-            "cap": self.cap,
-            "trouble": self.trouble,
-            "absent": self.is_absent,
-            "samples": [_finite(sample) for sample in self.samples],
-        }
+        samples = [_finite(sample) for sample in self.samples]
+        return {**asdict(self), **figures, "n": len(samples), "met": self.is_met, "samples": samples}
 
     def cells(self) -> list[str]:
         figures = [self._said(of) for of in _FIGURES.values()]

@@ -17,11 +17,16 @@ from benchmarks import machine
 
 @dataclass(frozen=True, slots=True)
 class FirstLine:
-    """A worker's first statement. `at_s` is CLOCK_MONOTONIC."""
+    """A worker's first statement."""
 
     rank: int
     pid: int
-    at_s: float
+    at_ns: int
+    """CLOCK_MONOTONIC."""
+
+    @property
+    def at_s(self) -> float:
+        return self.at_ns / 1e9
 
 
 class Arrivals:
@@ -44,21 +49,21 @@ class Arrivals:
         deadline_s = since_s + timeout_s
         while True:
             complete = len(found) == ranks
-            line = self._next(time.monotonic() + settle_s if complete else deadline_s)
-            if line and line.at_s > since_s:
+            numbers = self.receive(time.monotonic() + settle_s if complete else deadline_s)
+            if numbers and (line := FirstLine(*numbers)).at_s > since_s:
                 found[line.rank] = line
-            elif not line and complete:
+            elif not numbers and complete:
                 return found
-            elif not line:
+            elif not numbers:
                 raise TimeoutError(f"{len(found)} of {ranks} workers came to their first line in {timeout_s:g} s")
 
-    def _next(self, until_s: float) -> FirstLine | None:
+    def receive(self, until_s: float) -> tuple[int, ...]:
+        """The numbers that a worker has said; nothing if none comes in time."""
         self._socket.settimeout(max(until_s - time.monotonic(), 1e-6))
         try:
-            rank, pid, at_ns = map(int, self._socket.recv(64).split())
+            return tuple(map(int, self._socket.recv(64).split()))
         except TimeoutError:
-            return None
-        return FirstLine(rank, pid, at_ns / 1e9)
+            return ()
 
 
 def last(lines: dict[int, FirstLine]) -> float:
@@ -119,14 +124,14 @@ class Stage:
     def __enter__(self) -> Self:
         machine.adopt_orphans()
         self._folder = tempfile.TemporaryDirectory(prefix="benchmarks-", ignore_cleanup_errors=True)
-        self._arrivals = Arrivals(self._folder.name)
+        self.arrivals = Arrivals(self._folder.name)
         return self
 
     def __exit__(self, *error: object) -> None:
         end_all_children()
         for program in self.programs.values():
             program.wait()
-        self._arrivals.close()
+        self.arrivals.close()
         self._folder.cleanup()
 
     @property
@@ -147,18 +152,18 @@ class Stage:
     @property
     def worker(self) -> list[str]:
         """The script that the launchers run, with its argument."""
-        return [self._script, self._arrivals.path]
+        return [self._script, self.arrivals.path]
 
     def first_lines(self, ranks: int, since_s: float) -> dict[int, FirstLine]:
         """The first line of each worker that is started. Raises `Broken`."""
         try:
-            return self._arrivals.gather(ranks, since_s, START_TIMEOUT_S)
+            return self.arrivals.gather(ranks, since_s, START_TIMEOUT_S)
         except TimeoutError as error:
             raise Broken(f"{error}\n{self.log_tails()}") from None
 
     def new_lines(self, ranks: int, since_s: float, timeout_s: float, settle_s: float) -> dict[int, FirstLine]:
         """As `Arrivals.gather`: the workers of a restart. Raises `TimeoutError`."""
-        return self._arrivals.gather(ranks, since_s, timeout_s, settle_s)
+        return self.arrivals.gather(ranks, since_s, timeout_s, settle_s)
 
     def wait_for_port(self, port: int) -> None:
         """Return once something listens there. Raises `Broken`."""
