@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.chaos import traces
-from tests.chaos.faults import AGENT, HOST, STATE
+from tests.chaos.faults import AGENT, BUSY, HOST, STATE
 from tests.chaos.fleet import LEASE_S, NODES
 from tests.chaos.monkey import BRIEF_S, Act, Monkey
 from tests.hosts.cluster import SERVER
@@ -104,7 +104,7 @@ async def all_agents_die_at_once(m: Monkey) -> None:
     await m.start_agents(*NODES)
 
 
-@action(ANY)
+@action(AGENT + HOST + BUSY)
 async def an_agent_is_dismissed(m: Monkey) -> None:
     (node,) = m.nodes(1)
     await m.dismiss_agents(node)
@@ -112,7 +112,7 @@ async def an_agent_is_dismissed(m: Monkey) -> None:
     await m.return_one_by_one(node)
 
 
-@action(HOST + STATE)
+@action(HOST + BUSY)
 async def all_agents_are_dismissed(m: Monkey) -> None:
     await m.dismiss_agents(*NODES)
     m.ledger.node_left(*NODES)
@@ -270,7 +270,7 @@ async def a_worker_dies_with_what_was_to_replace_it(m: Monkey) -> None:
     m.kill_workers(node)
 
 
-@action(HOST + STATE)
+@action(HOST + BUSY)
 async def every_process_of_a_node_is_ended(m: Monkey) -> None:
     """SIGTERM to all of them in the same instant, as Slurm and systemd do."""
     (node,) = m.nodes(1)

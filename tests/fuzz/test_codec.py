@@ -39,19 +39,17 @@ def take(kind: Any, body: bytes) -> Any:
     return message
 
 
-@given(st.sampled_from(KINDS), st.binary(max_size=300))
-def test_any_bytes(kind: Any, body: bytes) -> None:
-    take(kind, body)
+@pytest.mark.parametrize(
+    "bodies",
+    [st.binary(max_size=300), wire.trees().map(wire.pack), wire.torn_messages()],
+    ids=["any bytes", "any values", "messages with some bytes changed"],
+)
+def test_whatever_comes_is_taken_or_refused(bodies: st.SearchStrategy[bytes]) -> None:
+    @given(st.sampled_from(KINDS), bodies)
+    def is_taken_or_refused(kind: Any, body: bytes) -> None:
+        take(kind, body)
 
-
-@given(st.sampled_from(KINDS), wire.trees().map(wire.pack))
-def test_any_values(kind: Any, body: bytes) -> None:
-    take(kind, body)
-
-
-@given(st.sampled_from(KINDS), wire.torn_messages())
-def test_messages_with_some_bytes_changed(kind: Any, body: bytes) -> None:
-    take(kind, body)
+    is_taken_or_refused()
 
 
 @every_kind
