@@ -1,4 +1,4 @@
-"""The side-by-side scenarios, as far as they take seconds: torchrun's defects show, and node-agent is right.
+"""Scenarios of `python -m tests.parity`, which has more: node-agent is right, and a few of torchrun's defects show.
 
 Run as a user runs them: the program ends every process that it started, also when it is told to stop.
 """
@@ -23,7 +23,7 @@ LONG_S = 80.0
 """Several imports of torch on a small machine."""
 SEEN_ON = "2.13."
 TAKES_MINUTES = {"one-crash"}
-TORCHRUN_TAKES_SECONDS = ("restart-count", "logs", "orphans", "spare", "rank-0", "intruder", "pet-standalone")
+QUICK_UNDER_TORCHRUN = ("restart-count", "orphans", "pet-standalone")
 
 
 @pytest.mark.parametrize("name", [defect.name for defect in DEFECTS if defect.name not in TAKES_MINUTES])
@@ -32,7 +32,7 @@ async def test_node_agent_is_right(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not version("torch").startswith(SEEN_ON), reason=f"the defects were seen on torch {SEEN_ON}x")
-@pytest.mark.parametrize("name", TORCHRUN_TAKES_SECONDS)
+@pytest.mark.parametrize("name", QUICK_UNDER_TORCHRUN)
 async def test_torchrun_is_not(name: str, tmp_path: Path) -> None:
     assert await verdict(name, "torchrun", tmp_path) == "defect shown"
 

@@ -2,9 +2,9 @@
 
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from rdzv_protocol.errors import ProtocolError
@@ -60,7 +60,7 @@ class RunStory(RuleBasedStateMachine):
         joined=st.sampled_from([0, 2, 3, 4, 5]),
     )
     def found(self, low: int, more: int, max_restarts: int, scale_up: str, joined: int) -> None:
-        run_settings = RunSettings(
+        settings = RunSettings(
             min_nodes=low,
             max_nodes=low + more,
             max_restarts=max_restarts,
@@ -74,11 +74,13 @@ class RunStory(RuleBasedStateMachine):
             fatal_exit_codes=(rules.FATAL,),
         )
         self.now = 0.0
-        self.created = RunCreated("run", 1, explicit=True, settings=run_settings)
+        self.created = RunCreated("run", 1, explicit=True, settings=settings)
         self.machine = RunMachine(self.created, self.now, RETENTION_S)
         self.model = Model(low, low + more, max_restarts, scale_up)
         self.records: list[Record] = []
         self.joins: list[NodeJoined] = []
+        self.taken: list[tuple[Event, Any]] = []
+        """Requests that had an effect, and what they are to the model."""
         self.formations: list[dict[str, Assignment]] = []
         self.counters: list[int] = []
         self.end: object = None
@@ -122,6 +124,15 @@ class RunStory(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_join_arrives_again(self, data: st.DataObject) -> None:
         self._join(data.draw(st.sampled_from(self.joins)))
+
+    @precondition(lambda self: self.taken)
+    @rule()
+    def everything_arrives_again(self) -> None:
+        """A network delivers twice, and late: what has been taken once changes nothing."""
+        for event, model in list(self.taken):
+            recorded = len(self.records)
+            self._both(event, model)
+            assert len(self.records) == recorded, event
 
     @rule(place=places, after_round=st.integers(1, 3))
     def a_join_claims_a_past(self, place: int, after_round: int) -> None:
@@ -269,6 +280,8 @@ class RunStory(RuleBasedStateMachine):
         else:
             at = self.machine.next_deadline()
             assert at is None or at > self.now or self.run_.stage.is_end
+        if isinstance(event, REQUESTS) and len(self.records) > recorded:
+            self.taken.append((event, model))
         if len(self.records) == recorded:
             silent = {"leases", "revision"}
             assert _without(snapshot(self.run_), silent) == _without(before, silent), "changed, but not recorded"
@@ -369,29 +382,5 @@ def _without(plain: dict, keys: set[str]) -> dict:
     return {key: value for key, value in plain.items() if key not in keys}
 
 
-class RepeatedStory(RunStory):
-    """The same stories on a network that delivers twice: every request that ever had an effect comes again, late."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.taken = []
-
-    @precondition(lambda self: self.taken)
-    @rule()
-    def everything_arrives_again(self) -> None:
-        for event, model in self.taken:
-            recorded = len(self.records)
-            super()._both(event, model)
-            assert len(self.records) == recorded, event
-
-    def _both(self, event: Event, model) -> None:
-        recorded = len(self.records)
-        super()._both(event, model)
-        if isinstance(event, REQUESTS) and len(self.records) > recorded:
-            self.taken.append((event, model))
-
-
-# A counterexample takes minutes to shrink, and is worth them.
 TestRunStory = pytest.mark.timeout(900)(RunStory.TestCase)
-TestRepeatedStory = pytest.mark.timeout(900)(RepeatedStory.TestCase)
-TestRepeatedStory.settings = settings(max_examples=settings().max_examples // 2)
+"""A counterexample takes minutes to shrink, and is worth them."""

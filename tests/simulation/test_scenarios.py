@@ -1,4 +1,7 @@
-"""Stories with a fixed schedule: what the cluster does, second by second, when one thing goes wrong."""
+"""Stories with a fixed schedule, second by second, of what an agent and the server only get right together.
+
+The server's own rules have their tests in `tests/unit/rdzv_server/core`.
+"""
 
 import pytest
 from msgspec.structs import replace
@@ -90,15 +93,6 @@ def test_a_spare_exits_with_0_when_the_run_succeeds():
     assert spare.exit_code == 0
 
 
-def test_an_agent_that_is_early_done_restarts_with_the_others():
-    story, a, b = running("2", 2)
-    story.finish(a)
-    story.passes(1)
-    story.fail(b)
-    story.runs_on(a, b)
-    assert a.workers.round == 2
-
-
 # Workers fail.
 
 
@@ -109,21 +103,6 @@ def test_failures_restart_every_node_in_a_moment_and_are_charged_once(failing):
         story.fail(agent)
     story.restarts_on(*agents)
     assert (story.round, story.run.restart_count) == (2, 1)
-
-
-def test_a_spent_budget_fails_the_run_everywhere():
-    story, *agents = running("2", 2, max_restarts=0)
-    story.fail(agents[0])
-    story.ends(Stage.FAILED)
-    assert [agent.exit_code for agent in agents] == [1, 1]
-
-
-def test_a_node_that_dies_takes_the_others_workers_down_and_is_not_charged():
-    story, a, b = running("1:2", 2)
-    story.kill(a)
-    story.fail(b)
-    story.restarts_on(b)
-    assert story.run.restart_count == 0
 
 
 # Nodes come and go.
@@ -139,50 +118,6 @@ def test_the_others_re_form_at_once_when_an_agent_is_told_to_go():
     assert a.live_workers, "it still has its grace period"
     story.passes(25)
     assert a.exit_code == 1
-
-
-def test_a_spare_takes_the_place_of_a_dead_node():
-    story = Story("2", 3, disconnect_grace_s=0.5)
-    a, b, spare = story.agents
-    story.runs_on(a, b)
-    story.kill(a)
-    story.runs_on(spare, b, within_s=0.5 + SOON_S)
-
-
-def test_a_spare_takes_nobodys_place_in_a_restart():
-    story, a, b = running("2", 2)
-    story.arrives()
-    story.passes(1)
-    story.fail(a)
-    story.restarts_on(a, b)
-
-
-def test_an_agent_started_again_on_its_node_gets_its_rank_back():
-    story, a, b, c = running("3", 3)
-    story.kill(b)
-    story.passes(0.05)
-    again = story.start_agent(b.host)
-    story.runs_on(a, again, c)
-
-
-def test_an_arrival_is_admitted():
-    story = Story("1:2", 1, last_call_timeout_s=0.1)
-    (a,) = story.agents
-    story.runs_on(a, within_s=1)
-    b = story.arrives()
-    story.runs_on(a, b)
-    assert story.run.restart_count == 0
-
-
-def test_a_node_that_is_slow_to_stop_is_waited_for_however_short_the_last_call():
-    story = Story("1:2", 2, last_call_timeout_s=0.1)
-    fast, slow = story.agents
-    slow.host.stop_takes_s = (8.0, 8.0)
-    story.runs_on(fast, slow)
-    story.fail(fast)
-    story.runs_on(fast, slow, within_s=8.0 + SOON_S)
-    assert story.run.restart_count == 1
-    assert story.run.round == 2
 
 
 # Silence.

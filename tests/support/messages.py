@@ -1,5 +1,6 @@
 """Messages as hypothesis strategies, drawn from the very hints that the codec reads."""
 
+from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -14,6 +15,7 @@ PARTS = [kind for kind in vars(messages).values() if getattr(kind, "__struct_fie
 """Everything that is sent, whole or as a part."""
 
 
+@cache
 def values(hint: Any) -> st.SearchStrategy[Any]:
     """Values of a type, within its limits and at them."""
     origin, args = get_origin(hint), get_args(hint)
