@@ -1,4 +1,4 @@
-"""Who may join a run, whose place a newcomer takes, and who of those that joined gets a seat.
+"""Admission to a run: who may join, whose place a newcomer takes, and who of those that joined gets a seat.
 
 An agent that starts again claims the place of its dead self, by its node id or its `--node-rank`. Whoever holds that
 place and has no connection is replaced at once. One that has a connection is probed: it loses the place unless it is
@@ -18,7 +18,7 @@ from rdzv_protocol.timing import HOLDS_PER_LEASE
 from rdzv_server.core.run import Agent, AgentState, Run
 
 MOST_AGENTS = 100_000
-"""Of one run, those that stand by included; as many nodes as a round may have."""
+"""Agents of one run, those that stand by included; as many nodes as a round may have."""
 MOST_NAMESAKES = 16
 """A node id that more agents have says nothing about who they are: only the first ones are looked at."""
 JUST_S = 1.0
@@ -26,14 +26,14 @@ JUST_S = 1.0
 
 
 class Claim(Struct, frozen=True):
-    """What a newcomer's node id and `--node-rank` mean for the agents that have them."""
+    """Meaning of a newcomer's node id and `--node-rank` for the agents that have them."""
 
     replaces: tuple[str, ...] = ()
-    """They have no connection: the newcomer takes their place."""
+    """Agents without a connection: the newcomer takes their place."""
     probes: tuple[str, ...] = ()
-    """They may be dead: they are asked for a sign of life."""
+    """Agents that may be dead: they are asked for a sign of life."""
     is_undecided: bool = False
-    """One of those that are probed has the `--node-rank`: the newcomer joins, or is refused, when that is known."""
+    """Whether one that is probed has the `--node-rank`: the newcomer joins, or is refused, when that is known."""
 
 
 _NO_CLAIM = Claim()
@@ -71,7 +71,7 @@ def check(run: Run, join: JoinRequest, agreed: RequestedSettings | None) -> None
 
 
 def claim(run: Run, join: JoinRequest, now: float) -> Claim:
-    """What a newcomer claims. Raises `NodeRankTaken` if an agent that lives has its `--node-rank`."""
+    """Claim of a newcomer. Raises `NodeRankTaken` if an agent that lives has its `--node-rank`."""
     namesakes = run.node_ids.get(join.node_id)
     holder = None if join.node_rank is None else run.node_ranks.get(join.node_rank)
     if namesakes is None and holder is None:
@@ -97,11 +97,11 @@ def claim(run: Run, join: JoinRequest, now: float) -> Claim:
 
 def _has_just_joined(run: Run, agent_id: str, now: float) -> bool:
     leases = run.leases
-    return agent_id in run.waiting and agent_id not in leases.uncertain and now < leases.heard_at[agent_id] + JUST_S
+    return agent_id in run.waiting and agent_id not in leases.uncertain and now < leases.renewed_at[agent_id] + JUST_S
 
 
 def answers_until(run: Run, agent_id: str, now: float) -> float:
-    """By when an agent that lives is heard if it is asked for a sign of life now.
+    """Deadline by which an agent that lives answers if it is asked for a sign of life now.
 
     It polls at once when it is woken, or, while it stops its workers, twice in a lease.
     """
@@ -110,7 +110,7 @@ def answers_until(run: Run, agent_id: str, now: float) -> float:
 
 
 def differs(run: Run, join: JoinRequest) -> str:
-    """One line about an agent that runs another command than the run's first; empty if there is nothing to say."""
+    """Warning about an agent that runs another command than the run's first; empty if there is nothing to say."""
     first = run.agents.get(run.command_of)
     if first is None or not join.command or join.command == first.join.command:
         return ""
@@ -150,7 +150,7 @@ def free_seats(run: Run) -> int:
 
 
 def next_scale_up(run: Run, now: float) -> float | None:
-    """When the running round ends to admit those that wait: at once if they fill it, else when the window closes."""
+    """Time at which the running round ends to admit those that wait: now if they fill it, else the window's end."""
     settings = run.settings
     if not run.waiting or free_seats(run) <= 0 or settings.scale_up == "manual":
         return None

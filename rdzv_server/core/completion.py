@@ -1,4 +1,4 @@
-"""When a forming round completes, and what it waits for until then.
+"""Completion of a forming round: when it comes, and what is waited for until then.
 
 A round completes at once when (a) max_nodes have joined, or (b) every participant of the round before that is still
 alive has rejoined and min_nodes are there; else (c) `last_call_timeout_s` after min_nodes were there. The seats of
@@ -20,7 +20,7 @@ NAMES = 4
 
 
 def completes(run: Run) -> str | None:
-    """Why the forming round completes now, by rule (a) or (b); None while it waits."""
+    """Reason why the forming round completes now, by rule (a) or (b); None while it waits."""
     joined, low, high = len(run.waiting), run.settings.min_nodes, run.settings.max_nodes
     if run.stopping or joined < low or admission.is_uncertain(run):
         return None
@@ -34,7 +34,7 @@ def completes(run: Run) -> str | None:
 
 
 def deadline(run: Run) -> float | None:
-    """When the forming round completes by its last call or fails by its join timeout.
+    """Time at which the forming round completes by its last call or fails by its join timeout.
 
     No last call while participants stop their workers. It would shut out nodes that are alive and about to rejoin, and
     their return would restart the run once more; an agent bounds its own stop, and one that goes silent is lost.
@@ -47,7 +47,7 @@ def deadline(run: Run) -> float | None:
 
 
 def wait(run: Run, now: float) -> Wait:
-    """What an agent of a forming round waits for."""
+    """Directive of an agent of a forming round: what it waits for."""
     enough = run.opening.min_since is not None
     text, ending = (_last_call(run), "starts") if enough else (shortfall(run), "gives_up")
     until = deadline(run)
@@ -55,7 +55,7 @@ def wait(run: Run, now: float) -> Wait:
 
 
 def standby(run: Run, now: float) -> Wait:
-    """What an agent waits for beside a running round."""
+    """Directive of an agent beside a running round: what it waits for."""
     if run.scale_up_at is not None:
         remaining_s = max(0.0, run.scale_up_at - now)
         return Wait(reason=f"round {run.round} ends to admit this node", remaining_s=remaining_s, ending="ends")
@@ -90,7 +90,7 @@ def _last_call(run: Run) -> str:
 
 
 def shortfall(run: Run) -> str:
-    """Who is there and who is missing in a round below its minimum."""
+    """Sentence about a round below its minimum: who is there, and who is missing."""
     low = run.settings.min_nodes
     missing = low - len(run.waiting)
     text = f"waiting for {missing} more node{'s' * (missing != 1)}: {len(run.waiting)} of {low} joined{_who(run)}"
@@ -130,7 +130,7 @@ def _listed(node_ids: Iterable[str], number: int) -> str:
 
 
 def arrivals(run: Run) -> str:
-    """Whom a scale-up admits."""
+    """Sentence about a scale-up: whom it admits."""
     admitted = min(len(run.waiting), admission.free_seats(run))
     return f"admitting {admitted} more: {names(run.waiting, admitted)}"
 

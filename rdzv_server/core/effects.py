@@ -1,4 +1,4 @@
-"""What the shell must do for the core, in this order: record first, then act."""
+"""Effects: instructions of the core to the shell, to be followed in order. It records first, then acts."""
 
 from msgspec import Struct
 

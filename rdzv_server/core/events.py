@@ -1,4 +1,4 @@
-"""What has happened to a run. Durable facts are recorded and replayed; signs of life and time are not."""
+"""Events of a run. Durable facts are recorded and replayed; signs of life and time are not."""
 
 from msgspec import Struct
 from rdzv_protocol.messages import Failure, JoinRequest
@@ -67,7 +67,7 @@ class WorkersSucceeded(Struct, frozen=True):
 
 
 class RoundCompleted(Struct, frozen=True):
-    """Those that wait get their seats and start; `reason` says why now."""
+    """The waiting agents get their seats and start; `reason` says why now."""
 
     reason: str
 
@@ -77,7 +77,7 @@ class JoinTimedOut(Struct, frozen=True):
 
 
 class CauseNotFound(Struct, frozen=True):
-    """What a failure was the consequence of has not been reported in time."""
+    """The cause of a failure that is a consequence has not been reported in time."""
 
 
 class ArrivalsAdmitted(Struct, frozen=True):

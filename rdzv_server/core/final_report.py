@@ -13,9 +13,9 @@ OTHERS, RESTARTS = 4, 8
 REASON_BYTES, RESTART_BYTES = 1_024, 240
 NAME_BYTES = 256
 DETAIL_BYTES, SUMMARY_BYTES = 400, 160
-"""Of the exit status and the error in words: where the evidence is told, and where a failure is only named."""
+"""Limits of the exit status and the error in words: with the evidence, and where a failure is only named."""
 EVIDENCE_BYTES = 2_560
-"""Of what a failed worker wrote last."""
+"""Limit of what a failed worker wrote last."""
 EVIDENCE_LINES = 32
 
 

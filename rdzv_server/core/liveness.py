@@ -1,9 +1,10 @@
-"""Who is still there: a lease for each agent, and a shorter time for one of which that is uncertain.
+"""Liveness of agents: a lease for each agent, and a shorter time for one of which that is uncertain.
 
 An agent is uncertain while its connection is closed, while it is probed (another agent claims to be its node, and it is
-asked for a sign of life), and after a restart of the server until it is heard. It keeps its place, but gets no seat.
+asked for a sign of life), and after a restart of the server until its lease is renewed. It keeps its place, but gets no
+seat.
 
-All leases of a run are equally long, so the agent heard longest ago stands first: renewing moves it to the end, the
+All leases of a run are equally long, so the one renewed longest ago stands first: renewing moves it to the end, the
 next deadline is the first entry, and neither depends on the number of nodes. A plain dict would not do: it finds its
 first entry behind the places of all those that were taken out before.
 """
@@ -19,18 +20,18 @@ class Leases:
         self._lease_s = lease_s
         self._grace_s = grace_s
         self._resumed_at = float("-inf")
-        self.heard_at: OrderedDict[str, float] = OrderedDict()
+        self.renewed_at: OrderedDict[str, float] = OrderedDict()
         self.uncertain: OrderedDict[str, None] = OrderedDict()
-        """Agents that get no seat until they are heard."""
+        """Agents that get no seat until their leases are renewed."""
         self.absent_since: OrderedDict[str, float] = OrderedDict()
-        """When the connection of each agent that has none was closed."""
+        """Times at which the connections of agents that have none were closed."""
         self.probed_until: dict[str, float] = {}
         self._proven_at: dict[str, float] = {}
 
     def renew(self, agent_id: str, now: float) -> None:
-        """The agent was heard: a fresh lease, and nothing uncertain about it."""
-        self.heard_at[agent_id] = now
-        self.heard_at.move_to_end(agent_id)
+        """Give the agent, from which a sign of life came, a fresh lease: nothing is uncertain about it."""
+        self.renewed_at[agent_id] = now
+        self.renewed_at.move_to_end(agent_id)
         if agent_id in self.uncertain:
             del self.uncertain[agent_id]
             self.absent_since.pop(agent_id, None)
@@ -38,13 +39,13 @@ class Leases:
                 self._proven_at[agent_id] = now
 
     def disconnect(self, agent_id: str, now: float) -> None:
-        """The agent's connection closed; the first close counts."""
-        if agent_id in self.heard_at:
+        """Note that the agent's connection closed; the first close counts."""
+        if agent_id in self.renewed_at:
             self.absent_since.setdefault(agent_id, now)
             self.uncertain[agent_id] = None
 
     def probe(self, agent_id: str, until: float) -> None:
-        """The agent must be heard before `until`; the first probe counts."""
+        """Expect a sign of life of the agent before `until`; the first probe counts."""
         self.probed_until.setdefault(agent_id, until)
         self.uncertain[agent_id] = None
 
@@ -53,11 +54,11 @@ class Leases:
         return agent_id not in self.uncertain and now < self._proven_at.get(agent_id, float("-inf")) + self._lease_s
 
     def resume(self, now: float) -> None:
-        """The server could hear nobody until now: every lease, grace and probe begins anew."""
+        """Begin every lease, grace and probe anew: the server could hear nobody until now."""
         self._resumed_at = now
 
     def restart(self, agent_ids: Iterable[str], now: float) -> None:
-        """The server has been started again: it holds no connection yet."""
+        """Give every agent a fresh lease: the server has been started again, and holds no connection yet."""
         for agent_id in agent_ids:
             self.renew(agent_id, now)
             self.uncertain[agent_id] = None
@@ -71,7 +72,7 @@ class Leases:
             entries.clear()
 
     def _all(self) -> tuple[dict[str, float] | OrderedDict[str, None], ...]:
-        return self.heard_at, self.uncertain, self.absent_since, self.probed_until, self._proven_at
+        return self.renewed_at, self.uncertain, self.absent_since, self.probed_until, self._proven_at
 
     def is_connected(self, agent_id: str) -> bool:
         """Whether a connection carries the agent, as far as that is known."""
@@ -79,9 +80,9 @@ class Leases:
         return is_known and agent_id not in self.absent_since
 
     def ends_at(self, agent_id: str) -> float | None:
-        """When the agent's lease ends; None if it has none."""
-        heard_at = self.heard_at.get(agent_id)
-        return None if heard_at is None else max(heard_at, self._resumed_at) + self._lease_s
+        """End of the agent's lease; None if it has none."""
+        renewed_at = self.renewed_at.get(agent_id)
+        return None if renewed_at is None else max(renewed_at, self._resumed_at) + self._lease_s
 
     def expired(self, now: float) -> tuple[str, str] | None:
         """An agent that is lost by now, and how that is known; None while nobody is."""
@@ -92,18 +93,18 @@ class Leases:
         for agent_id, until in self.probed_until.items():
             if now >= max(until, self._resumed_at + self._grace_s):
                 return agent_id, "another agent of its node joined, and it gave no sign of life"
-        for agent_id, heard in self.heard_at.items():
-            if now >= max(heard, self._resumed_at) + self._lease_s:
+        for agent_id, renewed_at in self.renewed_at.items():
+            if now >= max(renewed_at, self._resumed_at) + self._lease_s:
                 return agent_id, f"not heard for {self._lease_s:g} s"
             break
         return None
 
     def next_deadline(self) -> float | None:
-        """When the next agent is lost unless it is heard before."""
-        if not self.heard_at:
+        """Time at which the next agent is lost unless its lease is renewed before."""
+        if not self.renewed_at:
             return None  # who has no lease is neither absent nor probed
         resumed_at = self._resumed_at
-        at = max(next(iter(self.heard_at.values())), resumed_at) + self._lease_s
+        at = max(next(iter(self.renewed_at.values())), resumed_at) + self._lease_s
         if self.absent_since:
             at = min(at, max(next(iter(self.absent_since.values())), resumed_at) + self._grace_s)
         if self.probed_until:

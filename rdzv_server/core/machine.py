@@ -46,7 +46,7 @@ DUE_AT_ONCE = 500
 
 
 class RunMachine:
-    """One attempt of a run. Times are seconds of the server's monotonic clock."""
+    """Mutator of one attempt of a run. Times are the server's, in seconds."""
 
     def __init__(self, created: RunCreated, now: float, retention_s: float) -> None:
         settings: RunSettings = created.settings
@@ -66,7 +66,7 @@ class RunMachine:
         """`next_deadline` as of the last event that was taken."""
         self._effects: list[Effect] = []
         self._agreed: RequestedSettings | None = None
-        """What the last new agent asked for: nearly all of them ask for the same."""
+        """Settings that the last new agent asked for: nearly all of them ask for the same."""
         self._snapshot: list[bytes] = []
         """Parts of a snapshot, while it is replayed."""
 
@@ -102,7 +102,7 @@ class RunMachine:
             self._apply(fact, at)
 
     def restart(self, now: float) -> None:
-        """The server has been started again: every agent has a fresh lease, and must be heard before it gets a seat."""
+        """Give every agent a fresh lease after a restart of the server; it must speak before it gets a seat."""
         if not self.run.stage.is_end:
             self.run.leases.restart(self.run.agents, now)
 
@@ -112,7 +112,7 @@ class RunMachine:
         return agent.revision, agent.directive or self._implied(agent, now)
 
     def next_deadline(self) -> float | None:
-        """When `TimePassed` is due next, if nothing else happens before."""
+        """Time at which `TimePassed` is due next, if nothing else happens before."""
         run = self.run
         if run.ended_at is not None:
             return run.ended_at + self._retention_s
@@ -159,7 +159,7 @@ class RunMachine:
     # Checks: each gives the fact that is to be applied, or None if nothing follows from the event but what the check
     # itself has done to the leases. Raises `ProtocolError`, with nothing changed, if the event is refused.
 
-    def _heard(self, event: LeaseRenewed, now: float) -> None:
+    def _renewed(self, event: LeaseRenewed, now: float) -> None:
         if event.agent_id in self.run.agents and not self.run.stage.is_end:
             self.run.leases.renew(event.agent_id, now)
 
@@ -207,7 +207,7 @@ class RunMachine:
         return event
 
     def _check_success(self, event: WorkersSucceeded, now: float) -> WorkersSucceeded | None:
-        """One that was said before, or too late (the round was opened anew and restarts this node too), is nothing."""
+        """Ignore a success that was reported before, or too late: the round that opened restarts its node, too."""
         is_new = self._is_new(event)
         if is_new:
             self.run.leases.renew(event.agent_id, now)
@@ -251,7 +251,7 @@ class RunMachine:
         return True
 
     def _lose_corroborated(self, agent_ids: Iterable[str], now: float, reporter: str | None = None) -> None:
-        """Those of them that are absent participants are lost if workers of another participant failed: that is why.
+        """Lose those of them that are absent participants if workers of another participant failed: that is why.
 
         Whoever else is absent has been judged before: when its connection closed, or at the round's first failure.
         """
@@ -450,11 +450,11 @@ _CHECKS: dict[type[Event], Callable[[RunMachine, Any, float], Fact | None]] = {
     ArrivalsAdmitted: RunMachine._check_admission,
     RunStopped: RunMachine._check_end,
     RunSuperseded: RunMachine._check_end,
-    LeaseRenewed: RunMachine._heard,
+    LeaseRenewed: RunMachine._renewed,
     AgentDisconnected: RunMachine._disconnected,
     TimePassed: RunMachine._time_passed,
 }
-"""What may happen to a run from without."""
+"""Events from without, each with its check."""
 
 _TRANSITIONS: dict[type[Fact], Callable[[RunMachine, Any, float], None]] = {
     NodeJoined: RunMachine._joined,
@@ -469,4 +469,4 @@ _TRANSITIONS: dict[type[Fact], Callable[[RunMachine, Any, float], None]] = {
     RunStopped: RunMachine._stopped,
     RunSuperseded: RunMachine._superseded,
 }
-"""What each fact does, when it happens and when it is replayed."""
+"""Facts, each with what it does when it happens and when it is replayed."""

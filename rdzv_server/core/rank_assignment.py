@@ -1,4 +1,4 @@
-"""Which rank each participant gets.
+"""Assignment of ranks to the participants of a round.
 
 Group ranks are sticky: a participant keeps its own, a replacement takes a vacant one, and a shrink keeps the order.
 Each node gets a key, and the order of the keys is the order of the group ranks: a node's key is its `--node-rank` if
@@ -68,7 +68,7 @@ def assign(run: Run, ordered: list[Agent], reason: str) -> Membership:
 
 
 def start(run: Run, agent_id: str) -> Start:
-    """What a participant of the last completed round is told at its beginning."""
+    """Directive of a participant at the beginning of the last completed round."""
     membership = run.membership
     assert membership
     seat = membership.seats[agent_id]
@@ -91,7 +91,7 @@ def start(run: Run, agent_id: str) -> Start:
 
 
 def _master_addr(ordered: list[Agent]) -> str:
-    """Where every participant reaches group rank 0.
+    """Address at which every participant reaches group rank 0.
 
     An agent on the server's own host may reach the server, and so name itself, by a loopback address that means nothing
     to the others. They reach that host by the address at which they reach the server.

@@ -21,13 +21,11 @@ Key = tuple[str, int]
 """run_id and attempt."""
 
 SPARE_DEADLINES = 64
-"""So many may be stale, and as many again as there are runs."""
-
-
+"""Deadlines that may be stale beside as many as there are runs."""
 ROOM = 100
-"""When there is no room, a hundredth of all attempts is forgotten: looking for them takes time."""
+"""Part of all attempts that is forgotten when there is no room, a hundredth: looking for them takes time."""
 HEARD_OF_S = 60.0
-"""However long a lease is, an agent that lives hears within this time that its run has ended."""
+"""Time within which an agent that lives hears that its run has ended, however long its lease is."""
 
 
 class Registry:
@@ -92,7 +90,7 @@ class Registry:
         return due
 
     def next_deadline(self) -> float | None:
-        """When `pass_time` is due next; it may turn out then that the deadline has moved on."""
+        """Time at which `pass_time` is due next; it may turn out then that the deadline has moved on."""
         return self._deadlines[0][0] if self._deadlines else None
 
     def machine_of(self, run_id: str, agent_id: str) -> RunMachine:
@@ -123,14 +121,14 @@ class Registry:
         return records
 
     def restart(self, now: float, life: Life) -> None:
-        """The server is back, after all has been replayed: nobody is missed for what happened while it was away."""
+        """Begin a life of the server, once all has been replayed: nobody is missed for what happened meanwhile."""
         self._life = life
         for machine in self._machines.values():
             machine.restart(now)
             self._arm(machine, machine.next_deadline())
 
     def resume(self, now: float) -> None:
-        """The server could hear nobody until now: every lease begins anew."""
+        """Begin every lease anew: the server could hear nobody until now."""
         for machine in self._machines.values():
             machine.run.leases.resume(now)
 

@@ -1,4 +1,4 @@
-"""What a restart costs, which failure is to blame for it, and when the run cannot afford it.
+"""Budget of restarts: what each costs, which failure is to blame, and when the run cannot afford one.
 
 A round that fails is charged one restart, however many workers failed in it. If it turns out before the next round
 completes that a participant was lost or left, the failures were that departure's doing: the restart becomes a
@@ -12,9 +12,9 @@ once: its cause is on its way, as another node's report or as the loss of that n
 from rdzv_server.core.run import Cause, FailureRecord, Opening, Restart, Run, remember
 
 CAUSE_WINDOW_S = 1.0
-"""How long a run without restarts left waits for what a consequence follows from."""
+"""Seconds that a run without restarts left waits for what a consequence follows from."""
 FAILURES_OF_A_ROUND = 8
-"""So many are remembered one by one, and the one to blame."""
+"""Failures of a round that are remembered one by one, beside the one to blame."""
 
 
 def note(run: Run, record: FailureRecord) -> None:
@@ -32,7 +32,7 @@ def note(run: Run, record: FailureRecord) -> None:
 
 
 def verdict(run: Run, exit_code: int) -> str | None:
-    """Why a failure with this exit code ends the run, or None if a restart answers it."""
+    """Reason why a failure with this exit code ends the run, or None if a restart answers it."""
     if is_fatal(run, exit_code):
         return f"exit code {exit_code} is fatal for this run"
     if run.restart_count >= run.settings.max_restarts:
@@ -51,14 +51,14 @@ def awaits_cause(run: Run, record: FailureRecord) -> bool:
 
 
 def reclassify(opening: Opening, cause: Cause, reason: str) -> None:
-    """A participant turned out to be gone: what looked like a failure was a membership change."""
+    """Put the restart down to a participant that is gone: what looked like a failure was a membership change."""
     if opening.cause in (Cause.WORKER_FAILURE, Cause.NODE_ARRIVED):
         opening.cause = cause
         opening.reason = reason
 
 
 def settle(run: Run, now: float) -> None:
-    """The round completes: enter why it was opened into the ledger, and charge it if that was a failure."""
+    """Enter into the ledger why the round that completes was opened, and charge it if that was a failure."""
     opening = run.opening
     if opening.cause is Cause.FIRST:
         return

@@ -46,7 +46,7 @@ _WAITING, _RUNNING, _STOPPING = AgentState.WAITING, AgentState.RUNNING, AgentSta
 
 
 class Cause(StrEnum):
-    """Why a round was opened. Only a worker's failure is charged."""
+    """Cause for which a round was opened. Only a worker's failure is charged."""
 
     FIRST = "first"
     WORKER_FAILURE = "worker_failure"
@@ -120,7 +120,7 @@ class FailureRecord(Struct, frozen=True):
 
 
 class Restart(Struct, frozen=True):
-    """One line of the ledger: why `round` was opened, and whether it was charged."""
+    """Line of the ledger: why `round` was opened, and whether it was charged."""
 
     round: int
     cause: Cause
@@ -130,7 +130,7 @@ class Restart(Struct, frozen=True):
 
 
 class Opening(Struct):
-    """Why the forming round was opened; settled, and charged or not, when the round completes."""
+    """Opening of the forming round: its cause; settled, and charged or not, when the round completes."""
 
     cause: Cause
     reason: str
@@ -167,7 +167,7 @@ class RunState(Struct, kw_only=True):
     started_at: float = 0.0
     scale_up_at: float | None = None
     verdict_at: float | None = None
-    """When a run without restarts left ends over a failure whose cause has not been reported."""
+    """Time at which a run without restarts left ends over a failure whose cause has not been reported."""
     revision: int = 0
     restart_count: int = 0
     """Charged restarts: what TORCHELASTIC_RESTART_COUNT says and the budget bounds."""
@@ -186,7 +186,7 @@ class RunState(Struct, kw_only=True):
     departed_ids: set[str] = field(default_factory=set)
     end_reason: str = ""
     join_timed_out: bool = False
-    """It has failed because too few nodes had joined in time."""
+    """Whether it has failed because too few nodes had joined in time."""
     end_failure: Failure | None = None
     ended_at: float | None = None
 
@@ -200,9 +200,9 @@ class Run(RunState, kw_only=True):
     )
     """Agents leave a state in the order in which they got into it, as a rule: see `liveness`."""
     node_ids: dict[str, dict[str, None]] = field(default_factory=dict)
-    """Which agents each node has: one, as a rule."""
+    """Agents of each node: one, as a rule."""
     node_ranks: dict[int, str] = field(default_factory=dict)
-    """Which agent claims which `--node-rank`."""
+    """Agent that claims each `--node-rank`."""
     survivors: int = 0
     """Agents of the membership that are still part of the run."""
 
@@ -242,7 +242,7 @@ class Run(RunState, kw_only=True):
             self.node_ranks[join.node_rank] = agent_id
 
     def move_all(self, agents: list[Agent], state: AgentState) -> None:
-        """The same for agents that are all known: it is done with whole rounds at once."""
+        """Put agents that are all known into `state`: whole rounds at once."""
         into = self.by_state[state]
         for agent in agents:
             agent_id = agent.join.agent_id
@@ -289,9 +289,9 @@ class Run(RunState, kw_only=True):
         assert self.stage is Stage.RUNNING or (self.scale_up_at, self.verdict_at) == (None, None)
         assert (self.ended_at is not None) == self.stage.is_end == bool(self.end_reason)
         assert self.restart_count == self.restarts.get(Cause.WORKER_FAILURE, 0) <= self.settings.max_restarts
-        assert leases.heard_at.keys() == (set() if self.stage.is_end else agents.keys())
+        assert leases.renewed_at.keys() == (set() if self.stage.is_end else agents.keys())
         assert leases.absent_since.keys() | leases.probed_until.keys() <= leases.uncertain.keys() <= agents.keys()
-        assert list(leases.heard_at.values()) == sorted(leases.heard_at.values())
+        assert list(leases.renewed_at.values()) == sorted(leases.renewed_at.values())
         for agent_id in leases.absent_since.keys() - self.waiting.keys():
             assert self.failed <= {agent_id}, f"{agent_id} is absent, and others failed"
 

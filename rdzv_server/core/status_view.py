@@ -163,7 +163,7 @@ def _deadline_s(run: Run, now: float) -> float | None:
 
 def _node(run: Run, agent: Agent, now: float) -> NodeStatus:
     seat = run.seat_of(agent.agent_id)
-    heard_at, lease_until = run.leases.heard_at.get(agent.agent_id), run.leases.ends_at(agent.agent_id)
+    renewed_at, lease_until = run.leases.renewed_at.get(agent.agent_id), run.leases.ends_at(agent.agent_id)
     return NodeStatus(
         node_id=agent.node_id,
         agent_id=_short(agent.agent_id),
@@ -176,7 +176,7 @@ def _node(run: Run, agent: Agent, now: float) -> NodeStatus:
         local_world_size=agent.join.local_world_size,
         group_rank=seat.group_rank if seat else None,
         ranks=_ranks(seat) if seat else [],
-        lease_age_s=None if heard_at is None else _round(now - heard_at),
+        lease_age_s=None if renewed_at is None else _round(now - renewed_at),
         lease_left_s=None if lease_until is None else _round(lease_until - now),
         failures=run.failures_by_node.get(agent.node_id, 0),
     )
@@ -212,7 +212,7 @@ def _world_size(run: Run) -> int:
 
 
 def _aged(kind: type[Status], record: Departure | Restart, now: float, **shown: str) -> Status:
-    """What happened, with its age in place of its time."""
+    """Status of what happened, with its age in place of its time."""
     fields = structs.asdict(record)
     age_s = _round(now - fields.pop("at"))
     return kind(**(fields | shown), age_s=age_s)

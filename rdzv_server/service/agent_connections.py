@@ -23,7 +23,7 @@ class Connections:
         self._connections: dict[Key, set[Connection]] = {}
 
     def bind(self, connection: Connection, key: Key) -> None:
-        """The agent's polls come over this connection. Raises `ServerUnavailable` if it is closed.
+        """Note that the agent's polls come over this connection. Raises `ServerUnavailable` if it is closed.
 
         A connection may be closed before what it brought is looked at, and nobody would say so a second time.
         """
@@ -36,7 +36,7 @@ class Connections:
         self.changed(len(self._agents))
 
     def unbind(self, connection: Connection, key: Key) -> None:
-        """It was no agent's poll after all, and nobody is missed."""
+        """Forget the agent of a poll that was refused: nobody is missed."""
         if key in (keys := self._agents.get(connection, set())):
             keys.discard(key)
             self._leave(key, connection)
@@ -45,7 +45,7 @@ class Connections:
                 self.changed(len(self._agents))
 
     def lost(self, connection: Connection) -> None:
-        """The connection closed: an agent that has no other is missed."""
+        """Note that the connection closed: an agent that has no other is missed."""
         if (keys := self._agents.pop(connection, None)) is None:
             return
         for key in keys:

@@ -17,7 +17,7 @@ from rdzv_server.core.events import Life, RunCreated
 from rdzv_server.service.fair_scheduler import SLACK_S, FairScheduler, scheduler
 
 BEAT_S = 2.0
-"""How often the clock looks whether the process is held up: seldom, since the agent of `--standalone` wakes up for it.
+"""Seconds between two looks whether the process is held up: seldom, since the agent of `--standalone` wakes up for it.
 A lease should be well above this."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -58,7 +58,7 @@ class Clock:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """If what is done inside takes long, agents were not heard meanwhile."""
+        """Note whether what is done inside takes long: agents were not heard meanwhile."""
         began = self._loop_s()
         yield
         self._was_held_up |= self._loop_s() - began > SLACK_S

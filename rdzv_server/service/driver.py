@@ -26,12 +26,12 @@ from rdzv_server.storage.outage import Outage
 log = logging.getLogger("rdzv_server")
 
 Done = asyncio.Future[RunMachine]
-"""Of an event: the machine that took it."""
+"""Answer to an event: the machine that took it."""
 
 STOPPED = "the server is shutting down; workers keep running, and agents try again"
 
 RETRY_S = 0.5
-"""How soon a store that could not be written is tried again."""
+"""Seconds until a store that could not be written is tried again."""
 MOST_AT_ONCE = 128
 """Events in a batch: those of other runs wait meanwhile."""
 REPLAY_AT_ONCE = 500
@@ -59,7 +59,7 @@ class Driver:
         self._clock = Clock()
         self.started_at = 0.0
         self._joining: set[Done] = set()
-        """Of the unanswered: the joins. They have nothing yet that an answer could cost them."""
+        """Joins among the unanswered: they have nothing yet that an answer could cost them."""
         self._outage = Outage(
             "nothing is decided until it can be written, and workers keep running", "the store can be written again"
         )
@@ -116,7 +116,7 @@ class Driver:
             self._joining.discard(done)
 
     async def renew(self, run_id: str, agent_id: str) -> RunMachine:
-        """The agent lives. Of 10,000 idle nodes nothing else is ever heard: no batch is made for it, if that is all.
+        """Renew the agent's lease. 10,000 idle nodes do nothing else: no batch is made for it, if that is all.
 
         Raises the `ProtocolError` that refuses it.
         """
@@ -145,7 +145,7 @@ class Driver:
 
     @property
     def unhealthy_reason(self) -> str | None:
-        """Why nothing can be decided at present; None as a rule."""
+        """Reason why nothing can be decided at present; None as a rule."""
         return self._outage.reason
 
     def now(self) -> float:

@@ -17,7 +17,7 @@ AT_ONCE = 64
 BURST_S = 0.01
 """Seconds in which as many are taken at once, without waiting: as a rule nobody else is there."""
 SLACK_S = 0.5
-"""Who waits no longer than this for a turn is not held up."""
+"""Seconds that one may wait for a turn without being held up."""
 
 Do = Callable[[], None]
 Item = TypeVar("Item")
@@ -74,7 +74,7 @@ class FairScheduler:
         self._come_round()
 
     def held_up_at(self) -> float:
-        """When somebody was last seen to wait for a turn beyond the slack."""
+        """Time at which somebody was last seen to wait for a turn beyond the slack."""
         while self._all and self._all[0].do is None:
             self._all.popleft()
         now = self._loop.time()

@@ -208,7 +208,7 @@ class Rendezvous:
 
 
 def _event(request: ReportRequest | LeaveRequest | StopRequest | AdmitRequest) -> Event:
-    """What a request tells of a run."""
+    """Event that a request tells of."""
     match request:
         case ReportRequest(failure=Failure() as failure):
             return WorkersFailed(request.agent_id, request.round, failure)
@@ -223,7 +223,7 @@ def _event(request: ReportRequest | LeaveRequest | StopRequest | AdmitRequest) -
 
 
 def digest(secret: str) -> str:
-    """What the server keeps of an agent's secret, which is random and long; empty for none."""
+    """Hash of an agent's secret, which is random and long: all that the server keeps of it. Empty for none."""
     return hashlib.sha256(secret.encode()).hexdigest() if secret else ""
 
 

@@ -22,7 +22,7 @@ class Timeouts(Generic[Subject]):
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, subject: Subject) -> None:
-        """It begins; or goes on, if it has begun."""
+        """Begin the timeout of a subject, or let it go on if it has begun."""
         if subject in self._due:
             return
         loop = asyncio.get_running_loop()
@@ -31,11 +31,11 @@ class Timeouts(Generic[Subject]):
             self._timer = loop.call_at(at, self._look)
 
     def stop(self, subject: Subject) -> None:
-        """It is not over any more, if it ever began."""
+        """Stop the timeout of a subject, if it has begun."""
         self._due.pop(subject, None)
 
     def cancel(self) -> None:
-        """Nothing is over any more."""
+        """Stop all."""
         self._due.clear()
         if self._timer:
             self._timer.cancel()

@@ -148,7 +148,7 @@ class Watch:
         for gone in list(run.departures)[len(run.departures) - fresh :]:
             self._check_departure(run, gone)
         for agent_id in run.agents:
-            silent_s = self._clock.now - self._server.heard_at[agent_id]
+            silent_s = self._clock.now - self._server.renewed_at[agent_id]
             assert silent_s <= lease_s + EPSILON, f"{agent_id} has been silent for {silent_s:g} s and is not lost"
             absent_s = self._clock.now - self._server.closed_at.get(agent_id, self._clock.now)
             assert absent_s <= grace_s + EPSILON, f"{agent_id} has been absent for {absent_s:g} s and is not lost"
@@ -158,11 +158,11 @@ class Watch:
         if gone.left:
             assert process.was_signalled, f"{gone.agent_id} left, and nobody told it to"
             return
-        is_silent = self._clock.now - self._server.heard_at[gone.agent_id] >= run.settings.lease_s - EPSILON
+        is_silent = self._clock.now - self._server.renewed_at[gone.agent_id] >= run.settings.lease_s - EPSILON
         assert process.host.is_suspect or not is_silent, f"{gone.agent_id} fell silent, and nothing had happened to it"
         if "no sign of life" in gone.cause:
             assert process.is_dead or process.host.is_suspect, f"{gone.agent_id} lived, and nobody heard it"
-            silent_s = self._clock.now - self._server.heard_at[gone.agent_id]
+            silent_s = self._clock.now - self._server.renewed_at[gone.agent_id]
             asked_s = run.settings.lease_s / HOLDS_PER_LEASE
             assert silent_s >= asked_s - EPSILON, f"{gone.agent_id} was asked, and not waited for"
             return

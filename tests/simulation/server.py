@@ -101,7 +101,7 @@ class Server:
 
     def __init__(self, clock: Clock, trace: Callable[[str, Any], None]) -> None:
         self.registry = Registry(RETENTION_S)
-        self.heard_at: dict[str, float] = {}
+        self.renewed_at: dict[str, float] = {}
         """When each agent was heard last: the truth."""
         self._clock = clock
         self._loop = Loop(clock)
@@ -151,14 +151,14 @@ class Server:
     def _hear_what_counts(self, request: JoinRequest | ReportRequest, leases: Leases) -> None:
         """A copy of a join, or of a report, is no sign of life."""
         if isinstance(request, ReportRequest):
-            counts = leases.heard_at.get(request.agent_id) == self._clock.now
+            counts = leases.renewed_at.get(request.agent_id) == self._clock.now
         else:
             counts = request.agent_id not in leases.probed_until
         if counts:
             self._hear(request.agent_id)
 
     def _hear(self, agent_id: str) -> None:
-        self.heard_at[agent_id] = self._clock.now
+        self.renewed_at[agent_id] = self._clock.now
         self.closed_at.pop(agent_id, None)
 
 

@@ -116,7 +116,7 @@ class Scenario:
         self.machine.restart(self.now)
         self.run.validate()
 
-    def hears(self, *names: str) -> None:
+    def renews(self, *names: str) -> None:
         for name in names:
             self.handle(LeaseRenewed(name))
 
@@ -214,7 +214,7 @@ def snapshot(run: Run) -> dict[str, Any]:
     """The whole state as plain values, order included."""
     plain = {name: _plain(getattr(run, name)) for name in run.__struct_fields__}
     leases = run.leases
-    plain["leases"] = [list(leases.heard_at.items()), list(leases.absent_since.items()), dict(leases.probed_until)]
+    plain["leases"] = [list(leases.renewed_at.items()), list(leases.absent_since.items()), dict(leases.probed_until)]
     return plain
 
 

@@ -28,7 +28,7 @@ STEPS: dict[str, Callable[..., None]] = {
     "leave": Scenario.leaves,
     "disconnect": Scenario.disconnects,
     "lose": Scenario.is_lost,
-    "hear": Scenario.hears,
+    "renew": Scenario.renews,
     "restart": Scenario.restarts,
 }
 

@@ -1,4 +1,4 @@
-"""Who may join, who gets a seat, and who takes whose place."""
+"""Admission: who may join, who gets a seat, and who takes whose place."""
 
 import pytest
 from rdzv_protocol.errors import MalformedMessage, ServerUnavailable, SettingsConflict
@@ -84,7 +84,7 @@ NO_SIGN_OF_LIFE = "node a lost: another agent of its node joined, and it gave no
     # --node-rank
     "a node rank that a live node holds is refused": (
         "2", "join a node_rank=1; join b node_rank=1", {"woken": "a", "agents": "a"},
-        "hear a; refused join b node_rank=1",
+        "renew a; refused join b node_rank=1",
         {"refused": "NodeRankTaken",
          "refusal": "--node-rank 1 of run run is taken by node a: give every node its own, or leave it out"},
         f"{JUST_S}s; refused join b node_rank=1", {"agents": "a"},  # it is asked once in a lease
@@ -127,7 +127,7 @@ NO_SIGN_OF_LIFE = "node a lost: another agent of its node joined, and it gave no
     ),
     "a round begins when the probe is answered": (
         "2 lease_s=6", f"join first node=a; {JUST_S}s; join second node=a", {"wait": "first second"},
-        "hear first", {"ranks": "first second"},
+        "renew first", {"ranks": "first second"},
     ),
     "two agents of one node that live are two nodes": ("2", "join first second node=a", {"ranks": "first second"}),
     "an agent that stops its workers is given the time until it speaks again": (
@@ -145,7 +145,7 @@ NO_SIGN_OF_LIFE = "node a lost: another agent of its node joined, and it gave no
     # who has no connection gets no seat
     "a round does not begin with one whose connection is closed": (
         "2 disconnect_grace_s=1", "join a; disconnect a; join b",
-        {"reason b": "2 (a, b) joined of 2 to 2; waiting for a sign of life of a"}, "0.9s; hear a", {"ranks": "a b"},
+        {"reason b": "2 (a, b) joined of 2 to 2; waiting for a sign of life of a"}, "0.9s; renew a", {"ranks": "a b"},
     ),
     "one whose connection stays closed misses the round": (
         "2 disconnect_grace_s=1", "join a; disconnect a; join b c; 1s", {"ranks": "b c"},
@@ -159,7 +159,7 @@ NO_SIGN_OF_LIFE = "node a lost: another agent of its node joined, and it gave no
         "1s", {"ranks": "a"},
     ),
     "after a restart of the server nobody gets a seat before it is heard": (
-        "2 lease_s=10", "join a; restart; join b", {"wait": "a b"}, "hear a", {"ranks": "a b"},
+        "2 lease_s=10", "join a; restart; join b", {"wait": "a b"}, "renew a", {"ranks": "a b"},
     ),
     # fencing
     "a departed agent is fenced": (

@@ -1,4 +1,4 @@
-"""When a round completes, and what is said until then."""
+"""Completion of a round, and what is said until then."""
 
 from tests.support.scenario import Scenario
 from tests.support.stories import check, stories

@@ -1,4 +1,4 @@
-"""What the end of a run tells every agent."""
+"""Final report: what the end of a run tells every agent."""
 
 from hypothesis import given
 from hypothesis import strategies as st

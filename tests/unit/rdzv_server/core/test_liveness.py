@@ -1,4 +1,4 @@
-"""How a node is found lost, and how soon."""
+"""Loss of a node: how it is found, and how soon."""
 
 from collections import OrderedDict
 
@@ -16,14 +16,14 @@ CORROBORATED = "node b lost: its connection closed and other nodes' workers fail
 @stories({
     # by silence
     "its lease runs out": (
-        "1:2 lease_s=10", "join a b; 5s; hear a; 4.9s", {"start": "a b"},
+        "1:2 lease_s=10", "join a b; 5s; renew a; 4.9s", {"start": "a b"},
         "0.1s", {"stop": "a", "reason a": "node b lost: not heard for 10 s"},
     ),
     "a node that is heard in time is never lost": (
-        "2 lease_s=10", "join a b; " + "; ".join(["9s; hear a b"] * 10), {"start": "a b"},
+        "2 lease_s=10", "join a b; " + "; ".join(["9s; renew a b"] * 10), {"start": "a b"},
     ),
     "a standby without a lease gets no seat": (
-        "1 lease_s=10", "join a spare; 9s; hear a; 1s", {"agents": "a", "start": "a"},
+        "1 lease_s=10", "join a spare; 9s; renew a; 1s", {"agents": "a", "start": "a"},
     ),
     # by a closed connection
     "it does not come back within the grace": (
@@ -31,17 +31,17 @@ CORROBORATED = "node b lost: its connection closed and other nodes' workers fail
         "0.1s", {"reason a": "node b lost: its connection closed and it was not back within 1 s"},
     ),
     "a node that comes back in time is not lost": (
-        "2 disconnect_grace_s=1", "join a b; disconnect b; 0.9s; hear b; 100s", {"start": "a b"},
+        "2 disconnect_grace_s=1", "join a b; disconnect b; 0.9s; renew b; 100s", {"start": "a b"},
     ),
     "the grace counts from the first close": (
         "1:2 disconnect_grace_s=1", "join a b; disconnect b; 0.6s; disconnect b; 0.4s", {"stop": "a"},
     ),
     "a disconnected node can still run out of its lease": (
-        "1:2 lease_s=10 disconnect_grace_s=60", "join a b; 9s; hear a; disconnect b; 1s",
+        "1:2 lease_s=10 disconnect_grace_s=60", "join a b; 9s; renew a; disconnect b; 1s",
         {"reason a": "node b lost: not heard for 10 s"},
     ),
     "a stranger's connection means nothing": (
-        "1", "join a; ignored disconnect stranger; ignored hear stranger; ignored 100s", {"start": "a"},
+        "1", "join a; ignored disconnect stranger; ignored renew stranger; ignored 100s", {"start": "a"},
     ),
     # by what others report
     "a failure elsewhere corroborates an earlier disconnect": (
@@ -57,7 +57,7 @@ CORROBORATED = "node b lost: its connection closed and other nodes' workers fail
     ),
     "a node's own failure does not corroborate its own loss": (
         "1:2 max_restarts=1 disconnect_grace_s=60", "join a b; fail b; disconnect b", {"agents": "a b"},
-        "hear b; join a b", {"ledger": "worker_failure!"},
+        "renew b; join a b", {"ledger": "worker_failure!"},
     ),
     "a node that has rejoined is not lost by corroboration": (
         "3 max_restarts=1 disconnect_grace_s=60", "join a b c; fail a; join b; disconnect b", {"agents": "a b c"},
@@ -81,7 +81,7 @@ def test_a_node_is_lost(story):
 def test_a_lost_agent_that_comes_back_is_fenced():
     run = running("1:2", "a", "b")
     run.is_lost("b")
-    run.hears("b")
+    run.renews("b")
     with pytest.raises(AgentFenced, match="agent b is no longer part of run run"):
         run.directive("b")
 

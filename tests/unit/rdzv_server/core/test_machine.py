@@ -100,11 +100,11 @@ def ended(*, succeeded):
         lambda run: run.fails("b"),
         lambda run: run.succeeds("b"),
         lambda run: run.leaves("b"),
-        lambda run: run.hears("b"),
+        lambda run: run.renews("b"),
         lambda run: run.disconnects("b"),
         lambda run: run.join("b", after_round=1),
         lambda run: run.join("spare", after_round=0),
-        lambda run: (run.hears("b"), run.disconnects("b")),
+        lambda run: (run.renews("b"), run.disconnects("b")),
         lambda run: run.passes(RETENTION_S - 1),
     ],
     ids=["failure", "success", "leave", "heard", "disconnect", "rejoin", "join", "blip", "time"],
@@ -140,9 +140,9 @@ def test_what_happened_is_recorded_before_anybody_is_woken():
 def test_signs_of_life_are_not_recorded():
     run = running("2", "a", "b")
     recorded = len(run.records)
-    run.hears("a")
+    run.renews("a")
     run.disconnects("a")
-    run.hears("a")
+    run.renews("a")
     assert len(run.records) == recorded
 
 
@@ -163,7 +163,7 @@ def test_the_next_deadline_is_the_soonest_of_all():
     run.join("a", "b")
     assert run.machine.next_deadline() == 20
     run.passes(19)
-    run.hears("a", "b")
+    run.renews("a", "b")
     assert run.machine.next_deadline() == 30
     run.disconnects("a")
     assert run.machine.next_deadline() == 20

@@ -1,4 +1,4 @@
-"""Which rank each participant gets, over the rounds of a run."""
+"""Ranks of the participants, over the rounds of a run."""
 
 from tests.support.scenario import SERVER_ADDR, Scenario
 from tests.support.stories import check, stories

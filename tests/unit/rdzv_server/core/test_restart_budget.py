@@ -1,4 +1,4 @@
-"""What a restart costs, what ends a run, and which failure is to blame."""
+"""Budget of restarts: what each costs, what ends a run, and which failure is to blame."""
 
 from rdzv_protocol.messages import Finish, Stop
 

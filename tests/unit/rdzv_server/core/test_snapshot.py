@@ -1,4 +1,4 @@
-"""What a snapshot brings back of what every agent was told."""
+"""Snapshots bring back what every agent was told."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What an operator reads of a run."""
+"""Status of a run, as an operator reads it."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Whose connection it was that closed."""
+"""Connections that close, and the agents that are missed then."""
 
 import pytest
 from rdzv_protocol.errors import ServerUnavailable

@@ -303,7 +303,7 @@ async def test_a_server_that_comes_back_knows_everything_misses_nobody_and_goes_
     (run,) = second.driver.runs()
     assert durable(run) == before and isinstance(second.directive("b"), Stop)
     assert second.driver.now() == pytest.approx(last_at, abs=1.0), "its time has gone on"
-    assert run.leases.heard_at == dict.fromkeys("ab", second.driver.started_at), "everybody has a fresh lease"
+    assert run.leases.renewed_at == dict.fromkeys("ab", second.driver.started_at), "everybody has a fresh lease"
     for name in "ab":
         await second.driver.submit(RUN_ID, NodeJoined(a_join(name, after_round=1), "10.0.0.9"))
     for name in "ab":

@@ -1,4 +1,4 @@
-"""When a server that was started for some runs has nothing left to do."""
+"""Exit of a server that was started for some runs, when it has nothing left to do."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What a newcomer waits for that claims to be a node which is still there. No HTTP."""
+"""Requests of a newcomer that claims to be a node which is still there. No HTTP."""
 
 import asyncio
 
