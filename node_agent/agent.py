@@ -107,7 +107,7 @@ class Agent:
                     closing.callback(self._warm.close)
                 closing.callback(self._store_host.shutdown)
                 closing.push_async_callback(self._logs.close)
-                closing.push_async_callback(self._runner.take_leave)
+                closing.push_async_callback(self._runner.close)
 
     # Host of the runner: what the machine wants done.
 

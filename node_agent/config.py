@@ -55,7 +55,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     """Wait for the first answer of the server, which may be started after the agents."""
     server_lost_timeout_s: float = inf
     """Time to go on without a server that has answered once and is gone."""
-    farewell_timeout_s: float = 2.0
+    close_timeout_s: float = 2.0
     """Time in which an exiting agent tries to deliver its last report or its leave."""
     event_log: str = "null"
     """Destination of events, as torchrun's `--event-log-handler`: null or console."""

@@ -109,13 +109,13 @@ class Runner:
         self._side_client = RetryingClient(make_transport(), has_joined=True)  # a report must arrive, however late
         self._host = host
         self._loop = loop
-        self._farewell_s = config.farewell_timeout_s
+        self._close_timeout_s = config.close_timeout_s
         self._grace_s = config.shutdown_timeout_s
         self._timer: asyncio.TimerHandle | None = None
         self._abort_timer: asyncio.TimerHandle | None = None
         self._crashes = 0
-        self._conversing: set[asyncio.Task[None]] = set()
-        self._telling: set[asyncio.Task[None]] = set()
+        self._exchanges: set[asyncio.Task[None]] = set()
+        self._notifications: set[asyncio.Task[None]] = set()
         loop.set_exception_handler(self._loop_failed)
 
     @property
@@ -125,7 +125,7 @@ class Runner:
 
     async def report(self, failure: Failure) -> None:
         """Report a failure of the last round, whatever was reported before."""
-        await self._tell(self._machine.report(self.round, failure))
+        await self._notify(self._machine.report(self.round, failure))
 
     def feed(self, event: Event) -> None:
         """Tell the machine what happened."""
@@ -150,23 +150,23 @@ class Runner:
             self._host.abort()
             raise
 
-    async def _tell(self, message: ReportRequest | LeaveRequest) -> None:
-        """Deliver what needs no answer."""
+    async def _notify(self, message: ReportRequest | LeaveRequest) -> None:
+        """Deliver a message that needs no answer."""
         try:
             await self._side_client.ask(message)
         except (AgentFenced, StaleRound, ServerLost):
-            pass  # the run has gone on without it; the conversation hears what there is to do
+            pass  # the run has gone on without it; the answer to the next poll says what to do
         except ProtocolError as error:
             self.feed(GaveUp(f"rdzv-server refused what this node had to say: {error}"))
 
-    async def take_leave(self) -> None:
-        """Deliver what is still to be told, within reason, and let the lines go."""
+    async def close(self) -> None:
+        """Deliver the last reports, within `close_timeout_s`, and close the connections."""
         for timer in (self._timer, self._abort_timer):
             if timer:
                 timer.cancel()
-        if self._telling:
-            await asyncio.wait(self._telling, timeout=self._farewell_s)
-        leftover = self._telling | self._conversing
+        if self._notifications:
+            await asyncio.wait(self._notifications, timeout=self._close_timeout_s)
+        leftover = self._notifications | self._exchanges
         for task in leftover:
             task.cancel()
         await asyncio.gather(*leftover, return_exceptions=True)
@@ -178,9 +178,9 @@ class Runner:
             case JoinRequest():
                 self._join(effect)
             case PollRequest():
-                self._spawn(self._converse(effect), self._conversing)
+                self._spawn(self._exchange(effect), self._exchanges)
             case ReportRequest() | LeaveRequest():
-                self._spawn(self._tell(effect), self._telling)
+                self._spawn(self._notify(effect), self._notifications)
             case StartWorkers(assignment):
                 self._host.start_workers(assignment)
             case StopWorkers(signal_name, kill):
@@ -201,9 +201,9 @@ class Runner:
         if isinstance(port, str):
             self.feed(Signalled(port))
         else:
-            self._spawn(self._converse(replace(join, port=port)), self._conversing)
+            self._spawn(self._exchange(replace(join, port=port)), self._exchanges)
 
-    async def _converse(self, request: JoinRequest | PollRequest) -> None:
+    async def _exchange(self, request: JoinRequest | PollRequest) -> None:
         answer: Reply | Ack | ProtocolError
         try:
             answer = await self._client.ask(request)

@@ -9,7 +9,7 @@ from node_agent.core.effects import Level
 from node_agent.output.console import Console
 from node_agent.transport.base import Transport
 
-FAREWELL_S = 5.0
+OTHERS_MARGIN_S = 5.0
 """Time of the other nodes' agents besides the time that their workers get."""
 
 
@@ -44,7 +44,7 @@ async def server_of(
             why = error.strerror or error
             raise UsageError(f"cannot host rdzv-server at port {port} of this node: {why}") from None
         yield hosted.transport, f"{host}:{port}"
-        await hosted.wait_for_agents(plan.config.shutdown_timeout_s + FAREWELL_S, plan.config.signals)
+        await hosted.wait_for_agents(plan.config.shutdown_timeout_s + OTHERS_MARGIN_S, plan.config.signals)
     else:
         from node_agent.transport.failover import Failover
 

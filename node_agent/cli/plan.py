@@ -22,7 +22,7 @@ SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 AGENT_FILES, WORKER_FILES, WARM_FILES = 15, 3, 2
 """Descriptors of the agent itself; of a worker: its process, and a pipe or a file for each stream; of a process that
 `--preload` holds ready: itself and the way to it."""
-CONNECT_TIMEOUT_S, FAREWELL_TIMEOUT_S = 300.0, 2.0
+CONNECT_TIMEOUT_S, CLOSE_TIMEOUT_S = 300.0, 2.0
 NO_RUN_ID = "none"
 """torchrun's `--rdzv-id` where none is given."""
 RUN_PATH = """\
@@ -101,7 +101,7 @@ def _config(arguments: Arguments, target: Target, environment: Mapping[str, str]
         shutdown_timeout_s=arguments.shutdown_timeout,
         connect_timeout_s=connect_timeout_s,
         server_lost_timeout_s=first(arguments.server_lost_timeout, lost_after_s),
-        farewell_timeout_s=first(arguments.close_timeout, FAREWELL_TIMEOUT_S),
+        close_timeout_s=first(arguments.close_timeout, CLOSE_TIMEOUT_S),
         event_log=arguments.event_log_handler,
         status_page=not arguments.no_status_page,
         environment={**environment, **added},

@@ -4,6 +4,7 @@ Each raises `ValueError` with one line that says what the argument takes.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
 from node_agent.core.log_options import Std
 
@@ -55,31 +56,25 @@ def switch(given: object) -> bool:
 
 def whole(low: int, high: int, words: tuple[str, ...] = ()) -> Read:
     """A number, or one of the words."""
+    besides = f", {', '.join(words[:-1])} or {words[-1]}" if words else ""
 
     def read(given: object) -> int | str:
         if isinstance(given, str) and given in words:
             return given
-        try:
-            number = int(given) if isinstance(given, str | int) and given is not True else low - 1
-        except ValueError:
-            number = low - 1
-        if not low <= number <= high:
-            besides = f", {', '.join(words[:-1])} or {words[-1]}" if words else ""
-            raise ValueError(f"a whole number from {low} to {high}{besides}, not {given!r}")
-        return number
+        with suppress(ValueError):
+            if isinstance(given, str | int) and given is not True and low <= int(given) <= high:
+                return int(given)
+        raise ValueError(f"a whole number from {low} to {high}{besides}, not {given!r}")
 
     return read
 
 
 def seconds(low: float = 0, high: float = 10**6) -> Read:
     def read(given: object) -> float:
-        try:
-            number = float(given) if isinstance(given, str | int | float) else -1.0
-        except ValueError:
-            number = -1.0
-        if not low <= number <= high:
-            raise ValueError(f"a number of seconds from {low:g} to {high:g}, not {given!r}")
-        return number
+        with suppress(ValueError):
+            if isinstance(given, str | int | float) and low <= float(given) <= high:
+                return float(given)
+        raise ValueError(f"a number of seconds from {low:g} to {high:g}, not {given!r}")
 
     return read
 
@@ -129,23 +124,17 @@ def _parts(given: object) -> list[object]:
     return [*given] if isinstance(given, Iterable) else [given]
 
 
-def codes(given: object) -> tuple[int, ...]:
+def codes(given: object) -> tuple[object, ...]:
     """Exit codes; negative ones are signals."""
-    return tuple(_whole(part, -255, 255) for part in _parts(given))
+    return tuple(map(whole(-255, 255), _parts(given)))
 
 
-def _whole(given: object, low: int, high: int) -> int:
-    number = whole(low, high)(given)
-    assert isinstance(number, int)
-    return number
-
-
-def ranks(given: object) -> frozenset[int] | None:
+def ranks(given: object) -> frozenset[object] | None:
     """0,1,2; nothing means all of them, as under torchrun."""
     if not given or (isinstance(given, str) and not given.strip()):
         return None
     try:
-        return frozenset(_whole(part, 0, 10**7) for part in _parts(given))
+        return frozenset(map(whole(0, 10**7), _parts(given)))
     except ValueError:
         raise ValueError(f"ranks, such as 0,1,2, not {given!r}") from None
 

@@ -128,7 +128,7 @@ class AgentThread:
                     await self._changed.wait()
         ended = self.ending is not None and self.ending.finish is not None
         self._runner.feed(Signalled(reason))  # ignored by a machine that has exited
-        await self._runner.take_leave()
+        await self._runner.close()
         return ended
 
     # What the machine wants done.

@@ -34,7 +34,7 @@ class Node:
         self._news = news
         config = AgentConfig(
             command=Command(("true",)), nproc=2, run_id=run_id, node_id=name, explicit_run_id=True,
-            rerun=rerun, settings=settings, connect_timeout_s=60.0, farewell_timeout_s=FAREWELL_S,
+            rerun=rerun, settings=settings, connect_timeout_s=60.0, close_timeout_s=FAREWELL_S,
         )  # fmt: skip
         loop = asyncio.get_running_loop()
         self._work = Runner(
@@ -64,7 +64,7 @@ class Node:
 
     async def gone(self) -> None:
         """Let its lines go: after its machine has ended, or, if that has not, without a word."""
-        await self._work.take_leave()
+        await self._work.close()
 
     def _over(self, event: Event) -> None:
         self.assignment = None

@@ -104,7 +104,7 @@ class Rig:
             "node_id": "a",
             "signals": (),
             "shutdown_timeout_s": 5.0,
-            "farewell_timeout_s": 1.0,
+            "close_timeout_s": 1.0,
             "environment": {"PATH": os.environ["PATH"]},
         }
         self.server = PlayedServer()

@@ -76,24 +76,19 @@ def test_the_choices_are_torchruns(dest):
     assert [FLAGS[dest].read(choice) for choice in action.choices] == list(action.choices)
 
 
-def test_every_name_has_both_spellings():
+def test_every_name_has_both_spellings_and_is_one_flags():
     known = Parser()._option_string_actions
-    for dest, flag in FLAGS.items():
-        for name in flag.names:
-            assert known[name].dest == dest
-            if name.startswith("--"):
-                assert known["--" + name[2:].replace("-", "_")].dest == dest
-
-
-def test_no_two_flags_share_a_name():
-    spellings = [spelling for flag in FLAGS.values() for spelling in flag.spellings]
-    assert len(spellings) == len(set(spellings))
+    spellings = [(spelling, name) for name, flag in FLAGS.items() for spelling in flag.spellings]
+    assert len(spellings) == len(dict(spellings))
+    for spelling, name in spellings:
+        assert known[spelling].dest == name
+        if spelling.startswith("--"):
+            assert known["--" + spelling[2:].replace("-", "_")].dest == name
 
 
 def test_our_names_stand_beside_torchruns():
-    assert FLAGS["rdzv_endpoint"].names == ["--rdzv-endpoint", "--endpoint"]
-    assert FLAGS["nproc_per_node"].names == ["--nproc-per-node", "--nproc"]
-    assert FLAGS["rdzv_id"].names == ["--rdzv-id", "--run-id"]
+    named = [FLAGS[name].names for name in ("rdzv_endpoint", "nproc_per_node", "rdzv_id")]
+    assert named == [["--rdzv-endpoint", "--endpoint"], ["--nproc-per-node", "--nproc"], ["--rdzv-id", "--run-id"]]
 
 
 @pytest.mark.parametrize("flag", FLAGS.values(), ids=FLAGS)
@@ -104,14 +99,11 @@ def test_every_flag_is_explained(flag: Flag):
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100, 300])
-def test_help_fits_the_terminal(columns, monkeypatch):
+def test_help_fits_the_terminal_and_shows_one_spelling_of_each_name(columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
-    widest = max(map(len, Parser().format_help().splitlines()))
-    assert widest <= min(columns, 120)
-
-
-def test_help_shows_one_spelling_of_each_name():
-    assert "--rdzv_endpoint" not in Parser().format_help()
+    text = Parser().format_help()
+    assert max(map(len, text.splitlines())) <= min(columns, 120)
+    assert "--rdzv_endpoint" not in text
 
 
 @pytest.mark.parametrize(

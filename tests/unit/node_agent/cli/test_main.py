@@ -50,7 +50,7 @@ LANDS = [  # what an agent, its run and its output are told by which flags
     ("connect_timeout_s", 8.0, ["--rdzv-conf", "read_timeout=8"]),
     ("connect_timeout_s", 7.0, ["--rdzv-conf", "read_timeout=8", "--connect-timeout", "7"]),
     ("server_lost_timeout_s", 9.0, ["--server-lost-timeout", "9"]),
-    ("farewell_timeout_s", 5.0, ["--rdzv-conf", "close_timeout=5"]),
+    ("close_timeout_s", 5.0, ["--rdzv-conf", "close_timeout=5"]),
     ("status_page", False, ["--no-status-page"]),
     ("event_log", "console", ["--event-log-handler", "console"]),
     ("command", Command((sys.executable, "-u", "train.py")), []),

@@ -11,7 +11,6 @@ from rdzv_protocol.errors import (
     SettingsConflict,
     Unauthorized,
 )
-from rdzv_protocol.messages import LeaveRequest
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from node_agent.core.backoff import HINTS, Unreachable
@@ -241,147 +240,109 @@ def test_a_fenced_agent_has_nothing_to_keep_alive():
 
 # The server comes and goes.
 
-REFUSED = "connect: 10.0.0.1: Connection refused"
+CONNECT = "connect: 10.0.0.1: Connection refused"
+UNKNOWN = Unreachable("TLS", "of an unknown authority", is_final=True)
+LOST_5 = f"no rdzv-server at host:1 within 5 s ({CONNECT}): {HINTS['connect']}"
+ALL_SUCCEEDED = Say("all workers of this node exited 0; how the run ended is not known", Level.WARNING)
+WITHIN_300 = Say(f"error: no rdzv-server at host:1 within 300 s ({CONNECT}): {HINTS['connect']}", Level.WARNING)
 
 
-def warnings(agent: Story) -> list[str]:
-    return [effect.text for effect in agent.did(Say) if effect.level is Level.WARNING]
+def fails_to_connect(error=None):
+    return methodcaller("cannot_reach_the_server", error)
 
 
-def test_a_server_that_is_not_there_yet_is_said_once_and_so_is_its_arrival():
-    agent = Story(connect_timeout_s=60.0)
-    agent.cannot_reach_the_server()
-    assert agent.said == [f"cannot reach rdzv-server at host:1 yet ({REFUSED}); trying for 60 s"]
-    agent.time_passes(3.0)
-    agent.is_told(wait("waiting for 1 more node"))
-    assert agent.said == ["reached rdzv-server at host:1 after 3.0 s", "waiting for 1 more node"]
+def passes(seconds):
+    return methodcaller("time_passes", seconds)
 
 
-def test_a_server_that_never_answers_is_given_up_in_time_with_advice():
-    agent = Story(connect_timeout_s=4.0)
-    agent.cannot_reach_the_server()
-    agent.time_passes(3.9)
-    assert agent.effects == []
-    agent.time_passes(0.1)
-    error = (
-        f"no rdzv-server at host:1 within 4 s ({REFUSED}): check that rdzv-server runs there and that no firewall is"
-    )
-    assert agent.said == [f"error: {error} between"]
-    assert agent.did(WriteFailureReport) == [WriteFailureReport(f"{error} between", is_server_lost=True)]
-    assert agent.did(Exit) == [Exit(2)]
+def warned(text):
+    return Say(text, Level.WARNING)
 
 
-def test_with_no_time_at_all_there_is_one_try():
-    agent = Story(connect_timeout_s=0.0)
-    agent.time_passes(0.5)
-    assert agent.effects == []
-    agent.cannot_reach_the_server()
-    assert agent.said == [f"error: no rdzv-server at host:1 within 0 s ({REFUSED}): {HINTS['connect']}"]
-    assert agent.did(Exit) == [Exit(2)]
+def gives_up(text, code):
+    return [warned(f"error: {text}"), WriteFailureReport(text, is_server_lost=True), Exit(code)]
 
 
-def test_a_port_that_accepts_and_says_nothing_is_spoken_of_and_given_up_in_time():
-    agent = Story(connect_timeout_s=4.0)
-    agent.time_passes(2.0)
-    assert agent.said == ["waiting for rdzv-server at host:1 to answer"]
-    agent.time_passes(2.0)
-    assert agent.said == [
-        "error: no rdzv-server at host:1 within 4 s (HTTP: no answer): check that this port is rdzv-server's"
-    ]
-    assert agent.did(Exit) == [Exit(2)]
+# fmt: off
+OUTAGES = {  # limits of the wait, what happens, and what the agent does at the last of it
+    "a server that is not there yet is said":
+        ({"connect_timeout_s": 60.0}, [fails_to_connect()],
+         [warned(f"cannot reach rdzv-server at host:1 yet ({CONNECT}); trying for 60 s")]),
+    "and so is its arrival":
+        ({"connect_timeout_s": 60.0}, [fails_to_connect(), passes(3.0), told(wait("for 1"))],
+         [warned("reached rdzv-server at host:1 after 3.0 s"), Say("for 1"), poll(revision=1)]),
+    "a server that never answers is not given up before its time":
+        ({"connect_timeout_s": 4.0}, [fails_to_connect(), passes(3.9)], []),
+    "and then with advice":
+        ({"connect_timeout_s": 4.0}, [fails_to_connect(), passes(3.9), passes(0.1)],
+         gives_up(f"no rdzv-server at host:1 within 4 s ({CONNECT}): {HINTS['connect']}", 2)),
+    "the first try may take its time, however short the limit": ({"connect_timeout_s": 0.0}, [passes(0.5)], []),
+    "but with no time at all there is no other":
+        ({"connect_timeout_s": 0.0}, [passes(0.5), fails_to_connect()],
+         gives_up(f"no rdzv-server at host:1 within 0 s ({CONNECT}): {HINTS['connect']}", 2)),
+    "a port that accepts and says nothing is spoken of":
+        ({"connect_timeout_s": 4.0}, [passes(2.0)], [warned("waiting for rdzv-server at host:1 to answer")]),
+    "and given up in time":
+        ({"connect_timeout_s": 4.0}, [passes(2.0), passes(2.0)],
+         gives_up(f"no rdzv-server at host:1 within 4 s (HTTP: no answer): {HINTS['HTTP']}", 2)),
+    **{f"the advice is about how far it got: {stage}":
+        ({"connect_timeout_s": 1.0}, [fails_to_connect(error), passes(1.0)],
+         gives_up(f"no rdzv-server at host:1 within 1 s ({error}): {HINTS[stage]}", 2))
+       for stage in HINTS
+       for error in [ServerUnavailable("full") if stage == "server" else Unreachable(stage, "no")]},
+    "what waiting cannot heal is not waited for":
+        ({"connect_timeout_s": 60.0}, [fails_to_connect(UNKNOWN)],
+         gives_up(f"cannot use rdzv-server at host:1 ({UNKNOWN})", 2)),
+    "but it is by an agent that has been in":
+        ({}, [RUNS, fails_to_connect(UNKNOWN)],
+         [warned(f"lost rdzv-server at host:1 ({UNKNOWN}); workers keep running, trying again")]),
+    "workers run on without the server for as long as it takes":
+        ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), passes(1e6)], []),
+    "another cause is said":
+        ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), fails_to_connect(Unreachable("HTTP", "closed"))],
+         [warned("still no rdzv-server at host:1 (HTTP: closed)")]),
+    "or for as long as the user says":
+        ({"server_lost_timeout_s": 5.0}, [RUNS, fails_to_connect()],
+         [warned(f"lost rdzv-server at host:1 ({CONNECT}); workers keep running, trying again for 5 s")]),
+    "and are stopped then":
+        ({"server_lost_timeout_s": 5.0}, [RUNS, fails_to_connect(), passes(5.0)],
+         [warned(f"error: {LOST_5}"), STOP, WriteFailureReport(LOST_5, is_server_lost=True)]),
+    "whereupon the agent exits":
+        ({"server_lost_timeout_s": 5.0}, [RUNS, fails_to_connect(), passes(5.0), GONE], [Exit(1)]),
+    "workers that finish without the server are spoken of":
+        ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), passes(1000.0), SUCCEEDS],
+         [report(),
+          warned("all workers exited 0, but rdzv-server at host:1 is out of reach: waiting for it for 300 s")]),
+    "and wait for it":
+        ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), passes(1e3), SUCCEEDS, passes(299.0)], []),
+    "no longer than at the start":
+        ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), passes(1e3), SUCCEEDS, passes(300.0)],
+         [WITHIN_300, ALL_SUCCEEDED, Exit(0)]),
+    "a server that goes when the workers have finished is waited for":
+        ({"connect_timeout_s": 300.0}, [RUNS, SUCCEEDS, passes(1e3), fails_to_connect()],
+         [warned(f"lost rdzv-server at host:1 ({CONNECT}); trying again for 300 s")]),
+    "no longer either":
+        ({"connect_timeout_s": 300.0}, [RUNS, SUCCEEDS, passes(1e3), fails_to_connect(), passes(300.0)],
+         [WITHIN_300, ALL_SUCCEEDED, Exit(0)]),
+    "an agent whose workers failed without the server exits with 1 in the end":
+        ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), FAILS, GONE, passes(300.0)],
+         gives_up(f"no rdzv-server at host:1 within 300 s ({CONNECT}): {HINTS['connect']}", 1)),
+    "a server that comes back is told":
+        ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), SUCCEEDS, passes(10.0), told(start(1), revision=1)],
+         [warned("reached rdzv-server at host:1 after 10.0 s"), poll(revision=1)]),
+    "and the wait is over":
+        ({"connect_timeout_s": 300.0},
+         [RUNS, fails_to_connect(), SUCCEEDS, passes(10.0), told(start(1), revision=1), passes(1e6)], []),
+    "a signal without the server exits by the workers' result":
+        ({}, [RUNS, SUCCEEDS, fails_to_connect(), signalled()],
+         [warned("SIGTERM: leaving without rdzv-server; all workers of this node exited 0"), leave(), Exit(0)]),
+}
+# fmt: on
 
 
-@pytest.mark.parametrize("stage", ["name", "connect", "TLS", "HTTP", "server", "leader"])
-def test_the_advice_is_about_how_far_it_got(stage):
-    agent = Story(connect_timeout_s=1.0)
-    agent.cannot_reach_the_server(ServerUnavailable("full") if stage == "server" else Unreachable(stage, "no"))
-    agent.time_passes(1.0)
-    assert agent.said[0].endswith(f": {HINTS[stage]}")
-
-
-def test_what_waiting_cannot_heal_is_not_waited_for():
-    agent = Story(connect_timeout_s=60.0)
-    agent.cannot_reach_the_server(Unreachable("TLS", "of an unknown authority", is_final=True))
-    assert agent.said == ["error: cannot use rdzv-server at host:1 (TLS: of an unknown authority)"]
-    assert agent.did(Exit) == [Exit(2)]
-
-
-def test_what_waiting_cannot_heal_is_borne_by_who_has_been_in():
-    agent = running()
-    agent.cannot_reach_the_server(Unreachable("TLS", "of an unknown authority", is_final=True))
-    assert agent.said == [
-        "lost rdzv-server at host:1 (TLS: of an unknown authority); workers keep running, trying again"
-    ]
-
-
-def test_workers_run_on_without_the_server_for_as_long_as_it_takes():
-    agent = running(connect_timeout_s=300.0)
-    agent.cannot_reach_the_server()
-    assert agent.said == [f"lost rdzv-server at host:1 ({REFUSED}); workers keep running, trying again"]
-    agent.time_passes(1e6)
-    assert agent.effects == []
-    agent.cannot_reach_the_server(Unreachable("HTTP", "closed"))
-    assert agent.said == ["still no rdzv-server at host:1 (HTTP: closed)"]
-
-
-def test_or_for_as_long_as_the_user_says():
-    agent = running(server_lost_timeout_s=5.0)
-    agent.cannot_reach_the_server()
-    assert agent.said[0].endswith("workers keep running, trying again for 5 s")
-    agent.time_passes(5.0)
-    assert agent.did(StopWorkers) == [StopWorkers("SIGTERM")]
-    agent.workers_are_gone()
-    assert agent.effects == [Exit(1)]
-
-
-def test_workers_that_finish_without_the_server_are_spoken_of_and_wait_no_longer_than_at_the_start():
-    agent = running(connect_timeout_s=300.0)
-    agent.cannot_reach_the_server()
-    agent.time_passes(1000.0)
-    agent.workers_succeed()
-    assert agent.said == ["all workers exited 0, but rdzv-server at host:1 is out of reach: waiting for it for 300 s"]
-    agent.time_passes(299.0)
-    assert agent.effects == []
-    agent.time_passes(1.0)
-    assert "no rdzv-server at host:1 within 300 s" in agent.said[0]
-    assert agent.said[1] == "all workers of this node exited 0; how the run ended is not known"
-    assert (agent.did(Exit), agent.did(WriteFailureReport)) == ([Exit(0)], [])
-
-
-def test_a_server_that_goes_when_the_workers_have_finished_is_waited_for_no_longer_either():
-    agent = running(connect_timeout_s=300.0)
-    agent.workers_succeed()
-    agent.time_passes(1000.0)
-    agent.cannot_reach_the_server()
-    assert agent.said == [f"lost rdzv-server at host:1 ({REFUSED}); trying again for 300 s"]
-    agent.time_passes(300.0)
-    assert agent.did(Exit) == [Exit(0)]
-
-
-def test_an_agent_whose_workers_failed_without_the_server_exits_with_1_in_the_end():
-    agent = running(connect_timeout_s=300.0)
-    agent.cannot_reach_the_server()
-    agent.workers_fail()
-    agent.workers_are_gone()
-    agent.time_passes(300.0)
-    assert agent.did(Exit) == [Exit(1)]
-
-
-def test_a_server_that_comes_back_is_told_and_the_wait_is_over():
-    agent = running(connect_timeout_s=300.0)
-    agent.cannot_reach_the_server()
-    agent.workers_succeed()
-    agent.time_passes(10.0)
-    agent.is_told(start(1), revision=agent.revision)
-    assert warnings(agent) == ["reached rdzv-server at host:1 after 10.0 s"]
-    agent.time_passes(1e6)
-    assert agent.did(Exit) == []
-
-
-def test_a_signal_without_the_server_exits_by_the_workers_result():
-    agent = running()
-    agent.workers_succeed()
-    agent.cannot_reach_the_server()
-    agent.is_signalled()
-    assert agent.did(LeaveRequest) == [leave()]
-    assert (agent.did(Exit), agent.did(WriteFailureReport)) == ([Exit(0)], [])
+@pytest.mark.parametrize(("limits", "happens", "does"), OUTAGES.values(), ids=OUTAGES)
+def test_what_an_agent_does_without_a_server(limits, happens, does):
+    agent = Story(**limits)
+    for event in happens:
+        event(agent)
+    assert agent.effects == does
