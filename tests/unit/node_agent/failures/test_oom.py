@@ -29,32 +29,41 @@ class Machine:
         return OomWatch(str(self.root / "cgroup"), str(self.root / "proc"))
 
 
-def test_a_kill_in_the_agents_cgroup_is_the_kernels(tmp_path):
-    machine = Machine(tmp_path, "0::/job/42")
-    machine.kills("job/42", 1)
-    machine.write("cgroup/job/42/memory.max", f"{3 << 29}\n")
+@pytest.mark.parametrize(
+    ("membership", "group", "limits", "words"),
+    [
+        ("0::/job/42", "job/42", {"job/42/memory.max": 3 << 29}, " (cgroup limit 1.5 GiB)"),
+        (
+            "9:name=systemd:/job\n4:cpuacct,memory:/job\n0::/job",
+            "memory/job",
+            {"memory/job/memory.limit_in_bytes": 64 << 20},
+            " (cgroup limit 64 MiB)",
+        ),
+        ("4:memory:/docker/abc", "memory", {}, ""),
+        (
+            "0::/slice/job",
+            "slice/job",
+            {"slice/job/memory.max": "max", "slice/memory.max": 1 << 20},
+            " (cgroup limit 1 MiB)",
+        ),
+        ("0::/slice/job", "slice/job", {"slice/job/memory.max": "max", "slice/memory.max": "max"}, ""),
+        ("4:memory:/", "memory", {"memory/memory.limit_in_bytes": 9223372036854771712}, ""),
+    ],
+    ids=[
+        "version-2", "version-1", "the-path-of-a-container-is-the-hosts", "a-parents-limit", "no-limit",
+        "no-limit-in-version-1",
+    ],
+)  # fmt: skip
+def test_a_kill_in_the_agents_cgroup_is_the_kernels(tmp_path, membership, group, limits, words):
+    machine = Machine(tmp_path, membership)
+    for path, limit in limits.items():
+        machine.write(f"cgroup/{path}", f"{limit}\n")
+    machine.kills(group, 1)
     watch = machine.watch()
     assert watch.verdict() == "", "that one was before"
-    machine.kills("job/42", 2)
-    assert watch.verdict() == f"{CERTAIN} (cgroup limit 1.5 GiB)"
+    machine.kills(group, 2)
+    assert watch.verdict() == CERTAIN + words
     assert watch.verdict() == "", "that one has been told"
-
-
-def test_version_1_has_its_own_files(tmp_path):
-    machine = Machine(tmp_path, "9:name=systemd:/job", "4:cpuacct,memory:/job", "0::/job")
-    machine.kills("memory/job", 0)
-    machine.write("cgroup/memory/job/memory.limit_in_bytes", "67108864\n")
-    watch = machine.watch()
-    machine.kills("memory/job", 1)
-    assert watch.verdict() == f"{CERTAIN} (cgroup limit 64 MiB)"
-
-
-def test_in_a_container_the_path_may_be_the_hosts(tmp_path):
-    machine = Machine(tmp_path, "4:memory:/docker/abc")
-    machine.kills("memory", 0)
-    watch = machine.watch()
-    machine.kills("memory", 1)
-    assert watch.verdict() == CERTAIN
 
 
 def test_another_cgroups_kills_are_not_ours(tmp_path):
@@ -64,27 +73,6 @@ def test_another_cgroups_kills_are_not_ours(tmp_path):
     watch = machine.watch()
     machine.kills("memory", 5)
     assert watch.verdict() == ""
-
-
-@pytest.mark.parametrize(("limits", "words"), [(("max", "1048576"), " (cgroup limit 1 MiB)"), (("max", "max"), "")])
-def test_the_limit_may_be_a_parents(tmp_path, limits, words):
-    machine = Machine(tmp_path, "0::/slice/job")
-    own, parents = limits
-    machine.write("cgroup/slice/job/memory.max", f"{own}\n")
-    machine.write("cgroup/slice/memory.max", f"{parents}\n")
-    machine.kills("slice/job", 0)
-    watch = machine.watch()
-    machine.kills("slice/job", 1)
-    assert watch.verdict() == CERTAIN + words
-
-
-def test_no_limit_in_version_1_is_a_huge_number(tmp_path):
-    machine = Machine(tmp_path, "4:memory:/")
-    machine.write("cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")
-    machine.kills("memory", 0)
-    watch = machine.watch()
-    machine.kills("memory", 1)
-    assert watch.verdict() == CERTAIN
 
 
 def test_kills_elsewhere_on_the_machine_are_no_cause(tmp_path):

@@ -7,6 +7,8 @@ import pytest
 
 from node_agent.failures.stderr_errors import LastWords, last_words
 
+HEADER = "Traceback (most recent call last):"
+
 
 def written_by(script: str, *flags: str) -> list[str]:
     """What Python itself writes on stderr."""
@@ -14,40 +16,45 @@ def written_by(script: str, *flags: str) -> list[str]:
     return done.stderr.splitlines()
 
 
-def test_an_uncaught_exception():
-    found = last_words(["step 1", "step 2", *written_by("def train(): raise ValueError('boom')\ntrain()")])
-    assert found.error == "ValueError: boom"
-    assert found.traceback[0] == "Traceback (most recent call last):"
-    assert found.traceback[-1] == "ValueError: boom"
-
-
-def test_of_chained_exceptions_the_last_is_the_error():
-    script = "try:\n  1 / 0\nexcept ArithmeticError as e:\n  raise RuntimeError('training failed') from e"
-    found = last_words(written_by(script))
-    assert found.error == "RuntimeError: training failed"
-    assert not any("ZeroDivisionError" in line for line in found.traceback)
-
-
-def test_a_message_of_several_lines_is_taken_along():
-    found = last_words(written_by("raise ValueError('boom\\nwith details\\n  and more')"))
-    assert found.error == "ValueError: boom"
-    assert found.traceback[-2:] == ("with details", "  and more")
-
-
-def test_an_exception_without_a_message():
-    assert last_words(written_by("raise KeyError")).error == "KeyError"
-
-
-def test_an_exception_group():
-    found = last_words(written_by("raise ExceptionGroup('two', [ValueError('a'), TypeError('b')])"))
-    assert found.error == "ExceptionGroup: two (2 sub-exceptions)"
-    assert any("ValueError: a" in line for line in found.traceback)
-
-
-def test_a_syntax_error_comes_without_a_traceback():
-    found = last_words(["loading", *written_by("x = (")])
-    assert found.error == "SyntaxError: '(' was never closed"
-    assert found.traceback[0].startswith('  File "<string>", line 1')
+@pytest.mark.parametrize(
+    ("script", "error", "first", "last"),
+    [
+        ("def train(): raise ValueError('boom')\ntrain()", "ValueError: boom", HEADER, "ValueError: boom"),
+        (
+            "try:\n  1 / 0\nexcept ArithmeticError as e:\n  raise RuntimeError('training failed') from e",
+            "RuntimeError: training failed",
+            HEADER,
+            "RuntimeError: training failed",
+        ),
+        ("raise ValueError('boom\\nwith details\\n  and more')", "ValueError: boom", HEADER, "  and more"),
+        ("raise KeyError", "KeyError", HEADER, "KeyError"),
+        (
+            "raise ExceptionGroup('two', [ValueError('a'), TypeError('b')])",
+            "ExceptionGroup: two (2 sub-exceptions)",
+            f"  + Exception Group {HEADER}",
+            "    +------------------------------------",
+        ),
+        (
+            "x = (",
+            "SyntaxError: '(' was never closed",
+            '  File "<string>", line 1',
+            "SyntaxError: '(' was never closed",
+        ),
+        (
+            "import faulthandler; faulthandler.enable(); faulthandler._sigsegv()",
+            "Fatal Python error: Segmentation fault",
+            "Fatal Python error: Segmentation fault",
+            "",
+        ),
+    ],
+    ids=["uncaught", "chained", "several-lines", "no-message", "a-group", "a-syntax-error", "a-crash"],
+)
+def test_what_python_writes_last(script, error, first, last):
+    found = last_words(["step 1", "step 2", *written_by(script)])
+    assert found.error == error
+    assert found.traceback[0] == first
+    assert found.traceback[-1].endswith(last)
+    assert not any("ZeroDivisionError" in line for line in found.traceback), "of chained exceptions the last"
 
 
 def test_a_deep_traceback_whose_beginning_is_lost():
@@ -69,13 +76,6 @@ def test_the_marks_that_torch_puts_before_the_lines_are_taken_away():
     assert found.error == "ValueError: boom"
     assert found.traceback[0] == "Traceback (most recent call last):"
     assert found.traceback[-1] == "with details", "what follows is not torch's"
-
-
-def test_a_crash_that_the_fault_handler_saw():
-    lines = ["starting", *written_by("import faulthandler; faulthandler.enable(); faulthandler._sigsegv()")]
-    found = last_words(lines)
-    assert found.error == "Fatal Python error: Segmentation fault"
-    assert any("most recent call first" in line for line in found.traceback)
 
 
 def test_an_uncaught_cxx_exception():

@@ -82,11 +82,7 @@ async def test_a_console_that_blocks_fills_up_and_drains(console, reader, monkey
     assert await reader.read(300_001) == b"x" * 300_000 + b"y"
     await waiting
     assert not console.is_full
-
-
-async def test_a_console_that_has_drained_already_says_so_at_once(console):
-    """It may drain between the look at `is_full` and the wish to be called."""
-    await called(console)
+    await called(console)  # it may drain between the look at `is_full` and the wish to be called
 
 
 async def test_behind_a_blocked_console_workers_are_paused_and_nothing_is_lost(console, reader, monkeypatch):
@@ -164,25 +160,15 @@ async def test_anybody_else_begins_a_new_line(console, reader):
     assert await reader.read(29) == b"working ... \n10%\r\ndone\nhello\n"
 
 
-async def test_while_one_screen_blocks_another_has_its_say(console, reader):
+async def test_another_screen_has_its_say_on_a_line_of_its_own_also_while_one_blocks(console, reader):
     """`node-agent train.py | less`: the report is on stderr."""
     elsewhere = Reader()
-    console.write(reader.console_end, b"x" * 1_000_000)
+    console.write(reader.console_end, b"x" * 1_000_000, "one")
     console.write(elsewhere.console_end, b"run failed\n")
+    console.write(reader.console_end, b"done\n", "one")
     assert await elsewhere.read(11) == b"run failed\n"
     assert console.pending > 0
-    assert await reader.read(1_000_000) == b"x" * 1_000_000
-    elsewhere.close()
-    os.close(elsewhere.console_end)
-
-
-async def test_another_screen_is_another_line(console, reader):
-    elsewhere = Reader()
-    console.write(reader.console_end, b"working ... ", "one")
-    console.write(elsewhere.console_end, b"hello\n")
-    console.write(reader.console_end, b"done\n", "one")
-    assert await reader.read(17) == b"working ... done\n"
-    assert await elsewhere.read(6) == b"hello\n"
+    assert await reader.read(1_000_005) == b"x" * 1_000_000 + b"done\n"
     elsewhere.close()
     os.close(elsewhere.console_end)
 
@@ -200,18 +186,19 @@ asyncio.run(main())
 """
 
 
-async def test_on_one_terminal_the_agents_lines_and_a_workers_are_not_mixed():
+@pytest.mark.parametrize(
+    ("stderr", "shown"),
+    [
+        (asyncio.subprocess.STDOUT, (b"10%\nnode-agent: hello\n20%\n", None)),
+        (asyncio.subprocess.PIPE, (b"10%20%\n", b"node-agent: hello\n")),
+    ],
+    ids=["one-terminal", "a-file-gets-the-workers-bytes-alone"],
+)
+async def test_the_agents_lines_and_a_workers_are_not_mixed(stderr, shown):
     run = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", SAYS_ON_STDERR, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        sys.executable, "-c", SAYS_ON_STDERR, stdout=asyncio.subprocess.PIPE, stderr=stderr
     )
-    assert (await run.communicate())[0] == b"10%\nnode-agent: hello\n20%\n"
-
-
-async def test_a_file_gets_the_workers_bytes_alone():
-    run = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", SAYS_ON_STDERR, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    assert await run.communicate() == (b"10%20%\n", b"node-agent: hello\n")
+    assert await run.communicate() == shown
 
 
 def _write_all(fd: int, data: bytes) -> None:

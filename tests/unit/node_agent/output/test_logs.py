@@ -21,6 +21,7 @@ from node_agent.workers.group import WorkerGroup, WorkerSpec
 from node_agent.workers.process import CommandProcess
 from node_agent.workers.temp_dir import TempDir
 from tests.support.console import PATIENCE_S, FakeConsole
+from tests.unit.node_agent.story import an_assignment
 
 OUT, ERR = 1, 2
 SAYS_WHO = """
@@ -65,7 +66,11 @@ class Agent:
             )
             for local_rank in range(self.nproc)
         ]
-        await _finished(lambda succeeded: WorkerGroup(specs, succeeded=succeeded, failed=pytest.fail, stopped=print))
+        done = asyncio.Event()
+        group = WorkerGroup(specs, succeeded=done.set, failed=pytest.fail, stopped=print)
+        async with asyncio.timeout(PATIENCE_S):
+            await done.wait()
+        del group
 
     def out(self) -> list[bytes]:
         return sorted(self.console.text(OUT).splitlines())
@@ -80,19 +85,7 @@ class Agent:
 
 
 def _assignment(round_: int, nproc: int) -> Assignment:
-    return Assignment(
-        round=round_, group_rank=1, group_world_size=2, first_rank=4, world_size=8, local_world_size=nproc,
-        first_role_rank=4, role_world_size=8, master_addr="127.0.0.1", master_port=29500, restart_count=0,
-        max_restarts=3,
-    )  # fmt: skip
-
-
-async def _finished(start: Callable[[Callable[[], None]], object]) -> None:
-    done = asyncio.Event()
-    group = start(done.set)
-    async with asyncio.timeout(PATIENCE_S):
-        await done.wait()
-    del group
+    return an_assignment(round_, first_rank=4, local_world_size=nproc)
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rdzv_protocol.messages import Assignment
 
 from node_agent.core.log_options import NO_FILES, LogOptions, Std
 from node_agent.output.logs_specs import LogsPlugin
 from node_agent.output.routing import PluginFailed, Route, Routing, WorkerRoutes, narrowed
 from tests.unit.node_agent.logs_plugin import install
+from tests.unit.node_agent.story import an_assignment
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -21,33 +21,24 @@ PATIENCE_S = 60.0
 """An import of torch on a busy machine."""
 
 
-class Broken:
-    """Remembers what a plug-in says that cannot do its work."""
-
-    def __init__(self) -> None:
-        self.reasons: asyncio.Queue[str] = asyncio.Queue()
-
-    async def reason(self) -> str:
-        return await asyncio.wait_for(self.reasons.get(), PATIENCE_S)
-
-
 Start = Callable[..., LogsPlugin]
 
 
 @pytest.fixture
-async def broken() -> Broken:
-    return Broken()
+async def broken() -> asyncio.Queue[str]:
+    """What plug-ins say that cannot do their work."""
+    return asyncio.Queue()
 
 
 @pytest.fixture
-async def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: Broken) -> AsyncIterator[Start]:
+async def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: asyncio.Queue[str]) -> AsyncIterator[Start]:
     monkeypatch.syspath_prepend(install(tmp_path / "site"))
     plugins: list[LogsPlugin] = []
     before = len(os.listdir("/proc/self/fd"))
 
     def start_plugin(name: str, **flags: Any) -> LogsPlugin:
         options = LogOptions(**{"log_dir": str(tmp_path / "logs"), **flags}, plugin=name)
-        plugins.append(LogsPlugin(options, dict(os.environ), broken.reasons.put_nowait))
+        plugins.append(LogsPlugin(options, dict(os.environ), broken.put_nowait))
         return plugins[-1]
 
     yield start_plugin
@@ -95,21 +86,25 @@ async def test_it_is_made_with_torchs_own_values(start: Start) -> None:
         ("missing", "--logs-specs missing: ModuleNotFoundError: No module named 'no_such_module'"),
     ],
 )
-async def test_a_plug_in_that_cannot_be_made_is_broken(start: Start, broken: Broken, name: str, says: str) -> None:
+async def test_a_plug_in_that_cannot_be_made_is_broken(
+    start: Start, broken: asyncio.Queue[str], name: str, says: str
+) -> None:
     plugin = start(name)
-    assert await broken.reason() == says
+    assert await asyncio.wait_for(broken.get(), PATIENCE_S) == says
     with pytest.raises(PluginFailed):
         await reified(plugin)
 
 
-async def test_a_plug_in_that_forgets_a_worker_has_failed(start: Start) -> None:
-    with pytest.raises(PluginFailed, match=r"stdouts are for the local ranks \[0\], not \[0, 1\]"):
-        await reified(start("forgetful"))
-
-
-async def test_a_plug_in_that_ends_has_failed(start: Start) -> None:
-    with pytest.raises(PluginFailed, match="its process ended by itself"):
-        await reified(start("dying"))
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("forgetful", r"stdouts are for the local ranks \[0\], not \[0, 1\]"),
+        ("dying", "its process ended by itself"),
+    ],
+)
+async def test_a_plug_in_that_forgets_a_worker_or_ends_has_failed(start: Start, name: str, says: str) -> None:
+    with pytest.raises(PluginFailed, match=says):
+        await reified(start(name))
 
 
 async def test_a_round_that_is_given_up_does_not_confuse_the_next(start: Start) -> None:
@@ -139,10 +134,7 @@ async def test_torchs_own_default_without_files_shows_everything(
 
 
 def test_the_filter_by_global_rank_narrows_what_a_plug_in_shows() -> None:
-    assignment = Assignment(
-        round=1, group_rank=1, group_world_size=2, first_rank=4, world_size=8, local_world_size=2, first_role_rank=4,
-        role_world_size=8, master_addr="127.0.0.1", master_port=29500, restart_count=0, max_restarts=3,
-    )  # fmt: skip
+    assignment = an_assignment(first_rank=4)
     said = Routing([WorkerRoutes(Route("/a", True, True)), WorkerRoutes(Route("/b", True, True))])
     shown = narrowed(said, LogOptions(ranks=frozenset({5})), assignment)
     assert [worker.stdout.shown for worker in shown.workers] == [False, True]
