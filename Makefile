@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 WORKERS ?= 2
-# Names what it downloads, with a bar on a terminal; says nothing of what is there already.
+# Names what it downloads, with a bar on a terminal.
 PIP_INSTALL = $(BIN)/pip install --disable-pip-version-check --no-input 2>&1
 
 .DEFAULT_GOAL := help

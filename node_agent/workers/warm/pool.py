@@ -17,6 +17,8 @@ FORK_SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fork_ser
 LONGEST_ANSWER = 8_192
 MOST_DEATHS = 3
 """A fork server that dies so often is given up."""
+NOTICE_S = 2.0
+"""Nobody waits longer for an import without being told what is waited for."""
 STDIN, STDERR = 0, 2
 
 
@@ -71,9 +73,15 @@ class WarmPool:
     async def full(self) -> None:
         """Return when every worker can be started warm, or none will be."""
         self._refill()  # the store's helper may have taken a process for a start that did not come about
+        notice = self._loop.call_later(NOTICE_S, self._notify_of_import)
         while not self._is_over and len(self._waiting) < self._count:
             self._changed.clear()
             await self._changed.wait()
+        notice.cancel()
+
+    def _notify_of_import(self) -> None:
+        if not self._is_ready:
+            self._log(f"workers start when {self._names} is imported for them")
 
     def starter(self, command: Sequence[str], environment: Mapping[str, str], cpus: Collection[int]) -> Start:
         """Start function of a worker: warm if a process waits, else cold."""

@@ -12,6 +12,7 @@ import pytest
 
 from node_agent.workers.orphans import children, reap
 from node_agent.workers.process import own_children
+from node_agent.workers.warm import pool as pool_module
 from node_agent.workers.warm.pool import WarmPool
 from tests.support.console import PATIENCE_S
 
@@ -34,7 +35,8 @@ def said() -> list[str]:
 
 
 @pytest.fixture
-async def pool(subreaper: None, said: list[str]) -> AsyncIterator[WarmPool]:
+async def pool(subreaper: None, said: list[str], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WarmPool]:
+    monkeypatch.setattr(pool_module, "NOTICE_S", 1000.0)
     before = children()
     pool = WarmPool(["json"], COMMAND, dict(os.environ), 2, said.append)
     yield pool
@@ -63,6 +65,19 @@ async def test_it_fills_up_again_after_a_start_that_did_not_come_about(pool: War
     assert start(pool) == 3
     await full(pool)
     assert [start(pool), start(pool)] == [3, 3]
+
+
+async def test_an_import_that_takes_long_is_told(
+    pool: WarmPool, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "NOTICE_S", 0.0)
+    assert pool._server
+    os.kill(pool._server.pid, signal.SIGSTOP)
+    filling = asyncio.create_task(full(pool))
+    asyncio.get_running_loop().call_later(0.1, os.kill, pool._server.pid, signal.SIGCONT)
+    await filling
+    assert said[0] == "workers start when json is imported for them"
+    assert said[1].startswith("workers start warm: json imported")
 
 
 async def test_it_bears_signals_to_every_process_of_the_node(pool: WarmPool, said: list[str]) -> None:
