@@ -1,11 +1,10 @@
-"""An agent told as a story: `agent.is_told(start(1)); agent.workers_fail(); assert agent.did(StopWorkers)`.
+"""Parts of an agent's story: messages, and a machine to which things happen one after another.
 
 The machine's requests are held here until a test answers them. Time is a number of seconds that a test moves.
 """
 
 from typing import Any
 
-from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import (
     Assignment,
     Directive,
@@ -21,19 +20,12 @@ from rdzv_protocol.messages import (
     Wait,
 )
 
-from node_agent.core.backoff import Unreachable
-from node_agent.core.effects import Effect, Say
+from node_agent.core.effects import Effect
 from node_agent.core.events import (
     Answered,
-    ConnectionFailed,
     Event,
-    GaveUp,
-    Signalled,
     Started,
     TimePassed,
-    WorkerFailed,
-    WorkersStopped,
-    WorkersSucceeded,
 )
 from node_agent.core.machine import AgentMachine
 
@@ -115,10 +107,11 @@ class Story:
         self.now = 100.0
         self.revision = 0
         self.effects: list[Effect] = []
-        """Of the last thing that happened."""
+        """Effects of the last thing that happened."""
         self.handle(Started())
 
-    # What happens.
+    def handle(self, event: Event) -> None:
+        self.effects = self.machine.handle(event, self.now)
 
     def is_told(self, directive: Directive, *, revision: int | None = None, warning: str = "") -> None:
         """The server answers the request under way, with a new revision unless a test says otherwise."""
@@ -126,69 +119,18 @@ class Story:
         reply = Reply(epoch="epoch", revision=self.revision, lease_s=LEASE_S, directive=directive, warning=warning)
         self.handle(Answered(reply))
 
-    def is_refused(self, error: ProtocolError) -> None:
-        self.handle(Answered(error))
-
-    def workers_succeed(self, round: int | None = None) -> None:
-        self.handle(WorkersSucceeded(self.machine.round if round is None else round))
-
-    def workers_fail(self, round: int | None = None) -> None:
-        self.handle(WorkerFailed(self.machine.round if round is None else round, a_failure()))
-
-    def workers_are_gone(self, round: int | None = None) -> None:
-        self.handle(WorkersStopped(self.machine.round if round is None else round))
-
-    def is_signalled(self, name: str = "SIGTERM") -> None:
-        self.handle(Signalled(name))
-
-    def gives_up(self, reason: str = "no free port") -> None:
-        self.handle(GaveUp(reason))
-
-    def cannot_reach_the_server(self, error: Exception | None = None) -> None:
-        self.handle(ConnectionFailed(error or Unreachable("connect", "10.0.0.1: Connection refused")))
-
     def time_passes(self, seconds: float) -> None:
-        """With each deadline on the way."""
+        """Time passes, with each deadline on the way."""
         until = self.now + seconds
         effects: list[Effect] = []
         while (at := self.machine.next_deadline()) is not None and at <= until:
-            self.deadline_comes()
+            self.now = max(self.now, at)
+            self.handle(TimePassed())
             effects += self.effects
         self.now, self.effects = until, effects
 
-    def deadline_comes(self) -> None:
-        at = self.machine.next_deadline()
-        assert at is not None
-        self.now = max(self.now, at)
-        self.handle(TimePassed())
-
-    def handle(self, event: Event) -> None:
-        self.effects = self.machine.handle(event, self.now)
-
-    # What a user, or the server, notices.
-
-    def did(self, kind: type) -> list[Any]:
-        """The effects of that kind of the last thing that happened."""
-        return [effect for effect in self.effects if isinstance(effect, kind)]
-
-    @property
-    def said(self) -> list[str]:
-        return [effect.text for effect in self.did(Say)]
-
-    @property
-    def sent(self) -> list[JoinRequest | PollRequest]:
-        """What the last thing that happened made it ask the server."""
-        return self.did(JoinRequest) + self.did(PollRequest)
-
     @property
     def lasts(self) -> float | None:
-        """How long until its next deadline."""
+        """Time until its next deadline."""
         at = self.machine.next_deadline()
         return None if at is None else at - self.now
-
-
-def running(round: int = 1, **limits: float) -> Story:
-    """An agent whose workers run."""
-    agent = Story(**limits)
-    agent.is_told(start(round))
-    return agent

@@ -1,5 +1,6 @@
 """An agent's life: joining, running, stopping, coming back, ending."""
 
+from functools import partial
 from operator import methodcaller
 
 import pytest
@@ -15,7 +16,17 @@ from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from node_agent.core.backoff import HINTS, Unreachable
 from node_agent.core.effects import Exit, Level, Say, StartWorkers, StopWorkers, WriteFailureReport
-from node_agent.core.events import Started, TimePassed, WorkerFailed, WorkersStopped
+from node_agent.core.events import (
+    Answered,
+    ConnectionFailed,
+    GaveUp,
+    Signalled,
+    Started,
+    TimePassed,
+    WorkerFailed,
+    WorkersStopped,
+    WorkersSucceeded,
+)
 from tests.unit.node_agent.story import (
     LEASE_S,
     Story,
@@ -26,7 +37,6 @@ from tests.unit.node_agent.story import (
     leave,
     poll,
     report,
-    running,
     start,
     stop,
     wait,
@@ -43,22 +53,40 @@ SIGTERM_REPORT = WriteFailureReport("SignalException: the agent got SIGTERM")
 AFTER_ELSEWHERE = "worker rank 9 on node b failed: exit code 1"
 
 
-def told(directive, **more):
-    return methodcaller("is_told", directive, **more)
+told = partial(methodcaller, "is_told")
+passes = partial(methodcaller, "time_passes")
+
+
+def happens(event):
+    return methodcaller("handle", event)
 
 
 def refused(error):
-    return methodcaller("is_refused", error)
+    return happens(Answered(error))
 
 
 def signalled(name="SIGTERM"):
-    return methodcaller("is_signalled", name)
+    return happens(Signalled(name))
 
 
-FAILS, SUCCEEDS = methodcaller("workers_fail"), methodcaller("workers_succeed")
-GONE, REPORT_REFUSED = methodcaller("workers_are_gone"), methodcaller("gives_up", "too long")
+def fails_to_connect(error=Unreachable("connect", "10.0.0.1: Connection refused")):  # noqa: B008
+    return happens(ConnectionFailed(error))
+
+
+def succeeds(agent):
+    agent.handle(WorkersSucceeded(agent.machine.round))
+
+
+def fails(agent):
+    agent.handle(WorkerFailed(agent.machine.round, a_failure()))
+
+
+def gone(agent):
+    agent.handle(WorkersStopped(agent.machine.round))
+
+
 RUNS = told(start(1))
-STOPPED = [RUNS, told(stop(1)), GONE, told(stop(1), revision=2)]
+STOPPED = [RUNS, told(stop(1)), gone, told(stop(1), revision=2)]
 """Told to stop in round 1, and joining the next one."""
 
 # fmt: off
@@ -81,7 +109,7 @@ STORIES = {  # what happens, and what the agent does at the last of it
     "a round starts the workers and says their place":
         ([RUNS], [Say("round 1: node 1 of 3, ranks 2-5 of 10, master 10.0.0.1:40001, restart 0 of 3", Level.ROUTINE),
                   StartWorkers(an_assignment(1)), poll(revision=1)]),
-    "only one request is under way": ([methodcaller("handle", TimePassed()), methodcaller("handle", Started())], []),
+    "only one request is under way": ([happens(TimePassed()), happens(Started())], []),
     "a round that was over before the agent heard of it is joined after":
         ([told(stop(1, AFTER_ELSEWHERE))],
          [Say(f"round 1 is over before it began here: {AFTER_ELSEWHERE}"), join(after_round=1)]),
@@ -100,29 +128,29 @@ STORIES = {  # what happens, and what the agent does at the last of it
        for directive in (wait("old"), stop(1), finish(), start(3))},
 
     # succeeding
-    "success is reported and the run waited for": ([RUNS, SUCCEEDS], [report()]),
-    "success is reported once": ([RUNS, SUCCEEDS, SUCCEEDS], []),
-    "an agent whose run succeeds exits 0": ([RUNS, SUCCEEDS, told(finish())], [SUCCEEDED_SAID, Exit(0)]),
+    "success is reported and the run waited for": ([RUNS, succeeds], [report()]),
+    "success is reported once": ([RUNS, succeeds, succeeds], []),
+    "an agent whose run succeeds exits 0": ([RUNS, succeeds, told(finish())], [SUCCEEDED_SAID, Exit(0)]),
     "a failure elsewhere restarts an agent that has finished":
-        ([RUNS, SUCCEEDS, told(stop(1, AFTER_ELSEWHERE))],
+        ([RUNS, succeeds, told(stop(1, AFTER_ELSEWHERE))],
          [Say(f"stopping the workers of round 1: {AFTER_ELSEWHERE}"), join(after_round=1)]),
-    **{f"an end of another round's workers is not reported: {happens}":
-        ([told(start(2)), methodcaller(happens, round=1)], []) for happens in ("workers_succeed", "workers_fail")},
+    **{f"an end of another round's workers is not reported: {type(event).__name__}":
+        ([told(start(2)), happens(event)], []) for event in (WorkersSucceeded(1), WorkerFailed(1, a_failure()))},
 
     # failing
     "a failure is reported and the siblings are stopped":
-        ([RUNS, FAILS], [FAILED_SAID, report(failure=a_failure()), STOP]),
-    "a second failure of a round is not reported": ([RUNS, FAILS, FAILS], []),
-    "after a failure it waits for the server to say that there is a next round": ([RUNS, FAILS, GONE], []),
-    "and joins when that has come": ([RUNS, FAILS, GONE, told(stop(1))], [STOPPING_SAID, join(after_round=1)]),
+        ([RUNS, fails], [FAILED_SAID, report(failure=a_failure()), STOP]),
+    "a second failure of a round is not reported": ([RUNS, fails, fails], []),
+    "after a failure it waits for the server to say that there is a next round": ([RUNS, fails, gone], []),
+    "and joins when that has come": ([RUNS, fails, gone, told(stop(1))], [STOPPING_SAID, join(after_round=1)]),
     "siblings that are still there are not stopped twice":
-        ([RUNS, FAILS, told(stop(1))], [STOPPING_SAID, poll(revision=2, hold=False)]),
+        ([RUNS, fails, told(stop(1))], [STOPPING_SAID, poll(revision=2, hold=False)]),
     "and when they are gone it joins":
-        ([RUNS, FAILS, told(stop(1)), told(stop(1), revision=2), GONE], [join(after_round=1)]),
+        ([RUNS, fails, told(stop(1)), told(stop(1), revision=2), gone], [join(after_round=1)]),
     "a failure is said once":
-        ([RUNS, FAILS, GONE, told(stop(1, a_failure().sentence))],
+        ([RUNS, fails, gone, told(stop(1, a_failure().sentence))],
          [Say("stopping the workers of round 1"), join(after_round=1)]),
-    "a failed run ends with the evidence of it": ([RUNS, FAILS, GONE, told(FAILED)], [*SPENT, Exit(1)]),
+    "a failed run ends with the evidence of it": ([RUNS, fails, gone, told(FAILED)], [*SPENT, Exit(1)]),
     "the workers are stopped before the evidence is left": ([RUNS, told(FAILED)], [SPENT[0], STOP, SPENT[1]]),
 
     # stopping
@@ -130,15 +158,15 @@ STORIES = {  # what happens, and what the agent does at the last of it
         ([RUNS, told(stop(1))], [STOPPING_SAID, STOP, poll(revision=2, hold=False)]),
     "a stop of another round stops nobody": ([told(start(2)), told(stop(1))], [poll(revision=2)]),
     "a repeated stop says and stops nothing more": ([RUNS, told(stop(1)), told(stop(1), revision=2)], []),
-    "a worker that fails while it is stopped is not reported": ([RUNS, told(stop(1)), FAILS], []),
+    "a worker that fails while it is stopped is not reported": ([RUNS, told(stop(1)), fails], []),
     "the connection is free for the join the moment the last worker is gone":
-        ([RUNS, told(stop(1)), told(stop(1), revision=2), GONE], [join(after_round=1)]),
-    "a join that is due while a keep-alive is under way waits": ([RUNS, told(stop(1)), GONE], []),
+        ([RUNS, told(stop(1)), told(stop(1), revision=2), gone], [join(after_round=1)]),
+    "a join that is due while a keep-alive is under way waits": ([RUNS, told(stop(1)), gone], []),
     "and follows its answer": (STOPPED, [join(after_round=1)]),
     "no round starts before the agent has joined it":
-        ([RUNS, told(stop(1)), GONE, told(start(2))], [join(after_round=1)]),
+        ([RUNS, told(stop(1)), gone, told(start(2))], [join(after_round=1)]),
     "workers of an earlier round that are gone are no news":
-        ([*STOPPED, told(start(2)), told(stop(2)), methodcaller("workers_are_gone", round=1),
+        ([*STOPPED, told(start(2)), told(stop(2)), happens(WorkersStopped(1)),
           told(stop(2), revision=4)], []),
     "a stop that was obeyed before is no reason to join again":
         ([*STOPPED, told(stop(1), revision=2)], [poll(revision=2)]),
@@ -146,9 +174,9 @@ STORIES = {  # what happens, and what the agent does at the last of it
     # fenced
     "a fenced agent stops its workers":
         ([told(start(4)), refused(AgentFenced("gone"))], [Say("gone; joining anew"), STOP]),
-    "and joins anew as another": ([told(start(4)), refused(AgentFenced("gone")), GONE], [join("a.2", returning=True)]),
+    "and joins anew as another": ([told(start(4)), refused(AgentFenced("gone")), gone], [join("a.2", returning=True)]),
     "it takes whatever its new run tells it":
-        ([told(start(9), revision=50), refused(AgentFenced("gone")), GONE, told(start(1), revision=1)],
+        ([told(start(9), revision=50), refused(AgentFenced("gone")), gone, told(start(1), revision=1)],
          [Say("round 1: node 1 of 3, ranks 2-5 of 10, master 10.0.0.1:40001, restart 0 of 3", Level.ROUTINE),
           StartWorkers(an_assignment(1)), poll("a.2", revision=1)]),
     "without workers it joins anew at once":
@@ -164,24 +192,24 @@ STORIES = {  # what happens, and what the agent does at the last of it
        for error in (SettingsConflict, NodeRankTaken, Unauthorized)},
     "a refusal stops the workers first":
         ([RUNS, refused(Unauthorized("no"))], [Say("error: no"), STOP, WriteFailureReport("Unauthorized: no")]),
-    "and then the agent exits": ([RUNS, refused(Unauthorized("no")), GONE], [Exit(1)]),
+    "and then the agent exits": ([RUNS, refused(Unauthorized("no")), gone], [Exit(1)]),
     "a fenced agent that is not let in again has started workers all the same":
-        ([RUNS, refused(AgentFenced("gone")), GONE, refused(NodeRankTaken("no"))],
+        ([RUNS, refused(AgentFenced("gone")), gone, refused(NodeRankTaken("no"))],
          [Say("error: no"), WriteFailureReport("NodeRankTaken: no"), Exit(1)]),
-    "a report that the server refuses ends the agent": ([RUNS, FAILS, REPORT_REFUSED, GONE], [Exit(1)]),
+    "a report that the server refuses ends the agent": ([RUNS, fails, happens(GaveUp("too long")), gone], [Exit(1)]),
     "an agent that is ending keeps its exit code when its last word is refused":
-        ([RUNS, signalled(), REPORT_REFUSED, GONE], [Exit(1)]),
+        ([RUNS, signalled(), happens(GaveUp("too long")), gone], [Exit(1)]),
 
     # ending
     "an end of the run stops what still runs": ([RUNS, told(finish())], [SUCCEEDED_SAID, STOP]),
-    "and exits by the run's end": ([RUNS, told(finish()), GONE], [Exit(0)]),
-    "also if it has failed": ([RUNS, told(FAILED), GONE], [Exit(1)]),
+    "and exits by the run's end": ([RUNS, told(finish()), gone], [Exit(0)]),
+    "also if it has failed": ([RUNS, told(FAILED), gone], [Exit(1)]),
     "a standby exits with the run": ([told(wait("standing by")), told(finish())], [SUCCEEDED_SAID, Exit(0)]),
     **{f"{name} makes the agent leave and stop its workers with the same signal":
         ([RUNS, signalled(name)],
          [Say(f"{name}: leaving the run"), leave(reason=name), StopWorkers(name),
           WriteFailureReport(f"SignalException: the agent got {name}")]) for name in ("SIGTERM", "SIGINT")},
-    "and exits when they are gone": ([RUNS, signalled(), GONE], [Exit(1)]),
+    "and exits when they are gone": ([RUNS, signalled(), gone], [Exit(1)]),
     "a second signal kills the workers":
         ([RUNS, signalled("SIGINT"), signalled("SIGINT")], [Say("SIGINT again: killing the workers"), KILL]),
     "a signal after the end of the run kills the workers":
@@ -193,48 +221,49 @@ STORIES = {  # what happens, and what the agent does at the last of it
         ([RUNS, signalled(), told(directive)], [])
        for directive in (wait(), start(2), stop(1), finish())},
     "an agent that leaves heeds no refusal": ([RUNS, signalled(), refused(RunSucceeded("over"))], []),
-    **{f"after the exit nothing happens: {name}": ([RUNS, SUCCEEDS, told(finish()), happens], [])
-       for name, happens in {
+    **{f"after the exit nothing happens: {name}": ([RUNS, succeeds, told(finish()), event], [])
+       for name, event in {
            "start": told(start(2)),
            "fenced": refused(AgentFenced("gone")),
            "signal": signalled(),
-           "gave up": methodcaller("gives_up"),
-           "time": methodcaller("handle", TimePassed()),
-           "failure": methodcaller("handle", WorkerFailed(1, a_failure())),
-           "stopped": methodcaller("handle", WorkersStopped(1)),
+           "gave up": happens(GaveUp("no free port")),
+           "time": happens(TimePassed()),
+           "failure": happens(WorkerFailed(1, a_failure())),
+           "stopped": happens(WorkersStopped(1)),
        }.items()},
 }
 # fmt: on
 
 
-@pytest.mark.parametrize(("happens", "does"), STORIES.values(), ids=STORIES)
-def test_what_an_agent_does(happens, does):
+@pytest.mark.parametrize(("events", "does"), STORIES.values(), ids=STORIES)
+def test_what_an_agent_does(events, does):
     agent = Story()
-    for event in happens:
+    for event in events:
         event(agent)
     assert agent.effects == does
     assert Exit not in map(type, does) or agent.lasts is None
 
 
 def test_while_workers_stop_the_server_hears_at_once_and_then_three_times_in_a_lease():
-    agent = running()
+    agent = Story()
+    agent.is_told(start(1))
     agent.is_told(stop(1))
-    assert agent.sent == [poll("a.1", revision=2, hold=False)]
-    assert agent.lasts is None, "an answer is due"
+    assert agent.lasts is None, "an answer to the first keep-alive is due"
     for _ in range(4):
         agent.is_told(stop(1), revision=2)
         assert agent.effects == []
         assert agent.lasts == LEASE_S / HOLDS_PER_LEASE
-        agent.deadline_comes()
+        agent.time_passes(agent.lasts)
         assert agent.effects == [poll("a.1", revision=2, hold=False)]
     agent.is_told(stop(1), revision=2)
-    agent.workers_are_gone()
+    gone(agent)
     assert agent.lasts is None, "it joins, and has nothing to keep alive"
 
 
 def test_a_fenced_agent_has_nothing_to_keep_alive():
-    agent = running()
-    agent.is_refused(AgentFenced("gone"))
+    agent = Story()
+    agent.is_told(start(1))
+    refused(AgentFenced("gone"))(agent)
     assert agent.lasts is None
 
 
@@ -245,14 +274,6 @@ UNKNOWN = Unreachable("TLS", "of an unknown authority", is_final=True)
 LOST_5 = f"no rdzv-server at host:1 within 5 s ({CONNECT}): {HINTS['connect']}"
 ALL_SUCCEEDED = Say("all workers of this node exited 0; how the run ended is not known", Level.WARNING)
 WITHIN_300 = Say(f"error: no rdzv-server at host:1 within 300 s ({CONNECT}): {HINTS['connect']}", Level.WARNING)
-
-
-def fails_to_connect(error=None):
-    return methodcaller("cannot_reach_the_server", error)
-
-
-def passes(seconds):
-    return methodcaller("time_passes", seconds)
 
 
 def warned(text):
@@ -308,41 +329,41 @@ OUTAGES = {  # limits of the wait, what happens, and what the agent does at the 
         ({"server_lost_timeout_s": 5.0}, [RUNS, fails_to_connect(), passes(5.0)],
          [warned(f"error: {LOST_5}"), STOP, WriteFailureReport(LOST_5, is_server_lost=True)]),
     "whereupon the agent exits":
-        ({"server_lost_timeout_s": 5.0}, [RUNS, fails_to_connect(), passes(5.0), GONE], [Exit(1)]),
+        ({"server_lost_timeout_s": 5.0}, [RUNS, fails_to_connect(), passes(5.0), gone], [Exit(1)]),
     "workers that finish without the server are spoken of":
-        ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), passes(1000.0), SUCCEEDS],
+        ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), passes(1000.0), succeeds],
          [report(),
           warned("all workers exited 0, but rdzv-server at host:1 is out of reach: waiting for it for 300 s")]),
     "and wait for it":
-        ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), passes(1e3), SUCCEEDS, passes(299.0)], []),
+        ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), passes(1e3), succeeds, passes(299.0)], []),
     "no longer than at the start":
-        ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), passes(1e3), SUCCEEDS, passes(300.0)],
+        ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), passes(1e3), succeeds, passes(300.0)],
          [WITHIN_300, ALL_SUCCEEDED, Exit(0)]),
     "a server that goes when the workers have finished is waited for":
-        ({"connect_timeout_s": 300.0}, [RUNS, SUCCEEDS, passes(1e3), fails_to_connect()],
+        ({"connect_timeout_s": 300.0}, [RUNS, succeeds, passes(1e3), fails_to_connect()],
          [warned(f"lost rdzv-server at host:1 ({CONNECT}); trying again for 300 s")]),
     "no longer either":
-        ({"connect_timeout_s": 300.0}, [RUNS, SUCCEEDS, passes(1e3), fails_to_connect(), passes(300.0)],
+        ({"connect_timeout_s": 300.0}, [RUNS, succeeds, passes(1e3), fails_to_connect(), passes(300.0)],
          [WITHIN_300, ALL_SUCCEEDED, Exit(0)]),
     "an agent whose workers failed without the server exits with 1 in the end":
-        ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), FAILS, GONE, passes(300.0)],
+        ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), fails, gone, passes(300.0)],
          gives_up(f"no rdzv-server at host:1 within 300 s ({CONNECT}): {HINTS['connect']}", 1)),
     "a server that comes back is told":
-        ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), SUCCEEDS, passes(10.0), told(start(1), revision=1)],
+        ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), succeeds, passes(10.0), told(start(1), revision=1)],
          [warned("reached rdzv-server at host:1 after 10.0 s"), poll(revision=1)]),
     "and the wait is over":
         ({"connect_timeout_s": 300.0},
-         [RUNS, fails_to_connect(), SUCCEEDS, passes(10.0), told(start(1), revision=1), passes(1e6)], []),
+         [RUNS, fails_to_connect(), succeeds, passes(10.0), told(start(1), revision=1), passes(1e6)], []),
     "a signal without the server exits by the workers' result":
-        ({}, [RUNS, SUCCEEDS, fails_to_connect(), signalled()],
+        ({}, [RUNS, succeeds, fails_to_connect(), signalled()],
          [warned("SIGTERM: leaving without rdzv-server; all workers of this node exited 0"), leave(), Exit(0)]),
 }
 # fmt: on
 
 
-@pytest.mark.parametrize(("limits", "happens", "does"), OUTAGES.values(), ids=OUTAGES)
-def test_what_an_agent_does_without_a_server(limits, happens, does):
+@pytest.mark.parametrize(("limits", "events", "does"), OUTAGES.values(), ids=OUTAGES)
+def test_what_an_agent_does_without_a_server(limits, events, does):
     agent = Story(**limits)
-    for event in happens:
+    for event in events:
         event(agent)
     assert agent.effects == does
