@@ -60,14 +60,6 @@ class Hosts(Cluster):
         self.servers.append(server)
         return server
 
-    async def node(
-        self, node_id: str, *flags: str, nproc: int | None = None, env: dict[str, str] | None = None
-    ) -> Program:
-        """Start an agent of the run on the host of this name."""
-        return await self.agent(
-            node_id, "--endpoint", self.server.endpoint, "--nproc", str(nproc or self.nproc), *flags, env=env
-        )
-
     async def agent(self, name: str, *flags: str, env: Mapping[str, str] | None = None) -> Program:
         """Start an agent on the host of this name, which finds its server as the flags say."""
         command = (sys.executable, "-m", "node_agent", "--node-id", name, *flags, self.script)

@@ -13,8 +13,11 @@ def programs_end_with_each_test(programs: None) -> None:
 
 @pytest.fixture(params=[pytest.param("plain"), pytest.param("torch", marks=pytest.mark.torch)])
 def any_cluster(request: pytest.FixtureRequest, cluster: Cluster) -> Cluster:
-    """The cluster with workers that do not notice each other's end, and with torch workers, which do."""
+    """The cluster with workers that do not notice each other's end, and with torch workers, which do.
+
+    Those are warm: torch is imported once a node, not once a worker and round.
+    """
     if request.param == "torch":
         pytest.importorskip("torch")
-        cluster.script = TORCH_WORKER
+        cluster.script, cluster.agent_flags = TORCH_WORKER, ("--preload", "torch.distributed")
     return cluster

@@ -8,8 +8,7 @@ import signal
 from contextlib import suppress
 
 from tests.support.cluster import PATIENT, Cluster
-from tests.support.process_info import parent
-from tests.support.worker_hub import Worker, of_node, restart_count
+from tests.support.worker_hub import Worker, of_agent, of_node, restart_count
 
 
 def master_port(workers: list[Worker]) -> str:
@@ -42,7 +41,7 @@ async def test_workers_of_several_nodes_that_fail_together_are_charged_once(clus
 async def test_a_killed_agent_takes_its_workers_along_and_the_others_form_again_at_once(any_cluster: Cluster) -> None:
     first = await any_cluster.nodes("ab", "--nnodes", "1:2", *PATIENT)
     lost = of_node(first, 1)
-    victim = next(name for name, agent in any_cluster.agents.items() if parent(lost[0].pid) == agent.pid)
+    victim = next(name for name, agent in any_cluster.agents.items() if lost[0].agent_pid == agent.pid)
     agent = any_cluster.agents.pop(victim)
     agent.signal(signal.SIGKILL)
     for worker in lost:
@@ -61,7 +60,7 @@ async def test_a_silent_host_is_lost_with_its_lease_and_comes_back_as_a_newcomer
     timing = ("--nnodes", "1:2", "--lease", "1.5", "--last-call-timeout", "500", "--shutdown-timeout", "5")
     first = await any_cluster.nodes("ab", *timing)
     silent = any_cluster.agents["b"]
-    frozen = [silent.pid, *(worker.pid for worker in first if parent(worker.pid) == silent.pid)]
+    frozen = [silent.pid, *(worker.pid for worker in of_agent(first, silent.pid))]
     for pid in frozen:
         os.kill(pid, signal.SIGSTOP)
     second = await any_cluster.hub.group(2)
@@ -77,16 +76,16 @@ async def test_a_silent_host_is_lost_with_its_lease_and_comes_back_as_a_newcomer
     assert "not heard for 1.5 s" in run["departures"][0]["cause"]
 
 
-async def test_an_agent_that_is_told_to_go_leaves_and_the_others_form_again_at_once(any_cluster: Cluster) -> None:
-    await any_cluster.nodes("ab", "--nnodes", "1:2", *PATIENT)
-    leaver = any_cluster.agents.pop("b")
+async def test_an_agent_that_is_told_to_go_leaves_and_the_others_form_again_at_once(cluster: Cluster) -> None:
+    await cluster.nodes("ab", "--nnodes", "1:2", *PATIENT)
+    leaver = cluster.agents.pop("b")
     leaver.signal(signal.SIGTERM)
-    second = await any_cluster.hub.group(2)
+    second = await cluster.hub.group(2)
     assert restart_count(second) == 0
     assert await leaver.exit_code() == 1
     await leaver.line("SIGTERM: leaving the run")
-    await any_cluster.finish(second)
-    run = await any_cluster.server.run()
+    await cluster.finish(second)
+    run = await cluster.server.run()
     assert run["restarts"] == {"worker_failure": 0, "node_lost": 0, "node_left": 1, "node_arrived": 0}
 
 
@@ -95,51 +94,51 @@ async def test_a_third_node_is_admitted_to_a_run_of_two_to_three(any_cluster: Cl
     first = await any_cluster.nodes("ab", *timing)
     await any_cluster.node("c")
     second = await any_cluster.hub.group(6)
-    kept = [worker.env["GROUP_RANK"] for worker in second if parent(worker.pid) == any_cluster.agents["c"].pid]
-    assert kept == ["2", "2"], "those that were there keep their group ranks"
+    newcomers = of_agent(second, any_cluster.agents["c"].pid)
+    assert [worker.group_rank for worker in newcomers] == [2, 2], "those that were there keep their group ranks"
     assert restart_count(second) == 0 and master_port(first) != master_port(second)
     await any_cluster.finish(second)
     assert (await any_cluster.server.run())["restarts"]["node_arrived"] == 1
 
 
-async def test_a_replacement_takes_the_lost_nodes_place(any_cluster: Cluster) -> None:
-    first = await any_cluster.nodes("ab", "--nnodes", "2", *PATIENT)
-    lost_rank = next(w.env["GROUP_RANK"] for w in first if parent(w.pid) == any_cluster.agents["a"].pid)
-    any_cluster.agents.pop("a").signal(signal.SIGKILL)
-    await any_cluster.agents["b"].line("waiting for 1 more node: .*gone: a")
-    replacement = await any_cluster.node("c", "--nnodes", "2")
-    second = await any_cluster.hub.group(4)
-    assert {w.env["GROUP_RANK"] for w in second if parent(w.pid) == replacement.pid} == {lost_rank}
+async def test_a_replacement_takes_the_lost_nodes_place(cluster: Cluster) -> None:
+    first = await cluster.nodes("ab", "--nnodes", "2", *PATIENT)
+    lost_rank = of_agent(first, cluster.agents["a"].pid)[0].group_rank
+    cluster.agents.pop("a").signal(signal.SIGKILL)
+    await cluster.agents["b"].line("waiting for 1 more node: .*gone: a")
+    replacement = await cluster.node("c", "--nnodes", "2")
+    second = await cluster.hub.group(4)
+    assert {worker.group_rank for worker in of_agent(second, replacement.pid)} == {lost_rank}
     assert restart_count(second) == 0
-    await any_cluster.finish(second)
+    await cluster.finish(second)
 
 
-async def test_a_spare_takes_a_lost_nodes_place_without_a_wait(any_cluster: Cluster) -> None:
-    await any_cluster.nodes("ab", "--nnodes", "2", *PATIENT)
-    spare = await any_cluster.node("spare")
+async def test_a_spare_takes_a_lost_nodes_place_without_a_wait(cluster: Cluster) -> None:
+    await cluster.nodes("ab", "--nnodes", "2", *PATIENT)
+    spare = await cluster.node("spare")
     await spare.line("standing by: round 1 has its 2 nodes")
-    any_cluster.agents.pop("b").signal(signal.SIGKILL)
-    second = await any_cluster.hub.group(4)
+    cluster.agents.pop("b").signal(signal.SIGKILL)
+    second = await cluster.hub.group(4)
     assert restart_count(second) == 0
-    await any_cluster.finish(second)
+    await cluster.finish(second)
 
 
-async def test_a_spare_that_was_not_needed_exits_0(any_cluster: Cluster) -> None:
-    workers = await any_cluster.nodes("ab", "--nnodes", "2", *PATIENT)
-    spare = await any_cluster.node("spare")
+async def test_a_spare_that_was_not_needed_exits_0(cluster: Cluster) -> None:
+    workers = await cluster.nodes("ab", "--nnodes", "2", *PATIENT)
+    spare = await cluster.node("spare")
     await spare.line("standing by")
-    await any_cluster.finish(workers)
+    await cluster.finish(workers)
     assert any("run succeeded" in line for line in spare.err)
 
 
-async def test_nodes_with_one_and_three_workers_make_one_world_of_four(any_cluster: Cluster) -> None:
-    await any_cluster.node("one", "--nnodes", "2", "--node-rank", "0", nproc=1)
-    await any_cluster.node("three", "--nnodes", "2", "--node-rank", "1", nproc=3)
-    workers = await any_cluster.hub.group(4)
+async def test_nodes_with_one_and_three_workers_make_one_world_of_four(cluster: Cluster) -> None:
+    await cluster.node("one", "--nnodes", "2", "--node-rank", "0", nproc=1)
+    await cluster.node("three", "--nnodes", "2", "--node-rank", "1", nproc=3)
+    workers = await cluster.hub.group(4)
     assert [worker.env["LOCAL_RANK"] for worker in workers] == ["0", "0", "1", "2"]
-    assert [worker.env["GROUP_RANK"] for worker in workers] == ["0", "1", "1", "1"]
+    assert [worker.group_rank for worker in workers] == [0, 1, 1, 1]
     assert [worker.env["LOCAL_WORLD_SIZE"] for worker in workers] == ["1", "3", "3", "3"]
-    await any_cluster.finish(workers)
+    await cluster.finish(workers)
 
 
 async def test_early_finishers_wait_and_restart_with_the_others_when_one_fails(cluster: Cluster) -> None:
@@ -153,12 +152,12 @@ async def test_early_finishers_wait_and_restart_with_the_others_when_one_fails(c
     await cluster.finish(second)
 
 
-async def test_without_restarts_left_every_agent_exits_1_and_names_the_first_failure(any_cluster: Cluster) -> None:
-    workers = await any_cluster.nodes("ab", "--nnodes", "2", *PATIENT)
+async def test_without_restarts_left_every_agent_exits_1_and_names_the_first_failure(cluster: Cluster) -> None:
+    workers = await cluster.nodes("ab", "--nnodes", "2", *PATIENT)
     await workers[2].tell("complain the data loader found no data")
     workers[2].order_exit(7)
     await workers[2].gone()
-    for agent in any_cluster.agents.values():
+    for agent in cluster.agents.values():
         assert await agent.exit_code(within_s=1.0) == 1
         report = "\n".join(agent.err)
         assert "run failed: worker rank 2 on node " in report and "no restarts left: 0 of 0 used" in report

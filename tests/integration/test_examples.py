@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.launchers import LONG_S
 from tests.support.programs import Program
 
 pytest.importorskip("torch")
@@ -16,8 +17,6 @@ LAUNCHERS = {
     "node-agent": ("-m", "node_agent", "--standalone", "--nproc"),
     "torchrun": ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node"),
 }
-LONG_S = 100.0
-"""Several imports of torch on a small machine."""
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
@@ -26,13 +25,14 @@ async def test_the_minimal_program(launcher: str) -> None:
     assert sum("world_size" in line for line in out) >= 2
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-async def test_training_goes_on_from_its_checkpoint_on_another_world_size(launcher: str, tmp_path: Path) -> None:
+async def test_training_goes_on_from_its_checkpoint_under_the_other_launcher_and_on_another_world_size(
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("sklearn")
     training = ("train_digits.py", "--target-accuracy", "0", "--checkpoint", str(tmp_path / "digits.pt"))
-    first = await launch(launcher, 2, *training, "--epochs", "1")
+    first = await launch("torchrun", 2, *training, "--epochs", "1")
     assert any("epoch=1 " in line for line in first)
-    second = await launch(launcher, 1, *training, "--epochs", "2")
+    second = await launch("node-agent", 1, *training, "--epochs", "2")
     assert any("resumed epochs_done=1" in line for line in second)
     assert any("epoch=2 " in line for line in second) and not any("epoch=1 " in line for line in second)
 

@@ -5,7 +5,9 @@ import resource
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rdzv_protocol.errors import TooManyRequests, Unauthorized
@@ -20,10 +22,11 @@ from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.config import Limits, Rate
 from rdzv_server.server import RendezvousServer, bind
+from tests.support import scenario
 from tests.support.certificates import Authority
 from tests.support.cluster import Cluster
 from tests.support.programs import Program, Server, refuses, start_agent
-from tests.support.scenario import Connection, a_join
+from tests.support.scenario import a_join
 
 SHORT_S = 0.3
 SOON_S = 10.0
@@ -35,7 +38,7 @@ STATUS = b"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n"
 POST = b"POST /v1/agent/join HTTP/1.1\r\nHost: x\r\nContent-Type: application/msgpack\r\n"
 
 
-class Line:
+class Connection:
     """A connection that the test has in its own hands."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -52,52 +55,29 @@ class Line:
 
     async def is_cut(self) -> None:
         """Return when the server has closed it."""
-        async with asyncio.timeout(SOON_S):
-            try:
+        with suppress(ConnectionError):
+            async with asyncio.timeout(SOON_S):
                 while await self.reader.read(1 << 16):
                     pass
-            except ConnectionError:
-                pass
-
-    def close(self) -> None:
-        self.writer.transport.abort()
 
 
 class Site:
-    """A server in this process, and those who come to it."""
+    """A server in this process, and connections to it, which end with the test."""
 
-    def __init__(self, **limits: object) -> None:
-        tokens = [Token(Role.AGENT, b"right")] if limits.pop("asks_for_a_token", False) else []
-        self.server = RendezvousServer()
-        self._access, self._limits = Access(tokens), Limits(**limits)  # type: ignore[arg-type]
-        self._visitors: list[Line | HttpTransport] = []
+    def __init__(self, server: RendezvousServer, port: int, stack: AsyncExitStack) -> None:
+        self.server, self.port, self._stack = server, port, stack
 
-    async def open(self, tls: ssl.SSLContext | None = None) -> None:
-        await self.server.__aenter__()
-        listener = bind("127.0.0.1", 0)
-        self.port = listener.getsockname()[1]
-        await self.server.listen(listener, tls, self._access, self._limits)
+    async def connect(self, source: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> Connection:
+        streams = await asyncio.open_connection("127.0.0.1", self.port, local_addr=(source, 0), ssl=tls, limit=1 << 26)
+        self._stack.callback(streams[1].transport.abort)
+        return Connection(*streams)
 
-    async def line(self, source: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> Line:
-        streams = await asyncio.open_connection(
-            "127.0.0.1", self.port, local_addr=(source, 0), ssl=tls, limit=1 << 26
-        )  # fmt: skip
-        self._visitors.append(line := Line(*streams))
-        return line
-
-    def link(self, token: str | None = None) -> HttpTransport:
+    def transport(self, token: str | None = None) -> HttpTransport:
         credentials = Credentials()
         credentials.token = token
-        self._visitors.append(link := HttpTransport("127.0.0.1", self.port, credentials))
-        return link
-
-    async def close(self) -> None:
-        for visitor in self._visitors:
-            if isinstance(visitor, Line):
-                visitor.close()
-            else:
-                await visitor.close()
-        await self.server.__aexit__(None, None, None)
+        transport = HttpTransport("127.0.0.1", self.port, credentials)
+        self._stack.push_async_callback(transport.close)
+        return transport
 
 
 MakeSite = Callable[..., Awaitable[Site]]
@@ -105,16 +85,16 @@ MakeSite = Callable[..., Awaitable[Site]]
 
 @pytest.fixture
 async def make_site() -> AsyncIterator[MakeSite]:
-    sites: list[Site] = []
+    async with AsyncExitStack() as stack:
 
-    async def make(tls: ssl.SSLContext | None = None, **limits: object) -> Site:
-        sites.append(Site(**limits))
-        await sites[-1].open(tls)
-        return sites[-1]
+        async def make(tls: ssl.SSLContext | None = None, token: bytes = b"", **limits: Any) -> Site:
+            access = Access([Token(Role.AGENT, token)] if token else [])
+            server = await stack.enter_async_context(RendezvousServer())
+            listener = bind("127.0.0.1", 0)
+            await server.listen(listener, tls, access, Limits(**limits))
+            return Site(server, listener.getsockname()[1], stack)
 
-    yield make
-    for site in sites:
-        await site.close()
+        yield make
 
 
 def alone() -> RequestedSettings:
@@ -128,12 +108,12 @@ async def test_beyond_the_limit_new_connections_are_closed_and_those_that_stand_
     make_site: MakeSite, caplog: pytest.LogCaptureFixture
 ) -> None:
     site = await make_site(connections=4)
-    standing: list[Line] = []
+    standing: list[Connection] = []
     for _ in range(4):
-        standing.append(await site.line())
+        standing.append(await site.connect())
         assert await standing[-1].asks(STATUS) == 200
     for _ in range(10):
-        await (await site.line()).is_cut()
+        await (await site.connect()).is_cut()
     said = [record.getMessage() for record in caplog.records if "--max-connections" in record.getMessage()]
     assert said == [
         "4 connections, as many as --max-connections allows; closing new ones; those that have been let in go on"
@@ -143,24 +123,24 @@ async def test_beyond_the_limit_new_connections_are_closed_and_those_that_stand_
     async with asyncio.timeout(SOON_S):
         while True:
             try:
-                assert await (await site.line()).asks() == 200
+                assert await (await site.connect()).asks() == 200
                 break
             except (ConnectionError, asyncio.IncompleteReadError):
                 pass  # it has not heard of the close yet
 
 
 async def test_one_address_cannot_take_all_places_without_being_let_in(make_site: MakeSite) -> None:
-    site = await make_site(connections=8, asks_for_a_token=True)
-    agent = site.link("right")
+    site = await make_site(connections=8, token=b"right")
+    agent = site.transport("right")
     assert isinstance(await agent.exchange(a_join("a", settings=alone())), Reply)
-    strangers = [await site.line() for _ in range(4)]
+    strangers = [await site.connect() for _ in range(4)]
     for each in strangers:
         assert await each.asks() == 200, "a probe lets nobody in"
     for each in strangers:
-        newcomer = await site.line()
+        newcomer = await site.connect()
         await each.is_cut()
         assert await newcomer.asks() == 200
-    assert await (await site.line("127.0.0.2")).asks() == 200
+    assert await (await site.connect("127.0.0.2")).asks() == 200
     assert isinstance(await agent.exchange(PollRequest(run_id="run", agent_id="a", revision=0, hold=False)), Reply)
 
 
@@ -177,13 +157,16 @@ async def test_agents_go_on_beside_a_crowd_at_the_door(cluster: Cluster) -> None
     await cluster.finish(second)
 
 
+async def limited(ulimit: str) -> Program:
+    """A server that the shell has limited."""
+    return await Program.start("bash", "-c", f"{ulimit}; exec {' '.join(Server.command())}")
+
+
 async def test_the_limit_of_open_files_is_raised_to_what_the_system_allows() -> None:
-    command = " ".join(Server.command())
-    server = await Program.start("bash", "-c", f"ulimit -Sn 200; exec {command}")
+    server = await limited("ulimit -Sn 200")
     await server.line("listening on")
     soft, hard = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
     assert soft == hard > 200
-    await server.end()
 
 
 async def test_a_server_that_may_open_no_more_files_goes_on_when_it_may_again() -> None:
@@ -195,17 +178,14 @@ async def test_a_server_that_may_open_no_more_files_goes_on_when_it_may_again() 
     resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (soft, hard))
     assert await server.get("/healthz") == "ok\n"
     waiting.close()
-    await server.end()
 
 
 async def test_little_room_for_connections_is_said_at_the_start() -> None:
-    command = " ".join(Server.command())
-    server = await Program.start("bash", "-c", f"ulimit -n 40; exec {command}")
+    server = await limited("ulimit -n 40")
     await server.line(
         r"room for 20 connections, and an agent has two: this process may have 40 files open \(ulimit -Hn"
     )
-    await server.end()
-    await refuses(await Program.start("bash", "-c", f"ulimit -n 10; exec {command}"), "10 files open, too few to serve")
+    await refuses(await limited("ulimit -n 10"), "10 files open, too few to serve")
 
 
 async def test_more_connections_than_files_are_a_mistake() -> None:
@@ -230,67 +210,62 @@ DRIBBLES = {
 }
 
 
-async def dribble(line: Line, first: bytes, then: bytes) -> None:
+async def dribble(connection: Connection, first: bytes, then: bytes) -> None:
     """Send `first`, then `then` again and again, until the server has had enough."""
 
     async def go_on() -> None:
         while then:
-            line.writer.write(then)
+            connection.writer.write(then)
             await asyncio.sleep(SHORT_S / 20)
 
-    line.writer.write(first)
+    connection.writer.write(first)
     going_on = asyncio.create_task(go_on())
     try:
-        await line.is_cut()
+        await connection.is_cut()
     finally:
         going_on.cancel()
         await asyncio.gather(going_on, return_exceptions=True)
 
 
 @pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "tls"])
-@pytest.mark.parametrize("case", DRIBBLES)
-async def test_a_request_that_does_not_arrive_is_cut_off(
-    make_site: MakeSite, tmp_path: Path, case: str, is_tls: bool
-) -> None:
-    authority = Authority(tmp_path) if is_tls else None
-    tls = TlsFiles(*authority.issue("server")).context() if authority else None
+async def test_a_request_that_does_not_arrive_is_cut_off(make_site: MakeSite, tmp_path: Path, is_tls: bool) -> None:
+    authority = Authority(tmp_path)
+    tls = TlsFiles(*authority.issue("server")).context() if is_tls else None
     site = await make_site(tls, request_s=SHORT_S, idle_s=1_000.0)
-    line = await site.line(tls=authority.credentials().context() if authority else None)
-    await dribble(line, *DRIBBLES[case])
+    async with asyncio.TaskGroup() as clients:
+        for first, then in DRIBBLES.values():
+            connection = await site.connect(tls=authority.credentials().context() if is_tls else None)
+            clients.create_task(dribble(connection, first, then))
 
 
-@pytest.mark.parametrize(
-    ("first", "then"),
-    [(b"", b""), (b"\x16\x03\x01\x02\x00\x01\x00", b""), (b"\x16\x03\x01\x02\x00\x01\x00", b"\x01"), (b"G", b"E")],
-    ids=["nothing", "half", "byte by byte", "no TLS"],
-)
-async def test_a_handshake_that_takes_its_time_is_cut_off(
-    make_site: MakeSite, tmp_path: Path, first: bytes, then: bytes
-) -> None:
+async def test_a_handshake_that_takes_its_time_is_cut_off(make_site: MakeSite, tmp_path: Path) -> None:
     tls = TlsFiles(*Authority(tmp_path).issue("server")).context()
     site = await make_site(tls, handshake_s=SHORT_S, request_s=SHORT_S, idle_s=1_000.0)
-    await dribble(await site.line(), first, then)
+    half = b"\x16\x03\x01\x02\x00\x01\x00"
+    async with asyncio.TaskGroup() as clients:
+        for first, then in ((b"", b""), (half, b""), (half, b"\x01"), (b"G", b"E")):  # the last is no TLS
+            clients.create_task(dribble(await site.connect(), first, then))
 
 
 async def test_a_parked_poll_takes_its_time_unharmed(make_site: MakeSite) -> None:
     """A join is held for a second."""
     site = await make_site(request_s=SHORT_S, idle_s=SHORT_S, unread_s=SHORT_S)
-    reply = await site.link().exchange(a_join("a", settings=RequestedSettings(min_nodes=2, max_nodes=2)))
+    reply = await site.transport().exchange(a_join("a", settings=RequestedSettings(min_nodes=2, max_nodes=2)))
     assert isinstance(reply, Reply)
     assert isinstance(reply.directive, Wait)
 
 
 async def test_an_idle_connection_is_closed_and_an_agents_line_survives_that(make_site: MakeSite) -> None:
     site = await make_site(idle_s=SHORT_S)
-    idle = await site.line()
+    idle = await site.connect()
     assert await idle.asks() == 200
-    link = site.link()
-    await link.exchange(a_join("a", settings=alone()))
+    transport = site.transport()
+    await transport.exchange(a_join("a", settings=alone()))
     await idle.is_cut()
     async with asyncio.timeout(SOON_S):
-        assert link._streams
-        await link._streams[0].read()
-    await link.exchange(LeaveRequest(run_id="run", agent_id="a", reason="SIGTERM"))
+        assert transport._streams
+        await transport._streams[0].read()
+    await transport.exchange(LeaveRequest(run_id="run", agent_id="a", reason="SIGTERM"))
 
 
 async def test_who_does_not_read_his_answers_is_cut_off(make_site: MakeSite) -> None:
@@ -298,7 +273,7 @@ async def test_who_does_not_read_his_answers_is_cut_off(make_site: MakeSite) -> 
     site = await make_site(unread_s=SHORT_S)
     for number in range(2_000):
         join = a_join("a", run_id=f"run {number}", settings=alone())
-        await site.server.rendezvous.ask(join, Connection(number))
+        await site.server.rendezvous.ask(join, scenario.Connection(number))
     raw = socket.socket()
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
     raw.setblocking(False)
@@ -312,7 +287,7 @@ async def test_who_does_not_read_his_answers_is_cut_off(make_site: MakeSite) -> 
         while listener._connections:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     raw.close()
-    assert await (await site.line()).asks(STATUS) == 200, "a reader gets all of it"
+    assert await (await site.connect()).asks(STATUS) == 200, "a reader gets all of it"
 
 
 # Rates.
@@ -320,50 +295,34 @@ async def test_who_does_not_read_his_answers_is_cut_off(make_site: MakeSite) -> 
 
 async def test_an_agent_that_is_told_to_come_less_often_comes_through(make_site: MakeSite) -> None:
     site = await make_site(requests=Rate(20, 3))
-    link = site.link()
-    await link.exchange(a_join("a", settings=alone()))
+    transport = site.transport()
+    await transport.exchange(a_join("a", settings=alone()))
     poll = PollRequest(run_id="run", agent_id="a", revision=0, hold=False)
     with pytest.raises(TooManyRequests, match=r"^too many requests from 127\.0\.0\.1"):
         for _ in range(10):
-            await link.exchange(poll)
+            await transport.exchange(poll)
     failures: list[Exception] = []
-    conversation = RetryingClient(link, failures.append)
+    conversation = RetryingClient(transport, failures.append)
     for _ in range(5):
         assert isinstance(await conversation.ask(poll), Reply)
     assert any("too many requests" in str(failure) for failure in failures)
 
 
 async def test_guessing_tokens_is_slow_and_disturbs_nobody_who_is_in(make_site: MakeSite) -> None:
-    site = await make_site(asks_for_a_token=True, refusals=Rate(0.001, 5))
-    agent = site.link("right")
+    site = await make_site(token=b"right", refusals=Rate(0.001, 5))
+    agent = site.transport("right")
     await agent.exchange(a_join("a", settings=alone()))
     poll = PollRequest(run_id="run", agent_id="a", revision=0, hold=False)
     for guess in range(5):
         with pytest.raises(Unauthorized):
-            await site.link(f"guess {guess}").exchange(poll)
+            await site.transport(f"guess {guess}").exchange(poll)
     for token in ("guess", "right"):
         with pytest.raises(TooManyRequests, match="without the right token"):
-            await site.link(token).exchange(poll)
+            await site.transport(token).exchange(poll)
     assert isinstance(await agent.exchange(poll), Reply)
 
 
-# Sizes.
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 20_000 + b"\r\n\r\n",
-        b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + b"".join(b"X%d: x\r\n" % n for n in range(500)) + b"\r\n",
-    ],
-    ids=["path", "header", "headers"],
-)
-async def test_a_head_that_is_too_large_is_refused(make_site: MakeSite, head: bytes) -> None:
-    site = await make_site()
-    line = await site.line()
-    assert await line.asks(head) == 400
-    await line.is_cut()
+# Places.
 
 
 async def test_a_run_too_many_is_refused_with_what_to_do(cluster: Cluster) -> None:
@@ -377,17 +336,17 @@ async def test_a_run_too_many_is_refused_with_what_to_do(cluster: Cluster) -> No
 async def test_a_path_is_a_path(make_site: MakeSite) -> None:
     """Who has not been let in by a path of ours is a stranger, whatever else the server answers him."""
     site = await make_site(connections=2)
-    stranger = await site.line()
+    stranger = await site.connect()
     assert await stranger.asks(b"GET /v1x HTTP/1.1\r\nHost: x\r\n\r\n") == 404
-    known = await site.line()
+    known = await site.connect()
     await stranger.is_cut()
     assert await known.asks(STATUS) == 200
-    assert await (await site.line()).asks() == await known.asks() == 200
+    assert await (await site.connect()).asks() == await known.asks() == 200
 
 
 async def test_a_server_that_is_full_is_one_to_try_again(make_site: MakeSite) -> None:
     site = await make_site(connections=1)
-    assert await (await site.line()).asks(STATUS) == 200
+    assert await (await site.connect()).asks(STATUS) == 200
     with pytest.raises(Unreachable) as error:
-        await site.link().exchange(a_join("a"))
+        await site.transport().exchange(a_join("a"))
     assert not error.value.is_final

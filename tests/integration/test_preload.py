@@ -208,8 +208,8 @@ async def test_warm_workers_compute_the_same(tmp_path: Path) -> None:
         flags = (*more, "--nproc", "2", "--redirects", "1", "--log-dir", str(tmp_path / f"logs{len(losses)}"))
         folder = tmp_path / f"cwd{len(losses)}"
         folder.mkdir()
-        script = str(PROGRAMS / "linear_regression.py")
-        code, agent = await finished(*flags, script=script, cwd=folder, args=("3", "1"))
+        script = str(PROGRAMS / "elastic.py")
+        code, agent = await finished(*flags, script=script, cwd=folder, args=("--epochs", "3"))
         assert code == 0, agent.err
         files = sorted((tmp_path / f"logs{len(losses)}").glob("*/attempt_0/*/stdout.log"))
         losses.append([file.read_text() for file in files])

@@ -24,7 +24,6 @@ FAIR = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """Keeps torchrun's restarts clear of the keys that the round before left in its store."""
 QUICK = "keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=10"
 TWO_STATIC_NODES = tuple(f"--nnodes 2 --node-rank {rank} --master-addr 127.0.0.1 --master-port PORT" for rank in (0, 1))
-TWO_C10D_NODES = ("--nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:PORT --rdzv-id=nightly",) * 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +37,8 @@ class Case:
 
 
 CASES = {
-    "a DDP tutorial script": Case(program="linear_regression.py 3 1"),
-    "a DDP tutorial script on two static nodes": Case(program="linear_regression.py 3 1", nodes=TWO_STATIC_NODES),
     "an ImageNet-style script": Case(program="image_classifier.py --epochs 3 -j 1"),
-    "an ImageNet-style script on two c10d nodes": Case(program="image_classifier.py", nodes=TWO_C10D_NODES),
+    "an ImageNet-style script on two static nodes": Case(program="image_classifier.py", nodes=TWO_STATIC_NODES),
     "an elastic script that crashes": Case(
         program="elastic.py --crash-after 3",
         nodes=("--standalone --nproc-per-node 2 --max-restarts 3",),

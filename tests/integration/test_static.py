@@ -1,37 +1,33 @@
 """torchrun's command lines for several nodes, with no server started: a node of the run hosts it."""
 
-import asyncio
 import os
 import re
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.support.process_info import is_running, parent
+from tests.support.cluster import Cluster
+from tests.support.process_info import ended, is_running
 from tests.support.programs import PATIENCE_S, Program, Server, refuses, start_agent
-from tests.support.worker_hub import Worker, WorkerHub, of_node, restart_count
+from tests.support.worker_hub import WorkerHub, of_node, restart_count
 
 PATIENT = ("--rdzv-conf", "join_timeout=500,last_call_timeout=500", "--shutdown-timeout", "5")
-LONG_IDLE_S = 25.0
-"""More than a server goes on without agents."""
+HOSTING = r"hosting rdzv-server at port \d+ \(process (\d+)\)"
 
 
-class Nodes:
-    """The agents of one run on this machine, and the servers that they host."""
+class Nodes(Cluster):
+    """The agents of one run on this machine, called `0`, `1` and so on, and the servers that they host at one port."""
 
     def __init__(self, hub: WorkerHub, port: int) -> None:
-        self.hub = hub
+        super().__init__(hub)
         self.port = port
-        self.agents: list[Program] = []
 
-    async def start(self, *flags: str, env: dict[str, str] | None = None) -> Program:
-        agent = await start_agent(*flags, env={**self.hub.env, **(env or {})})
-        self.agents.append(agent)
-        return agent
+    async def start(self, *flags: str, env: Mapping[str, str] | None = None) -> Program:
+        return await self.agent(str(len(self.agents)), *flags, env=env)
 
     async def static(self, rank: int, *flags: str, nnodes: str = "2") -> Program:
         master = ("--master-addr", "127.0.0.1", "--master-port", str(self.port))
@@ -42,52 +38,22 @@ class Nodes:
         return await self.start("--nnodes", nnodes, *backend, *PATIENT, *flags)
 
     async def server_pid(self, agent: Program) -> int:
-        return int((await agent.line(rf"hosting rdzv-server at port {self.port} \(process (\d+)\)"))[1])
-
-    async def finish(self, workers: list[Worker], *, code: int = 0) -> None:
-        """Let these workers exit, and every agent with them."""
-        for worker in workers:
-            worker.order_exit(0)
-        for agent in self.agents:
-            assert await agent.exit_code() == code, agent.err
-
-    async def end(self) -> None:
-        for agent in self.agents:
-            await agent.end()
-        for pid in self.server_pids():
-            await gone(pid, LONG_IDLE_S)
-        for worker in self.hub.all:
-            await worker.gone(5.0)
+        return int((await agent.line(HOSTING))[1])
 
     def server_pids(self) -> list[int]:
-        said = re.compile(r"hosting rdzv-server at port \d+ \(process (\d+)\)")
-        return [int(match[1]) for agent in self.agents for line in agent.err if (match := said.search(line))]
+        lines = [line for agent in self.agents.values() for line in agent.err]
+        return [int(match[1]) for line in lines if (match := re.search(HOSTING, line))]
+
+    async def end(self) -> None:
+        await super().end()
+        for pid in self.server_pids():
+            await ended(pid)
 
 
 @pytest.fixture
 async def nodes(hub: WorkerHub, unused_tcp_port: int) -> AsyncIterator[Nodes]:
-    nodes = Nodes(hub, unused_tcp_port)
-    try:
+    async with Nodes(hub, unused_tcp_port) as nodes:
         yield nodes
-    finally:
-        await nodes.end()
-
-
-async def gone(pid: int, within_s: float = PATIENCE_S) -> None:
-    """Return when a process that is not our child has ended."""
-    try:
-        pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.add_reader(pidfd, ended.set)
-    try:
-        async with asyncio.timeout(within_s):
-            await ended.wait()
-    finally:
-        loop.remove_reader(pidfd)
-        os.close(pidfd)
 
 
 # Static.
@@ -101,8 +67,8 @@ async def test_a_plain_command_line_for_two_nodes_works_with_no_server_started(
     await first.line("hosting rdzv-server" if order[0] == 0 else "cannot reach rdzv-server at .* yet")
     await nodes.static(order[1])
     workers = await nodes.hub.group(2)
-    by_rank = dict(zip(order, nodes.agents, strict=True))
-    assert [parent(worker.pid) for worker in workers] == [by_rank[0].pid, by_rank[1].pid]
+    by_rank = dict(zip(order, nodes.agents.values(), strict=True))
+    assert [worker.agent_pid for worker in workers] == [by_rank[0].pid, by_rank[1].pid]
     for worker in workers:
         assert worker.env["MASTER_ADDR"] == "127.0.0.1"
         assert worker.env["MASTER_PORT"] != str(nodes.port)
@@ -122,7 +88,7 @@ async def test_as_kubeflow_sets_it_up(nodes: Nodes) -> None:
     for rank in ("1", "0"):
         await nodes.start(env={**common, "PET_NODE_RANK": rank})
     workers = await nodes.hub.group(4)
-    assert parent(workers[0].pid) == nodes.agents[1].pid
+    assert workers[0].agent_pid == nodes.agents["1"].pid
     assert workers[0].env["PET_NNODES"] == "2", "workers inherit them, as under torchrun"
     await nodes.finish(workers)
 
@@ -131,7 +97,7 @@ async def test_a_token_for_the_server_that_a_node_hosts(nodes: Nodes, tmp_path: 
     (tmp_path / "token").write_text("secret\n")
     host = await nodes.static(0, "--token-file", str(tmp_path / "token"))
     await refuses(await nodes.static(1), "start the agent with --token-file")
-    nodes.agents.pop()
+    nodes.agents.popitem()
     await nodes.static(1, "--token-file", str(tmp_path / "token"))
     await nodes.finish(await nodes.hub.group(2))
     assert not any("no --token-file" in line for line in host.err)
@@ -165,7 +131,7 @@ async def test_c10d_is_hosted_by_one_of_the_nodes_that_the_endpoint_names(nodes:
     for _ in "ab":
         await nodes.c10d()
     workers = await nodes.hub.group(2)
-    assert nodes.agents[0].err[0].startswith(f"node-agent: joining run job at 127.0.0.1:{nodes.port} as node ")
+    assert nodes.agents["0"].err[0].startswith(f"node-agent: joining run job at 127.0.0.1:{nodes.port} as node ")
     assert {worker.env["TORCHELASTIC_RUN_ID"] for worker in workers} == {"job"}
     await nodes.finish(workers)
     assert len(nodes.server_pids()) == 1
@@ -176,7 +142,7 @@ async def test_nodes_of_c10d_may_all_ask_for_one_rank(nodes: Nodes) -> None:
         await nodes.c10d("--node-rank", "0")
     workers = await nodes.hub.group(2)
     await nodes.finish(workers)
-    said = [line for agent in nodes.agents for line in agent.err if "--node-rank" in line]
+    said = [line for agent in nodes.agents.values() for line in agent.err if "--node-rank" in line]
     assert said == ["node-agent: --node-rank 0 is another node's; this node has rank 1"]
 
 
@@ -210,31 +176,26 @@ async def test_losing_the_agent_that_hosts_the_server_does_not_end_the_run(nodes
     host.signal(signal.SIGKILL)
     assert await host.exit_code() == -signal.SIGKILL
     (survivor,) = await nodes.hub.group(1)
-    assert parent(survivor.pid) == other.pid and restart_count([survivor]) == 0
+    assert survivor.agent_pid == other.pid and restart_count([survivor]) == 0
     back = await nodes.c10d("--node-id", "host", nnodes="1:2")
     workers = await nodes.hub.group(2)
     assert is_running(server)
-    nodes.agents.remove(host)
+    del nodes.agents["0"]
     await nodes.finish(workers)
     assert not any("hosting" in line for line in [*other.err, *back.err])
-    await gone(server)
+    await ended(server)
 
 
-async def test_a_server_whose_only_agent_is_killed_ends_by_itself(nodes: Nodes) -> None:
+@pytest.mark.parametrize(("signum", "within_s"), [(signal.SIGKILL, PATIENCE_S), (signal.SIGTERM, 5.0)])
+async def test_a_server_whose_only_agent_is_gone_ends_by_itself(
+    nodes: Nodes, signum: signal.Signals, within_s: float
+) -> None:
+    """At once if the agent has said that it leaves."""
     host = await nodes.static(0)
     server = await nodes.server_pid(host)
     await host.line("waiting for 1 more node")
-    host.signal(signal.SIGKILL)
-    await gone(server, LONG_IDLE_S)
-
-
-async def test_a_server_whose_only_agent_leaves_ends_at_once(nodes: Nodes) -> None:
-    host = await nodes.static(0)
-    server = await nodes.server_pid(host)
-    await host.line("waiting for 1 more node")
-    host.signal(signal.SIGTERM)
-    assert await host.exit_code() == 1
-    await gone(server, 5.0)
+    host.signal(signum)
+    await ended(server, within_s)
 
 
 async def test_a_server_that_is_killed_is_hosted_again_and_the_run_goes_on(nodes: Nodes) -> None:
@@ -259,7 +220,7 @@ async def test_a_host_that_is_gone_for_good_ends_the_run_in_the_end(nodes: Nodes
     os.kill(server, signal.SIGKILL)
     assert await other.exit_code() == 1
     assert "node-agent: error: no rdzv-server at 127.0.0.1" in "\n".join(other.err)
-    nodes.agents.remove(host)
+    del nodes.agents["0"]
 
 
 async def test_the_host_waits_until_the_others_have_heard_of_the_end(nodes: Nodes) -> None:
@@ -301,12 +262,8 @@ async def test_a_server_that_cannot_start_is_given_up(nodes: Nodes, tmp_path: Pa
 async def test_what_stands_in_the_users_folder_is_nothing_to_the_server(nodes: Nodes, tmp_path: Path) -> None:
     for name in ("aiohttp", "logging", "store", "protocol"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('of the user')\n")
-    command = (sys.executable, "-P", "-m", "node_agent", "--nnodes", "2", "--master-port", str(nodes.port))
-    nodes.agents.append(await Program.start(*command, "--no-python", "true", cwd=str(tmp_path)))
-    nodes.agents.append(
-        await start_agent(
-            "--nnodes", "2", "--node-rank", "1", "--master-port", str(nodes.port), "--no-python", script="true"
-        )
-    )
-    for agent in nodes.agents:
-        assert await agent.exit_code() == 0, agent.err
+    host = ("-P", "-m", "node_agent", "--nnodes", "2", "--master-port", str(nodes.port), "--no-python", "true")
+    nodes.agents["0"] = await Program.start(sys.executable, *host, cwd=tmp_path)
+    other = ("--nnodes", "2", "--node-rank", "1", "--master-port", str(nodes.port), "--no-python")
+    nodes.agents["1"] = await start_agent(*other, script="true")
+    await nodes.finish([])

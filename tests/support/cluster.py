@@ -17,6 +17,8 @@ class Cluster:
     An async context manager: in the end every process is gone. `server_flags` are every server's.
     """
 
+    agent_flags: Sequence[str] = ()
+
     nproc = 2
     """Workers of a node unless a test says otherwise."""
     python: Sequence[str] = ("-m", "node_agent")
@@ -68,12 +70,14 @@ class Cluster:
 
     async def node(self, node_id: str, *flags: str, nproc: int = 0, env: Mapping[str, str] | None = None) -> Program:
         """Start an agent of the run."""
-        agent = await start_agent(
-            "--endpoint", self.endpoint, "--node-id", node_id, "--nproc", str(nproc or self.nproc), *flags,
-            script=self.script, python=self.python, env={**self.hub.env, **(env or {})},
-        )  # fmt: skip
-        self.agents[node_id] = agent
-        return agent
+        place = ("--endpoint", self.endpoint, "--node-id", node_id, "--nproc", str(nproc or self.nproc))
+        return await self.agent(node_id, *place, *self.agent_flags, *flags, env=env)
+
+    async def agent(self, name: str, *flags: str, env: Mapping[str, str] | None = None) -> Program:
+        """Start an agent that finds its server as the flags say."""
+        environment = {**self.hub.env, **(env or {})}
+        self.agents[name] = await start_agent(*flags, script=self.script, python=self.python, env=environment)
+        return self.agents[name]
 
     async def nodes(self, names: str, *flags: str, nproc: int = 0) -> list[Worker]:
         """Start one agent for each letter of `names`, and return their first round's workers."""
