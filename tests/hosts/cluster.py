@@ -85,11 +85,6 @@ class Hosts(Cluster):
         self.switch.unplug(name)
         await self.agents.pop(name).kill()
 
-    async def restarts(self) -> dict[str, int]:
-        """How often the run was restarted for which cause; all but `worker_failure` are free."""
-        restarts = (await self.server.run())["restarts"]
-        return {cause: times for cause, times in restarts.items() if times}
-
     async def silence_s(self, name: str) -> float:
         """How long the server has not heard of the agent on this host."""
         nodes = (await self.server.run())["nodes"]

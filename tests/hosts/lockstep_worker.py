@@ -16,7 +16,7 @@ from pathlib import Path
 from training import CHECKPOINT_EVERY, STEP_S, Folder, learn, replace
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support" / "workers"))
-from worker import carry_out, report
+from worker import ORDERS, obey, report
 
 RANK, WORLD_SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 MASTER = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
@@ -138,19 +138,13 @@ def connect(address: Callable[[], tuple[str, int]]) -> socket.socket:
 
 def listen(progress: Progress) -> None:
     """`exit 0` lets all finish together, `exit N` fails at once, `steps N` is done after so many more steps."""
-    hub = report()
-    for line in hub:
-        order, _, argument = str(line).strip().partition(" ")
-        if order == "exit" and argument == "0":
-            progress.told_to_finish = True
-        elif order == "exit":
-            os._exit(int(argument))
-        elif order == "steps":
-            progress.further(int(argument))
-            hub.write("done\n")
-        else:
-            hub.write(f"done {carry_out(order, argument)}\n")
-        hub.flush()
+
+    def leave(code: str) -> None:
+        if code != "0":
+            os._exit(int(code))
+        progress.told_to_finish = True
+
+    obey(report(), {**ORDERS, "exit": leave, "steps": lambda steps: progress.further(int(steps))})
 
 
 if __name__ == "__main__":

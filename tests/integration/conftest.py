@@ -1,9 +1,17 @@
 """Fixtures of all tests with real programs."""
 
+import re
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
 import pytest
 
+from tests.integration.replicas import Replicas
+from tests.support.certificates import Authority
 from tests.support.cluster import Cluster
+from tests.support.etcd import Etcd, etcd_cluster, need_etcd
 from tests.support.programs import TORCH_WORKER
+from tests.support.worker_hub import WorkerHub
 
 
 @pytest.fixture(autouse=True)
@@ -20,4 +28,53 @@ def any_cluster(request: pytest.FixtureRequest, cluster: Cluster) -> Cluster:
     if request.param == "torch":
         pytest.importorskip("torch")
         cluster.script, cluster.agent_flags = TORCH_WORKER, ("--preload", "torch.distributed")
+    return cluster
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def other_authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path, "other")
+
+
+@pytest.fixture
+async def durable(hub: WorkerHub, tmp_path: Path) -> AsyncIterator[Cluster]:
+    """A cluster whose server keeps its state in a file."""
+    async with Cluster(hub, "--store", f"sqlite:{tmp_path}/state.db") as cluster:
+        await cluster.serve()
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    """Three members."""
+    need_etcd()
+    with etcd_cluster(tmp_path_factory.mktemp("etcd"), 3) as etcd:
+        yield etcd
+
+
+@pytest.fixture
+async def unserved(hub: WorkerHub, etcd: Etcd, request: pytest.FixtureRequest) -> AsyncIterator[Replicas]:
+    """A cluster of servers that share an etcd, of which none has been started."""
+    async with Replicas(hub, etcd, re.sub(r"\W+", "-", request.node.name)) as replicas:
+        yield replicas
+
+
+@pytest.fixture
+async def replicas(unserved: Replicas) -> Replicas:
+    """Two servers, of which the first leads."""
+    await (await unserved.replicate()).leads()
+    await (await unserved.replicate()).line("following")
+    return unserved
+
+
+@pytest.fixture(params=["durable", "replicas"])
+def lasting(request: pytest.FixtureRequest) -> Cluster:
+    """A cluster whose runs outlast a server, which is started again, or followed by another one."""
+    cluster = request.getfixturevalue(request.param)
+    assert isinstance(cluster, Cluster)
     return cluster

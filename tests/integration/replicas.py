@@ -100,14 +100,17 @@ class Replicas(Cluster):
                 return server
         raise AssertionError("nobody leads")
 
-    async def next_leader(self, before: Replica) -> Replica:
-        """Return when another one leads."""
-        waiting = {asyncio.create_task(other.leads()): other for other in self.servers if other is not before}
-        done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    async def lose_server(self) -> None:
+        """Kill the leader."""
+        await (await self.leader()).kill()
+
+    async def regain_server(self) -> None:
+        """Return when another server leads."""
+        waiting = [asyncio.create_task(server.leads()) for server in self.running()]
+        _, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for task in pending:
             task.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
-        return waiting[done.pop()]
 
     def records(self) -> dict[str, int]:
         """The keys of all records in etcd, each with the revision at which it was written."""

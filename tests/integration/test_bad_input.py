@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.cluster import PATIENT, Cluster
+from tests.support.etcd import need_aetcd
 from tests.support.programs import WORKER, Program, Server, refuses, start_agent
 
 NOWHERE = ("--endpoint", "127.0.0.1:1")
+TLS = (*NOWHERE, "--tls-ca", "system")
+UNKNOWN_NAME = ("--endpoint", "no-such-host.invalid:29400")
 
 
 @pytest.mark.parametrize(
@@ -30,6 +33,15 @@ NOWHERE = ("--endpoint", "127.0.0.1:1")
         pytest.param(("--standalone", "--nnodes", "2"), "--standalone is for one node", id="standalone-2-nodes"),
         pytest.param((*NOWHERE, "--signals-to-handle", "SIGKILL"), "SIGKILL cannot be caught", id="signal"),
         pytest.param((*NOWHERE, "--nprocs=2"), "did you mean --nproc?", id="unknown-flag"),
+        pytest.param((*NOWHERE, "--tls-ca", "/nowhere"), "--tls-ca /nowhere: No such file or directory", id="tls-ca"),
+        pytest.param((*TLS, "--tls-cert", "x"), "--tls-cert and --tls-key belong together", id="tls-key"),
+        pytest.param((*NOWHERE, "--tls-cert", "x", "--tls-key", "y"), "--tls-cert needs --tls-ca, too", id="tls-cert"),
+        pytest.param((*TLS, "--standalone"), "a server that a node hosts speaks no TLS", id="tls-standalone"),
+        pytest.param((*TLS, "--rdzv-backend", "c10d"), "a server that a node hosts speaks no TLS", id="tls-c10d"),
+        pytest.param((*NOWHERE, "--connect-timeout", "0"), "(connect: 127.0.0.1: Connection refused)", id="nobody"),
+        pytest.param((*UNKNOWN_NAME, "--connect-timeout", "0"), "check the name in --endpoint", id="unknown-name"),
+        pytest.param(("--standalone", "absent.py"), "there is no script absent.py (looked in ", id="no-script"),
+        pytest.param(("--standalone", "--no-python", "none-such"), "there is no program none-such", id="no-program"),
     ],
 )
 async def test_a_wrong_flag(flags: tuple[str, ...], says: str) -> None:
@@ -40,29 +52,55 @@ async def test_a_wrong_variable() -> None:
     await refuses(await start_agent(env={"PET_NNODES": "some"}), "PET_NNODES: 'some' is neither a number of nodes")
 
 
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        (("--port", "http"), "a port is a number from 0 to 65535, not 'http'"),
-        (("--exit-when-idle", "soon"), "a number of seconds, not 'soon'"),
-        (("--listen-fd", "x"), "the number of a file descriptor, not 'x'"),
-        (("--listen-fd", "99"), "--listen-fd 99: Bad file descriptor"),
-        (("--listen-fd", "0"), "--listen-fd 0: Socket operation on non-socket"),
-    ],
-)
+ETCD = ("--store", "etcd://a")
+SERVER_FLAGS = {
+    ("--port", "http"): "a port is a number from 0 to 65535, not 'http'",
+    ("--exit-when-idle", "soon"): "a number of seconds, not 'soon'",
+    ("--listen-fd", "x"): "the number of a file descriptor, not 'x'",
+    ("--listen-fd", "99"): "--listen-fd 99: Bad file descriptor",
+    ("--listen-fd", "0"): "--listen-fd 0: Socket operation on non-socket",
+    ("--max-connections", "9999999"): "raise its hard limit (ulimit -Hn, LimitNOFILE=)",
+    ("--token-file", "/nowhere"): "--token-file /nowhere: No such file or directory",
+    ("--admin-token-file", "/nowhere"): "--admin-token-file needs --token-file, too",
+    ("--tls-cert", "/nowhere"): "--tls-cert and --tls-key belong together",
+    ("--tls-cert", "/nowhere", "--tls-key", "/nowhere"): "--tls-cert /nowhere: No such file or directory",
+    ("--tls-client-ca", "/nowhere"): "--tls-client-ca needs --tls-cert and --tls-key, too",
+    ("--store", "sqlite:"): "--store",
+    ("--store", "postgres:x"): "--store",
+    ("--store", "memory:x"): "--store",
+    ("--store", ""): "--store",
+    ("--advertise", "a:29400"): "--advertise is for one of several servers",
+    ("--leader-lease", "7", "--store", "memory"): "--leader-lease is for one of several servers",
+    ("--shards", "4"): "--shards is for one of several servers: with --store etcd://",
+    ("--store", "etcd://a:0"): "'a:0' is no etcd member; give etcd://HOST",
+    (*ETCD, "--advertise", "a"): "--advertise: HOST:PORT, not 'a'",
+    (*ETCD, "--leader-lease", "0.5"): "--leader-lease: a whole number of seconds from 1 to 3600",
+    (*ETCD, "--etcd-cert", "x"): "--etcd-cert and --etcd-key belong together",
+    (*ETCD, "--etcd-ca", "/nowhere/ca"): "cannot read /nowhere/ca: No such file or directory",
+    (*ETCD, "--exit-when-idle", "5"): "--exit-when-idle: not with --store etcd://",
+    (*ETCD, "--shards", "0"): "--shards: a number from 1 to 256, not '0'",
+    (*ETCD, "--shards", "257"): "--shards: a number from 1 to 256, not '257'",
+}
+
+
+@pytest.mark.parametrize(("flags", "says"), SERVER_FLAGS.items(), ids=map(" ".join, SERVER_FLAGS))
 async def test_a_wrong_flag_of_the_server(flags: tuple[str, ...], says: str) -> None:
-    await refuses(await Program.start(sys.executable, "-m", "rdzv_server", *flags), says)
+    if "etcd://" in "".join(flags):
+        need_aetcd()
+    server = await Program.start(*Server.command(*flags))
+    await refuses(server, says)
+    assert len(server.err) == 1
 
 
-async def test_a_missing_script(tmp_path: Path) -> None:
-    agent = await start_agent("--standalone", script="absent.py", cwd=str(tmp_path))
-    await refuses(agent, f"there is no script absent.py (looked in {tmp_path})")
+async def limited(files: int, words: str) -> Program:
+    """An agent that may open so many files."""
+    command = f"{sys.executable} -m node_agent --standalone {words}"
+    return await Program.start("bash", "-c", f"ulimit -n {files}; exec {command}")
 
 
 @pytest.mark.parametrize("limit", [12, 23])
 async def test_too_few_files_for_the_workers(limit: int) -> None:
-    command = f"{sys.executable} -m node_agent --standalone --nproc 4 -t 0:3 --no-python true"
-    agent = await Program.start("bash", "-c", f"ulimit -n {limit}; exec {command}")
+    agent = await limited(limit, "--nproc 4 -t 0:3 --no-python true")
     await refuses(agent, f"this process may have {limit} files open, and needs 3", "for 4 workers: raise its limit (")
 
 
@@ -72,27 +110,11 @@ async def test_too_few_files_for_the_workers(limit: int) -> None:
 async def test_an_agent_with_as_many_files_as_it_asks_for_runs(tmp_path: Path, flags: str) -> None:
     script = tmp_path / "train.py"
     script.touch()
-    command = f"{sys.executable} -m node_agent --standalone --nproc 8 --log-dir {tmp_path} {flags} {script}"
-    refused = await Program.start("bash", "-c", f"ulimit -n 12; exec {command}")
-    needed = (await refused.line(r"raise its limit \(ulimit -n (\d+)\)"))[1]
-    agent = await Program.start("bash", "-c", f"ulimit -n {needed}; exec {command}")
+    words = f"--nproc 8 --log-dir {tmp_path} {flags} {script}"
+    needed = (await (await limited(12, words)).line(r"raise its limit \(ulimit -n (\d+)\)"))[1]
+    agent = await limited(int(needed), words)
     assert await agent.exit_code() == 0, agent.err
     assert not any("open files" in line for line in agent.err), agent.err
-
-
-async def test_a_missing_program() -> None:
-    agent = await start_agent("--standalone", "--no-python", script="no-such-program")
-    await refuses(agent, "there is no program no-such-program")
-
-
-async def test_a_name_that_does_not_resolve() -> None:
-    agent = await start_agent("--endpoint", "no-such-host.invalid:29400", "--connect-timeout", "0")
-    await refuses(agent, "(name: no-such-host.invalid: ", "check the name in --endpoint")
-
-
-async def test_nobody_listening() -> None:
-    agent = await start_agent(*NOWHERE, "--connect-timeout", "0")
-    await refuses(agent, "(connect: 127.0.0.1: Connection refused)", "check that rdzv-server runs there")
 
 
 async def test_something_else_listening(unused_tcp_port: int) -> None:
@@ -100,7 +122,6 @@ async def test_something_else_listening(unused_tcp_port: int) -> None:
     await web.line("Serving HTTP on 127.0.0.1")
     agent = await start_agent("--endpoint", f"127.0.0.1:{unused_tcp_port}", "--connect-timeout", "0")
     await refuses(agent, "(HTTP: status 501: is this an rdzv-server?)", "check that this port is rdzv-server's")
-    await web.end()
 
 
 async def test_a_port_that_is_taken() -> None:
@@ -151,7 +172,6 @@ async def test_a_missing_or_wrong_token(tmp_path: Path) -> None:
     assert len([line for line in server.err if "refused 127.0.0.1" in line]) == 2, "each once, however often it comes"
     welcome = await start_agent("--endpoint", server.endpoint, "--token-file", str(token), "--no-python", script="true")
     assert await welcome.exit_code() == 0
-    await server.end()
 
 
 async def test_help_teaches(capfd: pytest.CaptureFixture[str]) -> None:

@@ -3,17 +3,16 @@
 import json
 import os
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.process_info import command_line, until
+from tests.support.programs import Program
+
 PATIENCE_S = 60.0
-LOOK_S = 0.02
 COMMAND = (sys.executable, "-m", "benchmarks", "--no-torchrun", "--repeat", "1")
 TWO_AT_ONCE = """
 from benchmarks.timers import at_once
@@ -23,59 +22,33 @@ at_once([lambda: COORDINATOR.sample(NodeAgent(), 1)] * 2)
 """
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
-    """Starts a command. Whatever that starts has `tmp_path` on its command line."""
-    with ExitStack() as stack:
-
-        def start_command(*command: str) -> "subprocess.Popen[str]":
-            started = subprocess.Popen(
-                command,
-                start_new_session=True,
-                env={**os.environ, "TMPDIR": str(tmp_path)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            stack.enter_context(started)
-            stack.callback(started.terminate)
-            return started
-
-        yield start_command
+async def start(folder: Path, *command: str) -> Program:
+    """Start a command. Whatever that starts has `folder` on its command line."""
+    return await Program.start(*command, env={"TMPDIR": str(folder)})
 
 
 @pytest.mark.parametrize("name", ["recovery", "lost-noticed", "scale-up", "replacement"])
-def test_a_measurement_sees_what_it_waits_for(name, start, tmp_path):
+async def test_a_measurement_sees_what_it_waits_for(name: str, tmp_path: Path) -> None:
     """Whatever happens on this machine, node-agent recovers, and no process stays."""
-    measuring = start(*COMMAND, name, "--json", str(tmp_path / "rows.json"))
-    said, _ = measuring.communicate(timeout=PATIENCE_S)
-    assert measuring.returncode == 0, said
+    measuring = await start(tmp_path, *COMMAND, name, "--json", str(tmp_path / "rows.json"))
+    assert await measuring.exit_code(PATIENCE_S) == 0
     ours, floor = json.loads((tmp_path / "rows.json").read_text())["rows"]
     assert (ours["subject"], ours["n"], floor["n"]) == ("node-agent", 1, 1)
-    assert min(ours["samples"] + floor["samples"]) > 0, said
-    assert list(_processes_of(tmp_path)) == []
+    assert min(ours["samples"] + floor["samples"]) > 0
+    assert list(processes_of(tmp_path)) == []
 
 
 @pytest.mark.parametrize("arguments", [(*COMMAND, "coordinator"), (sys.executable, "-c", TWO_AT_ONCE)])
-def test_an_interruption_ends_every_process(arguments, start, tmp_path):
+async def test_an_interruption_ends_every_process(arguments: tuple[str, ...], tmp_path: Path) -> None:
     """Ctrl-C reaches the whole group of processes."""
-    measuring = start(*arguments)
-    deadline_s = time.monotonic() + PATIENCE_S
-    while len(list(_processes_of(tmp_path))) < 2:
-        assert time.monotonic() < deadline_s, "it starts nothing"
-        time.sleep(LOOK_S)
+    measuring = await start(tmp_path, *arguments)
+    await until(lambda: len(list(processes_of(tmp_path))) >= 2)
     os.killpg(measuring.pid, signal.SIGINT)
-    said, _ = measuring.communicate(timeout=PATIENCE_S)
-    assert measuring.returncode in (130, -signal.SIGINT), said
-    assert list(_processes_of(tmp_path)) == []
+    assert await measuring.exit_code(PATIENCE_S) in (130, -signal.SIGINT)
+    assert list(processes_of(tmp_path)) == []
 
 
-def _processes_of(folder: Path) -> Iterator[str]:
+def processes_of(folder: Path) -> Iterator[str]:
     """The command lines of servers, agents and workers that a benchmark has started."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if f"{folder}{os.sep}benchmarks-" in line:
-            yield line
+    lines = (command_line(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return (line for line in lines if f"{folder}{os.sep}benchmarks-" in line)

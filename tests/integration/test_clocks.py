@@ -15,14 +15,13 @@ from typing import Any
 import pytest
 
 from tests.support.cluster import Cluster
-from tests.support.process_info import is_running
 from tests.support.programs import Program, Server, start_agent
-from tests.support.worker_hub import Worker, WorkerHub
+from tests.support.worker_hub import Worker, WorkerHub, all_run
 
 HOUR_S, DAY_S = 3600, 86_400
 SANE_S = 600.0
 """No age in a test is above."""
-LEASE_S, WATCHED_S = 5.0, 4.0
+LEASE_S, WATCHED_S = 3.0, 2.5
 SHARED_MEMORY = Path("/dev/shm")
 jumps = pytest.mark.parametrize("jump_s", [HOUR_S, -HOUR_S], ids=["an hour on", "an hour back"])
 
@@ -127,18 +126,18 @@ def log_lag_s(server: Server) -> float:
     return min(lag_s % DAY_S, -lag_s % DAY_S)
 
 
-@jumps
-async def test_while_a_run_runs_no_lease_and_no_worker_notices(clocked: Clocked, jump_s: int) -> None:
+async def test_while_a_run_runs_no_lease_and_no_worker_notices(clocked: Clocked) -> None:
     first = await clocked.nodes("ab", "--nnodes", "2", "--max-restarts", "1", "--lease", str(LEASE_S), nproc=1)
-    clocked.jump(jump_s)
-    await watched(clocked.server)
-    assert all(is_running(worker.pid) for worker in first)
+    for jump_s in (HOUR_S, -HOUR_S):
+        clocked.jump(jump_s)
+        await watched(clocked.server)
+    assert all_run(first)
     os.kill(of_node_a(first).pid, signal.SIGKILL)
     second = await clocked.hub.group(2)
-    assert abs(await failed_at(clocked.server) - time.time() - jump_s) < 60, "its clock has jumped indeed"
+    assert abs(await failed_at(clocked.server) - time.time() + HOUR_S) < 60, "its clock has jumped indeed"
     await clocked.finish(second)
     run = await clocked.server.run()
-    assert run["restarts"] == {"worker_failure": 1, "node_lost": 0, "node_left": 0, "node_arrived": 0}
+    assert await clocked.restarts() == {"worker_failure": 1}
     assert all(0.0 <= age < SANE_S for age in ages(run)), run
 
 
@@ -185,8 +184,7 @@ async def test_a_server_whose_clock_jumped_between_its_two_lives_goes_on(clocked
     first = await clocked.nodes("ab", "--nnodes", "2", "--max-restarts", "2", "--lease", str(LEASE_S), nproc=1)
     os.kill(first[0].pid, signal.SIGKILL)
     second = await clocked.hub.group(2)
-    clocked.server.signal(signal.SIGKILL)
-    await clocked.server.exit_code()
+    await clocked.server.kill()
     clocked.jump(jump_s)
     await clocked.serve(port=clocked.server.port)
     for agent in clocked.agents.values():
@@ -219,7 +217,7 @@ async def test_a_server_that_has_hung_for_longer_than_the_leases_misses_nobody(c
     workers = await cluster.nodes("ab", "--nnodes", "2", "--max-restarts", "1", "--lease", str(LEASE_S), nproc=1)
     await hangs(cluster.server.pid)
     await watched(cluster.server)
-    assert all(is_running(worker.pid) for worker in workers)
+    assert all_run(workers)
     await cluster.finish(workers)
 
 

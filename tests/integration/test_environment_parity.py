@@ -110,26 +110,7 @@ DIFFERENCES: Mapping[str, Difference] = {
         every(lambda value: value == "pipe, blocking"),
     ),
     "process/stderr": Difference("as stdout", every(lambda value: value == "pipe, blocking")),
-    # With --run-path, torchrun calls a function in a child of multiprocessing; here it is a command as ever.
-    "process/leads its session": Difference("torchrun: none of its own, as it has otherwise", every(bool)),
-    "process/leads its group": Difference("as the session", every(bool)),
-    "process/other descriptors": Difference("torchrun: multiprocessing's pipes", every(lambda value: value == [])),
-    "python/command": Difference(
-        "torchrun: what multiprocessing executes", every(lambda value: value[:2] == [sys.executable, "-u"])
-    ),
-    "python/path": Difference(
-        "torchrun: begins as torchrun's own does, with the folder that torchrun was started in or is installed in; "
-        "here with the current folder",
-        every(lambda value: value[0] == ""),
-    ),
-    "python/unbuffered": Difference(
-        "torchrun: buffered, as it is not otherwise", every(lambda value: value == [True, True])
-    ),
 }  # fmt: skip
-RUN_PATH = (
-    "process/leads its session", "process/leads its group", "process/other descriptors",
-    "python/command", "python/path", "python/unbuffered",
-)  # fmt: skip
 ALWAYS = ("environment/NODE_AGENT_ID", "environment/TORCHELASTIC_ERROR_FILE", "process/death signal")
 FREE_PLACE = ("environment/MASTER_ADDR", "environment/MASTER_PORT")
 MADE_UP = (*FREE_PLACE, "environment/TORCHELASTIC_RUN_ID")
@@ -149,8 +130,6 @@ class Case:
     legacy: bool = False
     """`python -m torch.distributed.launch` and its twin."""
     restarts: int = 0
-    not_yet: str = ""
-    """What is known to be missing."""
 
 
 CASES: Mapping[str, Case] = {
@@ -208,9 +187,6 @@ CASES: Mapping[str, Case] = {
         nodes=("--standalone --no-python sh -c 'exec PYTHON -X dev SCRIPT rank-${RANK} ${local_rank}'",), workers=1,
         differs=MADE_UP,
     ),
-    "run-path": Case(
-        nodes=("--standalone --run-path SCRIPT ${local_rank}",), workers=1, differs=(*MADE_UP, *RUN_PATH)
-    ),
     "local ranks in the arguments": Case(
         nodes=("--standalone --nproc-per-node 2 SCRIPT --out=part-${local_rank} $local_rank ${rank} $$ $ 5$",),
         workers=2, differs=MADE_UP,
@@ -243,11 +219,7 @@ CASES: Mapping[str, Case] = {
 }  # fmt: skip
 
 
-def marks(case: Case) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.xfail(strict=True, reason=case.not_yet)] if case.not_yet else []
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(case)) for name, case in CASES.items()])
+@pytest.mark.parametrize("name", CASES)
 async def test_a_script_sees_the_same(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     forget_launchers(monkeypatch)
     with free_port() as port:
@@ -275,14 +247,10 @@ async def findings(launcher: str, case: Case, port: str, folder: Path) -> list[F
     found = folder / FOUND
     found.mkdir()
     shutil.copy(DUMP, folder)
-    words = {
-        "PORT": port,
-        "SCRIPT": f"{DUMP.name} {FOUND}",
-        "OTHER_PYTHON": f"{folder}/python",
-        "PYTHON": sys.executable,
-    }
-    (folder / "python").unlink(missing_ok=True)
-    (folder / "python").symlink_to(sys.executable)
+    python = folder / "python"
+    words = {"PORT": port, "SCRIPT": f"{DUMP.name} {FOUND}", "OTHER_PYTHON": str(python), "PYTHON": sys.executable}
+    python.unlink(missing_ok=True)
+    python.symlink_to(sys.executable)
     through = ["sh", "-c", f'{case.shell}; exec "$@"', "sh"] if case.shell else []
     await launch(
         launcher,

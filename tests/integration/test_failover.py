@@ -4,11 +4,10 @@ Whatever happens, at most one server acts: every answer of every server is looke
 """
 
 import asyncio
-import re
 import signal
 import time
 import urllib.error
-from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 
 import pytest
 from rdzv_protocol.errors import NotLeader
@@ -17,36 +16,12 @@ from rdzv_protocol.messages import JoinRequest
 from node_agent.core.backoff import HANDOVER_S
 from node_agent.transport.http import HttpTransport
 from tests.integration.replicas import TAKEOVER_S, Probe, Replicas, kill
-from tests.support.etcd import Etcd, Member, etcd_cluster, need_etcd, written
-from tests.support.process_info import is_running
-from tests.support.programs import Program, Server
+from tests.support.etcd import Etcd, Member, need_etcd, written
+from tests.support.programs import Server
 from tests.support.tcp_proxy import TcpProxy
-from tests.support.worker_hub import WorkerHub, all_run, restart_count
+from tests.support.worker_hub import all_run, restart_count
 
 PATIENT = ("--last-call-timeout", "500", "--lease", "60", "--join-timeout", "500", "--shutdown-timeout", "500")
-
-
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
-    """Three members."""
-    need_etcd()
-    with etcd_cluster(tmp_path_factory.mktemp("etcd"), 3) as etcd:
-        yield etcd
-
-
-@pytest.fixture
-async def bare(hub: WorkerHub, etcd: Etcd, request: pytest.FixtureRequest) -> AsyncIterator[Replicas]:
-    """No server yet."""
-    async with Replicas(hub, etcd, re.sub(r"\W+", "-", request.node.name)) as replicas:
-        yield replicas
-
-
-@pytest.fixture
-async def replicas(bare: Replicas) -> Replicas:
-    """Two servers, of which the first leads."""
-    await (await bare.replicate()).leads()
-    await (await bare.replicate()).line("following")
-    return bare
 
 
 # The leader dies.
@@ -69,47 +44,10 @@ async def test_running_one_after_another_takes_over_in_time_and_the_workers_noti
     kill(second[3].pid)
     third = await replicas.hub.group(4)
     assert restart_count(third) == 2, "the one that follows knows what was before"
-    assert [worker.env["GROUP_RANK"] for worker in third] == [worker.env["GROUP_RANK"] for worker in second]
+    assert [worker.group_rank for worker in third] == [worker.group_rank for worker in second]
     for agent in replicas.agents.values():
         await agent.line("rdzv-server at .* leads now")
     await replicas.finish(third)
-
-
-async def test_forming_the_nodes_that_wait_go_on_waiting_for_the_same_round(replicas: Replicas) -> None:
-    await replicas.node("a", "--nnodes", "2", *PATIENT)
-    await replicas.agents["a"].line("waiting for 1 more node")
-    kill((await replicas.leader()).pid)
-    await replicas.node("b", *PATIENT)
-    await replicas.finish(await replicas.hub.group(4))
-
-
-async def test_restarting_the_next_round_forms_when_the_last_worker_is_gone(replicas: Replicas) -> None:
-    first = await replicas.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
-    await first[0].tell("ignore SIGTERM")
-    kill(first[3].pid)
-    await replicas.agents["a"].line("stopping the workers of round 1")
-    await first[2].gone()
-    leader = await replicas.leader()
-    kill(leader.pid)
-    await replicas.next_leader(leader)
-    assert is_running(first[0].pid)
-    kill(first[0].pid)
-    second = await replicas.hub.group(4)
-    assert restart_count(second) == 1, "one failure, one charge"
-    await replicas.finish(second)
-
-
-async def test_a_failure_while_nobody_leads_is_handled_by_the_one_that_takes_over(replicas: Replicas) -> None:
-    first = await replicas.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
-    began = time.monotonic()
-    kill((await replicas.leader()).pid)
-    kill(first[2].pid)
-    await first[3].gone()
-    assert all_run(first[:2]), "the other node's workers know nothing of it yet"
-    second = await replicas.hub.group(4)
-    assert time.monotonic() - began < TAKEOVER_S + 2.0, "and then there is nothing to wait for"
-    assert restart_count(second) == 1
-    await replicas.finish(second)
 
 
 async def test_all_servers_die_and_one_comes_back(replicas: Replicas) -> None:
@@ -196,9 +134,7 @@ async def test_a_member_of_etcd_dies_and_nobody_notices(replicas: Replicas, whic
         kill(first[3].pid)
         second = await replicas.hub.group(4)
         assert restart_count(second) == 1
-        leader = await replicas.leader()
-        kill(leader.pid)
-        await replicas.next_leader(leader)
+        await replicas.restart_server()
         await replicas.finish(second)
     finally:
         replicas.etcd.start(member)
@@ -212,35 +148,32 @@ def is_etcds_leader(etcd: Etcd, member: Member) -> bool:
 # The leader is cut off.
 
 
-async def test_a_leader_that_is_cut_off_from_etcd_says_nothing_more_and_follows_when_it_is_back(bare: Replicas) -> None:
-    gates = [TcpProxy(address) for address in bare.etcd.addresses]
-    for gate in gates:
-        await gate.__aenter__()
-    try:
-        leader = await bare.replicate(members=[gate.address for gate in gates])
+async def test_a_leader_that_is_cut_off_from_etcd_says_nothing_more_and_follows_when_it_is_back(
+    unserved: Replicas,
+) -> None:
+    async with AsyncExitStack() as stack:
+        gates = [await stack.enter_async_context(TcpProxy(address)) for address in unserved.etcd.addresses]
+        leader = await unserved.replicate(members=[gate.address for gate in gates])
         await leader.leads()
-        await (await bare.replicate()).line("following")
-        first = await bare.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
-        async with Probe(bare.endpoint) as probe:
+        await (await unserved.replicate()).line("following")
+        first = await unserved.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
+        async with Probe(unserved.endpoint) as probe:
             began = time.monotonic()
             for gate in gates:
                 gate.hold()
             assert await probe.takeover_s(began) < TAKEOVER_S
         assert all_run(first)
         kill(first[3].pid)
-        second = await bare.hub.group(4)
+        second = await unserved.hub.group(4)
         assert restart_count(second) == 1
         assert isinstance(await join_at(leader.port, "late"), NotLeader)
-        before = bare.records()
+        before = unserved.records()
         for gate in gates:
             gate.release()
         await leader.line("leads no more")
         await leader.line("following")
-        assert bare.records() == before, "it has written nothing"
-        await bare.finish(second)
-    finally:
-        for gate in gates:
-            await gate.__aexit__(None, None, None)
+        assert unserved.records() == before, "it has written nothing"
+        await unserved.finish(second)
 
 
 # Agents that know little.
@@ -258,48 +191,23 @@ async def test_an_agent_passes_over_a_server_that_is_not_there(replicas: Replica
     await replicas.finish(await replicas.hub.group(2))
 
 
-async def test_agents_that_start_before_their_servers_wait_for_them(bare: Replicas) -> None:
-    first, second = await bare.replicate(), await bare.replicate()
-    await bare.node("a", "--nnodes", "2")
-    await bare.node("b", "--nnodes", "2")
-    await bare.finish(await bare.hub.group(4))
+async def test_agents_that_start_before_their_servers_wait_for_them(unserved: Replicas) -> None:
+    first, second = await unserved.replicate(), await unserved.replicate()
+    await unserved.node("a", "--nnodes", "2")
+    await unserved.node("b", "--nnodes", "2")
+    await unserved.finish(await unserved.hub.group(4))
     assert {await first.is_leader(), await second.is_leader()} == {True, False}
 
 
-# What cannot be.
-
-REFUSED = {
-    ("--advertise", "a:29400"): "--advertise is for one of several servers",
-    ("--leader-lease", "7", "--store", "memory"): "--leader-lease is for one of several servers",
-    ("--store", "etcd://a:0"): "'a:0' is no etcd member; give etcd://HOST",
-    ("--store", "etcd://a", "--advertise", "a"): "--advertise: HOST:PORT, not 'a'",
-    ("--store", "etcd://a", "--leader-lease", "0.5"): "--leader-lease: a whole number of seconds from 1 to 3600",
-    ("--store", "etcd://a", "--etcd-cert", "x"): "--etcd-cert and --etcd-key belong together",
-    ("--store", "etcd://a", "--etcd-ca", "/nowhere/ca"): "cannot read /nowhere/ca: No such file or directory",
-    ("--store", "etcd://a", "--exit-when-idle", "5"): "--exit-when-idle: not with --store etcd://",
-}
-
-
-async def test_what_a_command_line_asks_for_in_vain_is_said_in_one_line() -> None:
+@pytest.mark.parametrize("flags", [(), ("--shards", "16")], ids=["one shard", "shards"])
+async def test_without_etcd_a_server_says_so_and_goes_on_trying(flags: tuple[str, ...]) -> None:
     need_etcd()
-    servers = [await Program.start(*Server.command(*flags)) for flags in REFUSED]
-    for server, said in zip(servers, REFUSED.values(), strict=True):
-        assert await server.exit_code() == 2
-        (line,) = server.err
-        assert line.startswith("rdzv-server: error: ") and said in line
-
-
-async def test_without_etcd_a_server_says_so_and_goes_on_trying() -> None:
-    need_etcd()
-    server = await Server.listen("--store", "etcd://127.0.0.1:1,127.0.0.1:2")
-    try:
-        await server.line(r"cannot use etcd \(127.0.0.1:1, 127.0.0.1:2\): .*refused; trying again")
-        with pytest.raises(urllib.error.HTTPError, match="503") as caught:
-            await server.get("/readyz")
-        assert caught.value.read() == b"no leader is known\n"
-        with pytest.raises(urllib.error.HTTPError, match="503"):
-            await server.get("/leaderz")
-        server.signal(signal.SIGTERM)
-        assert await server.exit_code() == 0
-    finally:
-        await server.end()
+    server = await Server.listen("--store", "etcd://127.0.0.1:1,127.0.0.1:2", *flags)
+    await server.line(r"cannot use etcd \(127.0.0.1:1, 127.0.0.1:2\): .*refused; trying again")
+    with pytest.raises(urllib.error.HTTPError, match="503") as caught:
+        await server.get("/readyz")
+    assert caught.value.read() == b"no leader is known\n"
+    with pytest.raises(urllib.error.HTTPError, match="503"):
+        await server.get("/leaderz")
+    server.signal(signal.SIGTERM)
+    assert await server.exit_code() == 0

@@ -1,13 +1,10 @@
 """Run ids and node ids that look like paths, commands, patterns or markup: nothing but their own run takes notice."""
 
 import asyncio
-import json
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from rdzv_protocol import paths
 from rdzv_protocol.errors import AgentFenced
 from rdzv_protocol.messages import JoinRequest, LeaveRequest
 
@@ -65,23 +62,19 @@ class Place:
     """A folder deep in another one, so that a way out of it would still end where the test looks."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
-        self.home = root / "a" / "b" / "c"
-        self.logs = self.home / "logs"
-        self.state = root / "state"
-        self.script = root / "script.py"
-        self.temporary = root / "tmp"
+        self.root, self.home = root, root / "a" / "b" / "c"
+        self.logs, self.state, self.temporary = self.home / "logs", root / "state", root / "tmp"
         for folder in (self.logs, self.state, self.temporary):
             folder.mkdir(parents=True)
+        self.script = root / "script.py"
         self.script.write_text(SCRIPT)
 
     async def run(self, endpoint: str, run_id: str, node_id: str = "node") -> Program:
         """An agent that leaves behind whatever it can."""
-        flags = ("--run-id", run_id, "--node-id", node_id, "--endpoint", endpoint, "--connect-timeout", "10")
         return await start_agent(
-            *(part for flag, value in zip(flags[::2], flags[1::2], strict=True) for part in (f"{flag}={value}",)),
+            f"--run-id={run_id}", f"--node-id={node_id}", f"--endpoint={endpoint}", "--connect-timeout=10",
             "--log-dir", "logs", "--redirects", "3", "--tee", "3", "--event-log-handler", "console",
-            script=str(self.script), cwd=str(self.home),
+            script=self.script, cwd=self.home,
             env={"HOME": str(self.home), "TMPDIR": str(self.temporary), "TORCHELASTIC_ERROR_FILE": "error.json"},
         )  # fmt: skip
 
@@ -102,14 +95,12 @@ def place(tmp_path: Path) -> Place:
 
 
 @pytest.fixture
-async def server(place: Place) -> AsyncIterator[Server]:
-    server = await Server.listen("--store", f"sqlite:{place.state}/server.db")
-    yield server
-    await server.end()
+async def server(place: Place) -> Server:
+    return await Server.listen("--store", f"sqlite:{place.state}/server.db")
 
 
 async def runs_of(server: Server) -> dict[str, str]:
-    return {run["run_id"]: run["phase"] for run in json.loads(await server.get(paths.STATUS))["runs"]}
+    return {run["run_id"]: run["phase"] for run in (await server.status())["runs"]}
 
 
 async def test_any_printable_name_works_and_reaches_no_file(place: Place, server: Server) -> None:
@@ -128,7 +119,6 @@ async def test_any_printable_name_works_and_reaches_no_file(place: Place, server
     await server.end()
     again = await Server.listen("--store", f"sqlite:{place.state}/server.db")
     assert await runs_of(again) == dict.fromkeys(NAMES, "succeeded")
-    await again.end()
 
 
 @pytest.mark.parametrize("name", REFUSED.values(), ids=REFUSED)

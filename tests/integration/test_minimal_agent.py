@@ -1,7 +1,6 @@
 """An agent that has nothing of ours, beside its like and beside ours, at a real server."""
 
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -26,10 +25,8 @@ async def start_ours(server: Server, script: Path, *flags: str) -> Program:
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[Server]:
-    server = await Server.listen("--store", "memory")
-    yield server
-    await server.end()
+async def server() -> Server:
+    return await Server.listen("--store", "memory")
 
 
 async def told(*agents: Program) -> list[str]:

@@ -2,26 +2,21 @@
 
 import asyncio
 import json
-import os
 import re
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from rdzv_protocol.paths import ADMIT, STOP
 
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.programs import Server
-from tests.support.worker_hub import WorkerHub
 
 
-async def act(server: Server, path: str, body: object, token: str = "") -> tuple[int, dict]:
+async def act(server: Server, path: str, body: object) -> tuple[int, dict]:
     """Status and answer."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    request = urllib.request.Request(f"http://{server.endpoint}{path}", raw, headers, method="POST")
+    request = urllib.request.Request(f"http://{server.endpoint}{path}", raw, method="POST")
     return await asyncio.to_thread(_answer, request)
 
 
@@ -60,7 +55,7 @@ async def test_with_manual_scale_up_an_operator_admits(cluster: Cluster) -> None
     await newcomer.line("standing by: round 1 runs, and scale-up is manual")
     assert (await act(cluster.server, ADMIT, {"run_id": "r"}))[0] == 200
     await cluster.finish(await cluster.hub.group(4))
-    assert (await cluster.server.run())["restarts"]["node_arrived"] == 1
+    assert await cluster.restarts() == {"node_arrived": 1}
 
 
 @pytest.mark.parametrize(
@@ -82,30 +77,3 @@ async def test_with_manual_scale_up_an_operator_admits(cluster: Cluster) -> None
 async def test_a_mistake_is_said_and_changes_nothing(cluster: Cluster, body, status, says) -> None:
     answered, answer = await act(cluster.server, STOP, body)
     assert answered == status and says in answer["message"]
-
-
-@pytest.fixture
-async def guarded(tmp_path: Path, hub: WorkerHub) -> AsyncIterator[Cluster]:
-    """A server with three tokens, and agents that have theirs."""
-    cluster = Cluster(hub)
-    for role in ("agent", "read", "admin"):
-        (tmp_path / role).touch(0o600)
-        (tmp_path / role).write_text(f"{role}-secret\n")
-    await cluster.serve(
-        "--token-file", str(tmp_path / "agent"),
-        "--read-token-file", str(tmp_path / "read"),
-        "--admin-token-file", str(tmp_path / "admin"),
-    )  # fmt: skip
-    yield cluster
-    await cluster.end()
-
-
-async def test_only_the_admin_token_lets_its_bearer_act(guarded: Cluster, tmp_path: Path) -> None:
-    flags = ("--run-id", "r", "--token-file", str(tmp_path / "agent"), *PATIENT)
-    (worker,) = await guarded.nodes("a", *flags, nproc=1)
-    assert (await act(guarded.server, STOP, {"run_id": "r"}))[0] == 401
-    for token, status in (("guess", 401), ("agent-secret", 403), ("read-secret", 403)):
-        assert (await act(guarded.server, STOP, {"run_id": "r"}, token))[0] == status
-    os.kill(worker.pid, 0)
-    assert (await act(guarded.server, STOP, {"run_id": "r"}, "admin-secret"))[0] == 200
-    assert await guarded.agents["a"].exit_code() == 1

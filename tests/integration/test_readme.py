@@ -32,10 +32,9 @@ async def test_several_nodes(unused_tcp_port: int) -> None:
         [word.replace("29400", str(unused_tcp_port)).replace("HOST", "127.0.0.1") for word in words]
         for words in commands("Several nodes")
     )
-    server = await Program.start(*server_command, "--store", "memory")
+    await Program.start(*server_command, "--store", "memory")
     agents = [await Program.start(*command, cwd=str(ROOT)) for _ in range(2)]
     for agent in agents:
         assert await agent.exit_code() == 0, agent.err
     ranks = {word for agent in agents for line in agent.out for word in re.findall(r"rank (\d) of 4", line)}
     assert ranks == set("0123")
-    await server.end()

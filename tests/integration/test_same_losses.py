@@ -7,13 +7,12 @@ import importlib.util
 import json
 import signal
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from tests.support.launchers import LONG_S, NODE_AGENT, PROGRAMS, TORCHRUN, free_port, launch, line, start
+from tests.support.launchers import LONG_S, NODE_AGENT, PROGRAMS, TORCHRUN, free_port, launch, start
 from tests.support.programs import Program
 
 pytest.importorskip("torch")
@@ -75,12 +74,12 @@ async def test_a_public_program(script: str, says: str, tmp_path: Path) -> None:
 
 
 async def test_a_record_script_fails_alike(tmp_path: Path) -> None:
-    case = Case(program="recorded.py 4 2", exit_code=1)
+    case = Case(program="elastic.py --fail-after 2", exit_code=1)
     theirs, ours = [await run(launcher, case, tmp_path) for launcher in (TORCHRUN, NODE_AGENT)]
     assert ours == theirs
     errors = [recorded_error(tmp_path / launcher) for launcher in (TORCHRUN, NODE_AGENT)]
     assert errors[0] == errors[1]
-    assert errors[1][0] == "DataIsBroken: sample 2 of rank 1 has no label"
+    assert errors[1][0] == "DataIsBroken: batch 2 of rank 1 has no label"
 
 
 def recorded_error(folder: Path) -> tuple[str, set[str]]:
@@ -101,17 +100,15 @@ async def lose_a_node(launcher: str, folder: Path) -> Printed:
     folder = folder_for(launcher, folder)
     flags = "--nnodes=1:2 --max-restarts=3 --rdzv-backend=c10d --rdzv-id=nightly --log-dir=logs --tee=1"
     program = [str(PROGRAMS / "elastic.py"), "--wait-after", "3"]
-    async with AsyncExitStack() as stack:
-        endpoint = f"--rdzv-endpoint=127.0.0.1:{stack.enter_context(free_port())}"
+    with free_port() as port:
         agents: list[Program] = []
         for rank, conf in enumerate(("is_host=1", "is_host=0")):
-            place = [endpoint, f"--node-rank={rank}", f"--rdzv-conf={conf},{QUICK}"]
+            place = [f"--rdzv-endpoint=127.0.0.1:{port}", f"--node-rank={rank}", f"--rdzv-conf={conf},{QUICK}"]
             agents.append(await start(launcher, [*flags.split(), *place, *program], env=FAIR, cwd=folder))
-            stack.push_async_callback(agents[-1].end)
-        await line(agents[1], "rank 1 waits")
+        await agents[1].line("rank 1 waits", LONG_S)
         agents[1].signal(signal.SIGTERM)
         await agents[1].exit_code(LONG_S)
-        assert await agents[0].exit_code(LONG_S) == 0, (launcher, agents[0].err)
+        assert await agents[0].exit_code(LONG_S) == 0, launcher
     return printed(folder)
 
 

@@ -15,10 +15,11 @@ from tests.support.certificates import Authority
 from tests.support.cluster import Cluster
 from tests.support.process_info import is_running
 from tests.support.programs import PRYING_WORKER, Program, Server, refuses, start_agent
-from tests.support.worker_hub import Worker
+from tests.support.worker_hub import all_run
 
 LOOK, JOIN, STOP = ("GET", paths.STATUS), ("POST", paths.JOIN), ("POST", paths.STOP)
 SECRETS = {"agents": "aG3nt-5ecret", "readers": "r3ad-5ecret", "admins": "adm1n-5ecret"}
+HOSTED = ("--rdzv-backend", "c10d", "--nnodes", "1:2", "--last-call-timeout", "0")
 FLAGS = {"agents": "--token-file", "readers": "--read-token-file", "admins": "--admin-token-file"}
 
 
@@ -69,7 +70,6 @@ async def test_teams_share_a_server(cluster: Cluster, tmp_path: Path) -> None:
     await refuses(other, "this token is good for runs team-a-* alone, not for team-b-1")
     third = await start_agent("--endpoint", cluster.server.endpoint, "--run-id", "team-a-2", "--token-file", files["a"])
     await third.line("this token may have 1 runs at a time, and has them; team-a-2 has to wait")
-    await third.end()
     for token, shown in (("ours", ["team-a-1"]), ("theirs", [])):
         async with (
             aiohttp.ClientSession(f"http://{cluster.server.endpoint}") as session,
@@ -91,7 +91,7 @@ async def test_tokens_are_replaced_while_a_run_goes_on(cluster: Cluster, tmp_pat
     await cluster.agents["a"].line(
         r"lost rdzv-server at .*this server does not know this token.*; workers keep running"
     )
-    assert all(is_running(worker.pid) for worker in first)
+    assert all_run(first)
     token_files(agents, agents="new")
     await cluster.agents["a"].line("reached rdzv-server at")
     first[0].order_exit(3)
@@ -110,25 +110,10 @@ async def test_a_bad_token_file_is_said_and_the_old_tokens_stay(cluster: Cluster
     await cluster.finish(await cluster.nodes("a", *flags(files)))
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        (("--token-file", "/nowhere"), "--token-file /nowhere: No such file or directory"),
-        (("--admin-token-file", "/nowhere"), "--admin-token-file needs --token-file, too"),
-        (("--tls-cert", "/nowhere"), "--tls-cert and --tls-key belong together"),
-        (("--tls-cert", "/nowhere", "--tls-key", "/nowhere"), "--tls-cert /nowhere: No such file or directory"),
-        (("--tls-client-ca", "/nowhere"), "--tls-client-ca needs --tls-cert and --tls-key, too"),
-    ],
-)
-async def test_a_server_whose_security_is_a_mistake_does_not_start(given: tuple[str, ...], says: str) -> None:
-    await refuses(await Program.start(*Server.command(*given)), says)
-
-
 async def test_a_server_that_everybody_reaches_says_so() -> None:
     command = [word for word in Server.command() if word not in ("--host", "127.0.0.1")]
     server = await Program.start(*command)
     await server.line("no --token-file: everybody who reaches this port can join, watch and disturb runs; operators'")
-    await server.end()
 
 
 # Where no secret is found.
@@ -180,21 +165,10 @@ async def test_no_secret_is_found_where_somebody_might_look(cluster: Cluster, tm
         *flags(files), "--store", f"sqlite:{store}", "--tls-cert", shown.cert, "--tls-key", shown.key,
         "--tls-client-ca", authority.ca,
     )  # fmt: skip
-    by_flag = (
-        "--token-file",
-        files["agents"],
-        "--tls-ca",
-        authority.ca,
-        "--tls-cert",
-        node.cert,
-        "--tls-key",
-        node.key,
-    )
+    own = {"token-file": files["agents"], "tls-ca": authority.ca, "tls-cert": node.cert, "tls-key": node.key}
+    by_flag = (word for name, path in own.items() for word in (f"--{name}", path))
     await cluster.node("a", "--nnodes", "2", "--max-restarts", "1", *by_flag)
-    by_variable = {
-        f"PET_{name[2:].upper().replace('-', '_')}": value
-        for name, value in zip(by_flag[::2], by_flag[1::2], strict=True)
-    }
+    by_variable = {f"PET_{name.upper().replace('-', '_')}": path for name, path in own.items()}
     await cluster.node("b", "--nnodes", "2", "--max-restarts", "1", env=by_variable)
     first = await cluster.hub.group(4)
     first[0].order_exit(3)
@@ -221,21 +195,16 @@ async def test_no_secret_is_found_where_somebody_might_look(cluster: Cluster, tm
 # What a worker cannot do.
 
 
-async def look(worker: Worker, order: str) -> object:
-    return json.loads(await worker.tell(order))
-
-
 async def test_a_worker_cannot_act_on_any_run_with_what_it_sees(cluster: Cluster, tmp_path: Path) -> None:
     cluster.script = PRYING_WORKER
     files = token_files(tmp_path)
     await cluster.serve(*flags(files))
     victims = await cluster.nodes("a", "--run-id", "theirs", "--token-file", files["agents"], nproc=1)
     (worker,) = await cluster.nodes("b", "--run-id", "ours", "--token-file", files["agents"], nproc=1)
-    tried = await look(worker, f"attack {cluster.server.endpoint}")
-    assert isinstance(tried, dict)
+    tried = json.loads(await worker.tell(f"attack {cluster.server.endpoint}"))
     assert files["agents"] in tried, "it looks well enough to find the file's name"
     assert {status for statuses in tried.values() for status in statuses} <= {401, 429}
-    assert all(is_running(each.pid) for each in victims)
+    assert all_run(victims)
     await cluster.finish([*victims, worker])
 
 
@@ -245,8 +214,7 @@ STREAMS = {0: r"/dev/null", 1: r"pipe:\[\d+\]|/.*", 2: r"pipe:\[\d+\]|/.*", 3: r
 
 async def test_the_page_of_a_standalone_run_only_shows(cluster: Cluster) -> None:
     """Every user of the machine reaches it."""
-    agent = await start_agent("--standalone", env=cluster.hub.env)
-    cluster.agents["a"] = agent
+    agent = await cluster.agent("a", "--standalone")
     url = (await agent.line(r"status: (http://127\.0\.0\.1:\d+)/v1/status"))[1]
     (worker,) = await cluster.hub.group(1)
     async with aiohttp.ClientSession(url) as session:
@@ -261,8 +229,7 @@ async def test_the_page_of_a_standalone_run_only_shows(cluster: Cluster) -> None
 
 
 async def test_a_standalone_run_may_have_no_page(cluster: Cluster) -> None:
-    agent = await start_agent("--standalone", "--no-status-page", env=cluster.hub.env)
-    cluster.agents["a"] = agent
+    agent = await cluster.agent("a", "--standalone", "--no-status-page")
     (worker,) = await cluster.hub.group(1)
     await cluster.finish([worker])
     assert not any("status:" in line for line in agent.err)
@@ -281,8 +248,7 @@ async def test_a_server_that_is_hosted_at_loopback_is_for_this_machine_alone(
 ) -> None:
     endpoint = f"[{host}]:{unused_tcp_port}" if ":" in host else f"{host}:{unused_tcp_port}"
     flags = ("--rdzv-backend", "c10d", "--nnodes", nnodes, "--last-call-timeout", "0", flag, endpoint)
-    agent = await start_agent(*flags, env=cluster.hub.env)
-    cluster.agents["a"] = agent
+    agent = await cluster.agent("a", *flags)
     await agent.line(r"hosting rdzv-server at port \d+ \(process \d+\), which only agents of this machine can reach")
     workers = await cluster.hub.group(1)
     listening = [address for address, port in listening_sockets().values() if port == f"{unused_tcp_port:04X}"]
@@ -302,17 +268,14 @@ async def test_a_worker_inherits_no_file_but_its_streams(
         await cluster.serve("--token-file", files["agents"])
         first = await cluster.nodes("a", *logs, "--token-file", files["agents"])
     else:
-        place = ("--standalone",) if where == "alone" else ("--rdzv-backend", "c10d", "--nnodes", "1:2",
-            "--last-call-timeout", "0", "--endpoint", f"localhost:{unused_tcp_port}")  # fmt: skip
-        agent = await start_agent(*place, *logs, "--nproc", "2", script=PRYING_WORKER, env=cluster.hub.env)
-        cluster.agents["a"] = agent
+        place = ("--standalone",) if where == "alone" else (*HOSTED, "--endpoint", f"localhost:{unused_tcp_port}")
+        agent = await cluster.agent("a", *place, *logs, "--nproc", "2")
         first = await cluster.hub.group(2)
         await agent.line("status: http" if where == "alone" else "hosting rdzv-server at port")
     first[0].order_exit(3)
     second = await cluster.hub.group(2)
     for worker in second:
-        files_open = await look(worker, "files")
-        assert isinstance(files_open, list)
+        files_open = json.loads(await worker.tell("files"))
         assert len(files_open) == len(STREAMS), files_open
         for descriptor, each in enumerate(files_open):
             assert re.fullmatch(f"{descriptor}: ({STREAMS[descriptor]})", each), files_open
@@ -322,11 +285,7 @@ async def test_a_worker_inherits_no_file_but_its_streams(
 async def test_a_server_that_an_agent_hosts_inherits_no_file_but_its_socket(
     cluster: Cluster, unused_tcp_port: int
 ) -> None:
-    agent = await start_agent(
-        "--rdzv-backend", "c10d", "--nnodes", "1:2", "--last-call-timeout", "0",
-        "--endpoint", f"localhost:{unused_tcp_port}", env=cluster.hub.env,
-    )  # fmt: skip
-    cluster.agents["a"] = agent
+    agent = await cluster.agent("a", *HOSTED, "--endpoint", f"localhost:{unused_tcp_port}")
     pid = int((await agent.line(r"hosting rdzv-server at port \d+ \(process (\d+)\)"))[1])
     workers = await cluster.hub.group(1)
     theirs = {link for link in links(agent.pid) if not link.startswith(("/dev/null", "anon_inode"))}

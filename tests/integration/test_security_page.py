@@ -21,16 +21,9 @@ def carry_out_commands(folder: Path) -> None:
 async def test_what_the_page_makes_lets_a_run_through(cluster: Cluster, tmp_path: Path) -> None:
     carry_out_commands(tmp_path)
     own = ("--tls-cert", "server.pem", "--tls-key", "server.key", "--tls-client-ca", "ca.pem")
-    tokens = (
-        "--token-file",
-        "agents.token",
-        "--read-token-file",
-        "readers.token",
-        "--admin-token-file",
-        "admins.token",
-    )
+    tokens = ("--token-file", "agents.token", "--read-token-file", "readers.token", "--admin-token-file")
     node = ("--tls-ca", "ca.pem", "--tls-cert", "node.pem", "--tls-key", "node.key", "--token-file", "agents.token")
-    server = await cluster.serve(*in_folder(tmp_path, own + tokens))
+    server = await cluster.serve(*in_folder(tmp_path, (*own, *tokens, "admins.token")))
     for host in ("localhost", "127.0.0.1"):
         await cluster.node("a", "--endpoint", f"{host}:{server.port}", *in_folder(tmp_path, node))
         await cluster.finish(await cluster.hub.group(2))

@@ -8,14 +8,13 @@ import itertools
 import re
 import signal
 import time
-import urllib.error
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
 from tests.integration.replicas import LEASE_S, Probe, Replica, Replicas, kill
-from tests.support.etcd import Etcd, etcd_cluster, need_etcd
+from tests.support.etcd import Etcd, need_etcd
 from tests.support.process_info import is_running
 from tests.support.programs import Program, Server
 from tests.support.worker_hub import Worker, WorkerHub
@@ -30,13 +29,6 @@ SHARDS_FLAG = ("--shards", str(SHARDS), "--rebalance-after", "1")
 EVEN_WITHIN_S = 40.0
 TAKEOVER_S = LEASE_S + 2.0
 """Four servers and three members of etcd may have few cores between them."""
-
-
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
-    """Three members."""
-    with etcd_cluster(tmp_path_factory.mktemp("etcd"), 3) as etcd:
-        yield etcd
 
 
 class Shared(Replicas):
@@ -233,31 +225,3 @@ async def test_a_server_with_another_number_of_shards_is_refused(bare: Shared, f
     )
     await other.line(f"cannot go on; .*{said}")
     assert server.process.returncode is None
-
-
-async def test_without_etcd_it_says_so_and_is_not_ready() -> None:
-    server = await Server.listen("--store", "etcd://127.0.0.1:1,127.0.0.1:2", *SHARDS_FLAG)
-    try:
-        await server.line(r"cannot use etcd \(127.0.0.1:1, 127.0.0.1:2\): .*refused; trying again")
-        with pytest.raises(urllib.error.HTTPError, match="503") as caught:
-            await server.get("/readyz")
-        assert caught.value.read() == b"no leader is known\n"
-        server.signal(signal.SIGTERM)
-        assert await server.exit_code() == 0
-    finally:
-        await server.end()
-
-
-REFUSED = {
-    ("--shards", "4"): "--shards is for one of several servers: with --store etcd://",
-    ("--shards", "0", "--store", "etcd://a"): "--shards: a number from 1 to 256, not '0'",
-    ("--shards", "257", "--store", "etcd://a"): "--shards: a number from 1 to 256, not '257'",
-}
-
-
-async def test_what_a_command_line_asks_for_in_vain_is_said_in_one_line() -> None:
-    servers = [await Program.start(*Server.command(*flags)) for flags in REFUSED]
-    for server, said in zip(servers, REFUSED.values(), strict=True):
-        assert await server.exit_code() == 2
-        (line,) = server.err
-        assert line.startswith("rdzv-server: error: ") and said in line

@@ -16,6 +16,8 @@ from tests.support.programs import PATIENCE_S, Program, Server, refuses, start_a
 from tests.support.worker_hub import WorkerHub, of_node, restart_count
 
 PATIENT = ("--rdzv-conf", "join_timeout=500,last_call_timeout=500", "--shutdown-timeout", "5")
+IDLE = "from node_agent.transport import server_subprocess; server_subprocess.IDLE_S = 1"
+"""A server that is hosted goes on without agents for a second, not ten."""
 HOSTING = r"hosting rdzv-server at port \d+ \(process (\d+)\)"
 
 
@@ -191,6 +193,7 @@ async def test_a_server_whose_only_agent_is_gone_ends_by_itself(
     nodes: Nodes, signum: signal.Signals, within_s: float
 ) -> None:
     """At once if the agent has said that it leaves."""
+    nodes.python = ("-c", f"{IDLE}; from node_agent.cli.main import main; raise SystemExit(main())")
     host = await nodes.static(0)
     server = await nodes.server_pid(host)
     await host.line("waiting for 1 more node")

@@ -4,7 +4,6 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 from rdzv_protocol.errors import TlsRequired
@@ -17,16 +16,6 @@ from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.server import RendezvousServer, bind
 from tests.support.certificates import Authority, Pair
 from tests.support.scenario import a_join
-
-
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
-@pytest.fixture
-def stranger(tmp_path: Path) -> Authority:
-    return Authority(tmp_path, "stranger")
 
 
 @asynccontextmanager
@@ -64,10 +53,10 @@ async def test_an_agent_that_trusts_the_servers_authority_comes_in(authority: Au
         assert isinstance(await join(port, authority.credentials(), host), Reply)
 
 
-async def test_with_a_client_authority_only_its_nodes_come_in(authority: Authority, stranger: Authority) -> None:
-    tls = TlsFiles(*authority.issue("server"), client_ca=stranger.ca).context()
+async def test_with_a_client_authority_only_its_nodes_come_in(authority: Authority, other_authority: Authority) -> None:
+    tls = TlsFiles(*authority.issue("server"), client_ca=other_authority.ca).context()
     async with serving(tls) as port:
-        assert isinstance(await join(port, authority.credentials(stranger.issue("node", "node-a"))), Reply)
+        assert isinstance(await join(port, authority.credentials(other_authority.issue("node", "node-a"))), Reply)
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated:DeprecationWarning")
@@ -83,38 +72,37 @@ async def test_older_versions_are_not_spoken(authority: Authority) -> None:
 # What does not, and why.
 
 
-async def test_a_server_of_an_unknown_authority(authority: Authority, stranger: Authority) -> None:
-    async with serving(TlsFiles(*stranger.issue("server")).context()) as port:
-        error = await failure(port, authority.credentials())
-    assert str(error) == f"TLS: the server's certificate is from no authority in --tls-ca {authority.ca}"
+ShownCertificate = Callable[[Authority, Authority], Pair | None]
 
 
-@pytest.mark.parametrize(("name", "host"), [("other.example", "localhost"), ("10.9.9.9", "127.0.0.1")])
-async def test_a_server_of_another_name(authority: Authority, name: str, host: str) -> None:
-    async with serving(TlsFiles(*authority.issue("server", name)).context()) as port:
+@pytest.mark.parametrize(
+    ("shown", "host", "says"),
+    [
+        (lambda ours, theirs: theirs.issue("server"), "127.0.0.1", "the server's certificate is from no authority in"),
+        (
+            lambda ours, theirs: ours.issue("server", "other.example"),
+            "localhost",
+            "the server's certificate is not for",
+        ),
+        (lambda ours, theirs: ours.issue("server", "10.9.9.9"), "127.0.0.1", "the server's certificate is not for"),
+        (lambda ours, theirs: ours.issue("server", days=-1), "127.0.0.1", "the server's certificate has expired"),
+        (lambda ours, theirs: None, "127.0.0.1", "the server there speaks no TLS: leave --tls-ca out"),
+    ],
+    ids=["another authority's", "another name's", "another address's", "expired", "no TLS"],
+)
+async def test_a_server_that_is_not_trusted_is_told_of(
+    authority: Authority, other_authority: Authority, shown: ShownCertificate, host: str, says: str
+) -> None:
+    pair = shown(authority, other_authority)
+    async with serving(TlsFiles(*pair).context() if pair else None) as port:
         error = await failure(port, authority.credentials(), host)
-    assert str(error).startswith(f"TLS: the server's certificate is not for {host}: ")
-
-
-async def test_a_server_whose_certificate_has_expired(authority: Authority) -> None:
-    async with serving(TlsFiles(*authority.issue("server", days=-1)).context()) as port:
-        error = await failure(port, authority.credentials())
-    assert str(error) == "TLS: the server's certificate has expired"
-
-
-async def test_a_server_without_tls(authority: Authority) -> None:
-    async with serving(None) as port:
-        error = await failure(port, authority.credentials())
-    assert str(error).startswith("TLS: the server there speaks no TLS: leave --tls-ca out")
+    assert str(error).startswith(f"TLS: {says}")
 
 
 async def test_an_agent_without_tls(authority: Authority) -> None:
     async with serving(TlsFiles(*authority.issue("server")).context()) as port:
         with pytest.raises(TlsRequired, match="this server speaks TLS: start the agent with --tls-ca"):
             await join(port, None)
-
-
-NodeCertificate = Callable[[Authority, Authority], Pair | None]
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"])
@@ -128,12 +116,12 @@ NodeCertificate = Callable[[Authority, Authority], Pair | None]
     ids=["none", "another authority's", "expired"],
 )
 async def test_a_node_that_is_not_let_in_is_told_why(
-    authority: Authority, stranger: Authority, version: ssl.TLSVersion, certificate: NodeCertificate, says: str
+    authority: Authority, other_authority: Authority, version: ssl.TLSVersion, certificate: ShownCertificate, says: str
 ) -> None:
     tls = TlsFiles(*authority.issue("server"), client_ca=authority.ca).context()
     tls.maximum_version = version
     async with serving(tls) as port:
-        error = await failure(port, authority.credentials(certificate(authority, stranger)))
+        error = await failure(port, authority.credentials(certificate(authority, other_authority)))
     assert str(error).startswith(f"TLS: {says}")
 
 

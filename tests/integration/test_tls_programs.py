@@ -2,8 +2,8 @@
 
 import asyncio
 import signal
-import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -18,25 +18,13 @@ AT_ONCE_S = 10.0
 """An agent waits for a server that is not there for 300 s."""
 
 
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
-@pytest.fixture
-def stranger(tmp_path: Path) -> Authority:
-    return Authority(tmp_path, "stranger")
-
-
 def shows(pair: Pair) -> tuple[str, ...]:
     return ("--tls-cert", pair.cert, "--tls-key", pair.key)
 
 
 @pytest.fixture
-async def server(authority: Authority) -> AsyncIterator[Server]:
-    server = await Server.listen(*shows(authority.issue("server")))
-    yield server
-    await server.end()
+async def server(authority: Authority) -> Server:
+    return await Server.listen(*shows(authority.issue("server")))
 
 
 async def test_a_run_over_mutual_tls(cluster: Cluster, authority: Authority) -> None:
@@ -52,12 +40,10 @@ async def test_a_run_over_mutual_tls(cluster: Cluster, authority: Authority) -> 
 # What ends an agent.
 
 
-async def test_what_cannot_heal_ends_an_agent_at_once(
-    server: Server, authority: Authority, stranger: Authority, tmp_path: Path
-) -> None:
+async def test_what_cannot_heal_ends_an_agent_at_once(server: Server, other_authority: Authority) -> None:
     name = ("--endpoint", f"localhost:{server.port}")
     for flags, says in (
-        ((*name, "--tls-ca", stranger.ca), f"from no authority in --tls-ca {stranger.ca}"),
+        ((*name, "--tls-ca", other_authority.ca), f"from no authority in --tls-ca {other_authority.ca}"),
         (name, "this server speaks TLS: start the agent with --tls-ca"),
     ):
         async with asyncio.timeout(AT_ONCE_S):
@@ -70,27 +56,13 @@ async def test_an_agent_with_tls_at_a_server_without(cluster: Cluster, authority
         await refuses(agent, "the server there speaks no TLS")
 
 
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        (("--tls-ca", "/nowhere"), "--tls-ca /nowhere: No such file or directory"),
-        (("--tls-ca", "system", "--tls-cert", "x"), "--tls-cert and --tls-key belong together"),
-        (("--tls-cert", "x", "--tls-key", "y"), "--tls-cert needs --tls-ca, too"),
-        (("--standalone", "--tls-ca", "system"), "a server that a node hosts speaks no TLS"),
-        (("--rdzv-backend", "c10d", "--tls-ca", "system"), "a server that a node hosts speaks no TLS"),
-    ],
-)
-async def test_flags_that_make_no_sense(flags: tuple[str, ...], says: str) -> None:
-    await refuses(await start_agent("--endpoint", "127.0.0.1:9", *flags), says)
-
-
 # What a run outlives.
 
 
 async def test_workers_outlive_a_server_with_the_wrong_certificate(
-    cluster: Cluster, authority: Authority, stranger: Authority, tmp_path: Path
+    cluster: Cluster, authority: Authority, other_authority: Authority, tmp_path: Path
 ) -> None:
-    good, bad = shows(authority.issue("server")), shows(stranger.issue("wrong"))
+    good, bad = shows(authority.issue("server")), shows(other_authority.issue("wrong"))
     store = ("--store", f"sqlite:{tmp_path / 'runs.db'}")
     server = await cluster.serve(*good, *store)
     workers = await cluster.nodes("a", "--tls-ca", authority.ca, "--lease", "60")
@@ -123,60 +95,60 @@ async def test_the_next_leader_is_followed_over_tls(
 # Certificates that are replaced.
 
 
-class Visitor:
-    """A connection to the server."""
+class Client:
+    """A connection to the server, and the certificate that it was shown."""
 
-    @classmethod
-    async def come(cls, server: Server, authority: Authority) -> "Visitor":
-        self = cls()
-        context = authority.credentials().context()
-        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context)
-        connection: ssl.SSLObject = self._writer.get_extra_info("ssl_object")
-        self.was_shown = connection.getpeercert(binary_form=True)
-        return self
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self.was_shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
 
     async def asks(self) -> bytes:
         """The first line of an answer."""
         self._writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         async with asyncio.timeout(PATIENCE_S):
-            head = await self._reader.readuntil(b"\r\n\r\n")
-            await self._reader.readexactly(len(b"ok\n"))
-        return head.splitlines()[0]
+            return (await self._reader.readuntil(b"ok\n")).splitlines()[0]
 
-    def leave(self) -> None:
-        self._writer.close()
+
+Connect = Callable[[], Awaitable[Client]]
+
+
+@pytest.fixture
+async def connect(server: Server, authority: Authority) -> AsyncIterator[Connect]:
+    async with AsyncExitStack() as stack:
+
+        async def connect() -> Client:
+            context = authority.credentials().context()
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context)
+            stack.callback(writer.close)
+            return Client(reader, writer)
+
+        yield connect
 
 
 async def test_new_connections_are_shown_the_new_certificate_and_standing_ones_go_on(
-    server: Server, authority: Authority
+    server: Server, authority: Authority, connect: Connect
 ) -> None:
-    first = await Visitor.come(server, authority)
+    first = await connect()
     assert await first.asks() == b"HTTP/1.1 200 OK"
     authority.issue("server")
     server.signal(signal.SIGHUP)
     await server.line("SIGHUP: new connections get")
-    second = await Visitor.come(server, authority)
+    second = await connect()
     assert second.was_shown != first.was_shown
     assert await first.asks() == await second.asks() == b"HTTP/1.1 200 OK"
-    first.leave()
-    second.leave()
 
 
 async def test_a_bad_certificate_is_said_and_the_old_one_stays(
-    server: Server, authority: Authority, tmp_path: Path
+    server: Server, connect: Connect, tmp_path: Path
 ) -> None:
-    before = await Visitor.come(server, authority)
+    before = await connect()
     (tmp_path / "server.pem").write_text("half a certifi")
     server.signal(signal.SIGHUP)
     await server.line("SIGHUP: --tls-cert .*server.pem: there is no certificate in it .*; keeping")
-    after = await Visitor.come(server, authority)
-    assert after.was_shown == before.was_shown
-    before.leave()
-    after.leave()
+    assert (await connect()).was_shown == before.was_shown
 
 
 async def test_the_server_says_how_long_its_certificate_is_good(authority: Authority) -> None:
     for days, says in ((90, "TLS: certificate .* expires on 20"), (3, "expires in 2 days"), (-1, "has expired: ")):
         server = await Server.listen(*shows(authority.issue("server", days=days)))
         await server.line(says)
-        await server.end()

@@ -1,14 +1,16 @@
 """torchrun's flags as a user's scripts feel them, with real processes."""
 
+import json
 import os
 import signal
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.support.launchers import NODE_AGENT, TORCHRUN, free_port, launch
+from tests.support.launchers import LONG_S, NODE_AGENT, free_port, launch
 from tests.support.programs import WORKER, Program, refuses, start_agent
 from tests.support.worker_hub import WorkerHub, restart_count
 
@@ -118,7 +120,7 @@ async def test_old_spellings_prefixes_and_variables_together(hub: WorkerHub) -> 
 STATIC = ("--nnodes=2", "--rdzv-endpoint=127.0.0.1:PORT")
 C10D = ("--nnodes=2", "--node_rank=0", "--rdzv_backend=c10d", "--rdzv_endpoint=localhost:PORT", "--rdzv_id=1")
 QUICK = "--rdzv-conf=last_call_timeout=1"
-LINES = {
+LINES: dict[str, list[tuple[str, ...]]] = {
     "an endpoint alone is static": [(*STATIC, "--node-rank=1"), (*STATIC, "--node-rank=0")],
     "the same rank for every node": [C10D, C10D],
     "one node at an endpoint": [("--rdzv-endpoint=127.0.0.1:PORT",)],
@@ -129,37 +131,65 @@ LINES = {
     "a comma too many": [("--duplicate-stdout-filters=a,",)],
     "settings of later versions": [("--rdzv-conf=cas_backoff_max_seconds=0.5",)],
     "one node at a free port": [("--nnodes=1", "--rdzv_endpoint=localhost:0")],
+    "variables that make no sense": [()],
+    "an endpoint in variables": [()],
+    "an endpoint in variables of launch": [("--use-env",)],
 }
+PLACE = {"PET_NNODES": "1", "PET_RDZV_ENDPOINT": "127.0.0.1:PORT"}
+VARIABLES = {
+    "variables that make no sense": {
+        "PET_START_METHOD": "bogus",
+        "PET_LOGS_SPECS": "bogus",
+        "PET_NUMA_BINDING": "bogus",
+    },
+    "an endpoint in variables": PLACE,
+    "an endpoint in variables of launch": PLACE,
+}
+LEGACY = "an endpoint in variables of launch"
+"""For `torch.distributed.launch` and its twin."""
+
+FORKS = """
+import json, os, sys
+import torch.distributed.launch, torch.distributed.run
+
+def start(module, words, environment):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.environ.update(environment)
+            module.main(words)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return pid
+
+for name, is_legacy, environment, nodes in json.loads(sys.argv[1]):
+    module = torch.distributed.launch if is_legacy else torch.distributed.run
+    pids = [start(module, words, environment) for words in nodes]
+    print(name, [os.waitpid(pid, 0)[1] for pid in pids], flush=True)
+"""
+"""torchrun's own program, which is imported once and forked for every node of every line."""
 
 
-def variables(words: tuple[str, ...]) -> dict[str, str]:
-    pairs = (word.lstrip("-").partition("=") for word in words)
-    return {f"PET_{name.upper().replace('-', '_')}": value for name, _, value in pairs}
+def filled(line: str, port: str) -> tuple[dict[str, str], list[list[str]]]:
+    """Variables, and words of each node, with what is executed."""
+    variables = {name: value.replace("PORT", port) for name, value in VARIABLES.get(line, {}).items()}
+    nodes = [[*(word.replace("PORT", port) for word in words), "--no-python", "true"] for words in LINES[line]]
+    return variables, nodes
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("launcher", [TORCHRUN, NODE_AGENT])
+async def test_the_command_lines_are_torchruns() -> None:
+    pytest.importorskip("torch")
+    with ExitStack() as ports:
+        launches = [(line, line == LEGACY, *filled(line, ports.enter_context(free_port()))) for line in LINES]
+        torchrun = await Program.start(sys.executable, "-c", FORKS, json.dumps(launches))
+        assert await torchrun.exit_code(LONG_S) == 0
+    assert torchrun.out == [f"{line} {[0] * len(nodes)}" for line, nodes in LINES.items()]
+
+
 @pytest.mark.parametrize("line", LINES)
-async def test_a_command_line_of_torchruns_runs(launcher: str, line: str) -> None:
-    pytest.importorskip("torch")
+async def test_a_command_line_of_torchruns_runs(line: str) -> None:
     with free_port() as port:
-        nodes = [[word.replace("PORT", port) for word in words] for words in LINES[line]]
-        await launch(launcher, *([*words, "--no-python", "true"] for words in nodes))
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("launcher", [TORCHRUN, NODE_AGENT])
-async def test_variables_that_make_no_sense_are_not_read(launcher: str) -> None:
-    pytest.importorskip("torch")
-    env = {"PET_START_METHOD": "bogus", "PET_LOGS_SPECS": "bogus", "PET_NUMA_BINDING": "bogus"}
-    await launch(launcher, ["--no-python", "true"], env=env)
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("launcher", [TORCHRUN, NODE_AGENT])
-@pytest.mark.parametrize("legacy", [False, True], ids=["torchrun", "launch"])
-async def test_so_do_its_variables(launcher: str, legacy: bool) -> None:
-    pytest.importorskip("torch")
-    with free_port() as port:
-        env = variables(("--nnodes=1", f"--rdzv-endpoint=127.0.0.1:{port}"))
-        await launch(launcher, ["--use-env"] * legacy + ["--no-python", "true"], env=env, legacy=legacy)
+        variables, nodes = filled(line, port)
+        await launch(NODE_AGENT, *nodes, env=variables, legacy=line == LEGACY)

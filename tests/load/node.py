@@ -1,4 +1,4 @@
-"""A node without a process: the agent's real machine and its real line to the server, with workers that are played."""
+"""A node without a process: the agent's real machine and real connections to the server, with played workers."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,27 +14,27 @@ from node_agent.core.events import Event, Signalled, Started, WorkerFailed, Work
 from node_agent.runner import Runner
 from node_agent.transport.http import HttpTransport
 
-FAREWELL_S = 10.0
+CLOSE_S = 10.0
 EXIT_CODE = 3
 EVIDENCE = tuple(f"line {number} of what the script wrote last" for number in range(20))
 
 
 class Node:
-    """One agent of a run. `news` is called when its workers start, and when it has ended."""
+    """One agent of a run. `changed` is called when its workers start, and when it has ended."""
 
     def __init__(
-        self, port: int, run_id: str, name: str, settings: RequestedSettings, news: Callable[[], None], *, rerun: bool
+        self, port: int, run_id: str, name: str, settings: RequestedSettings, changed: Callable[[], None]
     ) -> None:
         self.name = name
         self.assignment: Assignment | None = None
         """Of the workers that run now."""
         self.exit_code: int | None = None
-        self.trouble: list[str] = []
-        """Refusals, and whatever went wrong with the line."""
-        self._news = news
+        self.warnings: list[str] = []
+        """Refusals, and whatever went wrong with the connection."""
+        self._changed = changed
         config = AgentConfig(
             command=Command(("true",)), nproc=2, run_id=run_id, node_id=name, explicit_run_id=True,
-            rerun=rerun, settings=settings, connect_timeout_s=60.0, close_timeout_s=FAREWELL_S,
+            rerun=True, settings=settings, connect_timeout_s=60.0, close_timeout_s=CLOSE_S,
         )  # fmt: skip
         loop = asyncio.get_running_loop()
         self._work = Runner(
@@ -46,7 +46,7 @@ class Node:
 
     def succeed(self) -> None:
         """Its workers exit 0."""
-        self._over(WorkersSucceeded(self._work.round))
+        self._finish_round(WorkersSucceeded(self._work.round))
 
     def fail(self) -> None:
         """One of its workers exits otherwise."""
@@ -55,7 +55,7 @@ class Node:
             node_id=self.name, rank=self.assignment.first_rank, local_rank=0, pid=7, exit_code=EXIT_CODE,
             cause=f"exit code {EXIT_CODE}", error="ValueError: boom", stderr_tail=EVIDENCE,
         )  # fmt: skip
-        self._over(WorkerFailed(self._work.round, failure))
+        self._finish_round(WorkerFailed(self._work.round, failure))
 
     async def leave(self) -> None:
         """It is asked to go, says so, and goes."""
@@ -63,10 +63,10 @@ class Node:
         await self.gone()
 
     async def gone(self) -> None:
-        """Let its lines go: after its machine has ended, or, if that has not, without a word."""
+        """Close its connections: after its machine has ended, or, if that has not, without a word."""
         await self._work.close()
 
-    def _over(self, event: Event) -> None:
+    def _finish_round(self, event: Event) -> None:
         self.assignment = None
         self._work.feed(event)
 
@@ -77,29 +77,29 @@ class Node:
 
     def start_workers(self, assignment: Assignment) -> None:
         self.assignment = assignment
-        self._news()
+        self._changed()
 
     def stop_workers(self, signal_name: str, kill: bool) -> None:
-        asyncio.get_running_loop().call_soon(self._over, WorkersStopped(self._work.round))
+        asyncio.get_running_loop().call_soon(self._finish_round, WorkersStopped(self._work.round))
 
     def say(self, text: str, level: Level) -> None:
         if level is Level.WARNING:
-            self.trouble.append(text)
+            self.warnings.append(text)
 
     def write_failure_report(self, effect: WriteFailureReport) -> None:
         pass
 
     def answered(self, answer: Reply | ProtocolError) -> None:
         if not isinstance(answer, Reply):
-            self.trouble.append(str(answer))
+            self.warnings.append(str(answer))
 
     def ended(self, exit_code: int) -> None:
         self.exit_code = exit_code
-        self._news()
+        self._changed()
 
     def crashed(self, error: BaseException) -> None:
-        self.trouble.append(repr(error))
-        self._news()
+        self.warnings.append(repr(error))
+        self._changed()
 
     has_workers = False
 

@@ -1,19 +1,30 @@
-"""After many runs a server holds what it held before them. `python -m tests.load --minutes 60` looks for longer."""
+"""After many runs a server holds what it held before them. `SOAK_MINUTES=60 pytest --timeout 0` looks for longer."""
 
 import asyncio
 import gc
 import logging
+import os
 import resource
 import signal
+import sqlite3
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.storage.sqlite import SqliteStore
-from tests.load.soak import PATIENCE_S, POLL_S, Soak, forgotten, records, serve, settled
+from tests.load.soak import PATIENCE_S, Attempt, Plan, Soak
+from tests.support.footprint import Footprint
+from tests.support.programs import Server
+
+RUNS = 200
+MINUTES = float(os.environ.get("SOAK_MINUTES", "0"))
+POLL_S = 0.05
+LAST = "the last run"
 
 ROOM_MB = 16.0
 """Of fragmentation: a heap that is used this way grows by a kilobyte or two a run at first, though what is in use does
@@ -31,24 +42,30 @@ def many_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def test_a_server_keeps_nothing_of_runs_that_are_over(tmp_path: Path) -> None:
+async def settled(server: Server, descriptors: int | None = None) -> Footprint:
+    """What the server holds once it has forgotten every run and, if given, has so many descriptors open."""
+    async with asyncio.timeout(PATIENCE_S):
+        while (await server.status())["runs"] or descriptors not in (None, Footprint.of(server.pid).descriptors):  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S)
+    return Footprint.of(server.pid)
+
+
+async def test_a_server_keeps_nothing_of_runs_that_are_over(programs: None, tmp_path: Path) -> None:
     """Two hundred at once, whose workers fail, and whose nodes are lost, leave and come back: each ends as planned."""
-    server = await serve(tmp_path)
-    try:
-        soak = Soak(server.port)
+    server = await Server.listen("--store", f"sqlite:{tmp_path}/server.db", "--retention", "1")
+    soak, ends_at = Soak(server.port, runs=RUNS), time.monotonic() + 60 * MINUTES
+    await soak.play()
+    before = await settled(server)
+    while soak.played < 3 * RUNS or time.monotonic() < ends_at:
         await soak.play()
-        before = await settled(server)
-        for _ in range(2):
-            await soak.play()
-            after = await settled(server, before.descriptors)
+        after = await settled(server, before.descriptors)
         print(f"{soak.played} runs: {before}, then {after}")
-        assert after.rss_mb - before.rss_mb < ROOM_MB
-        await forgotten(server)
-        server.signal(signal.SIGTERM)
-        assert await server.exit_code() == 0
-    finally:
-        await server.end()
-    assert records(tmp_path) == 0
+    assert after.rss_mb - before.rss_mb < ROOM_MB
+    await Attempt(server.port, LAST, Plan(nodes=2)).run()  # is written after what is to be removed from the file
+    server.signal(signal.SIGTERM)
+    assert await server.exit_code() == 0
+    with closing(sqlite3.connect(tmp_path / "server.db")) as file:
+        assert file.execute("SELECT count(*) FROM records WHERE run_id != ?", (LAST,)).fetchone() == (0,)
     assert [line for line in server.err if "Traceback" in line] == []
 
 

@@ -31,10 +31,9 @@ ROUNDS = 4
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[Server]:
+async def server(programs: None) -> AsyncIterator[Server]:
     server = await Server.listen("--store", "memory")
     yield server
-    await server.end()
     assert not any("Traceback" in line for line in server.err)
 
 
@@ -42,27 +41,29 @@ class Crowd:
     """Runs of one node each, that have failed a few times and left their evidence."""
 
     def __init__(self, server: Server) -> None:
-        self._link = HttpTransport("127.0.0.1", server.port, None)
+        self._transport = HttpTransport("127.0.0.1", server.port, None)
         self._addr = ""
 
     async def __aenter__(self) -> "Crowd":
-        self._addr = await self._link.connect()
+        self._addr = await self._transport.connect()
         for number in range(RUNS):
-            await self._found(f"run-{number}")
+            await self._start(f"run-{number}")
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        await self._link.close()
+        await self._transport.close()
 
-    async def _found(self, run_id: str) -> None:
+    async def _start(self, run_id: str) -> None:
         for round_ in range(ROUNDS):
-            await self._link.exchange(self._join(run_id, round_))
+            await self._transport.exchange(self._join(run_id, round_))
             failure = Failure(
                 node_id="node", rank=0, local_rank=0, pid=7, exit_code=3, cause="exit code 3",
                 stderr_tail=(WRITTEN,) * 32,
             )  # fmt: skip
-            await self._link.exchange(ReportRequest(run_id=run_id, agent_id="agent", round=round_ + 1, failure=failure))
-        await self._link.exchange(self._join(run_id, ROUNDS))
+            await self._transport.exchange(
+                ReportRequest(run_id=run_id, agent_id="agent", round=round_ + 1, failure=failure)
+            )
+        await self._transport.exchange(self._join(run_id, ROUNDS))
 
     def _join(self, run_id: str, after_round: int) -> JoinRequest:
         settings = RequestedSettings(max_restarts=100, lease_s=600.0, disconnect_grace_s=600.0)
@@ -75,7 +76,7 @@ class Crowd:
         """How long it takes to ask what to do now; seconds."""
         began = time.perf_counter()
         poll = PollRequest(run_id=f"run-{number % RUNS}", agent_id="agent", revision=0, hold=False)
-        reply = await self._link.exchange(poll)
+        reply = await self._transport.exchange(poll)
         assert isinstance(reply, Reply) and isinstance(reply.directive, Start)
         return time.perf_counter() - began
 
@@ -93,7 +94,7 @@ def deaf_readers(port: int) -> Iterator[None]:
             client.close()
 
 
-def told(name: str, latencies: list[float]) -> str:
+def summary(name: str, latencies: list[float]) -> str:
     ordered = sorted(1e3 * latency for latency in latencies)
     return f"{name}: median {statistics.median(ordered):.1f} ms, longest {ordered[-1]:.1f} ms"
 
@@ -105,7 +106,7 @@ async def test_no_agent_waits_for_those_who_do_not_read(server: Server) -> None:
         with deaf_readers(server.port):
             beside = [await crowd.poll(number) for number in range(POLLS)]
             during = Footprint.of(server.pid)
-    print(told("alone", alone), told(f"beside {DEAF}", beside), before, during, sep="\n")
+    print(summary("alone", alone), summary(f"beside {DEAF}", beside), before, during, sep="\n")
     assert max(beside) < LONGEST_S
     assert during.rss_mb - before.rss_mb < DEAF * EACH_MB
 
@@ -118,7 +119,7 @@ async def test_agents_have_their_turn_while_others_read(server: Server) -> None:
         while not reading.done():
             beside.append(await crowd.poll(len(beside)))
         (size,) = set(await reading)
-    print(told(f"{len(beside)} polls beside {READERS} who read {size / 1e6:.1f} MB", beside))
+    print(summary(f"{len(beside)} polls beside {READERS} who read {size / 1e6:.1f} MB", beside))
     assert len(beside) > READERS * RUNS / 20 and max(beside) < LONGEST_S
 
 

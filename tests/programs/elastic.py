@@ -2,6 +2,7 @@
 
 `--crash-after N`: rank 1 is killed after that epoch in the first round. `--wait-after N`: after that epoch rank 1 says
 that it waits, until somebody ends it, and the others wait for it in a collective, as they would in training.
+`--fail-after N`: rank 1 raises an exception after that epoch, which `@record` writes down.
 """
 
 import argparse
@@ -12,10 +13,15 @@ import torch
 import torch.distributed as dist
 import torch.distributed.nn  # early, or it holds the group, and gloo's threads, at the interpreter's end
 from torch import nn
+from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 
 CHECKPOINT = "checkpoint.pt"
 BATCH = 48
+
+
+class DataIsBroken(Exception):
+    """Error that a training script may come across."""
 
 
 class State:
@@ -68,13 +74,21 @@ def train(args: argparse.Namespace) -> None:
         if state.epoch == args.wait_after and rank == 1:
             print("rank 1 waits")
             signal.pause()
+        if state.epoch == args.fail_after and rank == 1:
+            raise DataIsBroken(f"batch {state.epoch} of rank {rank} has no label")
 
 
-if __name__ == "__main__":
+@record
+def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--crash-after", type=int)
     parser.add_argument("--wait-after", type=int)
+    parser.add_argument("--fail-after", type=int)
     dist.init_process_group("gloo")
     train(parser.parse_args())
     dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -61,10 +61,22 @@ class Cluster:
         self.servers.append(await Server.listen(*self.server_flags, *flags, port=port))
         return self.server
 
-    async def restart_server(self) -> None:
-        """Kill the server, and start it again at its port."""
+    async def lose_server(self) -> None:
+        """Kill the server."""
         await self.server.kill()
+
+    async def regain_server(self) -> None:
+        """Start the server again, at its port."""
         await self.serve(port=self.server.port)
+
+    async def restart_server(self) -> None:
+        await self.lose_server()
+        await self.regain_server()
+
+    async def restarts(self) -> dict[str, int]:
+        """How often the run was restarted for which cause; all but `worker_failure` are free."""
+        restarts = (await self.server.run())["restarts"]
+        return {cause: times for cause, times in restarts.items() if times}
 
     # Nodes.
 

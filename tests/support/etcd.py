@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.certificates import Authority
+
 PATIENCE_S = 30.0
 QUICK = ("--heartbeat-interval", "50", "--election-timeout", "500")
 """Its own elections take half a second; its shortest lease is one second then."""
@@ -111,23 +113,10 @@ class Etcd:
 
 
 def make_tls(folder: Path) -> None:
-    """Certificates of an authority, of etcd and of a server, each `NAME.pem` with its `NAME.key`."""
-    _openssl("req", "-x509", "-subj", "/CN=ca", "-days", "1", *_new_key(folder, "ca"), "-out", f"{folder}/ca.pem")
-    (folder / "names").write_text("subjectAltName = IP:127.0.0.1\n")
+    """Certificates of an authority, of etcd and of a server, each `NAME.pem`, the last two with their `NAME.key`."""
+    authority = Authority(folder)
     for name in ("etcd", "server"):
-        _openssl("req", "-subj", f"/CN={name}", *_new_key(folder, name), "-out", f"{folder}/{name}.csr")
-        _openssl(
-            "x509", "-req", "-in", f"{folder}/{name}.csr", "-CA", f"{folder}/ca.pem", "-CAkey", f"{folder}/ca.key",
-            "-CAcreateserial", "-days", "1", "-extfile", f"{folder}/names", "-out", f"{folder}/{name}.pem",
-        )  # fmt: skip
-
-
-def _new_key(folder: Path, name: str) -> tuple[str, ...]:
-    return "-newkey", "rsa:2048", "-nodes", "-keyout", f"{folder}/{name}.key"
-
-
-def _openssl(*command: str) -> None:
-    subprocess.run(("openssl", *command), check=True, capture_output=True)
+        authority.issue(name, "127.0.0.1")
 
 
 @contextmanager

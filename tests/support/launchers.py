@@ -3,11 +3,9 @@
 import asyncio
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from node_agent.workers.ports import ReservedPort
 from tests.support.programs import Program
@@ -31,29 +29,14 @@ async def start(
 ) -> Program:
     """Start one agent. `through`: a command that executes it."""
     module = (LEGACY_MODULES if legacy else MODULES)[launcher]
-    return await Program.start(*through, sys.executable, "-m", module, *words, env=env, cwd=str(cwd) if cwd else None)
+    return await Program.start(*through, sys.executable, "-m", module, *words, env=env, cwd=cwd)
 
 
 async def launch(launcher: str, *nodes: Sequence[str], exit_code: int = 0, **how: Any) -> None:
     """Start one agent for each node's command line, see `start`, and let all of them come to their end."""
     agents = [await start(launcher, words, **how) for words in nodes]
-    try:
-        codes = await asyncio.gather(*(agent.exit_code(LONG_S) for agent in agents))
-    except TimeoutError:
-        pytest.fail(f"{launcher} did not end: {[(agent.process.returncode, agent.err, agent.out) for agent in agents]}")
-    finally:
-        for agent in agents:
-            await agent.end()
-    assert set(codes) == {exit_code}, (launcher, codes, [agent.err for agent in agents])
-
-
-async def line(agent: Program, pattern: str) -> None:
-    """Return when the agent has written such a line, however long torch's import takes."""
-    async with asyncio.timeout(LONG_S):
-        while True:
-            with suppress(TimeoutError):
-                await agent.line(pattern)
-                return
+    codes = await asyncio.gather(*(agent.exit_code(LONG_S) for agent in agents))
+    assert set(codes) == {exit_code}, (launcher, codes)
 
 
 @contextmanager

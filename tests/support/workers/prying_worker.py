@@ -3,12 +3,11 @@
 import http.client
 import json
 import os
-import sys
 from collections.abc import Iterable
 
-from worker import carry_out, report
+from worker import ORDERS, obey, report
 
-DEEDS = (
+ACTIONS = (
     ("GET", "/v1/status"),
     ("POST", "/v1/agent/poll"),
     ("POST", "/v1/agent/leave"),
@@ -35,12 +34,12 @@ def all_that_it_sees() -> set[str]:
 
 
 def answers(address: str, tokens: Iterable[str]) -> dict[str, list[int]]:
-    """By token, how the server answers to each deed."""
+    """By token, how the server answers to each action."""
     host, _, port = address.rpartition(":")
     found = {}
     for token in tokens:
         statuses = []
-        for method, path in DEEDS:
+        for method, path in ACTIONS:
             connection = http.client.HTTPConnection(host, int(port), timeout=10)
             connection.request(
                 method,
@@ -55,16 +54,9 @@ def answers(address: str, tokens: Iterable[str]) -> dict[str, list[int]]:
 
 
 if __name__ == "__main__":
-    hub = report()
-    for line in hub:
-        order, _, argument = str(line).strip().partition(" ")
-        if order == "exit":
-            sys.exit(int(argument))
-        elif order == "files":
-            done = json.dumps(open_files())
-        elif order == "attack":
-            done = json.dumps(answers(argument, sorted(all_that_it_sees())))
-        else:
-            done = carry_out(order, argument)
-        hub.write(f"done {done}\n")
-        hub.flush()
+    orders = {
+        **ORDERS,
+        "files": lambda _: json.dumps(open_files()),
+        "attack": lambda address: json.dumps(answers(address, sorted(all_that_it_sees()))),
+    }
+    obey(report(), orders)

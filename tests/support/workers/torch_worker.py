@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from worker import carry_out, report
+from worker import ORDERS, obey, report
 
 STEP_S = 0.02
 
@@ -34,16 +34,10 @@ def together(share: int) -> int:
 
 
 def listen(told_to_finish: threading.Event) -> None:
-    hub = report()
-    for line in hub:
-        order, _, argument = str(line).strip().partition(" ")
-        if order == "exit" and argument == "0":
-            told_to_finish.set()
-        elif order == "exit":
-            os._exit(int(argument))
-        else:
-            hub.write(f"done {carry_out(order, argument)}\n")
-            hub.flush()
+    def leave(code: str) -> None:
+        told_to_finish.set() if code == "0" else os._exit(int(code))
+
+    obey(report(), {**ORDERS, "exit": leave})
 
 
 if __name__ == "__main__":

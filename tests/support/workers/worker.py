@@ -1,4 +1,4 @@
-"""A worker without torch: reports to the test's hub, then does what it is told, line by line."""
+"""A worker without torch: reports to the test's hub, then carries out its orders, line by line."""
 
 import json
 import os
@@ -6,46 +6,49 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
+from typing import Any, TextIO, cast
+
+DOUBLE_FORK = "setsid sleep 1000 >/dev/null 2>&1 & echo $!"
 
 
-def report() -> "socket.SocketIO":
+def report() -> TextIO:
+    """Connect to the hub, and say who this is."""
     hub = socket.socket(socket.AF_UNIX)
     hub.connect(os.environ["TEST_WORKER_HUB"])
     hub.sendall((json.dumps({"pid": os.getpid(), "argv": sys.argv[1:], "env": dict(os.environ)}) + "\n").encode())
-    return hub.makefile("rw")  # type: ignore[return-value]
+    return cast(TextIO, hub.makefile("rw"))
 
 
-def obey(hub: "socket.SocketIO") -> None:
+def fork(argument: str) -> int:
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    return child
+
+
+ORDERS: Mapping[str, Callable[[str], Any]] = {
+    "exit": lambda code: sys.exit(int(code)),
+    "say": lambda text: print(text, flush=True),
+    "complain": lambda text: print(text, file=sys.stderr, flush=True),
+    "ignore": lambda name: signal.signal(getattr(signal, name), signal.SIG_IGN) and None,
+    "unset": lambda name: os.environ.pop(name) and None,
+    "fork": fork,
+    "daemon": lambda _: subprocess.Popen(["sleep", "1000"], start_new_session=True).pid,
+    "double-fork": lambda _: subprocess.check_output(
+        "setsid sleep 1000 >/dev/null 2>&1 & echo $!", shell=True, text=True
+    ),
+    "close": lambda _: os.closerange(1, 3),
+}
+"""By its first word, what carries out an order; it is given the rest, which is the answer unless there is another."""
+
+
+def obey(hub: TextIO, orders: Mapping[str, Callable[[str], Any]] = ORDERS) -> None:
     for line in hub:
-        order, _, argument = str(line).strip().partition(" ")
-        if order == "exit":
-            sys.exit(int(argument))
-        hub.write(f"done {carry_out(order, argument)}\n")
+        order, _, argument = line.strip().partition(" ")
+        answer = orders[order](argument)
+        hub.write(f"done {argument if answer is None else str(answer).strip()}\n")
         hub.flush()
-
-
-def carry_out(order: str, argument: str) -> str:
-    if order == "say":
-        print(argument, flush=True)
-    elif order == "complain":
-        print(argument, file=sys.stderr, flush=True)
-    elif order == "ignore":
-        signal.signal(getattr(signal, argument), signal.SIG_IGN)
-    elif order == "unset":
-        del os.environ[argument]
-    elif order == "fork":
-        child = os.fork()
-        if child == 0:
-            signal.pause()
-        return str(child)
-    elif order == "daemon":
-        return str(subprocess.Popen(["sleep", "1000"], start_new_session=True).pid)
-    elif order == "double-fork":
-        return subprocess.check_output("setsid sleep 1000 >/dev/null 2>&1 & echo $!", shell=True, text=True).strip()
-    elif order == "close":
-        os.close(1)
-        os.close(2)
-    return argument
 
 
 if __name__ == "__main__":
