@@ -9,7 +9,6 @@ import resource
 import signal
 import socket
 import sys
-from contextlib import AsyncExitStack
 from dataclasses import fields
 from typing import NoReturn
 
@@ -20,10 +19,11 @@ from rdzv_protocol.paths import DEFAULT_PORT, STATUS
 from rdzv_server.auth.reload import Security
 from rdzv_server.auth.token_files import BadTokenFile
 from rdzv_server.config import CLUSTER, MOST_CONNECTIONS, Limits, ServerConfig
-from rdzv_server.server import HttpServer, RendezvousServer, adopt, bind, run_until
+from rdzv_server.server import HttpServer, RendezvousServer, adopt, bind
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.etcd_address import EtcdPlace, is_address, join_address
 from rdzv_server.storage.factory import make_store
+from rdzv_server.tasks import first_of
 
 log = logging.getLogger("rdzv_server")
 
@@ -72,13 +72,18 @@ def main() -> int:
 
 
 async def _serve(config: ServerConfig, limits: Limits, security: Security) -> int:
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    stopped: asyncio.Future[str] = loop.create_future()
+
+    def stop(reason: str) -> None:
+        if not stopped.done():
+            stopped.set_result(reason)
+
     for signum in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(signum, stop.set)
-    listener, idle = _listener(config), list[str]()
-    async with AsyncExitStack() as stack:
-        server, place = _make_server(config, listener.getsockname()[1])
-        await stack.enter_async_context(server)
+        loop.add_signal_handler(signum, stop, "workers keep running")
+    listener = _listener(config)
+    server, place = _make_server(config, listener.getsockname()[1])
+    async with server:
         await server.listen(listener, security.tls, security.access, limits)
         if security.has_files:
             loop.add_signal_handler(signal.SIGHUP, security.renew, server.renew)
@@ -90,16 +95,17 @@ async def _serve(config: ServerConfig, limits: Limits, security: Security) -> in
         for level, note in security.notes(address):
             log.log(level, note)
         if config.exit_when_idle_s is not None and isinstance(server, RendezvousServer):
-            _stop_when_idle(server, config.exit_when_idle_s, stop, idle)
+            from rdzv_server.service.idle_shutdown import IdleWatch
+
+            IdleWatch(server.rendezvous, config.exit_when_idle_s, stop)
         try:
-            await run_until(server, stop)
+            log.info("shutting down; %s", await first_of(server.crashed(), stopped))
         except StoreBroken as error:
             log.error("cannot go on; workers keep running, and their agents try again: %s", error)
             return 1
         except Exception:
             log.exception("cannot go on; workers keep running, and their agents try again")
             return 1
-        log.info("shutting down; %s", idle[0] if idle else "workers keep running")
     return 0
 
 
@@ -126,17 +132,6 @@ def _own_host(config: ServerConfig) -> str | None:
 def _remembered(server: HttpServer) -> str:
     runs = [run.run_id for run in server.service.runs() if not run.stage.is_end]
     return f"; goes on with {len(runs)} run{'s' * (len(runs) != 1)}" if runs else ""
-
-
-def _stop_when_idle(server: RendezvousServer, limit_s: float, stop: asyncio.Event, reasons: list[str]) -> None:
-    from rdzv_server.service.idle_shutdown import IdleWatch
-
-    def idle(reason: str) -> None:
-        if not stop.is_set():
-            reasons.append(reason)
-            stop.set()
-
-    IdleWatch(server.rendezvous, limit_s, idle)
 
 
 # Sockets and files.

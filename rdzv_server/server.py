@@ -1,6 +1,5 @@
 """Server, put together: `rdzv-server` runs it, and `node-agent --standalone` embeds it."""
 
-import asyncio
 import errno
 import socket
 from abc import ABC, abstractmethod
@@ -12,7 +11,6 @@ from rdzv_server.service.driver import Driver
 from rdzv_server.service.interface import Service
 from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.storage.base import MemoryStore, Store
-from rdzv_server.tasks import first_of
 
 if TYPE_CHECKING:
     import ssl
@@ -136,13 +134,8 @@ def adopt(descriptor: int) -> socket.socket:
 
 def _watching_peers(listener: socket.socket) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 3)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 9_000)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, 3), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3), (socket.TCP_USER_TIMEOUT, 9_000)
+    ):  # fmt: skip
+        listener.setsockopt(socket.IPPROTO_TCP, option, value)
     return listener
-
-
-async def run_until(server: HttpServer, stop: asyncio.Event) -> None:
-    """Serve until `stop` is set. Raises what the server cannot go on after."""
-    await first_of(server.crashed(), stop.wait())

@@ -1,19 +1,19 @@
 """Tasks that run beside each other until the first of them ends."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable
+from typing import TypeVar
 
 T = TypeVar("T")
 
 
-async def first_of(*parts: Coroutine[Any, Any, T]) -> T:
+async def first_of(*parts: Awaitable[T]) -> T:
     """Run all parts until the first one ends; return its result, or raise what it raised.
 
     The others are cancelled and waited for, first to last. `asyncio.TaskGroup` waits for all, cancels them in no order,
     and wraps what they raise.
     """
-    tasks = [asyncio.create_task(part) for part in parts]
+    tasks = [asyncio.ensure_future(part) for part in parts]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         return next(task for task in tasks if task.done()).result()

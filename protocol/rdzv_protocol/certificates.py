@@ -1,6 +1,6 @@
 """Certificates and keys in PEM files, as both sides of a TLS connection load theirs.
 
-What is wrong with a file is told in one line that names the flag and the file: OpenSSL's own words name neither.
+A fault of a file is told in one line that names the flag and the file: OpenSSL's own words name neither.
 """
 
 import re
@@ -17,8 +17,7 @@ class BadCertificate(ValueError):
 
 def load_own(context: ssl.SSLContext, cert: str, key: str) -> None:
     """Show this certificate to the other side. Raises `BadCertificate`."""
-    if not _CERTIFICATE.search(_text("--tls-cert", cert)):
-        raise BadCertificate(f"--tls-cert {cert}: there is no certificate in it (PEM)")
+    _certificate("--tls-cert", cert)
     if "PRIVATE KEY-----" not in _text("--tls-key", key):
         raise BadCertificate(f"--tls-key {key}: there is no private key in it (PEM)")
     try:
@@ -31,8 +30,7 @@ def load_own(context: ssl.SSLContext, cert: str, key: str) -> None:
 
 def load_authorities(context: ssl.SSLContext, flag: str, path: str) -> None:
     """Trust the other side's certificate if one of these vouches for it. Raises `BadCertificate`."""
-    if not _CERTIFICATE.search(_text(flag, path)):
-        raise BadCertificate(f"{flag} {path}: there is no certificate in it (PEM)")
+    _certificate(flag, path)
     try:
         context.load_verify_locations(path)
     except ssl.SSLError as error:
@@ -40,17 +38,13 @@ def load_authorities(context: ssl.SSLContext, flag: str, path: str) -> None:
 
 
 def expires_at(cert: str) -> datetime:
-    """When the first certificate in this file expires. Raises `BadCertificate`."""
-    pem = _CERTIFICATE.search(_text("--tls-cert", cert))
-    if pem is None:
-        raise BadCertificate(f"--tls-cert {cert}: there is no certificate in it (PEM)")
-    ((_, certificate),) = _elements(ssl.PEM_cert_to_DER_cert(pem[0]))
+    """Time at which the first certificate in this file expires. Raises `BadCertificate`."""
+    ((_, certificate),) = _elements(ssl.PEM_cert_to_DER_cert(_certificate("--tls-cert", cert)))
     signed = _elements(_elements(certificate)[0][1])
     _algorithm, _issuer, validity, *_ = (content for tag, content in signed if tag == _SEQUENCE)  # RFC 5280, 4.1
     tag, not_after = _elements(validity)[1]
-    return datetime.strptime(
-        not_after.decode(), "%y%m%d%H%M%SZ" if tag == _UTC_TIME else "%Y%m%d%H%M%SZ"
-    ).replace(tzinfo=UTC)  # fmt: skip
+    year = "%y" if tag == _UTC_TIME else "%Y"
+    return datetime.strptime(not_after.decode(), f"{year}%m%d%H%M%SZ").replace(tzinfo=UTC)
 
 
 def _elements(der: bytes) -> list[tuple[int, bytes]]:
@@ -64,6 +58,13 @@ def _elements(der: bytes) -> list[tuple[int, bytes]]:
         elements.append((tag, der[at : at + size]))
         at += size
     return elements
+
+
+def _certificate(flag: str, path: str) -> str:
+    """The first certificate in this file."""
+    if found := _CERTIFICATE.search(_text(flag, path)):
+        return found[0]
+    raise BadCertificate(f"{flag} {path}: there is no certificate in it (PEM)")
 
 
 def _text(flag: str, path: str) -> str:

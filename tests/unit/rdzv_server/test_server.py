@@ -12,7 +12,7 @@ from rdzv_protocol.messages import Ack, LeaveRequest, PollRequest, Reply, Report
 from node_agent.transport.credentials import Credentials
 from node_agent.transport.http import HttpTransport
 from rdzv_server.auth.authorization import Access, Role, Token
-from rdzv_server.server import RendezvousServer, bind, run_until
+from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.storage.sqlite import SqliteStore
 from tests.support.scenario import RUN_ID, Connection, a_failure, a_join, settings_of
 
@@ -258,16 +258,6 @@ async def test_a_server_that_closes_takes_nobody_for_lost_whose_connection_it_cl
     assert not run.departures and len(run.agents) == 2
 
 
-async def test_a_server_serves_until_it_is_told_to_stop(site):
-    stop = asyncio.Event()
-    serving = asyncio.create_task(run_until(site.server, stop))
-    await site.agent("a").join("1")
-    assert not serving.done()
-    stop.set()
-    async with asyncio.timeout(PATIENCE_S):
-        await serving
-
-
 async def test_a_server_that_cannot_write_ends_with_what_went_wrong():
     class FullDisk:
         async def load(self):
@@ -280,7 +270,7 @@ async def test_a_server_that_cannot_write_ends_with_what_went_wrong():
             raise OSError(28, "No space left on device")
 
     async with RendezvousServer(store=FullDisk()) as server:
-        serving = asyncio.create_task(run_until(server, asyncio.Event()))
+        serving = asyncio.create_task(server.crashed())
         join = asyncio.create_task(server.rendezvous.ask(a_join("a"), Connection("a")))
         async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(OSError, match="No space left on device"):

@@ -26,17 +26,13 @@ def test_good_files_make_a_context(authority):
     assert TlsFiles(*authority.issue("server"), authority.ca).context()
 
 
-def test_files_that_are_not_there(authority):
-    cert, key = authority.issue("server")
-    assert complaint("/nowhere", key) == "--tls-cert /nowhere: No such file or directory"
-    assert complaint(cert, "/nowhere") == "--tls-key /nowhere: No such file or directory"
-    assert complaint(cert, key, "/nowhere") == "--tls-client-ca /nowhere: No such file or directory"
-
-
-def test_files_that_are_something_else(authority, tmp_path):
+def test_files_that_are_not_there_or_are_something_else(authority, tmp_path):
     cert, key = authority.issue("server")
     (tmp_path / "note").write_bytes(b"buy milk \xff")
     note = str(tmp_path / "note")
+    assert complaint("/nowhere", key) == "--tls-cert /nowhere: No such file or directory"
+    assert complaint(cert, "/nowhere") == "--tls-key /nowhere: No such file or directory"
+    assert complaint(cert, key, "/nowhere") == "--tls-client-ca /nowhere: No such file or directory"
     assert complaint(note, key) == f"--tls-cert {note}: there is no certificate in it (PEM)"
     assert complaint(cert, cert) == f"--tls-key {cert}: there is no private key in it (PEM)"
     assert complaint(cert, key, key) == f"--tls-client-ca {key}: there is no certificate in it (PEM)"

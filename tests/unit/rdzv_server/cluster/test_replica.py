@@ -110,6 +110,12 @@ class Server:
         poll = PollRequest(run_id=RUN_ID, agent_id=name, revision=revision, hold=hold)
         return await self.replica.ask(poll, Connection(name))
 
+    async def parked(self, name: str) -> asyncio.Task[ProtocolError]:
+        """The refusal of a poll that has been parked."""
+        poll = asyncio.create_task(refusal(self.poll(name, revision=100)))
+        await asyncio.sleep(0)
+        return poll
+
     async def end(self) -> None:
         self.running.cancel()
         await asyncio.gather(self.running, return_exceptions=True)
@@ -150,34 +156,29 @@ async def test_the_leader_answers_with_the_number_of_its_leadership(server):
 
 async def test_one_that_follows_names_the_leader(server):
     await server.follow(Leader("b:29400", 7))
-    for asked in (server.join(), server.poll("a"), server.replica.ask(a_report(), Connection("a"))):
+    report = ReportRequest(run_id=RUN_ID, agent_id="a", round=1)
+    for asked in (server.join(), server.poll("a"), server.replica.ask(report, Connection("a"))):
         error = await refusal(asked)
         assert isinstance(error, NotLeader)
         assert (error.leader, error.leadership) == ("b:29400", 7)
 
 
-def a_report() -> ReportRequest:
-    return ReportRequest(run_id=RUN_ID, agent_id="a", round=1)
-
-
-async def test_while_nobody_leads_a_request_waits_for_whoever_will(server, monkeypatch):
+@pytest.mark.parametrize("leads", [True, False], ids=["it leads", "another leads"])
+async def test_while_nobody_leads_a_request_waits_for_whoever_will(server, monkeypatch, leads):
     monkeypatch.setattr(replica_module, "LEADERLESS_HOLD_S", PATIENCE_S)
-    here, elsewhere = asyncio.create_task(server.join(nodes="1")), None
+    join = asyncio.create_task(server.join(nodes="1"))
     await asyncio.sleep(0)
-    await server.lead()
-    assert isinstance((await here).directive, Start)
-    other = Server()
-    elsewhere = asyncio.create_task(refusal(other.join()))
-    await asyncio.sleep(0)
-    await other.follow(Leader("b:29400", 7))
-    assert (await elsewhere).leader == "b:29400"
-    await other.end()
+    if leads:
+        await server.lead()
+        assert isinstance((await join).directive, Start)
+    else:
+        await server.follow(Leader("b:29400", 7))
+        assert (await refusal(join)).leader == "b:29400"
 
 
 async def test_and_is_sent_to_another_server_after_a_while(server):
     error = await refusal(server.join())
-    assert isinstance(error, NotLeader)
-    assert error.leader is None
+    assert isinstance(error, NotLeader) and error.leader is None
 
 
 # Not being certain.
@@ -194,31 +195,20 @@ async def test_a_leader_that_is_not_certain_answers_nobody_until_it_is(server):
     assert (await server.poll("a", hold=False)).directive == reply.directive
 
 
-async def test_an_answer_that_comes_too_late_is_kept_back(server):
-    leadership = await server.lead()
-    server.store.may_write.clear()
-    join = asyncio.create_task(refusal(server.join(nodes="1")))
-    await server.store.is_writing.wait()
-    leadership.is_certain = False
-    server.store.may_write.set()
-    assert isinstance(await join, NotLeader)
-
-
-async def test_so_is_a_refusal(server):
+async def test_what_comes_too_late_is_kept_back_a_refusal_too(server):
     """An agent that is told that it is fenced stops its workers."""
     leadership = await server.lead()
     await server.join()
     assert isinstance(await refusal(server.poll("stranger")), AgentFenced)
     server.store.may_write.clear()
     server.store.is_writing.clear()
-    blocked = asyncio.create_task(refusal(server.join("b")))
+    join = asyncio.create_task(refusal(server.join("b")))
     await server.store.is_writing.wait()
     stranger = asyncio.create_task(refusal(server.poll("stranger")))
     await asyncio.sleep(0)
     leadership.is_certain = False
     server.store.may_write.set()
-    assert isinstance(await stranger, NotLeader)
-    assert isinstance(await blocked, NotLeader)
+    assert [type(error) for error in (await join, await stranger)] == [NotLeader, NotLeader]
 
 
 async def test_a_parked_poll_is_not_told_what_is_not_written(server):
@@ -245,8 +235,7 @@ async def test_a_parked_poll_is_not_told_what_is_not_written(server):
 async def test_when_it_ends_parked_polls_are_sent_away_and_the_next_one_knows_everything(server):
     first = await server.lead(5)
     await server.join("a")
-    poll = asyncio.create_task(refusal(server.poll("a", revision=100)))
-    await asyncio.sleep(0)
+    poll = await server.parked("a")
     first.end("its lease at etcd ran out")
     assert isinstance(await poll, NotLeader)
     async with asyncio.timeout(PATIENCE_S):
@@ -261,8 +250,7 @@ async def test_when_it_ends_parked_polls_are_sent_away_and_the_next_one_knows_ev
 async def test_a_fenced_write_ends_it_and_is_acted_on_by_nobody(server):
     leadership = await server.lead(5)
     await server.join("a")
-    poll = asyncio.create_task(refusal(server.poll("a", revision=100)))
-    await asyncio.sleep(0)
+    poll = await server.parked("a")
     server.store.trouble = StoreFenced("over")
     assert isinstance(await refusal(server.join("b")), NotLeader)
     assert isinstance(await poll, NotLeader)
@@ -296,8 +284,7 @@ async def test_damaged_records_end_the_server_and_its_leadership(server):
 async def test_a_server_that_stops_resigns_and_says_so_to_its_agents(server):
     leadership = await server.lead()
     await server.join("a")
-    poll = asyncio.create_task(refusal(server.poll("a", revision=100)))
-    await asyncio.sleep(0)
+    poll = await server.parked("a")
     await server.end()
     assert isinstance(await poll, NotLeader | ServerUnavailable)
     assert leadership.has_resigned.is_set()
@@ -307,30 +294,22 @@ async def test_a_server_that_stops_resigns_and_says_so_to_its_agents(server):
 # Who is asked who leads.
 
 
-async def test_who_asks_is_told_at_once_of_a_later_leader_than_it_knows(server):
-    await server.follow(Leader("b:29400", 7))
-    assert await server.replica.ask(LeaderRequest(after=6), Connection("a")) == LeaderReply(
-        leadership=7, leader="b:29400"
-    )
+async def test_who_asks_is_told_of_a_later_leader_than_it_knows_at_once_or_when_there_is_one(server):
+    def ask(after: int) -> asyncio.Task[LeaderReply]:
+        return asyncio.create_task(server.replica.ask(LeaderRequest(after=after), Connection("a")))
 
-
-async def test_and_otherwise_when_there_is_one(server):
     await server.follow(Leader("b:29400", 7))
-    asked = asyncio.create_task(server.replica.ask(LeaderRequest(after=7), Connection("a")))
-    await asyncio.sleep(0)
-    await server.follow(None)
-    await asyncio.sleep(0)
-    assert not asked.done()
-    await server.follow(Leader("c:29400", 8))
+    assert await ask(6) == LeaderReply(leadership=7, leader="b:29400")
+    asked = ask(7)
+    for leader in (None, Leader("c:29400", 8)):
+        await asyncio.sleep(0)
+        assert not asked.done()
+        await server.follow(leader)
     assert await asked == LeaderReply(leadership=8, leader="c:29400")
-
-
-async def test_the_next_leader_names_itself(server):
-    await server.follow(Leader("b:29400", 7))
-    asked = asyncio.create_task(server.replica.ask(LeaderRequest(after=7), Connection("a")))
+    asked = ask(8)
     await asyncio.sleep(0)
-    await server.lead(8)
-    assert await asked == LeaderReply(leadership=8, leader="a:29400", leads=True)
+    await server.lead(9)
+    assert await asked == LeaderReply(leadership=9, leader="a:29400", leads=True)
 
 
 # What operators see.

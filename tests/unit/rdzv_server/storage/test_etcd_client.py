@@ -3,7 +3,8 @@
 import asyncio
 import shutil
 import signal
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,8 @@ from tests.support.etcd import Etcd, Member, make_tls, need_etcd, written
 
 need_etcd()
 
-from aetcd import rpc  # noqa: E402
-
 from rdzv_server.storage import etcd_client as module  # noqa: E402
-from rdzv_server.storage.etcd_client import EtcdClient, EtcdTls  # noqa: E402
+from rdzv_server.storage.etcd_client import NO_TLS, EtcdClient, EtcdTls, put  # noqa: E402
 
 PATIENCE_S = 20.0
 
@@ -40,33 +39,40 @@ async def test_any_member_may_fail(three: Etcd, how: signal.Signals) -> None:
 
 
 async def test_a_change_is_heard_also_from_the_members_that_are_left(three: Etcd, prefix: str) -> None:
-    client = EtcdClient(three.addresses)
-    try:
+    async with client_of(three.addresses) as client:
         _, revision = await client.get(b"-")
         heard = asyncio.create_task(client.changed(prefix.encode(), revision + 1))
         await asyncio.sleep(0)
-        three.members[0].signal(signal.SIGSTOP)
-        try:
+        with stopped(three.members[:1]):
             await written(three.addresses, prefix)
             async with asyncio.timeout(PATIENCE_S):
                 await heard
-        finally:
-            three.members[0].signal(signal.SIGCONT)
-    finally:
-        await client.close()
 
 
 async def test_without_a_majority_nothing_is_written(three: Etcd) -> None:
-    client = EtcdClient(three.addresses)
+    async with client_of(three.addresses) as client:
+        with stopped(three.members[:2]), pytest.raises(StoreUnavailable, match=r"^cannot use etcd \(127"):
+            await client.transact([], [put(b"/x", b"x")])
+    await written(three.addresses)
+
+
+@contextmanager
+def stopped(members: Sequence[Member]) -> Iterator[None]:
+    for member in members:
+        member.signal(signal.SIGSTOP)
     try:
-        for member in three.members[:2]:
-            member.signal(signal.SIGSTOP)
-        with pytest.raises(StoreUnavailable, match=r"^cannot use etcd \(127"):
-            await client.transact([], [rpc.RequestOp(request_put=rpc.PutRequest(key=b"/x", value=b"x"))])
+        yield
     finally:
-        for member in three.members[:2]:
+        for member in members:
             member.signal(signal.SIGCONT)
-        await written(three.addresses)
+
+
+@asynccontextmanager
+async def client_of(addresses: Sequence[str], tls: EtcdTls = NO_TLS) -> AsyncIterator[EtcdClient]:
+    client = EtcdClient(addresses, tls)
+    try:
+        yield client
+    finally:
         await client.close()
 
 
@@ -92,24 +98,23 @@ def secure(tls: Path, tmp_path: Path):
 
 
 async def test_etcd_is_spoken_to_in_tls_and_told_who_asks(secure: Member, tls: Path) -> None:
-    client = EtcdClient([secure.address], EtcdTls(f"{tls}/ca.pem", f"{tls}/server.pem", f"{tls}/server.key"))
-    async with asyncio.timeout(PATIENCE_S):
+    files = EtcdTls(f"{tls}/ca.pem", f"{tls}/server.pem", f"{tls}/server.key")
+    async with client_of([secure.address], files) as client, asyncio.timeout(PATIENCE_S):
         while True:
             with suppress(StoreUnavailable):  # it starts
                 await client.get(b"-")
                 break
             await asyncio.sleep(0.02)
-    await client.close()
 
 
-@pytest.mark.parametrize("files", [("ca", None), (None, "server"), None], ids=["no certificate", "no CA", "no TLS"])
-async def test_who_does_not_show_the_right_papers_is_not_let_in(secure: Member, tls: Path, files) -> None:
-    ca, own = files or (None, None)
+@pytest.mark.parametrize(
+    ("ca", "own"), [("ca", None), (None, "server"), (None, None)], ids=["no certificate", "no CA", "no TLS"]
+)
+async def test_who_does_not_show_the_right_papers_is_not_let_in(secure: Member, tls: Path, ca, own) -> None:
     papers = EtcdTls(ca and f"{tls}/{ca}.pem", own and f"{tls}/{own}.pem", own and f"{tls}/{own}.key")
-    client = EtcdClient([secure.address], papers)
-    with pytest.raises(StoreUnavailable, match=r"cannot use etcd \(.*\): 127\.0\.0\.1"):
-        await client.get(b"-")
-    await client.close()
+    async with client_of([secure.address], papers) as client:
+        with pytest.raises(StoreUnavailable, match=r"cannot use etcd \(.*\): 127\.0\.0\.1"):
+            await client.get(b"-")
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
