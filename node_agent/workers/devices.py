@@ -40,9 +40,10 @@ def count_workers(wanted: str, environment: Mapping[str, str]) -> int:
     if wanted not in LABELS:
         raise DeviceError(f"{wanted!r} is not a number of workers: give a number, auto, cpu, gpu or xpu")
     answer = _ask_torch(wanted, environment)
-    if wanted == "auto" and not _count(answer) and not _why_broken(answer):
+    if wanted == "auto" and not answer["count"] and not _why_broken(answer):
         return len(os.sched_getaffinity(0))
-    return _checked(answer, wanted, environment, "give a number of workers, or cpu, to do without")
+    _check(answer, wanted, environment, "give a number of workers, or cpu, to do without")
+    return int(answer["count"])
 
 
 def pci_addresses(environment: Mapping[str, str]) -> list[str]:
@@ -51,7 +52,7 @@ def pci_addresses(environment: Mapping[str, str]) -> list[str]:
     The function number is always 0, as torch writes it. MIG devices have their GPU's address.
     """
     answer = _ask_torch("auto", environment, wants_addresses=True)
-    _checked(answer, "auto", environment, "only workers with accelerators can be bound to the CPUs near them")
+    _check(answer, "auto", environment, "only workers with accelerators can be bound to the CPUs near them")
     addresses: list[str] = answer["addresses"]
     if not all(addresses):
         what = f"where on the PCI bus its {answer['device']} devices are"
@@ -59,8 +60,14 @@ def pci_addresses(environment: Mapping[str, str]) -> list[str]:
     return addresses
 
 
-def _count(answer: Mapping[str, Any]) -> int:
-    return int(answer.get("count", 0))
+def _check(answer: Mapping[str, Any], wanted: str, environment: Mapping[str, str], advice: str) -> None:
+    """Raises `DeviceError` if there are no devices."""
+    if answer["count"]:
+        return
+    hidden = " and ".join(f"{name}={environment[name]!r}" for name in HIDING if name in environment)
+    found = f"torch is asked, and {answer['missing']}" if "missing" in answer else f"torch {answer['torch']} finds none"
+    why = f"{_why_broken(answer) or found}{f', with {hidden}' if hidden else ''}"
+    raise DeviceError(f"workers would see no {LABELS[wanted]}: {why}; {advice}")
 
 
 def _why_broken(answer: Mapping[str, Any]) -> str:
@@ -69,16 +76,6 @@ def _why_broken(answer: Mapping[str, Any]) -> str:
         drivers = [path for path in DRIVERS if os.path.exists(path)]
         return f"{drivers[0]} is there, and {answer['missing']}" if drivers else ""
     return next((text.splitlines()[0] for text in answer["warnings"] if text.startswith(BROKEN)), "")
-
-
-def _checked(answer: Mapping[str, Any], wanted: str, environment: Mapping[str, str], advice: str) -> int:
-    if count := _count(answer):
-        return count
-    hidden = " and ".join(f"{name}={environment[name]!r}" for name in HIDING if name in environment)
-    why = _why_broken(answer) or (
-        f"torch is asked, and {answer['missing']}" if "missing" in answer else f"torch {answer['torch']} finds none"
-    )
-    raise DeviceError(f"workers would see no {LABELS[wanted]}: {why}{f', with {hidden}' if hidden else ''}; {advice}")
 
 
 def _ask_torch(kind: str, environment: Mapping[str, str], *, wants_addresses: bool = False) -> Mapping[str, Any]:

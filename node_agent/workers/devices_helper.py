@@ -19,7 +19,7 @@ def main(kind: str, addresses: str) -> None:
     try:
         import torch
     except ImportError as error:
-        answer: dict[str, Any] = {"missing": str(error)}
+        answer: dict[str, Any] = {"missing": str(error), "count": 0}
     else:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")

@@ -59,11 +59,6 @@ class Worker:
                 stream.finish()
             raise
 
-    def signal(self, signum: int) -> None:
-        """Signal the worker and its children."""
-        if self.exit_code is None:
-            signal_group(self.pid, signum)
-
     def failure(self, oom: "OomWatch | None" = None) -> Failure:
         """How it failed, with the evidence, once it has exited."""
         from node_agent.failures.diagnose import examine
@@ -105,8 +100,8 @@ class ProcessGroup:
         if self._killed:
             return
         self._stopping = True
-        for worker in self._alive.values():
-            worker.signal(signum)
+        for pid in self._alive:
+            signal_group(pid, signum)
         if self._alive:
             self._after(grace_s, self._kill)
         else:
@@ -133,8 +128,8 @@ class ProcessGroup:
 
     def _kill(self) -> None:
         self._killed = True
-        for worker in self._alive.values():
-            worker.signal(signal.SIGKILL)
+        for pid in self._alive:
+            signal_group(pid, signal.SIGKILL)
         self._after(KILL_TIMEOUT_S, self._are_gone)
 
     def _are_gone(self) -> None:
@@ -173,7 +168,15 @@ class WorkerGroup(ProcessGroup):
         """The first failure that follows from another."""
         self._error_files: dict[int, str] = {}
         self._oom: OomWatch | None = None
-        self._start(specs)
+        for spec in specs:
+            try:
+                self._error_files[self._start_worker(spec).pid] = spec.error_file
+            except OSError as error:
+                self._settle(self._failed, _not_started(spec, error))
+                return
+        from node_agent.failures import oom
+
+        self._oom = oom.OomWatch()  # when the workers run already: it has no part in their start
 
     @property
     def pids(self) -> list[int]:
@@ -188,37 +191,23 @@ class WorkerGroup(ProcessGroup):
         self._settled = True
         super().stop(signum, grace_s)
 
-    def _start(self, specs: Sequence[WorkerSpec]) -> None:
-        for spec in specs:
-            try:
-                self._error_files[self._start_worker(spec).pid] = spec.error_file
-            except OSError as error:
-                self._settle(self._failed, _not_started(spec, error))
-                return
-        from node_agent.failures.oom import OomWatch
-
-        self._oom = OomWatch()  # when the workers run already: it has no part in their start
-
     def _ended(self, worker: Worker) -> None:
-        if not self._settled:
-            self._conclude(worker)
-
-    def _all_stopped(self) -> None:
-        self._stopped(list(self._alive))
-
-    def _conclude(self, worker: Worker) -> None:
+        if self._settled:
+            return
         failure = worker.failure(self._oom) if worker.exit_code != 0 else None
         if failure and not failure.consequence:
             self._settle(self._failed, failure)
             return
         is_first, self._suspect = self._suspect is None, self._suspect or failure
-        if self._suspect is None:
-            if not self._alive:
-                self._settle(self._succeeded)
-        elif not self._alive:
+        if not self._alive and self._suspect:
             self._settle(self._failed, self._suspect)
-        elif is_first:
+        elif not self._alive:
+            self._settle(self._succeeded)
+        elif self._suspect and is_first:
             asyncio.get_running_loop().call_later(CAUSE_TIMEOUT_S, self._settle, self._failed, self._suspect)
+
+    def _all_stopped(self) -> None:
+        self._stopped(list(self._alive))
 
     def _settle(self, callback: Callable[..., None], *args: Failure) -> None:
         if not self._settled:

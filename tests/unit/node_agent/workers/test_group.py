@@ -4,8 +4,7 @@ import asyncio
 import errno
 import os
 import signal
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from node_agent.workers import group as workers
 from node_agent.workers.group import WorkerGroup
 from node_agent.workers.orphans import children
 from tests.support.console import PATIENCE_S, FakeConsole, command_spec
+from tests.support.process_info import ended
 
 NEVER_S = 1_000.0
 
@@ -24,18 +24,18 @@ class Crew:
     """The worker groups of one test, and what they called back."""
 
     def __init__(self) -> None:
-        self.sheet = FakeConsole()
+        self.console = FakeConsole()
         self.calls: list[str] = []
         self.failures: list[Failure] = []
         self.left: list[int] = []
         self.error_file = ""
         self.groups: list[WorkerGroup] = []
-        self._news = asyncio.Event()
+        self._called = asyncio.Event()
 
     def start(self, *commands: tuple[str, ...], **environment: str) -> WorkerGroup:
         specs = [
             replace(
-                command_spec(self.sheet, 10 + index, index, command, {**os.environ, **environment}),
+                command_spec(self.console, 10 + index, index, command, {**os.environ, **environment}),
                 error_file=self.error_file,
             )
             for index, command in enumerate(commands)
@@ -49,16 +49,16 @@ class Crew:
     async def calls_back(self, what: str) -> None:
         async with asyncio.timeout(PATIENCE_S):
             while what not in self.calls:
-                self._news.clear()
-                await self._news.wait()
+                self._called.clear()
+                await self._called.wait()
 
     async def says(self, text: bytes) -> None:
-        await self.sheet.until(lambda: text in self.sheet.text())
+        await self.console.until(lambda: text in self.console.text())
 
     async def said(self, prefix: bytes) -> bytes:
         """The rest of the line that begins so."""
-        await self.sheet.until(lambda: any(line.startswith(prefix) for line in self.sheet.text().splitlines()))
-        return next(line for line in self.sheet.text().splitlines() if line.startswith(prefix)).removeprefix(prefix)
+        await self.console.until(lambda: any(line.startswith(prefix) for line in self.console.text().splitlines()))
+        return next(line for line in self.console.text().splitlines() if line.startswith(prefix)).removeprefix(prefix)
 
     async def end(self) -> None:
         for group in self.groups:
@@ -76,7 +76,7 @@ class Crew:
 
     def _call(self, what: str) -> None:
         self.calls.append(what)
-        self._news.set()
+        self._called.set()
 
 
 @pytest.fixture
@@ -111,38 +111,18 @@ class Gate:
         await asyncio.to_thread(self.path.write_text, "go\n")
 
 
-def watch(pid: int) -> Callable[[], Awaitable[None]]:
-    """Waits for the end of a process, whoever reaps it."""
-    try:
-        pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:  # it has been reaped already
-        return lambda: asyncio.sleep(0)
-
-    async def gone() -> None:
-        ended = asyncio.Event()
-        asyncio.get_running_loop().add_reader(pidfd, ended.set)
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                await ended.wait()
-        finally:
-            asyncio.get_running_loop().remove_reader(pidfd)
-            os.close(pidfd)
-
-    return gone
-
-
 # How a round ends.
 
 
 async def test_a_round_succeeds_once_when_its_last_worker_has(crew, gate):
     crew.start(sh("echo pid=$$"), sh(f"read go < {gate.path}; echo last"), sh("exit 0"))
-    await watch(int(await crew.said(b"[0]:pid=")))()
+    await ended(int(await crew.said(b"[0]:pid=")))
     for _ in range(3):
         await asyncio.sleep(0)  # in which its end is noticed
     assert crew.calls == []
     await gate.open()
     await crew.calls_back("succeeded")
-    assert b"[1]:last\n" in crew.sheet.text()
+    assert b"[1]:last\n" in crew.console.text()
     assert crew.calls == ["succeeded"]
 
 
@@ -184,8 +164,8 @@ SUFFERS = "echo pid=$$; echo 'RuntimeError: gloo: Connection closed by peer' >&2
 
 async def suffered(crew: Crew) -> None:
     """Return when the first worker, which suffers, is gone and its end has been noticed."""
-    await watch(int(await crew.said(b"[0]:pid=")))()
-    await crew.sheet.until(lambda: b"closed by peer" in crew.sheet.text(2))
+    await ended(int(await crew.said(b"[0]:pid=")))
+    await crew.console.until(lambda: b"closed by peer" in crew.console.text(2))
 
 
 async def test_a_consequence_waits_for_its_cause(crew, gate):
@@ -224,7 +204,7 @@ async def test_a_stop_takes_the_place_of_a_consequence(crew, monkeypatch):
     await suffered(crew)
     group.stop(signal.SIGTERM, NEVER_S)
     await crew.calls_back("stopped")
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(2 * workers.CAUSE_TIMEOUT_S)
     assert crew.calls == ["stopped"]
 
 
@@ -243,21 +223,17 @@ async def test_a_program_that_cannot_be_executed_is_a_failure_that_says_so(crew,
 # How a round is stopped.
 
 
-async def test_workers_go_when_they_are_asked_to(crew):
-    group = crew.start(*[sh("trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.05; done")] * 2)
+@pytest.mark.parametrize("name", ["TERM", "INT"])
+async def test_workers_go_when_they_get_the_signal_that_the_agent_got(crew, name):
+    group = crew.start(
+        *[sh(f"trap '' TERM; trap 'echo bye; exit' {name}; echo ready; while :; do sleep 0.05; done")] * 2
+    )
     await crew.says(b"[0]:ready\n")
     await crew.says(b"[1]:ready\n")
-    group.stop(signal.SIGTERM, NEVER_S)
+    group.stop(signal.Signals[f"SIG{name}"], NEVER_S)
     await crew.calls_back("stopped")
     assert crew.calls == ["stopped"], "their ends are nobody's success"
-    assert crew.sheet.text().count(b"bye\n") == 2
-
-
-async def test_workers_get_the_signal_that_the_agent_got(crew):
-    group = crew.start(sh("trap 'exit 0' INT; trap '' TERM; echo ready; while :; do sleep 0.05; done"))
-    await crew.says(b"ready\n")
-    group.stop(signal.SIGINT, NEVER_S)
-    await crew.calls_back("stopped")
+    assert crew.console.text().count(b"bye\n") == 2
 
 
 @pytest.mark.parametrize("worker", [stubborn(), sh("echo ready; kill -STOP $$")], ids=["stubborn", "in a debugger"])
@@ -292,10 +268,10 @@ async def test_stopping_workers_that_have_all_gone_is_soon_done(crew):
 async def test_a_workers_children_go_with_it(crew, gate):
     """A data loader that ignores SIGTERM, and whose parent has gone."""
     crew.start(sh(f"sh -c 'trap \"\" TERM INT; echo child=$$; exec sleep 1000' & read go < {gate.path}; exit 0"))
-    gone = watch(int(await crew.said(b"[0]:child=")))
+    child = int(await crew.said(b"[0]:child="))
     await gate.open()
     await crew.calls_back("succeeded")
-    await gone()
+    await ended(child)
 
 
 async def test_a_stopped_workers_children_get_its_signal(crew):
@@ -346,16 +322,12 @@ async def test_a_worker_that_cannot_be_watched_is_killed_and_reported(crew, tmp_
 # What a worker sees.
 
 
-async def test_a_worker_leads_a_session_and_a_group_of_its_own(crew):
-    crew.start(
-        (sys.executable, "-c", "import os; print('own', os.getpid() == os.getsid(0) == os.getpgrp(), flush=True)")
-    )
-    assert await crew.said(b"[0]:own ") == b"True"
-
-
-async def test_a_worker_has_its_environment_and_no_other(crew):
-    crew.start(sh('echo "rank=$RANK home=$HOME"'), RANK="7", HOME="/home/me")
-    assert await crew.said(b"[0]:") == b"rank=7 home=/home/me"
+async def test_a_worker_has_its_environment_and_leads_a_session_and_a_group_of_its_own(crew):
+    crew.start(sh('echo "rank=$RANK home=$HOME"; cut -d " " -f 1,5,6 /proc/$$/stat'), RANK="7", HOME="/home/me")
+    assert await crew.said(b"[0]:rank=") == b"7 home=/home/me"
+    await crew.calls_back("succeeded")
+    pid, group, session = crew.console.text().splitlines()[-1].removeprefix(b"[0]:").split()
+    assert pid == group == session
 
 
 async def test_signals_that_the_agent_handles_are_a_workers_to_handle(crew):
