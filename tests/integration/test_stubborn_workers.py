@@ -44,6 +44,16 @@ async def within(seconds: float, *, at_least: float = 0.0) -> AsyncIterator[None
     assert time.monotonic() - began >= at_least
 
 
+async def leaves(
+    agent: Program, within_s: float, signum: signal.Signals = signal.SIGTERM, *, at_least: float = 0.0
+) -> None:
+    """The agent goes in time when it is asked to."""
+    async with within(within_s, at_least=at_least):
+        agent.signal(signum)
+        assert await agent.exit_code() == 1
+    assert not any("Traceback" in line for line in agent.err)
+
+
 # Workers that ignore a signal.
 
 
@@ -52,10 +62,7 @@ async def test_an_agent_kills_workers_that_ignore_its_signal_after_their_grace(c
     workers = await cluster.nodes("a", "--nnodes", "1", *GRACE)
     for worker in workers:
         await worker.tell(f"ignore {signum}")
-    agent = cluster.agents.pop("a")
-    async with within(GRACE_S, at_least=GRACE_S):
-        agent.signal(signal.Signals[signum])
-        assert await agent.exit_code() == 1
+    await leaves(cluster.agents.pop("a"), GRACE_S, signal.Signals[signum], at_least=GRACE_S)
     assert not any(is_running(worker.pid) for worker in workers)
 
 
@@ -97,10 +104,7 @@ async def test_a_worker_that_closes_its_pipes_is_watched_and_stopped_like_any_ot
     for worker in second:
         await worker.tell("close")
         await worker.tell("ignore SIGTERM")
-    agent = cluster.agents.pop("a")
-    async with within(GRACE_S):
-        agent.signal(signal.SIGTERM)
-        assert await agent.exit_code() == 1
+    await leaves(cluster.agents.pop("a"), GRACE_S)
     assert not any(is_running(worker.pid) for worker in second)
 
 
@@ -230,9 +234,7 @@ async def test_an_agent_whose_server_is_gone_exits_within_its_bound(cluster: Clu
     agent = cluster.agents.pop("a")
     if fault == "SIGKILL":
         await agent.line("lost rdzv-server at .*; workers keep running, trying again")
-    async with within(GRACE_S + LAST_WORD_S):
-        agent.signal(signal.SIGTERM)
-        assert await agent.exit_code() == 1
+    await leaves(agent, GRACE_S + LAST_WORD_S)
     assert not any(is_running(worker.pid) for worker in workers)
 
 
@@ -271,11 +273,7 @@ async def test_an_agent_whose_terminal_hangs_up_leaves_the_run(cluster: Cluster)
 async def test_a_signal_while_it_waits_for_the_others_ends_an_agent_at_once(cluster: Cluster) -> None:
     agent = await cluster.node("a", "--nnodes", "2", *PATIENT)
     await agent.line("waiting for 1 more node")
-    async with within(0.0):
-        agent.signal(signal.SIGTERM)
-        assert await agent.exit_code() == 1
-    del cluster.agents["a"]
-    assert not any("Traceback" in line for line in agent.err)
+    await leaves(cluster.agents.pop("a"), 0.0)
     assert (await cluster.server.run())["nodes"] == []
 
 
@@ -284,10 +282,7 @@ async def test_a_signal_while_it_looks_for_its_server_ends_an_agent_at_once(
 ) -> None:
     agent = await start_agent("--endpoint", f"127.0.0.1:{unused_tcp_port}", env=hub.env)
     await agent.line("cannot reach rdzv-server")
-    async with within(LAST_WORD_S):
-        agent.signal(signal.SIGINT)
-        assert await agent.exit_code() == 1
-    assert not any("Traceback" in line for line in agent.err)
+    await leaves(agent, LAST_WORD_S, signal.SIGINT)
 
 
 # No zombies.

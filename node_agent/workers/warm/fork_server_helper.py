@@ -23,6 +23,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 LONGEST_ORDER = 16
 LONGEST_REFUSAL = 4_096
@@ -33,7 +34,8 @@ DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")
 def main() -> None:
     """argv: the control descriptor, the modules with commas, and the command that the workers seem to be."""
     control, agent = socket.socket(fileno=int(sys.argv[1])), os.getppid()
-    name, handlers = _name(str(os.getpid())), _ignore_signals()
+    name = _name(str(os.getpid()))
+    handlers = {signum: signal.signal(signum, signal.SIG_IGN) for signum in SIGNALS}
     interpreter = _beside("interpreter")
     interpreter.find_modules_for(sys.argv[3:])
     began = time.monotonic()
@@ -51,12 +53,6 @@ def main() -> None:
         if signal.getsignal(signum) is signal.SIG_IGN:  # else a module has put its own there
             signal.signal(signum, handler)
     interpreter.run_command(**task)
-
-
-def _ignore_signals() -> dict[int, Any]:
-    """Handlers that they had before."""
-    signums = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-    return {signum: signal.signal(signum, signal.SIG_IGN) for signum in signums}
 
 
 def _beside(name: str) -> Any:
@@ -141,7 +137,8 @@ def _fork(agent: int) -> bool:
     adopted, adopt = os.pipe()
     if between := os.fork():
         os.waitpid(between, 0)
-        _close(adopted, adopt)
+        os.close(adopted)
+        os.close(adopt)
         return False
     if os.fork():
         os._exit(0)
@@ -149,16 +146,11 @@ def _fork(agent: int) -> bool:
     os.close(adopt)
     os.read(adopted, 1)  # its end: the fork server has seen the end of the one in between
     os.close(adopted)
-    _tie_to(agent)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != agent:  # dead already
+        os._exit(1)
     _set_name("warm-process")
     return True
-
-
-def _tie_to(agent: int) -> None:
-    """The kernel kills this process when the agent dies, also if it is dead already."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != agent:
-        os._exit(1)
 
 
 def _set_name(name: str) -> None:
@@ -166,27 +158,19 @@ def _set_name(name: str) -> None:
     ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode())
 
 
-def _close(*descriptors: int) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
-
-
 def _receive(descriptor: int) -> dict[str, Any]:
     """Task from this socket, once the agent knows of the process. Ends if there is none."""
-    text, descriptors = bytearray(), list[int]()
+    text, streams = b"", list[int]()
     with socket.socket(fileno=descriptor) as orders, suppress(ConnectionError):  # the agent may have lost its interest
         orders.send(b"%d" % os.getpid())
-        while True:
-            chunk, given, _, _ = socket.recv_fds(orders, CHUNK, maxfds=3)
-            descriptors += given
+        text, streams, _, _ = socket.recv_fds(orders, CHUNK, maxfds=3)
+        while chunk := orders.recv(CHUNK):
             text += chunk
-            if not chunk:
-                break
     if not text:
         os._exit(0)
-    for number, descriptor in enumerate(descriptors):
-        os.dup2(descriptor, number)
-        os.close(descriptor)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
     task: dict[str, Any] = json.loads(text)
     return task
 
