@@ -61,7 +61,10 @@ class HostedServer:
         """
         if self._run_has_ended or (self._process and self._process.exit_code is None):
             return
-        self._count_failures()
+        has_failed = self._process and self._process.exit_code and not self._has_answered
+        self._failures = self._failures + 1 if has_failed else 0
+        if self._failures == STARTS:
+            raise ServerLost(f"rdzv-server cannot be hosted at port {self._port}: see what it says above")
         try:
             listener = _listen(self._host if self._is_for_this_machine else "", self._port)
         except OSError as error:
@@ -95,14 +98,6 @@ class HostedServer:
             if not await self._process.is_gone(timeout_s):
                 self._console.say(f"some have not after {timeout_s:g} s; rdzv-server goes on without this agent")
         self._process.release()
-
-    def _count_failures(self) -> None:
-        if self._process and self._process.exit_code and not self._has_answered:
-            self._failures += 1
-        else:
-            self._failures = 0
-        if self._failures == STARTS:
-            raise ServerLost(f"rdzv-server cannot be hosted at port {self._port}: see what it says above")
 
     def _command(self, listener: socket.socket) -> list[str]:
         flags = ["--listen-fd", str(listener.fileno()), "--exit-when-idle", str(IDLE_S)]

@@ -1,4 +1,4 @@
-"""Which host this is."""
+"""Names and addresses of this host."""
 
 import socket
 
@@ -10,21 +10,17 @@ def names_this_machine(host: str) -> bool:
     long where names are not served: an address is one of this machine's if it can be bound. `host` itself is looked up
     if it is another's name: whoever connects there has to.
     """
-    return host in ("localhost", socket.gethostname()) or any(map(_is_local, _resolve(host)))
-
-
-def _resolve(host: str) -> set[str]:
-    """The host's addresses; an address is its own."""
+    if host in ("localhost", socket.gethostname()):
+        return True
     try:
         found = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)
     except (OSError, ValueError):
-        return set()
-    return {str(address[0]) for *_, address in found}
+        return False
+    return any(_is_local(family, str(address[0])) for family, *_, address in found)
 
 
-def _is_local(address: str) -> bool:
+def _is_local(family: int, address: str) -> bool:
     """Only an address of this machine can be bound."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.bind((address, 0))

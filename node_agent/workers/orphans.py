@@ -9,19 +9,19 @@ the agent's temporary folder. One that is killed is replaced.
 import asyncio
 import ctypes
 import os
-import select
 import signal
 import socket
 import sys
 from collections.abc import Mapping
 from time import monotonic
 
+from node_agent.workers import orphans_helper
 from node_agent.workers.group import KILL_TIMEOUT_S
+from node_agent.workers.orphans_helper import has_ended, is_marked
 from node_agent.workers.process import CommandProcess, own_children
 
 MARK = "NODE_AGENT_ID"
-"""In the environment of every worker, and so of whatever it starts."""
-REAPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "orphans_helper.py")
+"""Variable in the environment of every worker, and so of whatever it starts."""
 
 REPLACEMENT_S = 0.5
 """Wait before a guardian that was killed is replaced."""
@@ -39,7 +39,7 @@ class Orphans:
     def __init__(self, mark: str) -> None:
         self.mark = {MARK: mark}
         """Variable that the workers' environment must hold."""
-        self._mark = f"{MARK}={mark}"
+        self._entry = os.fsencode(f"{MARK}={mark}")
         self._guardian: CommandProcess | None = None
         self._killed: set[int] = set()
         self._is_closed = False
@@ -51,7 +51,8 @@ class Orphans:
         """Let the agent's sudden death take its workers' descendants along, and its temporary folder."""
         if self._guardian is not None or self._is_closed:
             return
-        command = ("/bin/sh", "-c", _WAIT_THEN_REAP, "sh", sys.executable, "-IS", REAPER, self._mark, folder)
+        helper = (sys.executable, "-IS", orphans_helper.__file__, os.fsdecode(self._entry), folder)
+        command = ("/bin/sh", "-c", _WAIT_THEN_REAP, "sh", *helper)
         try:
             self._life, theirs = socket.socketpair()
             with theirs:
@@ -65,7 +66,7 @@ class Orphans:
     def end(self) -> int:
         """End what the round's workers, which are gone, have left behind. How many processes that were."""
         ended: set[int] = set()
-        while strays := [pid for pid in children() - own_children - ended if self._is_marked(pid)]:
+        while strays := [pid for pid in children() - own_children - ended if is_marked(pid, self._entry)]:
             for pid in strays:
                 os.kill(pid, signal.SIGKILL)
             ended.update(strays)
@@ -80,7 +81,7 @@ class Orphans:
         if self._guardian:
             self._dismiss()
         until = monotonic() + KILL_TIMEOUT_S
-        return [pid for pid in self._killed & children() - own_children if _outlives(pid, until)]
+        return [pid for pid in self._killed & children() - own_children if not has_ended(pid, until - monotonic())]
 
     def _guardian_ended(self, environment: Mapping[str, str], folder: str) -> None:
         """One that was killed is replaced. One that gave up by itself would do so again."""
@@ -95,13 +96,6 @@ class Orphans:
         os.kill(guardian.pid, signal.SIGKILL)  # before its stdin ends, which it would take for the agent's death
         self._life.close()
         return guardian.reap()
-
-    def _is_marked(self, pid: int) -> bool:
-        try:
-            with open(f"/proc/{pid}/environ", "rb") as environ:
-                return os.fsencode(self._mark) in environ.read().split(b"\0")
-        except OSError:  # gone, or another user's by now
-            return False
 
 
 def children() -> set[int]:
@@ -127,17 +121,3 @@ def reap() -> None:
             os.waitpid(pid, os.WNOHANG)
         except ChildProcessError:
             continue
-
-
-def _outlives(pid: int, until: float) -> bool:
-    """Whether a child that was killed is still there at `until`."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return False
-    ended = select.poll()
-    ended.register(descriptor, select.POLLIN)
-    try:
-        return not ended.poll(1000 * max(0.0, until - monotonic()))
-    finally:
-        os.close(descriptor)

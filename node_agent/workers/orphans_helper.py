@@ -6,35 +6,20 @@ The workers themselves die with the agent (PR_SET_PDEATHSIG): this is for their 
 """
 
 import os
-import shutil
+import select
 import signal
 import sys
 
 
 def main(mark: bytes, folder: bytes) -> int:
     code = _end(mark)
+    import shutil
+
     shutil.rmtree(folder, ignore_errors=True)  # it may never have been made
     return code
 
 
-def _end(mark: bytes) -> int:
-    """Kill until nothing is left; what is killed may have started something else just before."""
-    while marked := [pid for pid in _processes() if _is_marked(pid, mark)]:
-        for pid in marked:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except OSError:
-                return 1  # it may not be killed: looking again would never end
-        for pid in marked:
-            _wait(pid)
-    return 0
-
-
-def _processes() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
-
-
-def _is_marked(pid: int, mark: bytes) -> bool:
+def is_marked(pid: int, mark: bytes) -> bool:
     """Whether the mark stands in its environment; that of a zombie, or of another user's process, cannot be read."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as environ:
@@ -43,16 +28,35 @@ def _is_marked(pid: int, mark: bytes) -> bool:
         return False
 
 
-def _wait(pid: int) -> None:
-    """Wait until it is gone, or a zombie."""
-    import select
-
+def has_ended(pid: int, within_s: float) -> bool:
+    """Whether the process is gone in time, or a zombie."""
     try:
         descriptor = os.pidfd_open(pid)
-    except OSError:
-        return
-    select.select([descriptor], [], [], 5.0)
-    os.close(descriptor)
+    except ProcessLookupError:
+        return True
+    end = select.poll()
+    end.register(descriptor, select.POLLIN)
+    try:
+        return bool(end.poll(1000 * max(0.0, within_s)))
+    finally:
+        os.close(descriptor)
+
+
+def _end(mark: bytes) -> int:
+    """Kill until nothing is left; what is killed may have started something else just before."""
+    while marked := [pid for pid in _processes() if is_marked(pid, mark)]:
+        for pid in marked:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                return 1  # it may not be killed: looking again would never end
+        for pid in marked:
+            has_ended(pid, 5.0)
+    return 0
+
+
+def _processes() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
 
 
 if __name__ == "__main__":
