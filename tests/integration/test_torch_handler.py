@@ -6,7 +6,9 @@ The cases are those of torch's own tests: joining, joining late, spares, re-rend
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from ssl import SSLContext
 from typing import Any
 
 import pytest
@@ -65,16 +67,23 @@ class Site:
         await until(lambda: sum(len(run.agents) for run in rendezvous.runs()) == number)
 
 
-@pytest.fixture
-async def site() -> AsyncIterator[Site]:
-    async with RendezvousServer() as server:
+@asynccontextmanager
+async def serving(tls: SSLContext | None = None, **settings: Any) -> AsyncIterator[Site]:
+    """A server with these settings."""
+    async with RendezvousServer(**settings) as server:
         listener = bind("127.0.0.1", 0)
-        await server.listen(listener)
+        await server.listen(listener, tls)
         site = Site(f"127.0.0.1:{listener.getsockname()[1]}", server)
         try:
             yield site
         finally:
             await asyncio.gather(*(dismiss(handler) for handler in site.handlers))
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    async with serving() as site:
+        yield site
 
 
 SILENT_JOIN = JoinRequest(
@@ -285,23 +294,16 @@ async def test_a_server_out_of_reach(unused_tcp_port: int) -> None:
 
 async def test_a_server_that_asks_for_a_token(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("open-sesame\n")
-    async with RendezvousServer() as server:
-        listener = bind("127.0.0.1", 0)
-        await server.listen(listener, access=Access([Token(Role.AGENT, b"open-sesame")]))
-        site = Site(f"127.0.0.1:{listener.getsockname()[1]}")
+    async with serving(access=Access([Token(Role.AGENT, b"open-sesame")])) as site:
         with pytest.raises(RendezvousConnectionError, match="token"):
             await rendezvous(site.handler("1"))
         (info,) = await rendezvous(site.handler("1", token_file=str(tmp_path / "token")))
         assert info.world_size == 1
-        await asyncio.gather(*(dismiss(handler) for handler in site.handlers))
 
 
 async def test_a_server_that_speaks_tls(tmp_path: Path) -> None:
     authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
-    async with RendezvousServer() as server:
-        listener = bind("127.0.0.1", 0)
-        await server.listen(listener, TlsFiles(*authority.issue("server"), authority.ca).context())
-        site = Site(f"127.0.0.1:{listener.getsockname()[1]}")
+    async with serving(TlsFiles(*authority.issue("server"), authority.ca).context()) as site:
         for conf, says in (
             ({}, "this server speaks TLS"),
             ({"tls_ca": stranger.ca}, "from no authority in --tls-ca"),
@@ -312,7 +314,6 @@ async def test_a_server_that_speaks_tls(tmp_path: Path) -> None:
         node = authority.issue("node", "node")
         (info,) = await rendezvous(site.handler("1", tls_ca=authority.ca, tls_cert=node.cert, tls_key=node.key))
         assert info.world_size == 1
-        await asyncio.gather(*(dismiss(handler) for handler in site.handlers))
 
 
 async def test_a_silent_node_is_lost_with_its_lease_and_nobody_waits_for_it_at_the_store(site: Site) -> None:
