@@ -1,7 +1,7 @@
 """`LaunchConfig`: a program's launch options, with torch's names and defaults, and the agent's plan made of them."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -133,12 +133,10 @@ def _is_alone(config: LaunchConfig) -> bool:
     return (config.min_nodes, config.max_nodes) == (1, 1) and port in ("", "0")
 
 
-_SAME_NAMES = (
-    "nproc_per_node", "role", "max_restarts", "event_log_handler", "signals_to_handle", "shutdown_timeout",
-    "local_addr", "rdzv_backend", "rdzv_endpoint", "virtual_local_rank", "log_line_prefix_template",
-    "duplicate_stdout_filters", "duplicate_stderr_filters",
-)  # fmt: skip
-"""Fields that are called as their flags."""
+_SAME_NAMES = {field.name for field in fields(LaunchConfig)} & (
+    FLAGS.keys() - {"logs_specs", "monitor_interval", "start_method"}
+)
+"""Fields that are called as their flags, and mean the same."""
 _LOGS = ("log_dir", "redirects", "tee", "local_ranks_filter")
 _TERMS = {
     "nnodes": "min_nodes, max_nodes",

@@ -7,7 +7,6 @@ import asyncio
 import codecs
 import logging
 import os
-import socket
 import sys
 import threading
 from collections.abc import Callable, Coroutine
@@ -19,6 +18,7 @@ from typing import Any, Generic, TextIO, TypeVar
 
 from node_agent.core.effects import Level
 from node_agent.output.console import ERR, OUT, Console
+from node_agent.transport.base import ThreadLoop
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class LoopThread(Generic[T]):
     def __init__(self, name: str, main: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self.result: Awaited[T] = Awaited()
         self._main = main
-        self._loop = _Loop()
+        self._loop = ThreadLoop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -103,13 +103,6 @@ async def done(future: Future[Any]) -> None:
     """Return when it is, however it ended. To cancel the wait cancels nothing else."""
     with suppress(Exception):
         await asyncio.shield(asyncio.wrap_future(future))
-
-
-class _Loop(asyncio.SelectorEventLoop):
-    """Looks names up in its own thread: an interpreter that exits has no other one left."""
-
-    async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:
-        return socket.getaddrinfo(*args, **kwargs)
 
 
 class ApiConsole(Console):

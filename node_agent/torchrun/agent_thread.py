@@ -6,7 +6,6 @@ ends the agent is kept in `ending`.
 """
 
 import asyncio
-import socket
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -21,7 +20,7 @@ from node_agent.core.backoff import ServerLost
 from node_agent.core.effects import Level, WriteFailureReport
 from node_agent.core.events import Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.runner import Runner
-from node_agent.transport.base import Transport
+from node_agent.transport.base import ThreadLoop, Transport
 
 LEAVE_TIMEOUT_S = 2.0
 """Time in which a leaving agent tries to say so."""
@@ -63,7 +62,7 @@ class AgentThread:
         self._leaving = ""
         """Why there is no further round for this node."""
         self._changed = asyncio.Event()
-        self._loop = _Loop()
+        self._loop = ThreadLoop()
         self._runner = Runner(config, make_transport, endpoint, self, self._loop, hosts_store=True)
         self._thread = threading.Thread(target=self._loop.run_forever, name="rdzv-server", daemon=True)
         self._thread.start()
@@ -178,10 +177,3 @@ class AgentThread:
         self.ending = self.ending or ending
         self.round_is_over.set()
         self._changed.set()
-
-
-class _Loop(asyncio.SelectorEventLoop):
-    """Looks names up in its own thread: an interpreter that exits has no other one left when it takes its leave."""
-
-    async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:
-        return socket.getaddrinfo(*args, **kwargs)

@@ -1,6 +1,7 @@
 """Transport to a server: one exchange at a time, over HTTP or within the process."""
 
 import asyncio
+import socket
 from typing import Any, Protocol
 
 from rdzv_protocol.messages import Ack, Reply, Request
@@ -23,3 +24,12 @@ def raise_in_loop(task: "asyncio.Task[Any]") -> None:
     """Callback of a task that nobody awaits: its exception goes to the event loop's handler when it ends."""
     if not task.cancelled():
         task.result()
+
+
+class ThreadLoop(asyncio.SelectorEventLoop):
+    """Event loop of a thread beside the main one. It looks names up itself: an interpreter that exits has no thread
+    left that would.
+    """
+
+    async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:
+        return socket.getaddrinfo(*args, **kwargs)
