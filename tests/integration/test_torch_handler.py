@@ -68,11 +68,10 @@ class Site:
 
 
 @asynccontextmanager
-async def serving(tls: SSLContext | None = None, **settings: Any) -> AsyncIterator[Site]:
-    """A server with these settings."""
-    async with RendezvousServer(**settings) as server:
+async def serving(tls: SSLContext | None = None, access: Access | None = None) -> AsyncIterator[Site]:
+    async with RendezvousServer() as server:
         listener = bind("127.0.0.1", 0)
-        await server.listen(listener, tls)
+        await server.listen(listener, tls, access)
         site = Site(f"127.0.0.1:{listener.getsockname()[1]}", server)
         try:
             yield site

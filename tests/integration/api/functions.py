@@ -69,13 +69,6 @@ def leave_at_once(code: int) -> None:
     os._exit(code)
 
 
-def leave_behind(content: str, code: int) -> None:
-    """Exit with this in the error file."""
-    with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
-        file.write(content)
-    os._exit(code)
-
-
 def die(signum: int) -> None:
     if signum != signal.SIGKILL:
         signal.signal(signum, signal.SIG_DFL)

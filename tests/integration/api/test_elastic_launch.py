@@ -169,17 +169,6 @@ def test_an_exception_arrives_with_its_traceback() -> None:
     assert "ValueError: dear me" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "content",
-    ["null", '"text"', '{"message": null}', '{"message": {"extraInfo": null}}',
-     '{"message": {"message": 5, "extraInfo": {"timestamp": Infinity, "py_callstack": []}}}'],
-)  # fmt: skip
-def test_whatever_a_worker_leaves_in_its_error_file(content: str) -> None:
-    with pytest.raises(ChildFailedError, match="leave_behind FAILED") as caught:
-        elastic_launch(alone(1), functions.leave_behind)(content, 3)
-    assert caught.value.failures[0].exitcode == 3
-
-
 def test_a_function_needs_no_program_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     assert elastic_launch(alone(1, start_method="spawn"), functions.rank)() == {0: 0}

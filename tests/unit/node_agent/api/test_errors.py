@@ -21,12 +21,8 @@ from node_agent.api.errors import (
     process_failure,
 )
 
-RECORDED = {
-    "message": {
-        "message": "ValueError: x",
-        "extraInfo": {"py_callstack": "Traceback ...\nx", "timestamp": "1700000000"},
-    }
-}
+EXTRA = {"py_callstack": "Traceback ...\nx", "timestamp": "1700000000"}
+RECORDED = {"message": {"message": "ValueError: x", "extraInfo": EXTRA}}
 
 
 @pytest.fixture
@@ -42,13 +38,23 @@ def test_an_error_file_tells_what_and_when(recorded: str) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", '"text"', "\x80"])
-def test_without_one_or_with_a_broken_one_the_exit_code_does(tmp_path: Path, content: str | None) -> None:
+@pytest.mark.parametrize(
+    ("code", "name", "message"),
+    [
+        (-9, "SIGKILL", "Signal 9 (SIGKILL) received by PID 123"),
+        (-200, "<N/A>", "Signal 200"),
+        (3, "<N/A>", "To enable"),
+    ],
+)
+def test_without_one_or_with_a_broken_one_the_exit_code_does(
+    code: int, name: str, message: str, content: str | None, tmp_path: Path
+) -> None:
     path = tmp_path / "error.json"
     if content is not None:
         path.write_text(content)
-    failure = ProcessFailure(0, 123, -9, str(path))
+    failure = ProcessFailure(0, 123, code, str(path))
     assert (failure.error_file, failure.error_file_data) == ("<N/A>", {"message": "<NONE>"})
-    assert failure.message == "Signal 9 (SIGKILL) received by PID 123"
+    assert failure.message.startswith(message) and failure.signal_name() == name
 
 
 ODD = [
@@ -73,11 +79,6 @@ def test_whatever_an_error_file_holds_the_failure_can_be_told(tmp_path: Path, co
     assert before <= failure.timestamp <= time.time()
     assert failure.timestamp_isoformat() in str(ChildFailedError("train", {0: failure}))
     assert failure.message
-
-
-@pytest.mark.parametrize(("code", "name"), [(-9, "SIGKILL"), (-200, "<N/A>"), (3, "<N/A>")])
-def test_signals_have_names(code: int, name: str) -> None:
-    assert ProcessFailure(0, 1, code, "").signal_name() == name
 
 
 @pytest.mark.torch
