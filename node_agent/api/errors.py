@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeVar
 
 from rdzv_protocol.messages import Failure
@@ -108,26 +109,13 @@ class ChildFailedError(Exception):
 
     def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
         """torch's box, about the failures alone."""
-        root, _ = self.get_first_failure()
-        blocks = {rank: _block(index, rank, self.failures[rank]) for index, rank in enumerate(self.failures)}
-        title = f"{self.name} FAILED"
-        lines = [title, *(line for block in blocks.values() for line in block)]
-        width = min(WIDEST, max(map(len, lines)))
-        others = [line for rank, block in blocks.items() if rank != root for line in block]
-        return "\n".join(
-            [
-                "",
-                boarder_delim * width,
-                title,
-                section_delim * width,
-                "Failures:",
-                *(others or ["  <NO_OTHER_FAILURES>"]),
-                section_delim * width,
-                "Root Cause (first observed failure):",
-                *blocks[root],
-                boarder_delim * width,
-            ]
-        )
+        root, *others = [_block(index, *failed) for index, failed in enumerate(self.failures.items())]
+        title, rest = f"{self.name} FAILED", [*chain.from_iterable(others)]
+        width = min(WIDEST, max(map(len, [title, *root, *rest])))
+        border, rule = boarder_delim * width, section_delim * width
+        first = ["Root Cause (first observed failure):", *root]
+        told = ["Failures:", *(rest or ["  <NO_OTHER_FAILURES>"]), rule, *first]
+        return "\n".join(["", border, title, rule, *told, border])
 
 
 def _block(index: int, rank: int, failure: ProcessFailure) -> list[str]:
