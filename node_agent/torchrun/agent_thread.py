@@ -58,7 +58,6 @@ class AgentThread:
         self._open_port = open_port
         self._log = log
         self._assignment: Assignment | None = None
-        self._has_started = False
         self._leaving = ""
         """Why there is no further round for this node."""
         self._changed = asyncio.Event()
@@ -98,8 +97,7 @@ class AgentThread:
     # What follows runs in the agent's thread.
 
     async def _next_round(self, failure: Failure) -> Assignment:
-        if not self._has_started:
-            self._has_started = True
+        if self._runner.round == 0:
             self._runner.feed(Started())
         else:
             # ignored by a machine that was told to stop them

@@ -96,12 +96,6 @@ def put(queue: Any, value: Any) -> None:
     queue.put(value)
 
 
-def wait_for(path: str) -> str:
-    """Until somebody writes to this FIFO."""
-    with open(path) as gate:
-        return gate.read().strip()
-
-
 def report_and_wait(path: str, ignored: tuple[int, ...] = ()) -> None:
     """Connect to a listener, say the pid, and go when the connection closes or a signal comes."""
     for signum in ignored:

@@ -268,24 +268,12 @@ def test_what_cannot_be_pickled_is_its_workers_failure() -> None:
     )
 
 
-def test_one_failure_stops_the_others(method: str, line: Line) -> None:
-    def either(path: str, fails: bool) -> None:
-        if fails:
-            functions.wait_for(path)
-            sys.exit(3)
-        functions.report_and_wait(path)
+def test_one_failure_stops_the_others(method: str) -> None:
+    def either(fails: bool) -> None:
+        sys.exit(3) if fails else signal.pause()
 
-    gate = Path(line.path).with_name("gate")
-    os.mkfifo(gate)
-    with start_processes(
-        "trainer", either, {0: (line.path, False), 1: (str(gate), True)}, {0: {}, 1: {}}, start_method=method
-    ) as context:
-        (other,) = line.pids(1)
-        gate.write_text("go")
-        result = context.wait(PATIENCE_S)
-    assert result is not None
+    result = run(either, (False,), (True,), start_method=method)
     assert {rank: failure.exitcode for rank, failure in result.failures.items()} == {1: 3}
-    assert not is_running(other)
 
 
 def test_commands_that_were_stopped_are_failures_too() -> None:
@@ -317,10 +305,10 @@ def test_a_program_that_is_not_there_is_an_error_and_nothing_runs() -> None:
         start_processes("trainer", "/no/such/program", {0: (), 1: ()}, {0: {}, 1: {}})
 
 
-def test_what_cannot_be_sent_is_an_error_and_nothing_runs() -> None:
-    for method in ("spawn", "forkserver"):
-        with pytest.raises(TypeError, match=r"functions|add.*cannot be sent to a worker: cannot pickle"):
-            start_processes("trainer", functions.add, {0: (threading.Lock(), 1)}, {0: {}}, start_method=method)
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_what_cannot_be_sent_is_an_error_and_nothing_runs(method: str) -> None:
+    with pytest.raises(TypeError, match="add and its arguments cannot be sent to a worker: cannot pickle"):
+        start_processes("trainer", functions.add, {0: (threading.Lock(), 1)}, {0: {}}, start_method=method)
 
 
 def test_what_cannot_be_read_here_is_an_error() -> None:
