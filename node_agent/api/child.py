@@ -187,21 +187,14 @@ def _record(error: BaseException, text: str) -> None:
 
     if not (path := os.environ.get(error_file.VARIABLE)):
         return
+    content = error_file.content(f"{type(error).__name__}: {error}", text)
+    if hasattr(error, "get_first_failure"):
+        _, failure = error.get_first_failure()
+        content = error_file.copy(failure.error_file, failure.exitcode) or content
     try:
-        error_file.write(path, _first_failure(error) or error_file.content(f"{type(error).__name__}: {error}", text))
+        error_file.write(path, content)
     except OSError as problem:
         print(f"cannot write {path}: {problem.strerror}", file=sys.stderr)  # noqa: T201
-
-
-def _first_failure(error: BaseException) -> dict[str, Any] | None:
-    """Error file of the first failed worker of a launcher in this worker, with its exit code; torch's way."""
-    if not hasattr(error, "get_first_failure"):
-        return None
-    _, failure = error.get_first_failure()
-    content: dict[str, Any] = failure.error_file_data
-    if not isinstance(content.get("message"), dict):
-        return None
-    return {**content, "message": {**content["message"], "errorCode": failure.exitcode}}
 
 
 def _without_our_frames(error: BaseException) -> BaseException:

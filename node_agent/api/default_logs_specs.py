@@ -37,6 +37,7 @@ class LogsSpecs(Protocol):
     def reify(self, envs: dict[int, dict[str, str]]) -> Any: ...
 
 
+@dataclass
 class DefaultLogsSpecs:
     """Streams that go to files below `log_dir`: `<log_dir>/<run id>_<random>/attempt_<n>/<local_rank>/stdout.log`.
 
@@ -46,17 +47,16 @@ class DefaultLogsSpecs:
     to files; `/dev/null`: no files at all. Raises `NotADirectoryError`, `TypeError` or `ValueError`.
     """
 
-    def __init__(
-        self,
-        log_dir: str | os.PathLike[str] | None = None,
-        redirects: Streams = Std.NONE,
-        tee: Streams = Std.NONE,
-        local_ranks_filter: Collection[int] | None = None,
-    ) -> None:
-        self.log_dir = os.fspath(log_dir) if log_dir else None
-        self.redirects = checked_streams(redirects, "redirects")
-        self.tee = checked_streams(tee, "tee")
-        self.local_ranks_filter = frozenset(local_ranks_filter) if local_ranks_filter else None
+    log_dir: str | os.PathLike[str] | None = None
+    redirects: Streams = Std.NONE
+    tee: Streams = Std.NONE
+    local_ranks_filter: Collection[int] | None = None
+
+    def __post_init__(self) -> None:
+        self.log_dir = os.fspath(self.log_dir) if self.log_dir else None
+        self.redirects = checked_streams(self.redirects, "redirects")
+        self.tee = checked_streams(self.tee, "tee")
+        self.local_ranks_filter = frozenset(self.local_ranks_filter) if self.local_ranks_filter else None
         self._folder: RunFolder | None = None
         if self.log_dir not in (None, NO_FILES) and os.path.exists(self.log_dir) and not os.path.isdir(self.log_dir):
             raise NotADirectoryError(f"log_dir: {self.log_dir} is a file: name a folder, or {NO_FILES} for no files")
@@ -66,7 +66,7 @@ class DefaultLogsSpecs:
         """Folder of the runs' folders; a new temporary folder if none was named."""
         if self.log_dir is None:
             self.log_dir = tempfile.mkdtemp(prefix="node-agent-logs-")
-        return self.log_dir
+        return os.fspath(self.log_dir)
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Make the folders of the next attempt and say what goes where; `envs`, by local rank, get their error file.
@@ -89,17 +89,6 @@ class DefaultLogsSpecs:
                 if stream.shown and (stream.path or not has_files):
                     teed[rank] = stream.path or NO_FILES
         return destination
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, DefaultLogsSpecs) and as_options(self) == as_options(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return (
-            f"DefaultLogsSpecs(log_dir={self.log_dir!r}, redirects={self.redirects!r}, tee={self.tee!r}, "
-            f"local_ranks_filter={set(self.local_ranks_filter) if self.local_ranks_filter else None!r})"
-        )
 
 
 AnyLogsSpecs = DefaultLogsSpecs | LogsSpecs
@@ -126,12 +115,12 @@ def as_options(
     stderr_filters: Sequence[str] | None = None,
     log_dir: str | None = None,
 ) -> LogOptions:
-    """The same as the agent's options. Raises `TypeError`."""
+    """Options of the agent that say the same. Raises `TypeError`."""
     return LogOptions(
-        log_dir=log_dir or specs.log_dir,
+        log_dir=log_dir or (os.fspath(specs.log_dir) if specs.log_dir else None),
         redirects=specs.redirects,
         tee=specs.tee,
-        local_ranks=specs.local_ranks_filter,
+        local_ranks=frozenset(specs.local_ranks_filter) if specs.local_ranks_filter else None,
         stdout_filters=_texts(stdout_filters, "duplicate_stdout_filters"),
         stderr_filters=_texts(stderr_filters, "duplicate_stderr_filters"),
     )

@@ -148,6 +148,12 @@ def test_an_exception_arrives_with_its_traceback() -> None:
     assert "ValueError: dear me" in str(caught.value)
 
 
+def test_a_launcher_within_a_worker_passes_its_workers_error_on() -> None:
+    with pytest.raises(ChildFailedError) as caught:
+        elastic_launch(alone(1), lambda: elastic_launch(alone(1), functions.boom)("dear me"))()
+    assert caught.value.failures[0].message["message"] == "ValueError: dear me"
+
+
 def test_a_function_needs_no_program_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     assert elastic_launch(alone(1, start_method="spawn"), functions.rank)() == {0: 0}
