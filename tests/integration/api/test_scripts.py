@@ -128,7 +128,18 @@ def run(*args: str, cwd: Path, env: dict[str, str], text: str | None = None) -> 
 
 
 @pytest.mark.parametrize(
-    "words", [("train.py",), ("-m", "train"), ("-",), ("-c", MAIN)], ids=["script", "module", "stdin", "command line"]
+    ("words", "method"),
+    [
+        (("train.py",), "spawn"),
+        (("train.py",), "fork"),
+        (("train.py",), "forkserver"),
+        (("-m", "train"), "spawn"),
+        (("-m", "train"), "forkserver"),
+        (("-",), "spawn"),
+        (("-",), "forkserver"),
+        (("-c", MAIN), "spawn"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
 )
 def test_functions_of_the_main_module(words: tuple[str, ...], method: str, tmp_path: Path, env: dict[str, str]) -> None:
     """From standard input and the command line, the worker has no way to import them: they come by value."""
