@@ -238,19 +238,17 @@ async def test_sigkill(call: str, method: str, tmp_path: Path, env: dict[str, st
         await ended(pid)
 
 
-async def test_a_program_that_forgets_its_processes(
-    method: str, tmp_path: Path, env: dict[str, str], line: Line
-) -> None:
+def test_a_program_that_forgets_its_processes(tmp_path: Path, env: dict[str, str], line: Line) -> None:
     (tmp_path / "program.py").write_text(WAITING)
-    done = await asyncio.to_thread(run, "program.py", "start_and_forget", line.path, method, cwd=tmp_path, env=env)
+    done = run("program.py", "start_and_forget", line.path, "fork", cwd=tmp_path, env=env)
     assert (done.returncode, done.stderr) == (0, "")
     assert not any(is_running(int(pid)) for pid in done.stdout.split())
     assert os.listdir(env["TMPDIR"]) == []
 
 
-async def test_after_a_failure_no_file_is_left(method: str, tmp_path: Path, env: dict[str, str]) -> None:
+def test_after_a_failure_no_file_is_left(tmp_path: Path, env: dict[str, str]) -> None:
     (tmp_path / "failing.py").write_text(FAILING)
-    done = await asyncio.to_thread(run, "failing.py", method, cwd=tmp_path, env=env)
+    done = run("failing.py", "fork", cwd=tmp_path, env=env)
     assert done.stdout.count('"ValueError: x"') == 2, "it can be read as long as the program runs"
     assert os.listdir(env["TMPDIR"]) == []
 
