@@ -129,7 +129,7 @@ def _number(descriptor: Descriptor) -> int:
 
 
 def _unbuffered(fd: int) -> TextIO:
-    """As under `python -u`: what is written is out when the worker dies. Also where a notebook has its own stream."""
+    """Stream as under `python -u`: what is written is out when the worker dies. A notebook has one of its own."""
     raw = open(fd, "wb", 0, closefd=False)  # noqa: SIM115
     return io.TextIOWrapper(raw, "utf-8", errors="backslashreplace", write_through=True)
 
@@ -161,7 +161,7 @@ def _publish(outermost: Callable[..., Any]) -> None:
 
 
 def _hand_back(value: Any, fd: int) -> None:
-    """By name where that is possible, so that the agent gets its own classes back."""
+    """Write the value, by name where that is possible, so that the agent gets its own classes back."""
     with open(fd, "r+b") as file:
         if problem := _dump(pickle, value, file) and _dump(import_module("cloudpickle"), value, file):
             raise TypeError(f"the function returned what cannot be pickled: {type(value).__name__}: {problem}")
@@ -171,7 +171,7 @@ def _hand_back(value: Any, fd: int) -> None:
 
 
 def _dump(pickler: Any, value: Any, file: BinaryIO) -> str:
-    """Why that cannot be done; empty if it has been done."""
+    """Write the value. Returns why that cannot be done; empty if it has been done."""
     file.seek(LENGTH_BYTES)
     file.truncate()
     try:

@@ -171,7 +171,7 @@ def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[i
 
 
 def checked_streams(given: Std | int | Mapping[int, Std | int], what: str) -> Std | dict[int, Std]:
-    """Also as plain numbers, and torch's own `Std`. Raises `TypeError` or `ValueError`."""
+    """Streams given as our `Std`, torch's, or plain numbers. Raises `TypeError` or `ValueError`."""
     if isinstance(given, Mapping):
         for rank in given:
             if not is_rank(rank):

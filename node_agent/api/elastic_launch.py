@@ -189,7 +189,7 @@ class LaunchedAgent(Agent):
         if custom_logs is not None:
             self._logs.plugin = _CustomLogs(custom_logs)
         self.failure_report: WriteFailureReport | None = None
-        """Why the run, or this agent, has failed."""
+        """Reason for which the run, or this agent, has failed."""
         self.recorded: dict[str, Any] | None = None
         """Content of the error file of the worker that ended the run, if it was one of this node's."""
 
@@ -214,7 +214,7 @@ class LaunchedAgent(Agent):
             self.recorded = error_file.copy(self._own_error_file(effect.failure), effect.failure.exit_code)
 
     def error(self) -> Exception:
-        """Why it has failed: workers, here or on another node, and what the run went through; else `LaunchError`."""
+        """Exception that says why it has failed: workers, here or on another node; else `LaunchError`."""
         told, title = self.failure_report, self._config.command.title
         if told is None:
             return LaunchError("this node has left the run")

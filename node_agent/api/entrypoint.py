@@ -66,7 +66,7 @@ class FunctionEntry:
         self._processes: dict[int, FunctionProcess] = {}
         self._args = dict(args)
         self._calls: dict[int, PickledCall] = {}
-        """By the identity of the arguments: the very same are sent once."""
+        """Calls by the identity of their arguments: the very same are sent once."""
         try:
             for given in args.values():
                 if id(given) not in self._calls:

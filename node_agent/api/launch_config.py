@@ -55,7 +55,7 @@ class LaunchConfig:
     monitor_interval: float = 0.1
     """Has no effect: nothing is polled."""
     start_method: StartMethod = "spawn"
-    """How functions are started: spawn, fork or forkserver."""
+    """Start of functions: spawn, fork or forkserver."""
     log_line_prefix_template: str | None = None
     """Beginning of teed lines, of `${role_name}`, `${rank}`, `${local_rank}`; None: `[<role><local_rank>]:`."""
     metrics_cfg: dict[str, str] = field(default_factory=dict)

@@ -75,7 +75,7 @@ def _pickled(call: Call, popen: Any) -> tuple[bytes, bool]:
 
 
 def _by_name(call: Call) -> bytes | None:
-    """None if the worker could not find what is named."""
+    """Plain pickle; None if the worker could not find what is named."""
     if not all(_is_of_the_source(function) for function in layers(call[0])):
         return None
     try:

@@ -59,7 +59,7 @@ class AgentThread:
         self._log = log
         self._assignment: Assignment | None = None
         self._leaving = ""
-        """Why there is no further round for this node."""
+        """Reason for which there is no further round for this node."""
         self._changed = asyncio.Event()
         self._loop = ThreadLoop()
         self._runner = Runner(config, make_transport, endpoint, self, self._loop, hosts_store=True)

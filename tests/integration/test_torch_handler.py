@@ -1,4 +1,4 @@
-"""What torch's elastic agent asks of a rendezvous handler, asked of ours against a real server.
+"""Questions of torch's elastic agent to a rendezvous handler, put to ours against a real server.
 
 The cases are those of torch's own tests: joining, joining late, spares, re-rendezvous, closing, keep-alive.
 """
@@ -316,7 +316,7 @@ async def test_a_server_that_speaks_tls(tmp_path: Path) -> None:
 
 
 async def test_a_silent_node_is_lost_with_its_lease_and_nobody_waits_for_it_at_the_store(site: Site) -> None:
-    """It gets rank 0, and says no more: no keep-alive, no store. The other one forms the next round by itself."""
+    """The node of rank 0 says no more: no keep-alive, no store. The other one forms the next round by itself."""
     conf: dict[str, Any] = {"keep_alive_interval": 3, "keep_alive_max_attempt": 2}  # torch's sockets may ask a slow DNS
     host, _, server_port = site.endpoint.partition(":")
     silent = HttpTransport(host, int(server_port), None)

@@ -32,7 +32,7 @@ class Side:
             self.api = node_agent
 
     def start(self, entrypoint: Any, args: Any, envs: Any = None, **logs: Any) -> Any:
-        """What becomes of processes: values, failures, files."""
+        """Outcome of processes: values, failures, files."""
         with tempfile.TemporaryDirectory() as folder:
             streams = {name: self._streams(value) for name, value in logs.items()}
             specs = self.api.DefaultLogsSpecs(log_dir=folder, **streams)
@@ -50,7 +50,7 @@ class Side:
             }
 
     def launch(self, entrypoint: Any, *args: Any, **fields: Any) -> Any:
-        """What becomes of a run of this node alone."""
+        """Outcome of a run of this node alone."""
         rendezvous = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"} if self.is_torchs else {}
         config = self.api.LaunchConfig(
             **{"min_nodes": 1, "max_nodes": 1, "nproc_per_node": 2, "run_id": "r", "start_method": METHOD,

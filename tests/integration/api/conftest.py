@@ -38,7 +38,7 @@ def _start_what_stays() -> None:
 
 
 def _threads() -> set[threading.Thread]:
-    """Without those in which the test's own event loop waits for servers and for the hub."""
+    """Threads but for those in which the test's own event loop waits for servers and for workers."""
     return {thread for thread in threading.enumerate() if not thread.name.startswith("asyncio")}
 
 

@@ -34,7 +34,7 @@ def say(out: str, err: str) -> None:
 
 
 def say_by_every_way(word: str) -> None:
-    """As Python, as the descriptor, and as a child; the last without an end."""
+    """Print as Python, to the descriptor, and by a child; the last line has no end."""
     print(f"{word} python")
     os.write(1, f"{word} descriptor\n".encode())
     os.system(f"echo {word} child")

@@ -1,4 +1,4 @@
-"""Where workers report that they run, and see it close."""
+"""Listener at which workers report that they run, and which they see close."""
 
 import socket
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What torchrun's flags become."""
+"""Options that torchrun's flags become."""
 
 import os
 from pathlib import Path
