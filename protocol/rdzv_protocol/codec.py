@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 def encode(message: Struct) -> bytes:
     """Bytes of a message."""
-    packed: bytes = msgpack.packb(msgspec.to_builtins(message, builtin_types=(bytes,)))
+    packed: bytes = msgpack.packb(msgspec.to_builtins(message))
     return packed
 
 
