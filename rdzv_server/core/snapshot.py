@@ -12,8 +12,8 @@ from msgspec import msgpack
 from rdzv_server.core.events import SnapshotPart
 from rdzv_server.core.run import Run, RunState
 
-PART_BYTES = 1_024
-"""About as much as the record of a join: compaction compares numbers of records."""
+PART_BYTES = 768
+"""As text, about as much as the record of a join: compaction compares numbers of records."""
 
 
 def take(run: Run) -> Iterator[SnapshotPart]:
