@@ -13,8 +13,6 @@ from rdzv_protocol.messages import Assignment, Failure
 
 from node_agent.config import AgentConfig
 
-AGENT, WORKER = "AGENT", "WORKER"
-
 
 class EventLog:
     """Writes this agent's events. `write` takes one line."""
@@ -34,9 +32,9 @@ class EventLog:
     def started(self, assignment: Assignment, pids: list[int]) -> None:
         """The round has begun, and these workers run, by local rank."""
         self._assignment, self._failure = assignment, None
-        self._record("RENDEZVOUS", AGENT, duration_ms=(time.monotonic() - self._joined_at) * 1000)
+        self._record("RENDEZVOUS", duration_ms=(time.monotonic() - self._joined_at) * 1000)
         for local_rank, pid in enumerate(pids):
-            self._record("START", WORKER, local_rank, pid=pid)
+            self._record("START", local_rank, pid=pid)
 
     def failed(self, failure: Failure) -> None:
         """The round's first failure on this node."""
@@ -47,15 +45,14 @@ class EventLog:
         state, failure = "FAILED" if exit_code else "SUCCEEDED", self._failure
         for local_rank in range(self._assignment.local_world_size if self._assignment else 0):
             if failure and failure.local_rank == local_rank:
-                self._record(state, WORKER, local_rank, failure.pid, failure.exit_code, raw_error=failure.cause)
+                self._record(state, local_rank, failure.pid, failure.exit_code, raw_error=failure.cause)
             else:
-                self._record("TERMINATED" if exit_code else state, WORKER, local_rank)
-        self._record(state, AGENT, raw_error=failure.cause if failure and exit_code else None)
+                self._record("TERMINATED" if exit_code else state, local_rank)
+        self._record(state, raw_error=failure.cause if failure and exit_code else None)
 
     def _record(
         self,
         state: str,
-        source: str,
         local_rank: int | None = None,
         pid: int | None = None,
         exit_code: int | None = None,
@@ -77,7 +74,7 @@ class EventLog:
                 "exit_code": [exit_code],
                 "worker_pid": [pid],
             }
-        metadata = {
+        metadata: dict[str, Any] = {
             "run_id": self._config.run_id,
             "global_rank": global_rank,
             "group_rank": assignment and assignment.group_rank,
@@ -94,7 +91,7 @@ class EventLog:
         }
         event = {
             "name": f"torchelastic.worker.status.{state}",
-            "source": source,
+            "source": "AGENT" if local_rank is None else "WORKER",
             "timestamp": int(time.time() * 1000),
             "metadata": metadata | measured,
         }

@@ -15,6 +15,8 @@ from node_agent.failures.error_file import ErrorFile
 from node_agent.workers.group import WorkerSpec
 
 TRACEBACK = ("Traceback (most recent call last):", '  File "train.py", line 7, in <module>', "ValueError: boom")
+WHOLE = ("All of it", "KeyError")
+ABORT = "terminate called without an active exception"
 
 
 def evidence(exit_code: int = 1, *stderr: str, recorded: ErrorFile | None = None, oom: str = "") -> Failure:
@@ -55,43 +57,40 @@ def test_a_kill_for_lack_of_memory_is_named_where_it_is_known(exit_code):
     found = evidence(exit_code, oom="killed by the kernel: out of memory (cgroup limit 2 GiB)")
     assert found.cause.endswith("SIGKILL): killed by the kernel: out of memory (cgroup limit 2 GiB)")
     assert found.hint.startswith("give the job or container more memory")
+    assert "may tell who did it" in evidence(exit_code).hint
 
 
-def test_a_kill_of_unknown_origin_says_where_to_look():
-    assert "may tell who did it" in evidence(-9).hint
-
-
-def test_the_exception_stands_in_the_last_lines_of_stderr():
-    found = evidence(1, "step 1", *TRACEBACK)
-    assert found.error == "ValueError: boom"
-    assert found.traceback == TRACEBACK
-    assert found.stderr_tail == ("step 1", *TRACEBACK)
-
-
-def test_without_an_exception_the_last_lines_must_do():
-    found = evidence(3, "no data", "giving up")
-    assert (found.error, found.traceback, found.stderr_tail) == ("", (), ("no data", "giving up"))
-
-
-def test_an_error_file_counts_more_than_stderr():
-    recorded = ErrorFile("KeyError: 'x'\nand more", "Traceback ...\n  the whole of it\nKeyError: 'x'\nand more")
-    found = evidence(1, *TRACEBACK, recorded=recorded)
-    assert found.error == "KeyError: 'x'"
-    assert found.traceback[:2] == ("Traceback ...", "  the whole of it")
-    assert found.stderr_tail == TRACEBACK
-
-
-def test_a_broken_error_file_is_said_to_be_broken_and_stderr_counts():
-    found = evidence(1, *TRACEBACK, recorded=ErrorFile(problem="it is not JSON"))
-    assert found.cause == "exit code 1 (its error file cannot be read: it is not JSON)"
-    assert found.error == "ValueError: boom"
-
-
-def test_an_abort_on_the_way_out_does_not_hide_the_exception():
-    """torch's threads often abort an interpreter that ends with an exception."""
-    found = evidence(-6, *TRACEBACK, "terminate called without an active exception")
-    assert found.error == "ValueError: boom"
-    assert found.cause == "signal 6 (SIGABRT): aborted"
+@pytest.mark.parametrize(
+    ("exit_code", "stderr", "recorded", "cause", "error", "traceback"),
+    [
+        (1, ("step 1", *TRACEBACK), None, "exit code 1", "ValueError: boom", TRACEBACK),
+        (3, ("no data", "giving up"), None, "exit code 3", "", ()),
+        (1, TRACEBACK, ErrorFile("KeyError: 'x'\nand", "All of it\nKeyError"), "exit code 1", "KeyError: 'x'", WHOLE),
+        (
+            1,
+            TRACEBACK,
+            ErrorFile(problem="it is not JSON"),
+            "exit code 1 (its error file cannot be read: it is not JSON)",
+            "ValueError: boom",
+            TRACEBACK,
+        ),
+        (
+            -6,
+            (*TRACEBACK, ABORT),
+            None,
+            "signal 6 (SIGABRT): aborted",
+            "ValueError: boom",
+            (*TRACEBACK, ABORT),
+        ),
+    ],
+    ids=[
+        "an-exception", "no-exception", "an-error-file-counts-more", "a-broken-error-file",
+        "torchs-threads-abort-an-interpreter-that-ends",
+    ],
+)  # fmt: skip
+def test_the_evidence_of_an_end(exit_code, stderr, recorded, cause, error, traceback):
+    found = evidence(exit_code, *stderr, recorded=recorded)
+    assert (found.cause, found.error, found.traceback, found.stderr_tail) == (cause, error, traceback, stderr)
 
 
 @pytest.mark.parametrize("exit_code", [-9, -15, 137, 143])

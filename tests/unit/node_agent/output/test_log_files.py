@@ -1,9 +1,7 @@
 """Files that workers write to by themselves: never overwritten, followed soon and to the end."""
 
-import asyncio
 import errno
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -13,7 +11,6 @@ import pytest
 
 from node_agent.output.log_files import LogFile, LogFiles, interval_s
 from node_agent.output.sinks import TAIL_LINES, AsItComes
-from node_agent.output.streams import READ_BYTES
 from tests.support.console import FakeConsole
 
 OUT = 1
@@ -99,18 +96,6 @@ async def test_what_is_there_is_neither_overwritten_nor_shown_again(bench: Bench
     log.write(b"mine\n")
     await bench.shows(b"mine\n")
     assert log.path.read_text() == "of another agent\nmine\n"
-
-
-async def test_the_last_line_of_a_killed_worker_is_in_the_file_on_the_console_and_in_the_report(bench: Bench) -> None:
-    log = bench.open()
-    program = f"import os; os.write(1, b'x' * {READ_BYTES * 2} + b'\\nlast words'); os.kill(os.getpid(), 9)"
-    run = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "-c", program], stdout=log.stream.writable(), check=False
-    )
-    assert run.returncode == -signal.SIGKILL
-    log.stream.finish()
-    assert bench.console.text() == log.path.read_bytes() == b"x" * READ_BYTES * 2 + b"\nlast words"
-    assert log.stream.tail()[-1] == "last words"
 
 
 async def test_a_named_pipe_is_written_to_if_somebody_reads_it(bench: Bench) -> None:

@@ -201,14 +201,6 @@ async def test_without_a_log_dir_files_that_were_asked_for_are_kept_and_named(ma
     assert (Path(said.removeprefix("logs: ")) / "attempt_0" / "0" / "stdout.log").read_text() == "out 4\n"
 
 
-async def test_without_a_log_dir_and_files_nothing_is_kept(make: Make, tmp_path: Path) -> None:
-    agent = make(log_dir=None, nproc=1)
-    await agent.round()
-    assert os.path.dirname(agent.environments[0]["TORCHELASTIC_ERROR_FILE"]).startswith(str(tmp_path))
-    agent.scratch.remove()
-    assert os.listdir(tmp_path) == []
-
-
 # Trouble with files stops no run.
 
 

@@ -51,29 +51,23 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("chunks", "shown"),
+    ("mark", "chunks", "shown"),
     [
-        ([b"one\ntwo\n", b"\nfour\n"], b"[a]:one\n[a]:two\n[a]:\n[a]:four\n"),
-        ([b"ready\nhalf a ", b"line", b"\n"], b"[a]:ready\n[a]:half a line\n"),
-        ([b"last words"], b"[a]:last words\n"),
-        ([b"10%\r20%\r", b"\r 30%", b"\r\n"], b"[a]:10%\r[a]:20%\r\r[a]: 30%\r\n"),
-        ([b"dos\r", b"\nunix\n"], b"[a]:dos\r\n[a]:unix\n"),
+        ("[a]:", [b"one\ntwo\n", b"\nfour\n"], b"[a]:one\n[a]:two\n[a]:\n[a]:four\n"),
+        ("[a]:", [b"ready\nhalf a ", b"line", b"\n"], b"[a]:ready\n[a]:half a line\n"),
+        ("[a]:", [b"last words"], b"[a]:last words\n"),
+        ("[a]:", [b"10%\r20%\r", b"\r 30%", b"\r\n"], b"[a]:10%\r[a]:20%\r\r[a]: 30%\r\n"),
+        ("[a]:", [b"dos\r", b"\nunix\n"], b"[a]:dos\r\n[a]:unix\n"),
+        ("", [b"one\ntw", b"o\n", b"\r\nthree\r", b"\n", b"four"], b"one\ntwo\n\r\nthree\r\nfour\n"),
     ],
-    ids=["every-line-is-marked", "a-line-in-pieces", "a-last-line-gets-an-end", "redraws", "halves-of-a-line-end"],
+    ids=["every-line", "a-line-in-pieces", "a-last-line-gets-an-end", "redraws", "halves-of-a-line-end", "no-mark"],
 )
-async def test_lines_are_marked_and_whole(console, lines, chunks, shown):
+async def test_lines_are_marked_and_whole(console, mark, chunks, shown):
+    lines = Lines(mark, console, OUT)
     for chunk in chunks:
         lines.take(chunk)
     lines.end()
     assert console.text() == shown
-
-
-async def test_without_a_mark_lines_pass_unchanged(console):
-    lines = Lines("", console, OUT)
-    for chunk in (b"one\ntw", b"o\n", b"\r\nthree\r", b"\n", b"four"):
-        lines.take(chunk)
-    lines.end()
-    assert console.text() == b"one\ntwo\n\r\nthree\r\nfour\n"
 
 
 async def test_what_is_whole_is_shown_at_once_and_what_is_not_is_held(console, lines):

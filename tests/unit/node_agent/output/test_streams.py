@@ -88,20 +88,6 @@ async def test_a_user_whose_pipes_have_used_up_what_he_may_have_gets_narrow_ones
     assert pipe.relay.tail() == ("fine",)
 
 
-async def test_lines_of_two_workers_are_never_torn(console):
-    pipes = [Pipe(console, f"[{name}]:") for name in "ab"]
-    for piece in range(50):
-        for pipe in pipes:
-            pipe.write(b"%d and " % piece)
-            pipe.write(b"so on\n" if piece % 2 else b"further ")
-        await asyncio.sleep(0)
-    for pipe in pipes:
-        pipe.close()
-    for line in console.text().splitlines():
-        assert line.count(b"]:") == 1 and line.startswith((b"[a]:", b"[b]:"))
-        assert line.endswith(b"so on")
-
-
 async def test_a_child_that_outlives_the_worker_and_keeps_its_pipe_holds_up_nobody(console, pipe):
     pipe.write(b"mine\n")
     pipe.relay.finish()
@@ -115,20 +101,6 @@ async def test_a_child_that_never_stops_writing_holds_up_nobody(console, pipe):
     """It has the worker's pipe, and fills it faster than it is read."""
     pipe.relay._read = lambda: 1 << 16  # type: ignore[method-assign]
     pipe.relay.finish()
-
-
-async def test_a_full_console_pauses_the_worker_until_it_has_drained(console, pipe):
-    console.is_full = True
-    pipe.write(b"one\n")
-    await console.until(lambda: console.paused)
-    pipe.write(b"two\n")
-    for _ in range(3):
-        await asyncio.sleep(0)  # the loop looks at its pipes, and must leave this one alone
-    assert console.text() == b"[0]:one\n"
-    console.is_full = False
-    for resume in console.paused:
-        resume()
-    await console.until(lambda: console.text() == b"[0]:one\n[0]:two\n")
 
 
 async def test_a_worker_that_ends_while_it_is_paused_loses_nothing(console, pipe):
