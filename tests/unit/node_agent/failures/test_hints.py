@@ -4,67 +4,60 @@ import pytest
 
 from node_agent.failures import hints
 
-MESSAGES = [
-    # (message, a word of the advice, whether another worker's end is behind it)
-    (
+CONSEQUENCES = {
+    "failed first": [
         "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]",
-        "failed first",
-        True,
-    ),
-    (
         "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection reset by peer",
-        "failed first",
-        True,
-    ),
-    (
         "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
-        "failed first",
-        True,
-    ),
-    ("torch.distributed.DistBackendError: NCCL communicator was aborted on rank 1.", "failed first", True),
-    (
+        "torch.distributed.DistBackendError: NCCL communicator was aborted on rank 1.",
+    ],
+    "rank 0's store is gone": [
         "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed.",
-        "rank 0's store is gone",
-        True,
-    ),
-    ("[c10d] sendBytes failed on TCPStore: Broken pipe", "rank 0's store is gone", True),
-    (
+        "[c10d] sendBytes failed on TCPStore: Broken pipe",
+    ],
+    "took no part": [
         "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE) ran for 600000 ms",
-        "took no part",
-        True,
-    ),
-    ("RuntimeError: [gloo/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation", "took no part", True),
-    (
-        "torch.distributed.DistStoreError: Timed out after 301 seconds waiting for clients. 1/2 clients joined.",
-        "init_process_group",
-        True,
-    ),
-    (
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79 GiB",
-        "the GPU's memory is full",
-        False,
-    ),
-    ("RuntimeError: unable to write to file </torch_77_1>: No space left on device (28)", "/dev/shm", False),
-    ("ERROR: ... This might be caused by insufficient shared memory (shm).", "/dev/shm", False),
-    ("RuntimeError: DataLoader worker (pid 77) is killed by signal: Bus error.", "/dev/shm", False),
-    ("RuntimeError: DataLoader worker (pid 77) is killed by signal: Killed.", "data loader worker was killed", False),
-    ("RuntimeError: DataLoader worker (pid(s) 77, 78) exited unexpectedly", "data loader worker was killed", False),
-    ("OSError: [Errno 28] No space left on device: '/data/ckpt.pt'", "df -h", False),
-    ("OSError: [Errno 12] Cannot allocate memory", "node's memory is full", False),
-    ("MemoryError", "node's memory is full", False),
-    ("OSError: [Errno 24] Too many open files: '/data/part-7'", "ulimit -n", False),
-    ("torch.AcceleratorError: CUDA error: device-side assert triggered", "CUDA_LAUNCH_BLOCKING", False),
-    ("RuntimeError: CUDA error: invalid device ordinal", "--nproc", False),
-    ("RuntimeError: No CUDA GPUs are available", "--nproc", False),
-    (
-        "torch.distributed.DistBackendError: NCCL error in: /pytorch/ProcessGroupNCCL.cpp:94, unhandled system error",
-        "NCCL_SOCKET_IFNAME",
-        False,
-    ),
-    ("RuntimeError: The server socket has failed to listen: EADDRINUSE", "MASTER_PORT", False),
-    ("OSError: [Errno 98] Address already in use", "MASTER_PORT", False),
-    ("train.py: error: unrecognized arguments: --local-rank=1", "LOCAL_RANK", False),
-    ("ModuleNotFoundError: No module named 'apex'", "interpreters", False),
+        "RuntimeError: [gloo/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation",
+    ],
+    "init_process_group": [
+        "torch.distributed.DistStoreError: Timed out after 301 seconds waiting for clients. 1/2 clients joined."
+    ],
+}
+"""Messages with another worker's end behind them, by a word of the advice."""
+CAUSES = {
+    "the GPU's memory is full": [
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79 GiB"
+    ],
+    "/dev/shm": [
+        "RuntimeError: unable to write to file </torch_77_1>: No space left on device (28)",
+        "ERROR: ... This might be caused by insufficient shared memory (shm).",
+        "RuntimeError: DataLoader worker (pid 77) is killed by signal: Bus error.",
+    ],
+    "data loader worker was killed": [
+        "RuntimeError: DataLoader worker (pid 77) is killed by signal: Killed.",
+        "RuntimeError: DataLoader worker (pid(s) 77, 78) exited unexpectedly",
+    ],
+    "df -h": ["OSError: [Errno 28] No space left on device: '/data/ckpt.pt'"],
+    "node's memory is full": ["OSError: [Errno 12] Cannot allocate memory", "MemoryError"],
+    "ulimit -n": ["OSError: [Errno 24] Too many open files: '/data/part-7'"],
+    "CUDA_LAUNCH_BLOCKING": ["torch.AcceleratorError: CUDA error: device-side assert triggered"],
+    "--nproc": ["RuntimeError: CUDA error: invalid device ordinal", "RuntimeError: No CUDA GPUs are available"],
+    "NCCL_SOCKET_IFNAME": [
+        "torch.distributed.DistBackendError: NCCL error in: /pytorch/ProcessGroupNCCL.cpp:94, unhandled system error"
+    ],
+    "MASTER_PORT": [
+        "RuntimeError: The server socket has failed to listen: EADDRINUSE",
+        "OSError: [Errno 98] Address already in use",
+    ],
+    "LOCAL_RANK": ["train.py: error: unrecognized arguments: --local-rank=1"],
+    "interpreters": ["ModuleNotFoundError: No module named 'apex'"],
+}
+"""Messages of a worker's own error."""
+MESSAGES = [
+    (message, word, table is CONSEQUENCES)
+    for table in (CONSEQUENCES, CAUSES)
+    for word, messages in table.items()
+    for message in messages
 ]
 
 
