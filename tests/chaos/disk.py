@@ -1,45 +1,15 @@
-"""A small disk for the server's state, which can be full or slow."""
+"""A slow disk, and where small and slow disks are possible."""
 
 import asyncio
-import os
 import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
 
+from tests.support.disk import why_no_disk
 from tests.support.programs import PATIENCE_S, Program
 
 SYNCS = "fsync,fdatasync"
-
-
-class Disk:
-    """A file system of its own with 16 MB of room, as a context manager."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._filler = path / "filler"
-
-    def __enter__(self) -> "Disk":
-        self.path.mkdir()
-        _mount(self.path)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        subprocess.run(["umount", "-l", self.path], check=True)
-
-    def fill(self) -> None:
-        """Nothing can be written from now on."""
-        descriptor = os.open(self._filler, os.O_WRONLY | os.O_CREAT)
-        try:
-            while True:
-                os.write(descriptor, bytes(1 << 16))
-        except OSError:  # full
-            pass
-        finally:
-            os.close(descriptor)
-
-    def free(self) -> None:
-        self._filler.unlink()
 
 
 class SlowSyncs:
@@ -68,13 +38,7 @@ def why_impossible() -> str | None:
         return "strace is missing: tests/install-debian-packages.sh installs it"
     if traced := subprocess.run(["strace", "-o", "/dev/null", "true"], capture_output=True, text=True).stderr.strip():
         return f"strace may not trace here: {traced}"
-    if subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True).returncode:
-        return "this user may not mount a file system"
-    return None
-
-
-def _mount(path: Path) -> None:
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", path], check=True)
+    return why_no_disk()
 
 
 def _threads(pid: int) -> list[Path]:

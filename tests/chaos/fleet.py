@@ -17,10 +17,10 @@ from typing import Any
 from rdzv_protocol.paths import DEFAULT_PORT
 
 from tests.chaos import traces
-from tests.chaos.disk import Disk
 from tests.hosts.cluster import SERVER, Hosts
 from tests.hosts.network import Network
 from tests.support.certificates import Authority
+from tests.support.disk import Disk
 from tests.support.process_info import children, is_running
 from tests.support.programs import Program
 from tests.support.worker_hub import Worker, WorkerHub

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.disk import Disk, SlowSyncs
+from tests.chaos.disk import SlowSyncs
+from tests.support.disk import Disk
 from tests.support.programs import Program
 
 pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("possible")]

@@ -11,7 +11,7 @@ from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.transport.http import HttpTransport
 from tests.fuzz.api import Fuzzer
-from tests.support.footprint import Footprint
+from tests.support.process_info import Footprint
 from tests.support.programs import PATIENCE_S, Server
 
 EXAMPLES = settings().max_examples * 2

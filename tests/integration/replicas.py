@@ -2,11 +2,10 @@
 
 import asyncio
 import json
-import os
-import signal
 import sys
 import time
 from base64 import b64decode
+from collections import defaultdict
 from collections.abc import Sequence
 
 import msgpack
@@ -21,6 +20,7 @@ from rdzv_server.cluster.placement import shard_of
 from tests.support.cluster import Cluster
 from tests.support.etcd import Etcd
 from tests.support.programs import PATIENCE_S, Server
+from tests.support.scenario import a_join
 from tests.support.tcp_proxy import Exchange, TcpProxy
 from tests.support.worker_hub import WorkerHub
 
@@ -60,13 +60,13 @@ class Replicas(Cluster):
 
     async def __aexit__(self, *error: object) -> None:
         await super().__aexit__(*error)
-        for shard in range(self._shards):
-            check_leaders([each for each in self._exchanges if self._shard(each) == shard], self._shards > 1)
-
-    def _shard(self, exchange: Exchange) -> int | None:
-        if exchange.path not in LED:
-            return None
-        return shard_of(decode_run_id(exchange), self._shards)
+        by_shard: dict[int, list[Exchange]] = defaultdict(list)
+        for exchange in self._exchanges:
+            if exchange.path in LED:
+                run_id = str(msgpack.unpackb(exchange.request)["run_id"])
+                by_shard[shard_of(run_id, self._shards)].append(exchange)
+        for exchanges in by_shard.values():
+            check_leaders(exchanges, self._shards > 1)
 
     @property
     def store(self) -> str:
@@ -123,10 +123,6 @@ class Replicas(Cluster):
             await server.proxy.__aexit__()
 
 
-def decode_run_id(exchange: Exchange) -> str:
-    return str(msgpack.unpackb(exchange.request)["run_id"])
-
-
 def decode_reply(exchange: Exchange) -> Reply | None:
     return decode(Reply, exchange.answer) if exchange.status == 200 and exchange.path in REQUESTS else None
 
@@ -172,10 +168,8 @@ class Probe:
         self._client = RetryingClient(servers.transport(), lambda error: self.notes.append(str(error)))
 
     async def __aenter__(self) -> "Probe":
-        join = JoinRequest(
-            run_id=self._run_id, agent_id="probe", node_id="probe", after_round=0, addr="127.0.0.1", port=1,
-            local_world_size=1, settings=RequestedSettings(lease_s=600.0, disconnect_grace_s=600.0),
-        )  # fmt: skip
+        settings = RequestedSettings(lease_s=600.0, disconnect_grace_s=600.0)
+        join = a_join("probe", run_id=self._run_id, addr="127.0.0.1", settings=settings)
         async with asyncio.timeout(PATIENCE_S):
             self.reply = await self._client.ask(join)
         assert isinstance(self.reply, Reply) and isinstance(self.reply.directive, Start)
@@ -202,7 +196,3 @@ class Probe:
             took_s = await self.answered() - since
         print(f"took over after {took_s:.2f} s", file=sys.stderr)
         return took_s
-
-
-def kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)

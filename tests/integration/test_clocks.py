@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.cluster import Cluster
 from tests.support.programs import Program, Server, start_agent
-from tests.support.worker_hub import Worker, WorkerHub, all_run
+from tests.support.worker_hub import Worker, WorkerHub, all_run, finish
 
 HOUR_S, DAY_S = 3600, 86_400
 SANE_S = 600.0
@@ -113,11 +113,6 @@ async def watched(server: Server) -> None:
         assert all(0.0 <= age < SANE_S for age in ages(run)), run
 
 
-async def failed_at(server: Server) -> float:
-    """When the last failure was, as its agent says."""
-    return float((await server.run())["failures"][-1]["failed_at"])
-
-
 def log_lag_s(server: Server) -> float:
     """How far the time of the server's last line is from the true one, in either direction."""
     hours, minutes, seconds = map(int, server.err[-1].split()[1].split(":"))
@@ -132,9 +127,10 @@ async def test_while_a_run_runs_no_lease_and_no_worker_notices(clocked: Clocked)
         clocked.jump(jump_s)
         await watched(clocked.server)
     assert all_run(first)
-    os.kill(of_node_a(first).pid, signal.SIGKILL)
+    of_node_a(first).kill()
     second = await clocked.hub.group(2)
-    assert abs(await failed_at(clocked.server) - time.time() + HOUR_S) < 60, "its clock has jumped indeed"
+    failed_at = (await clocked.server.run())["failures"][-1]["failed_at"]
+    assert abs(failed_at - time.time() + HOUR_S) < 60, "its clock has jumped indeed"
     await clocked.finish(second)
     run = await clocked.server.run()
     assert await clocked.restarts() == {"worker_failure": 1}
@@ -182,7 +178,7 @@ async def test_while_a_round_restarts_workers_get_their_grace_and_no_more(clocke
 @jumps
 async def test_a_server_whose_clock_jumped_between_its_two_lives_goes_on(clocked: Clocked, jump_s: int) -> None:
     first = await clocked.nodes("ab", "--nnodes", "2", "--max-restarts", "2", "--lease", str(LEASE_S), nproc=1)
-    os.kill(first[0].pid, signal.SIGKILL)
+    first[0].kill()
     second = await clocked.hub.group(2)
     await clocked.server.kill()
     clocked.jump(jump_s)
@@ -193,7 +189,7 @@ async def test_a_server_whose_clock_jumped_between_its_two_lives_goes_on(clocked
     run = await clocked.server.run()
     assert (run["round"], run["restart_count"], run["departures"]) == (2, 1, [])
     assert all(0.0 <= age < SANE_S for age in ages(run)), run
-    os.kill(second[1].pid, signal.SIGKILL)
+    second[1].kill()
     third = await clocked.hub.group(2)
     ages_of_restarts = [restart["age_s"] for restart in (await clocked.server.run())["history"]]
     assert ages_of_restarts == sorted(ages_of_restarts, reverse=True)
@@ -238,9 +234,8 @@ async def test_an_agent_with_its_own_server_may_be_stopped_for_a_while(hub: Work
     (worker,) = await hub.group(1)
     await hangs(agent.pid)
     await worker.tell("say here")
-    os.kill(worker.pid, signal.SIGKILL)
+    worker.kill()
     (again,) = await hub.group(1)
     assert again.env["TORCHELASTIC_RESTART_COUNT"] == "1", "it is the same run"
-    again.order_exit(0)
-    assert await agent.exit_code() == 0, agent.err
+    await finish(agent, again)
     assert not any("joining anew" in line for line in agent.err)

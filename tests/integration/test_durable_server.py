@@ -4,8 +4,6 @@ The timeouts of these runs are far longer than the tests wait.
 """
 
 import asyncio
-import errno
-import os
 import re
 import signal
 import subprocess
@@ -17,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cluster import Cluster
+from tests.support.disk import Disk, why_no_disk
 from tests.support.process_info import is_running
 from tests.support.programs import Program, Server
 from tests.support.worker_hub import WorkerHub, all_run, of_agent, restart_count
@@ -26,7 +25,7 @@ PATIENT = ("--last-call-timeout", "500", "--lease", "60", "--join-timeout", "500
 
 async def test_running_the_workers_notice_nothing_and_the_counters_stand(durable: Cluster) -> None:
     first = await durable.nodes("ab", "--nnodes", "2", "--max-restarts", "3", *PATIENT)
-    os.kill(first[0].pid, signal.SIGKILL)
+    first[0].kill()
     second = await durable.hub.group(4)
     before = await durable.server.run()
     await durable.restart_server()
@@ -35,7 +34,7 @@ async def test_running_the_workers_notice_nothing_and_the_counters_stand(durable
     assert all_run(second)
     after = await durable.server.run()
     assert all(after[key] == before[key] for key in ("phase", "round", "restart_count", "restarts"))
-    os.kill(second[3].pid, signal.SIGKILL)
+    second[3].kill()
     third = await durable.hub.group(4)
     assert restart_count(third) == 2
     assert [worker.group_rank for worker in third] == [worker.group_rank for worker in second]
@@ -45,7 +44,7 @@ async def test_running_the_workers_notice_nothing_and_the_counters_stand(durable
 async def test_a_failure_while_it_is_down_is_handled_when_it_is_back(lasting: Cluster) -> None:
     first = await lasting.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
     await lasting.lose_server()
-    os.kill(first[2].pid, signal.SIGKILL)
+    first[2].kill()
     await first[3].gone()  # its own agent has stopped it
     assert all_run(first[:2]), "the other node's workers know nothing of it yet"
     await lasting.regain_server()
@@ -67,12 +66,12 @@ async def test_forming_the_nodes_that_wait_go_on_waiting_for_the_same_round(last
 async def test_restarting_the_next_round_forms_when_the_last_worker_is_gone(lasting: Cluster) -> None:
     first = await lasting.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
     await first[0].tell("ignore SIGTERM")
-    os.kill(first[3].pid, signal.SIGKILL)
+    first[3].kill()
     await lasting.agents["a"].line("stopping the workers of round 1")
     await first[2].gone()
     await lasting.restart_server()
     assert is_running(first[0].pid)
-    os.kill(first[0].pid, signal.SIGKILL)
+    first[0].kill()
     second = await lasting.hub.group(4)
     assert restart_count(second) == 1, "one failure, one charge"
     await lasting.finish(second)
@@ -151,69 +150,50 @@ async def test_two_servers_do_not_share_a_file(durable: Cluster) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of its own, with little room."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True).returncode:
-        pytest.skip("this user may not mount a file system")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
+def small_disk(tmp_path: Path) -> Iterator[Disk]:
+    if reason := why_no_disk():
+        pytest.skip(reason)
+    with Disk(tmp_path / "disk") as disk:
+        yield disk
 
 
-def fill(path: Path) -> None:
-    """Write until the disk is full."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
-    try:
-        while True:
-            os.write(descriptor, bytes(4096))
-    except OSError as error:
-        assert error.errno == errno.ENOSPC
-    finally:
-        os.close(descriptor)
-
-
-async def test_a_read_only_disk_is_refused(small_disk: Path) -> None:
-    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)  # noqa: ASYNC221
-    line = await refusal("--store", f"sqlite:{small_disk}/state.db")
-    assert "cannot" in line and str(small_disk) in line
+async def test_a_read_only_disk_is_refused(small_disk: Disk) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", small_disk.path], check=True)  # noqa: ASYNC221
+    line = await refusal("--store", f"sqlite:{small_disk.path}/state.db")
+    assert "cannot" in line and str(small_disk.path) in line
 
 
 @pytest.fixture
-async def cramped(hub: WorkerHub, small_disk: Path) -> AsyncIterator[Cluster]:
+async def cramped(hub: WorkerHub, small_disk: Disk) -> AsyncIterator[Cluster]:
     """A cluster whose server's state is on a small disk."""
-    async with Cluster(hub, "--store", f"sqlite:{small_disk}/state.db") as cluster:
+    async with Cluster(hub, "--store", f"sqlite:{small_disk.path}/state.db") as cluster:
         await cluster.serve()
         yield cluster
 
 
 async def test_on_a_full_disk_nothing_is_decided_and_workers_run_until_there_is_room(
-    cramped: Cluster, small_disk: Path
+    cramped: Cluster, small_disk: Disk
 ) -> None:
     first = await cramped.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
-    filler = small_disk / "filler"
-    fill(filler)
-    os.kill(first[3].pid, signal.SIGKILL)
+    small_disk.fill()
+    first[3].kill()
     await cramped.server.line("cannot write to .*: database or disk is full; nothing is decided")
     assert all_run(first[:2])
     with pytest.raises(urllib.error.HTTPError, match="503"):
         await cramped.server.get("/readyz")
-    filler.unlink()
+    small_disk.free()
     second = await cramped.hub.group(4)
     assert restart_count(second) == 1
     await cramped.finish(second)
 
 
 async def test_who_joins_while_the_disk_is_full_reads_so_at_once_and_runs_when_there_is_room(
-    cramped: Cluster, small_disk: Path
+    cramped: Cluster, small_disk: Disk
 ) -> None:
-    filler = small_disk / "filler"
-    fill(filler)
+    small_disk.fill()
     for name in "ab":
         await cramped.node(name, "--nnodes", "2", *PATIENT)
     for agent in cramped.agents.values():
-        await agent.line(f"cannot write to {re.escape(str(small_disk))}/state.db: database or disk is full")
-    filler.unlink()
+        await agent.line(f"cannot write to {re.escape(str(small_disk.path))}/state.db: database or disk is full")
+    small_disk.free()
     await cramped.finish(await cramped.hub.group(4))

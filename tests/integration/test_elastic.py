@@ -17,7 +17,7 @@ def master_port(workers: list[Worker]) -> str:
 
 async def test_a_killed_worker_restarts_the_whole_run_once(any_cluster: Cluster) -> None:
     first = await any_cluster.nodes("ab", "--nnodes", "2", "--max-restarts", "3", *PATIENT)
-    os.kill(first[3].pid, signal.SIGKILL)
+    first[3].kill()
     second = await any_cluster.hub.group(4)
     assert (restart_count(first), restart_count(second)) == (0, 1)
     assert master_port(first) != master_port(second)
@@ -32,7 +32,7 @@ async def test_workers_of_several_nodes_that_fail_together_are_charged_once(clus
     first = await cluster.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
     for worker in first:
         with suppress(ProcessLookupError):  # its agent has stopped it already, for the one before
-            os.kill(worker.pid, signal.SIGKILL)
+            worker.kill()
     second = await cluster.hub.group(4)
     assert restart_count(second) == 1
     await cluster.finish(second)

@@ -6,20 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.launchers import LONG_S
+from tests.support.launchers import LONG_S, NODE_AGENT, TORCHRUN, start
 from tests.support.programs import Program
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-LAUNCHERS = {
-    "node-agent": ("-m", "node_agent", "--standalone", "--nproc"),
-    "torchrun": ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node"),
-}
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", [TORCHRUN, NODE_AGENT])
 async def test_the_minimal_program(launcher: str) -> None:
     out = await launch(launcher, 2, "ddp_minimal.py")
     assert sum("world_size" in line for line in out) >= 2
@@ -30,9 +26,9 @@ async def test_training_goes_on_from_its_checkpoint_under_the_other_launcher_and
 ) -> None:
     pytest.importorskip("sklearn")
     training = ("train_digits.py", "--target-accuracy", "0", "--checkpoint", str(tmp_path / "digits.pt"))
-    first = await launch("torchrun", 2, *training, "--epochs", "1")
+    first = await launch(TORCHRUN, 2, *training, "--epochs", "1")
     assert any("epoch=1 " in line for line in first)
-    second = await launch("node-agent", 1, *training, "--epochs", "2")
+    second = await launch(NODE_AGENT, 1, *training, "--epochs", "2")
     assert any("resumed epochs_done=1" in line for line in second)
     assert any("epoch=2 " in line for line in second) and not any("epoch=1 " in line for line in second)
 
@@ -50,8 +46,7 @@ async def test_the_demo_kills_a_worker_and_shows_what_warm_workers_save() -> Non
 
 async def launch(launcher: str, workers: int, script: str, *args: str) -> list[str]:
     """Run an example to its end; what it wrote to stdout."""
-    program = await Program.start(
-        sys.executable, *LAUNCHERS[launcher], str(workers), str(EXAMPLES / script), *args, env={"OMP_NUM_THREADS": "1"}
-    )
+    words = ("--standalone", "--nproc-per-node", str(workers), str(EXAMPLES / script), *args)
+    program = await start(launcher, words, env={"OMP_NUM_THREADS": "1"})
     assert await program.exit_code(within_s=LONG_S) == 0, program.err
     return program.out

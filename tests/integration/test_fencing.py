@@ -4,13 +4,13 @@ Leases and graces are far longer than the tests wait, unless a test is about the
 """
 
 import asyncio
-import os
 import re
 import signal
 import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Self
 
+import aiohttp
 import pytest
 from rdzv_protocol import paths
 from rdzv_protocol.timing import HOLDS_PER_LEASE
@@ -95,7 +95,7 @@ async def test_two_live_agents_of_one_name_are_two_nodes(cluster: Cluster) -> No
     first = await cluster.hub.group(4)
     ranks = group_rank(first, one), group_rank(first, other)
     assert set(ranks) == {0, 1}
-    os.kill(first[0].pid, signal.SIGKILL)
+    first[0].kill()
     second = await cluster.hub.group(4)
     assert (group_rank(second, one), group_rank(second, other)) == ranks and restart_count(second) == 1
     await cluster.finish(second)
@@ -165,16 +165,10 @@ def without_ages(value: Any) -> Any:
 
 
 async def post(server: Server, path: str, body: bytes) -> int:
-    """The status with which the server answers this request."""
-    async with asyncio.timeout(PATIENCE_S):
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        try:
-            head = f"POST {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Type: {paths.MEDIA_TYPE}\r\n"
-            writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-            answer = await reader.read()
-        finally:
-            writer.close()
-    return int(answer.split()[1])
+    """The status with which the server answers this request, over a connection of its own."""
+    url, headers = f"http://{server.endpoint}{path}", {"Content-Type": paths.MEDIA_TYPE}
+    async with aiohttp.ClientSession() as session, session.post(url, data=body, headers=headers) as answer:
+        return answer.status
 
 
 @pytest.fixture
@@ -199,7 +193,7 @@ async def test_whatever_is_repeated_later_changes_nothing_of_a_run_that_restarts
     await recorded.agents["a"].line("stopping the workers of round 1")
     await recorded.agents["b"].line("waiting for .* to stop the workers of round 1")
     await recorded.repeat_all()  # restarting: one has reported and has joined again, the other stops its worker
-    os.kill(first[0].pid, signal.SIGKILL)
+    first[0].kill()
     second = await recorded.hub.group(2)
     await recorded.repeat_all()  # running again
     second[0].order_exit(0)
@@ -252,7 +246,7 @@ async def test_whatever_is_repeated_after_a_failed_run_begins_no_other_attempt(r
 @pytest.mark.parametrize("recorded", [True], indirect=True)
 async def test_a_run_whose_every_request_arrives_twice_goes_as_ever(recorded: Recorded) -> None:
     first = await recorded.nodes("ab", "--nnodes", "2:3", "--max-restarts", "2", "--last-call-timeout", "0.2", nproc=1)
-    os.kill(first[1].pid, signal.SIGKILL)
+    first[1].kill()
     second = await recorded.hub.group(2)
     assert restart_count(second) == 1
     await recorded.node("c")

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 from rdzv_protocol.errors import AgentFenced
-from rdzv_protocol.messages import JoinRequest, LeaveRequest
+from rdzv_protocol.messages import LeaveRequest
 
 from node_agent.transport.http import HttpTransport
 from tests.support.programs import Program, Server, start_agent
+from tests.support.scenario import RUN_ID, a_join
 
 GHOST = "\N{GHOST}"
 NAMES = [
@@ -135,15 +136,12 @@ async def test_a_name_that_cannot_be_shown_is_refused_in_one_line(place: Place, 
 async def test_nobody_writes_a_line_of_the_servers_log_but_the_server(server: Server) -> None:
     """Nor moves the cursor of those who read it, or an agent's console."""
     forged = "SIGTERM\n12:00:00 rdzv-server: run x round 7: all is well\x1b[2J"
-    link = HttpTransport("127.0.0.1", server.port, None)
-    run = {"run_id": "run", "agent_id": "agent"}
-    await link.exchange(
-        JoinRequest(**run, node_id="n", after_round=0, addr=await link.connect(), port=1, local_world_size=1)
-    )
-    await link.exchange(LeaveRequest(**run, reason=forged))
+    transport = HttpTransport("127.0.0.1", server.port, None)
+    await transport.exchange(a_join("agent", node="n", addr=await transport.connect()))
+    await transport.exchange(LeaveRequest(run_id=RUN_ID, agent_id="agent", reason=forged))
     with pytest.raises(AgentFenced):
-        await link.exchange(JoinRequest(**run, node_id="n", after_round=3, addr="h", port=1, local_world_size=1))
-    await link.close()
+        await transport.exchange(a_join("agent", node="n", after_round=3))
+    await transport.close()
     await server.line("node n left: SIGTERM 12:00:00 rdzv-server: run x round 7: all is well")
     assert all(line.isprintable() for line in server.err)
     assert not any(line.startswith("12:00:00") for line in server.err)

@@ -54,12 +54,12 @@ def programs_end_with_each_test() -> None:
     """Here they end with the module."""
 
 
-def agents_session(server: Server) -> aiohttp.ClientSession:
+def session_at(server: Server) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(f"http://{server.endpoint}", headers={"Content-Type": paths.MEDIA_TYPE})
 
 
 async def test_garbage_on_the_agents_paths(server: Server) -> None:
-    async with agents_session(server) as session:
+    async with session_at(server) as session:
         for path in AGENT_PATHS:
             for name, (body, status) in BODIES.items():
                 async with session.post(path, data=body) as answer:
@@ -85,7 +85,7 @@ JSON_BODIES = {
 
 
 async def test_garbage_on_the_operators_paths(server: Server) -> None:
-    async with aiohttp.ClientSession(f"http://{server.endpoint}") as session:
+    async with session_at(server) as session:
         for path in (paths.STOP, paths.ADMIT):
             for name, (body, status) in JSON_BODIES.items():
                 async with session.post(path, data=body) as answer:
@@ -99,16 +99,13 @@ async def test_oversized_without_a_length(server: Server) -> None:
         for _ in range(64):
             yield b"x" * 65_536
 
-    async with (
-        agents_session(server) as session,
-        session.post(paths.JOIN, data=endless()) as a,
-    ):
-        assert a.status == 413
+    async with session_at(server) as session, session.post(paths.JOIN, data=endless()) as answer:
+        assert answer.status == 413
     await is_unharmed(server)
 
 
 async def test_wrong_methods_and_unknown_paths(server: Server) -> None:
-    async with aiohttp.ClientSession(f"http://{server.endpoint}") as session:
+    async with session_at(server) as session:
         for path in AGENT_PATHS:
             async with session.get(path) as answer:
                 assert (answer.status, answer.headers["Allow"]) == (405, "POST")
@@ -251,7 +248,7 @@ async def test_bodies_that_swell_are_not_inflated(server: Server) -> None:
                 assert answer.status == 415
 
     before_s = cpu_s(server.pid)
-    async with aiohttp.ClientSession(f"http://{server.endpoint}") as session:
+    async with session_at(server) as session:
         await asyncio.gather(*map(post, (paths.JOIN, paths.STOP, paths.STATUS, "/nowhere")))
     assert cpu_s(server.pid) - before_s < 2.0, "inflating 4 GB takes much longer"
     assert peak_rss_mb(server.pid) < 100
@@ -279,7 +276,7 @@ BROWSERS: dict[str, tuple[str, str, dict[str, str], int]] = {
 
 async def test_what_web_pages_may_do(server: Server) -> None:
     statuses: dict[str, int] = {}
-    async with agents_session(server) as session:
+    async with session_at(server) as session:
         for name, (method, path, headers, _) in BROWSERS.items():
             body = b"\x80" if method == "POST" else None
             async with session.request(method, path, data=body, headers=headers) as answer:
@@ -294,15 +291,6 @@ async def test_what_web_pages_may_do(server: Server) -> None:
     await is_unharmed(server)
 
 
-async def test_agents_that_do_not_exist_are_told_so(server: Server) -> None:
-    nobody = {"run_id": "r", "agent_id": "a", "revision": 0, "round": 1, "reason": "x"}
-    async with agents_session(server) as session:
-        for path in (paths.POLL, paths.REPORT, paths.LEAVE):
-            async with session.post(path, data=msgpack.packb(nobody)) as answer:
-                assert answer.status == 409
-                assert decode(ErrorReply, await answer.read()).code == "agent_fenced"
-
-
 @pytest.mark.parametrize(
     ("query", "agent", "in_lines"),
     [
@@ -314,10 +302,8 @@ async def test_agents_that_do_not_exist_are_told_so(server: Server) -> None:
     ],
 )
 async def test_the_status_is_in_lines_for_people(server: Server, query: str, agent: str, in_lines: bool) -> None:
-    async with (
-        aiohttp.ClientSession(f"http://{server.endpoint}") as session,
-        session.get(f"{paths.STATUS}{query}", headers={"User-Agent": agent}) as answer,
-    ):
+    path, headers = f"{paths.STATUS}{query}", {"User-Agent": agent}
+    async with session_at(server) as session, session.get(path, headers=headers) as answer:
         assert ("\n  " in await answer.text()) == in_lines
 
 

@@ -34,6 +34,7 @@ SOON_S = 10.0
 BEFORE_TCP_DOES_S = 6.0
 """The kernel gives up a peer that takes nothing after 9 s."""
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+ALONE = RequestedSettings(min_nodes=1, max_nodes=1)
 STATUS = b"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n"
 POST = b"POST /v1/agent/join HTTP/1.1\r\nHost: x\r\nContent-Type: application/msgpack\r\n"
 
@@ -101,10 +102,6 @@ async def make_site() -> AsyncIterator[MakeSite]:
         yield make
 
 
-def alone() -> RequestedSettings:
-    return RequestedSettings(min_nodes=1, max_nodes=1)
-
-
 # Connections.
 
 
@@ -136,7 +133,7 @@ async def test_beyond_the_limit_new_connections_are_closed_and_those_that_stand_
 async def test_one_address_cannot_take_all_places_without_being_let_in(make_site: MakeSite) -> None:
     site = await make_site(connections=8, token=b"right")
     agent = site.transport("right")
-    assert isinstance(await agent.exchange(a_join("a", settings=alone())), Reply)
+    assert isinstance(await agent.exchange(a_join("a", settings=ALONE)), Reply)
     strangers = [await site.connect() for _ in range(4)]
     for each in strangers:
         assert await each.asks() == 200, "a probe lets nobody in"
@@ -256,7 +253,7 @@ async def test_an_idle_connection_is_closed_and_an_agents_line_survives_that(mak
     idle = await site.connect()
     assert await idle.asks() == 200
     transport = site.transport()
-    await transport.exchange(a_join("a", settings=alone()))
+    await transport.exchange(a_join("a", settings=ALONE))
     await idle.is_cut()
     async with asyncio.timeout(SOON_S):
         assert transport._streams
@@ -268,7 +265,7 @@ async def test_who_does_not_read_his_answers_is_cut_off(make_site: MakeSite) -> 
     """The status of many runs is more than the kernel keeps for a reader."""
     site = await make_site(unread_s=SHORT_S)
     for number in range(2_000):
-        join = a_join("a", run_id=f"run {number}", settings=alone())
+        join = a_join("a", run_id=f"run {number}", settings=ALONE)
         await site.server.rendezvous.ask(join, scenario.Connection(number))
     raw = socket.socket()
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
@@ -292,7 +289,7 @@ async def test_who_does_not_read_his_answers_is_cut_off(make_site: MakeSite) -> 
 async def test_an_agent_that_is_told_to_come_less_often_comes_through(make_site: MakeSite) -> None:
     site = await make_site(requests=Rate(20, 3))
     transport = site.transport()
-    await transport.exchange(a_join("a", settings=alone()))
+    await transport.exchange(a_join("a", settings=ALONE))
     poll = PollRequest(run_id="run", agent_id="a", revision=0, hold=False)
     with pytest.raises(TooManyRequests, match=r"^too many requests from 127\.0\.0\.1"):
         for _ in range(10):
@@ -307,7 +304,7 @@ async def test_an_agent_that_is_told_to_come_less_often_comes_through(make_site:
 async def test_guessing_tokens_is_slow_and_disturbs_nobody_who_is_in(make_site: MakeSite) -> None:
     site = await make_site(token=b"right", refusals=Rate(0.001, 5))
     agent = site.transport("right")
-    await agent.exchange(a_join("a", settings=alone()))
+    await agent.exchange(a_join("a", settings=ALONE))
     poll = PollRequest(run_id="run", agent_id="a", revision=0, hold=False)
     for guess in range(5):
         with pytest.raises(Unauthorized):

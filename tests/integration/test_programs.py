@@ -14,7 +14,7 @@ import pytest
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.process_info import is_running
 from tests.support.programs import Program, Server, start_agent
-from tests.support.worker_hub import WorkerHub
+from tests.support.worker_hub import WorkerHub, finish
 
 PRINT_PROTOCOL = "import protocol\nprint('the script sees', protocol.WHOSE)\n"
 
@@ -26,9 +26,7 @@ async def test_standalone_needs_no_server_and_shows_a_status_page(hub: WorkerHub
     page = await asyncio.to_thread(lambda: urllib.request.urlopen(url).read())
     (run,) = json.loads(page)["runs"]
     assert (run["phase"], run["world_size"]) == ("running", 2)
-    for worker in workers:
-        worker.order_exit(0)
-    assert await agent.exit_code() == 0
+    await finish(agent, *workers)
 
 
 async def test_ctrl_c_reaches_the_workers_and_leaves_nothing(hub: WorkerHub) -> None:
@@ -60,9 +58,7 @@ async def test_workers_lines_are_shown_and_the_last_one_is_not_lost(hub: WorkerH
     one, two = await hub.group(2)
     await one.tell("say hello")
     await two.tell("complain dear me")
-    for worker in (one, two):
-        worker.order_exit(0)
-    assert await agent.exit_code() == 0
+    await finish(agent, one, two)
     assert "hello" in agent.out
     assert "dear me" in agent.err
 
@@ -73,8 +69,7 @@ async def test_an_agent_waits_for_a_server_that_starts_later(hub: WorkerHub, unu
     await Server.listen(port=unused_tcp_port)
     (worker,) = await hub.group(1)
     await agent.line("reached rdzv-server at")
-    worker.order_exit(0)
-    assert await agent.exit_code() == 0
+    await finish(agent, worker)
 
 
 async def test_a_server_that_shuts_down_releases_its_polls_and_no_worker_notices(cluster: Cluster) -> None:
@@ -122,15 +117,12 @@ async def test_a_late_agent_learns_that_the_run_has_succeeded(cluster: Cluster) 
     assert await late.exit_code() == 0
     assert any("run nightly has already succeeded" in line for line in late.err)
     again = await cluster.node("c", "--run-id", "nightly", "--rerun")
-    for worker in await cluster.hub.group(2):
-        worker.order_exit(0)
-    assert await again.exit_code() == 0
+    await finish(again, *await cluster.hub.group(2))
 
 
 async def test_scratch_files_are_gone_when_the_agent_is(hub: WorkerHub, tmp_path: Path) -> None:
     agent = await start_agent("--standalone", env={**hub.env, "TMPDIR": str(tmp_path)})
     (worker,) = await hub.group(1)
     assert Path(worker.env["TORCHELASTIC_ERROR_FILE"]).parent.is_dir()
-    worker.order_exit(0)
-    assert await agent.exit_code() == 0
+    await finish(agent, worker)
     assert [name for name in os.listdir(tmp_path) if name.startswith("node-agent")] == []

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from tests.integration.replicas import LEASE_S, Probe, Replica, Replicas, kill
+from tests.integration.replicas import LEASE_S, Probe, Replica, Replicas
 from tests.support.etcd import Etcd, need_etcd
 from tests.support.process_info import is_running
 from tests.support.programs import Program, Server
@@ -84,7 +84,7 @@ class OneNode:
     async def restart(self) -> None:
         """Its worker fails; returns when the next one runs."""
         before = int(self.worker.env["TORCHELASTIC_RESTART_COUNT"])
-        kill(self.worker.pid)
+        self.worker.kill()
         (self.worker,) = await self._hub.group(1)
         assert int(self.worker.env["TORCHELASTIC_RESTART_COUNT"]) == before + 1
 
@@ -112,9 +112,8 @@ async def test_one_is_killed_and_comes_back_and_no_worker_notices(four: Shared) 
     workers = [run.worker.pid for run in runs]
     async with Probe(four.endpoint, four.unused(victim, leaders)) as probe:
         began = time.monotonic()
-        kill(victim.pid)
+        await victim.kill()
         assert await probe.takeover_s(began) < TAKEOVER_S
-    await victim.exit_code()
     survivors = await four.leaders()
     assert all(survivors[shard] is leader for shard, leader in leaders.items() if leader is not victim), "nothing else"
     assert all(map(is_running, workers))
@@ -192,7 +191,7 @@ async def test_a_node_that_dies_is_missed_at_once(four: Shared) -> None:
     *_, leader = four.running()
     patient = ("--lease", "500", "--last-call-timeout", "500", "--disconnect-grace", "0")
     await four.nodes("ab", "--run-id", four.unused(leader, leaders), "--nnodes", "1:2", *patient, nproc=1)
-    kill(four.agents.pop("b").pid)
+    await four.agents.pop("b").kill()
     await four.finish(await four.hub.group(1))
 
 

@@ -40,20 +40,17 @@ async def test_a_run_over_mutual_tls(cluster: Cluster, authority: Authority) -> 
 # What ends an agent.
 
 
-async def test_what_cannot_heal_ends_an_agent_at_once(server: Server, other_authority: Authority) -> None:
-    name = ("--endpoint", f"localhost:{server.port}")
+async def test_what_cannot_heal_ends_an_agent_at_once(
+    cluster: Cluster, server: Server, authority: Authority, other_authority: Authority
+) -> None:
+    name, plain = ("--endpoint", f"localhost:{server.port}"), ("--endpoint", cluster.server.endpoint)
     for flags, says in (
         ((*name, "--tls-ca", other_authority.ca), f"from no authority in --tls-ca {other_authority.ca}"),
         (name, "this server speaks TLS: start the agent with --tls-ca"),
+        ((*plain, "--tls-ca", authority.ca), "the server there speaks no TLS"),
     ):
         async with asyncio.timeout(AT_ONCE_S):
             await refuses(await start_agent(*flags), says)
-
-
-async def test_an_agent_with_tls_at_a_server_without(cluster: Cluster, authority: Authority) -> None:
-    async with asyncio.timeout(AT_ONCE_S):
-        agent = await start_agent("--endpoint", cluster.server.endpoint, "--tls-ca", authority.ca)
-        await refuses(agent, "the server there speaks no TLS")
 
 
 # What a run outlives.

@@ -1,7 +1,6 @@
 """torchrun's flags as a user's scripts feel them, with real processes."""
 
 import json
-import os
 import signal
 import sys
 import time
@@ -12,7 +11,7 @@ import pytest
 
 from tests.support.launchers import LONG_S, NODE_AGENT, free_port, launch
 from tests.support.programs import WORKER, Program, refuses, start_agent
-from tests.support.worker_hub import WorkerHub, restart_count
+from tests.support.worker_hub import WorkerHub, finish, restart_count
 
 SHOW = "import sys\nprint(__name__, sys.argv, 'of', sys.executable)\n"
 
@@ -27,9 +26,7 @@ async def test_the_shutdown_timeout_counts_for_a_restart(hub: WorkerHub) -> None
     second = await hub.group(2)
     assert 1.0 <= time.monotonic() - began < 10.0
     assert restart_count(second) == 1
-    for worker in second:
-        worker.order_exit(0)
-    assert await agent.exit_code() == 0
+    await finish(agent, *second)
 
 
 async def test_a_signal_that_is_named_makes_the_agent_leave_and_reaches_the_workers(hub: WorkerHub) -> None:
@@ -92,11 +89,11 @@ async def test_run_path_is_what_torchrun_does(tmp_path: Path) -> None:
 async def test_the_twin_of_torch_distributed_launch(hub: WorkerHub, flags: tuple[str, ...]) -> None:
     program = (sys.executable, "-m", "node_agent.launch", "--nproc_per_node=2", *flags, WORKER, "--lr", "1")
     agent = await Program.start(*program, env=hub.env)
-    for worker in await hub.group(2):
+    workers = await hub.group(2)
+    for worker in workers:
         local_rank = [] if flags else [f"--local-rank={worker.env['LOCAL_RANK']}"]
         assert worker.argv == [*local_rank, "--lr", "1"]
-        worker.order_exit(0)
-    assert await agent.exit_code() == 0
+    await finish(agent, *workers)
 
 
 async def test_launch_refuses_as_one_line() -> None:
@@ -109,10 +106,8 @@ async def test_old_spellings_prefixes_and_variables_together(hub: WorkerHub) -> 
     agent = await start_agent("--nproc_per=2", "--monitor_interval", "1", "--start_method=spawn", env=env)
     workers = await hub.group(2)
     assert workers[0].env["TORCHELASTIC_MAX_RESTARTS"] == "2"
-    os.kill(workers[0].pid, signal.SIGKILL)
-    for worker in await hub.group(2):
-        worker.order_exit(0)
-    assert await agent.exit_code() == 0
+    workers[0].kill()
+    await finish(agent, *await hub.group(2))
 
 
 # Command lines that run under torchrun, and so here: the words for each node; PORT is a free one.
@@ -131,22 +126,18 @@ LINES: dict[str, list[tuple[str, ...]]] = {
     "a comma too many": [("--duplicate-stdout-filters=a,",)],
     "settings of later versions": [("--rdzv-conf=cas_backoff_max_seconds=0.5",)],
     "one node at a free port": [("--nnodes=1", "--rdzv_endpoint=localhost:0")],
-    "variables that make no sense": [()],
     "an endpoint in variables": [()],
     "an endpoint in variables of launch": [("--use-env",)],
+    "variables that make no sense": [()],
 }
 PLACE = {"PET_NNODES": "1", "PET_RDZV_ENDPOINT": "127.0.0.1:PORT"}
-VARIABLES = {
-    "variables that make no sense": {
-        "PET_START_METHOD": "bogus",
-        "PET_LOGS_SPECS": "bogus",
-        "PET_NUMA_BINDING": "bogus",
-    },
-    "an endpoint in variables": PLACE,
-    "an endpoint in variables of launch": PLACE,
-}
 LEGACY = "an endpoint in variables of launch"
 """For `torch.distributed.launch` and its twin."""
+VARIABLES = {
+    "an endpoint in variables": PLACE,
+    LEGACY: PLACE,
+    "variables that make no sense": dict.fromkeys(("PET_START_METHOD", "PET_LOGS_SPECS", "PET_NUMA_BINDING"), "bogus"),
+}
 
 FORKS = """
 import json, os, sys

@@ -18,7 +18,7 @@ import pytest
 from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.storage.sqlite import SqliteStore
 from tests.load.soak import PATIENCE_S, Attempt, Plan, Soak
-from tests.support.footprint import Footprint
+from tests.support.process_info import Footprint
 from tests.support.programs import Server
 
 RUNS = 200

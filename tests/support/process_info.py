@@ -1,12 +1,14 @@
-"""Facts of processes that are not children of the test: their state, their parents and children, their end."""
+"""Facts of processes that are not children of the test: their state, parents, children and end, and what they hold."""
 
 import asyncio
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 PATIENCE_S = 30.0
+PAGE_BYTES = 4096
 
 
 def stat(pid: int) -> list[str]:
@@ -88,3 +90,16 @@ async def until(holds: Callable[[], object]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Memory in MB, and open file descriptors."""
+
+    rss_mb: float
+    descriptors: int
+
+    @classmethod
+    def of(cls, pid: int) -> "Footprint":
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        return cls(round(pages * PAGE_BYTES / 1e6, 1), len(list(Path(f"/proc/{pid}/fd").iterdir())))

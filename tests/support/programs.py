@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, Self
 
 WORKERS = Path(__file__).with_name("workers")
-WORKER, TORCH_WORKER, STORE_WORKER, PRYING_WORKER = (
-    str(WORKERS / f"{name}.py") for name in ("worker", "torch_worker", "store_worker", "prying_worker")
-)
+WORKER, TORCH_WORKER = str(WORKERS / "worker.py"), str(WORKERS / "torch_worker.py")
+STORE_WORKER, PRYING_WORKER = str(WORKERS / "store_worker.py"), str(WORKERS / "prying_worker.py")
 PATIENCE_S = 30.0
 """How long a test waits for what must happen. It never sleeps: this is only reached by a failure."""
 
@@ -149,18 +148,14 @@ class Server(Program):
         return dict(run)
 
 
-class Agent(Program):
-    """A `node-agent` process."""
-
-
 async def start_agent(
     *flags: str,
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
     script: str | Path = WORKER,
     python: Sequence[str] = ("-m", "node_agent"),
-) -> Agent:
-    return await Agent.start(sys.executable, *python, *flags, str(script), env=env, cwd=cwd)
+) -> Program:
+    return await Program.start(sys.executable, *python, *flags, str(script), env=env, cwd=cwd)
 
 
 async def refuses(program: Program, *says: str) -> None:

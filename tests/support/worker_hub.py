@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.support.process_info import is_running, parent, process_ended
-from tests.support.programs import PATIENCE_S
+from tests.support.programs import PATIENCE_S, Program
 
 SAME_IN_A_ROUND = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "GROUP_WORLD_SIZE")
 
@@ -33,6 +35,9 @@ class Worker:
         self._writer.write(f"{order}\n".encode())
         async with asyncio.timeout(PATIENCE_S):
             return (await self._reader.readline()).decode().strip().removeprefix("done ").strip()
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
 
     def order_exit(self, code: int) -> None:
         self._writer.write(f"exit {code}\n".encode())
@@ -82,10 +87,6 @@ class WorkerHub:
         assert workers[0].env["WORLD_SIZE"] == str(size)
         return workers
 
-    def survivors(self) -> list[int]:
-        """Workers of this test whose process is still there."""
-        return [worker.pid for worker in self.all if is_running(worker.pid)]
-
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         report = await reader.readline()
         if not report.endswith(b"\n"):
@@ -93,6 +94,13 @@ class WorkerHub:
         worker = Worker(report, reader, writer)
         self.all.append(worker)
         self._reported.put_nowait(worker)
+
+
+async def finish(agent: Program, *workers: Worker) -> None:
+    """Let these workers exit, and their agent with them."""
+    for worker in workers:
+        worker.order_exit(0)
+    assert await agent.exit_code() == 0
 
 
 def restart_count(workers: Sequence[Worker]) -> int:
