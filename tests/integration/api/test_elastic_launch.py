@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,8 +38,10 @@ def alone(nproc: int = 2, **fields: Any) -> LaunchConfig:
 
 
 @pytest.fixture
-async def server(programs: None) -> Server:
-    return await Server.listen()
+async def server() -> AsyncIterator[Server]:
+    server = await Server.listen()
+    yield server
+    await server.end()
 
 
 def at(server: Server, node_id: str, **fields: Any) -> LaunchConfig:
