@@ -134,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _checked(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    """What would be found out after a quarter of an hour is found out before. Exits 2."""
+    """Arguments, checked for what would else be found out after a quarter of an hour. Exits 2."""
     args = parser.parse_args(argv)
     if not args.write:
         return args

@@ -48,7 +48,7 @@ class Cluster:
         return at_s
 
     def _workers_of(self, number: int) -> list[int]:
-        """Those whose parent is this agent. Which ranks it has is the launcher's to decide."""
+        """Pids of the workers whose parent is this agent. Which ranks it has is the launcher's to decide."""
         return [line.pid for line in self.workers.values() if _parent(line.pid) == self.agents[number].pid]
 
 

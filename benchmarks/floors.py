@@ -1,4 +1,4 @@
-"""What no launcher can do without: interpreters that start, a packet there and back, an import of torch.
+"""Floors that no launcher can go below: interpreters that start, a packet there and back, an import of torch.
 
 These are measured in the same turns as the launchers, and stand beside them.
 """

@@ -27,10 +27,10 @@ from rdzv_server.core.status_view import view
 NODES = (1_000, 10_000, 100_000)
 REPEAT = 3
 TOTAL_BAR_S = 2.0
-"""Of 100,000 nodes."""
+"""Bar for 100,000 nodes."""
 EVENT_BARS_MS = {10_000: 50.0}
 GROWTH_BAR = 2.0
-"""Of the cost a node, from the fewest nodes to the most: memory is further away than a cache, and that is all."""
+"""Growth of the cost a node, from the fewest nodes to the most: memory is further away than a cache, no more."""
 RUN_ID, SERVER_ADDR = "benchmark", "10.0.0.1"
 
 
@@ -56,7 +56,7 @@ class Sample:
 
 
 def measure(plan: Plan) -> list[Row]:
-    """What each stage takes in all and a node, how that grows, and the longest time that one event takes."""
+    """Measure what each stage takes in all and a node, how that grows, and the longest time that one event takes."""
     with _collecting_as_the_server():
         _play(NODES[0])
         turns = [{nodes: _play(nodes) for nodes in NODES} for _ in range(min(plan.repeat, REPEAT))]

@@ -118,7 +118,7 @@ def torch_is_installed() -> bool:
 
 
 def why_no_etcd() -> str:
-    """What torchrun's etcd-v2 backend lacks here; empty for nothing."""
+    """Reason why torchrun's etcd-v2 backend cannot run here; empty if it can."""
     if not shutil.which("etcd"):
         return "etcd is not on PATH"
     if importlib.util.find_spec("etcd") is None:
@@ -129,7 +129,7 @@ def why_no_etcd() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the command line asks for, and what this machine has."""
+    """Wishes of the command line, and possibilities of this machine."""
 
     repeat: int
     """Samples at most."""

@@ -1,4 +1,4 @@
-"""What becomes of a worker that writes a lot: to a console that is read, to one that blocks, to files."""
+"""Workers that write a lot: to a console that is read, to one that blocks, to files."""
 
 import os
 import sys
@@ -110,7 +110,7 @@ def _megabytes(workers: int) -> str:
 
 
 def _megabytes_a_second(stage: Stage, workers: int) -> float:
-    """What all writers together got rid of."""
+    """Rate at which all writers together got rid of their output."""
     said: list[tuple[int, ...]] = []
     while len(said) < workers:
         if not (line := stage.arrivals.receive(time.monotonic() + TIMEOUT_S)):

@@ -47,7 +47,7 @@ def cpu_s(pid: int) -> float:
 
 
 def wake_ups(pid: int) -> int:
-    """How often the process's threads have gone to sleep and been woken."""
+    """Number of times that the process's threads have gone to sleep and been woken."""
     threads = glob.glob(f"/proc/{pid}/task/*/status")
     return sum(_status(thread)["voluntary_ctxt_switches"] for thread in threads)
 

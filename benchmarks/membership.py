@@ -99,7 +99,7 @@ def _scale_up(launcher: Launcher, wanted: int) -> list[float]:
 
 
 def _replace(launcher: Launcher, wanted: int) -> list[float]:
-    """Its workers notice the loss. The agent that takes the lost one's place is another node to the launcher."""
+    """Replace a lost node, whose workers notice. The new agent is another node to the launcher."""
     with Stage(NOTICING_WORKER) as stage:
         cluster = Cluster(stage, launcher, nnodes="2")
         time.sleep(SETTLE_S)

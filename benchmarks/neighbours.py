@@ -45,7 +45,7 @@ Phases = dict[str, list[Note]]
 
 
 class TimedSwarm(Swarm):
-    """It knows when its first node was assigned."""
+    """A swarm that knows when its first node was assigned."""
 
     first_started_s = 0.0
 

@@ -27,7 +27,7 @@ def listen() -> socket.socket:
 
 
 def connect(rank: int) -> socket.socket:
-    """Its process may have to start first."""
+    """Connect to a peer, whose process may have to start first."""
     while True:
         line = socket.socket(socket.AF_UNIX)
         try:

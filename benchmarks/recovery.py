@@ -42,7 +42,7 @@ CROWD = Scenario(
 
 CAP_S = 60.0
 SETTLE_S = 1.0
-"""How long the new workers must stay for the restart to be over."""
+"""Time that the new workers must stay for the restart to be over."""
 KILLS_OF_A_RUN = 5
 
 

@@ -1,4 +1,4 @@
-"""What a measurement brings, as a table and as JSON."""
+"""Rows of measurements, as a table and as JSON."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -11,7 +11,7 @@ from benchmarks.launchers import OURS, STOCK, TORCHRUN_ETCD, TORCHRUN_LEAST_TIME
 NEVER = math.inf
 """A sample that did not come about before the cap."""
 FLOOR = "floor: "
-"""What the subject of a row begins with that no launcher can go below."""
+"""Beginning of the subject of a row that no launcher can go below."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Row:
 
     @property
     def short_trouble(self) -> str:
-        """Its first line."""
+        """First line of the trouble."""
         return self.trouble.partition("\n")[0]
 
     def as_json(self) -> dict[str, Any]:

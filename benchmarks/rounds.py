@@ -17,7 +17,7 @@ from benchmarks.stage import FOLDER, Broken, Stage, free_port
 from benchmarks.swarm import NODES_CPU, ROUND_BARS_S, SERVER_CPU
 
 TORCHRUN_NODES = (16, 64, 256)
-"""Of 256 it forms no round in minutes; more were not tried."""
+"""With 256 it forms no round in minutes; more were not tried."""
 CAP_S = 60.0
 START_S = 60.0
 REPEAT = 3

@@ -12,7 +12,7 @@ from benchmarks.scenario import Subject, Taken, once, rows, take_turns
 from benchmarks.stage import Program, Stage, free_port, last
 
 SETTLE_S = 1.0
-"""What has just started has taken its share of the CPU; an agent usually finds a server that is idle."""
+"""Time for what has just started to take its share of the CPU; an agent usually finds a server that is idle."""
 WITH_SERVER = "node-agent, rdzv-server"
 
 StartAgent = Callable[[Stage], Program]
@@ -77,9 +77,9 @@ def _launch(start: StartAgent) -> float:
 
 BAR_MB = 32
 REPEAT = 2
-"""It hardly varies."""
+"""Twice is enough: memory hardly varies."""
 MEMORY_SETTLE_S = 2.0
-"""What the agent loads only after its workers have started counts too."""
+"""Time after which what the agent loads late has been loaded, too."""
 
 
 def measure_memory(plan: Plan) -> list[Row]:

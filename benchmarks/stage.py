@@ -1,4 +1,4 @@
-"""Where one measurement takes place: its processes, their folder, and an end that leaves nothing behind."""
+"""Stage of one measurement: its processes, their folder, and an end that leaves nothing behind."""
 
 import os
 import secrets
@@ -83,7 +83,7 @@ AS_INSTALLED = {"PYTHONDONTWRITEBYTECODE": ""}
 
 
 class Broken(Exception):
-    """What was to be measured did not come about; with the end of what the processes wrote."""
+    """Error: what was to be measured did not come about; with the end of what the processes wrote."""
 
 
 class Program:

@@ -53,7 +53,7 @@ def demo_basic(device: torch.device) -> None:
 
 
 def spmd_main() -> None:
-    """What every worker runs: single program, multiple data.
+    """Program of every worker: single program, multiple data.
 
     `torch.distributed.nn` is imported above, and not by DDP once there is a process group, because its
     default arguments would keep the group, and gloo's threads, beyond `destroy_process_group`; a thread

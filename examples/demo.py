@@ -90,7 +90,7 @@ class Program:
 
 @dataclass
 class Story:
-    """What the workers have said so far, and the kill that we add to it."""
+    """Lines of the workers so far, and the kill that we add to it."""
 
     kill_after_epoch: int
     verbose: bool

@@ -28,7 +28,7 @@ from rdzv_server.tasks import first_of
 log = logging.getLogger("rdzv_server")
 
 OTHER_FILES = 128
-"""What a server has open besides its agents' connections: the store, etcd, its own pipes; and room."""
+"""Files that a server has open besides its agents' connections: the store, etcd, its own pipes; and room."""
 FEW_CONNECTIONS = 512
 """Fewer are too few for a run of some size, and are said."""
 FEWEST_FILES = 16
@@ -36,7 +36,7 @@ COLLECT_AFTER = (10_000, 1_000, 10)
 """Many nodes are many objects that stay: to look through all of them as often as Python does takes a quarter of the
 time, and up to a second at once. The youngest are looked through; else there is only what the listener clears away."""
 SWITCH_S = 0.5e-3
-"""How long the event loop keeps the store's thread waiting, several times in each write. Python's own is 5 ms."""
+"""Time that the event loop keeps the store's thread waiting, several times in each write. Python's own is 5 ms."""
 
 DESCRIPTION = """\
 The rendezvous service for elastic PyTorch runs. It holds the membership rounds, admission and restart
@@ -157,7 +157,7 @@ def _bind_error(host: str | None, port: int, error: OSError) -> str:
 
 
 def reach(address: str, port: int, *, is_tls: bool = False) -> str:
-    """Where the server listens, for people."""
+    """Place at which the server listens, for people."""
     is_any = address in ("::", "0.0.0.0")
     host = "127.0.0.1" if is_any else f"[{address}]" if ":" in address else address
     url = f"{'https' if is_tls else 'http'}://{host}:{port}"
@@ -185,7 +185,7 @@ def _why_few(config: ServerConfig) -> str:
 
 
 def _file_limit() -> int:
-    """How many files this process may have open, once its soft limit is as high as its hard one."""
+    """Number of files that this process may have open, once its soft limit is as high as its hard one."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = hard if hard != resource.RLIM_INFINITY else 1 << 20
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

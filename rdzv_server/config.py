@@ -24,19 +24,19 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much a server takes from its network before it says no.
+    """Limits of what a server takes from its network before it says no.
 
     Durations are seconds. Rates are for one peer: an IPv4 address, or an IPv6 network of 64 bits.
     """
 
     connections: int = 4_096
-    """Of these, one peer may have half without having been let in by a request."""
+    """One peer may have half of these without having been let in by a request."""
     handshake_s: float = 5.0
     """From a connection's begin to its first byte, and from there to the end of TLS's handshake."""
     request_s: float = 10.0
     """From the first byte of a request, or the begin of the connection, to the last byte of its body."""
     unread_s: float = 10.0
-    """How long a peer may leave an answer unread."""
+    """Time that a peer may leave an answer unread."""
     idle_s: float = 75.0
     """From an answer to the next request."""
     requests: Rate = Rate(5_000, 50_000)
@@ -154,7 +154,7 @@ class ServerConfig:
     max_runs: int = _security(
         MOST_RUNS, COUNT, "beyond it, no new run begins; ended ones count until they are forgotten (default: {})"
     )
-    """What a server's memory is meant for."""
+    """Number of runs that a server's memory is meant for."""
 
     advertise: str | None = _cluster(
         None,

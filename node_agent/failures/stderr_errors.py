@@ -75,5 +75,5 @@ def _cxx(plain: Sequence[str], lines: Sequence[str]) -> LastWords | None:
 
 
 def _last(lines: Sequence[str], pattern: re.Pattern[str]) -> int:
-    """Where the pattern matches last; -1 for nowhere."""
+    """Position of the pattern's last match; -1 for none."""
     return next((at for at in range(len(lines) - 1, -1, -1) if pattern.match(lines[at])), -1)

@@ -13,7 +13,7 @@ PREFIX_NAMES = ("role_name", "rank", "local_rank", "hostname", "node_id", "group
 
 
 def line_prefix(config: AgentConfig, assignment: Assignment, local_rank: int, teed: bool) -> str:
-    """What stands before a worker's lines; empty: nothing.
+    """Text before a worker's lines; empty for none.
 
     The user's own template marks every line. Without one, teed lines alone are marked, by torchrun's template.
     """

@@ -49,7 +49,7 @@ class RoundLogs:
         return self._workers[local_rank].environment
 
     def open_streams(self, local_rank: int) -> tuple[Stream, Stream]:
-        """Its stdout and stderr. Raises `OSError` if there are no pipes left; files do without, if they must."""
+        """Streams for a worker's stdout and stderr. Raises `OSError` without pipes left; files need none."""
         worker = self._workers[local_rank]
         out = self._open(local_rank, OUT, worker.stdout)
         try:

@@ -1,4 +1,4 @@
-"""What becomes of the bytes that a worker writes: they are shown, copied to a file, or remembered for a report."""
+"""Sinks of the bytes that a worker writes: they are shown, copied to a file, or remembered for a report."""
 
 import asyncio
 import os

@@ -43,7 +43,7 @@ class Failover:
         self.run_id: str | None = None
         """Run of all transports: servers may share the runs, each with a leader of its own."""
         self.spare = len(endpoints) - 1
-        """How many servers there are to turn to besides one."""
+        """Number of servers besides the one in use."""
         self._endpoints = list(endpoints)
         self._credentials = credentials
         self._log = log

@@ -34,7 +34,7 @@ from node_agent.transport.credentials import Credentials
 
 CONNECT_TIMEOUT_S = 5.0
 SEGMENT_BYTES = 1220
-"""What a packet of ours carries at the most, both ways: it fits IPv6's least MTU of 1280, so that a path which swallows
+"""Most that a packet of ours carries, both ways: it fits IPv6's least MTU of 1280, so that a path which swallows
 large packets without a word lets every message through."""
 
 T = TypeVar("T")

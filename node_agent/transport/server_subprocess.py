@@ -77,7 +77,7 @@ class HostedServer:
         self._console.say(f"hosting rdzv-server at port {self._port} (process {self._process.pid}), {reach}")
 
     def observe(self, answer: Reply | Ack | ProtocolError) -> None:
-        """What the server, wherever it is, has answered."""
+        """Look at what the server, wherever it is, has answered."""
         self._has_answered = True
         finish = isinstance(answer, Reply) and isinstance(answer.directive, Finish)
         if finish or isinstance(answer, RunSucceeded | RunFailed):

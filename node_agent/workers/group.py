@@ -36,7 +36,7 @@ class WorkerSpec(Struct, frozen=True, kw_only=True):
     """Name of what is executed, for a person."""
     start: Start
     open_streams: Callable[[], tuple[Stream, Stream]]
-    """Its stdout and stderr; called when it is about to start."""
+    """Opens the worker's stdout and stderr; called when it is about to start."""
     error_file: str = ""
     """File to which torch's `@record` writes the error; empty: none."""
 
@@ -60,7 +60,7 @@ class Worker:
             raise
 
     def failure(self, oom: "OomWatch | None" = None) -> Failure:
-        """How it failed, with the evidence, once it has exited."""
+        """The worker's failure with its evidence, once it has exited."""
         from node_agent.failures.diagnose import examine
 
         assert self.exit_code is not None

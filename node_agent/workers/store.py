@@ -173,7 +173,7 @@ class _Helper:
         return True
 
     def kill(self) -> None:
-        """Its end is waited for by the loop."""
+        """Kill the helper; the loop waits for its end."""
         signal_group(self.pid, signal.SIGKILL)
 
     def reap(self) -> int:

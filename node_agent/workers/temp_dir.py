@@ -8,7 +8,7 @@ class TempDir:
 
     def __init__(self) -> None:
         self.folder = temporary_path("node-agent")
-        """Its path, whether it has been made or not."""
+        """Path of the folder, whether it has been made or not."""
         self._made = False
 
     def path(self, name: str) -> str:

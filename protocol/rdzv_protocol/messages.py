@@ -55,17 +55,17 @@ class Failure(Struct, frozen=True, kw_only=True):
     """The end of the exception's traceback, the exception last."""
     stderr_tail: Lines = ()
     hint: Line = ""
-    """What a person can do about it."""
+    """Advice for a person."""
     consequence: bool = False
     """By what it wrote, it ended because another worker was gone: that one's failure is the root, if it is reported."""
     error_file: Line = ""
-    """Where on its node torch's `@record` wrote the error; empty if it did not, or if the file goes with the agent."""
+    """Path on its node of torch's `@record` file; empty if there is none, or if the file goes with the agent."""
     failed_at: WallClock | None = None
     """The node's wall clock, seconds since 1970. For people; nothing is decided by it."""
 
     @property
     def sentence(self) -> str:
-        """What happened, in one line: the same in every log, on the status page and on every console."""
+        """One line about what happened: the same in every log, on the status page and on every console."""
         error = f": {clip(self.error, 240)}" if self.error else ""
         return printable(f"worker rank {self.rank} on node {self.node_id} failed: {self.cause}{error}")
 
@@ -95,7 +95,7 @@ class JoinRequest(Struct, frozen=True, kw_only=True):
     node_id: Id
     after_round: Round
     addr: Address
-    """Where the other nodes reach this one: the address that the agent reaches the server from."""
+    """Address at which the other nodes reach this one: the address that the agent reaches the server from."""
     port: Port
     """Reserved by the agent for this round: the MASTER_PORT if it becomes group rank 0."""
     local_world_size: WorkerCount
@@ -129,7 +129,7 @@ class PollRequest(Struct, frozen=True, kw_only=True):
 
 
 class ReportRequest(Struct, frozen=True, kw_only=True):
-    """How the agent's workers of `round` ended: `failure` is None when every one exited 0."""
+    """End of the agent's workers of `round`: `failure` is None when every one exited 0."""
 
     run_id: Id
     agent_id: Id
@@ -170,11 +170,11 @@ class Wait(Struct, frozen=True, kw_only=True, tag_field="tag", tag="wait"):
     """No workers: the round is forming, or the agent stands by."""
 
     reason: Sentence
-    """What is waited for, without the time that is left: it changes when that does."""
+    """Reason for the wait, without the time that is left: it changes when that does."""
     remaining_s: Seconds | None = None
-    """How long at the longest, if there is a limit."""
+    """Longest time left, if there is a limit."""
     ending: Name | None = None
-    """What happens then: the round `starts`, the run `gives_up`, or the running round `ends` to admit this node."""
+    """End of that time: the round `starts`, the run `gives_up`, or the running round `ends` to admit this node."""
 
     @property
     def sentence(self) -> str:
@@ -210,7 +210,7 @@ class Finish(Struct, frozen=True, kw_only=True, tag_field="tag", tag="finish"):
     succeeded: bool
     reason: Sentence
     failure: Failure | None = None
-    """What ended the run: the root among the failures of its last round."""
+    """Failure that ended the run: the root among the failures of its last round."""
     round: Round = 0
     """The round of `failure`; 0 for none."""
     first_failure: Failure | None = None
@@ -219,7 +219,7 @@ class Finish(Struct, frozen=True, kw_only=True, tag_field="tag", tag="finish"):
     others: Failures = ()
     """Further failures of the last round, without what they wrote."""
     more_failures: Count = 0
-    """How many failures the last round had beside these."""
+    """Number of failures that the last round had beside these."""
     restarts: Restarts = ()
     """The latest, oldest first."""
     restart_total: Count = 0
@@ -233,15 +233,15 @@ Directive = Wait | Start | Stop | Finish
 
 
 class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the agent must do now. `epoch` names one life of the server process."""
+    """Answer to a join or a poll: what the agent must do now. `epoch` names one life of the server process."""
 
     epoch: Id
     revision: Revision
     lease_s: Seconds
-    """How long the server goes on without hearing from the agent."""
+    """Time that the server goes on without hearing from the agent."""
     directive: Directive
     leadership: Revision = 0
-    """Of several servers: the number of this one's leadership. A higher one is later; 0: the server is the only one."""
+    """Number of this server's leadership. A higher one is later; 0: the server is the only one."""
     warning: Sentence = ""
     """With the answer to a join: what a person should look at, though the agent may go on."""
 
@@ -277,7 +277,7 @@ class LeaderReply(Struct, frozen=True, kw_only=True):
     leadership: Revision
     leader: Address | None = None
     leads: bool = False
-    """It is this server itself."""
+    """Whether this server itself leads."""
 
 
 class StopRequest(Struct, frozen=True, kw_only=True):

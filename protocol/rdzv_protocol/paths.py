@@ -1,4 +1,4 @@
-"""Where each message is sent. The version stands in the path: a `/v2` may live beside a `/v1`.
+"""Paths to which messages are sent. The version stands in the path: a `/v2` may live beside a `/v1`.
 
 Ids travel in the body, never in the path, so that no run id can be taken for a path.
 """

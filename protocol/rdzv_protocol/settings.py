@@ -1,4 +1,4 @@
-"""What a run may be told. The first agent's settings become the run's; later agents must agree.
+"""Settings of a run. The first agent's settings become the run's; later agents must agree.
 
 `RequestedSettings` is what one agent asks for, with `None` for "whatever the run has";
 `RunSettings` is what the run has. Both have the same fields, in the same order.
@@ -25,13 +25,13 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     max_restarts: Count = 0
     """Charged restarts of the run; membership changes are free."""
     join_timeout_s: Seconds = 600.0
-    """How long a round may stay below `min_nodes` before the run fails."""
+    """Longest time that a round may stay below `min_nodes` before the run fails."""
     last_call_timeout_s: Seconds = 30.0
-    """How long a round waits for more nodes after it has `min_nodes`."""
+    """Time that a round waits for more nodes after it has `min_nodes`."""
     lease_s: Lease = 10.0
     """Silence after which an agent is lost. Shorter finds a hung host sooner, and a busy one wrongly."""
     disconnect_grace_s: Seconds = 1.0
-    """How long an agent whose connection closed may take to come back."""
+    """Time that an agent whose connection closed may take to come back."""
     scale_up: ScaleUp = "immediate"
     """When an arrival restarts a running round: at once, after a cool-down, or never by itself."""
     scale_up_window_s: Seconds = 0.1
@@ -43,7 +43,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
 
 
 class RequestedSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an agent asks of the run; `None` takes the run's own."""
+    """Settings that an agent asks for; `None` takes the run's own."""
 
     min_nodes: NodeCount | None = None
     max_nodes: NodeCount | None = None

@@ -8,4 +8,4 @@ ANSWER_TIMEOUT_S = LONGEST_HOLD_S + 5.0
 """Silence after which an agent gives a line up and tries another."""
 
 LEADER_HOLD_S = 60.0
-"""How long a server keeps an agent that asks for a later leader waiting. Nothing depends on how often it asks."""
+"""Longest wait of an agent that asks a server for a later leader. Nothing depends on how often it asks."""

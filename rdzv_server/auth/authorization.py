@@ -36,7 +36,7 @@ class Role(Enum):
 
 
 class Action(Enum):
-    """What a request is about."""
+    """Subject of a request."""
 
     TAKE_PART = "take part in runs"
     LOOK = "look at runs"
@@ -159,7 +159,7 @@ class Access:
         return not self.tokens
 
     def check(self, method: str, path: str, caller: Caller) -> Permit:
-        """What the caller may do with this path. Raises `Unauthorized` or `Forbidden`."""
+        """Permit for what the caller may do with this path. Raises `Unauthorized` or `Forbidden`."""
         action = action_of(method, path)
         if action is Action.PROBE:
             return Permit()
@@ -195,7 +195,7 @@ _WRONG = "this server does not know this token: start the agent with --token-fil
 
 
 def action_of(method: str, path: str) -> Action:
-    """What a request with this method and path is about."""
+    """Action that a request with this method and path asks for."""
     if not path.startswith(paths.API):
         return Action.PROBE
     if path.startswith(paths.AGENT):
@@ -204,7 +204,7 @@ def action_of(method: str, path: str) -> Action:
 
 
 def roles_for(method: str, path: str) -> frozenset[Role]:
-    """Who may do this, where tokens are asked for; nobody is asked for one if it is empty."""
+    """Roles that may do this, where tokens are asked for; nobody is asked for one if it is empty."""
     return _ALLOWED.get(action_of(method, path), frozenset())
 
 

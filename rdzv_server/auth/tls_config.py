@@ -19,7 +19,7 @@ class TlsFiles:
     client_ca: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """What new connections speak. Raises `rdzv_protocol.certificates.BadCertificate`."""
+        """TLS context of new connections. Raises `rdzv_protocol.certificates.BadCertificate`."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION

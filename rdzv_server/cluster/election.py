@@ -18,7 +18,7 @@ from rdzv_server.storage.etcd_client import EtcdClient, delete, is_free, is_made
 from rdzv_server.tasks import first_of
 
 MOMENT_S = 0.5
-"""How long a server leaves a free shard to its owner, which takes it in a few hundredths of a second."""
+"""Time that a server leaves a free shard to its owner, which takes it in a few hundredths of a second."""
 
 
 class Election:

@@ -96,7 +96,7 @@ class Sharding:
         return self._of(run_id).now() if run_id else asyncio.get_running_loop().time()
 
     def state(self) -> ServerState:
-        """Of several shards, each has a leader and an epoch of its own."""
+        """Each of several shards has a leader and an epoch of its own."""
         replicas, only = self._replicas, self._replicas[0] if len(self._replicas) == 1 else None
         return ServerState(
             epoch=only.epoch if only else "",

@@ -29,7 +29,7 @@ ROUNDING_S = 1e-6
 
 LOG_LINES = Rate(1, 20)
 SILENCE_S = 600.0
-"""How long a refusal that has been logged is not logged again."""
+"""Time in which a refusal that has been logged is not logged again."""
 MOST_SAID = 1_000
 _ROUTINE = (AgentFenced, StaleRound, NotLeader, RunSucceeded, RunFailed, UnknownRun, NobodyWaits)
 """Refusals that belong to the course of things, or that their sender reads at once."""
@@ -44,7 +44,7 @@ class Gatekeeper:
         self._refusals = Buckets(limits.refusals)
 
     def check(self, method: str, path: str, caller: Caller, credential: str | None, now: float) -> Permit:
-        """What the request may do. `credential`: the Authorization with which its connection was let in before.
+        """Permit of the request. `credential`: the Authorization with which its connection was let in before.
 
         Raises `TooManyRequests`, `Unauthorized` or `Forbidden`.
         """
@@ -107,7 +107,7 @@ class Buckets:
             self._forget(now)
 
     def _forget(self, now: float) -> None:
-        """Those that are full need no memory; if all the others are too many, half of them have to go."""
+        """Forget those that are full, which need no memory; if all the others are too many, half of them have to go."""
         busy = [(peer, at) for peer, at in self._full_at.items() if at > now]
         self._full_at = dict(busy if len(busy) < MOST_PEERS else busy[MOST_PEERS // 2 :])
 

@@ -25,9 +25,9 @@ AT_ONCE = 64
 GARBAGE = 10_000
 """Closed connections whose memory waits to be collected, 1.5 kB each: an asyncio transport holds on to itself."""
 QUIET_S = 1.0
-"""It is collected when no connection has closed for this long."""
+"""Garbage is collected when no connection has closed for this long."""
 PAUSE_S = 1.0
-"""How long the system is given when it cannot take another connection."""
+"""Time that the system is given when it cannot take another connection."""
 HANDSHAKE = b"\x16"
 """The first byte of every TLS connection (RFC 8446, 5.1), and of no HTTP request."""
 _PASSING = {errno.EAGAIN, errno.EINTR, errno.ECONNABORTED, errno.EPROTO}
@@ -43,7 +43,7 @@ class Listener:
         closed: Callable[[HttpConnection], None],
     ) -> None:  # fmt: skip
         self.tls = tls
-        """What new connections must speak; those who come without it are let in to be told so."""
+        """TLS that new connections must speak; those who come without it are let in to be told so."""
         self._socket = bound
         self._http = http
         self._limits = limits

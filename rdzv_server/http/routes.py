@@ -24,7 +24,7 @@ from rdzv_server.service.interface import AnyRequest, Service
 log = logging.getLogger("rdzv_server")
 
 LINGER_S = 1.0
-"""How long the rest of a refused request is read and thrown away, so that its sender comes to read the answer."""
+"""Time for which the rest of a refused request is read and thrown away, so that its sender comes to read the answer."""
 SHOWN_TO_PEOPLE = ("curl/", "Wget/", "Mozilla/")
 """User agents for which the status is written in lines."""
 HEADERS = {"Server": "rdzv-server", "X-Content-Type-Options": "nosniff"}
@@ -61,11 +61,11 @@ class Route:
     answer: Any = str
     """Type of an answer 200: of a message, str for plain text, dict for any map."""
     says: str = ""
-    """What an answer 200 says, in words; empty: the summary."""
+    """Meaning of an answer 200, in words; empty: the summary."""
     no: str = ""
-    """What an answer 503 in plain text says, if there may be one; 200 is then a yes."""
+    """Meaning of an answer 503 in plain text, if there may be one; 200 is then a yes."""
     done: str = ""
-    """What the log says when an operator's request has been carried out."""
+    """Text of the log when an operator's request has been carried out."""
     query: tuple[tuple[str, str], ...] = ()
     """Parameters behind the `?`, with what they do."""
     refusals: tuple[type[ProtocolError], ...] = ()

@@ -20,7 +20,7 @@ ANY = AGENT + HOST + STATE
 
 @dataclass(frozen=True)
 class Action:
-    """What is done, and beside which faults it may be done."""
+    """Action, and the faults beside which it may be done."""
 
     act: Act
     faults: tuple[Act, ...]
@@ -122,7 +122,7 @@ async def all_agents_are_dismissed(m: Monkey) -> None:
 
 @action(AGENT + HOST)
 async def an_agent_is_dismissed_while_the_server_is_down(m: Monkey) -> None:
-    """It goes without having said so."""
+    """The agent goes without having said so."""
     (node,) = m.nodes(1)
     async with m.server_down():
         await m.dismiss_agents(node)
@@ -303,7 +303,7 @@ async def a_worker_dies_on_a_host_that_is_cut_off_for_long(m: Monkey) -> None:
 
 @action(AGENT + STATE)
 async def the_server_is_cut_off_for_long(m: Monkey) -> None:
-    """It must give every node up; they form one new round when it is back."""
+    """The server must give every node up; they form one new round when it is back."""
     async with m.cut_off(SERVER):
         await m.fleet.deserted()
         m.ledger.node_lost(*NODES)

@@ -15,7 +15,7 @@ from tests.chaos.plan import Step
 from tests.hosts.training import CHECKPOINT_EVERY, undisturbed
 
 FAULT_WITHIN_S = 1.0
-"""How long after its action has begun a fault begins at the latest."""
+"""Latest beginning of a fault after that of its action."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Where chaos is possible."""
+"""Fixture that skips chaos where it is impossible."""
 
 import pytest
 

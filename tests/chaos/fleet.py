@@ -29,7 +29,7 @@ NODES = "abcdefgh"
 MIN_NODES = 4
 LEASE_S = 6.0
 PATIENCE_S = 60.0
-"""How long the fleet may take to work again: a lease, TCP's pauses, and a busy machine."""
+"""Time that the fleet may take to work again: a lease, TCP's pauses, and a busy machine."""
 LOOK_S = 0.05
 FLAGS = (
     *("--run-id", "chaos", "--nnodes", f"{MIN_NODES}:{len(NODES)}", "--max-restarts", "100000"),
@@ -45,7 +45,7 @@ View = dict[str, Any]
 
 @dataclass(frozen=True)
 class Setting:
-    """How the run is set up where that is a choice."""
+    """Choices of how the run is set up."""
 
     etcd: bool = False
     """State in etcd, not in a file on the disk that can be full or slow."""
@@ -119,7 +119,7 @@ class Fleet(Hosts):
             server.tls, server.token = self._tls, READ_TOKEN
 
     async def start_server_for(self, seconds: float) -> None:
-        """It is killed so soon that it may not have come to anything."""
+        """Start a server that is killed so soon that it may not have come to anything."""
         server = await self.network[SERVER].start(Program, sys.executable, "-m", "rdzv_server", *self._server_flags)
         await asyncio.sleep(seconds)
         await server.end()
@@ -298,7 +298,7 @@ async def fleet(folder: Path, setting: Setting) -> AsyncIterator[Fleet]:
 
 
 def fleet_story(fleet: Fleet) -> None:
-    """What everybody said last, for a person who looks into a failure."""
+    """Print what everybody said last, for a person who looks into a failure."""
     programs: dict[str, Program] = {f"server {n}": server for n, server in enumerate(fleet.servers, start=1)}
     for name, program in (programs | {f"agent {name}": agent for name, agent in sorted(fleet.agents.items())}).items():
         print(*(f"{name}: {line}" for line in program.err[-30:]), sep="\n", file=sys.stderr)

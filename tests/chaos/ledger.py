@@ -1,4 +1,4 @@
-"""What the run's ledger of restarts must hold: a small model that knows only what the monkey has done.
+"""Ledger of restarts that the run must have: a small model that knows only what the monkey has done.
 
     nothing --a worker dies, a node goes, a node comes--> opened --the next round is complete--> one entry
 
@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import Any
 
 WEIGHT = {"node_arrived": 0, "worker_failure": 0, "node_left": 1, "node_lost": 1}
-"""What happens while a restart is under way becomes its cause if it weighs more."""
+"""Weights of causes: what happens while a restart is under way becomes its cause if it weighs more."""
 
 NAMES = {
     "node_arrived": r"^admitting \d+ more: (.+)$",
@@ -21,7 +21,7 @@ NAMES = {
     "node_left": r"^node (.+) left: ",
     "node_lost": r"^node (.+) lost: ",
 }
-"""Where the reason of a restart names the nodes."""
+"""Patterns by which the reason of a restart names the nodes."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Ledger:
         self._open = None
 
     def differences(self, view: Mapping[str, Any]) -> list[str]:
-        """Where the run, as its operators see it, tells another story. Of a long one it remembers the end."""
+        """Differences between the ledger and what operators see of the run. Of a long story it remembers the end."""
         told: list[Mapping[str, Any]] = view["history"]
         wanted = self.entries[-len(told) :] if told else self.entries
         same = len(list(takewhile(lambda pair: pair[0].is_told_by(pair[1]), zip(wanted, told, strict=False))))

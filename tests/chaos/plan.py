@@ -1,4 +1,4 @@
-"""Which actions, in which order, beside which faults: all of it from the seed."""
+"""Plan of actions, their order, and the faults beside them: all of it from the seed."""
 
 import random
 from collections.abc import Iterator

@@ -31,7 +31,7 @@ class Writer(Program):
     """Writes and syncs once for each line that it is given."""
 
     async def sync_s(self) -> float:
-        """How long a sync takes."""
+        """Duration of a sync."""
         assert self.process.stdin
         before = len(self.out)
         self.process.stdin.write(b"\n")

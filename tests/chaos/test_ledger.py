@@ -20,7 +20,7 @@ def restart(cause: str, **changed: Any) -> dict[str, Any]:
 
 
 def told(*causes: str, **changed: Any) -> dict[str, Any]:
-    """What operators see of a run that tells these restarts."""
+    """View that operators have of a run that tells these restarts."""
     view = {
         "history": [restart(cause) for cause in causes],
         "restarts": {"node_left": 0, **Counter(causes)},

@@ -1,4 +1,4 @@
-"""What a run leaves in the machine: processes, and ports at which somebody listens."""
+"""Traces that a run leaves in the machine: processes, and ports at which somebody listens."""
 
 import os
 from collections.abc import Callable
@@ -12,7 +12,7 @@ MARK = "TEST_FLEET"
 
 
 def of(mark: str, network: Network) -> list[str]:
-    """What there is of the run with this mark, in words."""
+    """Traces of the run with this mark, in words."""
     inside = [f"process {pid} on host {name}" for name, pids in network.processes().items() for pid in pids]
     marked = [f"process {pid}" for pid in _pids() if f"{MARK}={mark}".encode() in _read(pid, "environ").split(b"\0")]
     listening = [
@@ -27,7 +27,7 @@ HELPERS: dict[str, Callable[[bytes, bytes], bool]] = {
     "fork server": lambda command, name: name == b"fork-server",
     "warm processes": lambda command, name: name == b"warm-process",
 }
-"""What there is beside an agent's workers, by command line and name."""
+"""Helpers beside an agent's workers, by command line and name."""
 
 
 def workers(agent: int, script: str) -> set[int]:

@@ -28,10 +28,10 @@ NAMES = ("run", "../../etc/passwd", '{run="x"}')
 LEASE_S = 2.0
 """Long enough to be still there when the next request comes. A poll is parked for half of it."""
 LARGEST, SMALLEST = 2**64 - 1, -(2**63)
-"""What msgpack's integers hold."""
+"""Limits of msgpack's integers."""
 
 _BEYOND_SCHEMA = re.compile(r"is above max_nodes|must keep its node id")
-"""What a schema cannot say: how fields, and requests, go together."""
+"""Refusals that a schema cannot describe: how fields, and requests, go together."""
 
 _names = st.sampled_from(NAMES) | st.text(min_size=1, max_size=20).filter(str.isprintable)
 schemathesis.openapi.format("name", _names)
@@ -49,7 +49,7 @@ def unpack(context: DeserializationContext, response: Response) -> Any:
 
 @schemathesis.check
 def described_requests_are_taken(context: CheckContext, response: Response, case: Case) -> None:
-    """What the document describes is never called malformed."""
+    """Check that what the document describes is never called malformed."""
     if _is_described(case) and response.status_code == 400:
         assert _BEYOND_SCHEMA.search(msgpack.unpackb(response.content)["message"]), response.content
 
@@ -74,7 +74,7 @@ class Fuzzer:
         published.config.update(base_url=url)
         self.operations: list[APIOperation] = [found.ok() for found in published.get_all_operations()]
         self.statuses = {operation.path: Counter[int]() for operation in self.operations}
-        """How often each path was answered with which status."""
+        """Number of answers of each path by status."""
         self._seated = {"run_id": "", "agent_id": ""}
         """The agent that was let in last."""
 
@@ -99,7 +99,7 @@ class Fuzzer:
             is_answered()
 
     def _steer(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """What leads there where something happens: to runs that let newcomers in, to agents and rounds that there are,
+        """Changes that lead where something happens: to runs that let newcomers in, to agents and rounds that exist,
         and past long polls."""
         agent = self._seated if body.get("agent_id") in NAMES else {}
         match path:

@@ -16,7 +16,7 @@ from tests.support.programs import PATIENCE_S, Server
 
 EXAMPLES = settings().max_examples * 2
 ROOM_MB = 32
-"""What some thousand requests, with the runs that they found, may leave in memory."""
+"""Memory that some thousand requests, with the runs that they found, may leave in memory."""
 
 
 @pytest.fixture

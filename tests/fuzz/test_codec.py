@@ -77,7 +77,7 @@ def test_a_message_is_taken_with_whatever_else_a_newer_peer_says(kind: Any) -> N
 
 
 def _shallow(value: Any) -> Any:
-    """What is left when lists and maps go: the depth of a message is limited."""
+    """Value without lists and maps: the depth of a message is limited."""
     return str(type(value)) if isinstance(value, list | wire.Pairs) else value
 
 

@@ -43,7 +43,7 @@ def closed(schema: Any) -> Any:
 
 
 def validator(pointer: str, *, strict: bool = False) -> Draft202012Validator:
-    """Of what the document says there. `strict`: nothing else may be in the value."""
+    """Validator of what the document says there. `strict`: nothing else may be in the value."""
     content = closed(document()) if strict else document()
     registry: Registry[Any] = Registry().with_resource(DOCUMENT, Resource(content, DRAFT202012))
     return Draft202012Validator({"$ref": f"{DOCUMENT}#{pointer}"}, registry=registry)

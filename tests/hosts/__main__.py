@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _place(file: Path) -> tuple[str, str]:
-    """What stands before and after the table in this file."""
+    """Texts before and after the table in this file."""
     before, begin, rest = file.read_text().partition(BEGIN)
     _, end, after = rest.partition(END)
     if not end:

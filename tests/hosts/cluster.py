@@ -24,7 +24,7 @@ class ServerOnHost(Server):
     host: Host
     tls: ssl.SSLContext | None = None
     token: str = ""
-    """How the test looks at a server that does not let everybody."""
+    """Credential with which the test looks at a server that asks for one."""
 
     @property
     def endpoint(self) -> str:
@@ -86,7 +86,7 @@ class Hosts(Cluster):
         await self.agents.pop(name).kill()
 
     async def silence_s(self, name: str) -> float:
-        """How long the server has not heard of the agent on this host."""
+        """Time for which the server has not heard of the agent on this host."""
         nodes = (await self.server.run())["nodes"]
         (silence_s,) = (node["lease_age_s"] for node in nodes if node["node_id"] == name)
         return float(silence_s)

@@ -56,7 +56,7 @@ def main() -> None:
 
 
 class Progress:
-    """How far the training has come; orders come in another thread."""
+    """Progress of the training; orders come in another thread."""
 
     def __init__(self, step: int) -> None:
         self._step = step

@@ -20,7 +20,7 @@ from typing import TypeVar
 PREFIX = "rdzv"
 NAMES = Path("/run/netns")
 FILES = Path("/etc/netns")
-"""What lies in the folder of a namespace's name takes the place of /etc's file of that name for programs inside."""
+"""Files in the folder of a namespace's name take the place of /etc's file of that name for programs inside."""
 TUN = "/dev/net/tun"
 CLONE_NEWNET = 0x40000000
 TCP_TABLES, TCP_LISTEN = ("tcp", "tcp6"), "0A"
@@ -76,7 +76,7 @@ class Namespace:
         _remove(self.name)
 
     def _inside(self, work: Callable[[], T]) -> T:
-        """What `work` returns in a thread of ours that is inside: devices and sockets stay where they were made."""
+        """Result of `work`, done in a thread of ours that is inside: devices and sockets stay where they were made."""
         results: list[T] = []
         errors: list[OSError] = []
 
@@ -174,5 +174,5 @@ def _open_tap(device: str) -> int:
 
 
 def _run(*command: str, stdin: str = "") -> str:
-    """What the command prints. Raises `CalledProcessError`, with what it complains of."""
+    """Output of the command. Raises `CalledProcessError`, with what it complains of."""
     return subprocess.run(command, input=stdin, capture_output=True, text=True, check=True).stdout

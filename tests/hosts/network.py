@@ -33,7 +33,7 @@ class Host:
         return await kind.start(*self.namespace.command(*command), env=env)
 
     async def get(self, port: int, path: str, tls: ssl.SSLContext | None = None, token: str = "") -> str:
-        """What a program on this host answers over HTTP, however cut off the host is."""
+        """Answer of a program on this host over HTTP, however cut off the host is."""
         return await asyncio.to_thread(self._get, port, path, tls, token)
 
     def change_address(self, address: str) -> None:

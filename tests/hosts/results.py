@@ -1,4 +1,4 @@
-"""What the tests measure, and the table that docs/reliability.md makes of it."""
+"""Recoveries that the tests measure, and the table that docs/reliability.md makes of it."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 STARTING_S = 5.0
-"""What a busy machine may take to start interpreters, beside the time that the rules allow: for the tests alone."""
+"""Time that a busy machine may take to start interpreters, beside that which the rules allow: for the tests alone."""
 
 HEAD = """\
 | fault | back at work after | allowed | because | steps again |
@@ -23,7 +23,7 @@ class Recovery:
     took_s: float
     allowed_s: float
     because: str
-    """What the time allowed is made of."""
+    """Parts of the time allowed."""
     steps_again: int | None = None
     """The most steps that had to be taken again; None where the workers count none."""
 

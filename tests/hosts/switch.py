@@ -14,7 +14,7 @@ ETHERNET_HEADER = 14
 ARP = b"\x08\x06"
 
 LOST_OF_TEN = frozenset({2, 5, 8})
-"""Of every ten frames that a conversation sends in one direction, those that a lossy network loses. Never two in a row:
+"""Frames that a lossy network loses of every ten that a conversation sends in one direction. Never two in a row:
 TCP's pauses double with each loss, and a test must not hang on luck."""
 
 

@@ -20,7 +20,7 @@ KEEP_ALIVE_S = 9.0
 BY_KEEP_ALIVE = f"its agent knows by TCP keep-alive, {KEEP_ALIVE_S:g} s"
 NEW_ADDRESS = "10.77.0.77"
 LOOKUP_S = 10.0
-"""How long a lookup waits for a name server that says nothing: two tries of 5 s."""
+"""Time that a lookup waits for a name server that says nothing: two tries of 5 s."""
 SOONER_S = 0.8 * LOOKUP_S
 
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.hosts
 DELAY_S = 0.5
 ROUND_TRIP_S = 2 * DELAY_S
 LOSSY_S = 10.0
-"""What is lost is sent again after 0.2 s and more, an attempt to connect after 1 s. A first round takes three
+"""Packets that are lost are sent again after 0.2 s and more, an attempt to connect after 1 s. A first round takes three
 exchanges, a restart four, and each may lose a packet on its way there and one on its way back."""
 
 MTU = 1280

@@ -48,7 +48,7 @@ class Pair:
         self.echo = echo
 
     async def shout(self, size: int = 8, patience_s: float = 0.3) -> str:
-        """What a hears from b after it has sent so many bytes."""
+        """Answer that a hears from b after it has sent so many bytes."""
         command = (sys.executable, "-c", SHOUT, self.network["b"].address, str(size), str(patience_s))
         program = await self.network["a"].start(Program, *command)
         assert await program.exit_code() == 0, program.err

@@ -1,4 +1,4 @@
-"""What the workers learn tells in the end whether a step was lost."""
+"""Learned values tell in the end whether a step was lost."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the workers train: a number that each step changes, so that a lost or repeated step shows in the end."""
+"""Training of the workers: a number that each step changes, so that a lost or repeated step shows in the end."""
 
 import os
 from functools import reduce

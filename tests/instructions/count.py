@@ -62,7 +62,7 @@ def _total(out: Path, mark: int) -> int:
 
 
 def expected() -> dict[str, float]:
-    """What was recorded."""
+    """Figures that were recorded."""
     figures: dict[str, float] = tomllib.loads(EXPECTED.read_text())
     return figures
 
@@ -75,7 +75,7 @@ def write(figures: Mapping[str, float]) -> None:
 
 
 def complaints(recorded: Mapping[str, float], measured: Mapping[str, float]) -> list[str]:
-    """What has grown or fallen by more than the tolerance, and what stands in one of the two alone."""
+    """Paths that have grown or fallen by more than the tolerance, and those that stands in one of the two alone."""
     odd = recorded.keys() ^ measured.keys()
     said = [f"{name} is {'no hot path' if name in recorded else 'not recorded'}: {WRITE}" for name in sorted(odd)]
     for name in recorded.keys() & measured.keys():

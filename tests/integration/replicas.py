@@ -128,7 +128,7 @@ def decode_reply(exchange: Exchange) -> Reply | None:
 
 
 def check_leaders(exchanges: Sequence[Exchange], may_return: bool) -> None:
-    """Of one shard: at most one server acts at a time, and whichever does gives an agent the same directive.
+    """Invariant of one shard: at most one server acts at a time, and whichever does gives an agent the same directive.
 
     `may_return`: a leader leaves the shard to another server and may get it back.
     """
@@ -189,7 +189,7 @@ class Probe:
         return time.monotonic()
 
     async def takeover_s(self, since: float) -> float:
-        """How long after `since` another server acts."""
+        """Time after `since` at which another server acts."""
         before = self.leadership
         took_s = await self.answered() - since
         while self.leadership == before:

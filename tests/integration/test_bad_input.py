@@ -1,4 +1,4 @@
-"""What a person sees who got something wrong: one line that says what to do, exit code 2, nothing left running."""
+"""Mistakes, and what a person sees of them: one line that says what to do, exit code 2, nothing left running."""
 
 import shutil
 import socket

@@ -114,7 +114,7 @@ async def watched(server: Server) -> None:
 
 
 def log_lag_s(server: Server) -> float:
-    """How far the time of the server's last line is from the true one, in either direction."""
+    """Distance of the time of the server's last line is from the true one, in either direction."""
     hours, minutes, seconds = map(int, server.err[-1].split()[1].split(":"))
     now = time.localtime()
     lag_s = 3600 * (hours - now.tm_hour) + 60 * (minutes - now.tm_min) + seconds - now.tm_sec

@@ -32,18 +32,18 @@ CLEARED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR"
 """Variables that a machine's own environment may have; a case sets what it needs."""
 
 Finding = dict[str, Any]
-"""What one worker wrote down, flat: `environment/RANK`."""
+"""Notes of one worker, flat: `environment/RANK`."""
 Holds = Callable[[Sequence[Finding], str], bool]
 """Whether what all workers found under one name is in order, by rank."""
 
 
 def every(check: Callable[[Any], bool]) -> Holds:
-    """Of each worker."""
+    """Differences known of each worker."""
     return lambda found, name: all(check(worker.get(name)) for worker in found)
 
 
 def same(check: Callable[[Any], bool]) -> Holds:
-    """Of each worker, and no two differ."""
+    """Differences known of each worker, and no two differ."""
     return lambda found, name: every(check)(found, name) and len({worker[name] for worker in found}) == 1
 
 
@@ -243,7 +243,7 @@ def test_every_variable_that_differs_is_on_the_migration_page() -> None:
 
 
 async def findings(launcher: str, case: Case, port: str, folder: Path) -> list[Finding]:
-    """What each worker of the last round wrote down, by rank."""
+    """Notes of each worker of the last round, by rank."""
     found = folder / FOUND
     found.mkdir()
     shutil.copy(DUMP, folder)
@@ -277,7 +277,7 @@ def flat(report: Mapping[str, Any], above: str = "") -> Finding:
 
 
 def forget_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a machine's own environment may say to launchers is out of the way."""
+    """Remove what a machine's own environment may say to launchers."""
     for name in [*os.environ]:
         if name in CLEARED or name.startswith(("TORCH", "PET_", "GROUP_", "ROLE_")):
             monkeypatch.delenv(name)

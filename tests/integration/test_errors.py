@@ -1,4 +1,4 @@
-"""What a failed run leaves behind: the box on every node's console, the error file of the agent, the status page."""
+"""Evidence of a failed run: the box on every node's console, the error file of the agent, the status page."""
 
 import json
 import os

@@ -87,7 +87,7 @@ async def test_the_events_are_torchruns(exit_code: int, max_restarts: int, tmp_p
 
 
 async def events(launcher: str, exit_code: int, max_restarts: int, folder: Path) -> list[Event]:
-    """What the launcher writes to stderr as events."""
+    """Events that the launcher writes to stderr."""
     program = ("--no-python", sys.executable, "-c", SCRIPT, str(exit_code))
     agent = await start(launcher, [*FLAGS, f"--max-restarts={max_restarts}", *program], cwd=folder)
     try:

@@ -1,4 +1,4 @@
-"""Who is who: agents that come back, agents of one name, and requests that arrive again, or late.
+"""Identities: agents that come back, agents of one name, and requests that arrive again, or late.
 
 Leases and graces are far longer than the tests wait, unless a test is about them.
 """
@@ -23,7 +23,7 @@ from tests.support.worker_hub import Worker, WorkerHub, of_agent, of_node, resta
 
 LEASE_S = 3.0
 BUSY_S = 5.0
-"""What a busy machine may take beside the time that the rules allow."""
+"""Time that a busy machine may take beside the time that the rules allow."""
 PATIENT = ("--last-call-timeout", "500", "--join-timeout", "500", "--shutdown-timeout", "500")
 FOR_EVER = ("--lease", "500", "--disconnect-grace", "500", *PATIENT)
 SECONDS, AGES = re.compile(r"\d+(\.\d+)? s\b"), ("age_s", "_left_s", "deadline_s")
@@ -68,7 +68,7 @@ async def test_while_a_round_forms_a_restarted_agent_takes_its_own_place(cluster
 
 
 async def test_an_agent_replaces_one_that_hangs_on_the_same_node(cluster: Cluster) -> None:
-    """Its connection stands and its lease has not run out; but asked for a sign of life it gives none."""
+    """A silent holder: its connection stands and its lease lasts; asked for a sign of life it gives none."""
     lease_s = 12.0
     first = await cluster.nodes("ab", "--nnodes", "2", "--lease", str(lease_s), *PATIENT)
     old = cluster.agents["b"]

@@ -86,7 +86,7 @@ class Place:
         return [str(path) for path in everything if not any(path.is_relative_to(place) for place in ours)]
 
     def outputs(self) -> list[str]:
-        """What the workers wrote, by the folders that agents make."""
+        """Files that the workers wrote, by the folders that agents make."""
         return sorted(path.read_text() for path in self.logs.glob("*/attempt_0/0/stdout.log"))
 
 

@@ -208,7 +208,7 @@ async def test_http_that_no_agent_speaks(server: Server) -> None:
 
 
 async def test_a_body_that_never_comes(server: Server) -> None:
-    """It holds a connection, and no memory for what it has promised."""
+    """A sender that stalls holds a connection, and no memory for what it has promised."""
     writers = [(await asyncio.open_connection("127.0.0.1", server.port))[1] for _ in range(20)]
     for writer in writers:
         writer.write(POLL + b"Content-Length: 1000000000\r\n\r\nabc")
@@ -308,7 +308,7 @@ async def test_the_status_is_in_lines_for_people(server: Server, query: str, age
 
 
 async def is_unharmed(server: Server) -> None:
-    """It answers, knows of no run, and has logged no failure of its own."""
+    """The server answers, knows of no run, and has logged no failure of its own."""
     assert '"runs":[]' in await server.get(paths.STATUS)
     assert await server.get(paths.HEALTHZ) == "ok\n"
     assert await server.get(paths.READYZ) == "ready\n"

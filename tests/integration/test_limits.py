@@ -1,4 +1,4 @@
-"""Who takes too much is cut off, and those who behave notice nothing. Real sockets, and limits worth waiting for."""
+"""Limits: a peer that takes too much is cut off, and others notice nothing. Real sockets, limits worth waiting for."""
 
 import asyncio
 import resource
@@ -30,7 +30,7 @@ from tests.support.scenario import a_join
 
 SHORT_S = 0.3
 SOON_S = 10.0
-"""How long a test waits for what takes `SHORT_S` on an idle machine."""
+"""Time that a test waits for what takes `SHORT_S` on an idle machine."""
 BEFORE_TCP_DOES_S = 6.0
 """The kernel gives up a peer that takes nothing after 9 s."""
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -327,7 +327,7 @@ async def test_a_run_too_many_is_refused_with_what_to_do(cluster: Cluster) -> No
 
 
 async def test_a_path_is_a_path(make_site: MakeSite) -> None:
-    """Who has not been let in by a path of ours is a stranger, whatever else the server answers him."""
+    """A peer that no path of ours has let in is unauthenticated, whatever else the server answers."""
     site = await make_site(connections=2)
     stranger = await site.connect()
     assert await stranger.asks(b"GET /v1x HTTP/1.1\r\nHost: x\r\n\r\n") == 404

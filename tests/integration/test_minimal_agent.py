@@ -30,7 +30,7 @@ async def server() -> Server:
 
 
 async def told(*agents: Program) -> list[str]:
-    """What the workers of agents say that succeed."""
+    """Lines of the workers of agents that succeed."""
     assert [await agent.exit_code() for agent in agents] == [0] * len(agents), [agent.err for agent in agents]
     return sorted(line for agent in agents for line in agent.out if line.startswith("rank"))
 

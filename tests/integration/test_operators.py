@@ -1,4 +1,4 @@
-"""What an operator can do to a run, over HTTP, with real agents and workers."""
+"""Actions of an operator on a run, over HTTP, with real agents and workers."""
 
 import asyncio
 import json

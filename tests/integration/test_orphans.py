@@ -16,7 +16,7 @@ ONE_NODE = ("a", "--nnodes", "1", "--max-restarts", "1")
 
 
 async def descendants(workers: list[Worker]) -> list[int]:
-    """What each worker has been told to start: a child in its group, one in a session of its own, and one whose parent
+    """Processes that each worker has to start: a child in its group, one in a session of its own, and one whose parent
     is gone."""
     return [int(await worker.tell(how)) for worker in workers for how in ("fork", "daemon", "double-fork")]
 
@@ -78,7 +78,7 @@ async def test_an_agent_that_ends_well_is_held_up_by_no_guardian(cluster: Cluste
 
 
 async def test_workers_die_with_an_agent_whose_guardian_dies_in_the_same_moment(cluster: Cluster) -> None:
-    """What they have started in sessions of their own is then nobody's: no one is left who could know of it."""
+    """Processes in sessions of their own are then nobody's: no one is left who could know of it."""
     workers = await cluster.nodes(*ONE_NODE)
     agent = cluster.agents.pop("a")
     guardian = await guardian_of(agent)

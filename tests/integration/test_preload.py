@@ -35,7 +35,7 @@ async def finished(
 
 
 async def both(*flags: str, script: str, **how: Any) -> list[tuple[int, Program]]:
-    """What became of a cold and a warm worker."""
+    """Ends of a cold and a warm worker."""
     ends = await asyncio.gather(*(finished(*more, *flags, script=script, **how) for more in ((), WARM)))
     assert [is_said_to_be_warm(agent) for _, agent in ends] == [False, True]
     return ends
@@ -99,7 +99,7 @@ async def test_it_ends_alike(end: str) -> None:
 
 
 def without_pids(lines: list[str]) -> list[str]:
-    """What the workers wrote, and how the agent named it."""
+    """Output of the workers, and the agent's name for it."""
     kept = (line for line in lines if line and "workers start" not in line)
     return [re.sub(r"pid:? \d+|127\.0\.0\.1:\d+|status: .*|time +: .*", "", line) for line in kept]
 
@@ -223,7 +223,7 @@ def is_warm(pid: int) -> bool:
 
 
 def called(name: str, agent: Program) -> list[int]:
-    """Those of its children that call themselves so."""
+    """Children of the process that call themselves so."""
     found = []
     for pid in children(agent.pid):
         with suppress(FileNotFoundError, ProcessLookupError):

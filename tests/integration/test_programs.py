@@ -1,4 +1,4 @@
-"""How the two programs behave as programs: signals, output, shutdown, names, the embedded server."""
+"""The two programs as programs: signals, output, shutdown, names, the embedded server."""
 
 import asyncio
 import json

@@ -46,7 +46,7 @@ CASES = {
 }
 
 Printed = list[tuple[str, list[str]]]
-"""Of each worker that there was: its attempt, and its lines."""
+"""Attempt and lines of each worker that there was."""
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -92,7 +92,7 @@ async def test_training_goes_on_alike_when_a_node_goes(tmp_path: Path) -> None:
 
 
 async def lose_a_node(launcher: str, folder: Path) -> Printed:
-    """Of two nodes, the one that hosts nothing is told to go after three epochs."""
+    """One of two nodes, which hosts nothing, is told to go after three epochs."""
     folder = folder_for(launcher, folder)
     flags = "--nnodes=1:2 --max-restarts=3 --rdzv-backend=c10d --rdzv-id=nightly --log-dir=logs --tee=1"
     program = [str(PROGRAMS / "elastic.py"), "--wait-after", "3"]

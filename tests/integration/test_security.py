@@ -209,7 +209,7 @@ async def test_a_worker_cannot_act_on_any_run_with_what_it_sees(cluster: Cluster
 
 
 STREAMS = {0: r"/dev/null", 1: r"pipe:\[\d+\]|/.*", 2: r"pipe:\[\d+\]|/.*", 3: r"socket:\[\d+\]"}
-"""What a worker has open: its streams, and the line to the test's hub that it has opened itself."""
+"""Files that a worker has open: its streams, and the line to the test's hub that it has opened itself."""
 
 
 async def test_the_page_of_a_standalone_run_only_shows(cluster: Cluster) -> None:
@@ -296,5 +296,5 @@ async def test_a_server_that_an_agent_hosts_inherits_no_file_but_its_socket(
 
 
 def links(pid: int) -> set[str]:
-    """What a process has open."""
+    """Files that a process has open."""
     return {str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()}

@@ -82,7 +82,7 @@ class OneNode:
         self.worker = worker
 
     async def restart(self) -> None:
-        """Its worker fails; returns when the next one runs."""
+        """Let the run's worker fail; returns when the next one runs."""
         before = int(self.worker.env["TORCHELASTIC_RESTART_COUNT"])
         self.worker.kill()
         (self.worker,) = await self._hub.group(1)

@@ -1,4 +1,4 @@
-"""What the start of an agent costs, next to an interpreter that imports asyncio in the same minute."""
+"""Cost of an agent's start, next to an interpreter that imports asyncio in the same minute."""
 
 import os
 import subprocess

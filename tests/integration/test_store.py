@@ -43,7 +43,7 @@ async def leave_in_turn(*workers: Worker) -> None:
 
 
 async def share(writer: Worker, reader: Worker) -> None:
-    """What one worker sets the other one gets."""
+    """A value that one worker sets and the other one gets."""
     await writer.tell("set key 1")
     assert await reader.tell("get key") == "1"
 

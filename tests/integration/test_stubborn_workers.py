@@ -26,7 +26,7 @@ from tests.support.worker_hub import Worker, WorkerHub
 GRACE_S = 0.5
 GRACE = ("--shutdown-timeout", str(GRACE_S))
 BUSY_S = 5.0
-"""What a busy machine may take beside the time that the rules allow."""
+"""Time that a busy machine may take beside the time that the rules allow."""
 LAST_WORD_S, CONSOLE_S = 2.0, 2.0
 KILL_S = 1.0
 IMPATIENT = (
@@ -37,7 +37,7 @@ IMPATIENT = (
 
 @asynccontextmanager
 async def within(seconds: float, *, at_least: float = 0.0) -> AsyncIterator[None]:
-    """What happens inside takes no longer; nor less, if there is something that must be waited for."""
+    """Bound on the time of a block; from below, too, if there is something that must be waited for."""
     began = time.monotonic()
     async with asyncio.timeout(seconds + BUSY_S):
         yield

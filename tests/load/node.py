@@ -27,7 +27,7 @@ class Node:
     ) -> None:
         self.name = name
         self.assignment: Assignment | None = None
-        """Of the workers that run now."""
+        """Assignment of the workers that run now."""
         self.exit_code: int | None = None
         self.warnings: list[str] = []
         """Refusals, and whatever went wrong with the connection."""
@@ -45,7 +45,7 @@ class Node:
     # What happens to it.
 
     def succeed(self) -> None:
-        """Its workers exit 0."""
+        """The node's workers exit 0."""
         self._finish_round(WorkersSucceeded(self._work.round))
 
     def fail(self) -> None:
@@ -58,7 +58,7 @@ class Node:
         self._finish_round(WorkerFailed(self._work.round, failure))
 
     async def leave(self) -> None:
-        """It is asked to go, says so, and goes."""
+        """The node is asked to go, says so, and goes."""
         self._work.feed(Signalled("SIGTERM"))
         await self.gone()
 

@@ -27,7 +27,7 @@ POLL_S = 0.05
 LAST = "the last run"
 
 ROOM_MB = 16.0
-"""Of fragmentation: a heap that is used this way grows by a kilobyte or two a run at first, though what is in use does
+"""Room for fragmentation: a heap used this way grows by a kilobyte or two a run at first, though what is in use does
 not, as the test below shows."""
 BLOCKS_A_RUN = 20
 """Python's memory blocks. One run has hundreds, and caches that still fill some hundred."""
@@ -43,7 +43,7 @@ def many_files() -> Iterator[None]:
 
 
 async def settled(server: Server, descriptors: int | None = None) -> Footprint:
-    """What the server holds once it has forgotten every run and, if given, has so many descriptors open."""
+    """Footprint of the server once it has forgotten every run and, if given, has so many descriptors open."""
     async with asyncio.timeout(PATIENCE_S):
         while (await server.status())["runs"] or descriptors not in (None, Footprint.of(server.pid).descriptors):  # noqa: ASYNC110
             await asyncio.sleep(POLL_S)

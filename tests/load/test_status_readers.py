@@ -72,7 +72,7 @@ class Crowd:
         )  # fmt: skip
 
     async def poll(self, number: int) -> float:
-        """How long it takes to ask what to do now; seconds."""
+        """Seconds that it takes to ask what to do now."""
         began = time.perf_counter()
         poll = PollRequest(run_id=f"run-{number % RUNS}", agent_id="agent", revision=0, hold=False)
         reply = await self._transport.exchange(poll)

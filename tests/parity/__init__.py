@@ -1,4 +1,4 @@
-"""What torchrun gets wrong, beside node-agent doing the same: `python -m tests.parity`.
+"""Defects of torchrun, beside node-agent doing the same: `python -m tests.parity`.
 
 Each scenario is one function that knows no launcher: it starts real agents, does something to them, and says what it
 saw and whether that is what a user may expect. It runs with torchrun and with node-agent, and the verdict of both comes

@@ -1,4 +1,4 @@
-"""What a scenario saw under each launcher, as text, as JSON and as the documentation's page."""
+"""Findings of a scenario under each launcher, as text, as JSON and as the documentation's page."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class Observation:
 
 @dataclass(slots=True)
 class Finding:
-    """What the runs of one scenario under one launcher came to. `broken`: why runs could not be observed."""
+    """Results of one scenario's runs under one launcher. `broken`: why runs could not be observed."""
 
     launcher: str
     runs: list[Observation] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Finding:
         return (bad if self.wrong else good) + (f" ({counted} of {len(self.runs)})" if len(self.runs) > 1 else "")
 
     def saw(self) -> list[str]:
-        """What was seen; of several runs each once, with how often where that was more than once."""
+        """Words for what was seen; of several runs each once, with how often where that was more than once."""
         seen: dict[str, list[float]] = {}
         for run in self.runs:
             seen.setdefault(run.saw, []).append(run.took_s or 0.0)
@@ -65,7 +65,7 @@ class Finding:
 
 
 def told(run: Observation) -> str:
-    """What one run saw."""
+    """Words for what one run saw."""
     return _told(run.saw, [run.took_s or 0.0])
 
 
@@ -97,7 +97,7 @@ class Row:
         return "\n".join(block)
 
     def cell(self, *, is_ours: bool) -> str:
-        """What one launcher did, for the page; its variant is named where there are several."""
+        """Cell of the page for one launcher; its variant is named where there are several."""
         findings = [finding for finding in self.findings if finding.is_ours is is_ours]
         parts = []
         for finding in findings:

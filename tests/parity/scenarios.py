@@ -100,7 +100,7 @@ def _steady(run: Run, since_s: float) -> bool:
 
 
 def _starts(run: Run, since_s: float) -> int:
-    """How often the rank that was started most often has been."""
+    """Number of starts of the rank that was started most often."""
     ranks = [report.rank for report in run.stage.heard("started", since_s)]
     return max((ranks.count(rank) for rank in set(ranks)), default=0)
 
@@ -188,7 +188,7 @@ def orphans(stage: Stage, launcher: Launcher) -> Observation:
 
 
 STANDING_BY = {True: "standing by", False: "to the redundancy list"}
-"""What a spare node's agent writes once it is one: ours, and torchrun's."""
+"""Line of a spare node's agent once it is one: ours, and torchrun's."""
 
 
 def spare(stage: Stage, launcher: Launcher) -> Observation:
@@ -331,7 +331,7 @@ def _read_state(port: int) -> tuple[bool, str]:
 
 
 def _classes_of_pickle(value: bytes) -> list[str]:
-    """Of torch's classes, those that a pickle would load; empty if it is none."""
+    """Classes of torch that a pickle would load; empty if it is none."""
     try:
         operations = list(pickletools.genops(base64.b64decode(value, validate=True)))
     except (binascii.Error, ValueError):

@@ -15,7 +15,7 @@ from benchmarks.stage import Program
 
 WORKER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "worker.py")
 START_S = 60.0
-"""How long a set-up may take: several imports of torch on a small machine."""
+"""Time that a set-up may take: several imports of torch on a small machine."""
 LOOK_S = 0.05
 QUIET = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
 """The workers of every node share this machine."""
@@ -27,7 +27,7 @@ class Broken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a worker said. `at_s` is CLOCK_MONOTONIC: for `started`, the script's first statement."""
+    """Report of a worker. `at_s` is CLOCK_MONOTONIC: for `started`, the script's first statement."""
 
     event: str
     node: str

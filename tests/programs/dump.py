@@ -1,4 +1,4 @@
-"""What a worker finds when it starts, as JSON: `dump.py FOLDER [ANYTHING ...]` writes FOLDER/<restarts>-<rank>.json.
+"""Write what a worker finds when it starts: `dump.py FOLDER [ANYTHING ...]` makes FOLDER/<restarts>-<rank>.json.
 
 With FAIL_ONCE in the environment it fails in the round without restarts. No torch: what the launcher made alone.
 """
@@ -40,7 +40,7 @@ def python() -> dict[str, object]:
 
 
 def process() -> dict[str, object]:
-    """What the kernel holds of it."""
+    """Facts that the kernel holds of the process."""
     return {
         "cwd": os.getcwd(),
         "umask": status("Umask"),
@@ -74,7 +74,7 @@ def death_signal() -> int:
 
 
 def descriptor(number: int) -> str:
-    """What it is, and whether reading or writing it may block."""
+    """Kind of the file, and whether reading or writing it may block."""
     if not is_open(number):
         return "closed"
     mode = os.fstat(number).st_mode

@@ -25,7 +25,7 @@ class DataIsBroken(Exception):
 
 
 class State:
-    """What a checkpoint holds."""
+    """State that a checkpoint holds."""
 
     def __init__(self) -> None:
         torch.manual_seed(3)

@@ -10,9 +10,9 @@ LEASE_S, GRACE_S = 20.0, 1.0
 JOIN_TIMEOUT_S, LAST_CALL_S = 60.0, 5.0
 WINDOW_S, COOLDOWN_S = 0.5, 40.0
 JUST_S = 1.0
-"""Who waits and was heard so lately is not probed."""
+"""An agent that waits and was heard so lately is not probed."""
 CAUSE_S = 1.0
-"""How long a run without restarts left waits for what a consequence follows from."""
+"""Time that a run without restarts left waits for what a consequence follows from."""
 FATAL = 42
 
 
@@ -33,11 +33,11 @@ class Agent:
     absent: float | None = None
     heard_turn: int = 0
     absent_turn: int = 0
-    """Which came first, where the times are the same."""
+    """Order of the two, where the times are the same."""
     probed_until: float | None = None
     probe_turn: int = 0
     unheard: bool = False
-    """It has not been heard since the server was started again."""
+    """Whether it has not been heard since the server was started again."""
     proven: float | None = None
     """When it answered a probe."""
 
@@ -64,7 +64,7 @@ class Model:
     finished: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
     reports: list[tuple[str, bool]] = field(default_factory=list)
-    """Who reported a failure of the last completed round, and whether it was a consequence."""
+    """Reporters of failures of the last completed round, and whether it was a consequence."""
     ledger: list[tuple[str, bool]] = field(default_factory=list)
     joins: int = 0
     opened: float = 0.0

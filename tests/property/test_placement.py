@@ -1,4 +1,4 @@
-"""How shards are shared, whatever servers there are and whoever leads what."""
+"""Sharing of shards, whatever servers there are and whoever leads what."""
 
 from collections import Counter
 from zlib import crc32
@@ -19,7 +19,7 @@ def within(leaders: dict[int, str], shards: int) -> dict[int, str]:
 
 
 def fewest_moves(shards: int, servers: set[str], leaders: dict[int, str]) -> int:
-    """What no way of sharing evenly can do without: who leads most may keep the odd ones."""
+    """Number of moves that no way of sharing evenly can do without: who leads most may keep the odd ones."""
     each, odd = divmod(shards, len(servers))
     loads = sorted((sum(leader == server for leader in leaders.values()) for server in servers), reverse=True)
     return sum(max(0, load - each - (place < odd)) for place, load in enumerate(loads))

@@ -46,7 +46,7 @@ places = st.integers(0, 9)
 steps = st.one_of(st.sampled_from([0.25, 0.5, 1.0, 5.0, 19.0]), st.floats(0.0, 2.0))
 exit_codes = st.sampled_from([1] * 15 + [rules.FATAL])
 delays = st.sampled_from([0] * 8 + [1, 2])
-"""How many rounds old a report is."""
+"""Age of a report in rounds."""
 
 
 class RunStory(RuleBasedStateMachine):

@@ -15,12 +15,12 @@ MOST_HOSTS = 7
 SLOWEST_STOP_S = 30.0
 FATAL = 42
 AFTERMATH_S = LATEST_COPY_S + 5.0
-"""What was lost or copied before the calm shows within this time."""
+"""Time within which what was lost or copied before the calm shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a schedule begins."""
+    """Beginning of a schedule."""
 
     settings: RequestedSettings
     explicit: bool

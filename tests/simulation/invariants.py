@@ -28,7 +28,7 @@ class Seen:
     entered: int = 0
     """Lines of the ledger that were checked."""
     failed: dict[int, int] = field(default_factory=dict)
-    """How many agents had a failing worker in each round: the truth."""
+    """Number of agents with a failing worker in each round: the truth."""
     succeeded: dict[int, list[str]] = field(default_factory=dict)
     """The agents whose workers all exited 0 in each round: the truth."""
     departed: int = 0
@@ -195,7 +195,7 @@ class Watch:
 
 
 def _check_restart(run: Run, seen: Seen, restart: Restart) -> None:
-    """What the ledger says of a restart is what happened to the round before."""
+    """Check that what the ledger says of a restart is what happened to the round before."""
     gone = [
         departure
         for departure in run.departures

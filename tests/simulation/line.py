@@ -37,7 +37,7 @@ class Line:
         self._host, self._network, self._server, self._rng = host, network, server, rng
         self._asked: deque[tuple[Request, Answered]] = deque()
         self._tries = 0
-        """Of all exchanges together: the answer to a try that was given up is nobody's."""
+        """Number of tries of all exchanges together: the answer to a try that was given up is nobody's."""
         self._failed = failed
         self._retry = Retry(has_joined=has_joined)
         self._tried_at = host.now

@@ -20,7 +20,7 @@ QUICK_STOP_S = (0.0, 0.5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weather:
-    """What happens to a message, as chances, and how long it usually takes."""
+    """Fates of a message, as chances, and how long it usually takes."""
 
     latency_s: float = 0.005
     slow: float = 0.0

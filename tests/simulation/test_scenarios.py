@@ -229,7 +229,7 @@ def test_an_agent_that_never_heard_of_its_round_joins_the_next():
 
 
 def test_an_agent_whose_workers_outlive_the_run_waits_for_them_in_peace():
-    """It has nothing to say to the server any more: its timer must not spin."""
+    """An agent that has nothing to say to the server any more: its timer must not spin."""
     story, a, b = running("2", 2, join_timeout_s=5.0)
     b.host.stop_takes_s = (20.0, 20.0)
     story.kill(a)

@@ -42,5 +42,5 @@ class Authority:
         return pair
 
     def credentials(self, pair: Pair | None = None, token_file: str | None = None) -> Credentials:
-        """Those of an agent that trusts this authority."""
+        """Credentials of an agent that trusts this authority."""
         return Credentials(token_file, TlsFiles(self.ca, *(pair or (None, None))))

@@ -9,7 +9,7 @@ from tests.support.programs import WORKER, Program, Server, start_agent
 from tests.support.worker_hub import Worker, WorkerHub
 
 PATIENT = ("--last-call-timeout", "500", "--lease", "500", "--join-timeout", "500", "--shutdown-timeout", "5")
-"""What happens in a run with these flags happens because it was noticed."""
+"""Flags with long timers: what happens in such a run happens because it was noticed."""
 
 
 class Cluster:
@@ -75,7 +75,7 @@ class Cluster:
         await self.regain_server()
 
     async def restarts(self) -> dict[str, int]:
-        """How often the run was restarted for which cause; all but `worker_failure` are free."""
+        """Restarts of the run by cause; all but `worker_failure` are free."""
         restarts = (await self.server.run())["restarts"]
         return {cause: times for cause, times in restarts.items() if times}
 

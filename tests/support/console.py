@@ -14,7 +14,7 @@ PATIENCE_S = 10.0
 
 
 class FakeConsole:
-    """What was written to each file descriptor. `is_full` is the test's to set."""
+    """Bytes that were written to each file descriptor. `is_full` is the test's to set."""
 
     def __init__(self) -> None:
         self.chunks: list[tuple[int, bytes]] = []

@@ -16,7 +16,7 @@ from tests.support.certificates import Authority
 
 PATIENCE_S = 30.0
 QUICK = ("--heartbeat-interval", "50", "--election-timeout", "500")
-"""Its own elections take half a second; its shortest lease is one second then."""
+"""A member whose own elections take half a second; its shortest lease is one second then."""
 
 
 def need_etcd() -> None:
@@ -100,7 +100,7 @@ class Etcd:
             each.start(",".join(every.peer for every in self.members))
 
     def ctl(self, *command: str, endpoints: Sequence[str] = ()) -> str:
-        """What etcdctl answers; of all members, or of those that are named."""
+        """Answer of etcdctl; of all members, or of those that are named."""
         at = ",".join(endpoints or self.addresses)
         call = ("etcdctl", "--endpoints", at, "--dial-timeout=30s", "--command-timeout=30s", *command)
         environment = {**os.environ, "ETCDCTL_API": "3"}

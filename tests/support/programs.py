@@ -16,7 +16,7 @@ WORKERS = Path(__file__).with_name("workers")
 WORKER, TORCH_WORKER = str(WORKERS / "worker.py"), str(WORKERS / "torch_worker.py")
 STORE_WORKER, PRYING_WORKER = str(WORKERS / "store_worker.py"), str(WORKERS / "prying_worker.py")
 PATIENCE_S = 30.0
-"""How long a test waits for what must happen. It never sleeps: this is only reached by a failure."""
+"""Time that a test waits for what must happen. It never sleeps: this is only reached by a failure."""
 
 _started: list["Program"] = []
 """Programs that the innermost `ended_programs` has to end."""

@@ -74,7 +74,7 @@ class Scenario:
         self.machine = RunMachine(self.created, 0.0, RETENTION_S)
         self.now = 0.0
         self.effects: list[Effect] = []
-        """Of the last thing that happened."""
+        """Effects of the last thing that happened."""
         self.records: list[Record] = []
         self.refusal: ProtocolError | None = None
         """With which something was refused last, in a story."""
@@ -158,7 +158,7 @@ class Scenario:
         return directive.sentence if isinstance(directive, Wait) else directive.reason
 
     def participants(self) -> list[str]:
-        """Who runs now, by group rank."""
+        """Participants that run now, by group rank."""
         started = [name for name in self.run.agents if isinstance(self.directive(name), Start)]
         return sorted(started, key=lambda name: self.assignment(name).group_rank)
 

@@ -55,7 +55,7 @@ class TcpProxy:
         self._passes.clear()
 
     def release(self) -> None:
-        """What was held back arrives."""
+        """Let what was held back arrive."""
         self._passes.set()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

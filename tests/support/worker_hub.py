@@ -52,7 +52,7 @@ class Worker:
 
 
 class WorkerHub:
-    """Where the workers of one test report, in the order of reporting."""
+    """Hub to which the workers of one test report, in the order of reporting."""
 
     same_in_a_round: Sequence[str] = SAME_IN_A_ROUND
     patience_s = PATIENCE_S

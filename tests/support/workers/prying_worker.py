@@ -16,7 +16,7 @@ ACTIONS = (
 
 
 def open_files() -> list[str]:
-    """What each file descriptor is, but for the folder that is read here."""
+    """Kind of each file descriptor, but for the folder that is read here."""
     names = {fd: f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")}
     links = {fd: os.readlink(name) for fd, name in names.items() if os.path.lexists(name)}
     return sorted(f"{fd}: {link}" for fd, link in links.items() if "/fd" not in link)

@@ -10,7 +10,7 @@ def row(subject="node-agent", samples=(0.05,), **more):
 
 
 def a_run():
-    """What is measured of one thing: ours keeps to its bar, torchrun is slow, or never comes about."""
+    """Rows of one thing: ours keeps to its bar, torchrun is slow, or never comes about."""
     return [
         row(samples=(0.04, 0.05, 0.07), bar=0.08),
         row("torchrun", (NEVER,), cap=60.0),

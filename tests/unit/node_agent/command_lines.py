@@ -13,7 +13,7 @@ HERE = {"PATH": "/usr/bin:/bin"}
 
 
 def plan(*argv: str, use_env: bool = True, **environment: str) -> LaunchPlan:
-    """What a command line asks for. `train.py` must stand in the current folder if it names it."""
+    """Arguments that a command line asks for. `train.py` must stand in the current folder if it names it."""
     environment = {**HERE, **environment}
     return plan_launch(read(argv, environment), environment, use_env=use_env)
 

@@ -82,7 +82,7 @@ def finish(*, succeeded: bool = True, **story: Any) -> Finish:
 
 
 def join(agent_id: str = "a.1", after_round: int = 0, **changes: Any) -> JoinRequest:
-    """What the agent asks for; the runner fills in its port and address."""
+    """Request that the agent makes; the runner fills in its port and address."""
     given = {"run_id": "run", "node_id": "a", "addr": "", "port": 0, "local_world_size": 4}
     return JoinRequest(agent_id=agent_id, after_round=after_round, **(given | changes))
 

@@ -1,4 +1,4 @@
-"""Where an agent's server is: in its process, at endpoints, or hosted by this node."""
+"""Places of an agent's server: in its process, at endpoints, or hosted by this node."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""What a run may be told, and when two agents disagree."""
+"""Settings of a run, and agents that disagree."""
 
 from msgspec.structs import fields
 from rdzv_protocol.settings import RequestedSettings, RunSettings

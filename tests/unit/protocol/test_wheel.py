@@ -1,4 +1,4 @@
-"""What an installation puts into a user's site-packages."""
+"""Files that an installation puts into a user's site-packages."""
 
 import zipfile
 from pathlib import Path

@@ -21,7 +21,7 @@ def torchruns_actions() -> list[argparse.Action]:
 
 
 def resolve(parser: argparse.ArgumentParser, spelling: str) -> str | None:
-    """What a flag, which may be shortened, stands for; None if for nothing or for too much."""
+    """Meaning of a flag, which may be shortened; None if it has none or several."""
     if spelling in parser._option_string_actions:
         return parser._option_string_actions[spelling].dest
     found = parser._get_option_tuples(spelling)

@@ -1,4 +1,4 @@
-"""What the command line means, and what is done with it."""
+"""Meaning of the command line, and what is done with it."""
 
 import os
 import sys
@@ -132,7 +132,7 @@ def test_settings_of_a_rendezvous_that_mean_nothing_are_said_once():
 
 @pytest.fixture
 def plans(monkeypatch) -> list[LaunchPlan]:
-    """What the agent would have been told; none is started."""
+    """Plan that the agent would have been given; none is started."""
     taken: list[LaunchPlan] = []
 
     def take(given: LaunchPlan) -> int:

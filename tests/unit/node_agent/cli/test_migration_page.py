@@ -21,7 +21,7 @@ SHELL = {
     "$head": "gpu-1", "$SLURM_NNODES": "4", "$SLURM_NODEID": "1", "$SLURM_JOB_ID": "4711", "$HOME": "/home/ada",
     "HOST": "gpu-1", " R ": " 1 ", "...": "train.py",
 }  # fmt: skip
-"""What the shell or the reader puts in place of these."""
+"""Values that the shell or the reader puts in place of these."""
 
 
 def blocks(language: str) -> list[str]:

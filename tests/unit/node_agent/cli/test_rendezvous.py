@@ -1,4 +1,4 @@
-"""Where the nodes meet, by torchrun's flags and by ours."""
+"""Meeting place of the nodes, by torchrun's flags and by ours."""
 
 import socket
 from math import inf

@@ -1,4 +1,4 @@
-"""What the workers execute."""
+"""Commands that the workers execute."""
 
 import os
 import sys

@@ -23,7 +23,7 @@ class At:
 
 
 def fail(retry: Retry, *errors: Exception, now: float = 0.0, tried_for_s: float = 0.0):
-    """What follows the last of these failures in a row."""
+    """Pause after the last of these failures in a row."""
     return [retry.failed(error, now, tried_for_s, 1.0) for error in errors][-1]
 
 

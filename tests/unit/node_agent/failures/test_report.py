@@ -189,7 +189,7 @@ def test_the_box_has_torchs_headings_and_fields():
         return {line for line in box if line.endswith((":", "FAILED")) and not line.startswith((" ", "["))}
 
     def fields(box: list[str]) -> list[str]:
-        """Of the root cause, label and value; whose values are the machine's own is left open."""
+        """Label and value of the root cause; whose values are the machine's own is left open."""
         block = box[box.index("Root Cause (first observed failure):") + 1 :]
         shown = [line.rstrip() for line in block if line.startswith("  ") and ": " in line[:13]]
         return [line if line.split()[0] in ("time", "rank", "exitcode") else line.split()[0] for line in shown]

@@ -11,7 +11,7 @@ HEADER = "Traceback (most recent call last):"
 
 
 def written_by(script: str, *flags: str) -> list[str]:
-    """What Python itself writes on stderr."""
+    """Output of Python itself on stderr."""
     done = subprocess.run([sys.executable, *flags, "-c", script], capture_output=True, text=True)
     return done.stderr.splitlines()
 

@@ -23,7 +23,7 @@ async def console() -> Iterator[Console]:
 
 
 class Reader:
-    """Who reads the console: nobody until `read` is called."""
+    """Reader of the console: none until `read` is called."""
 
     def __init__(self) -> None:
         self._end, self.console_end = os.pipe()

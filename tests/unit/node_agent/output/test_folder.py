@@ -1,4 +1,4 @@
-"""Where log files and error files are: never overwritten, never outside, and gone only if nobody asked for them."""
+"""Places of log files and error files: never overwritten, never outside, and gone only if nobody asked for them."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""What becomes of the output of a round's workers: real workers, real pipes and files, a console that remembers."""
+"""Output of a round's workers: real workers, real pipes and files, a console that remembers."""
 
 import asyncio
 import errno

@@ -26,7 +26,7 @@ Start = Callable[..., LogsPlugin]
 
 @pytest.fixture
 async def broken() -> asyncio.Queue[str]:
-    """What plug-ins say that cannot do their work."""
+    """Messages of plug-ins that cannot do their work."""
     return asyncio.Queue()
 
 

@@ -1,4 +1,4 @@
-"""Where output goes, beside torch's own answer."""
+"""Routes of output, beside torch's own answer."""
 
 import os
 from typing import Any
@@ -19,7 +19,7 @@ FILTERS = st.one_of(st.none(), st.frozensets(st.integers(0, NPROC)))
 
 
 def routes(stream: Std = Std.OUT, *, first_rank: int = 4, path: str = PATH, **flags: Any) -> list[Route]:
-    """Of the local ranks 0 to 2."""
+    """Routes of the local ranks 0 to 2."""
     options = LogOptions(**flags)
     return [route(options, stream, local_rank=rank, rank=first_rank + rank, path=path) for rank in range(NPROC)]
 

@@ -1,4 +1,4 @@
-"""What becomes of a worker's bytes: whole lines on the console, unfinished ones in time; copies, and a report."""
+"""Sinks of a worker's bytes: whole lines on the console, unfinished ones in time; copies, and a report."""
 
 import asyncio
 import errno

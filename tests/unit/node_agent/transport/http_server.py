@@ -27,7 +27,7 @@ class HttpServer:
         return self.host, self.port
 
     async def answer(self, head: str, body: bytes) -> tuple[bytes, bool]:
-        """What goes back, and whether the connection stays open."""
+        """Answer that goes back, and whether the connection stays open."""
         raise NotImplementedError
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

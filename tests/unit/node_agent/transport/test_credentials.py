@@ -1,4 +1,4 @@
-"""What an agent shows of itself: the token, and its files."""
+"""Credentials of an agent: the token, and its files."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which names are this machine's."""
+"""Names that are this machine's."""
 
 import os
 import socket

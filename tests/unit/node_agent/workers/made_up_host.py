@@ -53,7 +53,7 @@ def write(root: Path, path: str, text: object = "") -> None:
 
 
 def lay_out_cpus(root: Path, topology: Topology) -> None:
-    """What `sys/devices/system` tells."""
+    """Content of `sys/devices/system`."""
     system = "sys/devices/system"
     write(root, f"{system}/node/possible", ranges(range(topology.nodes)))
     for node in range(topology.nodes):
@@ -72,7 +72,7 @@ def lay_out_cpus(root: Path, topology: Topology) -> None:
 
 
 def address(index: int) -> str:
-    """Where the made-up GPU of that number is."""
+    """PCI address of the made-up GPU of that number."""
     return f"0000:{index + 0x3B:02x}:00.0"
 
 

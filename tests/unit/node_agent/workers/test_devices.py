@@ -1,4 +1,4 @@
-"""How many devices there are, by a torch that is made up, and by the one that is installed."""
+"""Number of devices, by a torch that is made up, and by the one that is installed."""
 
 import os
 import sys

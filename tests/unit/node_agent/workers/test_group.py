@@ -101,7 +101,7 @@ def gate(tmp_path) -> "Gate":
 
 
 class Gate:
-    """Where a worker waits until the test lets it go on: `read go < PATH`."""
+    """Gate at which a worker waits until the test lets it go on: `read go < PATH`."""
 
     def __init__(self, path: Path) -> None:
         os.mkfifo(path)
@@ -282,7 +282,7 @@ async def test_a_stopped_workers_children_get_its_signal(crew):
 
 
 async def test_a_child_in_a_session_of_its_own_holds_up_nobody(crew, gate):
-    """It has left the worker's group, and keeps its pipes: the worker's end is noticed all the same."""
+    """A child has left the worker's group, and keeps its pipes: the worker's end is noticed all the same."""
     crew.start(sh(f"setsid sh -c 'echo child=$$; exec sleep 1000' & read go < {gate.path}; exit 4"))
     child = int(await crew.said(b"[0]:child="))
     try:

@@ -1,4 +1,4 @@
-"""Who leads, by a real etcd: one at a time, and none without being sure."""
+"""Elections by a real etcd: one at a time, and none without being sure."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

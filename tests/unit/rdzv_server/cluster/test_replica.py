@@ -60,7 +60,7 @@ class GivenElection:
 
 
 class SharedStore(MemoryStore):
-    """What every leadership of a test writes to; it may be fenced, away or slow."""
+    """Store that every leadership of a test writes to; it may be fenced, away or slow."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ async def test_what_comes_too_late_is_kept_back_a_refusal_too(server):
 
 
 async def test_a_parked_poll_is_not_told_what_is_not_written(server):
-    """Its hold may end while the store cannot be written."""
+    """A hold that ends while the store cannot be written."""
     await server.lead()
     waiting = await server.join("a", lease_s=0.1, disconnect_grace_s=600.0)
     assert isinstance(waiting.directive, Wait)

@@ -1,4 +1,4 @@
-"""Who guesses is slowed down, and learns nothing while he is; who has been let in notices nothing of it."""
+"""A peer that guesses is slowed down, and learns nothing meanwhile; peers that were let in notice nothing of it."""
 
 import pytest
 from rdzv_protocol.errors import ProtocolError

@@ -11,7 +11,7 @@ TWO_A_SECOND = Rate(per_s=2, burst=5)
 
 
 def taken(buckets: Buckets, peer: str, now: float, wanted: int = 100) -> int:
-    """How many of those that are wanted at this time can be had."""
+    """Number of those wanted at this time that can be had."""
     count = 0
     while count < wanted and buckets.has_any(peer, now):
         buckets.take(peer, now)

@@ -83,7 +83,7 @@ def test_polls_over_one_connection_are_one_agent(connections):
 
 
 def test_a_connection_that_is_closed_carries_nobody(connections):
-    """What it brought has its turn later than its end, and nobody would say a second time that it is gone."""
+    """A request has its turn later than its connection's end, and nobody would say a second time that it is gone."""
     connections.bind(TWO, A)
     with pytest.raises(ServerUnavailable):
         connections.bind(Connection("cut", is_closed=True), A)

@@ -101,7 +101,7 @@ def test_a_first_life_has_the_time_of_its_machine():
 
 @pytest.mark.parametrize("crashes_every_s", [3.0, 7.0, 15.0])
 def test_however_often_the_server_crashes_a_join_times_out_in_time(crashes_every_s):
-    """Its agent is there again after each restart; the other one never comes."""
+    """One agent is there again after each restart; the other one never comes."""
     registry, records, loop_s, next_crash = Registry(60.0), [], 50.0, 50.0 + crashes_every_s
     registry.restart(loop_s, Life("this"))
     settings = settings_of("2", join_timeout_s=20.0, lease_s=10.0)

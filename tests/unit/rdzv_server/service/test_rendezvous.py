@@ -44,7 +44,7 @@ async def test_a_holder_that_lives_is_asked_and_keeps_its_node_rank_at_once():
 
 
 async def test_a_holder_that_is_silent_loses_its_node_rank_in_half_of_its_lease():
-    """Its connection stands, as that of a host which is gone does."""
+    """The connection stands, as that of a host which is gone does."""
     async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
         await join(server, "old", SHORT_S)
         await server.rendezvous.ask(

@@ -20,7 +20,7 @@ from rdzv_server.storage.etcd_client import EtcdClient, end_of  # noqa: E402
 
 
 async def held(shared: Shared) -> list[Record]:
-    """What the next leader finds."""
+    """Records that the next leader finds."""
     return list(await (await shared.lead()).load())
 
 
@@ -30,7 +30,7 @@ def joins(count: int, size: int = 0, run_id: str = RUN_ID) -> list[Record]:
 
 
 async def transactions(client: EtcdClient, write: Awaitable[None]) -> int:
-    """How many revisions etcd has gone on by."""
+    """Number of revisions that etcd has gone on by."""
     _, before = await client.get(b"-")
     await write
     return (await client.get(b"-"))[1] - before

@@ -1,4 +1,4 @@
-"""Where etcd is and where agents reach this server, as people write it."""
+"""Addresses of etcd, and of this server for agents, as people write it."""
 
 import socket
 

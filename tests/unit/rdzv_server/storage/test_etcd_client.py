@@ -1,4 +1,4 @@
-"""What is asked of etcd is answered by whichever member can, and what is wrong is said."""
+"""Requests to etcd are answered by whichever member can, and what is wrong is said."""
 
 import asyncio
 import shutil
