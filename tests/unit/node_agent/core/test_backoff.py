@@ -1,4 +1,4 @@
-"""When a transport tries again, and which failures are news."""
+"""Retry policy of a transport: the next try, and the failures that are news."""
 
 from itertools import count
 
@@ -27,21 +27,16 @@ def fail(retry: Retry, *errors: Exception, now: float = 0.0, tried_for_s: float 
     return [retry.failed(error, now, tried_for_s, 1.0) for error in errors][-1]
 
 
-def test_the_first_try_comes_soon_and_the_later_ones_further_and_further_apart():
+def test_tries_come_further_and_further_apart_and_agents_that_lost_the_same_server_are_spread():
     delays = [delay(attempt, 1.0) for attempt in range(1, 12)]
     assert delays == sorted(delays)
     assert (delays[0], delays[-1]) == (FIRST_S, LONGEST_S)
+    assert (delay(1, 0.0), delay(10_000, 0.0)) == (FIRST_S / 2, LONGEST_S / 2)
 
 
-def test_agents_that_lost_the_same_server_are_spread():
-    assert delay(1, 0.0) == FIRST_S / 2
-    assert delay(10_000, 0.0) == LONGEST_S / 2
-
-
-def test_tries_are_spaced_further_and_further_and_soon_again_in_the_next_outage():
+def test_tries_come_soon_again_in_the_next_outage():
     retry = Retry()
-    pauses = [fail(retry, REFUSED).delay_s for _ in range(3)]
-    assert pauses == [delay(attempt, 1.0) for attempt in (1, 2, 3)]
+    assert [fail(retry, REFUSED).delay_s for _ in range(3)] == [delay(attempt, 1.0) for attempt in (1, 2, 3)]
     retry.answered()
     assert fail(retry, REFUSED).delay_s == FIRST_S
 
@@ -61,14 +56,10 @@ def test_each_cause_is_news_once_an_outage():
 
 
 @pytest.mark.parametrize("refusal", KEEPS_OUT)
-def test_who_has_never_been_in_and_is_kept_out_is_told_at_once(refusal):
+def test_an_agent_that_is_kept_out_is_told_at_once_unless_it_has_been_in(refusal):
+    """Then somebody has made a mistake with tokens or certificates, and will mend it."""
     with pytest.raises(type(refusal)):
         fail(Retry(), refusal)
-
-
-@pytest.mark.parametrize("refusal", KEEPS_OUT)
-def test_who_has_been_in_bears_to_be_kept_out(refusal):
-    """Somebody has made a mistake with tokens or certificates, and will mend it."""
     assert fail(Retry(has_joined=True), refusal).news is refusal
     retry = Retry()
     retry.answered()
