@@ -137,10 +137,8 @@ def _text(value: object) -> str:
 
 
 def _time(value: object) -> float | None:
-    if not isinstance(value, str | int | float):
-        return None
     try:
-        at = float(value)
+        at = float(value) if isinstance(value, str | int | float) else 0.0
     except (ValueError, OverflowError):
         return None
     return at if 0 < at < 1e12 else None

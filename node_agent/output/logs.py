@@ -119,7 +119,7 @@ class AgentLogs:
         except OSError as error:
             self._files.report(error.filename, error)
             routing = without_files(self._options, assignment)
-        has_files = routing.has_files or (routing.filtered_stdout and wants_files(self._options))
+        has_files = bool(routing.filtered_stdout) and wants_files(self._options)
         if has_files and not self._is_announced:
             self._is_announced = True
             self._console.say(f"logs: {self._folder.path}", Level.ROUTINE)

@@ -47,11 +47,6 @@ class Routing(NamedTuple):
     filtered_stdout: str = ""
     filtered_stderr: str = ""
 
-    @property
-    def has_files(self) -> bool:
-        """Whether the output of a worker goes to a file."""
-        return any(worker.stdout.path or worker.stderr.path for worker in self.workers)
-
 
 class Plugin(Protocol):
     """Decides about the files instead of the flags."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from rdzv_protocol.text import printable
@@ -168,17 +167,13 @@ class Tail(Sink):
     """Remembers the last of it."""
 
     def __init__(self) -> None:
-        self._chunks: deque[bytes] = deque()
-        self._size = 0
+        self._end = b""
 
     def take(self, chunk: bytes) -> None:
-        self._chunks.append(chunk)
-        self._size += len(chunk)
-        while self._size - len(self._chunks[0]) >= TAIL_BYTES:
-            self._size -= len(self._chunks.popleft())
+        self._end = (self._end + chunk)[-TAIL_BYTES:]
 
     def lines(self) -> tuple[str, ...]:
-        return last_lines(b"".join(self._chunks))
+        return last_lines(self._end)
 
 
 def last_lines(data: bytes) -> tuple[str, ...]:
