@@ -124,6 +124,46 @@ def test_every_run_meets_its_own_deadline(server):
     assert [stage for _, _, stage in server.attempts()] == [Stage.FAILED, Stage.FAILED]
 
 
+# The next agent.
+
+ENDS = {"succeeds": "succeeded", "fails": "failed", "leaves": "failed"}
+ONE, TWO = ({"settings": settings_of(nodes, max_restarts=0)} for nodes in ("1", "2"))
+NOBODYS = {"explicit": False}
+
+
+@pytest.mark.parametrize(
+    ("ends", "first", "second", "stage"),
+    [
+        ("succeeds", {}, {"rerun": True}, "running"),
+        ("succeeds", NOBODYS, NOBODYS, "running"),
+        ("succeeds", {}, NOBODYS, "running"),
+        ("succeeds", NOBODYS, {}, "running"),
+        ("fails", {}, {}, "running"),
+        ("fails", ONE, TWO, "forming"),
+        ("leaves", ONE, TWO, "forming"),
+        ("leaves", NOBODYS, NOBODYS, "running"),
+    ],
+    ids=[
+        "--rerun", "no run id was given", "nor is one given now", "nor was one given then", "after a failure",
+        "which may have other settings", "in place of a deserted one with other settings",
+        "in place of a deserted one that nobody named",
+    ],
+)  # fmt: skip
+def test_a_new_agent_begins_a_new_attempt(server, ends, first, second, stage):
+    server.join("a", **first)
+    getattr(server, ends)("a")
+    server.join("b", **second)
+    assert server.attempts() == [("run", 1, Stage(ENDS[ends])), ("run", 2, Stage(stage))]
+
+
+def test_a_deserted_run_that_was_named_goes_on_with_its_next_agent(server):
+    server.join("a", settings=settings_of("1", max_restarts=1))
+    server.leaves("a")
+    server.join("b", settings=settings_of("1", max_restarts=1))
+    (run,) = server.registry.runs()
+    assert (run.attempt, run.round) == (1, 2)
+
+
 # After a success.
 
 
@@ -148,27 +188,12 @@ def test_a_latecomer_to_a_run_that_has_succeeded_is_told_so(server):
         server.join("late")
 
 
-def test_rerun_starts_it_again(server):
-    server.join("a")
-    server.succeeds("a")
-    server.join("b", rerun=True)
-    assert server.attempts() == [("run", 1, Stage.SUCCEEDED), ("run", 2, Stage.RUNNING)]
-
-
 def test_the_second_node_of_a_rerun_joins_the_first(server):
     server.join("a")
     server.succeeds("a")
     server.join("b", rerun=True, settings=settings_of("2"))
     server.join("c", rerun=True, settings=settings_of("2"))
     assert server.attempts()[1:] == [("run", 2, Stage.RUNNING)]
-
-
-@pytest.mark.parametrize(("first", "second"), [(False, False), (True, False), (False, True)])
-def test_a_run_id_that_nobody_chose_begins_anew_after_a_success(server, first, second):
-    server.join("a", explicit=first)
-    server.succeeds("a")
-    server.join("b", explicit=second)
-    assert server.attempts()[-1] == ("run", 2, Stage.RUNNING)
 
 
 def test_a_success_is_forgotten_after_the_retention_time(server):
@@ -182,20 +207,6 @@ def test_a_success_is_forgotten_after_the_retention_time(server):
 
 
 # After a failure.
-
-
-def test_a_new_agent_begins_a_new_attempt_after_a_failure(server):
-    server.join("a")
-    server.fails("a")
-    server.join("b")
-    assert server.attempts() == [("run", 1, Stage.FAILED), ("run", 2, Stage.RUNNING)]
-
-
-def test_a_new_attempt_may_have_other_settings(server):
-    server.join("a", settings=settings_of("1"))
-    server.fails("a")
-    server.join("b", settings=settings_of("2"))
-    assert isinstance(server.directive("b"), Wait)
 
 
 def test_an_agent_of_the_failed_attempt_still_reads_its_end(server):
@@ -222,22 +233,6 @@ def test_an_agent_that_left_an_earlier_attempt_is_fenced_from_the_next(server):
 
 
 # A deserted run.
-
-
-def test_a_deserted_run_that_was_named_goes_on_with_its_next_agent(server):
-    server.join("a", settings=settings_of("1", max_restarts=1))
-    server.leaves("a")
-    server.join("b", settings=settings_of("1", max_restarts=1))
-    (run,) = server.registry.runs()
-    assert (run.attempt, run.round) == (1, 2)
-
-
-@pytest.mark.parametrize("changes", [{"explicit": False}, {"settings": settings_of("2")}])
-def test_a_deserted_run_that_nobody_named_or_that_is_asked_otherwise_begins_anew(server, changes):
-    server.join("a", settings=settings_of("1"))
-    server.leaves("a")
-    server.join("b", **changes)
-    assert [attempt for _, attempt, _ in server.attempts()] == [1, 2]
 
 
 def test_the_deserted_attempt_ends_when_a_new_one_begins(server):

@@ -7,6 +7,7 @@ from msgspec import to_builtins
 
 from rdzv_server.core import status_view
 from tests.support.scenario import Scenario, running
+from tests.support.stories import check
 
 
 def view(run):
@@ -18,31 +19,35 @@ def node(run, node_id):
     return found
 
 
-def test_a_forming_run_says_who_is_missing_and_until_when():
-    run = Scenario("3", join_timeout_s=600)
-    run.join("a")
-    run.passes(10)
-    seen = view(run)
-    assert seen["phase"] == "forming"
-    assert seen["reason"] == "waiting for 2 more nodes: 1 of 3 joined (a); gives up in 590 s"
-    assert seen["missing"] == {"more_nodes": 2, "stopping": [], "gone": []}
-    assert seen["deadline_s"] == 590.0
-
-
-def test_a_round_in_its_last_call_misses_nobody():
-    run = Scenario("1:4")
-    run.join("a", "b")
-    assert view(run)["missing"] == {"more_nodes": 0, "stopping": [], "gone": []}
-    assert view(run)["deadline_s"] == run.settings.last_call_timeout_s
-
-
-def test_a_restarting_run_says_who_stops_and_who_is_gone():
-    run = running("3", "a", "b", "c")
-    run.is_lost("c")
-    run.join("a")
-    seen = view(run)
-    assert seen["phase"] == "restarting"
-    assert seen["missing"] == {"more_nodes": 2, "stopping": ["b"], "gone": ["c"]}
+@pytest.mark.parametrize(
+    ("nodes", "happens", "seen"),
+    [
+        ("3", "join a; 10s", {
+            "phase": "forming", "missing": {"more_nodes": 2, "stopping": [], "gone": []}, "deadline_s": 590.0,
+            "reason": "waiting for 2 more nodes: 1 of 3 joined (a); gives up in 590 s", "world_size": 0,
+        }),
+        ("1:4", "join a b", {"missing": {"more_nodes": 0, "stopping": [], "gone": []}, "deadline_s": 30.0}),
+        ("3", "join a b c; lose c; join a", {
+            "phase": "restarting", "missing": {"more_nodes": 2, "stopping": ["b"], "gone": ["c"]},
+        }),
+        ("2", "join a b local_world_size=4", {
+            "phase": "running", "round": 1, "world_size": 8, "reason": "round 1 runs on 2 nodes", "min_nodes": 2,
+            "max_nodes": 2, "deadline_s": None, "missing": None,
+        }),
+        ("2 max_restarts=1", "join a b; fail a", {"world_size": 0}),
+        ("2", "join a b; succeed a", {
+            "phase": "finishing", "reason": "round 1 runs on 2 nodes; 1 finished their work",
+        }),
+        ("1", "join a; succeed a", {"phase": "succeeded", "reason": "all workers of 1 node exited 0"}),
+        ("1", "join a; fail a", {
+            "phase": "failed", "reason": "worker rank 0 on node a failed: exit code 1; no restarts left: 0 of 0 used",
+        }),
+    ],
+    ids=["forming", "last call", "restarting", "running", "stopping", "finishing", "succeeded", "failed"],
+)  # fmt: skip
+def test_a_run_says_where_it_stands_and_why(nodes, happens, seen):
+    found = view(check((nodes, happens)))
+    assert {name: found[name] for name in seen} == seen
 
 
 def test_nobody_is_missing_from_the_past_once_the_next_round_runs():
@@ -54,35 +59,11 @@ def test_nobody_is_missing_from_the_past_once_the_next_round_runs():
     assert view(run)["missing"]["gone"] == []
 
 
-def test_a_running_run_says_how_large_it_is():
-    run = Scenario("2")
-    run.join("a", "b", local_world_size=4)
-    seen = view(run)
-    assert (seen["phase"], seen["round"], seen["world_size"]) == ("running", 1, 8)
-    assert seen["reason"] == "round 1 runs on 2 nodes"
-    assert (seen["min_nodes"], seen["max_nodes"], seen["deadline_s"]) == (2, 2, None)
-
-
-def test_a_run_without_running_workers_has_no_world():
-    run = running("2", "a", "b", max_restarts=1)
-    run.fails("a")
-    assert view(run)["world_size"] == 0
-
-
-def test_a_finishing_run_says_how_many_have_finished():
-    run = running("2", "a", "b")
-    run.succeeds("a")
-    seen = view(run)
-    assert (seen["phase"], seen["reason"]) == ("finishing", "round 1 runs on 2 nodes; 1 finished their work")
-
-
-@pytest.mark.parametrize("end", ["succeeded", "failed"])
-def test_an_ended_run_says_why_it_ended(end):
+@pytest.mark.parametrize("end", ["succeeds", "fails"])
+def test_the_nodes_of_an_ended_run_show_its_end(end):
     run = running("1", "a")
-    run.succeeds("a") if end == "succeeded" else run.fails("a")
-    seen = view(run)
-    assert seen["phase"] == end == node(run, "a")["state"]
-    assert seen["reason"] == run.reason("a")
+    getattr(run, end)("a")
+    assert node(run, "a")["state"] == view(run)["phase"]
 
 
 def test_nodes_stand_in_the_order_of_their_ranks_and_standbys_last():

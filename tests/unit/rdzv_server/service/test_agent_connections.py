@@ -21,63 +21,39 @@ def connections() -> Watch:
     return Watch()
 
 
-def test_an_agent_is_missed_when_its_connection_closes(connections):
-    connections.bind(ONE, A)
-    connections.bind(TWO, B)
-    connections.lost(ONE)
-    assert connections.missed == [A]
+@pytest.mark.parametrize(
+    ("bound", "closed", "missed"),
+    [
+        ([(ONE, A), (TWO, B)], [ONE], [A]),
+        ([(ONE, A), (ONE, B)], [ONE], [A, B]),
+        ([(ONE, A), (TWO, A)], [ONE], []),
+        ([(ONE, A), (TWO, A)], [ONE, TWO], [A]),
+        ([(ONE, A), (TWO, A), (ONE, A)], [TWO], []),
+        ([(ONE, A), (TWO, A), (ONE, A)], [TWO, ONE], [A]),
+        ([(ONE, A), (ONE, A), (ONE, A)], [ONE], [A]),
+        ([(ONE, A)], [ONE, ONE], [A]),
+        ([(ONE, A)], [BROWSER], []),
+    ],
+    ids=[
+        "its only one", "that of several agents", "it has moved on", "it has moved on, and that one closes too",
+        "it has moved back", "it has moved back, and that one closes too", "several polls", "closed twice",
+        "nobody's",
+    ],
+)  # fmt: skip
+def test_an_agent_is_missed_when_its_last_connection_closes(connections, bound, closed, missed):
+    for connection, agent in bound:
+        connections.bind(connection, agent)
+    for connection in closed:
+        connections.lost(connection)
+    assert sorted(connections.missed) == missed
 
 
-def test_every_agent_of_a_connection_is_missed(connections):
-    connections.bind(ONE, A)
-    connections.bind(ONE, B)
-    connections.lost(ONE)
-    assert sorted(connections.missed) == [A, B]
-
-
-def test_an_agent_that_has_moved_to_a_newer_connection_does_not_miss_the_older(connections):
-    connections.bind(ONE, A)
-    connections.bind(TWO, A)
-    connections.lost(ONE)
-    assert connections.missed == []
-    connections.lost(TWO)
-    assert connections.missed == [A]
-
-
-def test_what_turns_out_to_be_no_agents_is_forgotten(connections):
+def test_the_agent_of_a_refused_poll_is_forgotten(connections):
     for number in range(100):
         connections.bind(ONE, ("run", f"stranger {number}"))
         connections.unbind(ONE, ("run", f"stranger {number}"))
     connections.bind(ONE, A)
     assert len(connections._connections) == 1
-    connections.lost(ONE)
-    assert connections.missed == [A]
-
-
-def test_an_agent_may_move_back(connections):
-    for connection in (ONE, TWO, ONE):
-        connections.bind(connection, A)
-    connections.lost(TWO)
-    assert connections.missed == []
-    connections.lost(ONE)
-    assert connections.missed == [A]
-
-
-def test_a_connection_that_carried_no_agent_is_nobodys(connections):
-    connections.lost(BROWSER)
-    assert connections.missed == []
-
-
-def test_a_connection_closes_once(connections):
-    connections.bind(ONE, A)
-    connections.lost(ONE)
-    connections.lost(ONE)
-    assert connections.missed == [A]
-
-
-def test_polls_over_one_connection_are_one_agent(connections):
-    for _ in range(3):
-        connections.bind(ONE, A)
     connections.lost(ONE)
     assert connections.missed == [A]
 
