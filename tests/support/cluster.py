@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from tests.support.process_info import is_running
 from tests.support.programs import WORKER, Program, Server, start_agent
 from tests.support.worker_hub import Worker, WorkerHub
 
@@ -37,7 +36,7 @@ class Cluster:
 
     async def __aexit__(self, *error: object) -> None:
         await self.end()
-        assert [worker.pid for worker in self.hub.all if is_running(worker.pid)] == []
+        assert self.hub.survivors() == []
 
     async def end(self) -> None:
         """End every program, and wait for the workers to go with them."""

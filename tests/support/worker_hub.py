@@ -87,6 +87,10 @@ class WorkerHub:
         assert workers[0].env["WORLD_SIZE"] == str(size)
         return workers
 
+    def survivors(self) -> list[int]:
+        """Workers of this test whose process is still there."""
+        return [worker.pid for worker in self.all if is_running(worker.pid)]
+
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         report = await reader.readline()
         if not report.endswith(b"\n"):
