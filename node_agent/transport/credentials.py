@@ -38,7 +38,7 @@ class TlsFiles(NamedTuple):
         return context
 
     def explain(self, error: Exception, host: str) -> str | None:
-        """Why a connection failed, where TLS is to blame: it will fail the next time, too."""
+        """Reason why a connection failed, if TLS is to blame: it will fail the next time, too."""
         if isinstance(error, ssl.SSLCertVerificationError):
             why = _BAD_CERTIFICATES.get(error.verify_code, f"is no good: {error.verify_message}")
             return f"the server's certificate {why.format(host=host, ca=self.ca)}"

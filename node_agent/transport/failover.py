@@ -241,7 +241,7 @@ class FailoverTransport:
         return self._failover.named(leader, error.leadership)
 
     def _next_try(self) -> asyncio.Event | None:
-        """When to try the next one: at once, until all have been tried. None: there is no other."""
+        """Event that ends the pause before the next try, set until all have been tried. None: there is no other."""
         if not self._failover.spare:
             return None
         self._spare -= 1

@@ -103,7 +103,7 @@ class HttpTransport:
             if isinstance(error, TimeoutError):
                 raise Unreachable("HTTP", f"no answer for {timeout_s:g} s") from None
             if isinstance(error, OSError | EOFError | h11.RemoteProtocolError):
-                raise self._of_tls(error) or Unreachable("HTTP", str(error) or type(error).__name__) from None
+                raise self._tls_failure(error) or Unreachable("HTTP", str(error) or type(error).__name__) from None
             raise
 
     async def close(self) -> None:
@@ -120,7 +120,7 @@ class HttpTransport:
             except TimeoutError:
                 failure = Unreachable("connect", f"{where[0]}: no answer within {CONNECT_TIMEOUT_S:g} s")
             except OSError as error:
-                failure = self._of_tls(error) or Unreachable("connect", f"{where[0]}: {_words(error)}")
+                failure = self._tls_failure(error) or Unreachable("connect", f"{where[0]}: {_words(error)}")
             except ValueError as error:  # a file of ours
                 failure = Unreachable("TLS", str(error))
         raise failure
@@ -132,8 +132,8 @@ class HttpTransport:
             sock=connection, limit=MAX_MESSAGE_BYTES, ssl=tls, server_hostname=self._host if tls else None
         )
 
-    def _of_tls(self, error: Exception) -> Unreachable | None:
-        """The same, if TLS is what it was about."""
+    def _tls_failure(self, error: Exception) -> Unreachable | None:
+        """Failure in TLS's own words; None if the error is about something else."""
         why = self._credentials.tls and self._credentials.tls.explain(error, self._host)
         return Unreachable("TLS", why, is_final=True) if why else None
 

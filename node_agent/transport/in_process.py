@@ -1,7 +1,7 @@
 """`--standalone`: a server within the agent's own process, for a run of one node.
 
 The agent talks to it without HTTP, so that nothing is imported or bound before the workers run. Its status page has an
-address once they have started, and is loaded when somebody visits it: most runs end without, and need no memory for it.
+address once they have started, and is loaded when somebody connects: most runs end without, and need no memory for it.
 """
 
 import asyncio
@@ -45,8 +45,8 @@ class InProcessTransport:
 class Standalone:
     """The embedded server, as an async context manager. Its page, if it has one, has an address when workers run."""
 
-    def __init__(self, say: Callable[[str], None], *, page: bool = True) -> None:
-        self._say = say
+    def __init__(self, log: Callable[[str], None], *, page: bool = True) -> None:
+        self._log = log
         self._has_page = page
         self._server = RendezvousServer()
         self._page: asyncio.Task[None] | None = None
@@ -72,13 +72,13 @@ class Standalone:
 
     async def _open_page(self) -> None:
         with bind(ADDRESS, 0) as listener:
-            self._say(f"status: http://{ADDRESS}:{listener.getsockname()[1]}{STATUS}")
-            await _visitor(listener)
+            self._log(f"status: http://{ADDRESS}:{listener.getsockname()[1]}{STATUS}")
+            await _connection_at(listener)
             await asyncio.to_thread(import_module, "rdzv_server.http.routes")
             await self._server.listen(listener.dup(), read_only=True)  # every user of this machine reaches it
 
 
-async def _visitor(listener: socket.socket) -> None:
+async def _connection_at(listener: socket.socket) -> None:
     """Return when somebody connects."""
     loop, came = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(listener, came.set)

@@ -71,7 +71,7 @@ def _check(answer: Mapping[str, Any], wanted: str, environment: Mapping[str, str
 
 
 def _why_broken(answer: Mapping[str, Any]) -> str:
-    """Why devices that are there cannot be used; empty if none is."""
+    """Reason why devices that are there cannot be used; empty if there are none such."""
     if "missing" in answer:
         drivers = [path for path in DRIVERS if os.path.exists(path)]
         return f"{drivers[0]} is there, and {answer['missing']}" if drivers else ""

@@ -69,7 +69,7 @@ def _beside(name: str) -> Any:
 
 
 def _load(module: str) -> str:
-    """Why it cannot be loaded here; empty if it is."""
+    """Load a module; the reason why it cannot be preloaded, empty if it can."""
     try:
         importlib.import_module(module)
     except BaseException as error:

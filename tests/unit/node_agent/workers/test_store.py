@@ -1,5 +1,5 @@
-"""When the helper that hosts the workers' store is started, with a helper that needs no torch. The real one is tested
-in tests/integration/test_store.py."""
+"""Start of the helper that hosts the workers' store, with a helper that needs no torch. The real one is tested in
+tests/integration/test_store.py."""
 
 import asyncio
 import os
@@ -46,8 +46,8 @@ def torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 class Host:
     def __init__(self) -> None:
-        self.broken: asyncio.Queue[str] = asyncio.Queue()
-        self.host = StoreHost({}, self.broken.put_nowait)
+        self.errors: asyncio.Queue[str] = asyncio.Queue()
+        self.host = StoreHost({}, self.errors.put_nowait)
         self.listeners: list[socket.socket] = []
 
     def open(self) -> int:
@@ -112,7 +112,7 @@ async def test_the_helper_starts_at_the_latest_when_somebody_connects(host):
 
 async def test_it_starts_at_once_where_nothing_can_be_watched(host, monkeypatch):
     monkeypatch.setattr(store, "torch_folder", lambda: "/nowhere")
-    host.host = StoreHost({}, host.broken.put_nowait)
+    host.host = StoreHost({}, host.errors.put_nowait)
     host.open()
     assert has_helper(host)
 
@@ -126,7 +126,7 @@ async def test_a_helper_that_died_unnoticed_is_no_trouble(host, when):
     host.host.close()
     successor = await Client.connect(host.open())
     assert successor.pid != client.pid
-    assert host.broken.empty(), "nobody needed the store any more"
+    assert host.errors.empty(), "nobody needed the store any more"
     await client.close()
     await successor.close()
 
@@ -135,7 +135,7 @@ async def test_a_helper_that_ends_by_itself_is_told_with_its_exit_code(host):
     client = await Client.connect(host.open())
     await client.close(b"!")
     async with asyncio.timeout(PATIENCE_S):
-        assert (await host.broken.get()).endswith(f"(process {client.pid}) ended by itself with exit code 7")
+        assert (await host.errors.get()).endswith(f"(process {client.pid}) ended by itself with exit code 7")
 
 
 async def test_a_store_that_nobody_closed_ends_when_the_next_one_opens(host):
@@ -173,7 +173,7 @@ async def test_a_helper_that_cannot_be_started_is_told(host, monkeypatch):
     port = host.open()
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     async with asyncio.timeout(PATIENCE_S):
-        assert await host.broken.get() == "the workers' store could not be started: No such file or directory"
+        assert await host.errors.get() == "the workers' store could not be started: No such file or directory"
     writer.close()
 
 
