@@ -16,7 +16,7 @@ MOST_SHARDS = 256
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many a second in the long run, and so many at once."""
+    """Rate: so many a second in the long run, and so many at once."""
 
     per_s: float
     burst: int

@@ -6,7 +6,7 @@
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from rdzv_protocol.constraints import Count, ExitCode, NodeCount, Seconds
 
@@ -33,7 +33,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     disconnect_grace_s: Seconds = 1.0
     """Time that an agent whose connection closed may take to come back."""
     scale_up: ScaleUp = "immediate"
-    """When an arrival restarts a running round: at once, after a cool-down, or never by itself."""
+    """Moment at which an arrival restarts a running round: at once, after a cool-down, or never by itself."""
     scale_up_window_s: Seconds = 0.1
     """Arrivals within this time of the first share one restart; no wait once the run is full."""
     scale_up_cooldown_s: Seconds = 300.0
@@ -70,5 +70,4 @@ class RequestedSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
         ]
 
     def _asked(self) -> dict[str, Any]:
-        asked = ((name, getattr(self, name)) for name in self.__struct_fields__)
-        return {name: value for name, value in asked if value is not None}
+        return {name: value for name, value in structs.asdict(self).items() if value is not None}

@@ -60,7 +60,7 @@ class Token:
     runs: str = ANY_RUN
     """A pattern of the run ids that it is good for, as of file names."""
     most_runs: int | None = None
-    """So many of these runs may go on at a time; None: as many as the server has room for."""
+    """Limit of these runs that go on at a time; None: as many as the server has room for."""
 
     def covers(self, run_id: str) -> bool:
         return fnmatchcase(run_id, self.runs)
@@ -209,7 +209,7 @@ def roles_for(method: str, path: str) -> frozenset[Role]:
 
 
 def _check_is_this_machine(caller: Caller) -> None:
-    """Nor may a page that somebody on this machine has open in a browser act in their name."""
+    """Refuse other machines, and pages that somebody on this one has open in a browser. Raises `Forbidden`."""
     if not _is_loopback(caller.peer):
         raise Forbidden("without tokens this server takes operators' actions from its own machine alone")
     origin, host = caller.origin, caller.host

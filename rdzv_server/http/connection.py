@@ -117,7 +117,7 @@ class HttpConnection(asyncio.Protocol):
         self._gone(self)
 
     def _pass_on(self, what: Callable[[], None]) -> None:
-        """In its turn, and after what came before."""
+        """Do it in its turn, and after what came before."""
         self._waiting.append(what)
         if len(self._waiting) == 1:
             scheduler().ask(self.run, self._pass)

@@ -114,7 +114,7 @@ class Buckets:
 
 @lru_cache(maxsize=16_384)
 def peer_of(address: str) -> str:
-    """Whom an address belongs to: who has an IPv6 network has all of its addresses."""
+    """Peer that an address belongs to: who has an IPv6 network has all of its addresses."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:

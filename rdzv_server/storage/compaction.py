@@ -24,7 +24,7 @@ class Compaction:
         self._store = store
         self._lengths: Counter[Key] = Counter()
         self._due_at: dict[Key, int] = {}
-        """From which length on it is worth a look."""
+        """Length from which on an attempt is worth a look."""
         self._due: set[Key] = set()
 
     def written(self, records: Iterable[Record]) -> None:

@@ -64,7 +64,7 @@ def _member(text: str, whole: str) -> str:
 
 
 def _source(member: str) -> str | None:
-    """From which address this machine would speak to the member; nothing is sent."""
+    """Address from which this machine would speak to the member; nothing is sent."""
     host, _, port = member.rpartition(":")
     try:
         found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)

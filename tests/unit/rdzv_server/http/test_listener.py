@@ -1,4 +1,4 @@
-"""When the memory of closed connections is collected."""
+"""The memory of closed connections is collected when nobody waits for it."""
 
 import asyncio
 import socket

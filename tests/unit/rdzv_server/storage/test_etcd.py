@@ -19,6 +19,14 @@ from rdzv_server.storage.etcd import FORMAT, MAX_OPERATIONS, EtcdStore, settle_f
 from rdzv_server.storage.etcd_client import EtcdClient, end_of  # noqa: E402
 
 
+@pytest.fixture
+async def store(shared: Shared) -> EtcdStore:
+    """The store of the leader, in use."""
+    store = await shared.lead()
+    await store.load()
+    return store
+
+
 async def held(shared: Shared) -> list[Record]:
     """Records that the next leader finds."""
     return list(await (await shared.lead()).load())
@@ -36,19 +44,15 @@ async def transactions(client: EtcdClient, write: Awaitable[None]) -> int:
     return (await client.get(b"-"))[1] - before
 
 
-async def test_a_batch_of_one_run_is_one_transaction_with_one_key(shared, client):
-    store = await shared.lead()
-    await store.load()
+async def test_a_batch_of_one_run_is_one_transaction_with_one_key(store, shared, client):
     assert await transactions(client, store.append(joins(500))) == 1
     assert len((await client.range(shared.records, end_of(shared.records)))[0]) == 1
     assert await held(shared) == joins(500)
 
 
-async def test_no_run_id_leads_out_of_the_records(shared, client):
+async def test_no_run_id_leads_out_of_the_records(store, shared, client):
     names = ["../../leader", "/", "..", "a/00000001/0", "%2F", "\0", "{x}", " ", "\N{GHOST}" * 256]
     many = [record for name in names for record in joins(1, run_id=name)]
-    store = await shared.lead()
-    await store.load()
     await store.append(many)
     keys = [key.key.decode() for key in (await client.range(shared.records, end_of(shared.records)))[0]]
     assert [key.count("/") - shared.prefix.count("/") for key in keys] == [4] * len(names)
@@ -65,9 +69,7 @@ async def test_no_run_id_leads_out_of_the_records(shared, client):
     ],
     ids=["runs", "bytes"],
 )
-async def test_more_than_a_transaction_takes_is_written_in_several(shared, client, many, least):
-    store = await shared.lead()
-    await store.load()
+async def test_more_than_a_transaction_takes_is_written_in_several(store, shared, client, many, least):
     assert await transactions(client, store.append(many)) >= least
     assert await held(shared) == many
 
@@ -87,9 +89,7 @@ async def test_a_leader_of_the_past_writes_nothing(shared, write, next_leader):
     assert await held(shared) == joins(2)
 
 
-async def test_a_leader_of_the_past_does_not_finish_a_batch_that_it_has_begun(shared, client, monkeypatch):
-    store = await shared.lead()
-    await store.load()
+async def test_a_leader_of_the_past_does_not_finish_a_batch_that_it_has_begun(store, shared, client, monkeypatch):
     written = 0
 
     async def transact(*request):
@@ -121,9 +121,7 @@ class Wrapped:
 
 
 @pytest.mark.parametrize("is_done", [True, False], ids=["the answer was lost", "the request was lost"])
-async def test_a_batch_that_was_interrupted_is_taken_up_where_it_stopped(shared, client, monkeypatch, is_done):
-    store = await shared.lead()
-    await store.load()
+async def test_a_batch_that_was_interrupted_is_taken_up_where_it_stopped(store, shared, client, monkeypatch, is_done):
     calls: list[Sequence] = []
 
     async def transact(compare, do):
@@ -144,9 +142,7 @@ async def test_a_batch_that_was_interrupted_is_taken_up_where_it_stopped(shared,
     assert await held(shared) == large + RECORDS
 
 
-async def test_a_run_whose_attempts_are_forgotten_out_of_order_is_found_alive_by_the_next_leader(shared):
-    store = await shared.lead()
-    await store.load()
+async def test_a_run_whose_attempts_are_forgotten_out_of_order_is_found_alive_by_the_next_leader(store, shared):
     registry = Registry(retention_s=2.0)
 
     async def carry_out(effects: list[Effect]) -> None:

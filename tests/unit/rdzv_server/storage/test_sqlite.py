@@ -41,14 +41,20 @@ async def store(path: Path) -> AsyncIterator[Opener]:
         await store.close()
 
 
+@pytest.fixture
+async def first(store: Opener) -> SqliteStore:
+    """An open store in a new file."""
+    first = store()
+    await first.load()
+    return first
+
+
 async def reopened(open_: Opener, store: SqliteStore) -> list[Record]:
     await store.close()
     return list(await open_().load())
 
 
-async def test_a_new_file_is_empty_and_marked_as_ours(store, path):
-    first = store()
-    assert await first.load() == []
+async def test_a_new_file_is_empty_and_marked_as_ours(store, first, path):
     await first.close()
     with closing(sqlite3.connect(path)) as file:
         marks = [file.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
@@ -56,9 +62,7 @@ async def test_a_new_file_is_empty_and_marked_as_ours(store, path):
     assert await store().load() == []
 
 
-async def test_a_batch_is_written_whole_or_not_at_all(store, monkeypatch):
-    first = store()
-    await first.load()
+async def test_a_batch_is_written_whole_or_not_at_all(store, first):
     await first.append(RECORDS[:1])
     bad = Record(RUN_ID, 1, float("nan"), RECORDS[1].fact)  # SQLite makes NULL of it, which the schema refuses
     with pytest.raises(StoreBroken):
@@ -103,16 +107,13 @@ async def test_what_was_acknowledged_survives_a_kill_in_the_middle_of_writing(st
 # What is wrong is said, and nothing begins afresh in silence.
 
 
-async def test_a_second_server_is_refused(store):
-    await store().load()
+async def test_a_second_server_is_refused(store, first):
     with pytest.raises(StoreBroken, match="in use by another rdzv-server"):
         await store().load()
 
 
 @pytest.mark.parametrize("damage", ["garbage", "torn", "flipped"])
-async def test_a_damaged_file_is_refused_and_left_as_it_is(store, path, damage):
-    first = store()
-    await first.load()
+async def test_a_damaged_file_is_refused_and_left_as_it_is(store, first, path, damage):
     for _ in range(200):
         await first.append(RECORDS)
     await first.close()
@@ -136,9 +137,7 @@ async def test_a_damaged_file_is_refused_and_left_as_it_is(store, path, damage):
         ("NodeLost", b"\xc1", "not one msgpack value"),
     ],
 )
-async def test_a_record_that_is_none_is_damage(store, path, kind, body, what):
-    first = store()
-    await first.load()
+async def test_a_record_that_is_none_is_damage(store, first, path, kind, body, what):
     await first.close()
     with closing(sqlite3.connect(path, isolation_level=None)) as file:
         file.execute(
@@ -156,9 +155,7 @@ async def test_another_programs_database_is_left_alone(store, path):
 
 
 @pytest.mark.parametrize("version", [2, FORMAT + 1])
-async def test_a_file_of_another_format_asks_for_its_server_and_is_left_as_it_is(store, path, version):
-    first = store()
-    await first.load()
+async def test_a_file_of_another_format_asks_for_its_server_and_is_left_as_it_is(store, first, path, version):
     await first.append(RECORDS)
     await first.close()
     with closing(sqlite3.connect(path)) as file:
@@ -193,9 +190,7 @@ async def test_a_folder_that_is_not_there_is_named(tmp_path):
     await store.close()
 
 
-async def test_a_full_disk_is_no_damage_and_writing_goes_on_when_there_is_room(store):
-    first = store()
-    await first.load()
+async def test_a_full_disk_is_no_damage_and_writing_goes_on_when_there_is_room(store, first):
     await first.append(RECORDS[:1])
     (pages,) = first._file.execute("PRAGMA page_count").fetchone()
     first._file.execute(f"PRAGMA max_page_count = {pages}")
