@@ -85,7 +85,7 @@ async def test_alone_it_leads_at_once_and_goes_on_leading(start):
     server = start("a:1")
     leadership = await server.leads()
     assert leadership.is_certain
-    await asyncio.sleep(LEASE_S * 2.5)
+    await asyncio.sleep(LEASE_S * 1.5)
     assert leadership.is_certain and not server.over.done()
 
 
