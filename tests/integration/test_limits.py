@@ -295,9 +295,9 @@ async def test_an_agent_that_is_told_to_come_less_often_comes_through(make_site:
         for _ in range(10):
             await transport.exchange(poll)
     failures: list[Exception] = []
-    conversation = RetryingClient(transport, failures.append)
+    client = RetryingClient(transport, failures.append)
     for _ in range(5):
-        assert isinstance(await conversation.ask(poll), Reply)
+        assert isinstance(await client.ask(poll), Reply)
     assert any("too many requests" in str(failure) for failure in failures)
 
 

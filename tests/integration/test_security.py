@@ -209,7 +209,7 @@ async def test_a_worker_cannot_act_on_any_run_with_what_it_sees(cluster: Cluster
 
 
 STREAMS = {0: r"/dev/null", 1: r"pipe:\[\d+\]|/.*", 2: r"pipe:\[\d+\]|/.*", 3: r"socket:\[\d+\]"}
-"""Files that a worker has open: its streams, and the line to the test's hub that it has opened itself."""
+"""Files that a worker has open: its streams, and the connection to the test's hub."""
 
 
 async def test_the_page_of_a_standalone_run_only_shows(cluster: Cluster) -> None:
@@ -290,7 +290,7 @@ async def test_a_server_that_an_agent_hosts_inherits_no_file_but_its_socket(
     workers = await cluster.hub.group(1)
     theirs = {link for link in links(agent.pid) if not link.startswith(("/dev/null", "anon_inode"))}
     shared = links(pid) & theirs
-    assert not any(link.startswith("socket") for link in shared), "not even the agent's own line to it"
+    assert not any(link.startswith("socket") for link in shared), "not even the agent's own connection to it"
     assert len(shared) <= 1, "the pipe of its log"
     await cluster.finish(workers)
 

@@ -29,11 +29,11 @@ async def serving(tls: ssl.SSLContext | None) -> AsyncIterator[int]:
 
 async def join(port: int, credentials: Credentials | None, host: str = "127.0.0.1") -> object:
     """The answer to a join."""
-    link = HttpTransport(host, port, credentials)
+    transport = HttpTransport(host, port, credentials)
     try:
-        return await link.exchange(a_join("a"))
+        return await transport.exchange(a_join("a"))
     finally:
-        await link.close()
+        await transport.close()
 
 
 async def failure(port: int, credentials: Credentials | None, host: str = "127.0.0.1") -> Unreachable:
@@ -137,13 +137,13 @@ async def test_a_server_that_hangs_up_may_be_there_the_next_time(authority: Auth
     server.close()
 
 
-async def test_a_line_that_is_given_up_waits_for_no_farewell(authority: Authority) -> None:
+async def test_a_closed_transport_waits_for_no_answer_of_the_server(authority: Authority) -> None:
     """The agent's loop may end right after it."""
     async with serving(TlsFiles(*authority.issue("server")).context()) as port:
-        link = HttpTransport("127.0.0.1", port, authority.credentials())
-        await link.connect()
-        assert link._streams
-        line = link._streams[1].get_extra_info("socket")
-        await link.close()
+        transport = HttpTransport("127.0.0.1", port, authority.credentials())
+        await transport.connect()
+        assert transport._streams
+        own_socket = transport._streams[1].get_extra_info("socket")
+        await transport.close()
         await asyncio.sleep(0)
-        assert line.fileno() == -1
+        assert own_socket.fileno() == -1
