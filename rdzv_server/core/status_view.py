@@ -8,7 +8,7 @@ from rdzv_protocol.messages import Failure
 from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core import completion
-from rdzv_server.core.run import Agent, AgentState, Cause, Departure, FailureRecord, Restart, Run, Seat, Stage
+from rdzv_server.core.run import Agent, AgentState, Cause, Departure, FailureRecord, Restart, Run, Stage
 
 Phase = Literal["forming", "restarting", "running", "finishing", "succeeded", "failed"]
 NodeState = Literal["waiting", "standby", "running", "stopping", "succeeded", "failed"]
@@ -175,7 +175,7 @@ def _node(run: Run, agent: Agent, now: float) -> NodeStatus:
         node_rank=agent.join.node_rank,
         local_world_size=agent.join.local_world_size,
         group_rank=seat.group_rank if seat else None,
-        ranks=_ranks(seat) if seat else [],
+        ranks=[seat.first_rank, seat.first_rank + seat.local_world_size - 1] if seat else [],
         lease_age_s=None if renewed_at is None else _round(now - renewed_at),
         lease_left_s=None if lease_until is None else _round(lease_until - now),
         failures=run.failures_by_node.get(agent.node_id, 0),
@@ -198,11 +198,6 @@ def _state(run: Run, agent: Agent) -> NodeState:
 def _position(run: Run, agent: Agent) -> tuple[int, str]:
     seat = run.seat_of(agent.agent_id)
     return (seat.group_rank if seat else len(run.agents), agent.node_id)
-
-
-def _ranks(seat: Seat) -> list[int]:
-    """First and last rank."""
-    return [seat.first_rank, seat.first_rank + seat.local_world_size - 1]
 
 
 def _world_size(run: Run) -> int:
