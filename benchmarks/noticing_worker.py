@@ -14,7 +14,7 @@ import sys  # noqa: E402
 
 RETRY_S = 0.005
 RANK, WORLD_SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-FOLDER, DESK = os.path.split(sys.argv[1])
+FOLDER, ARRIVALS = os.path.split(sys.argv[1])
 
 
 def listen() -> socket.socket:
@@ -44,8 +44,8 @@ def name_of(rank: int) -> str:
 
 
 os.chdir(FOLDER)  # a socket's path has to be short
-with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as desk:
-    desk.sendto(f"{RANK} {os.getpid()} {AT_NS}".encode(), DESK)
+with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as arrivals:
+    arrivals.sendto(f"{RANK} {os.getpid()} {AT_NS}".encode(), ARRIVALS)
 listener = listen()
 peers = [connect(rank) for rank in range(RANK)]
 peers += [listener.accept()[0] for _ in range(RANK + 1, WORLD_SIZE)]

@@ -107,7 +107,7 @@ def test_the_schema_lets_in_what_the_codec_lets_in(kind: Any) -> None:
 # The document and a real server.
 
 
-class Visitor:
+class CheckedClient:
     """Asks a server, and checks every answer against what the document says of it."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
@@ -135,10 +135,10 @@ class Visitor:
 
 
 @pytest.fixture
-async def visitor() -> AsyncIterator[Visitor]:
+async def client() -> AsyncIterator[CheckedClient]:
     server = await Server.listen("--store", "memory")
     async with aiohttp.ClientSession(f"http://{server.endpoint}") as session:
-        yield Visitor(session)
+        yield CheckedClient(session)
     await server.end()
 
 
@@ -155,34 +155,34 @@ def failure(name: str) -> Failure:
     )  # fmt: skip
 
 
-async def test_the_document_is_served(visitor: Visitor) -> None:
-    assert await visitor.look(paths.OPENAPI) == json.loads(json.dumps(document()))
+async def test_the_document_is_served(client: CheckedClient) -> None:
+    assert await client.look(paths.OPENAPI) == json.loads(json.dumps(document()))
 
 
-async def test_every_answer_of_a_runs_life_is_as_documented(visitor: Visitor) -> None:
+async def test_every_answer_of_a_runs_life_is_as_documented(client: CheckedClient) -> None:
     phases: list[str] = []
 
     async def look() -> None:
-        (run,) = (await visitor.look(paths.STATUS))["runs"]
+        (run,) = (await client.look(paths.STATUS))["runs"]
         phases.append(run["phase"])
 
     async def poll(name: str, revision: int = 0, run_id: str = "run") -> Any:
-        return await visitor.tell(paths.POLL, PollRequest(run_id=run_id, agent_id=name, revision=revision, hold=False))
+        return await client.tell(paths.POLL, PollRequest(run_id=run_id, agent_id=name, revision=revision, hold=False))
 
     async def report(name: str, round_: int, end: Failure | None) -> Any:
-        return await visitor.tell(paths.REPORT, ReportRequest(run_id="run", agent_id=name, round=round_, failure=end))
+        return await client.tell(paths.REPORT, ReportRequest(run_id="run", agent_id=name, round=round_, failure=end))
 
-    assert (await visitor.tell(paths.JOIN, join("a")))["directive"]["tag"] == "wait"
+    assert (await client.tell(paths.JOIN, join("a")))["directive"]["tag"] == "wait"
     await look()
-    assert (await visitor.tell(paths.JOIN, join("b")))["directive"]["tag"] == "start"
+    assert (await client.tell(paths.JOIN, join("b")))["directive"]["tag"] == "start"
     await look()
-    assert (await visitor.tell(paths.JOIN, join("c", settings=RequestedSettings(min_nodes=1))))["code"]
-    assert (await visitor.tell(paths.JOIN, join("d", settings=RequestedSettings())))["directive"]["tag"] == "wait"
+    assert (await client.tell(paths.JOIN, join("c", settings=RequestedSettings(min_nodes=1))))["code"]
+    assert (await client.tell(paths.JOIN, join("d", settings=RequestedSettings())))["directive"]["tag"] == "wait"
     await report("a", 1, failure("a"))
     assert (await poll("b"))["directive"]["tag"] == "stop"
     await look()
     for name in ("a", "b"):
-        await visitor.tell(paths.JOIN, join(name, after_round=1))
+        await client.tell(paths.JOIN, join(name, after_round=1))
     await report("a", 2, None)
     await look()
     assert (await report("b", 1, None))["code"] == "stale_round"
@@ -190,15 +190,15 @@ async def test_every_answer_of_a_runs_life_is_as_documented(visitor: Visitor) ->
     assert (await poll("a"))["directive"]["tag"] == "finish"
     await look()
     assert (await poll("nobody"))["code"] == "agent_fenced"
-    await visitor.tell(paths.LEAVE, LeaveRequest(run_id="run", agent_id="d", reason="SIGTERM"))
-    await visitor.tell(paths.LEADER, LeaderRequest(after=0))
+    await client.tell(paths.LEAVE, LeaveRequest(run_id="run", agent_id="d", reason="SIGTERM"))
+    await client.tell(paths.LEADER, LeaderRequest(after=0))
     for path in (paths.JOIN, paths.POLL, paths.REPORT, paths.LEAVE, paths.LEADER):
-        assert (await visitor.tell(path, b"garbage"))["code"] == "malformed_message"
-        assert (await visitor.tell(path, b"x" * 300_000))["code"] == "message_too_large"
+        assert (await client.tell(path, b"garbage"))["code"] == "malformed_message"
+        assert (await client.tell(path, b"x" * 300_000))["code"] == "message_too_large"
     assert phases == ["forming", "running", "restarting", "finishing", "failed"]
 
 
-async def test_what_anybody_may_ask_is_answered_as_documented(visitor: Visitor) -> None:
+async def test_what_anybody_may_ask_is_answered_as_documented(client: CheckedClient) -> None:
     for path in (paths.HEALTHZ, paths.READYZ, paths.LEADERZ):
-        assert (await visitor.look(path)).endswith("\n")
-    assert {status for _, status in visitor.seen} == {200}
+        assert (await client.look(path)).endswith("\n")
+    assert {status for _, status in client.seen} == {200}

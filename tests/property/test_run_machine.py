@@ -249,7 +249,7 @@ class RunStory(RuleBasedStateMachine):
         """An agent that is alive, where there is one; once in a while one that is not."""
         alive = sorted(self.run_.agents)
         if place >= 9 or not alive:
-            return min(self.run_.departed_ids, default="stranger")
+            return min(self.run_.departed_ids, default="nobody")
         return alive[place % len(alive)]
 
     def _stopped(self) -> list[str]:

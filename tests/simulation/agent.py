@@ -9,15 +9,15 @@ from rdzv_protocol.messages import JoinRequest, LeaveRequest, PollRequest, Reply
 from node_agent.core.effects import Effect, Exit, Say, StartWorkers, StopWorkers, WriteFailureReport
 from node_agent.core.events import Answered, ConnectionFailed, Event, Signalled, Started, TimePassed
 from node_agent.core.machine import AgentMachine
+from simulation.client import Answer, Client
 from simulation.clock import Timer
-from simulation.line import Answer, Line
 from simulation.network import Host
 from simulation.workers import Workers
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster
 
-FAREWELL_TIMEOUT_S = 2.0
+LAST_REPORT_TIMEOUT_S = 2.0
 
 
 class AgentProcess:
@@ -32,8 +32,8 @@ class AgentProcess:
         self.is_dead = False
         self.was_signalled = False
         to_server = (host, cluster.network, cluster.server, cluster.rng)
-        self.conversation = Line(*to_server, lambda error: self.feed(ConnectionFailed(error)))
-        self.side_line = Line(*to_server, lambda error: None, has_joined=True)
+        self.client = Client(*to_server, lambda error: self.feed(ConnectionFailed(error)))
+        self.side_client = Client(*to_server, lambda error: None, has_joined=True)
         self._cluster = cluster
         self._timer: Timer | None = None
         host.later(0.0, lambda: self.feed(Started()))
@@ -74,10 +74,10 @@ class AgentProcess:
         if self.workers:
             self.workers.die()
         self._disarm()
-        for line in (self.conversation, self.side_line):
-            if with_host and line.connection:
-                line.connection.hangs = True
-            line.close()
+        for client in (self.client, self.side_client):
+            if with_host and client.connection:
+                client.connection.hangs = True
+            client.close()
 
     def _perform(self, effect: Effect) -> None:
         self._cluster.note(self.name, effect)
@@ -85,11 +85,11 @@ class AgentProcess:
             case JoinRequest():
                 assert self.live_workers is None, "an agent joins while its workers run"
                 self.port = self.host.fresh_port()
-                self._converse(replace(effect, port=self.port))
+                self._send(replace(effect, port=self.port))
             case PollRequest():
-                self._converse(effect)
+                self._send(effect)
             case ReportRequest() | LeaveRequest():
-                self.side_line.ask(effect, lambda answer: self._cluster.note(self.name, answer))
+                self.side_client.ask(effect, lambda answer: self._cluster.note(self.name, answer))
             case StartWorkers(assignment):
                 assert self.live_workers is None, "an agent starts workers beside those of another round"
                 self.workers = self._cluster.start_workers(self, assignment)
@@ -101,9 +101,9 @@ class AgentProcess:
             case Say() | WriteFailureReport():
                 pass
 
-    def _converse(self, request: Request) -> None:
-        assert self.conversation.is_idle, "an agent holds two conversations at once"
-        self.conversation.ask(request, self._answered)
+    def _send(self, request: Request) -> None:
+        assert self.client.is_idle, "an agent has two requests under way"
+        self.client.ask(request, self._answered)
 
     def _answered(self, answer: Answer) -> None:
         assert isinstance(answer, Reply | ProtocolError)
@@ -114,11 +114,11 @@ class AgentProcess:
         self.exit_code = code
         self._disarm()
         self._cluster.watch.exited(self)
-        self.host.later(FAREWELL_TIMEOUT_S if not self.side_line.is_idle else 0.0, self._hang_up)
+        self.host.later(LAST_REPORT_TIMEOUT_S if not self.side_client.is_idle else 0.0, self._hang_up)
 
     def _hang_up(self) -> None:
-        self.conversation.close()
-        self.side_line.close()
+        self.client.close()
+        self.side_client.close()
 
     def _arm(self) -> None:
         self._disarm()

@@ -135,7 +135,7 @@ class Cluster:
         host.heal()
 
     def disconnect(self, agent: AgentProcess) -> None:
-        if connection := agent.conversation.connection:
+        if connection := agent.client.connection:
             self.note(agent.name, "its connection breaks")
             self.network.break_(connection)
 

@@ -211,7 +211,7 @@ def test_a_join_repeated_over_a_new_connection_is_a_sign_of_life():
     (a,) = story.agents
     for _ in range(3):
         story.passes(SOON_S)
-        assert not a.conversation.is_idle, "the join waits for its answer"
+        assert not a.client.is_idle, "the join waits for its answer"
         story.disconnect(a)
     story.passes(60)
     assert list(story.run.agents) == ["n1-1.1"]
@@ -221,7 +221,7 @@ def test_an_agent_that_never_heard_of_its_round_joins_the_next():
     story = Story("2", 2)
     a, b = story.agents
     story.until(lambda: story.run and story.run.stage is Stage.RUNNING, 1.0, "the round runs")
-    story.network.break_(b.conversation.connection)  # with the answer that says so
+    story.network.break_(b.client.connection)  # with the answer that says so
     story.until(lambda: a.workers is not None, SOON_S, "one of them has heard")
     story.fail(a)
     story.runs_on(a, b, within_s=1.0)

@@ -1,4 +1,4 @@
-"""An agent's line to the server, modelled: one exchange at a time, tried again until it is answered."""
+"""An agent's retrying client, modelled: one exchange at a time, tried again until it is answered."""
 
 from collections import deque
 from collections.abc import Callable
@@ -20,8 +20,8 @@ Answer = Reply | Ack | ProtocolError
 Answered = Callable[[Answer], None]
 
 
-class Line:
-    """Requests that are asked meanwhile wait for their turn."""
+class Client:
+    """Retrying client of one agent: requests that are asked meanwhile wait for their turn."""
 
     def __init__(
         self,
