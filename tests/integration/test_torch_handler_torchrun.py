@@ -8,11 +8,11 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from tests.support.process_info import is_running
 from tests.support.programs import TORCH_WORKER, WORKER, Program, Server
 from tests.support.worker_hub import Worker, WorkerHub
 
@@ -80,9 +80,9 @@ class Torchruns:
 async def torchruns(programs: None, tmp_path: Path) -> AsyncIterator[Torchruns]:
     async with TorchrunHub(tmp_path / "hub") as hub:
         yield Torchruns(await Server.listen(), hub)
-        for pid in hub.survivors():  # a killed torchrun leaves its workers behind
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        for worker in hub.all:
+            if is_running(worker.pid):  # a killed torchrun leaves its workers behind
+                os.kill(worker.pid, signal.SIGKILL)
 
 
 async def test_a_run_of_two_nodes_is_on_the_status_page_and_succeeds(torchruns: Torchruns) -> None:
