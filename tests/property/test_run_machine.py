@@ -128,11 +128,14 @@ class RunStory(RuleBasedStateMachine):
     @precondition(lambda self: self.taken)
     @rule()
     def everything_arrives_again(self) -> None:
-        """A network delivers twice, and late: what has been taken once changes nothing."""
+        """A network delivers twice, and late: a report or a leave that was taken once changes nothing.
+
+        A join may: its agent, whose connection had closed, was heard, and a round that waited for it completes.
+        """
         for event, model in list(self.taken):
             recorded = len(self.records)
             self._both(event, model)
-            assert len(self.records) == recorded, event
+            assert isinstance(event, NodeJoined) or len(self.records) == recorded, event
 
     @rule(place=places, after_round=st.integers(1, 3))
     def a_join_claims_a_past(self, place: int, after_round: int) -> None:
