@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from rdzv_protocol.messages import Failure
 
+from node_agent.config import SIGNALS
 from node_agent.output.streams import Stream
 from node_agent.workers.process import Start, signal_group
 
@@ -23,7 +24,9 @@ KILL_TIMEOUT_S = 30.0
 """Time that a worker may take to go after SIGKILL: one in uninterruptible sleep may not."""
 
 CAUSE_TIMEOUT_S = 0.5
-"""Wait of a failure that follows from another worker's for that one to end, too."""
+"""Wait of a failure that may have a cause elsewhere: another worker's end, or a signal to the whole node."""
+
+TOLD_TO_END = frozenset(signal.Signals[name] for name in SIGNALS)
 
 
 class WorkerSpec(Struct, frozen=True, kw_only=True):
@@ -149,7 +152,8 @@ class WorkerGroup(ProcessGroup):
     stopped before; and after `stop`, once, `stopped` with the pids of workers that could not be killed.
 
     A failure that follows from another worker's is not called back at once: if that one is a worker of this group and
-    ends soon, it is the one to report.
+    ends soon, it is the one to report. Nor is the end by a signal that schedulers send to all processes of a node: if
+    the agent gets it, too, whichever is first, the node leaves and no worker has failed.
     """
 
     def __init__(
@@ -165,7 +169,7 @@ class WorkerGroup(ProcessGroup):
         self._settled = False
         """Whether the group has called back how it ended, or is being stopped."""
         self._suspect: Failure | None = None
-        """The first failure that follows from another."""
+        """The first failure that follows from another, or from a signal that the agent may be about to get, too."""
         self._error_files: dict[int, str] = {}
         self._oom: OomWatch | None = None
         for spec in specs:
@@ -195,15 +199,16 @@ class WorkerGroup(ProcessGroup):
         if self._settled:
             return
         failure = worker.failure(self._oom) if worker.exit_code != 0 else None
-        if failure and not failure.consequence:
+        if failure and not failure.consequence and not _is_told_to_end(failure):
             self._settle(self._failed, failure)
             return
         is_first, self._suspect = self._suspect is None, self._suspect or failure
-        if not self._alive and self._suspect:
+        if self._suspect is None:
+            if not self._alive:
+                self._settle(self._succeeded)
+        elif not self._alive and not _is_told_to_end(self._suspect):
             self._settle(self._failed, self._suspect)
-        elif not self._alive:
-            self._settle(self._succeeded)
-        elif self._suspect and is_first:
+        elif is_first:
             asyncio.get_running_loop().call_later(CAUSE_TIMEOUT_S, self._settle, self._failed, self._suspect)
 
     def _all_stopped(self) -> None:
@@ -213,6 +218,11 @@ class WorkerGroup(ProcessGroup):
         if not self._settled:
             self._settled = True
             asyncio.get_running_loop().call_soon(callback, *args)
+
+
+def _is_told_to_end(failure: Failure) -> bool:
+    """Whether the worker ended by a signal that its agent may be about to get, too."""
+    return -failure.exit_code in TOLD_TO_END
 
 
 def _not_started(spec: WorkerSpec, error: OSError) -> Failure:

@@ -208,6 +208,24 @@ async def test_a_stop_takes_the_place_of_a_consequence(crew, monkeypatch):
     assert crew.calls == ["stopped"]
 
 
+@pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "QUIT"])
+async def test_workers_that_get_the_agents_signal_before_the_agent_have_not_failed(crew, monkeypatch, name):
+    """A scheduler signals every process of a node, in any order."""
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
+    group = crew.start(sh(f"kill -{name} $$"), sh(f"kill -{name} $$"))
+    for pid in group.pids:
+        await ended(pid)
+    group.stop(signal.Signals[f"SIG{name}"], NEVER_S)
+    await crew.calls_back("stopped")
+    assert crew.calls == ["stopped"]
+
+
+async def test_a_worker_that_alone_is_told_to_end_is_a_failure_soon(crew):
+    crew.start(sh("kill -TERM $$"))
+    await crew.calls_back("failed")
+    assert crew.failures[0].exit_code == -signal.SIGTERM
+
+
 async def test_a_program_that_cannot_be_executed_is_a_failure_that_says_so(crew, tmp_path):
     program = tmp_path / "train"
     program.write_text("no shebang, no ELF\n")
@@ -310,13 +328,14 @@ async def test_a_worker_that_cannot_be_watched_is_killed_and_reported(crew, tmp_
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     here = os if function == "pidfd_open" else type(asyncio.get_running_loop())
+    before = children()
     with monkeypatch.context() as patch:
         patch.setattr(here, function, fail)
         group = crew.start(sh("sleep 1000"))
     await crew.calls_back("failed")
     assert (group.pids, crew.failures[0].exit_code) == ([], 127)
     assert crew.failures[0].cause == "could not be started: sh: Too many open files"
-    assert not children()
+    assert not children() - before
 
 
 # What a worker sees.
