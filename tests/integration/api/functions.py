@@ -100,11 +100,17 @@ def report_and_wait(path: str, ignored: tuple[int, ...] = ()) -> None:
     """Connect to a listener, say the pid, and go when the connection closes or a signal comes."""
     for signum in ignored:
         signal.signal(signum, signal.SIG_IGN)
-    with socket.socket(socket.AF_UNIX) as line:
-        line.connect(path)
-        line.sendall(f"{os.getpid()} {os.environ.get('RANK', '')}\n".encode())
+    with report(path) as line:
         while line.recv(100):
             pass
+
+
+def report(path: str) -> socket.socket:
+    """Connection to a listener at which this process has said its pid."""
+    line = socket.socket(socket.AF_UNIX)
+    line.connect(path)
+    line.sendall(f"{os.getpid()} {os.environ.get('RANK', '')}\n".encode())
+    return line
 
 
 def crash_in_round(restarts: int, code: int = 4) -> int:

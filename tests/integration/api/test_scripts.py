@@ -65,14 +65,14 @@ with start_processes("trainer", work, {0: ()}, {0: {}}, start_method=METHOD) as 
 WAITING = """
 import signal, sys, threading, time
 from node_agent import LaunchConfig, SignalException, elastic_launch, start_processes
-from tests.integration.api.functions import report_and_wait
+from tests.integration.api.functions import report, report_and_wait
 
 def launch(path, method):
     elastic_launch(LaunchConfig(1, 1, 2, start_method=method), report_and_wait)(path)
 
 def start(path, method):
     args, envs = {0: (path,), 1: (path,)}, {0: {}, 1: {}}
-    with start_processes("t", report_and_wait, args, envs, start_method=method) as context:
+    with start_processes("t", report_and_wait, args, envs, start_method=method) as context, report(path):
         context.wait()
 
 def start_and_forget(path, method):
@@ -200,10 +200,10 @@ HOW = [("launch", "spawn"), ("launch", "fork"), ("start", "fork"), ("start", "fo
 
 
 async def start(tmp_path: Path, env: dict[str, str], line: Line, *words: str) -> tuple[Program, set[int]]:
-    """A program whose two workers have reported at the line, and their pids."""
+    """A program whose two workers have reported at the line, as it has itself where it can, and their pids."""
     (tmp_path / "program.py").write_text(WAITING)
     program = await Program.start(sys.executable, "program.py", *words, env=env, cwd=str(tmp_path))
-    return program, await asyncio.to_thread(line.pids, 2)
+    return program, await asyncio.to_thread(line.pids, 3 if words[0] == "start" else 2) - {program.pid}
 
 
 @pytest.mark.parametrize(("call", "method"), HOW)
