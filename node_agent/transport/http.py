@@ -108,7 +108,7 @@ class HttpTransport:
 
     async def close(self) -> None:
         if self._streams:
-            self._streams[1].transport.abort()  # with TLS, `close` would wait for the server to say farewell, too
+            self._streams[1].transport.abort()  # with TLS, `close` would wait for the server's close_notify
             self._streams = None
 
     async def _open(self) -> Streams:
