@@ -165,7 +165,10 @@ def reach(address: str, port: int, *, is_tls: bool = False) -> str:
 
 
 def _limits(config: ServerConfig) -> Limits:
-    """As many connections as are asked for, or as this process may have. Ends the process if these are too few."""
+    """Limits with `--max-connections`, else with the most that the limit of open files allows.
+
+    Ends the process with a message if that limit is too low to serve, or lower than what is asked for.
+    """
     most, asked = _file_limit(), config.max_connections
     if most < FEWEST_FILES:
         fail(f"this process may have {most} files open, too few to serve: raise its limit (ulimit -Hn, LimitNOFILE=)")

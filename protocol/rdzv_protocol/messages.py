@@ -268,7 +268,7 @@ class LeaderRequest(Struct, frozen=True, kw_only=True):
 
     after: Revision
     run_id: Id | None = None
-    """Whose leader is asked for, where servers share the runs: without it they know of none."""
+    """Run whose leader is asked for: needed where servers share the runs, since no single one leads them all."""
 
 
 class LeaderReply(Struct, frozen=True, kw_only=True):

@@ -57,7 +57,7 @@ class FakeConsole:
 
 
 def command_spec(
-    sheet: FakeConsole, rank: int, local_rank: int, command: Sequence[str], environment: dict[str, str]
+    console: FakeConsole, rank: int, local_rank: int, command: Sequence[str], environment: dict[str, str]
 ) -> WorkerSpec:
     """A worker that executes `command` and whose lines begin with `[<local rank>]:`."""
     mark = f"[{local_rank}]:"
@@ -68,7 +68,7 @@ def command_spec(
         title=command[0],
         start=partial(CommandProcess, command, environment),
         open_streams=lambda: (
-            Relay([Lines(mark, sheet, 1)], sheet),
-            Relay([Lines(mark, sheet, 2), Tail()], sheet),
+            Relay([Lines(mark, console, 1)], console),
+            Relay([Lines(mark, console, 2), Tail()], console),
         ),
     )

@@ -211,9 +211,9 @@ def config(**environment: str) -> AgentConfig:
 
 
 async def test_the_box_is_written_in_one_piece():
-    sheet = FakeConsole()
-    show(finish(succeeded=False, failure=a_failure()), config(), "/logs", sheet)
-    ((fd, box),) = sheet.chunks
+    console = FakeConsole()
+    show(finish(succeeded=False, failure=a_failure()), config(), "/logs", console)
+    ((fd, box),) = console.chunks
     assert fd == 2
     assert box.startswith(b"=====") and b"\ntrain.py FAILED\n" in box and box.endswith(b"=====\n")
     assert b"\nLogs of node a: /logs\n" in box
