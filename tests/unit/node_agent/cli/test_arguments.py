@@ -64,6 +64,10 @@ TABLE = {  # by argument: a good text, a bad one, and what is said to that
 MORE_BAD = [
     ("nnodes", "some", "'some' is neither a number of nodes nor MIN:MAX"),
     ("nnodes", "0", "0: from 1 to 100000 nodes"),
+    *(
+        ("rdzv_conf", text, f"settings as KEY=VALUE,KEY=VALUE, not '{wrong}'")
+        for text, wrong in (("join_timeout=", "join_timeout="), ("=5", "=5"), ("a=1,", ""), (",", ""), ("a=1,,b=2", ""))
+    ),
     ("rdzv_conf", "join_timeout=soon", "join_timeout: " + SECONDS + "'soon'"),
     ("nproc_per_node", "two", NPROC + "'two'"),
     ("fatal_exit_codes", "256", "a whole number from -255 to 255, not '256'"),

@@ -35,8 +35,7 @@ class Server:
         self.handle(run_id, NodeLeft(agent, "SIGTERM"))
 
     def handle(self, run_id, event):
-        machine, effects = self.registry.handle(run_id, event, self.now)
-        machine.run.validate()
+        _, effects = self.registry.handle(run_id, event, self.now)
         self._note(effects)
 
     def passes(self, seconds):
@@ -58,6 +57,8 @@ class Server:
         return [(run.run_id, run.attempt, run.stage) for run in self.registry.runs()]
 
     def _note(self, effects):
+        for run in self.registry.runs():
+            run.validate()
         self.effects = effects
         self.records += [effect for effect in effects if isinstance(effect, Record)]
 
