@@ -37,6 +37,8 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     """The group rank that this node claims."""
     preferred_rank: int | None = None
     """The group rank that this node would like, and gets unless another node has it."""
+    sort_key: str = ""
+    """Place of this node among those that have no rank yet, which get theirs in the order of these texts."""
     local_addr: str | None = None
     """Address at which other nodes reach this one; None: the one from which the agent reaches the server."""
     master_port: int | None = None
@@ -63,6 +65,8 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     """With a server of its own: show the run's status on loopback."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment that the workers inherit."""
+    worker_variables: Mapping[str, str] = field(default_factory=dict)
+    """Further variables of each worker, and the one of torchrun's whose value each gets."""
 
 
 class Target(NamedTuple):

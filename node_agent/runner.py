@@ -254,6 +254,7 @@ def _join_request(config: AgentConfig, hosts_store: bool) -> JoinRequest:
         role=config.role,
         node_rank=config.node_rank,
         preferred_rank=config.preferred_rank,
+        sort_key=config.sort_key,
         settings=config.settings,
         explicit_run_id=config.explicit_run_id,
         rerun=config.rerun,

@@ -99,8 +99,10 @@ class Arguments(NamedTuple):
     # fmt: off
     rdzv_endpoint: Annotated[str, Flag(
         "HOST:PORT", text, "--endpoint: where rdzv-server listens, also as a URL; HOST:PORT,HOST:PORT,HOST:PORT for "
-        "several servers, of which one leads. --rdzv-endpoint: as in torchrun, the place where --rdzv-backend hosts or "
-        "finds a server", alias="--endpoint")] = ""
+        "several servers, of which one leads. auto: under Slurm and other schedulers, whose variables say where, how "
+        "many nodes there are, which one this is, and the run's id; auto@HOST:PORT: all of that but where. "
+        "--rdzv-endpoint: as in torchrun, the place where --rdzv-backend hosts or finds a server",
+        alias="--endpoint")] = ""
     standalone: Annotated[bool, _switch(
         "this node alone, with a server in the agent. This is also what happens without an endpoint and without "
         "several nodes")] = False
@@ -278,7 +280,7 @@ def make(given: Given, script: str = "", args: Sequence[str] = (), terms: Mappin
 
     torchrun leaves alone what it does not know in `--rdzv-conf`, and so it is left alone here, but named.
     """
-    values = {argument: _read(argument, *each) for argument, each in given.items()}
+    values = {argument: read(argument, *each) for argument, each in given.items()}
     sources = {argument: source for argument, (source, _) in given.items()}
     ignored = []
     for key, value in cast(Mapping[str, object], values.get("rdzv_conf", {})).items():
@@ -286,14 +288,15 @@ def make(given: Given, script: str = "", args: Sequence[str] = (), terms: Mappin
             ignored.append(key)
         elif key not in given:
             sources[key] = f"{sources['rdzv_conf']}: {key}"
-            values[key] = _read(key, sources[key], value)
+            values[key] = read(key, sources[key], value)
     found = cast(dict[str, Any], values)
     return Arguments(
         **found, script=script, args=tuple(args), ignored=tuple(ignored), sources=sources, terms=terms or {}
     )
 
 
-def _read(argument: str, source: str, value: object) -> object:
+def read(argument: str, source: str, value: object) -> object:
+    """Value of an argument that `source` gave. Raises `UsageError`, which names the source."""
     try:
         return ALL[argument].read(value)
     except ValueError as error:

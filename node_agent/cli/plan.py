@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping
 from math import inf
 
+from msgspec.structs import replace
 from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.cli import rendezvous
@@ -58,13 +59,21 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
         raise UsageError(f"{arguments.source('preload')}: is for Python scripts, not with --no-python")
     if not arguments.rdzv_id and arguments.source("rdzv_id") == "--run-id":  # torchrun's own flag may be empty
         raise UsageError("--run-id: 1 to 128 printable characters, not ''")
+    found, inherited = None, environment
+    if rendezvous.is_for_the_scheduler(arguments):
+        from node_agent.cli import schedulers
+
+        found = schedulers.find(arguments, environment)
+        arguments, inherited = found.arguments, found.environment
     target = rendezvous.find(arguments)
     command = _command(arguments, environment, use_env) if arguments.script else Command(())
-    config = _config(arguments, target, environment, command)
+    config = _config(arguments, target, inherited, command)
+    if found:
+        config = replace(config, sort_key=found.sort_key, worker_variables=found.workers)
     _check_devices(arguments, config)
     _check_descriptors(config)
     _check_port(arguments, config)
-    notes = rendezvous.notes(arguments, target, environment)
+    notes = [found.line] if found else rendezvous.notes(arguments, target, environment)
     unknown = [each for each in arguments.signals_to_handle if each not in config.signals]
     for argument, words in (("signals_to_handle", unknown), ("rdzv_conf", arguments.ignored)):
         if words:

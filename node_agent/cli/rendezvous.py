@@ -42,12 +42,18 @@ def backend(arguments: Arguments) -> str:
 
     torchrun has neither `--endpoint` nor lists; its `--rdzv-endpoint` alone names the node of rank 0.
     """
-    is_ours = _is_our_endpoint(arguments) or "," in arguments.rdzv_endpoint
+    is_ours = is_our_endpoint(arguments) or "," in arguments.rdzv_endpoint
     return arguments.rdzv_backend or ("rdzv-server" if is_ours else "static")
 
 
-def _is_our_endpoint(arguments: Arguments) -> bool:
+def is_our_endpoint(arguments: Arguments) -> bool:
+    """Whether the endpoint is `--endpoint`'s, which torchrun does not have."""
     return arguments.source("rdzv_endpoint") in OUR_ENDPOINT
+
+
+def is_for_the_scheduler(arguments: Arguments) -> bool:
+    """Whether a scheduler's variables are to say where the nodes meet: `--endpoint auto`, or `auto@HOST:PORT`."""
+    return is_our_endpoint(arguments) and arguments.rdzv_endpoint.partition("@")[0] == "auto"
 
 
 def notes(arguments: Arguments, target: Target, environment: Mapping[str, str]) -> list[str]:
@@ -155,7 +161,7 @@ def _on_a_node(arguments: Arguments, endpoint: Endpoint, *, hosts: bool) -> Targ
     return Target(
         endpoint,
         hosts=hosts,
-        is_for_this_machine=hosts and is_loopback and (_most_nodes(arguments) == 1 or _is_our_endpoint(arguments)),
+        is_for_this_machine=hosts and is_loopback and (_most_nodes(arguments) == 1 or is_our_endpoint(arguments)),
         is_on_a_node=True,
         local_addr=arguments.local_addr or None,
     )

@@ -6,6 +6,7 @@ from rdzv_protocol.messages import Assignment
 
 ENABLE_FILE_TIMER = "TORCHELASTIC_ENABLE_FILE_TIMER"
 TIMER_FILE = "TORCHELASTIC_TIMER_FILE"
+EMPTY: Mapping[str, str] = {}
 CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
 
 
@@ -17,13 +18,16 @@ def worker_environment(
     run_id: str,
     role: str,
     virtual_local_rank: bool = False,
+    likewise: Mapping[str, str] = EMPTY,
 ) -> dict[str, str]:
     """The environment of one worker: the agent's own, and its place in the round. Its logs name the error file.
+
+    `likewise`: further variables, and the one whose value each gets.
 
     `TORCHELASTIC_USE_AGENT_STORE`: "True" when the store at MASTER_ADDR:MASTER_PORT is hosted beside group rank 0's
     agent and every rank is its client, "False" when rank 0 hosts it.
     """
-    return {
+    environment = {
         **parent,
         **defaults(parent, assignment.local_world_size),
         "RANK": str(assignment.first_rank + local_rank),
@@ -43,6 +47,8 @@ def worker_environment(
         "TORCHELASTIC_USE_AGENT_STORE": str(assignment.agent_store),
         "TORCHELASTIC_ERROR_FILE": "",
     }
+    environment.update((name, environment[source]) for name, source in likewise.items())
+    return environment
 
 
 def hiding_variable(parent: Mapping[str, str]) -> str | None:

@@ -34,10 +34,15 @@ class SpecMaker:
     def environments(self, assignment: Assignment) -> list[dict[str, str]]:
         """Environment of each local rank, but for what belongs to its logs."""
         config = self._config
-        place = {"run_id": config.run_id, "role": config.role}
         return [
             worker_environment(
-                self._environment, assignment, rank, **place, virtual_local_rank=config.virtual_local_rank
+                self._environment,
+                assignment,
+                rank,
+                run_id=config.run_id,
+                role=config.role,
+                virtual_local_rank=config.virtual_local_rank,
+                likewise=config.worker_variables,
             )
             for rank in range(assignment.local_world_size)
         ]

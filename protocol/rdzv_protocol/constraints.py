@@ -21,6 +21,8 @@ Id = Annotated[str, Meta(min_length=1, max_length=256, pattern=PRINTABLE)]
 Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=PRINTABLE)]
 RoleName = Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
 """A role may be nameless: TorchX gives such ones."""
+SortKey = Annotated[str, Meta(max_length=512, pattern=PRINTABLE)]
+"""Such as a node's path in the network's tree, its numbers with leading zeros."""
 Secret = Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
 """Something that only the sender knows; empty for one that has none."""
 Fingerprint = Annotated[str, Meta(max_length=64, pattern=PRINTABLE)]

@@ -31,6 +31,7 @@ from rdzv_protocol.constraints import (
     Seconds,
     Secret,
     Sentence,
+    SortKey,
     Traceback,
     WallClock,
     WorkerCount,
@@ -104,6 +105,8 @@ class JoinRequest(Struct, frozen=True, kw_only=True):
     """A claim: the join is refused while another node has this rank."""
     preferred_rank: Rank | None = None
     """A wish: the group rank to get if no other node has it."""
+    sort_key: SortKey = ""
+    """Nodes that have no rank yet get theirs in the order of this text, then in that of joining."""
     settings: RequestedSettings = field(default_factory=RequestedSettings)
     explicit_run_id: bool = False
     rerun: bool = False

@@ -2,15 +2,19 @@
 
 Group ranks are sticky: a participant keeps its own, a replacement takes a vacant one, and a shrink keeps the order.
 Each node gets a key, and the order of the keys is the order of the group ranks: a node's key is its `--node-rank` if
-it has one, else its last group rank, else the rank that it prefers, else the lowest key that nobody has. Worker ranks
+it has one, else its last group rank, else the rank that it prefers, else the lowest key that nobody has: the nodes that
+have none of these get theirs in the order of their `sort_key`, such as their place in the network's tree. Worker ranks
 follow the group ranks, cumulative over each node's own local_world_size.
 """
 
 from itertools import count
+from operator import attrgetter
 
 from rdzv_protocol.messages import Assignment, Start
 
 from rdzv_server.core.run import Agent, Membership, Run, Seat
+
+_sort_key = attrgetter("join.sort_key")
 
 
 def order(run: Run, chosen: list[Agent]) -> list[Agent]:
@@ -29,12 +33,11 @@ def order(run: Run, chosen: list[Agent]) -> list[Agent]:
         if wish is not None and wish not in taken and agent.join.agent_id not in keys:
             keys[agent.join.agent_id] = wish
             taken.add(wish)
+    newcomers = sorted((agent for agent in chosen if agent.join.agent_id not in keys), key=_sort_key)
     if not keys:
-        return chosen
+        return newcomers
     vacant = (key for key in count() if key not in taken)
-    for agent in chosen:
-        if agent.join.agent_id not in keys:
-            keys[agent.join.agent_id] = next(vacant)
+    keys.update((agent.join.agent_id, key) for agent, key in zip(newcomers, vacant, strict=False))
     return sorted(chosen, key=lambda agent: keys[agent.join.agent_id])
 
 

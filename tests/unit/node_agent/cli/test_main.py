@@ -39,6 +39,8 @@ LANDS = [  # what an agent, its run and its output are told by which flags
     ("role", "trainer", ["--role", "trainer"]),
     ("node_rank", 3, ["--endpoint", "host:1", "--node-rank", "3"]),
     ("preferred_rank", 3, ["--rdzv-backend=c10d", "--rdzv-endpoint=192.0.2.1", "--nnodes=4", "--node-rank=3"]),
+    ("sort_key", "", ["--node-rank", "0"]),  # and what a scheduler says: see test_schedulers
+    ("worker_variables", {}, []),
     ("local_addr", "10.0.0.7", ["--local-addr", "10.0.0.7"]),
     ("local_addr", None, ["--local-addr", ""]),
     ("master_port", None, []),

@@ -33,6 +33,18 @@ def ranks_of(run, name):
         "3", "join a; join b node_rank=0; join c node_rank=2", {"ranks": "b a c"},
     ),
     "a node rank goes before a sticky one": ("2", "join a b; lose b; join c node_rank=0; join a", {"ranks": "c a"}),
+    # in the order of the network
+    "nodes without a rank yet are sorted, whoever joins first": (
+        "3", "join a sort_key=s1.3; join b sort_key=s0.2; join c sort_key=s0.1", {"ranks": "c b a"},
+    ),
+    "a sticky rank goes before the order, and a replacement takes the vacant one": (
+        "3", "join a sort_key=1; join b sort_key=2; join c sort_key=3; lose b; join d sort_key=0; join c a",
+        {"ranks": "a d c"},
+    ),
+    "newcomers to a grown group are sorted among themselves": (
+        "2:4", "join a sort_key=5; join b sort_key=6; form; join d sort_key=4; join c sort_key=3; join b a",
+        {"ranks": "a b c d"},
+    ),
     # the master
     "it is reserved anew in every round": (
         "2 max_restarts=1", "join a b; fail a; join a port=31000; join b port=32000",
