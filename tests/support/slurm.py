@@ -1,0 +1,266 @@
+"""A real Slurm on this machine: a login node with slurmctld and munged, and compute nodes with a slurmd each.
+
+    with slurm_cluster(folder, nodes=3) as slurm:  # skips where Slurm, root or namespaces are missing
+        job = slurm.submit("--nodes=2", "job.sbatch", "train.py")
+        assert await slurm.ended(job) == "COMPLETED"
+
+Each node is a machine of its own for its programs: its host name (n1, n2, ..., login), which all nodes resolve, and its
+processes, which die together (`lose`). The nodes of one cluster share a network with each other and with nobody else:
+clusters beside each other do not meet, and ports may be fixed. Files are this machine's. Jobs find `node-agent`,
+`rdzv-server` and this interpreter on PATH.
+
+Programs that talk to Slurm must run on the login node: `slurm.call("squeue")` does that and returns the output, and
+`Program.start(*slurm.on_login("torchx", "run", "-s", "slurm", ...), env=slurm.env)` starts one, in the folder in which
+it is called.
+"""
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+PATIENCE_S = 60.0
+LOGIN = "login"
+PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "unshare", "nsenter")
+ENDS = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
+FIRST_PORT = 7001
+
+CONFIGURATION = """\
+ClusterName=test
+SlurmctldHost={login}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+CredType=cred/munge
+StateSaveLocation={folder}/slurmctld
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdSpoolDir={folder}/spool-%n
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmdLogFile={folder}/slurmd-%n.log
+SlurmdParameters=config_overrides
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+TopologyPlugin=topology/tree
+ReturnToService=2
+SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=0
+BatchStartTimeout=10
+KillWait=5
+MinJobAge=3600
+NodeName={nodes} CPUs=4 Port=[{first}-{last}] State=UNKNOWN
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE
+"""
+LOGIN_NODE = """\
+mount --bind hosts /etc/hosts
+hostname "$0"
+ip link set lo up
+for address; do ip address add "$address/24" dev lo; done
+echo ready
+exec sleep infinity
+"""
+"""Holds the namespaces. The addresses are no loopback addresses: the C library resolves no others without one."""
+COMPUTE_NODE = """\
+mount --bind hosts /etc/hosts && hostname "$0" || exit
+slurmd -D -N "$0" &
+while :; do sleep 3600 & wait $!; done
+"""
+"""First process of a node: takes in what slurmd's children leave behind."""
+
+
+class Slurm:
+    """A Slurm of the compute nodes `nodes`, whose files and logs are in `folder`."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self.folder = folder
+        self.nodes = [f"n{number}" for number in range(1, size + 1)]
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "PET_"))}
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        self.env = {**inherited, "SLURM_CONF": str(folder / "slurm.conf"), "PATH": path}
+        """Environment of programs on the login node, and of jobs."""
+        self._addresses = {name: f"10.29.0.{number}" for number, name in enumerate([LOGIN, *self.nodes], start=1)}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self) -> None:
+        """Start all of it; returns when every node is idle."""
+        self._write_files()
+        namespaces = ("unshare", "--net", "--uts", "--mount")
+        self._run("login", *namespaces, "sh", "-ec", LOGIN_NODE, LOGIN, *self._addresses.values())
+        self._wait(lambda: "ready" in (self.folder / "login.out").read_text())
+        files = [f"--{name}-file={self.folder}/munge.{name}" for name in ("key", "pid", "log", "seed")]
+        munged = ("munged", "--foreground", "--force", f"--socket={self.folder}/munge.socket", *files)
+        self._run("munged", *self.on_login(*munged))
+        self._wait((self.folder / "munge.socket").exists)
+        self._run("slurmctld", *self.on_login("slurmctld", "-D", "-i"))
+        for node in self.nodes:
+            self.boot(node)
+        self._wait(self._is_up)
+
+    def end(self) -> None:
+        """Kill every node, with the jobs on it."""
+        for name in reversed(list(self._processes)):
+            self._kill(name)
+
+    # Nodes.
+
+    def boot(self, node: str) -> None:
+        """Start a compute node that was never started, or that was lost."""
+        network = ("nsenter", "--net", f"--target={self._processes['login'].pid}")
+        machine = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--mount", "--uts")
+        self._run(node, *network, *machine, "bash", "-c", COMPUTE_NODE, node)
+
+    def lose(self, node: str) -> None:
+        """End every process of the node at once, as a power cut does, and have Slurm know that it is down."""
+        self._kill(node)
+        self.call("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=lost")
+
+    def repair(self) -> None:
+        """Boot the nodes that were lost, and end all jobs; returns when every node is idle."""
+        self.call("scancel", "--user=root")
+        for node in self.nodes:
+            if node not in self._processes:
+                self.boot(node)
+                self.call("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        self._wait(self._is_up)
+
+    def processes(self, pattern: str) -> list[str]:
+        """Command lines that match on the compute nodes."""
+        roots = {os.stat(f"/proc/{child}/ns/pid").st_ino for child in self._first_processes()}
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and os.stat(entry / "ns/pid").st_ino in roots:
+                    found.append((entry / "cmdline").read_text().replace("\0", " ").strip())
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+        return [line for line in found if re.search(pattern, line)]
+
+    # Commands and jobs.
+
+    def on_login(self, *command: str) -> tuple[str, ...]:
+        """The command that executes `command` on the login node, in the same folder; it needs `env`."""
+        holder = f"--target={self._processes['login'].pid}"
+        return ("nsenter", holder, "--net", "--uts", "--mount", "--wd=.", *command)
+
+    def call(self, *command: str, env: Mapping[str, str] | None = None, within_s: float = PATIENCE_S) -> str:
+        """Output of a command on the login node. Raises `CalledProcessError`; what it complains of is shown."""
+        where = {"cwd": self.folder, "env": {**self.env, **(env or {})}, "stdin": subprocess.DEVNULL}
+        command = self.on_login(*command)
+        return subprocess.run(
+            command,
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=within_s,
+            **where,  # type: ignore[call-overload]
+        ).stdout.strip()
+
+    def submit(self, *words: str, env: Mapping[str, str] | None = None) -> str:
+        """Id of a job that `sbatch` makes of these words, with `env` besides the usual environment, in `folder`."""
+        return self.call("sbatch", "--parsable", *words, env=env)
+
+    def job(self, job: str) -> dict[str, str]:
+        """Facts of a job by Slurm's names, such as JobState, ExitCode, Restarts, NodeList, StdOut."""
+        return dict(re.findall(r"(?:^|\s)(\w+)=(\S*)", self.call("scontrol", "show", "job", job)))
+
+    def output(self, job: str) -> str:
+        """Text that the job has written so far."""
+        path = Path(self.job(job)["StdOut"])
+        return path.read_text() if path.exists() else ""
+
+    async def reaches(self, job: str, *states: str, restarts: int = 0) -> str:
+        """The job's state, once it is one of these, after so many requeues. Shows what the job has written."""
+        deadline = time.monotonic() + PATIENCE_S
+        while (facts := self.job(job))["JobState"] not in states or int(facts["Restarts"]) < restarts:
+            if time.monotonic() > deadline or facts["JobState"] in set(ENDS) - set(states):
+                break
+            await asyncio.sleep(0.1)
+        print(f"job {job}: {facts['JobState']} {facts['ExitCode']}\n{self.output(job)}", file=sys.stderr)
+        assert facts["JobState"] in states, facts
+        return facts["JobState"]
+
+    async def ended(self, job: str) -> str:
+        """State in which the job has ended."""
+        return await self.reaches(job, *ENDS)
+
+    # Inside.
+
+    def _write_files(self) -> None:
+        hosts = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in self._addresses.items())]
+        (self.folder / "hosts").write_text("\n".join(hosts) + "\n")
+        first, last = FIRST_PORT, FIRST_PORT + len(self.nodes) - 1
+        nodes = f"n[1-{len(self.nodes)}]"
+        text = CONFIGURATION.format(folder=self.folder, login=LOGIN, nodes=nodes, first=first, last=last)
+        (self.folder / "slurm.conf").write_text(text)
+        # Switch s1 has the nodes with odd numbers, s2 the others: topology's order is not the nodes' order.
+        switches = {f"s{part + 1}": self.nodes[part::2] for part in (0, 1) if self.nodes[part::2]}
+        lines = [f"SwitchName={switch} Nodes={','.join(names)}" for switch, names in switches.items()]
+        (self.folder / "topology.conf").write_text(
+            "\n".join([*lines, f"SwitchName=s0 Switches={','.join(switches)}\n"])
+        )
+        (self.folder / "slurmctld").mkdir()
+        for node in self.nodes:
+            (self.folder / f"spool-{node}").mkdir()
+        (self.folder / "munge.key").touch(0o600)
+        (self.folder / "munge.key").write_bytes(os.urandom(128))
+
+    def _run(self, name: str, *command: str) -> None:
+        """Start what dies with the test run."""
+        with open(self.folder / f"{name}.out", "ab") as out:
+            self._processes[name] = subprocess.Popen(
+                ("setpriv", "--pdeathsig", "KILL", *command),
+                cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+            )  # fmt: skip
+
+    def _kill(self, name: str) -> None:
+        process = self._processes.pop(name)
+        process.kill()
+        process.wait()
+
+    def _first_processes(self) -> list[str]:
+        """Pids of the nodes' first processes."""
+        pids = [self._processes[node].pid for node in self.nodes if node in self._processes]
+        return [child for pid in pids for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+    def _is_up(self) -> bool:
+        try:
+            return self.call("sinfo", "--noheader", "--format=%T").split() == ["idle"]
+        except subprocess.CalledProcessError:  # slurmctld is about to listen
+            return False
+
+    def _wait(self, holds: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not holds():
+            if time.monotonic() > deadline:
+                logs = "\n".join(path.read_text()[-2000:] for path in self.folder.glob("*.out"))
+                raise TimeoutError(f"Slurm does not come up:\n{logs}")
+            time.sleep(0.05)
+
+
+@contextmanager
+def slurm_cluster(folder: Path, nodes: int) -> Iterator[Slurm]:
+    """A Slurm whose nodes are idle."""
+    for program in PROGRAMS:
+        if not shutil.which(program):
+            pytest.skip(f"{program} is not on PATH: tests/install-debian-packages.sh installs it")
+    works = ("unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--mount-proc", "ip", "link", "set", "lo", "up")
+    probe = subprocess.run(works, capture_output=True, text=True)
+    if probe.returncode:
+        pytest.skip(f"no namespaces here: {probe.stderr.strip()}")
+    slurm = Slurm(folder, nodes)
+    try:
+        slurm.start()
+        yield slurm
+    finally:
+        slurm.end()
