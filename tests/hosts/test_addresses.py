@@ -60,7 +60,6 @@ async def test_an_agent_whose_address_changes_within_its_lease_connects_from_the
 
 @pytest.mark.torch
 async def test_torch_trains_on_a_network_that_has_ipv6_alone(ipv6_hosts: Hosts) -> None:
-    pytest.importorskip("torch")
     ipv6_hosts.script = TORCH_WORKER
     workers = await ipv6_hosts.nodes("ab", "--nnodes", "2")
     assert workers[0].env["MASTER_ADDR"] == ipv6_hosts.network[host_of(workers[0])].address

@@ -53,7 +53,6 @@ async def test_a_spare_takes_its_place(hosts: Hosts, note: Note) -> None:
 
 @pytest.mark.torch
 async def test_workers_with_torch_that_wait_for_it_are_stopped(hosts: Hosts, note: Note) -> None:
-    pytest.importorskip("torch")
     hosts.script = TORCH_WORKER
     first = await hosts.nodes("ab", "--nnodes", "1:2", "--lease", str(LEASE_S))
     began = time.monotonic()

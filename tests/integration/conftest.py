@@ -26,7 +26,6 @@ def any_cluster(request: pytest.FixtureRequest, cluster: Cluster) -> Cluster:
     Those are warm: torch is imported once a node, not once a worker and round.
     """
     if request.param == "torch":
-        pytest.importorskip("torch")
         cluster.script, cluster.agent_flags = TORCH_WORKER, ("--preload", "torch.distributed")
     return cluster
 

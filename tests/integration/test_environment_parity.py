@@ -19,7 +19,6 @@ import pytest
 
 from tests.support.launchers import NODE_AGENT, PROGRAMS, TORCHRUN, free_port, launch
 
-pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 PAGE = PROGRAMS.parents[1] / "docs" / "migrating-from-torchrun.md"

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.support.cluster import PATIENT, Cluster
+from tests.support.launchers import NODE_AGENT, TORCHRUN, start
 from tests.support.programs import Program, start_agent
 from tests.support.worker_hub import WorkerHub, of_node, restart_count
 
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 SECOND_FAILS = "import os, sys, time\nif os.environ['RANK'] == '0': time.sleep(1000)\n"
 
 
@@ -153,7 +153,6 @@ except Exception:
 @pytest.mark.torch
 async def test_a_real_consequence_is_told_from_its_cause(cluster: Cluster, tmp_path: Path) -> None:
     """Rank 0 closes its connections, and does not end before the other node's worker is about to."""
-    pytest.importorskip("torch")
     script, gate = tmp_path / "train.py", tmp_path / "gate"
     script.write_text(CONSEQUENCE)
     os.mkfifo(gate)
@@ -239,24 +238,22 @@ main()
 
 @pytest.mark.torch
 async def test_the_agents_error_file_is_torchruns_own(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     script = tmp_path / "train.py"
     script.write_text(RECORDED.format(fails="__import__('os').environ['RANK'] == '1'"))
     errors, flags = {}, ("--standalone", "--nproc-per-node", "2")
-    for name, command in (("ours", (sys.executable, "-m", "node_agent")), ("torchrun's", TORCHRUN)):
-        own = tmp_path / f"{name}.json"
-        launcher = await Program.start(*command, *flags, str(script), env={"TORCHELASTIC_ERROR_FILE": str(own)})
-        assert await launcher.exit_code() == 1
-        assert "Root Cause (first observed failure):" in launcher.err
-        errors[name] = error_of(own)
-        assert errors[name]["extraInfo"].pop("timestamp").isdigit()
-    assert errors["ours"] == errors["torchrun's"]
-    assert errors["ours"]["errorCode"] == 1
+    for launcher in (TORCHRUN, NODE_AGENT):
+        own = tmp_path / f"{launcher}.json"
+        agent = await start(launcher, [*flags, str(script)], env={"TORCHELASTIC_ERROR_FILE": str(own)})
+        assert await agent.exit_code() == 1
+        assert "Root Cause (first observed failure):" in agent.err
+        errors[launcher] = error_of(own)
+        assert errors[launcher]["extraInfo"].pop("timestamp").isdigit()
+    assert errors[NODE_AGENT] == errors[TORCHRUN]
+    assert errors[NODE_AGENT]["errorCode"] == 1
 
 
 @pytest.mark.torch
 async def test_a_recorded_error_is_told_with_its_file_if_that_stays(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     logs = tmp_path / "logs"
     agent = await fails(RECORDED.format(fails="True"), tmp_path, "--log-dir", str(logs))
     root = section(agent, "Root Cause")

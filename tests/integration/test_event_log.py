@@ -11,7 +11,6 @@ import pytest
 
 from tests.support.launchers import LONG_S, NODE_AGENT, TORCHRUN, start
 
-pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 SCRIPT = "import os, sys; sys.exit(int(sys.argv[1]) if os.environ['RANK'] == '1' else 0)"

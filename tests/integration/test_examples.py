@@ -9,7 +9,6 @@ import pytest
 from tests.support.launchers import LONG_S, NODE_AGENT, TORCHRUN, start
 from tests.support.programs import Program
 
-pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cluster import Cluster
+from tests.support.launchers import NODE_AGENT, TORCHRUN, start
 from tests.support.programs import Program, start_agent
 from tests.support.worker_hub import WorkerHub
 from tests.unit.node_agent.logs_plugin import install
@@ -83,7 +84,6 @@ async def test_a_console_that_blocks_holds_up_no_worker_whose_output_is_teed(tmp
 
 @pytest.mark.torch
 async def test_files_and_lines_are_torchruns(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     script = tmp_path / "train.py"
     script.write_text("import os, sys\nfor to in (sys.stdout, sys.stderr):\n    print(os.environ['RANK'], file=to)\n")
     flags = (
@@ -91,14 +91,14 @@ async def test_files_and_lines_are_torchruns(tmp_path: Path) -> None:
         *("--duplicate-stdout-filters", "1"),
     )
     files, lines = {}, {}
-    for launcher in ("torch.distributed.run", "node_agent"):
-        command = (sys.executable, "-m", launcher, "--standalone", *flags, "--log-dir", str(tmp_path / launcher))
-        agent = await run_to_end(await Program.start(*command, str(script), env={"OMP_NUM_THREADS": "1"}))
+    for launcher in (TORCHRUN, NODE_AGENT):
+        words = ("--standalone", *flags, "--log-dir", str(tmp_path / launcher), str(script))
+        agent = await run_to_end(await start(launcher, words, env={"OMP_NUM_THREADS": "1"}))
         files[launcher] = texts(tmp_path / launcher)
         lines[launcher] = sorted(agent.out)
-    assert files["node_agent"] == files["torch.distributed.run"]
-    assert lines["node_agent"] == lines["torch.distributed.run"]
-    assert files["node_agent"]["attempt_0/filtered_stdout.log"] == "[trainer1]:1\n"
+    assert files[NODE_AGENT] == files[TORCHRUN]
+    assert lines[NODE_AGENT] == lines[TORCHRUN]
+    assert files[NODE_AGENT]["attempt_0/filtered_stdout.log"] == "[trainer1]:1\n"
 
 
 # What is in the files.
@@ -201,7 +201,6 @@ print("fine", file=sys.stderr)
 
 @pytest.mark.torch
 async def test_a_plug_in_decides_about_the_files(hub: WorkerHub, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     site = install(tmp_path / "site")
     agent = await start_agent(
         *TWO, "--logs-specs", "one-folder", "--log-dir", str(tmp_path / "logs"), "--max-restarts", "1",
@@ -225,7 +224,6 @@ async def test_a_plug_in_decides_about_the_files(hub: WorkerHub, tmp_path: Path)
 
 @pytest.mark.torch
 async def test_a_broken_plug_in_is_named_and_nothing_is_started(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     env = {"PYTHONPATH": str(install(tmp_path / "site"))}
     agent = await python("print('started')", *ONE, "--logs-specs", "broken", env=env, code=1)
     assert agent.out == []
@@ -237,7 +235,6 @@ async def test_a_broken_plug_in_is_named_and_nothing_is_started(tmp_path: Path) 
 
 @pytest.mark.torch
 async def test_an_agent_that_is_told_to_go_while_its_plug_in_thinks_goes(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     site = install(tmp_path / "site")
     env = {"PYTHONPATH": str(site)}
     agent = await Program.start(

@@ -202,7 +202,6 @@ async def test_preloading_is_for_python() -> None:
 @pytest.mark.torch
 @pytest.mark.timeout(300)
 async def test_warm_workers_compute_the_same(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     losses = []
     for more in ((), ("--preload", "torch,torch.distributed")):
         flags = (*more, "--nproc", "2", "--redirects", "1", "--log-dir", str(tmp_path / f"logs{len(losses)}"))

@@ -15,7 +15,6 @@ import pytest
 from tests.support.launchers import LONG_S, NODE_AGENT, PROGRAMS, TORCHRUN, free_port, launch, start
 from tests.support.programs import Program
 
-pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 TO_FILES = ("--log-dir", "logs", "--redirects", "3")
@@ -33,15 +32,18 @@ class Case:
     nodes: tuple[str, ...] = ("--standalone --nproc-per-node 2",)
     environment: Mapping[str, str] = field(default_factory=dict)
     exit_code: int = 0
+    error: str = ""
+    """Text of the error file of rank 1, which fails without restarts left."""
 
 
 CASES = {
-    "an ImageNet-style script": Case(program="image_classifier.py --epochs 3 -j 1"),
-    "an ImageNet-style script on two static nodes": Case(program="image_classifier.py", nodes=TWO_STATIC_NODES),
-    "an elastic script that crashes": Case(
-        program="elastic.py --crash-after 3",
-        nodes=("--standalone --nproc-per-node 2 --max-restarts 3",),
+    "an ImageNet-style script on two static nodes": Case(program="image_classifier.py -j 1", nodes=TWO_STATIC_NODES),
+    "an elastic @record script that crashes, goes on, and fails": Case(
+        program="elastic.py --crash-after 2 --fail-after 4",
+        nodes=("--standalone --nproc-per-node 2 --max-restarts 1",),
         environment=FAIR,
+        exit_code=1,
+        error="DataIsBroken: batch 4 of rank 1 has no label",
     ),
 }
 
@@ -55,6 +57,9 @@ async def test_the_same_losses(name: str, tmp_path: Path) -> None:
     theirs, ours = [await run(launcher, case, tmp_path) for launcher in (TORCHRUN, NODE_AGENT)]
     assert ours == theirs
     assert all(any(" loss " in line for line in lines) for _, lines in ours)
+    errors = [recorded_errors(tmp_path / launcher) for launcher in (TORCHRUN, NODE_AGENT)]
+    assert errors[0] == errors[1]
+    assert [text for text, _ in errors[1]] == [case.error] * bool(case.error)
 
 
 async def test_a_public_program(tmp_path: Path) -> None:
@@ -69,20 +74,10 @@ async def test_a_public_program(tmp_path: Path) -> None:
     assert any("Training yielded the same results" in line for _, lines in ours for line in lines)
 
 
-async def test_a_record_script_fails_alike(tmp_path: Path) -> None:
-    case = Case(program="elastic.py --fail-after 2", exit_code=1)
-    theirs, ours = [await run(launcher, case, tmp_path) for launcher in (TORCHRUN, NODE_AGENT)]
-    assert ours == theirs
-    errors = [recorded_error(tmp_path / launcher) for launcher in (TORCHRUN, NODE_AGENT)]
-    assert errors[0] == errors[1]
-    assert errors[1][0] == "DataIsBroken: batch 2 of rank 1 has no label"
-
-
-def recorded_error(folder: Path) -> tuple[str, set[str]]:
-    """The text of the failed worker's error file, and what else is in there."""
-    (file,) = folder.glob("logs/*/attempt_0/1/error.json")
-    message = json.loads(file.read_text())["message"]
-    return message["message"], {*message, *message["extraInfo"]}
+def recorded_errors(folder: Path) -> list[tuple[str, set[str]]]:
+    """Texts of the error files of rank 1, and what else is in there."""
+    messages = [json.loads(file.read_text())["message"] for file in folder.glob("logs/*/attempt_1/1/error.json")]
+    return [(message["message"], {*message, *message["extraInfo"]}) for message in messages]
 
 
 async def test_training_goes_on_alike_when_a_node_goes(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ by torchrun, each agent for itself, so that TORCHELASTIC_RESTART_COUNT may diffe
 
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,10 +15,8 @@ from tests.support.process_info import is_running
 from tests.support.programs import TORCH_WORKER, WORKER, Program, Server
 from tests.support.worker_hub import Worker, WorkerHub
 
-pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-TORCHRUN = str(Path(sys.executable).with_name("torchrun"))
 PATIENCE_S = 60.0
 """Every torchrun imports torch, and some workers do after that."""
 CONF = "last_call_timeout=500,join_timeout=500"
@@ -43,8 +40,8 @@ class Torchruns:
 
     async def start(self, name: str, *flags: str, script: str = WORKER, env: dict[str, str] | None = None,
                     conf: str = CONF) -> Program:  # fmt: skip
-        agent = self.agents[name] = await Program.start(
-            TORCHRUN, "--rdzv-backend=rdzv-server", f"--rdzv-endpoint={self.server.endpoint}", "--rdzv-id=nightly",
+        agent = self.agents[name] = await Program.torchrun(
+            "--rdzv-backend=rdzv-server", f"--rdzv-endpoint={self.server.endpoint}", "--rdzv-id=nightly",
             "--nproc-per-node=2", "--rdzv-conf", f"{conf},node_id={name}", *flags, script,
             env={**self.hub.env, "OMP_NUM_THREADS": "1", **(env or {})},
         )  # fmt: skip
@@ -99,7 +96,7 @@ async def test_a_run_of_two_nodes_is_on_the_status_page_and_succeeds(torchruns: 
 
 
 async def test_a_killed_worker_restarts_every_node_once(torchruns: Torchruns) -> None:
-    first = await torchruns.nodes("ab", "--nnodes=2", "--max-restarts=3", script=TORCH_WORKER)
+    first = await torchruns.nodes("ab", "--nnodes=2", "--max-restarts=3")
     os.kill(first[3].pid, signal.SIGKILL)
     second = await torchruns.hub.group(4)
     assert first[0].env["MASTER_PORT"] != second[0].env["MASTER_PORT"]

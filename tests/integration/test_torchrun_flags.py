@@ -1,15 +1,13 @@
 """torchrun's flags as a user's scripts feel them, with real processes."""
 
-import json
 import signal
 import sys
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.support.launchers import LONG_S, NODE_AGENT, free_port, launch
+from tests.support.launchers import NODE_AGENT, TORCHRUN, free_port, launch
 from tests.support.programs import WORKER, Program, refuses, start_agent
 from tests.support.worker_hub import WorkerHub, finish, restart_count
 
@@ -75,12 +73,11 @@ async def test_run_path_fails_as_the_script_does(tmp_path: Path) -> None:
 
 @pytest.mark.torch
 async def test_run_path_is_what_torchrun_does(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     script = tmp_path / "show.py"
     script.write_text(SHOW)
     command = ("--run-path", str(script), "a", "b")
     ours = await Program.start(sys.executable, "-m", "node_agent", *command)
-    theirs = await Program.start(sys.executable, "-m", "torch.distributed.run", *command)
+    theirs = await Program.torchrun(*command)
     assert (await ours.exit_code(), await theirs.exit_code()) == (0, 0)
     assert [line.removeprefix("[default0]:") for line in ours.out] == theirs.out
 
@@ -139,28 +136,6 @@ VARIABLES = {
     "variables that make no sense": dict.fromkeys(("PET_START_METHOD", "PET_LOGS_SPECS", "PET_NUMA_BINDING"), "bogus"),
 }
 
-FORKS = """
-import json, os, sys
-import torch.distributed.launch, torch.distributed.run
-
-def start(module, words, environment):
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.environ.update(environment)
-            module.main(words)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    return pid
-
-for name, is_legacy, environment, nodes in json.loads(sys.argv[1]):
-    module = torch.distributed.launch if is_legacy else torch.distributed.run
-    pids = [start(module, words, environment) for words in nodes]
-    print(name, [os.waitpid(pid, 0)[1] for pid in pids], flush=True)
-"""
-"""torchrun's own program, which is imported once and forked for every node of every line."""
-
 
 def filled(line: str, port: str) -> tuple[dict[str, str], list[list[str]]]:
     """Variables, and words of each node, with what is executed."""
@@ -169,18 +144,9 @@ def filled(line: str, port: str) -> tuple[dict[str, str], list[list[str]]]:
     return variables, nodes
 
 
-@pytest.mark.torch
-async def test_the_command_lines_are_torchruns() -> None:
-    pytest.importorskip("torch")
-    with ExitStack() as ports:
-        launches = [(line, line == LEGACY, *filled(line, ports.enter_context(free_port()))) for line in LINES]
-        torchrun = await Program.start(sys.executable, "-c", FORKS, json.dumps(launches))
-        assert await torchrun.exit_code(LONG_S) == 0
-    assert torchrun.out == [f"{line} {[0] * len(nodes)}" for line, nodes in LINES.items()]
-
-
+@pytest.mark.parametrize("launcher", [pytest.param(TORCHRUN, marks=pytest.mark.torch), NODE_AGENT])
 @pytest.mark.parametrize("line", LINES)
-async def test_a_command_line_of_torchruns_runs(line: str) -> None:
+async def test_a_command_line_of_torchruns_runs(line: str, launcher: str) -> None:
     with free_port() as port:
         variables, nodes = filled(line, port)
-        await launch(NODE_AGENT, *nodes, env=variables, legacy=line == LEGACY)
+        await launch(launcher, *nodes, env=variables, legacy=line == LEGACY)

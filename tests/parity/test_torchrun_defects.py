@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-
 from tests.parity.scenarios import DEFECTS
 from tests.support.programs import Program
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from node_agent.workers.ports import ReservedPort
+from tests.support.forked_torchrun import MODULES as TORCHRUNS
 from tests.support.programs import Program
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 TORCHRUN, NODE_AGENT = "torchrun", "node-agent"
-MODULES = {TORCHRUN: "torch.distributed.run", NODE_AGENT: "node_agent"}
-LEGACY_MODULES = {TORCHRUN: "torch.distributed.launch", NODE_AGENT: "node_agent.launch"}
+MODULES = {TORCHRUN: TORCHRUNS, NODE_AGENT: {False: "node_agent", True: "node_agent.launch"}}
 LONG_S = 100.0
 """Several imports of torch on a small machine."""
 
@@ -28,7 +28,9 @@ async def start(
     legacy: bool = False,
 ) -> Program:
     """Start one agent. `through`: a command that executes it."""
-    module = (LEGACY_MODULES if legacy else MODULES)[launcher]
+    if launcher == TORCHRUN and not through:
+        return await Program.torchrun(*words, env=env, cwd=cwd, legacy=legacy)
+    module = MODULES[launcher][legacy]
     return await Program.start(*through, sys.executable, "-m", module, *words, env=env, cwd=cwd)
 
 

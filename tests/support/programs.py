@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
 
+from tests.support.forked_torchrun import MODULES, ForkedProcess, can_fork, fork
+
 WORKERS = Path(__file__).with_name("workers")
 WORKER, TORCH_WORKER = str(WORKERS / "worker.py"), str(WORKERS / "torch_worker.py")
 STORE_WORKER, PRYING_WORKER = str(WORKERS / "store_worker.py"), str(WORKERS / "prying_worker.py")
@@ -25,7 +27,7 @@ _started: list["Program"] = []
 class Program:
     """A started process. Its lines are collected as they come."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process | ForkedProcess) -> None:
         self.process = process
         self.pid = process.pid
         self.out: list[str] = []
@@ -41,17 +43,29 @@ class Program:
         cls, *command: str, env: Mapping[str, str] | None = None, cwd: str | Path | None = None
     ) -> Self:  # fmt: skip
         """Start a command in a session of its own, with `env` besides the test's own environment."""
-        program = cls(
-            await asyncio.create_subprocess_exec(
-                *command,
-                env={**os.environ, **(env or {})},
-                cwd=cwd,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,
-            )
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            env={**os.environ, **(env or {})},
+            cwd=cwd,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
         )
+        return cls._of(process)
+
+    @classmethod
+    async def torchrun(
+        cls, *words: str, env: Mapping[str, str] | None = None, cwd: str | Path | None = None, legacy: bool = False
+    ) -> Self:
+        """Start stock torchrun with these words, or `torch.distributed.launch`: as `start` does, but sooner."""
+        if can_fork(words, env or {}):
+            return cls._of(await fork(words, env={**os.environ, **(env or {})}, cwd=cwd, legacy=legacy))
+        return await cls.start(sys.executable, "-m", MODULES[legacy], *words, env=env, cwd=cwd)
+
+    @classmethod
+    def _of(cls, process: asyncio.subprocess.Process | ForkedProcess) -> Self:
+        program = cls(process)
         _started.append(program)
         return program
 

@@ -315,7 +315,6 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_torch_workers_tensors_and_errors(method: str, tmp_path: Path, env: dict[str, str]) -> None:
     """Workers meet, share a tensor with the program, return tensors; torch's own exception class catches ours."""
-    pytest.importorskip("torch")
     (tmp_path / "train.py").write_text(TORCH)
     done = run("train.py", method, cwd=tmp_path, env=env)
     assert done.stdout.splitlines() == [

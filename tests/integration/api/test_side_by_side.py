@@ -30,5 +30,4 @@ def results(side: str) -> dict[str, Any]:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.xdist_group("side by side")
 def test_results_are_torchs(case: str) -> None:
-    pytest.importorskip("torch")
     assert results("ours")[case] == results("torch")[case]

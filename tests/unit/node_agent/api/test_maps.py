@@ -122,6 +122,7 @@ def reified(module: Any, log_dir: str, envs: dict[int, dict[str, str]], **given:
         {"redirects": {0: Std.OUT}, "local_ranks_filter": {0}},
     ],
 )
+@pytest.mark.torch
 def test_reify_is_torchs(tmp_path: Path, given: dict[str, Any], has_files: bool) -> None:
     """But that two attempts with one restart count are two folders here, where torch deletes the first one's logs."""
     theirs = pytest.importorskip("torch.distributed.elastic.multiprocessing")

@@ -171,7 +171,6 @@ def test_a_flag_goes_before_its_variable(argument):
 
 @pytest.mark.torch
 def test_torchrun_reads_the_same_variables(monkeypatch):
-    pytest.importorskip("torch")
     from torch.distributed.argparse_util import check_env, env
     from torch.distributed.run import get_args_parser
 
@@ -374,7 +373,6 @@ def test_streams_that_torch_refuses_are_refused(text):
 @pytest.mark.torch
 @pytest.mark.parametrize("text", ["apple,orange", "a,,b", "a,,b,c", "one", "x,,,y", "a,"])
 def test_filters_are_read_as_torch_reads_them(text):
-    pytest.importorskip("torch")
     from torch.distributed.run import get_args_parser
 
     args = get_args_parser().parse_args(["--duplicate-stdout-filters", text, "train.py"])

@@ -14,7 +14,6 @@ DEPENDS = ("rdzv_id", "master_addr")
 
 
 def torchruns_actions() -> list[argparse.Action]:
-    pytest.importorskip("torch")
     from torch.distributed.launch import get_args_parser
 
     return [action for action in get_args_parser()._actions if action.option_strings]

@@ -64,7 +64,6 @@ def understood(words: list[str], environment: dict[str, str] | None = None) -> A
 
 @pytest.mark.torch
 def test_the_table_has_every_flag_of_torchrun_with_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch")
     from torch.distributed.run import get_args_parser
 
     for name in [name for name in os.environ if name.startswith("PET_")]:
@@ -109,7 +108,6 @@ def test_a_torchrun_line_is_a_good_one_here() -> None:
 
 @pytest.mark.torch
 def test_torchrun_takes_its_lines() -> None:
-    pytest.importorskip("torch")
     from torch.distributed.run import get_args_parser
 
     for line in command_lines("torchrun"):

@@ -159,7 +159,6 @@ def test_a_path_that_cannot_be_written_raises_and_nobody_waits(tmp_path):
 @pytest.mark.torch
 def test_torch_writes_and_reads_the_same(path, tmp_path):
     """torch's `@record` writes what we read, and reads what we write."""
-    pytest.importorskip("torch")
     script = (
         "from torch.distributed.elastic.multiprocessing.errors import record\n"
         "@record\ndef main(): raise ValueError('boom')\nmain()"

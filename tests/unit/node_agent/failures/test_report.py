@@ -173,7 +173,6 @@ def test_no_line_of_the_box_moves_a_cursor(end):
 @pytest.mark.torch
 def test_the_box_has_torchs_headings_and_fields():
     """Found in the same order, with the same values: whoever reads logs by script goes on doing so."""
-    pytest.importorskip("torch")
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
     failures = {rank: ProcessFailure(local_rank=rank, pid=70 + rank, exitcode=1, error_file="-") for rank in (0, 1)}

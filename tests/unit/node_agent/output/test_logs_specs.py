@@ -14,7 +14,6 @@ from node_agent.output.routing import PluginFailed, Route, Routing, WorkerRoutes
 from tests.unit.node_agent.logs_plugin import install
 from tests.unit.node_agent.story import an_assignment
 
-pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 PATIENCE_S = 60.0

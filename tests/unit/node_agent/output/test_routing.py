@@ -60,7 +60,6 @@ def test_where_output_goes(flags: dict[str, Any], out: list[Route], err: list[Ro
 def test_it_is_torchs_own_choice(
     tmp_path_factory: pytest.TempPathFactory, redirects: Any, tee: Any, local_ranks: Any, files: bool
 ) -> None:
-    pytest.importorskip("torch")
     if not files:
         local_ranks = None  # torch forgets its filter then
     log_dir = str(tmp_path_factory.getbasetemp()) if files else NO_FILES

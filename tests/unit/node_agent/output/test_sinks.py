@@ -207,7 +207,6 @@ def test_a_file_that_cannot_be_written_is_trouble_and_no_more(tmp_path: Path) ->
 
 @pytest.mark.torch
 def test_it_is_what_torchrun_writes(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     from torch.distributed.elastic.multiprocessing.tail_log import tail_logfile
 
     output = "an apple\na pear\r\n\norange and apple\n  indented apple\r\nlast apple\n"

@@ -173,7 +173,6 @@ def machines(draw) -> tuple[Topology, list[int], frozenset[int]]:
 @given(machines())
 @settings(max_examples=25)
 def test_on_any_machine_every_worker_gets_what_torch_would_give_it(machine):
-    pytest.importorskip("torch")
     allowed = machine[2]
     with laid_out(machine) as (root, gpus), torch_on(root, gpus, allowed) as theirs:
         for mode in MODES:
@@ -187,7 +186,6 @@ def test_on_any_machine_every_worker_gets_what_torch_would_give_it(machine):
 @pytest.mark.torch
 @pytest.mark.parametrize("mode", MODES)
 def test_torch_binds_no_worker_either_where_there_is_no_numa_or_no_cpu(tmp_path, mode):
-    pytest.importorskip("torch")
     gpus = lay_out_gpus(tmp_path, [0, 1])
     write(tmp_path, "sys/devices/system/node/possible", "0-1")
     write(tmp_path, "sys/devices/system/node/node1/cpulist", "8-9")
@@ -241,7 +239,6 @@ def torch_on(
 
 @pytest.mark.torch
 def test_there_is_no_mode_of_torchs_that_is_missing():
-    pytest.importorskip("torch")
     from torch.numa.binding import AffinityMode
 
     assert sorted(MODES) == sorted(mode.value for mode in AffinityMode)

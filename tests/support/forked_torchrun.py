@@ -1,0 +1,154 @@
+"""Stock torchrun without its imports, which take seconds: agents are forks of one process that has made them.
+
+Executed as a program it is that process. It takes orders from a socket: a message with the words, the environment and
+the current folder of an agent, and the descriptors of its output and of a pipe, into which the agent's pid is written
+and, when it has ended, its status. It ends with the socket.
+"""
+
+import asyncio
+import atexit
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+MODULES = {False: "torch.distributed.run", True: "torch.distributed.launch"}
+READ_AT_THE_START = ("LOGLEVEL", "TORCH_LOGS", "PYTHONPATH")
+"""Variables that count when Python starts, and while it imports torch."""
+NEEDS_ITS_MAIN_MODULE = ("--run-path", "--run_path")
+ROOT = Path(__file__).parents[2]
+LONGEST = 1 << 20
+
+
+def can_fork(words: Sequence[str], env: Mapping[str, str]) -> bool:
+    """Whether a fork does what a new process would do."""
+    return not {*words}.intersection(NEEDS_ITS_MAIN_MODULE) and not {*env}.intersection(READ_AT_THE_START)
+
+
+# The test's side.
+
+
+class ForkedProcess:
+    """The part of `asyncio.subprocess.Process` that programs under test are used with."""
+
+    def __init__(self, pid: int, status: asyncio.StreamReader, *streams: asyncio.StreamReader) -> None:
+        self.pid = pid
+        self.stdin = None
+        self.stdout, self.stderr = streams
+        self._ended = asyncio.create_task(status.readline())
+
+    @property
+    def returncode(self) -> int | None:
+        return os.waitstatus_to_exitcode(int(self._ended.result())) if self._ended.done() else None
+
+    async def wait(self) -> int:
+        await asyncio.shield(self._ended)
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, signum: int) -> None:
+        os.kill(self.pid, signum)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+_sockets: list[socket.socket] = []
+"""The one of this process, once an agent was started."""
+
+
+async def fork(
+    words: Sequence[str], *, env: Mapping[str, str], cwd: str | Path | None, legacy: bool = False
+) -> ForkedProcess:
+    """Start an agent with these words after `torchrun`, or `python -m torch.distributed.launch` with `legacy`."""
+    order = json.dumps([legacy, [*words], dict(env), str(cwd or os.getcwd())]).encode()
+    readers, theirs = zip(*[await _pipe() for _ in range(3)], strict=True)
+    socket.send_fds(_socket(), [order], theirs)
+    for descriptor in theirs:
+        os.close(descriptor)
+    return ForkedProcess(int(await readers[0].readline()), *readers)
+
+
+async def _pipe() -> tuple[asyncio.StreamReader, int]:
+    ours, theirs = os.pipe()
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(ours, "rb")
+    )
+    return reader, theirs
+
+
+def _socket() -> socket.socket:
+    if not _sockets:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            command = (sys.executable, "-m", __name__, str(theirs.fileno()))
+            server = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd=ROOT)
+        _sockets.append(ours)
+        atexit.register(lambda: (ours.close(), server.wait()))
+    return _sockets[0]
+
+
+# The process whose forks are torchruns.
+
+
+def serve(orders: socket.socket) -> None:
+    """Start an agent for each order, and tell how it ended."""
+    before = dict(os.environ)
+    modules = import_all()
+    changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
+    selector = selectors.DefaultSelector()
+    selector.register(orders, selectors.EVENT_READ)
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj is orders:
+                order, descriptors, _, _ = socket.recv_fds(orders, LONGEST, 3)
+                if not order:
+                    return
+                status, *output = descriptors
+                pid = os.fork()
+                if pid == 0:
+                    become(modules, changed, output, *json.loads(order))
+                for descriptor in output:
+                    os.close(descriptor)
+                os.write(status, f"{pid}\n".encode())
+                selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, status))
+            else:
+                pid, status = key.data
+                selector.unregister(key.fileobj)
+                os.close(key.fd)
+                os.write(status, f"{os.waitpid(pid, 0)[1]}\n".encode())
+                os.close(status)
+
+
+def import_all() -> dict[bool, Any]:
+    return {is_legacy: importlib.import_module(name) for is_legacy, name in MODULES.items()}
+
+
+def become(
+    modules: Mapping[bool, Any], changed: Mapping[str, str], output: Sequence[int],
+    legacy: bool, words: list[str], environment: dict[str, str], folder: str,
+) -> None:  # fmt: skip
+    """Be the agent, to its end."""
+    os.setsid()
+    for number, descriptor in enumerate(output, start=1):
+        os.dup2(descriptor, number)
+    os.closerange(3, 1 << 16)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(changed | environment)
+    module = modules[legacy]
+    sys.argv = [module.__file__, *words]
+    sys.path[0] = folder
+    sys.exit(module.main())
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))
