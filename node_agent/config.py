@@ -61,6 +61,8 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     """Time in which an exiting agent tries to deliver its last report or its leave."""
     event_log: str = "null"
     """Destination of events, as torchrun's `--event-log-handler`: null or console."""
+    ready_file: str | None = None
+    """File that is there, with the agent's process id, while the agent is part of the run."""
     status_page: bool = True
     """With a server of its own: show the run's status on loopback."""
     environment: Mapping[str, str] = field(default_factory=dict)

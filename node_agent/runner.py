@@ -39,6 +39,7 @@ from node_agent.core.events import (
     WorkersStopped,
 )
 from node_agent.core.machine import EXIT_FAILED, AgentMachine, State
+from node_agent.output.ready_file import ReadyFile
 from node_agent.transport.base import Transport, raise_in_loop
 from node_agent.transport.retrying import RetryingClient
 
@@ -107,6 +108,7 @@ class Runner:
         )
         self._client = RetryingClient(make_transport(), lambda error: self.feed(ConnectionFailed(error)))
         self._side_client = RetryingClient(make_transport(), has_joined=True)  # a report must arrive, however late
+        self._ready_file = ReadyFile(config.ready_file)
         self._host = host
         self._loop = loop
         self._close_timeout_s = config.close_timeout_s
@@ -131,6 +133,7 @@ class Runner:
         """Tell the machine what happened."""
         for effect in self._machine.handle(event, self._loop.time()):
             self._perform(effect)
+        self._show_membership()
         self._arm()
 
     def crashed(self, error: BaseException) -> None:
@@ -222,6 +225,12 @@ class Runner:
             self._timer = None
         if (at := self._machine.next_deadline()) is not None:
             self._timer = self._loop.call_at(at, self.feed, TimePassed())
+
+    def _show_membership(self) -> None:
+        try:
+            self._ready_file.show(self._machine.is_member)
+        except OSError as error:
+            self._host.say(f"--ready-file {error.filename}: {error.strerror}", Level.WARNING)
 
     def _spawn(self, work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
         task = self._loop.create_task(work)

@@ -153,6 +153,9 @@ class Arguments(NamedTuple):
     local_addr: Annotated[str, Flag(
         "ADDR", name_or_none, "where other nodes reach this one (default: the address from which it reaches the "
         "server)")] = ""
+    ready_file: Annotated[str | None, _own(
+        "FILE", text, "keep the agent's process id in this file while the agent is part of the run, taking part or "
+        "standing by: for readiness probes (test -e FILE)")] = None
     role: Annotated[str, Flag("NAME", name_or_none, "name of the workers' role (default: default)")] = "default"
     virtual_local_rank: Annotated[bool, _switch(
         "each worker has LOCAL_RANK 0 and sees its own GPU alone, as device 0")] = False

@@ -71,6 +71,7 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
     if found:
         config = replace(config, sort_key=found.sort_key, worker_variables=found.workers)
     _check_devices(arguments, config)
+    _check_ready_file(arguments)
     _check_descriptors(config)
     _check_port(arguments, config)
     notes = [found.line] if found else rendezvous.notes(arguments, target, environment)
@@ -112,6 +113,7 @@ def _config(arguments: Arguments, target: Target, environment: Mapping[str, str]
         server_lost_timeout_s=first(arguments.server_lost_timeout, lost_after_s),
         close_timeout_s=first(arguments.close_timeout, CLOSE_TIMEOUT_S),
         event_log=arguments.event_log_handler,
+        ready_file=arguments.ready_file,
         status_page=not arguments.no_status_page,
         environment={**environment, **added},
     )
@@ -179,6 +181,15 @@ def _check_devices(arguments: Arguments, config: AgentConfig) -> None:
         raise UsageError(
             f"{arguments.source('virtual_local_rank')}: {config.nproc} workers, but {name}="
             f"{config.environment[name]} has {len(visible)} GPUs"
+        )
+
+
+def _check_ready_file(arguments: Arguments) -> None:
+    """A probe whose file cannot be there would have the node taken for broken, long after."""
+    path = arguments.ready_file
+    if path is not None and (os.path.isdir(path) or not os.access(os.path.dirname(path) or ".", os.W_OK)):
+        raise UsageError(
+            f"{arguments.source('ready_file')}: {path!r} is not a file in a folder that is there and may be written to"
         )
 
 

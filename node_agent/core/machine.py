@@ -100,6 +100,8 @@ class AgentMachine:
         self._exit_code = EXIT_FAILED
         self._last_reason = ""
         """Reason for waiting that was said last."""
+        self.is_member = False
+        """The server counts this agent in: it takes part in a round that is forming or formed, or stands by."""
         self._is_known = False
         """The server has answered at least once."""
         self._silent_since: float | None = None
@@ -176,6 +178,7 @@ class AgentMachine:
         if reply.warning and reply.warning != self._warning:
             self._warning = reply.warning
             self._log(reply.warning, Level.WARNING)
+        self.is_member = True
         match reply.directive:
             case Wait() as wait:
                 self._wait(wait)
@@ -327,6 +330,7 @@ class AgentMachine:
         self._say(f"{reason}; joining anew")
         self._stop_workers()
         self.state, self._may_join, self._keep_alive_at = State.STOPPING, True, None
+        self.is_member = False
         self._incarnation += 1
         self._after_round = self._revision = 0
 
@@ -400,7 +404,7 @@ class AgentMachine:
 
     def _end(self, exit_code: int) -> None:
         self._stop_workers()
-        self.state, self._exit_code = State.ENDING, exit_code
+        self.state, self._exit_code, self.is_member = State.ENDING, exit_code, False
         self._keep_alive_at = self._notice_at = None
 
     # Words.

@@ -53,6 +53,7 @@ LANDS = [  # what an agent, its run and its output are told by which flags
     ("connect_timeout_s", 7.0, ["--rdzv-conf", "read_timeout=8", "--connect-timeout", "7"]),
     ("server_lost_timeout_s", 9.0, ["--server-lost-timeout", "9"]),
     ("close_timeout_s", 5.0, ["--rdzv-conf", "close_timeout=5"]),
+    ("ready_file", "/tmp/ready", ["--ready-file", "/tmp/ready"]),
     ("status_page", False, ["--no-status-page"]),
     ("event_log", "console", ["--event-log-handler", "console"]),
     ("command", Command((sys.executable, "-u", "train.py")), []),

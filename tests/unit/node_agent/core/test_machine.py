@@ -367,3 +367,31 @@ def test_what_an_agent_does_without_a_server(limits, events, does):
     for event in events:
         event(agent)
     assert agent.effects == does
+
+
+# fmt: off
+MEMBERS = {  # what happens, and whether the server counts the agent in after it
+    "not before it has answered": ([], False),
+    "not when it cannot be reached": ([fails_to_connect()], False),
+    "while others are waited for, or a place": ([told(wait("standing by"))], True),
+    "while workers run": ([RUNS], True),
+    "while the server is gone": ([RUNS, fails_to_connect(), passes(1e3)], True),
+    "while workers stop for the next round": ([RUNS, told(stop(1))], True),
+    "between two rounds": (STOPPED, True),
+    "while a node whose workers are done waits for the others": ([RUNS, succeeds], True),
+    "not once it has been let go": ([RUNS, refused(AgentFenced("gone"))], False),
+    "again when it has come back": ([RUNS, refused(AgentFenced("gone")), gone, told(wait())], True),
+    "not when it is refused": ([refused(SettingsConflict("nnodes"))], False),
+    "not when it leaves, while its workers still run": ([RUNS, signalled()], False),
+    "not when the run is over": ([RUNS, succeeds, told(finish())], False),
+    "not when the server tells it nothing new after that": ([RUNS, signalled(), told(wait())], False),
+}
+# fmt: on
+
+
+@pytest.mark.parametrize(("events", "is_member"), MEMBERS.values(), ids=MEMBERS)
+def test_when_an_agent_is_part_of_its_run(events, is_member):
+    agent = Story()
+    for event in events:
+        event(agent)
+    assert agent.machine.is_member == is_member
