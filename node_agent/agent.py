@@ -19,7 +19,7 @@ from node_agent.core.machine import EXIT_FAILED
 from node_agent.output.console import ERR, Console
 from node_agent.output.logs import AgentLogs, RoundLogs
 from node_agent.output.routing import PluginFailed
-from node_agent.runner import Runner
+from node_agent.runner import CRASH_MARGIN_S, Runner
 from node_agent.server_modes import server_of
 from node_agent.transport.base import Transport, raise_in_loop
 from node_agent.workers.environment import ENABLE_FILE_TIMER, defaults, omp_warning
@@ -32,23 +32,28 @@ from node_agent.workers.store import StoreHost
 from node_agent.workers.temp_dir import TempDir
 
 if TYPE_CHECKING:
+    from rdzv_protocol.service_manager import ServiceManager
+
     from node_agent.output.event_log import EventLog
     from node_agent.workers.file_timer import FileTimer
     from node_agent.workers.warm.pool import WarmPool
 
 
-def run(plan: LaunchPlan) -> int:
-    """Run the agent of this process. Raises `UsageError` if it cannot host the server that it should."""
-    return asyncio.run(_run(plan))
+def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
+    """Run the agent of this process, for its service manager if it has one.
+
+    Raises `UsageError` if it cannot host the server that it should.
+    """
+    return asyncio.run(_run(plan, manager))
 
 
-async def _run(plan: LaunchPlan) -> int:
+async def _run(plan: LaunchPlan, manager: "ServiceManager | None") -> int:
     console = Console("node-agent", asyncio.get_running_loop())
     orphans = Orphans(os.urandom(8).hex())
     config = replace(plan.config, environment={**plan.config.environment, **orphans.mark})
     try:
         async with server_of(plan, console, page=plan.config.status_page) as (make_transport, where):
-            return await Agent(config, make_transport, where, console, orphans).run()
+            return await Agent(config, make_transport, where, console, orphans, manager).run()
     finally:
         for pid in orphans.close():
             console.say(given_up(pid))
@@ -65,8 +70,10 @@ class Agent:
         where: str,
         console: Console,
         orphans: Orphans | None = None,
+        manager: "ServiceManager | None" = None,
     ) -> None:
         loop = asyncio.get_running_loop()
+        self._manager = manager
         self._orphans = orphans
         self._config = config
         self._console = console
@@ -90,7 +97,9 @@ class Agent:
         loop = asyncio.get_running_loop()
         for signum in map(signal.Signals.__getitem__, self._config.signals):
             if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup stays nohup
-                loop.add_signal_handler(signum, self._runner.feed, Signalled(signum.name))
+                loop.add_signal_handler(signum, self._signalled, signum.name)
+        if self._manager:
+            self._manager.watch(loop.call_later)
         loop.call_soon(self._runner.feed, Started())
         if self._orphans:  # soon: while the server is asked
             loop.call_soon(self._orphans.guard, self._config.environment, self._temp_dir.folder)
@@ -108,6 +117,14 @@ class Agent:
                 closing.callback(self._store_host.shutdown)
                 closing.push_async_callback(self._logs.close)
                 closing.push_async_callback(self._runner.close)
+
+    def _signalled(self, name: str) -> None:
+        self._tell_of_the_end()
+        self._runner.feed(Signalled(name))
+
+    def _tell_of_the_end(self) -> None:
+        if self._manager:
+            self._manager.stopping(self._config.shutdown_timeout_s + CRASH_MARGIN_S)
 
     # Host of the runner: what the machine wants done.
 
@@ -178,6 +195,8 @@ class Agent:
 
     def say(self, text: str, level: Level) -> None:
         self._console.say(text, level)
+        if self._manager:
+            self._manager.status(text)
 
     def write_failure_report(self, effect: WriteFailureReport) -> None:
         from node_agent.failures import error_file, report
@@ -194,9 +213,11 @@ class Agent:
         return self._group.error_file(failure.pid)
 
     def answered(self, answer: Reply | ProtocolError) -> None:
-        pass  # the machine knows what to do
+        if self._manager and isinstance(answer, Reply):
+            self._manager.ready()  # it has been let in: it waits, stands by or has workers
 
     def ended(self, exit_code: int) -> None:
+        self._tell_of_the_end()
         if self._events:
             self._events.ended(exit_code)
         if not self._exit_code.done():

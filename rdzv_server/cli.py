@@ -5,16 +5,19 @@ import asyncio
 import errno
 import gc
 import logging
+import os
 import resource
 import signal
 import socket
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
+from functools import partial
 from typing import NoReturn
 
 import rdzv_protocol
 from rdzv_protocol.certificates import BadCertificate
 from rdzv_protocol.paths import DEFAULT_PORT, STATUS
+from rdzv_protocol.service_manager import FIRST_PASSED, ServiceManager, passed_sockets
 
 from rdzv_server.auth.reload import Security
 from rdzv_server.auth.token_files import BadTokenFile
@@ -32,6 +35,8 @@ OTHER_FILES = 128
 FEW_CONNECTIONS = 512
 """Fewer are too few for a run of some size, and are said."""
 FEWEST_FILES = 16
+STOP_S = 10.0
+"""Time that a server asks its service manager for to end in."""
 COLLECT_AFTER = (10_000, 1_000, 10)
 """Many nodes are many objects that stay: to look through all of them as often as Python does takes a quarter of the
 time, and up to a second at once. The youngest are looked through; else there is only what the listener clears away."""
@@ -55,7 +60,7 @@ Ctrl-C or SIGTERM stops it. Workers keep running; their agents try again until i
 
 def main() -> int:
     """Parse the command line and serve. Exit codes: 0 stopped, 1 crashed, 2 bad input."""
-    config = parse()
+    config = _activated(parse())
     logging.basicConfig(
         level=logging.INFO,
         stream=sys.stderr,
@@ -66,12 +71,14 @@ def main() -> int:
     gc.set_threshold(*COLLECT_AFTER)
     sys.setswitchinterval(SWITCH_S)
     try:
-        return asyncio.run(_serve(config, _limits(config), Security(config)))
+        return asyncio.run(_serve(config, _limits(config), Security(config), ServiceManager.of(os.environ)))
     except (BadTokenFile, BadCertificate, StoreBroken, StoreUnavailable) as error:
         fail(str(error))
 
 
-async def _serve(config: ServerConfig, limits: Limits, security: Security) -> int:
+async def _serve(
+    config: ServerConfig, limits: Limits, security: Security, manager: ServiceManager | None
+) -> int:  # fmt: skip
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[str] = loop.create_future()
 
@@ -90,6 +97,9 @@ async def _serve(config: ServerConfig, limits: Limits, security: Security) -> in
         address, port = listener.getsockname()[:2]
         log.info("listening on %s", reach(address, port, is_tls=security.tls is not None))
         log.info("state in %s%s", place, _remembered(server))
+        if manager:
+            manager.ready()
+            manager.watch(loop.call_later, partial(_status, server))
         if limits.connections < FEW_CONNECTIONS:
             log.warning("room for %d connections, and an agent has two: %s", limits.connections, _why_few(config))
         for level, note in security.notes(address):
@@ -100,6 +110,8 @@ async def _serve(config: ServerConfig, limits: Limits, security: Security) -> in
             IdleWatch(server.rendezvous, config.exit_when_idle_s, stop)
         try:
             log.info("shutting down; %s", await first_of(server.crashed(), stopped))
+            if manager:
+                manager.stopping(STOP_S)
         except StoreBroken as error:
             log.error("cannot go on; workers keep running, and their agents try again: %s", error)
             return 1
@@ -112,7 +124,7 @@ async def _serve(config: ServerConfig, limits: Limits, security: Security) -> in
 def _make_server(config: ServerConfig, port: int) -> tuple[HttpServer, str]:
     """The server, and where its state is, for a person. Raises `StoreBroken`."""
     if not config.is_one_of_several:
-        store, where = make_store(config.store, 0 if config.listen_fd is not None else config.port)
+        store, where = make_store(config.store, config.port)
         return RendezvousServer(store=store, retention_s=config.retention_s, max_runs=config.max_runs), where
     place = EtcdPlace.parse(config.store or "")
     try:
@@ -130,11 +142,46 @@ def _own_host(config: ServerConfig) -> str | None:
 
 
 def _remembered(server: HttpServer) -> str:
-    runs = [run.run_id for run in server.service.runs() if not run.stage.is_end]
-    return f"; goes on with {len(runs)} run{'s' * (len(runs) != 1)}" if runs else ""
+    return f"; goes on with {count}" if (count := _count_of_runs(server)) else ""
+
+
+def _status(server: HttpServer) -> str:
+    """The server in one line, for those who look at the service."""
+    return server.service.state().unhealthy_reason or _count_of_runs(server) or "no runs"
+
+
+def _count_of_runs(server: HttpServer) -> str:
+    """Number of runs that have not ended; empty for none."""
+    runs = sum(not run.stage.is_end for run in server.service.runs())
+    return f"{runs} run{'s' * (runs != 1)}" if runs else ""
 
 
 # Sockets and files.
+
+
+def _activated(config: ServerConfig) -> ServerConfig:
+    """Settings with the socket that a service manager has passed on, if it has. Ends the process if there are several.
+
+    The manager keeps the socket, and connections that come in wait there, while one server ends and the next one
+    starts: its state is found again by the socket's port.
+    """
+    count = passed_sockets(os.environ)
+    if count > 1:
+        fail(f"the service manager has passed {count} sockets (LISTEN_FDS), and one is wanted: give one ListenStream=")
+    return config if count == 0 or config.listen_fd is not None else _with_passed(config)
+
+
+def _with_passed(config: ServerConfig) -> ServerConfig:
+    try:
+        passed = socket.socket(fileno=FIRST_PASSED)
+        is_listening = passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    except OSError as error:
+        fail(f"descriptor {FIRST_PASSED}, which the service manager should have passed (LISTEN_FDS): {error.strerror}")
+    if passed.family not in (socket.AF_INET, socket.AF_INET6) or not is_listening:
+        fail(
+            "the service manager has passed what is no listening TCP socket: give ListenStream=PORT, and no Accept=yes"
+        )
+    return replace(config, port=passed.getsockname()[1], listen_fd=passed.detach())
 
 
 def _listener(config: ServerConfig) -> socket.socket:
@@ -228,7 +275,7 @@ def parse(argv: list[str] | None = None) -> ServerConfig:
     for name in ("read_token_file", "admin_token_file"):
         if name in given and config.token_file is None:
             fail(f"{_flag(name)} needs --token-file, too: without it no agent could take part")
-    return config
+    return config if config.listen_fd is None else replace(config, port=0)  # found again by nobody
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -118,7 +118,8 @@ class ServerConfig:
     listen_fd: int | None = _flag(
         None,
         DESCRIPTOR,
-        "serve on this socket, which the parent process has bound and listens on, instead of --host and --port",
+        "serve on this socket, which the parent process has bound and listens on, instead of --host and --port (one "
+        "that systemd passes in LISTEN_FDS is taken by itself)",
     )
 
     token_file: str | None = _security(

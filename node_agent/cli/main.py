@@ -3,10 +3,14 @@
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from node_agent.cli.parser import read
 from node_agent.cli.plan import plan_launch
 from node_agent.config import UsageError
+
+if TYPE_CHECKING:
+    from rdzv_protocol.service_manager import ServiceManager
 
 
 def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
@@ -14,14 +18,23 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
 
     `use_env` False: as `torch.distributed.launch`, scripts get `--local-rank`.
     """
+    manager = _service_manager()  # first: its variables are not the workers'
     try:
         arguments = read(sys.argv[1:] if argv is None else argv, os.environ)
         plan = plan_launch(arguments, os.environ, use_env=use_env)
         from node_agent import agent  # when the command line is good
 
-        return agent.run(plan)
+        return agent.run(plan, manager)
     except UsageError as error:
         print(f"node-agent: error: {error}", file=sys.stderr)  # noqa: T201
         return 2
     except KeyboardInterrupt:  # before the signal handlers stood
         return 1
+
+
+def _service_manager() -> "ServiceManager | None":
+    if "NOTIFY_SOCKET" not in os.environ:
+        return None
+    from rdzv_protocol.service_manager import ServiceManager
+
+    return ServiceManager.of(os.environ)

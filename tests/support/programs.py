@@ -40,14 +40,15 @@ class Program:
 
     @classmethod
     async def start(
-        cls, *command: str, env: Mapping[str, str] | None = None, cwd: str | Path | None = None
+        cls, *command: str, env: Mapping[str, str] | None = None, cwd: str | Path | None = None,
+        stdin: int = asyncio.subprocess.DEVNULL,
     ) -> Self:  # fmt: skip
         """Start a command in a session of its own, with `env` besides the test's own environment."""
         process = await asyncio.create_subprocess_exec(
             *command,
             env={**os.environ, **(env or {})},
             cwd=cwd,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=stdin,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,

@@ -1,0 +1,80 @@
+"""Service manager that runs this process, as systemd does: what it is told, and the sockets that it passes on.
+
+The protocols are those of sd_notify(3) and sd_listen_fds(3): datagrams to the socket in NOTIFY_SOCKET, and descriptors
+from 3 on, counted in LISTEN_FDS. Each variable is taken out of the environment, for it is not meant for children.
+"""
+
+import os
+import socket
+from collections.abc import Callable, MutableMapping
+from contextlib import suppress
+
+FIRST_PASSED = 3
+"""Descriptor of the first socket that is passed on."""
+PATIENCE_S = 1.0
+"""Time that a manager which does not read may hold this process up."""
+BEATS_PER_DEADLINE = 3
+"""Signs of life within the time after which the process would be taken to hang."""
+
+CallLater = Callable[..., object]
+"""`call_later` of an event loop."""
+
+
+class ServiceManager:
+    """Connection to the manager. What cannot be delivered is dropped: the process goes on without its manager."""
+
+    def __init__(self, address: str, watchdog_s: float | None) -> None:
+        """`address`: a path, or a name in the abstract namespace behind an @. `watchdog_s`: None if nobody watches."""
+        self._address = f"\0{address[1:]}" if address.startswith("@") else address
+        self._watchdog_s = watchdog_s
+        self._status = ""
+        self._is_ready = self._is_stopping = False
+
+    @classmethod
+    def of(cls, environment: MutableMapping[str, str]) -> "ServiceManager | None":
+        """The manager that these variables tell of, if there is one."""
+        address = environment.pop("NOTIFY_SOCKET", "")
+        duration, watched = environment.pop("WATCHDOG_USEC", ""), environment.pop("WATCHDOG_PID", "")
+        is_watched = duration.isdecimal() and int(duration) and watched in ("", str(os.getpid()))
+        return cls(address, int(duration) / 1e6 if is_watched else None) if address.startswith(("/", "@")) else None
+
+    def ready(self) -> None:
+        """The start is over, and what depends on this process may start. Said once."""
+        if not self._is_ready:
+            self._is_ready = True
+            self._send("READY=1")
+
+    def status(self, text: str) -> None:
+        """One line for those who look at the service; the same one again is not sent."""
+        if text != self._status:
+            self._status = text
+            self._send(f"STATUS={text}")
+
+    def stopping(self, within_s: float) -> None:
+        """The process is about to end, and may need so long for it, whatever the manager's own limit. Said once."""
+        if not self._is_stopping:
+            self._is_stopping = True
+            self._send(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={within_s * 1e6:.0f}")
+
+    def watch(self, call_later: CallLater, status: Callable[[], str] | None = None) -> None:
+        """Show life from now on, with the status of the moment, as long as the event loop calls back: a loop that hangs
+        shows none, and the manager starts the process again.
+        """
+        if self._watchdog_s is None:
+            return
+        self._send("WATCHDOG=1")
+        if status:
+            self.status(status())
+        call_later(self._watchdog_s / BEATS_PER_DEADLINE, self.watch, call_later, status)
+
+    def _send(self, message: str) -> None:
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as own:
+            own.settimeout(PATIENCE_S)
+            own.sendto(message.encode(errors="replace"), self._address)
+
+
+def passed_sockets(environment: MutableMapping[str, str]) -> int:
+    """Number of sockets that were passed to this very process, and not to one that it descends from."""
+    pid, count = environment.pop("LISTEN_PID", ""), environment.pop("LISTEN_FDS", "")
+    environment.pop("LISTEN_FDNAMES", None)
+    return int(count) if pid == str(os.getpid()) and count.isdecimal() else 0

@@ -1,0 +1,175 @@
+"""Server and agent under a service manager: what they tell it, and upgrades of a server whose port it holds."""
+
+import shutil
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import Cluster
+from tests.support.process_info import is_running
+from tests.support.programs import Program, Server, refuses
+from tests.support.service_manager import PASS_ON, Manager
+from tests.support.worker_hub import WorkerHub, all_run, restart_count
+
+WATCHDOG_S = 1.0
+PATIENT = ("--last-call-timeout", "500", "--lease", "60", "--join-timeout", "500")
+
+
+@pytest.fixture
+async def manager(tmp_path: Path) -> AsyncIterator[Manager]:
+    async with Manager(tmp_path, watchdog_s=WATCHDOG_S) as manager:
+        yield manager
+
+
+class ManagedCluster(Cluster):
+    """A cluster whose server is at its manager's port, with its state in a file."""
+
+    def __init__(self, hub: WorkerHub, manager: Manager, state: Path) -> None:
+        super().__init__(hub)
+        self.manager = manager
+        self._store = f"sqlite:{state}"
+
+    async def serve_managed(self) -> None:
+        self.servers.append(await self.manager.serve("--store", self._store))
+
+    @asynccontextmanager
+    async def upgrade(self) -> AsyncIterator[None]:
+        """Stop the server, let happen what does while there is none, and start another one."""
+        self.server.signal(signal.SIGTERM)
+        await self.manager.hears("STOPPING=1")
+        assert await self.server.exit_code() == 0
+        yield
+        await self.serve_managed()
+
+
+@pytest.fixture
+async def managed(hub: WorkerHub, manager: Manager, tmp_path: Path) -> AsyncIterator[ManagedCluster]:
+    async with ManagedCluster(hub, manager, tmp_path / "state.db") as cluster:
+        await cluster.serve_managed()
+        yield cluster
+
+
+# The server.
+
+
+async def test_an_upgrade_refuses_no_connection_and_loses_nothing(managed: ManagedCluster) -> None:
+    """One run goes on, another one forms, and what happens while there is no server is handled by the next one."""
+    running = await managed.nodes("ab", "--nnodes", "2", "--max-restarts", "1", "--run-id", "one", *PATIENT)
+    forming = await managed.node("c", "--nnodes", "3", "--run-id", "two", *PATIENT)
+    await forming.line("waiting for 2 more nodes")
+
+    async with managed.upgrade():
+        joining = await managed.node("d", "--run-id", "two", *PATIENT)
+    await joining.line("waiting for 1 more node")
+    assert all_run(running)
+
+    async with managed.upgrade():
+        running[3].kill()
+        await running[2].gone()
+        assert all_run(running[:2])
+    running = await managed.hub.group(4)
+    assert restart_count(running) == 1
+
+    async with managed.upgrade():
+        await managed.node("e", "--run-id", "two", *PATIENT)
+    formed = await managed.hub.group(6)
+    assert all_run(running)
+    await managed.finish([*running, *formed])
+    for agent in managed.agents.values():
+        assert not any("refused" in line for line in agent.err)
+
+
+async def test_a_server_that_hangs_is_found_out_and_started_again(managed: ManagedCluster) -> None:
+    workers = await managed.nodes("a")
+    for _ in range(2):
+        await managed.manager.hears("WATCHDOG=1")
+    await managed.manager.hears("STATUS=1 run")
+    managed.server.signal(signal.SIGSTOP)
+    await managed.manager.misses(managed.server)
+    assert all_run(workers)
+    await managed.serve_managed()
+    await managed.finish(workers)
+    assert (await managed.server.run())["phase"] == "succeeded"
+
+
+async def test_its_state_is_found_again_by_the_port(manager: Manager, tmp_path: Path) -> None:
+    server = await manager.serve(env={"STATE_DIRECTORY": str(tmp_path)})
+    assert (await server.line("state in (.*)"))[1] == f"{tmp_path}/port-{server.port}.db"
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (socket.SOCK_DGRAM, "what is no listening TCP socket: give ListenStream=PORT"),
+        (socket.SOCK_STREAM, "what is no listening TCP socket: give ListenStream=PORT, and no Accept=yes"),
+    ],
+    ids=["datagrams", "not-listening"],
+)
+async def test_a_socket_of_another_kind_is_refused(kind: socket.SocketKind, says: str) -> None:
+    with socket.socket(socket.AF_INET, kind) as passed:
+        await refuses(await Program.start("sh", "-c", PASS_ON, "sh", *Server.command(), stdin=passed.fileno()), says)
+
+
+async def test_several_sockets_are_refused() -> None:
+    two = PASS_ON.replace("LISTEN_FDS=1", "LISTEN_FDS=2")
+    await refuses(await Program.start("sh", "-c", two, "sh", *Server.command()), "has passed 2 sockets (LISTEN_FDS)")
+
+
+async def test_systemds_own_activator_starts_it_with_the_first_agent(cluster: Cluster, unused_tcp_port: int) -> None:
+    if shutil.which("systemd-socket-activate") is None:
+        pytest.skip("systemd is missing: tests/install-debian-packages.sh installs it")
+    place = f"127.0.0.1:{unused_tcp_port}"
+    command = Server.command("--store", "memory")
+    activator = await Program.start("systemd-socket-activate", "--listen", place, "--setenv=HOME", *command)
+    await activator.line("Listening on")
+    await cluster.agent("a", "--endpoint", place, "--nproc", "2")
+    workers = await cluster.hub.group(2)
+    await activator.line(f"listening on http://{place}")
+    await cluster.finish(workers)
+
+
+# The agent.
+
+
+async def test_an_agent_is_ready_when_it_is_let_in_and_says_what_it_waits_for(
+    cluster: Cluster, manager: Manager
+) -> None:
+    agent = await cluster.node("a", "--nnodes", "2", *PATIENT, env=manager.env)
+    await manager.hears("READY=1")
+    await manager.hears("STATUS=waiting for 1 more node")
+    await cluster.node("b", *PATIENT)
+    workers = await cluster.hub.group(4)
+    for worker in workers:
+        assert not {"NOTIFY_SOCKET", "WATCHDOG_USEC"} & set(worker.env)
+    await manager.hears("WATCHDOG=1")
+    await cluster.finish(workers)
+    await manager.hears("STOPPING=1")
+    assert not agent.is_running
+
+
+async def test_an_agent_that_stops_its_workers_says_so_while_they_run(cluster: Cluster, manager: Manager) -> None:
+    agent = await cluster.node("a", "--shutdown-timeout", "300", env=manager.env)
+    workers = await cluster.hub.group(2)
+    await workers[0].tell("ignore SIGTERM")
+    agent.signal(signal.SIGTERM)
+    assert "EXTEND_TIMEOUT_USEC=305000000" in await manager.hears("STOPPING=1")
+    await workers[1].gone()
+    await manager.hears("WATCHDOG=1")
+    assert is_running(workers[0].pid)
+    workers[0].kill()
+    assert await agent.exit_code() == 1
+
+
+async def test_an_agent_that_hangs_is_found_out(cluster: Cluster, manager: Manager) -> None:
+    agent = await cluster.node("a", env=manager.env)
+    workers = await cluster.hub.group(2)
+    await manager.hears("WATCHDOG=1")
+    agent.signal(signal.SIGSTOP)
+    await manager.misses(agent)
+    for worker in workers:
+        await worker.gone()
+    cluster.agents.clear()

@@ -1,0 +1,92 @@
+"""Units of deploy/systemd, as systemd reads and judges them, and what they forbid is not what the programs do."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import Cluster
+from tests.support.process_info import children
+from tests.support.programs import WORKER, Program, Server
+
+UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
+README = (UNITS / "README.md").read_text()
+SERVER, AGENT = "rdzv-server.service", "node-agent@.service"
+EXPOSURE = {SERVER: 1.2, AGENT: 2.3}
+"""The most that systemd-analyze may find, of 10."""
+ROOTS_OWN = {"chown", "fchown"}
+"""System calls that SQLite makes for root alone, as which the units run nothing."""
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd is missing: tests/install-debian-packages.sh installs it"
+)
+
+
+def analyze(*words: str) -> str:
+    """Output of `systemd-analyze`, which has found nothing wrong."""
+    done = subprocess.run(["systemd-analyze", *words], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_systemd_finds_no_fault_with_them(tmp_path: Path) -> None:
+    for unit in UNITS.glob("*.s*"):
+        text = re.sub(r"(?<==)/usr/local/bin/\S+", "/bin/true", unit.read_text())  # it looks for the programs
+        (tmp_path / unit.name.replace("@", "@nightly")).write_text(text)
+    assert analyze("verify", *map(str, tmp_path.iterdir())) == ""
+
+
+@pytest.mark.parametrize("unit", EXPOSURE)
+def test_their_exposure_is_what_the_readme_says(unit: str) -> None:
+    found = re.search(r"exposure level for \S+: (\S+)", analyze("security", "--offline=true", str(UNITS / unit)))
+    assert found and float(found[1]) <= EXPOSURE[unit]
+    assert f"| `{unit}` | {found[1]} " in README
+
+
+def allowed_calls(unit: str) -> set[str]:
+    """Names of the system calls that the unit lets pass."""
+    known = set(members("@known"))
+    allowed = known
+    for line in re.findall(r"^SystemCallFilter=(.*)", (UNITS / unit).read_text(), re.M):
+        named = {call for name in line.removeprefix("~").split() for call in members(name)}
+        allowed = allowed - named if line.startswith("~") else allowed & named
+    return allowed | set(members("@default"))
+
+
+def members(name: str) -> list[str]:
+    """System calls of this group, and of those in it."""
+    if not name.startswith("@"):
+        return [name]
+    words = [line.split("#")[0].strip() for line in analyze("syscall-filter", name).splitlines()[1:]]
+    return [call for word in words if word for call in members(word)]
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is missing")
+async def test_what_they_forbid_no_run_needs(cluster: Cluster, tmp_path: Path) -> None:
+    """A whole run, with a worker that fails, and with the state in a file."""
+    calls = {unit: tmp_path / unit for unit in EXPOSURE}
+    state = f"sqlite:{tmp_path}/runs.db"
+    server = await Program.start(*trace(calls[SERVER]), *Server.command("--store", state))
+    place = ("--endpoint", (await server.line(r"listening on http://(\S+)"))[1], "--max-restarts", "1")
+    agent = (sys.executable, "-m", "node_agent", *place, WORKER)
+    cluster.agents["a"] = await Program.start(*trace(calls[AGENT]), *agent, env=cluster.hub.env)
+    (worker,) = await cluster.hub.group(1)
+    worker.kill()
+    await cluster.finish(await cluster.hub.group(1))
+    for child in children(server.pid):
+        os.kill(child, signal.SIGTERM)
+    assert await server.exit_code() == 0
+    for unit, log in calls.items():
+        made = set(re.findall(r"^\d+ +(\w+)\(", log.read_text(), re.M))
+        assert {"execve", "socket", "epoll_wait"} <= made
+        assert made - allowed_calls(unit) <= ROOTS_OWN
+
+
+def trace(log: Path) -> tuple[str, ...]:
+    """The command that has the system calls of a command written down, with those of its children."""
+    return ("strace", "--follow-forks", "--quiet=all", "--output", str(log))
