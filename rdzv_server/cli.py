@@ -59,7 +59,10 @@ Ctrl-C or SIGTERM stops it. Workers keep running; their agents try again until i
 
 
 def main() -> int:
-    """Parse the command line and serve. Exit codes: 0 stopped, 1 crashed, 2 bad input."""
+    """Parse the command line and serve.
+
+    Exit codes: 0 stopped, 1 crashed, 2 bad input; with `--exit-when-idle` 1 also if a run has not succeeded.
+    """
     config = _activated(parse())
     logging.basicConfig(
         level=logging.INFO,
@@ -81,6 +84,7 @@ async def _serve(
 ) -> int:  # fmt: skip
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[str] = loop.create_future()
+    watch = None
 
     def stop(reason: str) -> None:
         if not stopped.done():
@@ -107,7 +111,7 @@ async def _serve(
         if config.exit_when_idle_s is not None and isinstance(server, RendezvousServer):
             from rdzv_server.service.idle_shutdown import IdleWatch
 
-            IdleWatch(server.rendezvous, config.exit_when_idle_s, stop)
+            watch = IdleWatch(server.rendezvous, config.exit_when_idle_s, stop)
         try:
             log.info("shutting down; %s", await first_of(server.crashed(), stopped))
             if manager:
@@ -118,7 +122,7 @@ async def _serve(
         except Exception:
             log.exception("cannot go on; workers keep running, and their agents try again")
             return 1
-    return 0
+        return int(watch is not None and not watch.has_succeeded)
 
 
 def _make_server(config: ServerConfig, port: int) -> tuple[HttpServer, str]:

@@ -113,7 +113,7 @@ class ServerConfig:
         None,
         SECONDS,
         "exit by itself: at once when every run is over and every agent has heard so, or when no agent has been "
-        "connected for this long (default: serve for ever)",
+        "connected for this long; with exit code 0 if every run has succeeded, else 1 (default: serve for ever)",
     )
     listen_fd: int | None = _flag(
         None,

@@ -1,7 +1,8 @@
 """`--exit-when-idle`: when a server that was started for some runs has nothing left to do.
 
 At once when every run has ended, every agent of it has been told and every connection is closed; or when the last agent
-has left a run. Otherwise, when no agent has been connected for a while: who was lost may yet come back.
+has left a run. If a node was lost on the way, a moment later: somebody may wait on it for the run's end
+(`node-agent --exit-with-run`). Otherwise, when no agent has been connected for a while: who was lost may yet come back.
 """
 
 import asyncio
@@ -9,9 +10,13 @@ from collections.abc import Callable
 
 from rdzv_protocol.messages import Directive, Finish
 
-from rdzv_server.core.run import Run
+from rdzv_server.core.run import Run, Stage
 from rdzv_server.service.long_polls import Key
 from rdzv_server.service.rendezvous import Rendezvous
+
+OVER = "every run is over, and every agent has heard so"
+LINGER_S = 3.0
+"""Time after the end of a run in which who has lost a node may ask how it ended."""
 
 
 class IdleWatch:
@@ -27,6 +32,12 @@ class IdleWatch:
         rendezvous.connections.changed = self._look
         self._look(0)
 
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether there were runs, and every one has succeeded."""
+        runs = self._rendezvous.runs()
+        return bool(runs) and all(run.stage is Stage.SUCCEEDED for run in runs)
+
     def _replied(self, key: Key, directive: Directive) -> None:
         if isinstance(directive, Finish):
             self._told.add(key)
@@ -38,13 +49,23 @@ class IdleWatch:
         if connections:
             return
         runs = self._rendezvous.runs()
-        if runs and all(self._is_over(run) for run in runs):
-            self._idle("every run is over, and every agent has heard so")
+        if not runs or not all(map(self._is_over, runs)):
+            self._call_later(self._limit_s, f"no agent for {self._limit_s:g} s")
+        elif any(map(_is_missing_nodes, runs)):
+            self._call_later(min(LINGER_S, self._limit_s), OVER)
         else:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._limit_s, self._idle, f"no agent for {self._limit_s:g} s")
+            self._idle(OVER)
+
+    def _call_later(self, delay_s: float, reason: str) -> None:
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._idle, reason)
 
     def _is_over(self, run: Run) -> bool:
         if run.stage.is_end:
             return all((run.run_id, agent_id) in self._told for agent_id in run.agents)
         return not run.agents and bool(run.departures) and run.departures[-1].left
+
+
+def _is_missing_nodes(run: Run) -> bool:
+    """Whether the run has ended without a node that was lost."""
+    nodes = {agent.node_id for agent in run.agents.values()}
+    return run.stage.is_end and any(not gone.left and gone.node_id not in nodes for gone in run.departures)

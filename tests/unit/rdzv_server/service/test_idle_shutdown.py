@@ -4,15 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from rdzv_protocol.messages import Finish, LeaveRequest, PollRequest, Reply, ReportRequest, Start
+from rdzv_protocol.messages import Finish, LeaveRequest, PollRequest, Reply, ReportRequest, Start, Stop
 
 from rdzv_server.server import RendezvousServer
-from rdzv_server.service.idle_shutdown import IdleWatch
+from rdzv_server.service import idle_shutdown
+from rdzv_server.service.idle_shutdown import OVER, IdleWatch
 from tests.support.scenario import RUN_ID, Connection, a_failure, a_join, settings_of
 
 PATIENCE_S = 10.0
 LONG_S = 1000.0
-OVER = "every run is over, and every agent has heard so"
 
 
 class Site:
@@ -22,9 +22,10 @@ class Site:
         self.server = RendezvousServer()
         self.idle = asyncio.Event()
         self.reasons: list[str] = []
+        self.verdicts: list[bool] = []
 
     def watch(self, limit_s: float = LONG_S) -> None:
-        IdleWatch(self.server.rendezvous, limit_s, self._idle)
+        self._watch = IdleWatch(self.server.rendezvous, limit_s, self._idle)
 
     def agent(self, name: str) -> "Agent":
         return Agent(name, self.server)
@@ -36,6 +37,7 @@ class Site:
 
     def _idle(self, reason: str) -> None:
         self.reasons.append(reason)
+        self.verdicts.append(self._watch.has_succeeded)
         self.idle.set()
 
 
@@ -48,9 +50,11 @@ class Agent:
         self._rendezvous = server.rendezvous
         self._revision = 0
 
-    async def join(self, nodes: str) -> Reply:
+    async def join(self, nodes: str, after_round: int = 0) -> Reply:
         settings = settings_of(nodes, last_call_timeout_s=0.0, disconnect_grace_s=0.01)
-        return self._heard(await self._rendezvous.ask(a_join(self.name, settings=settings), self._connection))
+        return self._heard(
+            await self._rendezvous.ask(a_join(self.name, settings=settings, after_round=after_round), self._connection)
+        )
 
     async def told(self, kind: type) -> Reply:
         """Poll until the directive is a `kind`."""
@@ -60,10 +64,10 @@ class Agent:
                 self._heard(await self._rendezvous.ask(poll, self._connection))
         return self.reply
 
-    async def reports(self, *, success: bool = True) -> None:
+    async def reports(self, *, success: bool = True, round: int = 1) -> None:
         failure = None if success else a_failure(self.name)
         await self._rendezvous.ask(
-            ReportRequest(run_id=RUN_ID, agent_id=self.name, round=1, failure=failure), self._connection
+            ReportRequest(run_id=RUN_ID, agent_id=self.name, round=round, failure=failure), self._connection
         )
 
     async def leaves(self) -> None:
@@ -102,7 +106,7 @@ async def test_it_is_over_when_the_last_agent_of_an_ended_run_hangs_up(site: Sit
         await agent.told(Finish)
         assert not site.reasons
         agent.hangs_up()
-    assert site.reasons == [OVER]
+    assert (site.reasons, site.verdicts) == ([OVER], [success])
 
 
 async def test_an_agent_that_has_not_heard_of_the_end_may_come_back_for_it(site: Site) -> None:
@@ -136,6 +140,28 @@ async def test_agents_that_are_lost_may_come_back_for_a_while(site: Site) -> Non
     b.hangs_up()
     assert not site.reasons
     assert await site.is_idle() == "no agent for 0.2 s"
+    assert site.verdicts == [False]
+
+
+async def test_who_has_lost_a_node_may_ask_a_while_how_the_run_ended(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idle_shutdown, "LINGER_S", 0.2)
+    site.watch()
+    a, b = site.agent("a"), site.agent("b")
+    await a.join("1:2")
+    await b.join("1:2")
+    await a.told(Stop)  # b has arrived
+    await a.join("1:2", after_round=1)
+    await asyncio.gather(a.told(Start), b.told(Start))
+    b.hangs_up()
+    await a.told(Stop)
+    await a.join("1:2", after_round=2)
+    await a.reports(round=3)
+    await a.told(Finish)
+    a.hangs_up()
+    assert not site.reasons
+    assert (await site.is_idle(), site.verdicts) == (OVER, [True])
 
 
 async def test_nobody_ever_came(site: Site) -> None:
