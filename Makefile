@@ -63,7 +63,7 @@ $(VENV)/bench.done: $(VENV)/examples.done
 	@touch $@
 
 $(VENV)/programs.done: $(VENV)/examples.done
-	@echo "make: the programs that some tests launch (accelerate)"
+	@echo "make: what the programs of examples/gallery need (accelerate, lightning, torchdata, transformers)"
 	@$(PIP_INSTALL) --editable '.[programs]'
 	@touch $@
 
