@@ -5,7 +5,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
-WORKERS ?= 2
+# On two cores: a test waits for its processes about as long as they compute.
+WORKERS ?= 3
+# Whatever needs neither torch nor several servers, hosts or minutes, and the main paths of the real programs.
+CHECKED := tests/unit tests/property tests/simulation tests/fuzz \
+  tests/integration/test_programs.py tests/integration/test_elastic.py tests/integration/test_static.py
 # Names what it downloads, with a bar on a terminal.
 PIP_INSTALL = $(BIN)/pip install --disable-pip-version-check --no-input 2>&1
 
@@ -20,8 +24,8 @@ demo: $(VENV)/examples.done  ## train a real model over two nodes of two workers
 test: $(VENV)/dev.done $(VENV)/programs.done  ## the whole test suite
 	$(BIN)/python -m pytest -n $(WORKERS)
 
-check: check-static  ## what a contributor runs before a commit: style, types, layers, and the tests without torch
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not torch"
+check: check-static  ## before a commit: style, types, layers, unit tests, simulation, the programs' main paths; 2 minutes
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not torch" $(CHECKED)
 
 check-static: $(VENV)/dev.done  ## style, types, layers
 	$(BIN)/ruff check .

@@ -26,6 +26,7 @@ from rdzv_protocol.messages import (
 )
 
 from node_agent.config import AgentConfig
+from node_agent.core import wording
 from node_agent.core.backoff import ServerLost
 from node_agent.core.effects import Effect, Exit, Level, Say, StartWorkers, StopWorkers, WriteFailureReport
 from node_agent.core.events import (
@@ -109,6 +110,7 @@ class Runner:
         self._client = RetryingClient(make_transport(), lambda error: self.feed(ConnectionFailed(error)))
         self._side_client = RetryingClient(make_transport(), has_joined=True)  # a report must arrive, however late
         self._ready_file = ReadyFile(config.ready_file)
+        self._where = where
         self._host = host
         self._loop = loop
         self._close_timeout_s = config.close_timeout_s
@@ -118,6 +120,7 @@ class Runner:
         self._crashes = 0
         self._exchanges: set[asyncio.Task[None]] = set()
         self._notifications: set[asyncio.Task[None]] = set()
+        self._leave: asyncio.Task[None] | None = None
         loop.set_exception_handler(self._loop_failed)
 
     @property
@@ -163,12 +166,14 @@ class Runner:
             self.feed(GaveUp(f"rdzv-server refused what this node had to say: {error}"))
 
     async def close(self) -> None:
-        """Deliver the last reports, within `close_timeout_s`, and close the connections."""
+        """Deliver the last reports, within `close_timeout_s`, or say that it was in vain, and close the connections."""
         for timer in (self._timer, self._abort_timer):
             if timer:
                 timer.cancel()
         if self._notifications:
-            await asyncio.wait(self._notifications, timeout=self._close_timeout_s)
+            _, late = await asyncio.wait(self._notifications, timeout=self._close_timeout_s)
+            if self._leave in late and self._machine.is_known:
+                self._host.say(wording.not_told_of_leave(self._where, self._close_timeout_s), Level.WARNING)
         leftover = self._notifications | self._exchanges
         for task in leftover:
             task.cancel()
@@ -182,8 +187,10 @@ class Runner:
                 self._join(effect)
             case PollRequest():
                 self._spawn(self._exchange(effect), self._exchanges)
-            case ReportRequest() | LeaveRequest():
+            case ReportRequest():
                 self._spawn(self._notify(effect), self._notifications)
+            case LeaveRequest():
+                self._leave = self._spawn(self._notify(effect), self._notifications)
             case StartWorkers(assignment):
                 self._host.start_workers(assignment)
             case StopWorkers(signal_name, kill):
@@ -232,11 +239,12 @@ class Runner:
         except OSError as error:
             self._host.say(f"--ready-file {error.filename}: {error.strerror}", Level.WARNING)
 
-    def _spawn(self, work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         task.add_done_callback(raise_in_loop)
+        return task
 
     def _loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Exception handler of the loop. A transport's complaint about its peer is logged, and nothing else."""

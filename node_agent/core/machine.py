@@ -102,8 +102,8 @@ class AgentMachine:
         """Reason for waiting that was said last."""
         self.is_member = False
         """The server counts this agent in: it takes part in a round that is forming or formed, or stands by."""
-        self._is_known = False
-        """The server has answered at least once."""
+        self.is_known = False
+        """The server has answered at least once: it knows of this agent."""
         self._silent_since: float | None = None
         """Beginning of the time without an answer; None while the server answers."""
         self._idle_since = 0.0
@@ -243,25 +243,25 @@ class AgentMachine:
         self._busy = False
         if self._outage and self._silent_since is not None and self.state is not State.ENDING:
             self._log(f"reached rdzv-server at {self._server} after {now - self._silent_since:.1f} s", Level.WARNING)
-        self._is_known, self._silent_since, self._outage, self._notice_at = True, None, None, None
+        self.is_known, self._silent_since, self._outage, self._notice_at = True, None, None, None
 
     def _connection_failed(self, error: Unreachable | ProtocolError, now: float) -> None:
         if self.state is State.ENDING:
             return
-        if isinstance(error, Unreachable) and error.is_final and not self._is_known:
+        if isinstance(error, Unreachable) and error.is_final and not self.is_known:
             self._give_up(f"cannot use rdzv-server at {self._server} ({error})", is_server_lost=True)
             return
         is_first, self._outage, self._notice_at = self._outage is None, error, None
         if self._silent_since is None:
             self._silent_since = now
         limit_s = self._longest_outage_s()
-        if now >= self._silent_since + limit_s and not self._is_known:
+        if now >= self._silent_since + limit_s and not self.is_known:
             self._give_up_on_server()
             return
         limit = wording.limit(limit_s)
         if not is_first:
             text = f"still no rdzv-server at {self._server} ({error})"
-        elif self._is_known:
+        elif self.is_known:
             goes_on = "workers keep running, " if self._has_workers else ""
             text = f"lost rdzv-server at {self._server} ({error}); {goes_on}trying again{limit}"
         else:
@@ -284,14 +284,14 @@ class AgentMachine:
 
     def _longest_outage_s(self) -> float:
         """Limit of the wait for a server that does not answer; endless only while workers run."""
-        may_be_endless = self._is_known and (self._has_workers or self._server_lost_timeout_s < inf)
+        may_be_endless = self.is_known and (self._has_workers or self._server_lost_timeout_s < inf)
         return self._server_lost_timeout_s if may_be_endless else self._connect_timeout_s
 
     def _gives_up_at(self) -> float | None:
         longest_s = self._longest_outage_s()
         if self._silent_since is None or longest_s == inf or self.state in (State.ENDING, State.EXITED):
             return None
-        if not self._is_known:
+        if not self.is_known:
             return self._silent_since + max(longest_s, FIRST_TRY_S)
         is_idle = self._server_lost_timeout_s == inf
         return (max(self._silent_since, self._idle_since) if is_idle else self._silent_since) + longest_s

@@ -37,6 +37,13 @@ def restarts(finish: Finish) -> str:
     return f"{total} restart{'s' * (total != 1)}, {charged or 'none'} of them charged"
 
 
+def not_told_of_leave(server: str, within_s: float) -> str:
+    """Last word of an agent that left while its server was out of reach."""
+    return (
+        f"could not tell rdzv-server at {server} within {within_s:g} s that this node leaves: it will be missed instead"
+    )
+
+
 def limit(limit_s: float) -> str:
     """Words for how long the agent goes on with something; none: for ever."""
     return "" if limit_s == inf else f" for {limit_s:g} s"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.chaos import traces
-from tests.chaos.faults import AGENT, BUSY, HOST, STATE
+from tests.chaos.faults import AGENT, HOST, STATE
 from tests.chaos.fleet import LEASE_S, NODES
 from tests.chaos.monkey import BRIEF_S, Act, Monkey
 from tests.hosts.cluster import SERVER
@@ -104,29 +104,26 @@ async def all_agents_die_at_once(m: Monkey) -> None:
     await m.start_agents(*NODES)
 
 
-@action(AGENT + HOST + BUSY)
+@action(ANY)
 async def an_agent_is_dismissed(m: Monkey) -> None:
     (node,) = m.nodes(1)
     await m.dismiss_agents(node)
-    m.ledger.node_left(node)
     await m.return_one_by_one(node)
 
 
-@action(HOST + BUSY)
+@action(HOST + STATE)
 async def all_agents_are_dismissed(m: Monkey) -> None:
     await m.dismiss_agents(*NODES)
-    m.ledger.node_left(*NODES)
     await m.pause(0.0, 2.0)
     await m.start_agents(*NODES)
 
 
 @action(AGENT + HOST)
 async def an_agent_is_dismissed_while_the_server_is_down(m: Monkey) -> None:
-    """The agent goes without having said so."""
+    """The agent goes without having said so to anybody but its console."""
     (node,) = m.nodes(1)
     async with m.server_down():
         await m.dismiss_agents(node)
-        m.ledger.node_lost(node)
     await m.return_one_by_one(node)
 
 
@@ -270,13 +267,11 @@ async def a_worker_dies_with_what_was_to_replace_it(m: Monkey) -> None:
     m.kill_workers(node)
 
 
-@action(HOST + BUSY)
+@action(HOST + STATE)
 async def every_process_of_a_node_is_ended(m: Monkey) -> None:
     """SIGTERM to all of them in the same instant, as Slurm and systemd do."""
     (node,) = m.nodes(1)
-    m.say(f"end every process of {node}")
-    await m.fleet.dismiss_agents(node, with_children=True)
-    m.ledger.node_left(node)
+    await m.dismiss_agents(node, with_children=True)
     await m.return_one_by_one(node)
 
 

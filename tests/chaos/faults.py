@@ -48,6 +48,4 @@ async def disk_full(m: Monkey) -> None:
 
 AGENT: tuple[Act, ...] = (agent_stopped,)
 HOST: tuple[Act, ...] = (host_cut_off, server_cut_off, network_lossy)
-BUSY: tuple[Act, ...] = (server_stopped, disk_slow, disk_full)
-"""The server hears the last word of an agent that leaves, which waits for it no longer than 2 s."""
-STATE: tuple[Act, ...] = (server_down, *BUSY)
+STATE: tuple[Act, ...] = (server_down, server_stopped, disk_slow, disk_full)

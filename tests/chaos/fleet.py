@@ -40,6 +40,8 @@ TOKEN = "chaos-agents-4f9d"
 READ_TOKEN = "chaos-operators-81c2"
 ETCD = "127.0.0.1:2379"
 
+UNHEARD = "could not tell rdzv-server"
+
 View = dict[str, Any]
 
 
@@ -89,8 +91,11 @@ class Fleet(Hosts):
             await self.agents.pop(name).exit_code()
             self.up.discard(name)
 
-    async def dismiss_agents(self, *names: str, with_children: bool = False) -> None:
-        """SIGTERM: they leave the run. `with_children`: to all that they have started in the same instant."""
+    async def dismiss_agents(self, *names: str, with_children: bool = False) -> list[str]:
+        """SIGTERM: they leave the run. Those of them that could not tell the server.
+
+        `with_children`: to all that they have started in the same instant.
+        """
         agents = [self.agents.pop(name) for name in names]
         for agent in agents:
             for pid in [agent.pid, *(children(agent.pid) if with_children else ())]:
@@ -99,6 +104,7 @@ class Fleet(Hosts):
         for agent in agents:
             assert await agent.exit_code() == 1, agent.err
         self.up.difference_update(names)
+        return [name for name, agent in zip(names, agents, strict=True) if UNHEARD in "\n".join(agent.err)]
 
     def workers_of(self, name: str) -> list[Worker]:
         return [worker for worker in self.crew if worker.env["TEST_HOST"] == name]

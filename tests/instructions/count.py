@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.instructions.hot import CALIBRATION, hot_paths
+from tests.instructions.hot import CALIBRATION, hot_paths, starts_late
 
 EXPECTED = Path(__file__).with_name("expected.toml")
 TOLERANCE = 0.20
@@ -40,6 +40,8 @@ def measure() -> dict[str, float]:
 
 def _run(out: Path) -> None:
     valgrind = ("valgrind", "--tool=callgrind", "--quiet", f"--dump-before={MARK}", f"--callgrind-out-file={out}")
+    if starts_late():
+        valgrind += ("--instr-atstart=no",)
     ended = subprocess.run(
         [*valgrind, sys.executable, "-m", "tests.instructions.hot"],
         cwd=Path(__file__).parents[2],

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from node_agent.workers.ports import ReservedPort
-from tests.support.forked_torchrun import MODULES as TORCHRUNS
+from tests.support import forked
 from tests.support.programs import Program
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 TORCHRUN, NODE_AGENT = "torchrun", "node-agent"
-MODULES = {TORCHRUN: TORCHRUNS, NODE_AGENT: {False: "node_agent", True: "node_agent.launch"}}
+MODULES = {TORCHRUN: forked.TORCHRUN, NODE_AGENT: ("node_agent", "node_agent.launch")}
 LONG_S = 100.0
 """Several imports of torch on a small machine."""
 

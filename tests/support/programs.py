@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from tests.support.forked_torchrun import MODULES, ForkedProcess, can_fork, fork
+from tests.support import forked
 
 WORKERS = Path(__file__).with_name("workers")
 WORKER, TORCH_WORKER = str(WORKERS / "worker.py"), str(WORKERS / "torch_worker.py")
@@ -27,7 +27,7 @@ _started: list["Program"] = []
 class Program:
     """A started process. Its lines are collected as they come."""
 
-    def __init__(self, process: asyncio.subprocess.Process | ForkedProcess) -> None:
+    def __init__(self, process: asyncio.subprocess.Process | forked.ForkedProcess) -> None:
         self.process = process
         self.pid = process.pid
         self.out: list[str] = []
@@ -60,12 +60,20 @@ class Program:
         cls, *words: str, env: Mapping[str, str] | None = None, cwd: str | Path | None = None, legacy: bool = False
     ) -> Self:
         """Start stock torchrun with these words, or `torch.distributed.launch`: as `start` does, but sooner."""
-        if can_fork(words, env or {}):
-            return cls._of(await fork(words, env={**os.environ, **(env or {})}, cwd=cwd, legacy=legacy))
-        return await cls.start(sys.executable, "-m", MODULES[legacy], *words, env=env, cwd=cwd)
+        return await cls.python(forked.TORCHRUN, forked.TORCHRUN[legacy], *words, env=env, cwd=cwd)
 
     @classmethod
-    def _of(cls, process: asyncio.subprocess.Process | ForkedProcess) -> Self:
+    async def python(
+        cls, modules: tuple[str, ...], module: str, *words: str, env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+    ) -> Self:  # fmt: skip
+        """Start `python -m module words` as a fork of a process that has imported `modules`, where that is the same."""
+        if forked.can_fork(words, env or {}):
+            return cls._of(await forked.fork(modules, module, words, {**os.environ, **(env or {})}, cwd))
+        return await cls.start(sys.executable, "-m", module, *words, env=env, cwd=cwd)
+
+    @classmethod
+    def _of(cls, process: asyncio.subprocess.Process | forked.ForkedProcess) -> Self:
         program = cls(process)
         _started.append(program)
         return program
@@ -138,13 +146,17 @@ class Server(Program):
 
     @classmethod
     async def listen(cls, *flags: str, port: int = 0, env: Mapping[str, str] | None = None) -> Self:
-        server = await cls.start(*cls.command(*flags, port=port), env=env)
+        server = await cls.python(forked.SERVER, *forked.SERVER[:1], *cls.words(*flags, port=port), env=env)
         server.port = int((await server.line(r"listening on https?://127\.0\.0\.1:(\d+)"))[1])
         return server
 
     @staticmethod
-    def command(*flags: str, port: int = 0) -> tuple[str, ...]:
-        return (sys.executable, "-m", "rdzv_server", "--host", "127.0.0.1", "--port", str(port), *flags)
+    def words(*flags: str, port: int = 0) -> tuple[str, ...]:
+        return ("--host", "127.0.0.1", "--port", str(port), *flags)
+
+    @classmethod
+    def command(cls, *flags: str, port: int = 0) -> tuple[str, ...]:
+        return (sys.executable, "-m", "rdzv_server", *cls.words(*flags, port=port))
 
     @property
     def endpoint(self) -> str:

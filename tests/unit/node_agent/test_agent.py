@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -100,6 +101,16 @@ async def test_the_server_goes_while_the_workers_finish():
         said = "\n".join(agent.console.lines)
         assert "lost rdzv-server at server:1 (HTTP: closed)" in said
         assert "no rdzv-server at server:1 within 0.2 s" in said and "how the run ended is not known" in said
+
+
+async def test_a_leave_that_does_not_reach_the_server_is_said():
+    async with rig("sleep 60", close_timeout_s=0.2, signals=("SIGUSR1",)) as agent:
+        await has_started(agent)
+        agent.server.trouble = Unreachable("connect", "refused")
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert await agent.exit_code() == 1
+        told = "could not tell rdzv-server at server:1 within 0.2 s that this node leaves: it will be missed instead"
+        assert agent.console.lines[-1] == told
 
 
 # Specs of the workers, cold and warm.

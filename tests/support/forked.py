@@ -1,8 +1,8 @@
-"""Stock torchrun without its imports, which take seconds: agents are forks of one process that has made them.
+"""Programs without their imports, which take longer than they do: each is a fork of a process that has made them.
 
-Executed as a program it is that process. It takes orders from a socket: a message with the words, the environment and
-the current folder of an agent, and the descriptors of its output and of a pipe, into which the agent's pid is written
-and, when it has ended, its status. It ends with the socket.
+Executed with the names of modules, this is that process. It takes orders from a socket: a message with the program's
+module, its words, environment and current folder, and the descriptors of its output and of a pipe, into which its pid
+is written and, when it has ended, its status. It ends with the socket.
 """
 
 import asyncio
@@ -16,12 +16,15 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-MODULES = {False: "torch.distributed.run", True: "torch.distributed.launch"}
-READ_AT_THE_START = ("LOGLEVEL", "TORCH_LOGS", "PYTHONPATH")
-"""Variables that count when Python starts, and while it imports torch."""
+TORCHRUN = ("torch.distributed.run", "torch.distributed.launch")
+SERVER = ("rdzv_server.__main__", "rdzv_server.server")
+"""Modules that one process imports; those of programs have a function `main`."""
+READ_AT_THE_START = ("LD_PRELOAD", "LOGLEVEL", "TORCH_LOGS")
+"""Variables that count when a process starts or torch is imported, as do Python's own."""
 NEEDS_ITS_MAIN_MODULE = ("--run-path", "--run_path")
 ROOT = Path(__file__).parents[2]
 LONGEST = 1 << 20
@@ -29,7 +32,9 @@ LONGEST = 1 << 20
 
 def can_fork(words: Sequence[str], env: Mapping[str, str]) -> bool:
     """Whether a fork does what a new process would do."""
-    return not {*words}.intersection(NEEDS_ITS_MAIN_MODULE) and not {*env}.intersection(READ_AT_THE_START)
+    return not {*words}.intersection(NEEDS_ITS_MAIN_MODULE) and not any(
+        name in READ_AT_THE_START or name.startswith("PYTHON") for name in env
+    )
 
 
 # The test's side.
@@ -60,17 +65,13 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
 
-_sockets: list[socket.socket] = []
-"""The one of this process, once an agent was started."""
-
-
 async def fork(
-    words: Sequence[str], *, env: Mapping[str, str], cwd: str | Path | None, legacy: bool = False
+    modules: tuple[str, ...], module: str, words: Sequence[str], env: Mapping[str, str], cwd: str | Path | None
 ) -> ForkedProcess:
-    """Start an agent with these words after `torchrun`, or `python -m torch.distributed.launch` with `legacy`."""
-    order = json.dumps([legacy, [*words], dict(env), str(cwd or os.getcwd())]).encode()
+    """Do as `python -m module words` does, in a session of its own. `module` is one of those that are imported."""
+    order = json.dumps([module, [*words], dict(env), str(cwd or os.getcwd())]).encode()
     readers, theirs = zip(*[await _pipe() for _ in range(3)], strict=True)
-    socket.send_fds(_socket(), [order], theirs)
+    socket.send_fds(_socket(modules), [order], theirs)
     for descriptor in theirs:
         os.close(descriptor)
     return ForkedProcess(int(await readers[0].readline()), *readers)
@@ -85,24 +86,25 @@ async def _pipe() -> tuple[asyncio.StreamReader, int]:
     return reader, theirs
 
 
-def _socket() -> socket.socket:
-    if not _sockets:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            command = (sys.executable, "-m", __name__, str(theirs.fileno()))
-            server = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd=ROOT)
-        _sockets.append(ours)
-        atexit.register(lambda: (ours.close(), server.wait()))
-    return _sockets[0]
+@cache
+def _socket(modules: tuple[str, ...]) -> socket.socket:
+    """The socket of the process that has imported these."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        command = (sys.executable, "-m", __name__, str(theirs.fileno()), *modules)
+        server = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd=ROOT)
+    atexit.register(lambda: (ours.close(), server.wait()))
+    return ours
 
 
-# The process whose forks are torchruns.
+# The process whose forks are the programs.
 
 
-def serve(orders: socket.socket) -> None:
-    """Start an agent for each order, and tell how it ended."""
+def serve(orders: socket.socket, modules: Sequence[str]) -> None:
+    """Start a program for each order, and tell how it ended."""
     before = dict(os.environ)
-    modules = import_all()
+    for module in modules:
+        importlib.import_module(module)
     changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
     selector = selectors.DefaultSelector()
     selector.register(orders, selectors.EVENT_READ)
@@ -115,7 +117,7 @@ def serve(orders: socket.socket) -> None:
                 status, *output = descriptors
                 pid = os.fork()
                 if pid == 0:
-                    become(modules, changed, output, *json.loads(order))
+                    become(changed, output, *json.loads(order))
                 for descriptor in output:
                     os.close(descriptor)
                 os.write(status, f"{pid}\n".encode())
@@ -128,15 +130,11 @@ def serve(orders: socket.socket) -> None:
                 os.close(status)
 
 
-def import_all() -> dict[bool, Any]:
-    return {is_legacy: importlib.import_module(name) for is_legacy, name in MODULES.items()}
-
-
 def become(
-    modules: Mapping[bool, Any], changed: Mapping[str, str], output: Sequence[int],
-    legacy: bool, words: list[str], environment: dict[str, str], folder: str,
+    changed: Mapping[str, str], output: Sequence[int], name: str, words: list[str], environment: dict[str, str],
+    folder: str,
 ) -> None:  # fmt: skip
-    """Be the agent, to its end."""
+    """Be the program, to its end."""
     os.setsid()
     for number, descriptor in enumerate(output, start=1):
         os.dup2(descriptor, number)
@@ -144,11 +142,11 @@ def become(
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(changed | environment)
-    module = modules[legacy]
+    module: Any = sys.modules[name]
     sys.argv = [module.__file__, *words]
     sys.path[0] = folder
     sys.exit(module.main())
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])
