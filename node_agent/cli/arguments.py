@@ -169,6 +169,10 @@ class Arguments(NamedTuple):
         "NAME,NAME", signals, "signals that make the agent leave; its workers get the same (default: "
         f"{','.join(SIGNALS)})")] = SIGNALS
 
+    exit_with_run: Annotated[bool, _own_switch(
+        "if this agent is killed: stay until the run has ended without it, and exit as the run does. For schedulers "
+        "that call a whole job failed when one of its processes is")] = False
+
     max_restarts: Annotated[int | None, Flag(
         "N", whole(0, 10**7), "restarts after worker failures; membership changes are free (default: 0)")] = None
     fatal_exit_codes: Annotated[tuple[int, ...] | None, _setting(

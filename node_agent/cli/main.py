@@ -22,6 +22,10 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
     try:
         arguments = read(sys.argv[1:] if argv is None else argv, os.environ)
         plan = plan_launch(arguments, os.environ, use_env=use_env)
+        if arguments.exit_with_run:
+            from node_agent import supervisor
+
+            return supervisor.run(plan)
         from node_agent import agent  # when the command line is good
 
         return agent.run(plan, manager)

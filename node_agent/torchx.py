@@ -1,0 +1,245 @@
+"""TorchX components `rdzv.ddp` and `rdzv.spmd`: TorchX's `dist.ddp` and `dist.spmd` on `rdzv-server` and `node-agent`.
+
+Found by TorchX through the entry point `torchx.components`, and imported by nobody else. All arguments of TorchX 0.7's
+components mean what they mean there; `--server` is ours, and says where the nodes meet. See deploy/torchx/README.md.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import Any, Dict, List, Optional  # TorchX reads these annotations as text, and knows no others
+
+import torchx
+from torchx import specs
+from torchx.components import dist, structured_arg
+from torchx.schedulers.slurm_scheduler import SlurmBatchRequest
+from torchx.specs import macros
+
+SERVER_ROLE = "rdzvserver"
+"""The first role's name becomes a part of a variable's name on Kubernetes: letters alone."""
+SERVER_RESOURCE = {"cpu": 1, "gpu": 0, "memMB": 1024}
+FIRST_AGENT_S = 1800
+"""Time that a server of its own waits for agents, whose images may have to be pulled."""
+BACKENDS = ("c10d", "static")
+DEBUG = {
+    "CUDA_LAUNCH_BLOCKING": "1",
+    "NCCL_DESYNC_DEBUG": "1",
+    "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
+    "TORCH_SHOW_CPP_STACKTRACES": "1",
+}
+"""Variables of `--debug`, as TorchX sets them."""
+SUCCEEDED = f"slurm-{macros.app_id}.succeeded"
+"""File in a Slurm job's folder, where TorchX has the replicas' output, too: an agent of the run has exited 0."""
+
+
+def ddp(
+    *script_args: str,
+    script: Optional[str] = None,
+    m: Optional[str] = None,
+    image: str = torchx.IMAGE,
+    name: str = "/",
+    h: Optional[str] = None,
+    cpu: int = 2,
+    gpu: int = 0,
+    memMB: int = 1024,
+    j: str = "1x2",
+    env: Optional[Dict[str, str]] = None,
+    max_retries: int = 0,
+    rdzv_port: int = 29500,
+    rdzv_backend: str = "c10d",
+    mounts: Optional[List[str]] = None,
+    debug: bool = False,
+    tee: int = 3,
+    server: str = "replica",
+) -> specs.AppDef:
+    """
+    Elastic distributed training with node-agent, in the place of dist.ddp, which uses torchrun.
+
+    Args:
+        script_args: arguments of the script or module
+        script: script to run within the image
+        m: Python module to run, in place of a script
+        image: image, such as a container's
+        name: {experiment}/{run}, {experiment}/, /{run} or {run}; the run's default is the name of the script or module
+        h: a registered named resource; goes before cpu, gpu and memMB
+        cpu: CPUs of a replica
+        gpu: GPUs of a replica
+        memMB: memory of a replica, in MB
+        j: [[{min_nnodes}:]{nnodes}x]{nproc_per_node}
+        env: environment variables of the run, such as A=1,B=2; PET_MAX_RESTARTS=3 allows restarts after failures
+        max_retries: retries by the scheduler
+        rdzv_port: port of the server, unless --server names another
+        rdzv_backend: with --server replica: c10d, or static, which takes replica ids for node ranks
+        mounts: mounts, such as type=bind,src=/host,dst=/job,readonly
+        debug: set the variables that make torch tell more
+        tee: streams that go to the console and to a file: 0 none, 1 stdout, 2 stderr, 3 both
+        server: where rdzv-server is: replica (replica 0 hosts it), role (a role of its own, which no lost replica
+            takes away), or HOST:PORT, where it runs already
+    """
+    if (script is None) == (m is None):
+        raise ValueError("give either --script or -m, not both")
+    if rdzv_backend not in BACKENDS:
+        raise ValueError(f"--rdzv_backend is {' or '.join(BACKENDS)}, not {rdzv_backend}; see --server")
+    if server not in ("replica", "role") and ":" not in server:
+        raise ValueError(f"--server is replica, role or HOST:PORT, not {server}")
+    least, most, nproc, _ = dist.parse_nnodes(j)
+    names = structured_arg.StructuredNameArgument.parse_from(name=name, m=m, script=script)
+    role_name = re.sub(r"[^A-Za-z0-9_.]", "_", Path(script).stem if script else str(m).rpartition(".")[2])
+    variables = {
+        "LOGLEVEL": os.getenv("LOGLEVEL", "WARNING"),
+        **(env or {}),
+        "TORCHX_TRACKING_EXPERIMENT_NAME": names.experiment_name,
+        **(DEBUG if debug else {}),
+    }
+    words = [
+        "exec node-agent --exit-with-run",
+        _meet(server, rdzv_backend, rdzv_port, most),
+        f"--rdzv-id {macros.app_id}",
+        f"--nnodes {max(least, 1)}:{most}",
+        f"--nproc-per-node {nproc}",
+        f'--node-id "{role_name}-{macros.replica_id}"',  # AWS Batch gives a variable for the macro
+        f"--tee {tee} --role ''",
+        *map(quote, [script] if script else ["-m", str(m)]),
+        *map(quote, script_args),
+    ]
+    shared: Dict[str, Any] = {
+        "image": image,
+        "entrypoint": "bash",
+        "env": variables,
+        "max_retries": max_retries,
+        "retry_policy": specs.RetryPolicy.REPLICA if least < most else specs.RetryPolicy.APPLICATION,
+        "mounts": specs.parse_mounts(mounts) if mounts else [],
+    }
+    agents = _Agents(
+        name=role_name,
+        args=["-c", " ".join(words)],
+        min_replicas=least,
+        num_replicas=most,
+        resource=specs.resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h),
+        port_map={"c10d": rdzv_port},
+        **shared,
+    )
+    roles: List[specs.Role] = [agents]
+    if server == "role":
+        token = '${PET_TOKEN_FILE:+--token-file "$PET_TOKEN_FILE"}'
+        serve = f"exec rdzv-server --port {rdzv_port} --exit-when-idle {FIRST_AGENT_S} {token}"
+        shared["env"] = dict(variables)
+        resource = specs.resource(**SERVER_RESOURCE)
+        port_map = {"rdzv": rdzv_port}
+        roles = [
+            specs.Role(
+                name=SERVER_ROLE, args=["-c", serve], min_replicas=1, resource=resource, port_map=port_map, **shared
+            ),
+            agents,
+        ]
+    return specs.AppDef(name=names.run_name, roles=roles)
+
+
+def spmd(
+    *args: str,
+    script: Optional[str] = None,
+    m: Optional[str] = None,
+    image: str = torchx.IMAGE,
+    name: str = "/",
+    h: str = "gpu.small",
+    j: str = "1x1",
+    env: Optional[Dict[str, str]] = None,
+    max_retries: int = 0,
+    mounts: Optional[List[str]] = None,
+    debug: bool = False,
+    rdzv_port: int = 29500,
+    server: str = "replica",
+) -> specs.AppDef:
+    """
+    Copies of one program on several nodes with node-agent, in the place of dist.spmd, which uses torchrun.
+
+    Args:
+        args: arguments of the script or module
+        script: script to run within the image
+        m: Python module to run, in place of a script
+        image: image, such as a container's
+        name: {experiment}/{run}, {experiment}/, /{run} or {run}; the run's default is the name of the script or module
+        h: type of the hosts, a registered named resource
+        j: [{min_nnodes}:]{nnodes}[x{nproc_per_node}]; without the last, one process for each GPU of the host
+        env: environment variables of the run, such as A=1,B=2; PET_MAX_RESTARTS=3 allows restarts after failures
+        max_retries: retries by the scheduler
+        mounts: mounts, such as type=bind,src=/host,dst=/job,readonly
+        debug: set the variables that make torch tell more
+        rdzv_port: port of the server, unless --server names another
+        server: where rdzv-server is: replica (replica 0 hosts it), role (a role of its own, which no lost replica
+            takes away), or HOST:PORT, where it runs already
+    """
+    least, colon, most = j.rpartition(":")
+    return ddp(
+        *args,
+        script=script,
+        m=m,
+        image=image,
+        name=name,
+        h=h,
+        j=f"{least}{colon}{structured_arg.StructuredJArgument.parse_from(h, most)}",
+        env=env,
+        max_retries=max_retries,
+        rdzv_port=rdzv_port,
+        mounts=mounts,
+        debug=debug,
+        server=server,
+    )
+
+
+def _meet(server: str, backend: str, port: int, most: int) -> str:
+    """Flags that say where the server is, as words for a shell.
+
+    `macros.rank0_env` is the name of a variable, which AWS Batch does not set on the very node that it names.
+    """
+    first_replica = f'"$${{{macros.rank0_env}:-localhost}}:{port}"'
+    if server == "role":
+        return f"--endpoint {first_replica}"
+    if server != "replica":
+        return f"--endpoint {quote(server)}"
+    if most == 1:
+        return f"--rdzv-backend {backend} --rdzv-endpoint localhost:0"
+    rank = f" --node-rank {macros.replica_id}" if backend == "static" else ""
+    return f"--rdzv-backend {backend} --rdzv-endpoint {first_replica}{rank}"
+
+
+@dataclass
+class _Agents(specs.Role):  # type: ignore[misc]
+    """Role whose replicas may be lost: an elastic run goes on without them, and its end is the job's."""
+
+    def pre_proc(self, scheduler: str, dryrun_info: "specs.AppDryRunInfo[Any]") -> "specs.AppDryRunInfo[Any]":
+        """Have the scheduler let a lost replica of an elastic run go, as far as TorchX does not say so itself."""
+        if self.min_replicas != self.num_replicas:
+            if scheduler == "slurm":
+                dryrun_info.request = _elastic_slurm_job(dryrun_info.request, self.name)
+            elif scheduler == "kubernetes":
+                dryrun_info.request.resource["spec"]["minSuccess"] = 1  # an agent exits 0 when the run has succeeded
+        return dryrun_info
+
+
+def _elastic_slurm_job(job: SlurmBatchRequest, agents: str) -> SlurmBatchRequest:
+    for name, replica in job.replicas.items():
+        replica.sbatch_opts["no-kill"] = None
+        replica.srun_opts |= {"kill-on-bad-exit": "0", "wait": "0", "no-kill": None}
+        if name.rpartition("-")[0] == agents:
+            command = replica.args[-1].removeprefix("exec ")
+            replica.args[-1] = f"{command} && : > {SUCCEEDED}"
+    return _ElasticSlurmJob(job.cmd, job.replicas, job.job_dir, job.max_retries)
+
+
+class _ElasticSlurmJob(SlurmBatchRequest):  # type: ignore[misc]
+    """Job whose exit code is 0 if the run succeeded, whatever became of single replicas."""
+
+    def materialize(self) -> str:
+        script = str(super().materialize())
+        verdict = SUCCEEDED.replace(macros.app_id, "$SLURM_JOB_ID")
+        for line, instead in (
+            ("set +e\n", f'rm -f "{verdict}"\nset +e\n'),
+            ("exitcode=$?\n", f'exitcode=$?\nif [ -e "{verdict}" ]; then exitcode=0; fi\n'),
+        ):
+            if line not in script:
+                raise RuntimeError(f"this version of TorchX writes other job scripts for Slurm: no {line!r}")
+            script = script.replace(line, instead, 1)
+        return script
