@@ -11,12 +11,15 @@ import sys
 import time
 from collections.abc import Iterable
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from node_agent import agent
 from node_agent.config import Endpoint, LaunchPlan, UsageError
 from node_agent.core.machine import EXIT_FAILED, EXIT_REFUSED, EXIT_SUCCEEDED
 from node_agent.workers.process import tie_to_parent
+
+if TYPE_CHECKING:
+    from rdzv_protocol.service_manager import ServiceManager
 
 ASK_EVERY_S = 1.0
 """Less than the time that a server with `--exit-when-idle` goes on after a run that has lost a node."""
@@ -25,7 +28,7 @@ PATIENCE_S = 30.0
 ENDS = {"succeeded": EXIT_SUCCEEDED, "failed": EXIT_FAILED}
 
 
-def run(plan: LaunchPlan) -> int:
+def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
     """Exit code of an agent in a process of its own; if that is killed, of the run that goes on without it."""
     supervisor = os.getpid()
     handled = [signal.Signals[name] for name in plan.config.signals]
@@ -33,7 +36,7 @@ def run(plan: LaunchPlan) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, handled)
     child = os.fork()
     if child == 0:
-        _become_agent(plan, supervisor, handled)
+        _become_agent(plan, manager, supervisor, handled)
     forwarding = _Forwarding(child, handled)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -49,14 +52,16 @@ def run(plan: LaunchPlan) -> int:
     return 128 - code if exit_code is None else exit_code
 
 
-def _become_agent(plan: LaunchPlan, supervisor: int, handled: Iterable[signal.Signals]) -> NoReturn:
+def _become_agent(
+    plan: LaunchPlan, manager: "ServiceManager | None", supervisor: int, handled: Iterable[signal.Signals]
+) -> NoReturn:
     """In the child: run the agent, and exit. Its session is its own, so that a terminal's signals reach it once."""
     exit_code = EXIT_FAILED
     try:
         os.setsid()
         tie_to_parent(supervisor)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
-        exit_code = agent.run(plan)
+        exit_code = agent.run(plan, manager)
     except UsageError as error:
         _say(f"error: {error}")
         exit_code = EXIT_REFUSED

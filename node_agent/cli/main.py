@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
         if arguments.exit_with_run:
             from node_agent import supervisor
 
-            return supervisor.run(plan)
+            return supervisor.run(plan, manager)
         from node_agent import agent  # when the command line is good
 
         return agent.run(plan, manager)
