@@ -35,6 +35,7 @@ OTHER_FILES = 128
 FEW_CONNECTIONS = 512
 """Fewer are too few for a run of some size, and are said."""
 FEWEST_FILES = 16
+STOPS = (signal.SIGINT, signal.SIGTERM)
 STOP_S = 10.0
 """Time that a server asks its service manager for to end in."""
 COLLECT_AFTER = (10_000, 1_000, 10)
@@ -90,7 +91,7 @@ async def _serve(
         if not stopped.done():
             stopped.set_result(reason)
 
-    for signum in (signal.SIGINT, signal.SIGTERM):
+    for signum in STOPS:
         loop.add_signal_handler(signum, stop, "workers keep running")
     listener = _listener(config)
     server, place = _make_server(config, listener.getsockname()[1])
@@ -122,7 +123,9 @@ async def _serve(
         except Exception:
             log.exception("cannot go on; workers keep running, and their agents try again")
             return 1
-        return int(watch is not None and not watch.has_succeeded)
+        exit_code = int(watch is not None and not watch.has_succeeded)
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # the exit code stands: a scheduler may send one just now
+    return exit_code
 
 
 def _make_server(config: ServerConfig, port: int) -> tuple[HttpServer, str]:

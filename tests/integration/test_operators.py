@@ -3,13 +3,16 @@
 import asyncio
 import json
 import re
+import signal
 import urllib.error
 import urllib.request
 
+import pytest
 from rdzv_protocol.paths import ADMIT, STOP
 
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.programs import Server
+from tests.support.worker_hub import WorkerHub
 
 
 async def act(server: Server, path: str, body: object) -> tuple[int, dict]:
@@ -72,3 +75,15 @@ async def test_a_mistake_is_said_and_changes_nothing(cluster: Cluster) -> None:
     for body, status, says in MISTAKES:
         answered, answer = await act(cluster.server, STOP, body)
         assert answered == status and says in answer["message"], body
+
+
+@pytest.mark.parametrize("end", [0, 3, "SIGTERM"])
+async def test_a_server_that_was_started_for_a_run_exits_with_its_verdict(hub: WorkerHub, end: int | str) -> None:
+    async with Cluster(hub, "--exit-when-idle", "500") as cluster:
+        await cluster.serve()
+        (worker,) = await cluster.nodes("a", nproc=1)
+        if end == "SIGTERM":
+            cluster.server.signal(signal.SIGTERM)  # in the middle of the run
+        else:
+            worker.order_exit(int(end))
+        assert await cluster.server.exit_code() == int(end != 0)

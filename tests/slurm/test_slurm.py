@@ -1,15 +1,129 @@
-"""The job scripts of deploy/slurm, submitted to a real Slurm."""
+"""The job scripts of deploy/slurm on a real Slurm of four nodes: as they are, with options on the command line."""
+
+import re
+from pathlib import Path
 
 import pytest
 
+from tests.support.programs import WORKER, Program
 from tests.support.slurm import Slurm
+from tests.support.worker_hub import WorkerHub, of_node
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("programs")]
+pytestmark = pytest.mark.timeout(240)
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "deploy" / "slurm"
+SAVES = """
+import os, pathlib, signal, sys
+
+saved = pathlib.Path(f"{sys.argv[1]}-{os.environ['RANK']}")
+if saved.exists():
+    sys.exit(print("goes on from what it saved"))
+
+def save(*_):
+    saved.touch()
+    sys.exit(print("saved"))
+
+signal.signal(signal.SIGUSR1, save)
+signal.signal(signal.SIGTERM, save)
+print("trains", flush=True)
+while True:
+    signal.pause()
+"""
 
 
-async def test_each_node_is_a_machine_of_its_own(slurm: Slurm) -> None:
-    job = slurm.submit("--nodes=4", "--wrap", "srun --label hostname; getent hosts n3")
+def submit(slurm: Slurm, name: str, hub: WorkerHub | None, *options: str, flags: str = "", server: str = "") -> str:
+    """Submit a script with plain workers, who report to the hub."""
+    env = {**(hub.env if hub else {}), "RDZV_SERVER": server, "PRELOAD": "json"}
+    return slurm.submit(*options, str(SCRIPTS / f"{name}.sbatch"), *flags.split(), WORKER, env=env)
+
+
+def after(slurm: Slurm, job: str) -> str:
+    """Submit a job that waits for the success of another one."""
+    return slurm.submit(f"--dependency=afterok:{job}", "--kill-on-invalid-dep=yes", "--wrap", "true")
+
+
+async def serve(slurm: Slurm) -> str:
+    """Start a server on the login node; its address."""
+    command = slurm.on_login("rdzv-server", "--store", "memory", "--port", "29400")
+    await (await Program.start(*command, env=slurm.env)).line("listening on")
+    return "login:29400"
+
+
+async def test_the_jobs_status_is_the_runs_and_ranks_follow_the_topology(slurm: Slurm, hub: WorkerHub) -> None:
+    job = submit(slurm, "fixed", hub, "--nodes=3", "--nodelist=n[1-3]", "--job-name=train")
+    chained = after(slurm, job)
+    workers = await hub.group(3)
+    # n1 and n3 are at one switch.
+    assert [worker.env["SLURMD_NODENAME"] for worker in workers] == ["n1", "n3", "n2"]
+    for worker in workers:
+        worker.order_exit(0)
     assert await slurm.ended(job) == "COMPLETED"
+    assert await slurm.ended(chained) == "COMPLETED"
+    assert (slurm.folder / f"train-{job}.log").exists()
+
+
+async def test_a_failed_run_is_a_failed_job(slurm: Slurm, hub: WorkerHub) -> None:
+    job = submit(slurm, "fixed", hub, flags="--max-restarts 0")
+    chained = after(slurm, job)
+    (await hub.group(2))[1].order_exit(3)
+    assert await slurm.ended(job) == "FAILED"
+    assert await slurm.ended(chained) == "CANCELLED"
+    assert "Root Cause" in slurm.output(job)
+
+
+@pytest.mark.parametrize("name", ["elastic", "warm-spares", "login-server"])
+async def test_a_spare_takes_the_place_of_a_lost_node(slurm: Slurm, hub: WorkerHub, name: str) -> None:
+    server = await serve(slurm) if name == "login-server" else ""
+    job = submit(slurm, name, hub, flags="--nnodes 2:3", server=server)
+    chained = after(slurm, job)
+    workers = await hub.group(3)
+    (lost,) = of_node(workers, 1)
+    slurm.lose(lost.env["SLURMD_NODENAME"])
+    workers = await hub.group(3)
+    assert workers[0].env["TORCHELASTIC_RESTART_COUNT"] == "0"
+    for worker in workers:
+        worker.order_exit(0)
+    assert await slurm.ended(job) == "COMPLETED"
+    assert await slurm.ended(chained) == "COMPLETED"
+
+
+async def test_before_the_time_limit_workers_save_and_the_job_starts_again(slurm: Slurm) -> None:
+    (slurm.folder / "saves.py").write_text(SAVES)
+    options = ("--time=1", "--signal=B:USR1@60")
+    job = slurm.submit(*options, str(SCRIPTS / "fixed.sbatch"), "saves.py", f"{slurm.folder}/saved")
+    assert await slurm.reaches(job, "COMPLETED", restarts=1)
     written = slurm.output(job)
-    assert sorted(written.split("\n")[:4]) == [f"{number}: n{number + 1}" for number in range(4)]
-    assert "10.29.0.4" in written
+    for words in ("trains", "SIGUSR1: leaving the run", "saved", "goes on from what it saved"):
+        assert written.count(words) >= 2, words
+
+
+async def test_scancel_leaves_nothing_behind(slurm: Slurm, hub: WorkerHub) -> None:
+    job = submit(slurm, "elastic", hub)
+    workers = await hub.group(4)
+    assert slurm.processes("node_agent|node-agent")
+    slurm.call("scancel", job)
+    for worker in workers:
+        await worker.gone()
+    assert await slurm.ended(job) == "CANCELLED"
+    assert slurm.processes("node-agent|rdzv-server|worker.py|helper") == []
+
+
+async def test_the_command_on_the_page_of_clusters(slurm: Slurm, hub: WorkerHub) -> None:
+    page = (ROOT / "docs" / "clusters.md").read_text()
+    (command,) = re.findall(r"## Slurm\n.*?^```bash\nsbatch (.*?)\n```", page, re.DOTALL | re.MULTILINE)
+    here = {"deploy/slurm/elastic.sbatch": str(SCRIPTS / "elastic.sbatch"), "8": "1", "train.py": WORKER}
+    job = slurm.submit(*(here.get(word, word) for word in command.split()), env=hub.env)
+    for worker in await hub.group(3):
+        worker.order_exit(0)
+    assert await slurm.ended(job) == "COMPLETED"
+
+
+async def test_jobs_of_an_array_join_and_leave(slurm: Slurm, hub: WorkerHub) -> None:
+    job = submit(slurm, "array", hub, "--array=1-3", flags="--nnodes 2:3", server=await serve(slurm))
+    await hub.group(3)
+    slurm.call("scancel", f"{job}_1")
+    for worker in await hub.group(2):
+        worker.order_exit(0)
+    assert await slurm.ended(f"{job}_2") == "COMPLETED"
+    assert await slurm.ended(f"{job}_1") == "CANCELLED"

@@ -4,6 +4,8 @@ import asyncio
 import json
 import os
 import signal
+import socket
+import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,7 +20,9 @@ class Worker:
 
     def __init__(self, report: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         fields = json.loads(report)
-        self.pid: int = fields["pid"]
+        # Its pid as we see it: it may be in another namespace.
+        credentials = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        self.pid: int = struct.unpack("3i", credentials)[0]
         self.argv: list[str] = fields["argv"]
         self.env: Mapping[str, str] = fields["env"]
         self.rank = int(self.env["RANK"])

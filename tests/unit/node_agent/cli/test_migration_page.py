@@ -94,7 +94,7 @@ def test_the_tables_have_every_backend_and_setting() -> None:
 
 def test_the_command_lines_are_good_ones() -> None:
     lines = command_lines("node-agent")
-    assert len(lines) >= 4
+    assert len(lines) >= 2
     for line in lines:
         assert understood(line).nnodes
 
