@@ -16,15 +16,6 @@ if TYPE_CHECKING:
     from node_agent.api.processes import PContext, RunProcsResult, start_processes, start_processes_async
     from node_agent.core.log_options import Std
 
-_MODULES = {
-    "api.default_logs_specs": "DefaultLogsSpecs LogsDest to_map",
-    "api.elastic_launch": "elastic_launch",
-    "api.errors": "ChildFailedError LaunchError ProcessFailure SignalException",
-    "api.launch_config": "LaunchConfig",
-    "api.processes": "PContext RunProcsResult start_processes start_processes_async",
-    "core.log_options": "Std",
-}
-
 __all__ = [
     "ChildFailedError",
     "DefaultLogsSpecs",
@@ -43,13 +34,17 @@ __all__ = [
 ]
 
 
+_MODULES = ("core.log_options", "api.errors", "api.default_logs_specs", "api.launch_config", "api.processes",
+            "api.elastic_launch")  # fmt: skip
+
+
 def __getattr__(name: str) -> Any:
     """Imported when it is first asked for: `node-agent` and its workers need none of it."""
     from importlib import import_module
 
-    for module, names in _MODULES.items():
-        if name in names.split():
-            return getattr(import_module(f"node_agent.{module}"), name)
+    for module in map(import_module, (f"node_agent.{each}" for each in _MODULES if name in __all__)):
+        if name in vars(module):
+            return vars(module)[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -13,7 +13,7 @@ from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Assignment, Failure, Reply
 
 from node_agent.config import AgentConfig, LaunchPlan
-from node_agent.core.effects import Level, WriteFailureReport
+from node_agent.core.effects import Exit, Level, OwnEffect, Say, StartWorkers, StopWorkers, WriteFailureReport
 from node_agent.core.events import GaveUp, Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.core.machine import EXIT_FAILED
 from node_agent.output.console import ERR, Console
@@ -26,7 +26,7 @@ from node_agent.workers.environment import ENABLE_FILE_TIMER, defaults, omp_warn
 from node_agent.workers.group import WorkerGroup
 from node_agent.workers.orphans import Orphans
 from node_agent.workers.ports import ReservedPort
-from node_agent.workers.process import Start, given_up
+from node_agent.workers.process import Process, given_up
 from node_agent.workers.spec import SpecMaker
 from node_agent.workers.store import StoreHost
 from node_agent.workers.temp_dir import TempDir
@@ -139,11 +139,24 @@ class Agent:
                 used.release()  # after the new one was reserved, so that the two differ
         return self._port.number
 
-    def start_workers(self, assignment: Assignment) -> None:
+    def perform(self, effect: OwnEffect) -> None:
+        match effect:
+            case StartWorkers(assignment):
+                self._start_workers(assignment)
+            case StopWorkers(signal_name, kill):
+                self._stop_workers(signal_name, kill)
+            case Say(text, level):
+                self._say(text, level)
+            case WriteFailureReport():
+                self._write_failure_report(effect)
+            case Exit(code):
+                self._ended(code)
+
+    def _start_workers(self, assignment: Assignment) -> None:
         is_first, self._assignment = self._assignment is None, assignment
         if is_first and (warning := omp_warning(self._config.environment, assignment.local_world_size)):
             self._console.say(warning, Level.ROUTINE)
-        if is_first and (wish := self._config.preferred_rank) not in (None, assignment.group_rank):
+        if is_first and (wish := self._config.join.preferred_rank) not in (None, assignment.group_rank):
             self._console.say(f"--node-rank {wish} is another node's; this node has rank {assignment.group_rank}")
         if assignment.agent_store and assignment.group_rank == 0:
             assert self._port
@@ -156,7 +169,7 @@ class Agent:
         else:
             self._start_group(assignment, self._logs.open(assignment))
 
-    def stop_workers(self, signal_name: str, kill: bool) -> None:
+    def _stop_workers(self, signal_name: str, kill: bool) -> None:
         if self._group is None:
             assert self._assignment
             if self._starting:
@@ -178,9 +191,11 @@ class Agent:
         except PluginFailed as error:
             self._fail(str(error))
 
-    def _start_warm(self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int]) -> Start:
+    def _start_warm(
+        self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int], stdout: int, stderr: int
+    ) -> Process:
         assert self._warm
-        return self._warm.starter(self._config.command.for_worker(local_rank), environment, cpus)
+        return self._warm.start_worker(self._config.command.for_worker(local_rank), environment, cpus, stdout, stderr)
 
     def _start_group(self, assignment: Assignment, logs: RoundLogs) -> None:
         round_ = assignment.round
@@ -193,12 +208,12 @@ class Agent:
         if self._events:
             self._events.started(assignment, self._group.pids)
 
-    def say(self, text: str, level: Level) -> None:
+    def _say(self, text: str, level: Level) -> None:
         self._console.say(text, level)
         if self._manager:
             self._manager.status(text)
 
-    def write_failure_report(self, effect: WriteFailureReport) -> None:
+    def _write_failure_report(self, effect: WriteFailureReport) -> None:
         from node_agent.failures import error_file, report
 
         if effect.finish:
@@ -208,7 +223,7 @@ class Agent:
 
     def _own_error_file(self, failure: Failure | None) -> str:
         """The error file of the failed worker; empty if it was none of this node's."""
-        if self._group is None or failure is None or failure.node_id != self._config.node_id:
+        if self._group is None or failure is None or failure.node_id != self._config.join.node_id:
             return ""
         return self._group.error_file(failure.pid)
 
@@ -216,7 +231,7 @@ class Agent:
         if self._manager and isinstance(answer, Reply):
             self._manager.ready()  # it has been let in: it waits, stands by or has workers
 
-    def ended(self, exit_code: int) -> None:
+    def _ended(self, exit_code: int) -> None:
         self._tell_of_the_end()
         if self._events:
             self._events.ended(exit_code)
@@ -283,7 +298,7 @@ class Agent:
         """Report that the workers cannot go on, or not begin, without something that the agent does for them."""
         assert self._assignment
         failure = Failure(
-            node_id=self._config.node_id,
+            node_id=self._config.join.node_id,
             rank=self._assignment.first_rank,
             local_rank=0,
             pid=0,
@@ -303,9 +318,10 @@ def _warm_pool(config: AgentConfig, console: Console) -> "WarmPool | None":
         return None
     from node_agent.workers.warm.pool import WarmPool
 
-    environment = {**config.environment, **defaults(config.environment, config.nproc)}
+    workers = config.join.local_world_size
+    environment = {**config.environment, **defaults(config.environment, workers)}
     spare = int(_preloads_torch(config))  # becomes the store's helper
-    return WarmPool(config.preload, config.command.for_worker(0), environment, config.nproc + spare, console.say)
+    return WarmPool(config.preload, config.command.for_worker(0), environment, workers + spare, console.say)
 
 
 def _event_log(config: AgentConfig, console: Console) -> "EventLog | None":

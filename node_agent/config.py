@@ -5,7 +5,7 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct, field
-from rdzv_protocol.settings import RequestedSettings
+from rdzv_protocol.messages import JoinRequest
 
 from node_agent.core.command import Command
 from node_agent.core.log_options import LogOptions
@@ -24,26 +24,13 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
 
     command: Command
     """Program and arguments of each worker."""
-    nproc: int
-    """Workers on this node."""
+    join: JoinRequest
+    """The agent's first request, but for what each agent and each round have of their own: id, secret and port; and
+    for the address, unless one is given: then it is the one from which the agent reaches the server."""
     preload: tuple[str, ...] = ()
     """Modules that workers need not import: they are forked from a process that has."""
-    run_id: str
-    node_id: str
-    explicit_run_id: bool = False
-    rerun: bool = False
-    role: str = "default"
-    node_rank: int | None = None
-    """The group rank that this node claims."""
-    preferred_rank: int | None = None
-    """The group rank that this node would like, and gets unless another node has it."""
-    sort_key: str = ""
-    """Place of this node among those that have no rank yet, which get theirs in the order of these texts."""
-    local_addr: str | None = None
-    """Address at which other nodes reach this one; None: the one from which the agent reaches the server."""
     master_port: int | None = None
     """The MASTER_PORT of every round that this node leads; None: a free one, fresh each round."""
-    settings: RequestedSettings = field(default_factory=RequestedSettings)
     logs: LogOptions = field(default_factory=LogOptions)
     virtual_local_rank: bool = False
     """Every worker sees its own GPU alone, as device 0, and LOCAL_RANK 0."""

@@ -14,31 +14,12 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced, ProtocolError, StaleRound
-from rdzv_protocol.messages import (
-    Ack,
-    Assignment,
-    Failure,
-    JoinRequest,
-    LeaveRequest,
-    PollRequest,
-    Reply,
-    ReportRequest,
-)
+from rdzv_protocol.messages import Ack, Failure, JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest
 
 from node_agent.config import AgentConfig
-from node_agent.core import wording
+from node_agent.core import events, wording
 from node_agent.core.backoff import ServerLost
-from node_agent.core.effects import Effect, Exit, Level, Say, StartWorkers, StopWorkers, WriteFailureReport
-from node_agent.core.events import (
-    Answered,
-    ConnectionFailed,
-    Crashed,
-    Event,
-    GaveUp,
-    Signalled,
-    TimePassed,
-    WorkersStopped,
-)
+from node_agent.core.effects import Effect, Exit, Level, OwnEffect, Say
 from node_agent.core.machine import EXIT_FAILED, AgentMachine, State
 from node_agent.output.ready_file import ReadyFile
 from node_agent.transport.base import Transport, raise_in_loop
@@ -63,21 +44,11 @@ class Host(Protocol):
         Raises `OSError`, after which the agent gives up.
         """
 
-    def start_workers(self, assignment: Assignment) -> None: ...
-
-    def stop_workers(self, signal_name: str, kill: bool) -> None: ...
-
-    def say(self, text: str, level: Level) -> None:
-        """One line for the person who watches."""
-
-    def write_failure_report(self, effect: WriteFailureReport) -> None:
-        """The run has failed, or this agent has."""
+    def perform(self, effect: OwnEffect) -> None:
+        """Carry out what the machine wants done."""
 
     def answered(self, answer: Reply | ProtocolError) -> None:
         """The last join or poll has been answered, or refused; the machine is told next."""
-
-    def ended(self, exit_code: int) -> None:
-        """The machine has come to its end."""
 
     def crashed(self, error: BaseException) -> None:
         """Report an exception that nobody expected; the agent leaves the run next."""
@@ -102,12 +73,18 @@ class Runner:
         hosts_store: bool,
     ) -> None:
         self._machine = AgentMachine(
-            _join_request(config, hosts_store),
+            replace(
+                config.join,
+                agent_id=f"{config.join.node_id[:64]}-{os.urandom(6).hex()}",
+                secret=os.urandom(16).hex(),  # nobody else can speak in its name
+                hosts_store=hosts_store,
+                command=config.command.fingerprint,
+            ),
             server=where,
             connect_timeout_s=config.connect_timeout_s,
             server_lost_timeout_s=config.server_lost_timeout_s,
         )
-        self._client = RetryingClient(make_transport(), lambda error: self.feed(ConnectionFailed(error)))
+        self._client = RetryingClient(make_transport(), lambda error: self.feed(events.ConnectionFailed(error)))
         self._side_client = RetryingClient(make_transport(), has_joined=True)  # a report must arrive, however late
         self._ready_file = ReadyFile(config.ready_file)
         self._where = where
@@ -132,7 +109,7 @@ class Runner:
         """Report a failure of the last round, whatever was reported before."""
         await self._notify(self._machine.report(self.round, failure))
 
-    def feed(self, event: Event) -> None:
+    def feed(self, event: events.Event) -> None:
         """Tell the machine what happened."""
         for effect in self._machine.handle(event, self._loop.time()):
             self._perform(effect)
@@ -145,11 +122,11 @@ class Runner:
         try:
             if self._crashes <= MOST_REPORTS:
                 self._host.crashed(error)
-            self.feed(Crashed(f"internal error: {type(error).__name__}: {error}"))
+            self.feed(events.Crashed(f"internal error: {type(error).__name__}: {error}"))
             if not self._host.has_workers:  # whoever was to say so may be what has failed
-                self.feed(WorkersStopped(self._machine.round))
+                self.feed(events.WorkersStopped(self._machine.round))
             if self._machine.state is State.EXITED:
-                self._host.ended(EXIT_FAILED)  # its own effect may be lost
+                self._host.perform(Exit(EXIT_FAILED))  # its own effect may be lost
             elif self._abort_timer is None:
                 self._abort_timer = self._loop.call_later(self._grace_s + CRASH_MARGIN_S, self._host.abort)
         except Exception:
@@ -163,7 +140,7 @@ class Runner:
         except (AgentFenced, StaleRound, ServerLost):
             pass  # the run has gone on without it; the answer to the next poll says what to do
         except ProtocolError as error:
-            self.feed(GaveUp(f"rdzv-server refused what this node had to say: {error}"))
+            self.feed(events.GaveUp(f"rdzv-server refused what this node had to say: {error}"))
 
     async def close(self) -> None:
         """Deliver the last reports, within `close_timeout_s`, or say that it was in vain, and close the connections."""
@@ -173,7 +150,7 @@ class Runner:
         if self._notifications:
             _, late = await asyncio.wait(self._notifications, timeout=self._close_timeout_s)
             if self._leave in late and self._machine.is_known:
-                self._host.say(wording.not_told_of_leave(self._where, self._close_timeout_s), Level.WARNING)
+                self._host.perform(Say(wording.not_told_of_leave(self._where, self._close_timeout_s), Level.WARNING))
         leftover = self._notifications | self._exchanges
         for task in leftover:
             task.cancel()
@@ -191,25 +168,17 @@ class Runner:
                 self._spawn(self._notify(effect), self._notifications)
             case LeaveRequest():
                 self._leave = self._spawn(self._notify(effect), self._notifications)
-            case StartWorkers(assignment):
-                self._host.start_workers(assignment)
-            case StopWorkers(signal_name, kill):
-                self._host.stop_workers(signal_name, kill)
-            case Say(text, level):
-                self._host.say(text, level)
-            case WriteFailureReport():
-                self._host.write_failure_report(effect)
-            case Exit(code):
-                self._host.ended(code)
+            case _:
+                self._host.perform(effect)
 
     def _join(self, join: JoinRequest) -> None:
         try:
             port = self._host.open_port()
         except OSError as error:
-            self.feed(GaveUp(str(error)))
+            self.feed(events.GaveUp(str(error)))
             return
         if isinstance(port, str):
-            self.feed(Signalled(port))
+            self.feed(events.Signalled(port))
         else:
             self._spawn(self._exchange(replace(join, port=port)), self._exchanges)
 
@@ -220,24 +189,24 @@ class Runner:
         except ProtocolError as refusal:
             answer = refusal
         except ServerLost as error:
-            self.feed(GaveUp(str(error), is_server_lost=True))
+            self.feed(events.GaveUp(str(error), is_server_lost=True))
             return
         assert isinstance(answer, Reply | ProtocolError)
         self._host.answered(answer)
-        self.feed(Answered(answer))
+        self.feed(events.Answered(answer))
 
     def _arm(self) -> None:
         if self._timer:
             self._timer.cancel()
             self._timer = None
         if (at := self._machine.next_deadline()) is not None:
-            self._timer = self._loop.call_at(at, self.feed, TimePassed())
+            self._timer = self._loop.call_at(at, self.feed, events.TimePassed())
 
     def _show_membership(self) -> None:
         try:
             self._ready_file.show(self._machine.is_member)
         except OSError as error:
-            self._host.say(f"--ready-file {error.filename}: {error.strerror}", Level.WARNING)
+            self._host.perform(Say(f"--ready-file {error.filename}: {error.strerror}", Level.WARNING))
 
     def _spawn(self, work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
@@ -253,29 +222,3 @@ class Runner:
             self.crashed(error)
         else:
             loop.default_exception_handler(context)
-
-
-def _join_request(config: AgentConfig, hosts_store: bool) -> JoinRequest:
-    """Request of a new agent, without the port and, unless one is given, the address, which are known later.
-
-    Its id is its own, and its secret lets nobody else speak in its name.
-    """
-    return JoinRequest(
-        run_id=config.run_id,
-        agent_id=f"{config.node_id[:64]}-{os.urandom(6).hex()}",
-        node_id=config.node_id,
-        after_round=0,
-        addr=config.local_addr or "",
-        port=0,
-        local_world_size=config.nproc,
-        role=config.role,
-        node_rank=config.node_rank,
-        preferred_rank=config.preferred_rank,
-        sort_key=config.sort_key,
-        settings=config.settings,
-        explicit_run_id=config.explicit_run_id,
-        rerun=config.rerun,
-        hosts_store=hosts_store,
-        command=config.command.fingerprint,
-        secret=os.urandom(16).hex(),
-    )

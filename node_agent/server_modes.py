@@ -22,12 +22,12 @@ async def server_of(
     `page`: whether a server in this process opens its status page. A server that this node hosts goes on at the end
     until the other nodes have heard of the run's. Raises `UsageError` if it cannot be hosted.
     """
-    target = plan.target
+    target, join = plan.target, plan.config.join
     for note in plan.notes:
         console.say(note)
     if target.endpoint is not None:
         host, port = target.endpoint
-        console.say(f"joining run {plan.config.run_id} at {host}:{port} as node {plan.config.node_id}", Level.ROUTINE)
+        console.say(f"joining run {join.run_id} at {host}:{port} as node {join.node_id}", Level.ROUTINE)
     if target.endpoint is None:
         from node_agent.transport.in_process import Standalone
 

@@ -47,7 +47,8 @@ def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
     if forwarding.has_forwarded or not plan.target.endpoint:
         _say(f"the agent was killed ({name})")
         return 128 - code
-    _say(f"the agent was killed ({name}); waiting for the end of run {plan.config.run_id}, which may go on without it")
+    run_id = plan.config.join.run_id
+    _say(f"the agent was killed ({name}); waiting for the end of run {run_id}, which may go on without it")
     exit_code = _Verdict(plan).wait()
     return 128 - code if exit_code is None else exit_code
 
@@ -102,7 +103,7 @@ class _Verdict:
         assert plan.target.endpoint
         self._plan = plan
         self._servers: tuple[Endpoint, ...] = (plan.target.endpoint, *plan.target.others)
-        self._name = f"run {plan.config.run_id}"
+        self._name = f"run {plan.config.join.run_id}"
 
     def wait(self) -> int | None:
         """Exit code of the run when it has ended; None if nobody can tell any more how it ended."""
@@ -143,7 +144,7 @@ class _Verdict:
                 else HTTPConnection(host, port, timeout=5.0)
             )
             headers = {"Authorization": f"Bearer {credentials.token}"} if credentials.token else {}
-            http.request("GET", f"{STATUS}?run_id={quote(self._plan.config.run_id, safe='')}", headers=headers)
+            http.request("GET", f"{STATUS}?run_id={quote(self._plan.config.join.run_id, safe='')}", headers=headers)
             answer = http.getresponse()
             body = answer.read()
             http.close()

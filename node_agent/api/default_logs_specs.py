@@ -8,8 +8,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from rdzv_protocol.messages import Assignment
-
 from node_agent.core.log_options import NO_FILES, LogOptions, Std
 from node_agent.output.folder import RunFolder
 from node_agent.output.routing import ERROR_FILE, Routing, by_flags, by_plugin
@@ -73,9 +71,9 @@ class DefaultLogsSpecs:
 
         torch's method, for programs that call it: `elastic_launch` and `start_processes` do not. Raises `OSError`.
         """
-        options, assignment = as_options(self, log_dir=self.root_log_dir), one_round(envs)
+        options = as_options(self, log_dir=self.root_log_dir)
         self._folder = self._folder or RunFolder(options, _run_id(envs) or "run", TempDir())
-        decided = by_flags(options, self._folder, assignment)
+        decided = by_flags(options, self._folder, *_one_round(envs))
         has_files = options.log_dir != NO_FILES
         destination = LogsDest(filtered_stdout=decided.filtered_stdout, filtered_stderr=decided.filtered_stderr)
         for rank, worker in enumerate(decided.workers):
@@ -140,27 +138,13 @@ def by_default_specs(
     """The files of processes that belong to no run, or to the one of which their environments tell. Makes the folders;
     raises `OSError`."""
     folder = RunFolder(options, _run_id(environments) or name, scratch)
-    return by_flags(options, folder, one_round(environments))
+    return by_flags(options, folder, *_one_round(environments))
 
 
-def one_round(environments: Mapping[int, Mapping[str, str]]) -> Assignment:
-    """A round, as far as the logs need one: there is none here, unless the environments tell of one."""
+def _one_round(environments: Mapping[int, Mapping[str, str]]) -> tuple[int, range]:
+    """A round and its ranks, as far as the logs need them: there is none here, unless the environments tell of one."""
     restarts = environments[0].get("TORCHELASTIC_RESTART_COUNT", "") if environments else ""
-    count = len(environments)
-    return Assignment(
-        round=int(restarts) + 1 if restarts.isdecimal() else 1,
-        group_rank=0,
-        group_world_size=1,
-        first_rank=0,
-        local_world_size=count,
-        world_size=count,
-        first_role_rank=0,
-        role_world_size=count,
-        master_addr="",
-        master_port=0,
-        restart_count=0,
-        max_restarts=0,
-    )
+    return int(restarts) + 1 if restarts.isdecimal() else 1, range(len(environments))
 
 
 def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[int, Std]:

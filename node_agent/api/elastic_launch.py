@@ -17,7 +17,7 @@ from node_agent.api.default_logs_specs import LogsSpecs, by_logs_specs
 from node_agent.api.entrypoint import Command, Entry, make_entry, with_local_rank
 from node_agent.api.errors import ChildFailedError, LaunchError, SignalException, in_torchs_terms, process_failure
 from node_agent.api.launch_config import LaunchConfig, Plan, make_plan
-from node_agent.api.loop_thread import ApiConsole, LoopThread, done
+from node_agent.api.loop_thread import ApiConsole, LoopThread
 from node_agent.api.signals import SignalWatch
 from node_agent.config import AgentConfig, UsageError
 from node_agent.core.effects import WriteFailureReport
@@ -82,7 +82,7 @@ class elastic_launch(Generic[R]):
         return make_plan(self._config, _title(self._entrypoint, args))
 
     def _launch(self, plan: Plan, args: tuple[Any, ...]) -> "_Launch":
-        each = {rank: with_local_rank(args, rank) for rank in range(plan.launch.config.nproc)}
+        each = {rank: with_local_rank(args, rank) for rank in range(plan.launch.config.join.local_world_size)}
         return _Launch(plan, make_entry(self._entrypoint, each, self._config.start_method))
 
 
@@ -100,27 +100,15 @@ class _Launch:
 
     def run(self) -> dict[int, Any]:
         with closing(SignalWatch(self._plan.signals, self._signalled)):
-            try:
-                self._thread.start()
-                self._thread.result.wait()
-            except BaseException as error:  # Ctrl-C, or what a signal handler of the program's own has raised
-                signal_name = "SIGINT" if isinstance(error, KeyboardInterrupt) else "SIGTERM"
-                self._thread.insist(lambda: self._ask_to_leave(signal_name))
-                raise
+            self._thread.run(self._interrupted)
         return self._outcome()
 
     async def run_async(self) -> dict[int, Any]:
         with closing(SignalWatch(self._plan.signals, self._signalled)):
-            try:
-                self._thread.start()
-                await done(self._thread.result)
-            except asyncio.CancelledError:
-                await self._thread.insist_async(lambda: self._ask_to_leave("SIGTERM"))
-                raise
+            await self._thread.run_async(self._interrupted)
         return self._outcome()
 
     def _outcome(self) -> dict[int, Any]:
-        self._thread.join()
         if self._signal:
             raise in_torchs_terms(SignalException)(f"process {os.getpid()} got {self._signal.name}", self._signal)
         result = self._thread.result.result()
@@ -130,10 +118,10 @@ class _Launch:
 
     def _signalled(self, signum: signal.Signals) -> None:
         self._signal = signum
-        self._ask_to_leave(signum.name)
+        self._thread.call(self._leave, signum.name)
 
-    def _ask_to_leave(self, signal_name: str) -> None:
-        self._thread.call(self._leave, signal_name)
+    def _interrupted(self, error: BaseException) -> None:
+        self._thread.call(self._leave, "SIGINT" if isinstance(error, KeyboardInterrupt) else "SIGTERM")
 
     # What follows runs in the agent's thread.
 
@@ -185,7 +173,7 @@ class LaunchedAgent(Agent):
     ) -> None:
         super().__init__(config, make_transport, where, console)
         self._entry = entry
-        self._specs = SpecMaker(config, self._temp_dir, entry.starter)
+        self._specs = SpecMaker(config, self._temp_dir, entry.start)
         if custom_logs is not None:
             self._logs.plugin = _CustomLogs(custom_logs)
         self.failure_report: WriteFailureReport | None = None
@@ -207,7 +195,7 @@ class LaunchedAgent(Agent):
         """Stop the workers with this signal and go; the second time, kill them."""
         self._runner.feed(Signalled(signal_name))
 
-    def write_failure_report(self, effect: WriteFailureReport) -> None:
+    def _write_failure_report(self, effect: WriteFailureReport) -> None:
         """Keep it for the program, which is told by an exception. What it leaves behind is its own affair."""
         self.failure_report = effect
         if effect.failure:

@@ -3,14 +3,13 @@
 import multiprocessing
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from string import Template
 from typing import Any
 
 from node_agent.api.children import START_METHODS, UNGUARDED, ChildSpec, FunctionProcess, StartMethod
 from node_agent.api.errors import LaunchError
 from node_agent.api.pickled_call import PickledCall
-from node_agent.workers.process import CommandProcess, Process, Start
+from node_agent.workers.process import CommandProcess, Process
 
 Arguments = Mapping[int, Sequence[Any]]
 """Arguments of each worker, by local rank."""
@@ -32,9 +31,12 @@ class CommandEntry:
         self._args = dict(args)
         self._started: set[int] = set()
 
-    def starter(self, local_rank: int, environment: Environment, cpus: Collection[int]) -> Start:
-        """Starter of the worker with this local rank."""
-        return partial(self._start, local_rank, environment, cpus)
+    def start(self, local_rank: int, environment: Environment, cpus: Collection[int], out: int, err: int) -> Process:
+        """Start the worker with this local rank. Raises `OSError`."""
+        words = [*self._first, *map(str, self._args[local_rank])]
+        process = CommandProcess(words, environment, stdout=out, stderr=err, cpus=cpus)
+        self._started.add(local_rank)
+        return process
 
     def values(self) -> dict[int, Any]:
         """Return values of the workers, by local rank, once all of them have exited 0. Raises `LaunchError`."""
@@ -46,13 +48,6 @@ class CommandEntry:
 
     def close(self) -> None:
         """End it: nothing will be started any more, and no values are asked for."""
-
-    def _start(self, local_rank: int, environment: Environment, cpus: Collection[int], out: int, err: int) -> Process:
-        process = CommandProcess(
-            [*self._first, *map(str, self._args[local_rank])], environment, stdout=out, stderr=err, cpus=cpus
-        )
-        self._started.add(local_rank)
-        return process
 
 
 class FunctionEntry:
@@ -75,8 +70,10 @@ class FunctionEntry:
             self.close()
             raise
 
-    def starter(self, local_rank: int, environment: Environment, cpus: Collection[int]) -> Start:
-        return partial(self._start, local_rank, environment, cpus)
+    def start(self, local_rank: int, environment: Environment, cpus: Collection[int], out: int, err: int) -> Process:
+        spec = ChildSpec(self._calls[id(self._args[local_rank])], environment, out, err, cpus)
+        process = self._processes[local_rank] = FunctionProcess(self._method, spec)
+        return process
 
     def values(self) -> dict[int, Any]:
         return {local_rank: self._value(local_rank) for local_rank in sorted(self._processes)}
@@ -90,11 +87,6 @@ class FunctionEntry:
         self.forget()
         for call in self._calls.values():
             call.close()
-
-    def _start(self, local_rank: int, environment: Environment, cpus: Collection[int], out: int, err: int) -> Process:
-        spec = ChildSpec(self._calls[id(self._args[local_rank])], environment, out, err, cpus)
-        process = self._processes[local_rank] = FunctionProcess(self._method, spec)
-        return process
 
     def _value(self, local_rank: int) -> Any:
         try:

@@ -12,13 +12,13 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, TypeVar
 
-from rdzv_protocol.messages import Failure
+from rdzv_protocol.messages import Failure, Finish
 
 from node_agent.failures import error_file
-from node_agent.failures.report import NOT_AVAILABLE, WIDEST, end_in_torchs_words, local_time, signal_name
+from node_agent.failures.diagnose import told_by_torch
+from node_agent.failures.report import NOT_AVAILABLE, end_in_torchs_words, local_time, paint, report, signal_name
 from node_agent.workers.temp_dir import TempDir
 
 TORCHS_ERRORS = "torch.distributed.elastic.multiprocessing.errors"
@@ -108,34 +108,13 @@ class ChildFailedError(Exception):
         return next(iter(self.failures.items()))
 
     def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
-        """torch's box, about the failures alone."""
-        root, *others = [_block(index, *failed) for index, failed in enumerate(self.failures.items())]
-        title, rest = f"{self.name} FAILED", [*chain.from_iterable(others)]
-        width = min(WIDEST, max(map(len, [title, *root, *rest])))
-        border, rule = boarder_delim * width, section_delim * width
-        first = ["Root Cause (first observed failure):", *root]
-        told = ["Failures:", *(rest or ["  <NO_OTHER_FAILURES>"]), rule, *first]
-        return "\n".join(["", border, title, rule, *told, border])
-
-
-def _block(index: int, rank: int, failure: ProcessFailure) -> list[str]:
-    name = failure.signal_name()
-    return [
-        f"[{index}]:",
-        f"  time      : {failure.timestamp_isoformat()}",
-        f"  host      : {failure.details.node_id if failure.details else socket.getfqdn()}",
-        f"  rank      : {rank} (local_rank: {failure.local_rank})",
-        f"  exitcode  : {failure.exitcode} (pid: {failure.pid})" + (f" ({name})" if name != NOT_AVAILABLE else ""),
-        f"  error_file: {failure.error_file}",
-        *f"  traceback : {_told(failure.message)}".splitlines(),
-    ]
-
-
-def _told(message: Any) -> str:
-    if not isinstance(message, dict):
-        return str(message)
-    recorded = error_file.interpret({"message": message})
-    return (recorded.traceback or recorded.error or NOT_AVAILABLE).replace("\n", "\n  ")
+        """The agent's report about the failures alone, in torch's headings and fields."""
+        root, *others = [
+            failure.details or told_by_torch(rank, failure, socket.getfqdn()) for rank, failure in self.failures.items()
+        ]
+        finish = Finish(succeeded=False, reason="", failure=root, others=tuple(others))
+        lines = report(finish, self.name, rules=(boarder_delim, section_delim))
+        return f"\n{paint(lines, is_coloured=False).decode()}"
 
 
 def process_failure(failure: Failure, recorded: dict[str, Any] | None = None) -> ProcessFailure:

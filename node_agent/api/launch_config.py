@@ -106,12 +106,13 @@ def make_plan(config: LaunchConfig, title: str) -> Plan:
         launch = plan_launch(_arguments(config, specs), os.environ)
     except UsageError as error:
         raise ValueError(str(error)) from None
+    join = launch.config.join
     agent = replace(
         launch.config,
         command=Command((title,)),
         signals=(),
-        run_id=config.run_id or launch.config.run_id,  # also of this node alone, where torchrun would name it
-        cpus=cpu_sets(config.numa_options, launch.config.environment, launch.config.nproc),
+        join=replace(join, run_id=config.run_id or join.run_id),  # also of one node, where torchrun would name it
+        cpus=cpu_sets(config.numa_options, launch.config.environment, join.local_world_size),
     )
     return Plan(launch._replace(config=agent), launch.config.signals, custom)
 

@@ -61,33 +61,46 @@ class LoopThread(Generic[T]):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Raises `RuntimeError` if there are no threads left."""
-        self._thread.start()
+        """Start it, if it has not been. Raises `RuntimeError` if there are no threads left."""
+        if self._thread.ident is None:
+            self._thread.start()
 
     def call(self, function: Callable[..., object], *args: object) -> None:
         """Call a function in the loop, soon; not at all if the loop has ended."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *args)
 
+    def run(self, ask: Callable[[BaseException], None]) -> None:
+        """Start it, and wait until it has ended. An interruption has it asked to end, as does each further Ctrl-C."""
+        try:
+            self.start()
+            self.result.wait()
+        except BaseException as error:  # Ctrl-C, or what a signal handler of the program's own has raised
+            while self._thread.is_alive():
+                ask(error)
+                with suppress(KeyboardInterrupt):
+                    self.result.wait()
+                    self.join()
+            raise
+        self.join()
+
+    async def run_async(self, ask: Callable[[BaseException], None]) -> None:
+        """`run` for asyncio: it is asked to end whenever the waiting task is cancelled."""
+        try:
+            self.start()
+            await done(self.result)
+        except asyncio.CancelledError as error:
+            while self._thread.is_alive():
+                ask(error)
+                with suppress(asyncio.CancelledError):
+                    await done(self.result)
+                    self.join()
+            raise
+        self.join()
+
     def join(self) -> None:
         """Wait for the end of the thread itself, after `result`."""
         self._thread.join()
-
-    def insist(self, ask: Callable[[], None]) -> None:
-        """Ask it to end and wait until it has; ask again at each Ctrl-C that comes meanwhile."""
-        while self._thread.is_alive():
-            ask()
-            with suppress(KeyboardInterrupt):
-                self.result.wait()
-                self.join()
-
-    async def insist_async(self, ask: Callable[[], None]) -> None:
-        """`insist` for asyncio: ask again whenever the waiting task is cancelled."""
-        while self._thread.is_alive():
-            ask()
-            with suppress(asyncio.CancelledError):
-                await done(self.result)
-                self.join()
 
     def _run(self) -> None:
         try:

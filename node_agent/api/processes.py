@@ -9,7 +9,7 @@ import atexit
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from inspect import signature
@@ -149,13 +149,8 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
         if os.getpid() != self._home:
             return  # a fork of the program: the processes are not its children
         self._ask_to_stop(death_sig, timeout)
-        try:
-            self._thread.result.wait()
-        except BaseException:
-            self._thread.insist(self._kill)
-            raise
-        finally:
-            self._finish()
+        with closing(self._signals):
+            self._thread.run(self._kill)
 
     async def close_async(
         self,
@@ -164,13 +159,8 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
     ) -> None:
         """`close` for asyncio. To cancel it kills the processes at once."""
         self._ask_to_stop(death_sig, timeout)
-        try:
-            await done(self._thread.result)
-        except asyncio.CancelledError:
-            await self._thread.insist_async(self._kill)
-            raise
-        finally:
-            self._finish()
+        with closing(self._signals):
+            await self._thread.run_async(self._kill)
 
     def __exit__(self, *error: object) -> None:
         self.close()
@@ -209,16 +199,13 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
     def _ask_to_stop(self, death_sig: signal.Signals | None, timeout: float) -> None:
         self._thread.call(self._stop, death_sig or signal.SIGTERM, timeout)
 
-    def _kill(self) -> None:
+    def _kill(self, interruption: BaseException) -> None:
         self._ask_to_stop(signal.SIGKILL, 0.0)
 
     def _concluded(self) -> RunProcsResult:
-        self._finish()
-        return self._thread.result.result()
-
-    def _finish(self) -> None:
         self._thread.join()
         self._signals.close()
+        return self._thread.result.result()
 
     def _signalled(self, signum: signal.Signals) -> None:
         raise in_torchs_terms(SignalException)(f"process {os.getpid()} got {signum.name}", signum)
@@ -287,7 +274,7 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
             rank=local_rank,
             local_rank=local_rank,
             title=self._entry.title,
-            start=self._entry.starter(local_rank, environment, cpus),
+            start=partial(self._entry.start, local_rank, environment, cpus),
             open_streams=partial(logs.open_streams, local_rank),
             error_file=self.error_files[local_rank],
         )
@@ -405,7 +392,7 @@ def chosen_specs(
 
 
 def check_ranks(given: Mapping[int, Any], count: int, what: str) -> None:
-    """Each local rank once, and nothing else. Raises `RuntimeError`, as torch does."""
+    """Check that a map has each local rank once, and nothing else. Raises `RuntimeError`, as torch does."""
     if not isinstance(given, Mapping):
         raise TypeError(f"{what}: a map from each local rank, not {type(given).__name__}")
     missing = [rank for rank in range(count) if rank not in given]
@@ -417,7 +404,7 @@ def check_ranks(given: Mapping[int, Any], count: int, what: str) -> None:
 
 
 def check_environments(given: Environments) -> None:
-    """Names and values that the system takes. Raises `TypeError` or `ValueError`."""
+    """Check that the system takes these names and values. Raises `TypeError` or `ValueError`."""
     for rank, environment in given.items():
         for name, value in environment.items():
             if not isinstance(name, str) or not isinstance(value, str):

@@ -36,9 +36,7 @@ class SignalWatch:
 
 
 def undo_in_child() -> None:
-    """In a process that was forked: its handlers are the program's again, but for those of the program's event loops,
-    which are not there any more.
-    """
+    """Give a forked child the program's handlers, but for those of event loops, which it does not have."""
     _listeners.clear()
     for signum in signal.valid_signals():
         handler = signal.getsignal(signum)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from math import inf
 
 from msgspec.structs import replace
+from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.cli import rendezvous
@@ -69,7 +70,8 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
     command = _command(arguments, environment, use_env) if arguments.script else Command(())
     config = _config(arguments, target, inherited, command)
     if found:
-        config = replace(config, sort_key=found.sort_key, worker_variables=found.workers)
+        join = replace(config.join, sort_key=found.sort_key)
+        config = replace(config, join=join, worker_variables=found.workers)
     _check_devices(arguments, config)
     _check_ready_file(arguments)
     _check_descriptors(config)
@@ -83,7 +85,7 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
 
 
 def _config(arguments: Arguments, target: Target, environment: Mapping[str, str], command: Command) -> AgentConfig:
-    nproc = _nproc(arguments, environment)
+    workers = _nproc(arguments, environment)
     connect_timeout_s = first(arguments.connect_timeout, arguments.read_timeout, CONNECT_TIMEOUT_S)
     lost_after_s = connect_timeout_s if target.is_on_a_node else inf
     names = known_signals(arguments.signals_to_handle)
@@ -92,21 +94,26 @@ def _config(arguments: Arguments, target: Target, environment: Mapping[str, str]
         added[PREFIX_TEMPLATE] = arguments.log_line_prefix_template
     return AgentConfig(
         command=command,
-        nproc=nproc,
+        join=JoinRequest(
+            run_id=os.urandom(8).hex() if target.has_id_of_its_own else arguments.rdzv_id or NO_RUN_ID,
+            explicit_run_id=not target.has_id_of_its_own and arguments.rdzv_id not in ("", NO_RUN_ID),
+            rerun=arguments.rerun,
+            node_id=arguments.node_id or os.uname().nodename,
+            local_world_size=workers,
+            role=arguments.role,
+            node_rank=target.node_rank,
+            preferred_rank=target.preferred_rank,
+            addr=target.local_addr or "",
+            settings=settings(arguments, alone=target.endpoint is None),
+            agent_id="",
+            after_round=0,
+            port=0,
+        ),
         preload=arguments.preload,
-        run_id=os.urandom(8).hex() if target.has_id_of_its_own else arguments.rdzv_id or NO_RUN_ID,
-        explicit_run_id=not target.has_id_of_its_own and arguments.rdzv_id not in ("", NO_RUN_ID),
-        rerun=arguments.rerun,
-        node_id=arguments.node_id or os.uname().nodename,
-        role=arguments.role,
-        node_rank=target.node_rank,
-        preferred_rank=target.preferred_rank,
-        local_addr=target.local_addr,
         master_port=target.master_port,
-        settings=settings(arguments, alone=target.endpoint is None),
         logs=_log_options(arguments),
         virtual_local_rank=arguments.virtual_local_rank,
-        cpus=_cpus(arguments, nproc, environment),
+        cpus=_cpus(arguments, workers, environment),
         signals=names,
         shutdown_timeout_s=arguments.shutdown_timeout,
         connect_timeout_s=connect_timeout_s,
@@ -159,13 +166,13 @@ def _nproc(arguments: Arguments, environment: Mapping[str, str]) -> int:
         raise UsageError(f"{arguments.source('nproc_per_node')} {arguments.nproc_per_node}: {error}") from None
 
 
-def _cpus(arguments: Arguments, nproc: int, environment: Mapping[str, str]) -> tuple[frozenset[int], ...]:
+def _cpus(arguments: Arguments, workers: int, environment: Mapping[str, str]) -> tuple[frozenset[int], ...]:
     if arguments.numa_binding is None:
         return ()
     from node_agent.workers import devices, numa
 
     try:
-        return tuple(numa.cpu_sets(arguments.numa_binding, devices.pci_addresses(environment), nproc))
+        return tuple(numa.cpu_sets(arguments.numa_binding, devices.pci_addresses(environment), workers))
     except (devices.DeviceError, numa.NumaError) as error:
         raise UsageError(f"{arguments.source('numa_binding')} {arguments.numa_binding}: {error}") from None
 
@@ -177,9 +184,10 @@ def _check_devices(arguments: Arguments, config: AgentConfig) -> None:
     from node_agent.workers.environment import hiding_variable, visible_devices
 
     name, visible = hiding_variable(config.environment), visible_devices(config.environment)
-    if name and visible is not None and len(visible) < config.nproc:
+    workers = config.join.local_world_size
+    if name and visible is not None and len(visible) < workers:
         raise UsageError(
-            f"{arguments.source('virtual_local_rank')}: {config.nproc} workers, but {name}="
+            f"{arguments.source('virtual_local_rank')}: {workers} workers, but {name}="
             f"{config.environment[name]} has {len(visible)} GPUs"
         )
 
@@ -197,19 +205,20 @@ def _check_descriptors(config: AgentConfig) -> None:
     """A process that may open too few files for its workers says so before it starts any."""
     import resource
 
+    workers = config.join.local_world_size
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     copies = bool(config.logs.stdout_filters) + bool(config.logs.stderr_filters)
-    workers = config.nproc * (WORKER_FILES + copies)
+    files = AGENT_FILES + workers * (WORKER_FILES + copies)
     if config.preload:
-        workers += (config.nproc + 2) * WARM_FILES  # the next round's workers, the store's helper, the fork server
+        files += (workers + 2) * WARM_FILES  # the next round's workers, the store's helper, the fork server
     try:
-        needed = len(os.listdir("/proc/self/fd")) + AGENT_FILES + workers
+        needed = len(os.listdir("/proc/self/fd")) + files
     except OSError:  # not even one more
-        needed = limit + AGENT_FILES + workers
+        needed = limit + files
     if resource.RLIM_INFINITY != limit < needed:
         raise UsageError(
-            f"this process may have {limit} files open, and needs {needed} for {config.nproc} "
-            f"worker{'s' * (config.nproc > 1)}: raise its limit (ulimit -n {needed})"
+            f"this process may have {limit} files open, and needs {needed} for {workers} "
+            f"worker{'s' * (workers > 1)}: raise its limit (ulimit -n {needed})"
         )
 
 

@@ -58,9 +58,11 @@ class WriteFailureReport(Struct, frozen=True):
 
 
 class Exit(Struct, frozen=True):
-    """No worker is left; end the process."""
+    """End the process: no worker is left."""
 
     code: int
 
 
-Effect = Request | StartWorkers | StopWorkers | Say | WriteFailureReport | Exit
+OwnEffect = StartWorkers | StopWorkers | Say | WriteFailureReport | Exit
+"""What is done on this node; the rest goes to the server."""
+Effect = Request | OwnEffect

@@ -32,22 +32,9 @@ from rdzv_protocol.messages import (
 )
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
-from node_agent.core import wording
+from node_agent.core import events, wording
 from node_agent.core.backoff import HINTS, Unreachable
 from node_agent.core.effects import Effect, Exit, Level, Say, StartWorkers, StopWorkers, WriteFailureReport
-from node_agent.core.events import (
-    Answered,
-    ConnectionFailed,
-    Crashed,
-    Event,
-    GaveUp,
-    Signalled,
-    Started,
-    TimePassed,
-    WorkerFailed,
-    WorkersStopped,
-    WorkersSucceeded,
-)
 
 EXIT_SUCCEEDED, EXIT_FAILED, EXIT_REFUSED = 0, 1, 2
 LONGEST_REASON = 500
@@ -131,7 +118,7 @@ class AgentMachine:
         due = [at for at in (keep_alive_at, self._notice_at, self._gives_up_at()) if at is not None]
         return min(due, default=None)
 
-    def handle(self, event: Event, now: float) -> list[Effect]:
+    def handle(self, event: events.Event, now: float) -> list[Effect]:
         """Apply an event and say what to do."""
         self._effects = []
         if self.state is not State.EXITED:
@@ -139,31 +126,31 @@ class AgentMachine:
             self._proceed(now)
         return self._effects
 
-    def _apply(self, event: Event, now: float) -> None:
+    def _apply(self, event: events.Event, now: float) -> None:
         match event:
-            case Answered(answer):
+            case events.Answered(answer):
                 self._reached(now)
                 if isinstance(answer, ProtocolError):
                     self._refused(answer)
                 else:
                     self._follow(answer, now)
-            case ConnectionFailed(error):
+            case events.ConnectionFailed(error):
                 self._connection_failed(error, now)
-            case WorkersSucceeded(round_):
+            case events.WorkersSucceeded(round_):
                 self._workers_succeeded(round_, now)
-            case WorkerFailed(round_, failure):
+            case events.WorkerFailed(round_, failure):
                 self._worker_failed(round_, failure)
-            case WorkersStopped(round_):
+            case events.WorkersStopped(round_):
                 self._workers_stopped(round_, now)
-            case Signalled(name):
+            case events.Signalled(name):
                 self._signalled(name)
-            case GaveUp(reason, is_server_lost):
+            case events.GaveUp(reason, is_server_lost):
                 self._give_up(reason, is_server_lost=is_server_lost)
-            case Crashed(reason):
+            case events.Crashed(reason):
                 self._crashed(reason)
-            case Started():
+            case events.Started():
                 self._silent_since, self._notice_at = now, now + QUIET_S
-            case TimePassed():
+            case events.TimePassed():
                 self._time_passed(now)
 
     # The conversation with the server.

@@ -7,7 +7,7 @@ from rdzv_protocol.messages import Assignment, Failure, Finish
 
 def started(assignment: Assignment) -> str:
     """Place of this node in the round that starts."""
-    first, last = assignment.first_rank, assignment.first_rank + assignment.local_world_size - 1
+    first, last = assignment.ranks[0], assignment.ranks[-1]
     ranks = f"rank {first}" if first == last else f"ranks {first}-{last}"
     return (
         f"round {assignment.round}: node {assignment.group_rank} of {assignment.group_world_size}, "

@@ -5,7 +5,7 @@ import signal
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 from rdzv_protocol.messages import Failure
@@ -48,6 +48,22 @@ def examine(spec: "WorkerSpec", pid: int, exit_code: int, stderr: Sequence[str],
             problem = f"the disk of the log files is full, and what the worker wrote last is lost: df -h {folder}"
             failure = replace(failure, hint=clip(printable(problem), LINE_BYTES))
     return failure
+
+
+def told_by_torch(rank: int, failure: Any, node_id: str) -> Failure:
+    """The failure that a `ProcessFailure` tells of: torch's, or that of `node_agent.api`."""
+    recorded = error_file.read(failure.error_file)
+    ended = Failure(
+        node_id=node_id,
+        rank=rank,
+        local_rank=failure.local_rank,
+        pid=failure.pid,
+        exit_code=failure.exitcode,
+        cause="",
+        error_file=failure.error_file if recorded and not recorded.problem else "",
+        failed_at=float(failure.timestamp),
+    )
+    return diagnose(ended, (), recorded)
 
 
 def diagnose(

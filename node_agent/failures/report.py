@@ -42,7 +42,7 @@ Line = tuple[Mark, str]
 
 def show(finish: Finish, config: AgentConfig, logs: str, console: Console) -> None:
     """Write the box on stderr, in one piece. `logs`: the folder of this node's log files."""
-    advice = [f"Logs of node {config.node_id}: {logs}"] if logs else []
+    advice = [f"Logs of node {config.join.node_id}: {logs}"] if logs else []
     lines = report(finish, name_of(config.command), advice)
     console.write(ERR, paint(lines, is_coloured=wants_colour(config.environment, ERR)))
 
@@ -66,7 +66,7 @@ def name_of(command: Command) -> str:
 
 
 def local_time(at: float | None) -> str:
-    """As torchrun writes it: 2026-08-01_12:00:00."""
+    """Time as torchrun writes it: 2026-08-01_12:00:00."""
     return NOT_AVAILABLE if at is None else time.strftime("%Y-%m-%d_%H:%M:%S", time.localtime(at))
 
 
@@ -83,15 +83,16 @@ def end_in_torchs_words(exit_code: int, pid: int) -> str:
     return f"Signal {-exit_code} ({signal_name(exit_code)}) received by PID {pid}" if exit_code < 0 else NO_TRACEBACK
 
 
-def report(finish: Finish, name: str, advice: Sequence[str] = ()) -> list[Line]:
-    """The box about a run of `name`. `advice`: where to look further, one line each."""
+def report(finish: Finish, name: str, advice: Sequence[str] = (), rules: tuple[str, str] = ("=", "-")) -> list[Line]:
+    """The box about a run of `name`. `advice`: where to look further, one line each. `rules`: its lines' characters."""
     sections = [section for section in _sections(finish, advice) if section]
     title = (Mark.TITLE, f"{name} FAILED")
     width = min(WIDEST, max(len(text) for section in [[title], *sections] for _, text in section))
-    lines = [(Mark.RULE, "=" * width), title]
+    border, rule = ((Mark.RULE, character * width) for character in rules)
+    lines = [border, title]
     for section in sections:
-        lines += [(Mark.RULE, "-" * width), *section]
-    return [(mark, printable(text)) for mark, text in [*lines, (Mark.RULE, "=" * width)]]
+        lines += [rule, *section]
+    return [(mark, printable(text)) for mark, text in [*lines, border]]
 
 
 def _sections(finish: Finish, advice: Sequence[str]) -> Iterator[list[Line]]:

@@ -75,12 +75,12 @@ class EventLog:
                 "worker_pid": [pid],
             }
         metadata: dict[str, Any] = {
-            "run_id": self._config.run_id,
+            "run_id": self._config.join.run_id,
             "global_rank": global_rank,
             "group_rank": assignment and assignment.group_rank,
             "worker_id": None if pid is None else str(pid),
-            "role": self._config.role,
-            "hostname": self._config.node_id,
+            "role": self._config.join.role,
+            "hostname": self._config.join.node_id,
             "state": state,
             "total_run_time": int(time.monotonic() - self._began),
             "rdzv_backend": "rdzv-server",

@@ -19,15 +19,15 @@ def line_prefix(config: AgentConfig, assignment: Assignment, local_rank: int, te
     """
     template = config.logs.prefix or (teed and config.environment.get(PREFIX_TEMPLATE))
     if not template:
-        return default_prefix(config.role, local_rank) if teed else ""
+        return default_prefix(config.join.role, local_rank) if teed else ""
     from string import Template
 
     return Template(template).safe_substitute(
-        role_name=config.role,
+        role_name=config.join.role,
         rank=assignment.first_rank + local_rank,
         local_rank=local_rank,
         hostname=os.uname().nodename.partition(".")[0],
-        node_id=config.node_id,
+        node_id=config.join.node_id,
         group_rank=assignment.group_rank,
     )
 

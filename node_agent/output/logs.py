@@ -96,7 +96,7 @@ class AgentLogs:
         self._config = config
         self._options = config.logs
         self._console = console
-        self._folder = RunFolder(config.logs, config.run_id, temp_dir)
+        self._folder = RunFolder(config.logs, config.join.run_id, temp_dir)
         self._files = LogFiles(console)
         self.plugin: Plugin | None = self._start_plugin(on_error) if config.logs.plugin else None
         """If there is one, rounds are opened with `ask`."""
@@ -115,10 +115,10 @@ class AgentLogs:
     def open(self, assignment: Assignment) -> RoundLogs:
         """The logs of the next round's workers, as the flags say."""
         try:
-            routing = by_flags(self._options, self._folder, assignment)
+            routing = by_flags(self._options, self._folder, assignment.round, assignment.ranks)
         except OSError as error:
             self._files.report(error.filename, error)
-            routing = without_files(self._options, assignment)
+            routing = without_files(self._options, assignment.ranks)
         has_files = bool(routing.filtered_stdout) and wants_files(self._options)
         if has_files and not self._is_announced:
             self._is_announced = True
@@ -129,7 +129,7 @@ class AgentLogs:
         """The logs of the next round's workers, as the plug-in says. Raises `PluginFailed`."""
         assert self.plugin
         routing = await self.plugin.reify(environments)
-        return self._round(assignment, narrowed(routing, self._options, assignment))
+        return self._round(assignment, narrowed(routing, self._options, assignment.ranks))
 
     async def close(self) -> None:
         """Show what is still to be shown, as long as the console takes it: the workers are gone."""

@@ -6,8 +6,6 @@ The process starts with the agent, so that its import of torch runs beside the j
 import asyncio
 import json
 import os
-import signal
-import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -16,13 +14,13 @@ from typing import Any
 
 from node_agent.core.log_options import LogOptions
 from node_agent.output.routing import PluginFailed, Routing, by_plugin
-from node_agent.workers.process import CommandProcess, signal_group
+from node_agent.workers.helper import Helper
+from node_agent.workers.process import STDERR, CommandProcess
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "logs_specs_helper.py")
 FAREWELL_S = 2.0
 """Time that it has to end by itself."""
 LONGEST_MESSAGE = 1 << 28
-STDERR = 2
 
 
 class LogsPlugin:
@@ -36,10 +34,11 @@ class LogsPlugin:
         self._on_error = on_error
         self._serial = 0
         self._writer: asyncio.StreamWriter | None = None
-        self._line, theirs = socket.socketpair()
-        with theirs:
-            command = [sys.executable, "-P", PROGRAM]
-            self._process = CommandProcess(command, environment, STDERR, STDERR, stdin=theirs.fileno())
+        command = [sys.executable, "-P", PROGRAM]
+        self._helper = Helper(
+            lambda line: CommandProcess(command, environment, STDERR, STDERR, stdin=line),
+            ended=lambda helper: None,  # `_ask` notices
+        )
         self._opening = asyncio.create_task(self._open(options))
         self._opening.add_done_callback(self._opened)
 
@@ -60,12 +59,11 @@ class LogsPlugin:
                     await self._reader.read()  # until the process has closed its end
         if self._writer:
             self._writer.close()
-        self._line.close()
-        signal_group(self._process.pid, signal.SIGKILL)
-        self._process.reap()
+        self._helper.close()
 
     async def _open(self, options: LogOptions) -> None:
-        self._reader, self._writer = await asyncio.open_unix_connection(sock=self._line, limit=LONGEST_MESSAGE)
+        line = self._helper.socket.dup()
+        self._reader, self._writer = await asyncio.open_unix_connection(sock=line, limit=LONGEST_MESSAGE)
         await self._ask(
             name=options.plugin,
             path=sys.path,

@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from rdzv_protocol.messages import Assignment
-
 from node_agent.core.log_options import NO_FILES, LogOptions, Std
 from node_agent.output.folder import RunFolder
 
@@ -62,18 +60,18 @@ class PluginFailed(Exception):
     """A plug-in cannot say where output goes; the message says why."""
 
 
-def by_flags(options: LogOptions, folder: RunFolder, assignment: Assignment) -> Routing:
-    """Routes in folders as torchrun lays them out, which are made. Raises `OSError`."""
+def by_flags(options: LogOptions, folder: RunFolder, round_: int, ranks: range) -> Routing:
+    """Routes, for workers of these ranks, in folders as torchrun lays them out, which are made. Raises `OSError`."""
     if options.log_dir == NO_FILES:
-        return without_files(options, assignment)
-    attempt = folder.open_attempt(assignment.round, assignment.local_world_size)
+        return without_files(options, ranks)
+    attempt = folder.open_attempt(round_, len(ranks))
     files = (f"{attempt}/filtered_stdout.log", f"{attempt}/filtered_stderr.log")
-    return Routing(_workers(options, assignment, attempt), *files)
+    return Routing(_workers(options, ranks, attempt), *files)
 
 
-def without_files(options: LogOptions, assignment: Assignment) -> Routing:
+def without_files(options: LogOptions, ranks: range) -> Routing:
     """Everything goes to the console; what was to go to a file says whose it is."""
-    return Routing(_workers(options, assignment))
+    return Routing(_workers(options, ranks))
 
 
 def by_plugin(logs: Any, environments: Sequence[Mapping[str, str]]) -> Routing:
@@ -92,13 +90,13 @@ def by_plugin(logs: Any, environments: Sequence[Mapping[str, str]]) -> Routing:
     )
 
 
-def narrowed(routing: Routing, options: LogOptions, assignment: Assignment) -> Routing:
+def narrowed(routing: Routing, options: LogOptions, ranks: range) -> Routing:
     """A plug-in's routing without the ranks that the console shall not show: torch's class knows local ranks alone."""
     workers = [
         worker
-        if _passes(options.ranks, assignment.first_rank + local_rank)
+        if _passes(options.ranks, rank)
         else worker._replace(stdout=worker.stdout._replace(shown=False), stderr=worker.stderr._replace(shown=False))
-        for local_rank, worker in enumerate(routing.workers)
+        for rank, worker in zip(ranks, routing.workers, strict=True)
     ]
     return routing._replace(workers=workers)
 
@@ -118,11 +116,10 @@ def route(options: LogOptions, stream: Std, *, local_rank: int, rank: int, path:
     return Route(path, shown=shown and teed, prefixed=shown and teed)
 
 
-def _workers(options: LogOptions, assignment: Assignment, attempt: str = "") -> list[WorkerRoutes]:
+def _workers(options: LogOptions, ranks: range, attempt: str = "") -> list[WorkerRoutes]:
     """`attempt`: the folder of the workers' folders; empty: none."""
     workers = []
-    for local_rank in range(assignment.local_world_size):
-        rank = assignment.first_rank + local_rank
+    for local_rank, rank in enumerate(ranks):
         out, err, error = (
             f"{attempt}/{local_rank}/{name}" if attempt else "" for name in ("stdout.log", "stderr.log", "error.json")
         )

@@ -17,7 +17,7 @@ from rdzv_protocol.messages import Assignment, Failure, Finish, Reply
 
 from node_agent.config import AgentConfig
 from node_agent.core.backoff import ServerLost
-from node_agent.core.effects import Level, WriteFailureReport
+from node_agent.core.effects import Exit, Level, OwnEffect, Say, StartWorkers, StopWorkers, WriteFailureReport
 from node_agent.core.events import Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.runner import Runner
 from node_agent.transport.base import ThreadLoop, Transport
@@ -133,20 +133,20 @@ class AgentThread:
     def open_port(self) -> int | str:
         return self._leaving or self._open_port()
 
-    def start_workers(self, assignment: Assignment) -> None:
-        self._assignment = assignment
-        self.round_is_over.clear()
-        self._changed.set()
-
-    def stop_workers(self, signal_name: str, kill: bool) -> None:
-        self.round_is_over.set()
-
-    def say(self, text: str, level: Level) -> None:
-        self._log.log(WARNING if level is Level.WARNING else INFO, text)
-
-    def write_failure_report(self, effect: WriteFailureReport) -> None:
-        if effect.is_server_lost:  # the rest is known, or the program's own launcher sees to it
-            self._end(Ended(error=ServerLost(effect.error)))
+    def perform(self, effect: OwnEffect) -> None:
+        match effect:
+            case StartWorkers(assignment):
+                self._assignment = assignment
+                self.round_is_over.clear()
+                self._changed.set()
+            case StopWorkers():
+                self.round_is_over.set()
+            case Say(text, level):
+                self._log.log(WARNING if level is Level.WARNING else INFO, text)
+            case WriteFailureReport(error, is_server_lost=True):  # others are known, or are told by the program
+                self._end(Ended(error=ServerLost(error)))
+            case Exit():
+                self._end(Ended())
 
     def answered(self, answer: Reply | ProtocolError) -> None:
         match answer:
@@ -156,9 +156,6 @@ class AgentThread:
                 pass  # the machine joins anew
             case ProtocolError():
                 self._end(Ended(error=answer))
-
-    def ended(self, exit_code: int) -> None:
-        self._end(Ended())
 
     has_workers = False
     """They are the program's: it stops them because `round_is_over` is set."""

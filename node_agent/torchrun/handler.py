@@ -31,8 +31,7 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.elastic.utils.logging import get_logger
 
 from node_agent.core.backoff import ServerLost
-from node_agent.failures import error_file
-from node_agent.failures.diagnose import diagnose
+from node_agent.failures.diagnose import told_by_torch
 from node_agent.torchrun import options
 from node_agent.torchrun.agent_thread import AgentThread, Ended
 from node_agent.torchrun.options import NO_RESTARTS_LEFT, HandlerConfig
@@ -71,7 +70,7 @@ class RdzvServerHandler(RendezvousHandler):
         return self._config.backend
 
     def get_run_id(self) -> str:
-        return self._config.agent.run_id
+        return self._config.agent.join.run_id
 
     @property
     def use_agent_store(self) -> bool:
@@ -105,7 +104,7 @@ class RdzvServerHandler(RendezvousHandler):
         return self._agent is not None and self._agent.ending is not None
 
     def set_closed(self) -> None:
-        """This node is done with the run; the run has succeeded when every node is."""
+        """End this node's part in the run, which has succeeded when every node has done so."""
         self.shutdown()
 
     def shutdown(self) -> bool:
@@ -191,7 +190,7 @@ class RdzvServerHandler(RendezvousHandler):
     def _unseen_failure(self) -> Failure:
         """torchrun has restarts left, and does not say which of its workers failed, or how."""
         return Failure(
-            node_id=self._config.agent.node_id,
+            node_id=self._config.agent.join.node_id,
             rank=self._group_rank,  # its only worker, as far as the server knows
             local_rank=0,
             pid=0,
@@ -202,17 +201,7 @@ class RdzvServerHandler(RendezvousHandler):
 
     def _last_failure(self, error: ChildFailedError) -> Failure:
         rank, failure = error.get_first_failure()
-        written = failure.message.splitlines() if isinstance(failure.message, str) else ()
-        ended = Failure(
-            node_id=self._config.agent.node_id,
-            rank=rank,
-            local_rank=failure.local_rank,
-            pid=failure.pid,
-            exit_code=failure.exitcode,
-            cause="",
-            failed_at=float(failure.timestamp),
-        )
-        found = diagnose(ended, written, error_file.read(failure.error_file))
+        found = told_by_torch(rank, failure, self._config.agent.join.node_id)
         return replace(found, exit_code=NO_RESTARTS_LEFT, cause=f"{found.cause}, and torchrun has no restarts left")
 
 

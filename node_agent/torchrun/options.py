@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 
 from msgspec.structs import replace
+from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.paths import DEFAULT_PORT
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
@@ -67,12 +68,17 @@ def read(params: RendezvousParameters) -> HandlerConfig:
         credentials=credentials,
         agent=AgentConfig(
             command=Command(()),  # torchrun's agent has the workers
-            nproc=1,
-            run_id=params.run_id,
-            explicit_run_id=params.run_id != NO_RUN_ID,
-            node_id=arguments.node_id or os.uname().nodename,
-            local_addr=params.local_addr,
-            settings=replace(asked, max_restarts=RESTARTS_WITHOUT_END, fatal_exit_codes=(NO_RESTARTS_LEFT,)),
+            join=JoinRequest(
+                run_id=params.run_id,
+                explicit_run_id=params.run_id != NO_RUN_ID,
+                node_id=arguments.node_id or os.uname().nodename,
+                local_world_size=1,
+                addr=params.local_addr or "",
+                settings=replace(asked, max_restarts=RESTARTS_WITHOUT_END, fatal_exit_codes=(NO_RESTARTS_LEFT,)),
+                agent_id="",
+                after_round=0,
+                port=0,
+            ),
             connect_timeout_s=first(arguments.connect_timeout, CONNECT_TIMEOUT_S),
         ),
         store_timeout_s=first(arguments.read_timeout, 60.0),

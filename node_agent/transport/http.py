@@ -11,22 +11,10 @@ import socket
 from typing import Any, TypeVar
 
 import h11
-from rdzv_protocol import paths
+from rdzv_protocol import messages, paths
 from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.errors import ProtocolError, Unauthorized, from_code
-from rdzv_protocol.messages import (
-    Ack,
-    ErrorReply,
-    JoinRequest,
-    LeaderReply,
-    LeaderRequest,
-    LeaveRequest,
-    PollRequest,
-    Reply,
-    ReportRequest,
-    Request,
-)
 from rdzv_protocol.timing import ANSWER_TIMEOUT_S, LEADER_HOLD_S
 
 from node_agent.core.backoff import Unreachable
@@ -40,12 +28,12 @@ large packets without a word lets every message through."""
 T = TypeVar("T")
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
-_PATHS: dict[type[Request | LeaderRequest], str] = {
-    JoinRequest: paths.JOIN,
-    PollRequest: paths.POLL,
-    ReportRequest: paths.REPORT,
-    LeaveRequest: paths.LEAVE,
-    LeaderRequest: paths.LEADER,
+_PATHS: dict[type[messages.Request | messages.LeaderRequest], str] = {
+    messages.JoinRequest: paths.JOIN,
+    messages.PollRequest: paths.POLL,
+    messages.ReportRequest: paths.REPORT,
+    messages.LeaveRequest: paths.LEAVE,
+    messages.LeaderRequest: paths.LEADER,
 }
 
 _SOCKET_OPTIONS = (
@@ -77,16 +65,16 @@ class HttpTransport:
         address: str = self._streams[1].get_extra_info("sockname")[0]
         return address
 
-    async def exchange(self, request: Request) -> Reply | Ack:
-        if isinstance(request, JoinRequest | PollRequest):
-            return await self._ask(Reply, request, ANSWER_TIMEOUT_S)
-        return await self._ask(Ack, request, ANSWER_TIMEOUT_S)
+    async def exchange(self, request: messages.Request) -> messages.Reply | messages.Ack:
+        if isinstance(request, messages.JoinRequest | messages.PollRequest):
+            return await self._ask(messages.Reply, request, ANSWER_TIMEOUT_S)
+        return await self._ask(messages.Ack, request, ANSWER_TIMEOUT_S)
 
-    async def ask_leader(self, request: LeaderRequest) -> LeaderReply:
+    async def ask_leader(self, request: messages.LeaderRequest) -> messages.LeaderReply:
         """Ask one of several servers who leads. Raises as `exchange` does."""
-        return await self._ask(LeaderReply, request, LEADER_HOLD_S + 5.0)
+        return await self._ask(messages.LeaderReply, request, LEADER_HOLD_S + 5.0)
 
-    async def _ask(self, kind: type[T], request: Request | LeaderRequest, timeout_s: float) -> T:
+    async def _ask(self, kind: type[T], request: messages.Request | messages.LeaderRequest, timeout_s: float) -> T:
         token, ask = self._credentials.token, (_PATHS[type(request)], encode(request), timeout_s)
         status, answer = await self._post(token, *ask)
         if status == Unauthorized.status and self._credentials.renew(token):
@@ -196,7 +184,7 @@ def _read(kind: type[T], status: int, body: bytes) -> T:
         except ProtocolError as error:
             raise Unreachable("HTTP", f"the answer is not rdzv-server's: {error}") from None
     try:
-        refusal = decode(ErrorReply, body)
+        refusal = decode(messages.ErrorReply, body)
     except ProtocolError:
         raise Unreachable("HTTP", f"status {status}: is this an rdzv-server?") from None
     raise from_code(refusal.code, refusal.message, refusal.leader, refusal.leadership)

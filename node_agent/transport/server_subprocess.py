@@ -13,6 +13,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
 
 from rdzv_protocol.errors import ProtocolError, RunFailed, RunSucceeded
 from rdzv_protocol.messages import Ack, Finish, Reply, Request
@@ -21,7 +23,8 @@ from node_agent.core.backoff import ServerLost, Unreachable
 from node_agent.output.console import ERR, Console
 from node_agent.transport.credentials import Credentials
 from node_agent.transport.http import HttpTransport
-from node_agent.workers.process import CommandProcess
+from node_agent.workers.helper import Helper
+from node_agent.workers.process import ChildProcess, CommandProcess
 
 IDLE_S = 10
 """Time that a server goes on without agents: the lease, after which everybody would be lost anyway."""
@@ -45,7 +48,10 @@ class HostedServer:
         self._is_for_this_machine = is_for_this_machine
         self._credentials = credentials
         self._console = console
-        self._process: _Process | None = None
+        self._process: Helper | None = None
+        """The server that this node hosts. What it logs comes over the socket, and goes to the console."""
+        self._gone = asyncio.Event()
+        """Set when it has exited, or was let go."""
         self._failures = 0
         self._has_answered = False
         self._run_has_ended = False
@@ -72,7 +78,9 @@ class HostedServer:
                 raise
             return
         with listener:
-            self._process, self._has_answered = _Process(self._command(listener), listener, self._console), False
+            self._process, self._has_answered = Helper(partial(self._start, listener), self._ended), False
+        self._gone.clear()
+        asyncio.get_running_loop().add_reader(self._process.socket, self._relay, self._process)
         reach = "which only agents of this machine can reach" if self._is_for_this_machine else "at every address"
         self._console.say(f"hosting rdzv-server at port {self._port} (process {self._process.pid}), {reach}")
 
@@ -92,18 +100,54 @@ class HostedServer:
             return
         for signum in map(signal.Signals.__getitem__, signals):
             if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup stays nohup
-                asyncio.get_running_loop().add_signal_handler(signum, self._process.release)
-        if self._run_has_ended and not await self._process.is_gone(PATIENCE_S):
+                asyncio.get_running_loop().add_signal_handler(signum, self._release)
+        if self._run_has_ended and not await self._is_gone(PATIENCE_S):
             self._console.say("waiting until the other nodes have heard of the end")
-            if not await self._process.is_gone(timeout_s):
+            if not await self._is_gone(timeout_s):
                 self._console.say(f"some have not after {timeout_s:g} s; rdzv-server goes on without this agent")
-        self._process.release()
+        self._release()
+
+    async def _is_gone(self, within_s: float) -> bool:
+        """Whether it has exited, or does so in time, or was let go."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._gone.wait()
+        return self._gone.is_set()
+
+    def _release(self) -> None:
+        """Let it go on by itself if it still runs."""
+        if self._process and not self._gone.is_set():
+            self._process.release()
+            self._gone.set()
+
+    def _ended(self, process: Helper) -> None:
+        while self._relay(process):
+            pass
+        self._gone.set()
+
+    def _relay(self, process: Helper) -> bool:
+        """Pass its log on as it comes, whole lines. Whether there was any."""
+        try:
+            chunk = process.socket.recv(1 << 16, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        if chunk:
+            self._console.write(ERR, chunk)
+        else:
+            asyncio.get_running_loop().remove_reader(process.socket)
+        return bool(chunk)
 
     def _command(self, listener: socket.socket) -> list[str]:
         flags = ["--listen-fd", str(listener.fileno()), "--exit-when-idle", str(IDLE_S)]
         if self._credentials.token_file:
             flags += ["--token-file", self._credentials.token_file]
         return [sys.executable, "-P", "-m", "rdzv_server", *flags]
+
+    def _start(self, listener: socket.socket, log: int) -> ChildProcess:
+        return CommandProcess(
+            self._command(listener), os.environ, subprocess.DEVNULL, log,
+            stdin=subprocess.DEVNULL, pass_fds=[listener.fileno()], outlives_agent=True,
+        )  # fmt: skip
 
 
 class HostedTransport(HttpTransport):
@@ -128,68 +172,6 @@ class HostedTransport(HttpTransport):
             raise
         self._server.observe(answer)
         return answer
-
-
-class _Process:
-    """The server's process. What it logs goes to the agent's console, which never blocks it."""
-
-    def __init__(self, command: list[str], listener: socket.socket, console: Console) -> None:
-        self._console = console
-        self._loop = asyncio.get_running_loop()
-        self._log, theirs = os.pipe()
-        try:
-            self._process = CommandProcess(
-                command,
-                os.environ,
-                subprocess.DEVNULL,
-                theirs,
-                stdin=subprocess.DEVNULL,
-                pass_fds=[listener.fileno()],
-                outlives_agent=True,
-            )
-        finally:
-            os.close(theirs)
-        self.pid = self._process.pid
-        self.exit_code: int | None = None
-        """None while it runs."""
-        self._gone = asyncio.Event()
-        self._loop.add_reader(self._log, self._relay)
-        self._loop.add_reader(self._process.fileno(), self._reap)
-
-    async def is_gone(self, within_s: float) -> bool:
-        """Whether it has exited, or does so in time, or was let go."""
-        try:
-            async with asyncio.timeout(within_s):
-                await self._gone.wait()
-        except TimeoutError:
-            return False
-        return True
-
-    def release(self) -> None:
-        """If it still runs it goes on by itself."""
-        self._stop_relaying()
-        if not self._gone.is_set():
-            self._loop.remove_reader(self._process.fileno())
-            self._process.disown()
-            self._gone.set()
-
-    def _relay(self) -> None:
-        """Pass its log on as it comes: it writes whole lines."""
-        if chunk := os.read(self._log, 1 << 16):
-            self._console.write(ERR, chunk)
-        else:
-            self._stop_relaying()
-
-    def _stop_relaying(self) -> None:
-        if self._log >= 0:
-            self._loop.remove_reader(self._log)
-            os.close(self._log)
-            self._log = -1
-
-    def _reap(self) -> None:
-        self._loop.remove_reader(self._process.fileno())
-        self.exit_code = self._process.reap()
-        self._gone.set()
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -10,15 +10,17 @@ import asyncio
 import ctypes
 import os
 import signal
-import socket
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 from time import monotonic
 
 from node_agent.workers import orphans_helper
 from node_agent.workers.group import KILL_TIMEOUT_S
+from node_agent.workers.helper import Helper
 from node_agent.workers.orphans_helper import has_ended, is_marked
-from node_agent.workers.process import CommandProcess, own_children
+from node_agent.workers.process import STDERR, CommandProcess, own_children
 
 MARK = "NODE_AGENT_ID"
 """Variable in the environment of every worker, and so of whatever it starts."""
@@ -28,7 +30,6 @@ REPLACEMENT_S = 0.5
 
 _PR_SET_CHILD_SUBREAPER = 36
 _DEVNULL = -3  # subprocess.DEVNULL
-_STDERR = 2
 _WAIT_THEN_REAP = "trap '' TERM INT HUP QUIT; read -r word; exec \"$@\""
 """Program of the guardian. It ignores the signals that a scheduler sends to every process of a node."""
 
@@ -40,7 +41,7 @@ class Orphans:
         self.mark = {MARK: mark}
         """Variable that the workers' environment must hold."""
         self._entry = os.fsencode(f"{MARK}={mark}")
-        self._guardian: CommandProcess | None = None
+        self._guardian: Helper | None = None
         self._killed: set[int] = set()
         self._is_closed = False
         self._loop = asyncio.get_running_loop()
@@ -53,15 +54,11 @@ class Orphans:
             return
         helper = (sys.executable, "-IS", orphans_helper.__file__, os.fsdecode(self._entry), folder)
         command = ("/bin/sh", "-c", _WAIT_THEN_REAP, "sh", *helper)
-        try:
-            self._life, theirs = socket.socketpair()
-            with theirs:
-                self._guardian = CommandProcess(
-                    command, environment, _DEVNULL, _STDERR, stdin=theirs.fileno(), outlives_agent=True
-                )
-        except OSError:  # no descriptor is left, or there is no shell here
-            return
-        self._loop.add_reader(self._guardian.fileno(), self._guardian_ended, environment, folder)
+        with suppress(OSError):  # no descriptor is left, or there is no shell here
+            self._guardian = Helper(
+                lambda life: CommandProcess(command, environment, _DEVNULL, STDERR, stdin=life, outlives_agent=True),
+                partial(self._guardian_ended, environment, folder),
+            )
 
     def end(self) -> int:
         """End what the round's workers, which are gone, have left behind. How many processes that were."""
@@ -79,23 +76,15 @@ class Orphans:
         self._is_closed = True
         self._loop.remove_signal_handler(signal.SIGCHLD)
         if self._guardian:
-            self._dismiss()
+            self._guardian.close()  # killed before its stdin ends, which it would take for the agent's death
         until = monotonic() + KILL_TIMEOUT_S
         return [pid for pid in self._killed & children() - own_children if not has_ended(pid, until - monotonic())]
 
-    def _guardian_ended(self, environment: Mapping[str, str], folder: str) -> None:
-        """One that was killed is replaced. One that gave up by itself would do so again."""
-        if self._dismiss() < 0:
+    def _guardian_ended(self, environment: Mapping[str, str], folder: str, guardian: Helper) -> None:
+        """Replace one that was killed. One that gave up by itself would do so again."""
+        self._guardian = None
+        if (guardian.exit_code or 0) < 0:
             self._loop.call_later(REPLACEMENT_S, self.guard, environment, folder)
-
-    def _dismiss(self) -> int:
-        """End the guardian, in whatever state it is; its exit code."""
-        assert self._guardian
-        guardian, self._guardian = self._guardian, None
-        self._loop.remove_reader(guardian.fileno())
-        os.kill(guardian.pid, signal.SIGKILL)  # before its stdin ends, which it would take for the agent's death
-        self._life.close()
-        return guardian.reap()
 
 
 def children() -> set[int]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
+STDERR = 2
 _PR_SET_PDEATHSIG = 1
 _STATES = {"D": "uninterruptible sleep", "Z": "dead, but held by a debugger or a thread of its own"}
 """States of /proc/PID/stat in which a process outlives SIGKILL."""

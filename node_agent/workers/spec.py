@@ -9,19 +9,20 @@ from node_agent.config import AgentConfig
 from node_agent.output.logs import RoundLogs
 from node_agent.workers.environment import ENABLE_FILE_TIMER, TIMER_FILE, worker_environment
 from node_agent.workers.group import WorkerSpec
-from node_agent.workers.process import CommandProcess, Start
+from node_agent.workers.process import CommandProcess, Process
 from node_agent.workers.temp_dir import TempDir
 
-Starter = Callable[[int, Mapping[str, str], Collection[int]], Start]
-"""Makes the start function of the worker with this local rank, in this environment, on these CPUs; none: on any."""
+StartWorker = Callable[[int, Mapping[str, str], Collection[int], int, int], Process]
+"""Starts the worker with this local rank, in this environment, on these CPUs (none: on any), with this stdout and this
+stderr. Raises `OSError` with one line that says why not."""
 
 
 class SpecMaker:
-    """Makes the specs of one agent's workers, round after round. `starter` None: they execute the command."""
+    """Makes the specs of one agent's workers, round after round. `start` None: they execute the command."""
 
-    def __init__(self, config: AgentConfig, temp_dir: TempDir, starter: Starter | None = None) -> None:
+    def __init__(self, config: AgentConfig, temp_dir: TempDir, start: StartWorker | None = None) -> None:
         self._config = config
-        self._starter = starter or self._execute
+        self._start = start or self._execute
         self._environment = dict(config.environment)
         if config.environment.get(ENABLE_FILE_TIMER) == "1":
             self._environment.setdefault(TIMER_FILE, temp_dir.path("timer"))
@@ -33,14 +34,14 @@ class SpecMaker:
 
     def environments(self, assignment: Assignment) -> list[dict[str, str]]:
         """Environment of each local rank, but for what belongs to its logs."""
-        config = self._config
+        config, join = self._config, self._config.join
         return [
             worker_environment(
                 self._environment,
                 assignment,
                 rank,
-                run_id=config.run_id,
-                role=config.role,
+                run_id=join.run_id,
+                role=join.role,
                 virtual_local_rank=config.virtual_local_rank,
                 likewise=config.worker_variables,
             )
@@ -54,16 +55,18 @@ class SpecMaker:
             environment |= logs.environment(local_rank)
             cpus = self._config.cpus[local_rank] if self._config.cpus else ()
             spec = WorkerSpec(
-                node_id=self._config.node_id,
+                node_id=self._config.join.node_id,
                 rank=assignment.first_rank + local_rank,
                 local_rank=local_rank,
                 title=self._config.command.title,
-                start=self._starter(local_rank, environment, cpus),
+                start=partial(self._start, local_rank, environment, cpus),
                 open_streams=partial(logs.open_streams, local_rank),
                 error_file=environment["TORCHELASTIC_ERROR_FILE"],
             )
             specs.append(spec)
         return specs
 
-    def _execute(self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int]) -> Start:
-        return partial(CommandProcess, self._config.command.for_worker(local_rank), environment, cpus=cpus)
+    def _execute(
+        self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int], stdout: int, stderr: int
+    ) -> Process:
+        return CommandProcess(self._config.command.for_worker(local_rank), environment, stdout, stderr, cpus)

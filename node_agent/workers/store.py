@@ -10,21 +10,20 @@ gets a fresh store.
 import asyncio
 import ctypes
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from node_agent.workers.process import CommandProcess, signal_group
+from node_agent.workers.helper import Helper
+from node_agent.workers.process import STDERR, ChildProcess, CommandProcess
 
 if TYPE_CHECKING:
     from node_agent.workers.warm.pool import WarmPool
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "store_helper.py")
 BACKLOG = 4096
-STDERR = 2
 _IN_OPEN = 0x20
 
 
@@ -56,7 +55,8 @@ class StoreHost:
         """A descriptor of our own: the caller may close its socket at any time."""
         self._signs = ExitStack()
         """Signs of use that are watched for."""
-        self._helper: _Helper | None = None
+        self._helper: Helper | None = None
+        """The process that has torch. Its orders are "open", with a listening descriptor, and "close"."""
 
     @property
     def is_available(self) -> bool:
@@ -88,15 +88,14 @@ class StoreHost:
         if self._listener:
             self._listener.close()
             self._listener = None
-            if self._helper and not self._helper.send(b"close"):
+            if not self._send(b"close"):
                 self._drop_helper()
 
     def shutdown(self) -> None:
         """End the store and its helper."""
         self.close()
         if self._helper:
-            self._helper.kill()
-            self._helper.reap()
+            self._helper.close()
 
     def _await_use(self) -> None:
         """Start the helper when somebody connects, or begins to import torch."""
@@ -118,72 +117,47 @@ class StoreHost:
         """Hand the listener to the helper; to a new one if there is none, or if it has just died."""
         assert self._listener
         self._signs.close()
-        if self._helper and self._helper.send(b"open", self._listener.fileno()):
+        if self._send(b"open", self._listener.fileno()):
             return
         self._drop_helper()
         try:
-            self._helper = _Helper(self._environment, self._helper_ended, self._warm)
+            self._helper = Helper(self._start_helper, self._helper_ended, socket.SOCK_SEQPACKET)
         except OSError as error:
             self._report(f"the workers' store could not be started: {error.strerror or error}")
         else:
-            self._helper.send(b"open", self._listener.fileno())  # if it has died already, `_helper_ended` will say so
+            self._send(b"open", self._listener.fileno())  # if it has died already, `_helper_ended` will say so
 
     def _drop_helper(self) -> None:
         if self._helper:
             self._helper.kill()
             self._helper = None
 
-    def _helper_ended(self, helper: "_Helper", exit_code: int) -> None:
+    def _start_helper(self, orders: int) -> ChildProcess:
+        environment = {**self._environment, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}  # a store needs no accelerator
+        command = (sys.executable, "-P", PROGRAM)
+        with open(os.devnull, "w") as nowhere:  # stdout is for the workers' lines alone
+            stdout = nowhere.fileno()
+            process = self._warm.start(command, environment, (orders, stdout, STDERR)) if self._warm else None
+            return process or CommandProcess(command, environment, stdout, STDERR, stdin=orders)
+
+    def _send(self, order: bytes, *descriptors: int) -> bool:
+        """Whether the order has arrived; it does not if there is no helper, or one that is dead or does not listen."""
+        try:
+            flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+            return bool(self._helper and socket.send_fds(self._helper.socket, [order], descriptors, flags))
+        except OSError:
+            return False
+
+    def _helper_ended(self, helper: Helper) -> None:
         if helper is self._helper:
             self._helper = None
             if self._listener:
-                self._report(f"the workers' store (process {helper.pid}) ended by itself with exit code {exit_code}")
+                self._report(
+                    f"the workers' store (process {helper.pid}) ended by itself with exit code {helper.exit_code}"
+                )
 
     def _report(self, line: str) -> None:
         self._loop.call_soon(self._on_error, line)  # the caller may be about to start the workers
-
-
-class _Helper:
-    """The process that has torch. Its orders come over a socket: "open" with a listening descriptor, and "close"."""
-
-    def __init__(
-        self, environment: Mapping[str, str], ended: "Callable[[_Helper, int], None]", warm: "WarmPool | None"
-    ) -> None:
-        self._ended = ended
-        environment = {**environment, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}  # a store needs no accelerator
-        command = (sys.executable, "-P", PROGRAM)
-        self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            with theirs, open(os.devnull, "w") as nowhere:  # stdout is for the workers' lines alone
-                stdin, stdout = theirs.fileno(), nowhere.fileno()
-                process = warm.start(command, environment, (stdin, stdout, STDERR)) if warm else None
-                self._process = process or CommandProcess(command, environment, stdout, STDERR, stdin=stdin)
-        except OSError:
-            self._orders.close()
-            raise
-        self.pid = self._process.pid
-        asyncio.get_running_loop().add_reader(self._process.fileno(), self._on_exit)
-
-    def send(self, order: bytes, *descriptors: int) -> bool:
-        """Whether the order has arrived; it does not when the helper is dead, or does not listen."""
-        try:
-            socket.send_fds(self._orders, [order], descriptors, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-        except OSError:
-            return False
-        return True
-
-    def kill(self) -> None:
-        """Kill the helper; the loop waits for its end."""
-        signal_group(self.pid, signal.SIGKILL)
-
-    def reap(self) -> int:
-        """Wait for its end, and free everything; its exit code."""
-        asyncio.get_running_loop().remove_reader(self._process.fileno())
-        self._orders.close()
-        return self._process.reap()
-
-    def _on_exit(self) -> None:
-        self._ended(self, self.reap())
 
 
 def _watch_opens(folder: str) -> int:

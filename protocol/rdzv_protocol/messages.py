@@ -168,6 +168,11 @@ class Assignment(Struct, frozen=True, kw_only=True):
     agent_store: bool = False
     """Group rank 0's agent hosts the store at the master's address; else its first worker does, as the script asks."""
 
+    @property
+    def ranks(self) -> range:
+        """Ranks of the node's workers, by local rank."""
+        return range(self.first_rank, self.first_rank + self.local_world_size)
+
 
 class Wait(Struct, frozen=True, kw_only=True, tag_field="tag", tag="wait"):
     """No workers: the round is forming, or the agent stands by."""

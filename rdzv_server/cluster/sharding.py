@@ -92,11 +92,11 @@ class Sharding:
         return list(chain.from_iterable(replica.runs() for replica in self._replicas))
 
     def now(self, run_id: str = "") -> float:
-        """Each shard has a clock of its own. Without a run: the server's."""
+        """Time by the clock of the run's shard; without a run by this server's own."""
         return self._of(run_id).now() if run_id else asyncio.get_running_loop().time()
 
     def state(self) -> ServerState:
-        """Each of several shards has a leader and an epoch of its own."""
+        """State of this server. A leader and an epoch are named if there is one shard: each has its own."""
         replicas, only = self._replicas, self._replicas[0] if len(self._replicas) == 1 else None
         return ServerState(
             epoch=only.epoch if only else "",

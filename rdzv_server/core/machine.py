@@ -16,28 +16,8 @@ from rdzv_protocol.errors import AgentFenced, NobodyWaits, StaleRound
 from rdzv_protocol.messages import Directive, Failure, Stop
 from rdzv_protocol.settings import RequestedSettings, RunSettings
 
-from rdzv_server.core import admission, completion, final_report, rank_assignment, restart_budget, snapshot
+from rdzv_server.core import admission, completion, events, final_report, rank_assignment, restart_budget, snapshot
 from rdzv_server.core.effects import Announce, Effect, ForgetRun, Record, WakeAgents
-from rdzv_server.core.events import (
-    AgentDisconnected,
-    ArrivalsAdmitted,
-    CauseNotFound,
-    Event,
-    Fact,
-    JoinTimedOut,
-    LeaseRenewed,
-    NodeJoined,
-    NodeLeft,
-    NodeLost,
-    RoundCompleted,
-    RunCreated,
-    RunStopped,
-    RunSuperseded,
-    SnapshotPart,
-    TimePassed,
-    WorkersFailed,
-    WorkersSucceeded,
-)
 from rdzv_server.core.liveness import Leases
 from rdzv_server.core.run import Agent, AgentState, Cause, Departure, FailureRecord, Opening, Run, Stage, remember
 
@@ -48,7 +28,7 @@ DUE_AT_ONCE = 500
 class RunMachine:
     """Mutator of one attempt of a run. Times are the server's, in seconds."""
 
-    def __init__(self, created: RunCreated, now: float, retention_s: float) -> None:
+    def __init__(self, created: events.RunCreated, now: float, retention_s: float) -> None:
         settings: RunSettings = created.settings
         self.run = Run(
             run_id=created.run_id,
@@ -70,7 +50,7 @@ class RunMachine:
         self._snapshot: list[bytes] = []
         """Parts of a snapshot, while it is replayed."""
 
-    def handle(self, event: Event, now: float) -> list[Effect]:
+    def handle(self, event: events.Event, now: float) -> list[Effect]:
         """Apply an event. Raises `ProtocolError`, with nothing changed, if it is refused."""
         self._effects = []
         if (fact := _CHECKS[type(event)](self, event, now)) is not None:
@@ -90,10 +70,10 @@ class RunMachine:
         run.leases.renew(agent_id, now)
         return True
 
-    def replay(self, fact: Fact | SnapshotPart, at: float) -> None:
+    def replay(self, fact: events.Fact | events.SnapshotPart, at: float) -> None:
         """Apply a recorded fact again, or a part of a snapshot."""
         self._effects = []
-        if isinstance(fact, SnapshotPart):
+        if isinstance(fact, events.SnapshotPart):
             self._snapshot.append(fact.data)
             if fact.is_last:
                 snapshot.restore(self.run, b"".join(self._snapshot))
@@ -134,43 +114,43 @@ class RunMachine:
         if ended_at is not None and now >= ended_at + self._retention_s:
             self._effects.append(ForgetRun(self.run.run_id, self.run.attempt))
 
-    def _due(self, now: float) -> Fact | None:
+    def _due(self, now: float) -> events.Fact | None:
         run = self.run
         if run.stage.is_end:
             return None
         if lost := run.leases.expired(now):
-            return NodeLost(*lost)
+            return events.NodeLost(*lost)
         forming_until = completion.deadline(run) if run.stage is Stage.FORMING else None
         if forming_until is not None and now >= forming_until:
             if run.opening.min_since is None:
-                return JoinTimedOut()
-            return RoundCompleted(f"last call ended with {completion.count(len(run.waiting))}")
+                return events.JoinTimedOut()
+            return events.RoundCompleted(f"last call ended with {completion.count(len(run.waiting))}")
         if run.verdict_at is not None and now >= run.verdict_at:
-            return CauseNotFound()
+            return events.CauseNotFound()
         if run.scale_up_at is not None and now >= run.scale_up_at:
-            return ArrivalsAdmitted()
+            return events.ArrivalsAdmitted()
         return None
 
     def _complete_if_ready(self, now: float) -> None:
         """Signs of life count here, and they are not recorded: that the round completes is."""
         if self.run.stage is Stage.FORMING and (reason := completion.completes(self.run)):
-            self._apply(RoundCompleted(reason), now)
+            self._apply(events.RoundCompleted(reason), now)
 
     # Checks: each gives the fact that is to be applied, or None if nothing follows from the event but what the check
     # itself has done to the leases. Raises `ProtocolError`, with nothing changed, if the event is refused.
 
-    def _renewed(self, event: LeaseRenewed, now: float) -> None:
+    def _renewed(self, event: events.LeaseRenewed, now: float) -> None:
         if event.agent_id in self.run.agents and not self.run.stage.is_end:
             self.run.leases.renew(event.agent_id, now)
 
-    def _disconnected(self, event: AgentDisconnected, now: float) -> None:
+    def _disconnected(self, event: events.AgentDisconnected, now: float) -> None:
         self.run.leases.disconnect(event.agent_id, now)
         self._lose_corroborated((event.agent_id,), now)
 
-    def _time_passed(self, event: TimePassed, now: float) -> None:
+    def _time_passed(self, event: events.TimePassed, now: float) -> None:
         pass  # `handle` looks what is due after every event
 
-    def _check_join(self, event: NodeJoined, now: float) -> NodeJoined | None:
+    def _check_join(self, event: events.NodeJoined, now: float) -> events.NodeJoined | None:
         run, join = self.run, event.join
         admission.check(run, join, self._agreed)
         if join.agent_id not in run.agents:
@@ -186,7 +166,7 @@ class RunMachine:
             leases.renew(agent_id, now)  # but a copy, which may be late, answers no probe
         return None
 
-    def _check_newcomer(self, event: NodeJoined, now: float) -> NodeJoined | None:
+    def _check_newcomer(self, event: events.NodeJoined, now: float) -> events.NodeJoined | None:
         run, join = self.run, event.join
         if run.stage.is_end:
             return None
@@ -200,20 +180,20 @@ class RunMachine:
         self._agreed = join.settings
         return event if claim.replaces == event.replaces else replace(event, replaces=claim.replaces)
 
-    def _check_leave(self, event: NodeLeft, now: float) -> NodeLeft | None:
+    def _check_leave(self, event: events.NodeLeft, now: float) -> events.NodeLeft | None:
         if self.run.stage.is_end or event.agent_id in self.run.departed_ids:
             return None
         self._agent(event.agent_id)
         return event
 
-    def _check_success(self, event: WorkersSucceeded, now: float) -> WorkersSucceeded | None:
+    def _check_success(self, event: events.WorkersSucceeded, now: float) -> events.WorkersSucceeded | None:
         """Ignore a success that was reported before, or too late: the round that opened restarts its node, too."""
         is_new = self._is_new(event)
         if is_new:
             self.run.leases.renew(event.agent_id, now)
         return event if is_new and event.agent_id in self.run.running else None
 
-    def _check_failure(self, event: WorkersFailed, now: float) -> WorkersFailed | None:
+    def _check_failure(self, event: events.WorkersFailed, now: float) -> events.WorkersFailed | None:
         if not self._is_new(event):
             return None
         run = self.run
@@ -224,16 +204,16 @@ class RunMachine:
             self._lose_corroborated(list(run.failed), now, event.agent_id)
         return event
 
-    def _check_admission(self, event: ArrivalsAdmitted, now: float) -> ArrivalsAdmitted:
+    def _check_admission(self, event: events.ArrivalsAdmitted, now: float) -> events.ArrivalsAdmitted:
         run = self.run
         if run.stage is not Stage.RUNNING or not run.waiting or admission.free_seats(run) <= 0:
             raise NobodyWaits(f"no node stands by for a free seat in run {run.run_id}")
         return event
 
-    def _check_end(self, event: RunStopped | RunSuperseded, now: float) -> RunStopped | RunSuperseded | None:
+    def _check_end(self, event: events.RunStopped | events.RunSuperseded, now: float) -> events.Fact | None:
         return None if self.run.stage.is_end else event
 
-    def _is_new(self, report: WorkersSucceeded | WorkersFailed) -> bool:
+    def _is_new(self, report: events.WorkersSucceeded | events.WorkersFailed) -> bool:
         """Whether a report says something new. Raises `StaleRound` if it is about another round than the last one.
 
         The end of its workers is new also if the report was overtaken by the join that followed it.
@@ -261,16 +241,16 @@ class RunMachine:
         for agent_id in agent_ids:
             others_failed = len(run.failed) > (agent_id in run.failed) or reporter not in (None, agent_id)
             if others_failed and agent_id in run.leases.absent_since and agent_id not in run.waiting:
-                self._apply(NodeLost(agent_id, "its connection closed and other nodes' workers failed"), now)
+                self._apply(events.NodeLost(agent_id, "its connection closed and other nodes' workers failed"), now)
 
     # Facts are recorded, applied, and draw their conclusions.
 
-    def _apply(self, fact: Fact, now: float) -> None:
+    def _apply(self, fact: events.Fact, now: float) -> None:
         self._effects.append(Record(self.run.run_id, self.run.attempt, now, fact))
         _TRANSITIONS[type(fact)](self, fact, now)
         self._settle(now)
 
-    def _joined(self, fact: NodeJoined, now: float) -> None:
+    def _joined(self, fact: events.NodeJoined, now: float) -> None:
         run, join = self.run, fact.join
         for agent_id in fact.replaces:  # before the newcomer counts
             self._depart(self._agent(agent_id), Cause.NODE_LOST, "a new agent of the same node joined", now)
@@ -286,13 +266,13 @@ class RunMachine:
         run.leases.renew(agent.agent_id, now)
         self._direct(agent, None)
 
-    def _lost(self, fact: NodeLost, now: float) -> None:
+    def _lost(self, fact: events.NodeLost, now: float) -> None:
         self._depart(self._agent(fact.agent_id), Cause.NODE_LOST, fact.cause, now)
 
-    def _left(self, fact: NodeLeft, now: float) -> None:
+    def _left(self, fact: events.NodeLeft, now: float) -> None:
         self._depart(self._agent(fact.agent_id), Cause.NODE_LEFT, fact.reason, now)
 
-    def _failed(self, fact: WorkersFailed, now: float) -> None:
+    def _failed(self, fact: events.WorkersFailed, now: float) -> None:
         run, failure, agent = self.run, fact.failure, self._agent(fact.agent_id)
         record = FailureRecord(agent.round, agent.agent_id, now, failure)
         restart_budget.note(run, record)
@@ -311,7 +291,7 @@ class RunMachine:
         else:
             self._fail_run(now)
 
-    def _cause_not_found(self, fact: CauseNotFound, now: float) -> None:
+    def _cause_not_found(self, fact: events.CauseNotFound, now: float) -> None:
         self._fail_run(now)
 
     def _fail_run(self, now: float) -> None:
@@ -321,24 +301,24 @@ class RunMachine:
         verdict = restart_budget.verdict(self.run, root.exit_code)
         self._end(Stage.FAILED, f"{root.sentence}; {verdict}", root, now)
 
-    def _succeeded(self, fact: WorkersSucceeded, now: float) -> None:
+    def _succeeded(self, fact: events.WorkersSucceeded, now: float) -> None:
         self.run.move(self._agent(fact.agent_id), AgentState.SUCCEEDED)
         self.run.succeeded.add(fact.agent_id)
 
-    def _timed_out(self, fact: JoinTimedOut, now: float) -> None:
+    def _timed_out(self, fact: events.JoinTimedOut, now: float) -> None:
         self.run.join_timed_out = True
         self._end(Stage.FAILED, f"join timeout: {completion.shortfall(self.run)}", None, now)
 
-    def _stopped(self, fact: RunStopped, now: float) -> None:
+    def _stopped(self, fact: events.RunStopped, now: float) -> None:
         self._end(Stage.FAILED, f"stopped by an operator{fact.reason and ': '}{fact.reason}", None, now)
 
-    def _superseded(self, fact: RunSuperseded, now: float) -> None:
+    def _superseded(self, fact: events.RunSuperseded, now: float) -> None:
         self._end(Stage.FAILED, "every node left, and a new attempt began", None, now)
 
-    def _admitted(self, fact: ArrivalsAdmitted, now: float) -> None:
+    def _admitted(self, fact: events.ArrivalsAdmitted, now: float) -> None:
         self._open(Cause.NODE_ARRIVED, completion.arrivals(self.run), now)
 
-    def _completed(self, fact: RoundCompleted, now: float) -> None:
+    def _completed(self, fact: events.RoundCompleted, now: float) -> None:
         run = self.run
         restart_budget.settle(run, now)
         ordered = rank_assignment.order(run, admission.choose(run))
@@ -442,31 +422,31 @@ class RunMachine:
         self._effects.append(Announce(self.run.run_id, self.run.round, reason))
 
 
-_CHECKS: dict[type[Event], Callable[[RunMachine, Any, float], Fact | None]] = {
-    NodeJoined: RunMachine._check_join,
-    NodeLeft: RunMachine._check_leave,
-    WorkersFailed: RunMachine._check_failure,
-    WorkersSucceeded: RunMachine._check_success,
-    ArrivalsAdmitted: RunMachine._check_admission,
-    RunStopped: RunMachine._check_end,
-    RunSuperseded: RunMachine._check_end,
-    LeaseRenewed: RunMachine._renewed,
-    AgentDisconnected: RunMachine._disconnected,
-    TimePassed: RunMachine._time_passed,
+_CHECKS: dict[type[events.Event], Callable[[RunMachine, Any, float], events.Fact | None]] = {
+    events.NodeJoined: RunMachine._check_join,
+    events.NodeLeft: RunMachine._check_leave,
+    events.WorkersFailed: RunMachine._check_failure,
+    events.WorkersSucceeded: RunMachine._check_success,
+    events.ArrivalsAdmitted: RunMachine._check_admission,
+    events.RunStopped: RunMachine._check_end,
+    events.RunSuperseded: RunMachine._check_end,
+    events.LeaseRenewed: RunMachine._renewed,
+    events.AgentDisconnected: RunMachine._disconnected,
+    events.TimePassed: RunMachine._time_passed,
 }
 """Events from without, each with its check."""
 
-_TRANSITIONS: dict[type[Fact], Callable[[RunMachine, Any, float], None]] = {
-    NodeJoined: RunMachine._joined,
-    NodeLost: RunMachine._lost,
-    NodeLeft: RunMachine._left,
-    WorkersFailed: RunMachine._failed,
-    WorkersSucceeded: RunMachine._succeeded,
-    RoundCompleted: RunMachine._completed,
-    JoinTimedOut: RunMachine._timed_out,
-    CauseNotFound: RunMachine._cause_not_found,
-    ArrivalsAdmitted: RunMachine._admitted,
-    RunStopped: RunMachine._stopped,
-    RunSuperseded: RunMachine._superseded,
+_TRANSITIONS: dict[type[events.Fact], Callable[[RunMachine, Any, float], None]] = {
+    events.NodeJoined: RunMachine._joined,
+    events.NodeLost: RunMachine._lost,
+    events.NodeLeft: RunMachine._left,
+    events.WorkersFailed: RunMachine._failed,
+    events.WorkersSucceeded: RunMachine._succeeded,
+    events.RoundCompleted: RunMachine._completed,
+    events.JoinTimedOut: RunMachine._timed_out,
+    events.CauseNotFound: RunMachine._cause_not_found,
+    events.ArrivalsAdmitted: RunMachine._admitted,
+    events.RunStopped: RunMachine._stopped,
+    events.RunSuperseded: RunMachine._superseded,
 }
 """Facts, each with what it does when it happens and when it is replayed."""

@@ -54,9 +54,7 @@ class Registry:
             machine, effects = self._machine_to_join(event, now)
         else:
             machine = self._machine_for(run_id, event)
-        effects += machine.handle(event, now)
-        self._arm(machine, machine.deadline)
-        return machine, effects
+        return machine, effects + self._tell(machine, event, now)
 
     def renew(self, run_id: str, agent_id: str, now: float) -> RunMachine | None:
         """Take a sign of life from which nothing but a fresh lease follows. None, with nothing changed: another.
@@ -171,22 +169,24 @@ class Registry:
 
     def _supersede(self, machine: RunMachine, now: float) -> list[Effect]:
         """End a deserted attempt, so that attempts end, and are forgotten, in their order."""
-        if machine.run.stage.is_end:
-            return []
-        effects = machine.handle(RunSuperseded(), now)
+        return [] if machine.run.stage.is_end else self._tell(machine, RunSuperseded(), now)
+
+    def _tell(self, machine: RunMachine, event: Event, now: float) -> list[Effect]:
+        effects = machine.handle(event, now)
         self._arm(machine, machine.deadline)
         return effects
 
     def _begins_anew(self, run: Run, join: JoinRequest) -> bool:
+        if join.returning and run.stage.is_end:  # it has lost its place, and learns how the run ended without it
+            end = RunSucceeded if run.stage is Stage.SUCCEEDED else RunFailed
+            raise end(f"run {run.run_id} has {run.stage}: {run.end_reason}")
         if join.returning:
-            _check_returning(run)
             return False
         if run.stage is Stage.SUCCEEDED and run.explicit and join.explicit_run_id and not join.rerun:
             raise RunSucceeded(f"run {run.run_id} has already succeeded: {run.end_reason}. --rerun starts it again")
         if run.stage.is_end:
             return True
-        deserted = not run.agents
-        return deserted and (not join.explicit_run_id or bool(join.settings.conflicts(run.settings)))
+        return not run.agents and (not join.explicit_run_id or bool(join.settings.conflicts(run.settings)))
 
     def _create(self, created: RunCreated, now: float) -> RunMachine:
         machine = RunMachine(created, now, self._retention_s)
@@ -234,11 +234,3 @@ class Registry:
         self._attempts[run_id].remove(attempt)
         if not self._attempts[run_id]:
             del self._attempts[run_id], self._latest[run_id]
-
-
-def _check_returning(run: Run) -> None:
-    """An agent that lost its place learns how the run ended without it."""
-    if run.stage is Stage.SUCCEEDED:
-        raise RunSucceeded(f"run {run.run_id} has succeeded: {run.end_reason}")
-    if run.stage is Stage.FAILED:
-        raise RunFailed(f"run {run.run_id} has failed: {run.end_reason}")

@@ -4,17 +4,7 @@ import logging
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 
-from rdzv_protocol.errors import (
-    AgentFenced,
-    NobodyWaits,
-    NotLeader,
-    ProtocolError,
-    RunFailed,
-    RunSucceeded,
-    StaleRound,
-    TooManyRequests,
-    UnknownRun,
-)
+from rdzv_protocol import errors
 from rdzv_protocol.text import printable
 
 from rdzv_server.auth.authorization import Access, Action, Caller, Permit, action_of
@@ -31,7 +21,15 @@ LOG_LINES = Rate(1, 20)
 SILENCE_S = 600.0
 """Time in which a refusal that has been logged is not logged again."""
 MOST_SAID = 1_000
-_ROUTINE = (AgentFenced, StaleRound, NotLeader, RunSucceeded, RunFailed, UnknownRun, NobodyWaits)
+_ROUTINE = (
+    errors.AgentFenced,
+    errors.StaleRound,
+    errors.NotLeader,
+    errors.RunSucceeded,
+    errors.RunFailed,
+    errors.UnknownRun,
+    errors.NobodyWaits,
+)
 """Refusals that belong to the course of things, or that their sender reads at once."""
 
 
@@ -49,12 +47,13 @@ class Gatekeeper:
         Raises `TooManyRequests`, `Unauthorized` or `Forbidden`.
         """
         peer = peer_of(caller.peer)
-        if not self._requests.has_any(peer, now):
-            raise TooManyRequests(f"too many requests from {peer}; each is tried again")
-        self._requests.take(peer, now)
+        if not self._requests.take(peer, now):
+            raise errors.TooManyRequests(f"too many requests from {peer}; each is tried again")
         is_judged = action_of(method, path) is not Action.PROBE and caller.authorization != credential
         if is_judged and not self._refusals.has_any(peer, now):
-            raise TooManyRequests(f"too many requests from {peer} without the right token; others have to wait, too")
+            raise errors.TooManyRequests(
+                f"too many requests from {peer} without the right token; others have to wait, too"
+            )
         return self.access.check(method, path, caller)
 
     def note_refusal(self, caller: Caller, now: float) -> None:
@@ -70,15 +69,14 @@ class RefusalLog:
         self._lines = Buckets(LOG_LINES)
         self._unsaid = 0
 
-    def note(self, peer: str, refusal: ProtocolError, now: float) -> None:
+    def note(self, peer: str, refusal: errors.ProtocolError, now: float) -> None:
         """Say that this was refused, unless it was just said, or so much is refused that nobody could read it."""
         key = (peer, str(refusal))
         if isinstance(refusal, _ROUTINE) or self._said_at.get(key, now - SILENCE_S) > now - SILENCE_S:
             return
-        if not self._lines.has_any("", now):
+        if not self._lines.take("", now):
             self._unsaid += 1
             return
-        self._lines.take("", now)
         others = f" (and {self._unsaid} more refusals, of other kinds)" if self._unsaid else ""
         log.warning("refused %s: %s%s", peer, printable(str(refusal)), others)
         self._unsaid = 0
@@ -99,12 +97,15 @@ class Buckets:
         """Whether the peer has one left."""
         return self._full_at.get(peer, now) - now <= self._all_s - self._each_s + ROUNDING_S
 
-    def take(self, peer: str, now: float) -> None:
-        """Take one, or what is left of it."""
+    def take(self, peer: str, now: float) -> bool:
+        """Take one. False, with nothing taken, if there is none."""
+        if not self.has_any(peer, now):
+            return False
         full_at = max(now, self._full_at.get(peer, now)) + self._each_s
         self._full_at[peer] = min(full_at, now + self._all_s)
         if len(self._full_at) > MOST_PEERS:
             self._forget(now)
+        return True
 
     def _forget(self, now: float) -> None:
         """Forget those that are full, which need no memory; if all the others are too many, half of them have to go."""

@@ -50,7 +50,7 @@ class Driver:
         self._called = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
-        self._unanswered: set[Done] = set()
+        self._unanswered: dict[Done, Event] = {}
         self._is_written = asyncio.Event()
         self._is_written.set()
         self._unwritten: set[Key] = set()
@@ -58,8 +58,6 @@ class Driver:
         self._has_stopped = False
         self._clock = Clock()
         self.started_at = 0.0
-        self._joining: set[Done] = set()
-        """Joins among the unanswered: they have nothing yet that an answer could cost them."""
         self._outage = Outage(
             "nothing is decided until it can be written, and workers keep running", "the store can be written again"
         )
@@ -101,19 +99,16 @@ class Driver:
         """Apply an event; returns once its records are written. Raises the `ProtocolError` that refuses it."""
         if self._has_stopped:
             raise ServerUnavailable(STOPPED)
+        if isinstance(event, NodeJoined) and self.unhealthy_reason:
+            raise ServerUnavailable(self.unhealthy_reason)
         done: Done = asyncio.get_running_loop().create_future()
-        self._unanswered.add(done)
-        if isinstance(event, NodeJoined):
-            if self.unhealthy_reason:
-                raise ServerUnavailable(self.unhealthy_reason)
-            self._joining.add(done)
+        self._unanswered[done] = event
         self._inbox.append(run_id, (run_id, event, done))
         self._called.set()
         try:
             return await done
         finally:
-            self._unanswered.discard(done)
-            self._joining.discard(done)
+            del self._unanswered[done]
 
     async def renew(self, run_id: str, agent_id: str) -> RunMachine:
         """Renew the agent's lease. 10,000 idle nodes do nothing else: no batch is made for it, if that is all.
@@ -210,8 +205,9 @@ class Driver:
             try:
                 await write()
             except StoreUnavailable as error:
-                for done in self._joining:
-                    _answer(done, ServerUnavailable(str(error)))
+                for done, event in self._unanswered.items():
+                    if isinstance(event, NodeJoined):  # it has nothing yet that an answer could cost it
+                        _answer(done, ServerUnavailable(str(error)))
                 raise
 
         await self._outage.outlast(attempt, RETRY_S)

@@ -5,22 +5,11 @@ from typing import Annotated, Any, Protocol
 
 from msgspec import Meta, Struct
 from rdzv_protocol.constraints import Id, Revision
-from rdzv_protocol.messages import (
-    Ack,
-    AdmitRequest,
-    JoinRequest,
-    LeaderReply,
-    LeaderRequest,
-    LeaveRequest,
-    PollRequest,
-    Reply,
-    ReportRequest,
-    StopRequest,
-)
+from rdzv_protocol.messages import Ack, AdmitRequest, LeaderReply, LeaderRequest, Reply, Request, StopRequest
 
 from rdzv_server.core.run import Run
 
-AnyRequest = JoinRequest | PollRequest | ReportRequest | LeaveRequest | StopRequest | AdmitRequest | LeaderRequest
+AnyRequest = Request | StopRequest | AdmitRequest | LeaderRequest
 """A request, all but the last about one run, which the leader of that run answers."""
 Answer = Reply | Ack | LeaderReply
 

@@ -9,36 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from msgspec.structs import replace
+from rdzv_protocol import messages
 from rdzv_protocol.errors import AgentFenced, ProtocolError, ServerUnavailable
-from rdzv_protocol.messages import (
-    Ack,
-    AdmitRequest,
-    Directive,
-    Failure,
-    JoinRequest,
-    LeaderReply,
-    LeaderRequest,
-    LeaveRequest,
-    PollRequest,
-    Reply,
-    ReportRequest,
-    StopRequest,
-)
 from rdzv_protocol.settings import RunSettings
 from rdzv_protocol.text import printable
 from rdzv_protocol.timing import HOLDS_PER_LEASE, LONGEST_HOLD_S
 
-from rdzv_server.core import admission
-from rdzv_server.core.events import (
-    AgentDisconnected,
-    ArrivalsAdmitted,
-    Event,
-    NodeJoined,
-    NodeLeft,
-    RunStopped,
-    WorkersFailed,
-    WorkersSucceeded,
-)
+from rdzv_server.core import admission, events
 from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.run import AgentState, Run
 from rdzv_server.service.agent_connections import Connections
@@ -67,37 +44,37 @@ class Rendezvous:
         """Agents whose sign of life somebody waits for; set when they poll."""
         self.connections = Connections(self._disconnected)
         self.epoch = os.urandom(8).hex()
-        self.replied: Callable[[Key, Directive], None] = lambda key, directive: None
+        self.replied: Callable[[Key, messages.Directive], None] = lambda key, directive: None
         """Told of every directive that is handed out."""
 
     async def ask(self, request: AnyRequest, connection: Connection) -> Answer:
         """The answer to a request. Raises the `ProtocolError` that refuses it."""
         match request:
-            case JoinRequest():
+            case messages.JoinRequest():
                 return await self._join(request, connection)
-            case PollRequest():
+            case messages.PollRequest():
                 return await self._poll(request, connection)
-            case LeaderRequest():
-                return LeaderReply(leadership=self.leadership, leads=True)
-            case ReportRequest() | LeaveRequest():
+            case messages.LeaderRequest():
+                return messages.LeaderReply(leadership=self.leadership, leads=True)
+            case messages.ReportRequest() | messages.LeaveRequest():
                 self._check_sender(request)
-            case StopRequest() | AdmitRequest():
+            case messages.StopRequest() | messages.AdmitRequest():
                 self._check_open()
         await self._driver.submit(request.run_id, _event(request))
-        return Ack(epoch=self.epoch)
+        return messages.Ack(epoch=self.epoch)
 
-    async def _join(self, request: JoinRequest, connection: Connection) -> Reply:
+    async def _join(self, request: messages.JoinRequest, connection: Connection) -> messages.Reply:
         """Join a round; answered with the assignment when the round completes, or with what is waited for."""
         key = (request.run_id, request.agent_id)
         join = replace(request, secret=digest(request.secret))
         with self._bound(key, connection):
-            machine = await self._enter(NodeJoined(join, connection.server_addr, wall_at=time.time()))
+            machine = await self._enter(events.NodeJoined(join, connection.server_addr, wall_at=time.time()))
         agent = machine.run.agents.get(request.agent_id)
         if agent and agent.state is AgentState.WAITING:
             await self._park(machine, request.agent_id, _first_hold_s(machine.run.settings))
         return self._reply(machine, request.agent_id, admission.differs(machine.run, request))
 
-    async def _poll(self, request: PollRequest, connection: Connection) -> Reply:
+    async def _poll(self, request: messages.PollRequest, connection: Connection) -> messages.Reply:
         """Answered once the agent's directive is newer than the revision that it has seen, or when the hold ends."""
         key = (request.run_id, request.agent_id)
         self._check_sender(request)
@@ -132,7 +109,7 @@ class Rendezvous:
         self._closing = True
         self._long_polls.wake_all()
 
-    async def _enter(self, event: NodeJoined) -> RunMachine:
+    async def _enter(self, event: events.NodeJoined) -> RunMachine:
         """Have the agent join; that is undecided while the agent that has its `--node-rank` is asked whether it lives.
 
         Raises the `ProtocolError` that refuses it.
@@ -174,12 +151,12 @@ class Rendezvous:
             await self._long_polls.park((run.run_id, agent_id), hold_s)
         await self._driver.written(machine, agent_id)  # the hold may have ended while a newer directive is written
 
-    def _reply(self, machine: RunMachine, agent_id: str, warning: str = "") -> Reply:
+    def _reply(self, machine: RunMachine, agent_id: str, warning: str = "") -> messages.Reply:
         self._check_open()
         run = machine.run
         revision, directive = machine.directive_for(agent_id, self._driver.now())
         self.replied((run.run_id, agent_id), directive)
-        return Reply(
+        return messages.Reply(
             epoch=self.epoch,
             revision=revision,
             lease_s=run.settings.lease_s,
@@ -188,7 +165,7 @@ class Rendezvous:
             warning=warning,
         )
 
-    def _check_sender(self, request: PollRequest | ReportRequest | LeaveRequest) -> None:
+    def _check_sender(self, request: messages.PollRequest | messages.ReportRequest | messages.LeaveRequest) -> None:
         """Raise `AgentFenced` if the request does not bear the secret with which its agent has joined."""
         try:
             agent = self._driver.machine_of(request.run_id, request.agent_id).run.agents.get(request.agent_id)
@@ -204,22 +181,24 @@ class Rendezvous:
     def _disconnected(self, key: Key) -> None:
         run_id, agent_id = key
         if not self._closing:  # or it is this server that goes away, and not the agent
-            self._driver.notify(run_id, AgentDisconnected(agent_id))
+            self._driver.notify(run_id, events.AgentDisconnected(agent_id))
 
 
-def _event(request: ReportRequest | LeaveRequest | StopRequest | AdmitRequest) -> Event:
+def _event(
+    request: messages.ReportRequest | messages.LeaveRequest | messages.StopRequest | messages.AdmitRequest,
+) -> events.Event:
     """Event that a request tells of."""
     match request:
-        case ReportRequest(failure=Failure() as failure):
-            return WorkersFailed(request.agent_id, request.round, failure)
-        case ReportRequest():
-            return WorkersSucceeded(request.agent_id, request.round)
-        case LeaveRequest():
-            return NodeLeft(request.agent_id, printable(request.reason))
-        case StopRequest():
-            return RunStopped(printable(request.reason))
-        case AdmitRequest():
-            return ArrivalsAdmitted()
+        case messages.ReportRequest(failure=messages.Failure() as failure):
+            return events.WorkersFailed(request.agent_id, request.round, failure)
+        case messages.ReportRequest():
+            return events.WorkersSucceeded(request.agent_id, request.round)
+        case messages.LeaveRequest():
+            return events.NodeLeft(request.agent_id, printable(request.reason))
+        case messages.StopRequest():
+            return events.RunStopped(printable(request.reason))
+        case messages.AdmitRequest():
+            return events.ArrivalsAdmitted()
 
 
 def digest(secret: str) -> str:

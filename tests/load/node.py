@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Callable
 
 from rdzv_protocol.errors import ProtocolError
-from rdzv_protocol.messages import Assignment, Failure, Reply
+from rdzv_protocol.messages import Assignment, Failure, JoinRequest, Reply
 from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.config import AgentConfig
 from node_agent.core.command import Command
-from node_agent.core.effects import Level, WriteFailureReport
+from node_agent.core.effects import Exit, Level, OwnEffect, Say, StartWorkers, StopWorkers
 from node_agent.core.events import Event, Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.runner import Runner
 from node_agent.transport.http import HttpTransport
@@ -33,8 +33,11 @@ class Node:
         """Refusals, and whatever went wrong with the connection."""
         self._changed = changed
         config = AgentConfig(
-            command=Command(("true",)), nproc=2, run_id=run_id, node_id=name, explicit_run_id=True,
-            rerun=True, settings=settings, connect_timeout_s=60.0, close_timeout_s=CLOSE_S,
+            command=Command(("true",)), connect_timeout_s=60.0, close_timeout_s=CLOSE_S,
+            join=JoinRequest(
+                run_id=run_id, explicit_run_id=True, rerun=True, node_id=name, local_world_size=2, settings=settings,
+                agent_id="", after_round=0, addr="", port=0,
+            ),
         )  # fmt: skip
         loop = asyncio.get_running_loop()
         self._work = Runner(
@@ -75,27 +78,22 @@ class Node:
     def open_port(self) -> int:
         return 29_500
 
-    def start_workers(self, assignment: Assignment) -> None:
-        self.assignment = assignment
-        self._changed()
-
-    def stop_workers(self, signal_name: str, kill: bool) -> None:
-        asyncio.get_running_loop().call_soon(self._finish_round, WorkersStopped(self._work.round))
-
-    def say(self, text: str, level: Level) -> None:
-        if level is Level.WARNING:
-            self.warnings.append(text)
-
-    def write_failure_report(self, effect: WriteFailureReport) -> None:
-        pass
+    def perform(self, effect: OwnEffect) -> None:
+        match effect:
+            case StartWorkers(assignment):
+                self.assignment = assignment
+                self._changed()
+            case StopWorkers():
+                asyncio.get_running_loop().call_soon(self._finish_round, WorkersStopped(self._work.round))
+            case Say(text, Level.WARNING):
+                self.warnings.append(text)
+            case Exit(code):
+                self.exit_code = code
+                self._changed()
 
     def answered(self, answer: Reply | ProtocolError) -> None:
         if not isinstance(answer, Reply):
             self.warnings.append(str(answer))
-
-    def ended(self, exit_code: int) -> None:
-        self.exit_code = exit_code
-        self._changed()
 
     def crashed(self, error: BaseException) -> None:
         self.warnings.append(repr(error))
@@ -104,4 +102,4 @@ class Node:
     has_workers = False
 
     def abort(self) -> None:
-        self.ended(1)
+        self.perform(Exit(1))

@@ -372,7 +372,7 @@ def _check_formation(formation: dict[str, Assignment], run: Run) -> None:
     places = sorted(formation.values(), key=lambda place: place.group_rank)
     assert [place.group_rank for place in places] == list(range(len(places)))
     assert run.settings.min_nodes <= len(places) <= run.settings.max_nodes
-    ranks = [rank for place in places for rank in range(place.first_rank, place.first_rank + place.local_world_size)]
+    ranks = [rank for place in places for rank in place.ranks]
     assert ranks == list(range(places[0].world_size))
     shared = {
         (p.round, p.master_addr, p.master_port, p.restart_count, p.max_restarts, p.world_size, p.group_world_size)

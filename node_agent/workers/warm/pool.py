@@ -11,7 +11,8 @@ import signal
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from node_agent.workers.process import ChildProcess, CommandProcess, Process, Start
+from node_agent.workers.helper import Helper
+from node_agent.workers.process import STDERR, ChildProcess, CommandProcess, Process
 
 FORK_SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fork_server_helper.py")
 LONGEST_ANSWER = 8_192
@@ -19,7 +20,7 @@ MOST_DEATHS = 3
 """A fork server that dies so often is given up."""
 NOTICE_S = 2.0
 """Nobody waits longer for an import without being told what is waited for."""
-STDIN, STDERR = 0, 2
+STDIN = 0
 
 
 class WarmProcess(ChildProcess):
@@ -67,7 +68,7 @@ class WarmPool:
         self._changed = asyncio.Event()
         self._is_over = False
         self._is_ready = False
-        self._server: CommandProcess | None = None
+        self._server: Helper | None = None
         self._start_server()
 
     async def full(self) -> None:
@@ -83,16 +84,14 @@ class WarmPool:
         if not self._is_ready:
             self._log(f"workers start when {self._names} is imported for them")
 
-    def starter(self, command: Sequence[str], environment: Mapping[str, str], cpus: Collection[int]) -> Start:
-        """Start function of a worker: warm if a process waits, else cold."""
-
-        def start(stdout: int, stderr: int) -> Process:
-            if process := self.start(command, environment, (STDIN, stdout, stderr), cpus):
-                self._loop.call_soon(self._refill)
-                return process
-            return CommandProcess(command, environment, stdout, stderr, cpus)
-
-        return start
+    def start_worker(
+        self, command: Sequence[str], environment: Mapping[str, str], cpus: Collection[int], stdout: int, stderr: int
+    ) -> Process:
+        """Start a worker: warm if a process waits, else cold. Raises `OSError`."""
+        if process := self.start(command, environment, (STDIN, stdout, stderr), cpus):
+            self._loop.call_soon(self._refill)
+            return process
+        return CommandProcess(command, environment, stdout, stderr, cpus)
 
     def start(
         self,
@@ -100,7 +99,7 @@ class WarmPool:
         environment: Mapping[str, str],
         streams: Sequence[int],
         cpus: Collection[int] = (),
-    ) -> Process | None:
+    ) -> WarmProcess | None:
         """A process that executes the command, with these for stdin, stdout and stderr; None if none waits.
 
         It leads a session of its own. Its place in the pool is filled when a worker has started.
@@ -119,8 +118,8 @@ class WarmPool:
         """End the fork server and the processes that wait; workers that are started from now on are cold."""
         self._is_over = True
         if self._server:
-            os.kill(self._server.pid, signal.SIGKILL)
-        self._reap_server()
+            self._server.close()
+        self._server, self._is_ready = None, False
         while self._asked:
             self._no_longer_asked(next(iter(self._asked))).close()  # its process then ends
         while self._waiting:
@@ -133,20 +132,21 @@ class WarmPool:
 
     def _start_server(self) -> None:
         python, *rest = self._command
+
+        def start(control: int) -> CommandProcess:
+            command = [python, "-u", FORK_SERVER, str(control), ",".join(self._modules), python, *rest]
+            return CommandProcess(command, self._environment, STDERR, STDERR, pass_fds=[control])
+
         try:
-            self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            command = [python, "-u", FORK_SERVER, str(theirs.fileno()), ",".join(self._modules), python, *rest]
-            with theirs:
-                self._server = CommandProcess(command, self._environment, STDERR, STDERR, pass_fds=[theirs.fileno()])
+            self._server = Helper(start, self._on_server_exit, socket.SOCK_SEQPACKET)
         except OSError as error:
             self._give_up(f"no process can be started to import {self._names}: {error.strerror or error}")
-            return
-        self._loop.add_reader(self._server.fileno(), self._on_server_exit)
-        self._loop.add_reader(self._control, self._on_word)
+        else:
+            self._loop.add_reader(self._server.socket, self._on_word, self._server.socket)
 
-    def _on_word(self) -> None:
+    def _on_word(self, control: socket.socket) -> None:
         try:
-            answer = self._control.recv(LONGEST_ANSWER)
+            answer = control.recv(LONGEST_ANSWER)
         except ConnectionError:  # it died before it had read what it was asked for
             answer = b""
         word, _, rest = answer.decode(errors="replace").partition(" ")
@@ -158,10 +158,10 @@ class WarmPool:
         elif word == "refused":
             self._give_up(rest)
         else:
-            self._loop.remove_reader(self._control)  # its end, as `_on_server_exit` will notice
+            self._loop.remove_reader(control)  # its end, as `_on_server_exit` will notice
 
-    def _on_server_exit(self) -> None:
-        self._reap_server()
+    def _on_server_exit(self, server: Helper) -> None:
+        self._server, self._is_ready = None, False
         self._deaths += 1
         if self._deaths >= MOST_DEATHS:
             self._log(f"workers start cold: the process that imports {self._names} died again and again")
@@ -169,14 +169,6 @@ class WarmPool:
         else:
             self._log(f"the process that imports {self._names} died; starting another one")
             self._start_server()
-
-    def _reap_server(self) -> None:
-        if self._server:
-            self._loop.remove_reader(self._server.fileno())
-            self._loop.remove_reader(self._control)
-            self._control.close()
-            self._server.reap()
-            self._server, self._is_ready = None, False
 
     def _give_up(self, why: str) -> None:
         self._log(f"workers start cold, without --preload: {why}")
@@ -186,7 +178,7 @@ class WarmPool:
 
     def _refill(self) -> None:
         """Ask for the processes that are missing: each one is given a socket, over which it tells its pid."""
-        while self._is_ready and len(self._asked) + len(self._waiting) < self._count:
+        while self._server and self._is_ready and len(self._asked) + len(self._waiting) < self._count:
             try:
                 ours, theirs = socket.socketpair()
             except OSError as error:
@@ -194,7 +186,7 @@ class WarmPool:
                 return
             with theirs:
                 try:
-                    socket.send_fds(self._control, [b"fork"], [theirs.fileno()])
+                    socket.send_fds(self._server.socket, [b"fork"], [theirs.fileno()])
                 except ConnectionError:  # it is dead, which will be noticed
                     ours.close()
                     return

@@ -24,6 +24,7 @@ from node_agent.core.backoff import Unreachable
 from node_agent.core.command import Command
 from node_agent.workers.orphans import reap
 from tests.support.console import FakeConsole
+from tests.unit.node_agent.story import join
 
 PATIENCE_S = 10.0
 PR_SET_CHILD_SUBREAPER = 36
@@ -96,12 +97,12 @@ class PlayedServer:
 class Rig:
     """One agent whose workers execute a shell script."""
 
-    def __init__(self, script: str = "exec sleep 60", make: Callable[..., Agent] = Agent, **config: Any) -> None:
+    def __init__(
+        self, script: str = "exec sleep 60", make: Callable[..., Agent] = Agent, workers: int = 1, **config: Any
+    ) -> None:
         given = {
             "command": Command(("sh", "-c", script)),
-            "nproc": 1,
-            "run_id": "run",
-            "node_id": "a",
+            "join": join(local_world_size=workers),
             "signals": (),
             "shutdown_timeout_s": 5.0,
             "close_timeout_s": 1.0,

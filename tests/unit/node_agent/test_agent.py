@@ -142,7 +142,7 @@ def warm_rig(pipe: Path, program: str, **config: object) -> AbstractAsyncContext
 @pytest.mark.parametrize("preload", [(), ("json",)], ids=["cold", "warm"])
 async def test_each_worker_of_each_round_has_the_environment_of_its_place(preload):
     two = {"local_world_size": 2, "group_rank": 0}
-    async with rig(command=python(PLACE), nproc=2, preload=preload) as agent:
+    async with rig(command=python(PLACE), workers=2, preload=preload) as agent:
         for round_, ranks in ((1, "23"), (2, "45")):
             await agent.server.answers(start(round_, first_rank=int(ranks[0]), **two))
             assert (await agent.server.hears(ReportRequest, round_)).failure is None
@@ -267,7 +267,7 @@ async def test_an_exception_when_the_workers_have_stopped(monkeypatch):
 
 async def test_an_exception_at_the_very_end_does_not_withhold_the_exit(monkeypatch):
     async with rig() as agent:
-        monkeypatch.setattr(agent.agent, "write_failure_report", boom)
+        monkeypatch.setattr(agent.agent, "_write_failure_report", boom)
         await agent.server.answers(finish(succeeded=False))
         assert await agent.exit_code() == 1
         assert "in boom" in "\n".join(agent.console.lines)
@@ -276,7 +276,7 @@ async def test_an_exception_at_the_very_end_does_not_withhold_the_exit(monkeypat
 async def test_workers_that_cannot_be_stopped_in_order_are_killed(monkeypatch):
     async with rig() as agent:
         await has_started(agent)
-        monkeypatch.setattr(agent.agent, "stop_workers", boom)
+        monkeypatch.setattr(agent.agent, "_stop_workers", boom)
         asyncio.get_running_loop().call_soon(boom)
         assert await agent.exit_code() == 1
         async with asyncio.timeout(5):

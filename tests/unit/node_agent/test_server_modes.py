@@ -20,7 +20,7 @@ from tests.unit.node_agent.story import join
 
 
 def a_plan(target: Target, *notes: str) -> LaunchPlan:
-    config = AgentConfig(command=Command(("true",)), nproc=1, run_id="run", node_id="a", signals=())
+    config = AgentConfig(command=Command(("true",)), join=join(), signals=())
     return LaunchPlan(config, target, Credentials(), notes)
 
 

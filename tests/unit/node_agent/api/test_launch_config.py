@@ -39,8 +39,8 @@ def test_defaults_are_a_run_of_this_node_alone() -> None:
     made = plan()
     config = made.launch.config
     assert made.launch.target.endpoint is None
-    assert (config.nproc, config.role, config.command.title) == (2, "default_role", "train")
-    assert (config.settings.max_restarts, config.shutdown_timeout_s) == (3, 30)
+    assert (config.join.local_world_size, config.join.role, config.command.title) == (2, "default_role", "train")
+    assert (config.join.settings.max_restarts, config.shutdown_timeout_s) == (3, 30)
     assert (config.signals, made.signals) == ((), ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"))
 
 
@@ -56,9 +56,9 @@ def test_every_field_reaches_the_agent(tmp_path: Path) -> None:
         log_line_prefix_template="<${rank}>",
     )  # fmt: skip
     config = made.launch.config
-    settings, logs = config.settings, config.logs
+    join, settings, logs = config.join, config.join.settings, config.logs
     assert made.launch.target.endpoint == ("host", 1234) and not made.launch.target.hosts
-    assert (config.run_id, config.role, config.node_id, config.local_addr) == ("nightly", "trainer", "a", "10.0.0.1")
+    assert (join.run_id, join.role, join.node_id, join.addr) == ("nightly", "trainer", "a", "10.0.0.1")
     assert (settings.min_nodes, settings.max_nodes, settings.scale_up) == (1, 4, "manual")
     assert (settings.join_timeout_s, settings.last_call_timeout_s, settings.lease_s) == (5, 6, 8)
     assert (settings.disconnect_grace_s, settings.fatal_exit_codes) == (2, (3, -9))
@@ -97,7 +97,7 @@ def test_what_flags_fall_back_to_is_no_concern_of_a_program(monkeypatch: pytest.
     for name, value in {"PET_NNODES": "7", "PET_ROLE": "other", "PET_STANDALONE": "1"}.items():
         monkeypatch.setenv(name, value)
     config = agent(2, 2, 1, rdzv_endpoint="host:1")
-    assert (config.settings.max_nodes, config.role) == (2, "default_role")
+    assert (config.join.settings.max_nodes, config.join.role) == (2, "default_role")
     assert config.environment["PET_ROLE"] == "other", "workers inherit it all the same"
 
 
@@ -112,8 +112,8 @@ def test_the_older_name_of_the_timeout() -> None:
 
 
 def test_a_program_names_its_run() -> None:
-    assert agent(run_id="mine").run_id == "mine"
-    assert agent().run_id != agent().run_id
+    assert agent(run_id="mine").join.run_id == "mine"
+    assert agent().join.run_id != agent().join.run_id
 
 
 def test_a_server_that_speaks_tls() -> None:

@@ -5,6 +5,7 @@ import sys
 from operator import attrgetter
 
 import pytest
+from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.cli import main
@@ -28,21 +29,21 @@ def config(*argv: str, **environment: str) -> AgentConfig:
 
 # fmt: off
 LANDS = [  # what an agent, its run and its output are told by which flags
-    ("nproc", 8, ["--nproc", "8"]),
-    ("nproc", len(os.sched_getaffinity(0)), ["--nproc", "cpu"]),
+    ("join.local_world_size", 8, ["--nproc", "8"]),
+    ("join.local_world_size", len(os.sched_getaffinity(0)), ["--nproc", "cpu"]),
     ("preload", ("torch", "torch.distributed"), ["--preload", "torch, torch.distributed"]),
-    ("run_id", "nightly", ["--endpoint", "host:1", "--run-id", "nightly"]),
-    ("explicit_run_id", True, ["--endpoint", "host:1", "--run-id", "nightly"]),
-    ("explicit_run_id", False, ["--endpoint", "host:1", "--rdzv-id", "none"]),
-    ("rerun", True, ["--rerun"]),
-    ("node_id", "n7", ["--node-id", "n7"]),
-    ("role", "trainer", ["--role", "trainer"]),
-    ("node_rank", 3, ["--endpoint", "host:1", "--node-rank", "3"]),
-    ("preferred_rank", 3, ["--rdzv-backend=c10d", "--rdzv-endpoint=192.0.2.1", "--nnodes=4", "--node-rank=3"]),
-    ("sort_key", "", ["--node-rank", "0"]),  # and what a scheduler says: see test_schedulers
+    ("join.run_id", "nightly", ["--endpoint", "host:1", "--run-id", "nightly"]),
+    ("join.explicit_run_id", True, ["--endpoint", "host:1", "--run-id", "nightly"]),
+    ("join.explicit_run_id", False, ["--endpoint", "host:1", "--rdzv-id", "none"]),
+    ("join.rerun", True, ["--rerun"]),
+    ("join.node_id", "n7", ["--node-id", "n7"]),
+    ("join.role", "trainer", ["--role", "trainer"]),
+    ("join.node_rank", 3, ["--endpoint", "host:1", "--node-rank", "3"]),
+    ("join.preferred_rank", 3, ["--rdzv-backend=c10d", "--rdzv-endpoint=192.0.2.1", "--nnodes=4", "--node-rank=3"]),
+    ("join.sort_key", "", ["--node-rank", "0"]),  # and what a scheduler says: see test_schedulers
     ("worker_variables", {}, []),
-    ("local_addr", "10.0.0.7", ["--local-addr", "10.0.0.7"]),
-    ("local_addr", None, ["--local-addr", ""]),
+    ("join.addr", "10.0.0.7", ["--local-addr", "10.0.0.7"]),
+    ("join.addr", "", ["--local-addr", ""]),
     ("master_port", None, []),
     ("virtual_local_rank", True, ["--virtual-local-rank"]),
     ("cpus", (), []),
@@ -57,11 +58,11 @@ LANDS = [  # what an agent, its run and its output are told by which flags
     ("status_page", False, ["--no-status-page"]),
     ("event_log", "console", ["--event-log-handler", "console"]),
     ("command", Command((sys.executable, "-u", "train.py")), []),
-    ("settings", RequestedSettings(min_nodes=1, max_nodes=1, max_restarts=1), ["--max-restarts", "1"]),
+    ("join.settings", RequestedSettings(min_nodes=1, max_nodes=1, max_restarts=1), ["--max-restarts", "1"]),
     ("logs", LogOptions(tee=Std.ALL), ["--tee", "3"]),
     ("environment", {"PATH": "/usr/bin:/bin", "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGHUP"}, ["--signals", "SIGHUP"]),
 
-    *((f"settings.{name}", value, ["--endpoint", "host:1", *flags]) for name, value, flags in [
+    *((f"join.settings.{name}", value, ["--endpoint", "host:1", *flags]) for name, value, flags in [
         ("min_nodes", 2, ["--nnodes", "2:4"]),
         ("max_nodes", 4, ["--nnodes", "2:4"]),
         ("min_nodes", 3, ["--nnodes", "3"]),
@@ -94,13 +95,16 @@ LANDS = [  # what an agent, its run and its output are told by which flags
     ("logs.plugin", None, []),
 ]
 # fmt: on
-WITHOUT_A_FLAG = {"settings.scale_up_window_s", "settings.scale_up_cooldown_s"}
+WITHOUT_A_FLAG = {f"join.settings.{name}" for name in ("scale_up_window_s", "scale_up_cooldown_s")}
+THE_AGENTS_OWN = {
+    f"join.{name}" for name in ("agent_id", "after_round", "port", "returning", "hosts_store", "command", "secret")
+}
 
 
 def test_every_setting_of_an_agent_has_a_case_here():
-    parts = {"": AgentConfig, "settings.": RequestedSettings, "logs.": LogOptions}
+    parts = {"": AgentConfig, "join.": JoinRequest, "join.settings.": RequestedSettings, "logs.": LogOptions}
     known = {f"{prefix}{name}" for prefix, kind in parts.items() for name in kind.__struct_fields__}
-    assert {name for name, *_ in LANDS} | WITHOUT_A_FLAG == known
+    assert {name for name, *_ in LANDS} | WITHOUT_A_FLAG | THE_AGENTS_OWN == known - {"join"}
 
 
 @pytest.mark.parametrize(("name", "value", "flags"), LANDS, ids=[name for name, *_ in LANDS])
@@ -114,10 +118,10 @@ def test_the_port_of_the_workers_master(unused_tcp_port):
 
 def test_what_is_left_out_is_the_runs_own_or_torchruns_default():
     given = config("--endpoint", "host:1")
-    assert (given.settings, given.logs) == (RequestedSettings(), LogOptions())
-    assert (given.nproc, given.role, given.shutdown_timeout_s) == (1, "default", 30.0)
-    assert (given.run_id, given.explicit_run_id) == ("none", False)
-    assert (given.node_id, given.node_rank, given.local_addr) == (os.uname().nodename, None, None)
+    assert (given.join.settings, given.logs) == (RequestedSettings(), LogOptions())
+    assert (given.join.local_world_size, given.join.role, given.shutdown_timeout_s) == (1, "default", 30.0)
+    assert (given.join.run_id, given.join.explicit_run_id) == ("none", False)
+    assert (given.join.node_id, given.join.node_rank, given.join.addr) == (os.uname().nodename, None, "")
 
 
 def test_workers_inherit_the_agents_environment_with_its_variables():
@@ -138,7 +142,7 @@ def plans(monkeypatch) -> list[LaunchPlan]:
     """Plan that the agent would have been given; none is started."""
     taken: list[LaunchPlan] = []
 
-    def take(given: LaunchPlan) -> int:
+    def take(given: LaunchPlan, manager: object) -> int:
         taken.append(given)
         return 7
 
@@ -148,7 +152,7 @@ def plans(monkeypatch) -> list[LaunchPlan]:
 
 def test_the_exit_code_is_the_agents(plans):
     assert main.main(["--nproc", "2", "train.py"]) == 7
-    assert plans[0].config.nproc == 2
+    assert plans[0].config.join.local_world_size == 2
 
 
 def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_started(plans, capsys):
@@ -161,7 +165,7 @@ def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_started(plans, cap
 def test_the_environment_is_the_processs_own(plans, monkeypatch):
     monkeypatch.setenv("PET_NPROC_PER_NODE", "3")
     main.main(["train.py"])
-    assert plans[0].config.nproc == 3
+    assert plans[0].config.join.local_world_size == 3
 
 
 def test_launch_passes_the_local_rank(plans):

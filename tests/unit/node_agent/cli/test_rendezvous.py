@@ -48,14 +48,14 @@ def on_a_node(host: str, port: int, **more: object) -> Target:
 def test_one_node_has_its_server_within_and_an_id_of_its_own(flags):
     one, other = plan(*flags.split(), "--run-id", "nightly", "train.py"), plan(*flags.split(), "train.py")
     assert one.target == ALONE
-    assert one.config.run_id not in (other.config.run_id, "nightly", "none")
-    assert (one.config.settings.min_nodes, one.config.settings.max_nodes) == (1, 1)
+    assert one.config.join.run_id not in (other.config.join.run_id, "nightly", "none")
+    assert (one.config.join.settings.min_nodes, one.config.join.settings.max_nodes) == (1, 1)
 
 
 @pytest.mark.parametrize("flags", ["", "--rdzv-endpoint=localhost:0", "--rdzv_endpoint=localhost:0 --nnodes=1"])
 def test_c10d_for_one_node_on_a_free_port_has_its_server_within_and_keeps_its_id(flags):
     given = plan("--rdzv-backend=c10d", *flags.split(), "--rdzv-id", "100", "train.py")
-    assert (given.target, given.config.run_id) == (Target(), "100")
+    assert (given.target, given.config.join.run_id) == (Target(), "100")
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_a_master_port_that_is_taken(flags):
 def test_what_torchrun_runs_as_one_node_runs_here(flags):
     given = plan(*flags.split(), "train.py")
     assert (given.target.endpoint, given.target.master_port) == (None, None)
-    assert (given.config.settings.min_nodes, given.config.settings.max_nodes) == (1, 1)
-    assert given.config.run_id
+    assert (given.config.join.settings.min_nodes, given.config.join.settings.max_nodes) == (1, 1)
+    assert given.config.join.run_id
 
 
 # Several nodes.

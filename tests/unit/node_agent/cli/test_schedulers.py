@@ -60,10 +60,11 @@ def test_every_row_has_a_case_here():
 def test_what_a_scheduler_says(environment, says, corrected, removed):
     config, target, _, (line,) = auto(environment)
     found = {
-        "nnodes": (config.settings.min_nodes, config.settings.max_nodes),
+        "nnodes": (config.join.settings.min_nodes, config.join.settings.max_nodes),
+        "nproc": config.join.local_world_size,
         "endpoint": target.endpoint,
         "hosts": target.hosts,
-        **{name: getattr(config, name) for name in ("run_id", "node_id", "nproc", "sort_key")},
+        **{name: getattr(config.join, name) for name in ("run_id", "node_id", "sort_key")},
     }
     assert {name: found[name] for name in says} == says
     assert target.is_on_a_node
@@ -93,7 +94,7 @@ def test_one_line_says_which_variables_were_used_and_what_came_of_them():
     ("flags", "name", "value"),
     [
         ("--nnodes=2:3", "settings.max_nodes", 3),
-        ("--nproc=5", "nproc", 5),
+        ("--nproc=5", "local_world_size", 5),
         ("--run-id=nightly", "run_id", "nightly"),
         ("--node-id=n", "node_id", "n"),
         ("--node-rank=1", "preferred_rank", 1),
@@ -101,11 +102,11 @@ def test_one_line_says_which_variables_were_used_and_what_came_of_them():
 )
 def test_flags_that_are_given_win(flags, name, value):
     config = auto(SLURM | {"SLURM_GPUS_ON_NODE": "8"}, flags).config
-    assert attrgetter(name)(config) == value
+    assert attrgetter(name)(config.join) == value
 
 
 def test_variables_of_operators_win_too():
-    assert auto(SLURM | {"SLURM_GPUS_ON_NODE": "8", "PET_NPROC_PER_NODE": "3"}).config.nproc == 3
+    assert auto(SLURM | {"SLURM_GPUS_ON_NODE": "8", "PET_NPROC_PER_NODE": "3"}).config.join.local_world_size == 3
 
 
 def test_a_program_on_path_may_say_so_for_all_jobs():
@@ -122,7 +123,7 @@ def test_the_node_with_rank_0_hosts_it():
 def test_a_server_elsewhere_takes_its_place():
     found = plan("--endpoint=auto@login:29400", "train.py", **SLURM)
     assert found.target == Target(("login", 29400))
-    assert (found.config.run_id, found.config.sort_key) == ("4711.0", "00000002")
+    assert (found.config.join.run_id, found.config.join.sort_key) == ("4711.0", "00000002")
 
 
 def test_flags_of_static_name_another_place(monkeypatch):
@@ -135,7 +136,7 @@ def test_flags_of_static_name_another_place(monkeypatch):
 
 def test_one_node_has_its_server_within():
     found = auto(SLURM | {"SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "1", "SLURM_NODEID": "0"})
-    assert (found.target, found.config.run_id) == (Target(), "4711.0")
+    assert (found.target, found.config.join.run_id) == (Target(), "4711.0")
     assert found.notes[0].endswith("rdzv-server in this agent")
 
 
@@ -145,7 +146,7 @@ def test_jobs_and_their_steps_and_restarts_have_ports_and_runs_of_their_own():
     ports = [auto(each).target.endpoint[1] for each in (*jobs, *parts)]
     assert len(set(ports)) == len(ports)
     assert all(20_480 <= port < 28_672 for port in ports)
-    assert [auto(each).config.run_id for each in parts] == ["4711.1", "4711.0.1"]
+    assert [auto(each).config.join.run_id for each in parts] == ["4711.1", "4711.0.1"]
 
 
 # Slurm.
@@ -168,7 +169,7 @@ def test_the_first_of_a_node_list(nodelist, first):
 
 def test_ranks_follow_the_networks_tree_where_slurm_knows_it():
     nodes = ["s0.s2.gpu10", "s0.s2.gpu9", "s0.s10.gpu1"]
-    keys = {auto(SLURM | {"SLURM_TOPOLOGY_ADDR": node}).config.sort_key: node for node in nodes}
+    keys = {auto(SLURM | {"SLURM_TOPOLOGY_ADDR": node}).config.join.sort_key: node for node in nodes}
     assert [keys[key] for key in sorted(keys)] == ["s0.s2.gpu9", "s0.s2.gpu10", "s0.s10.gpu1"]
 
 

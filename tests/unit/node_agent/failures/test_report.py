@@ -13,7 +13,7 @@ from node_agent.config import AgentConfig
 from node_agent.core.command import Command
 from node_agent.failures.report import WIDEST, Mark, local_time, name_of, paint, report, show, wants_colour
 from tests.support.console import FakeConsole
-from tests.unit.node_agent.story import a_failure, finish
+from tests.unit.node_agent.story import a_failure, finish, join
 from tests.unit.protocol.test_codec import values
 
 TRACEBACK = (
@@ -204,9 +204,7 @@ LINES = [(Mark.TITLE, "train.py FAILED"), (Mark.TEXT, "[0]:")]
 
 
 def config(**environment: str) -> AgentConfig:
-    return AgentConfig(
-        command=Command(("python", "-u", "train.py")), nproc=1, run_id="r", node_id="a", environment=environment
-    )
+    return AgentConfig(command=Command(("python", "-u", "train.py")), join=join(), environment=environment)
 
 
 async def test_the_box_is_written_in_one_piece():

@@ -21,7 +21,7 @@ from node_agent.workers.group import WorkerGroup, WorkerSpec
 from node_agent.workers.process import CommandProcess
 from node_agent.workers.temp_dir import TempDir
 from tests.support.console import PATIENCE_S, FakeConsole
-from tests.unit.node_agent.story import an_assignment
+from tests.unit.node_agent.story import an_assignment, join
 
 OUT, ERR = 1, 2
 SAYS_WHO = """
@@ -42,8 +42,8 @@ class Agent:
         self.scratch = TempDir()
         options = LogOptions(**{"log_dir": str(folder / "logs"), **flags})
         config = AgentConfig(
-            command=Command(()), nproc=nproc, run_id="nightly", node_id="gpu-a", role="trainer", logs=options,
-            environment=environment or {},
+            command=Command(()), join=join(run_id="nightly", node_id="gpu-a", role="trainer", local_world_size=nproc),
+            logs=options, environment=environment or {},
         )  # fmt: skip
         self.logs = AgentLogs(config, self.console, self.scratch, pytest.fail)  # type: ignore[arg-type]
         self.environments: list[dict[str, str]] = []

@@ -133,8 +133,8 @@ async def test_torchs_own_default_without_files_shows_everything(
 
 
 def test_the_filter_by_global_rank_narrows_what_a_plug_in_shows() -> None:
-    assignment = an_assignment(first_rank=4)
+    assignment = an_assignment(first_rank=4, local_world_size=2)
     said = Routing([WorkerRoutes(Route("/a", True, True)), WorkerRoutes(Route("/b", True, True))])
-    shown = narrowed(said, LogOptions(ranks=frozenset({5})), assignment)
+    shown = narrowed(said, LogOptions(ranks=frozenset({5})), assignment.ranks)
     assert [worker.stdout.shown for worker in shown.workers] == [False, True]
-    assert narrowed(said, LogOptions(), assignment) == said
+    assert narrowed(said, LogOptions(), assignment.ranks) == said

@@ -11,7 +11,7 @@ from node_agent.config import AgentConfig
 from node_agent.core.command import Command
 from node_agent.torchrun.agent_thread import AgentThread, Ended
 from tests.unit.node_agent.rig import PlayedServer
-from tests.unit.node_agent.story import a_failure, start
+from tests.unit.node_agent.story import a_failure, join, start
 
 
 class Program:
@@ -19,7 +19,7 @@ class Program:
 
     def __init__(self) -> None:
         self.server = PlayedServer()
-        config = AgentConfig(command=Command(()), nproc=1, run_id="run", node_id="a")
+        config = AgentConfig(command=Command(()), join=join())
         self.agent = AgentThread(
             config, self.server.transport, "server:1", lambda: 29_500, logging.getLogger("torchrun")
         )

@@ -20,24 +20,25 @@ def config(*, endpoint: str = "head:29500", run_id: str = "nightly", **conf: obj
 
 def test_the_defaults_are_the_runs() -> None:
     made = config()
-    asked = made.agent.settings
+    asked = made.agent.join.settings
     assert (made.servers, made.credentials.token) == ((("head", 29500),), None)
-    assert (made.agent.run_id, made.agent.explicit_run_id, made.agent.nproc) == ("nightly", True, 1)
-    assert (made.agent.node_id, made.agent.local_addr) == (os.uname().nodename, None)
+    join = made.agent.join
+    assert (join.run_id, join.explicit_run_id, join.local_world_size) == ("nightly", True, 1)
+    assert (join.node_id, join.addr) == (os.uname().nodename, "")
     assert (asked.min_nodes, asked.max_nodes, asked.max_restarts) == (1, 3, 10_000_000)
     assert (asked.join_timeout_s, asked.last_call_timeout_s, asked.lease_s, asked.scale_up) == (None, None, None, None)
     assert (made.store_timeout_s, made.close_timeout_s, made.agent.connect_timeout_s) == (60, 30, 300)
 
 
 def test_torchruns_own_options() -> None:
-    asked = config(join_timeout="90", last_call_timeout="5.5", keep_alive_interval="2", timeout=900).agent.settings
+    asked = config(join_timeout="90", last_call_timeout="5.5", keep_alive_interval="2", timeout=900).agent.join.settings
     assert (asked.join_timeout_s, asked.last_call_timeout_s, asked.lease_s) == (90, 5.5, 6)
 
 
 def test_our_options() -> None:
     made = config(node_id="a", connect_timeout="1", disconnect_grace="3", scale_up="manual", close_timeout="2")
-    asked = made.agent.settings
-    assert (made.agent.node_id, made.agent.connect_timeout_s, made.close_timeout_s) == ("a", 1, 2)
+    asked = made.agent.join.settings
+    assert (made.agent.join.node_id, made.agent.connect_timeout_s, made.close_timeout_s) == ("a", 1, 2)
     assert (asked.disconnect_grace_s, asked.scale_up) == (3, "manual")
 
 
@@ -48,7 +49,7 @@ def test_endpoints_without_a_port_with_an_ipv6_address_and_of_several_servers() 
 
 
 def test_torchruns_placeholder_is_no_run_id() -> None:
-    assert not config(run_id="none").agent.explicit_run_id
+    assert not config(run_id="none").agent.join.explicit_run_id
 
 
 @pytest.mark.parametrize("value", ["soon", "-1", "nan", "1e9"])

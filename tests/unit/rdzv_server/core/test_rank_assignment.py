@@ -6,7 +6,7 @@ from tests.support.stories import check, stories
 
 def ranks_of(run, name):
     assignment = run.assignment(name)
-    return list(range(assignment.first_rank, assignment.first_rank + assignment.local_world_size))
+    return list(assignment.ranks)
 
 
 @stories({

@@ -279,6 +279,7 @@ async def test_who_joins_is_told_at_once_why_nothing_can_be_written_and_joins_wh
         with pytest.raises(ServerUnavailable, match="cannot write: the disk is full"):
             async with asyncio.timeout(PATIENCE_S):
                 await server.join("b")
+    assert not server.driver._unanswered, "nobody waits any more"
     server.store.has_room = True
     async with asyncio.timeout(PATIENCE_S):
         while server.driver.unhealthy_reason:  # noqa: ASYNC110

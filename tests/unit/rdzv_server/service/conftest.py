@@ -1,0 +1,27 @@
+"""Runs that are checked after every event."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import pytest
+
+from rdzv_server.core.machine import RunMachine
+
+
+@pytest.fixture(autouse=True)
+def valid_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the service has told a run, also what it refuses, leaves no contradiction in the run's state."""
+
+    def checked(change: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(change)
+        def change_and_check(machine: RunMachine, *args: Any) -> Any:
+            try:
+                return change(machine, *args)
+            finally:
+                machine.run.validate()
+
+        return change_and_check
+
+    for name in ("handle", "renew", "restart"):
+        monkeypatch.setattr(RunMachine, name, checked(getattr(RunMachine, name)))
