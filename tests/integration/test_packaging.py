@@ -1,0 +1,169 @@
+"""Wheel and sdist: built twice, installed alone into every Python that is found, and used there."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+import rdzv_protocol
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from uv import find_uv_bin
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ("protocol", "rdzv_server", "node_agent", "docs", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE")
+VERSIONS = ("3.11", "3.12", "3.13", "3.14")
+OURS = {"rdzv_protocol", "rdzv_server", "node_agent"}
+BUILD = "import sys, hatchling.build as b; print(b.build_wheel(sys.argv[1]), b.build_sdist(sys.argv[1]))"
+USER = """\
+from node_agent import LaunchConfig, elastic_launch
+from rdzv_protocol.messages import LeaveRequest
+from rdzv_server.server import RendezvousServer
+
+config = LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=2)
+results = elastic_launch(config, "echo")("hello")
+server: RendezvousServer = RendezvousServer(max_runs=3)
+
+# What these are is known, or nothing would be wrong here, and strict mypy would complain of what it need not ignore.
+LaunchConfig(min_nodes="one", max_nodes=1, nproc_per_node=2)  # type: ignore[arg-type]
+RendezvousServer(max_runs="three")  # type: ignore[arg-type]
+LeaveRequest(run_id=3)  # type: ignore[arg-type, call-arg]
+"""
+"""A program of somebody who checks it strictly; its last lines are wrong."""
+
+
+def run(*command: str | Path, cwd: Path | None = None, **env: str) -> str:
+    """Output of a command that must succeed."""
+    done = subprocess.run(command, cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def build(folder: Path, umask: int) -> list[Path]:
+    """Wheel and sdist, built from a copy of the sources whose files have times and modes of their own."""
+    source, out = folder / "source", folder / "dist"
+    source.mkdir(parents=True)
+    for name in SOURCES:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copyfile
+        copy(ROOT / name, source / name)
+    for path in source.rglob("*"):
+        path.chmod((0o777 if path.is_dir() else 0o666) & ~umask)
+        os.utime(path, (umask, umask))
+    names = run(sys.executable, "-c", BUILD, out, cwd=source, SOURCE_DATE_EPOCH="1700000000").split()
+    return [out / name for name in names[-2:]]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return build(tmp_path_factory.mktemp("built"), 0o022)
+
+
+def test_two_builds_are_the_same_byte_for_byte(built: list[Path], tmp_path: Path) -> None:
+    again = build(tmp_path, 0o077)
+    assert [path.name for path in again] == [path.name for path in built]
+    for one, other in zip(built, again, strict=True):
+        assert hashlib.sha256(one.read_bytes()).digest() == hashlib.sha256(other.read_bytes()).digest(), one.name
+
+
+def test_the_version_is_the_one_that_the_programs_tell(built: list[Path]) -> None:
+    version = rdzv_protocol.VERSION
+    assert [path.name for path in built] == [f"rdzv_server-{version}-py3-none-any.whl", f"rdzv_server-{version}.tar.gz"]
+    assert f"## {version} " in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_sdist_has_what_the_wheel_is_built_from_and_nothing_that_lies_about(built: list[Path]) -> None:
+    with tarfile.open(built[1]) as archive:
+        tops = {name.split("/")[1] for name in archive.getnames() if "/" in name}
+    assert tops == {*SOURCES, "PKG-INFO"}
+
+
+def python(version: str) -> str:
+    """The interpreter of this version on PATH, or pyenv's; skips the test if there is none."""
+    places = [*os.environ["PATH"].split(":"), *map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin"))]
+    for place in places:
+        found = Path(place, f"python{version}")
+        if "shims" not in place and found.is_file():
+            return str(found)
+    pytest.skip(f"no Python {version} here")
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def installed(request: pytest.FixtureRequest, built: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment in which the wheel has been installed, and nothing else was before."""
+    return install(python(request.param), built[0], tmp_path_factory.mktemp(f"python{request.param}"))
+
+
+def install(interpreter: str, what: Path, folder: Path) -> Path:
+    run(interpreter, "-m", "venv", "--without-pip", folder)
+    own = folder / "bin" / "python"
+    run(find_uv_bin(), "pip", "install", "--native-tls", "--python", own, what)
+    return own
+
+
+def names_in_site_packages(own: Path) -> set[str]:
+    """Top-level names that no package but ours has installed."""
+    code = "import importlib.metadata as m, json; print(json.dumps([f.parts[0] for f in m.files('rdzv-server')]))"
+    return {name for name in json.loads(run(own, "-c", code)) if not name.endswith(".dist-info") and name != ".."}
+
+
+def test_it_runs_in_a_clean_environment(installed: Path, tmp_path: Path) -> None:
+    run(find_uv_bin(), "pip", "check", "--python", installed)
+    assert names_in_site_packages(installed) == OURS
+    script = tmp_path / "train.py"
+    script.write_text("import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n")
+    programs = installed.parent
+    assert run(programs / "rdzv-server", "--version").split()[-1] == rdzv_protocol.VERSION
+    out = run(programs / "node-agent", "--standalone", "--nproc", "2", script)
+    assert {"rank 0 of 2", "rank 1 of 2"} <= set(re.findall(r"rank \d of \d", out))
+
+
+def test_the_sdist_installs_as_well(built: list[Path], tmp_path: Path) -> None:
+    own = install(python("3.11"), built[1], tmp_path)
+    assert names_in_site_packages(own) == OURS
+    assert run(own.parent / "node-agent", "--version").split()[-1] == rdzv_protocol.VERSION
+
+
+def test_a_users_program_is_checked_against_our_types(built: list[Path], tmp_path: Path) -> None:
+    own = install(python("3.11"), built[0], tmp_path / "venv")
+    (tmp_path / "user.py").write_text(USER)
+    run(sys.executable, "-m", "mypy", "--strict", "--config-file=", "--python-executable", own, "user.py", cwd=tmp_path)
+
+
+# Licences.
+
+
+def closure(names: Iterator[str], extras: str = "") -> set[str]:
+    """These packages and what they need here, by their canonical names."""
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = canonicalize_name(waiting.pop())
+        if name in found:
+            continue
+        found.add(name)
+        for text in distribution(name).requires or ():
+            needed = Requirement(text)
+            if needed.marker is None or needed.marker.evaluate({"extra": extras if name == "rdzv-server" else ""}):
+                waiting.append(needed.name)
+    return found
+
+
+SPDX = {"Apache 2.0": "Apache-2.0", "3-Clause BSD License": "BSD-3-Clause"}
+"""Licences by what packages call them that have no SPDX expression."""
+
+
+def test_the_licences_are_those_that_the_packages_name() -> None:
+    rows = re.findall(r"^\| ([\w-]+) \| (\S.*?) \|", (ROOT / "docs/licences.md").read_text(), re.M)
+    told = dict(rows[1:])
+    for name in closure(iter(["rdzv-server"]), "etcd") - {"rdzv-server"}:
+        metadata = distribution(name).metadata
+        licence = metadata.get("License-Expression") or metadata.get("License") or ""
+        assert told.get(name) == SPDX.get(licence, licence), name
