@@ -6,9 +6,14 @@
 # Only on Debian and its kin and only as root; does nothing where everything is there. Starts no service.
 set -euo pipefail
 
+<<<<<<< HEAD
 declare -A package_of=([etcd]=etcd-server [etcdctl]=etcd-client [openssl]=openssl [ip]=iproute2 [faketime]=faketime
   [strace]=strace [valgrind]=valgrind [slurmctld]=slurmctld [slurmd]=slurmd [sbatch]=slurm-client [munged]=munge
   [systemd-analyze]=systemd [sshd]=openssh-server)
+=======
+declare -A package_of=([etcd]=etcd-server [etcdctl]=etcd-client [kubectl]=kubernetes-client [openssl]=openssl [ip]=iproute2 [faketime]=faketime
+  [strace]=strace [valgrind]=valgrind [slurmctld]=slurmctld [slurmd]=slurmd [sbatch]=slurm-client [munged]=munge)
+>>>>>>> 3e132da (Kubernetes: manifests for the server and for runs, checked by schemas, their containers run as processes)
 
 missing=()
 for program in "${!package_of[@]}"; do

@@ -1,0 +1,199 @@
+"""What the API servers would refuse, and what they would take and not do as meant."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+from kubeflow_trainer_api import models
+
+from node_agent.runner import CRASH_MARGIN_S
+from tests.kubernetes.manifests import (
+    FOLDER,
+    FOLDERS,
+    ROOT,
+    RUNS,
+    SERVERS,
+    Document,
+    mine,
+    only,
+    pod_templates,
+    render,
+)
+
+OLDEST, NEWEST = "1.31.0", "1.37.0"
+"""Versions of Kubernetes whose schemas the objects must satisfy."""
+MODELS = {
+    "JobSet": models.JobsetV1alpha2JobSet,
+    "ClusterTrainingRuntime": models.TrainerV1alpha1ClusterTrainingRuntime,
+    "TrainJob": models.TrainerV1alpha1TrainJob,
+}
+"""By kind, models that Kubeflow Trainer's makers generate from their own and from JobSet's OpenAPI documents."""
+LEADER_WORKER_SET = {
+    "spec": {"replicas", "leaderWorkerTemplate", "rolloutStrategy", "startupPolicy", "networkConfig"},
+    "leaderWorkerTemplate": {
+        "leaderTemplate", "workerTemplate", "size", "restartPolicy", "subGroupPolicy", "volumeClaimTemplates",
+        "persistentVolumeClaimRetentionPolicy",
+    },
+}  # fmt: skip
+"""Names of fields of leaderworkerset.x-k8s.io/v1, as its API reference lists them: no package has its schema."""
+CERTIFICATE = json.loads((Path(__file__).parent / "schemas" / "certificate-spec.json").read_text())
+
+
+def without(document: Any, more: Any, path: str = "") -> list[str]:
+    """Paths of what `document` has and `more` has not, or has with another value."""
+    if isinstance(document, Mapping) and isinstance(more, Mapping):
+        return [line for key in document for line in without(document[key], more.get(key), f"{path}.{key}")]
+    if isinstance(document, list) and isinstance(more, list) and len(document) == len(more):
+        return [line for n, each in enumerate(document) for line in without(each, more[n], f"{path}[{n}]")]
+    return [] if document == more else [path]
+
+
+def check(document: Document) -> None:
+    """Raise unless the object's schema allows it, and every field of it is known."""
+    if model := MODELS.get(document["kind"]):
+        assert without(document, model.from_dict(dict(document)).to_dict()) == [], "fields that the model does not know"
+    elif document["kind"] == "LeaderWorkerSet":
+        assert document["apiVersion"] == "leaderworkerset.x-k8s.io/v1"
+        assert document["spec"].keys() <= LEADER_WORKER_SET["spec"]
+        assert document["spec"]["leaderWorkerTemplate"].keys() <= LEADER_WORKER_SET["leaderWorkerTemplate"]
+    elif document["kind"] == "Certificate":
+        jsonschema.validate(document["spec"], closed(CERTIFICATE))
+    else:
+        check_core(document)
+        return
+    for _, template, job in pod_templates(document):
+        spec = job or {"template": {**template, "spec": {"restartPolicy": "Never", **template["spec"]}}}
+        check_core({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, "spec": spec})
+
+
+def closed(schema: Any) -> Any:
+    """The schema, in which objects have no fields but those that are named."""
+    if isinstance(schema, list):
+        return [closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: closed(value) for key, value in schema.items()}
+    return {**found, "additionalProperties": False} if isinstance(schema.get("properties"), dict) else found
+
+
+def check_core(document: Document) -> None:
+    for version in (OLDEST, NEWEST):
+        kubernetes_validate.validate(dict(document), version, strict=True)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_object_is_what_its_schema_allows(folder: str) -> None:
+    for document in render(folder):
+        check(document)
+
+
+@pytest.mark.parametrize("folder", RUNS)
+def test_a_misspelled_field_is_noticed(folder: str) -> None:
+    """The check above can fail: at the top, and inside of the pods."""
+    for document in render(folder):
+        text = yaml.safe_dump(document)
+        for name in ("restartPolicy", "readinessProbe", "onExitCodes", "replicatedJobs", "runtimeRef", "clusterIP"):
+            if re.search(rf"\b{name}:", text):
+                with pytest.raises((AssertionError, ValueError, kubernetes_validate.ValidationError)):
+                    check(yaml.safe_load(re.sub(rf"\b{name}:", f"{name}s:", text)))
+
+
+@pytest.mark.parametrize("folder", SERVERS)
+def test_the_component_for_tls_fits_either_server(folder: str, tmp_path: Path) -> None:
+    documents = render(mine(tmp_path, folder, "tls"))
+    for document in documents:
+        check(document)
+    certificate = only(documents, "Certificate")["spec"]
+    ((_, template, _),) = (each for document in documents for each in pod_templates(document))
+    (container,) = template["spec"]["containers"]
+    mounted = {volume["secret"]["secretName"] for volume in template["spec"]["volumes"] if "secret" in volume}
+    assert certificate["secretName"] in mounted
+    probes = [container[f"{name}Probe"]["httpGet"] for name in ("readiness", "liveness", "startup")]
+    assert {probe["scheme"] for probe in probes} == {"HTTPS"}
+
+
+# What no schema says.
+
+
+def selects(selector: Document, labels: Mapping[str, str]) -> bool:
+    return bool(selector) and selector.items() <= labels.items()
+
+
+@pytest.mark.parametrize("folder", SERVERS)
+def test_services_budgets_and_policies_are_about_the_servers_pods_and_let_every_run_in(folder: str) -> None:
+    documents = render(folder)
+    ((_, template, _),) = (each for document in documents for each in pod_templates(document))
+    labels = template["metadata"]["labels"]
+    for document in documents:
+        spec = document["spec"]
+        match document["kind"]:
+            case "Service":
+                assert selects(spec["selector"], labels)
+            case "PodDisruptionBudget" | "Deployment" | "StatefulSet":
+                assert selects(spec["selector"]["matchLabels"], labels)
+            case "NetworkPolicy":
+                assert selects(spec["podSelector"]["matchLabels"], labels)
+                (allowed,) = spec["ingress"][0]["from"]
+                for run in RUNS:
+                    for name, pod, _ in (each for document in render(run) for each in pod_templates(document)):
+                        let_in = selects(
+                            allowed["podSelector"]["matchLabels"], pod.get("metadata", {}).get("labels", {})
+                        )
+                        assert let_in == (name != "server")
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_containers_have_no_right_that_they_do_not_need(folder: str) -> None:
+    for document in render(folder):
+        for name, template, _ in pod_templates(document):
+            spec = template["spec"]
+            assert spec["automountServiceAccountToken"] is False, name
+            assert spec["securityContext"]["runAsNonRoot"] and spec["securityContext"]["runAsUser"] > 0
+            for container in spec["containers"]:
+                rights = container["securityContext"]
+                assert rights["allowPrivilegeEscalation"] is False and rights["capabilities"]["drop"] == ["ALL"]
+                if container["name"] == "rdzv-server":
+                    assert rights["readOnlyRootFilesystem"] is True
+
+
+def test_restarting_in_place_is_a_component_for_the_job(tmp_path: Path) -> None:
+    job = only(render(mine(tmp_path, "runs/indexed-job", "restart-in-place")), "Job")
+    kubernetes_validate.validate(dict(job), NEWEST, strict=True)
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    (rule,) = container["restartPolicyRules"]
+    (failing,) = (each for each in job["spec"]["podFailurePolicy"]["rules"] if each["action"] == "FailJob")
+    assert not set(rule["exitCodes"]["values"]) & set(failing["onExitCodes"]["values"])
+
+
+PAGES = [*ROOT.joinpath("docs").glob("*.md"), *ROOT.joinpath("deploy").rglob("*.md"), *FOLDER.rglob("*.yaml")]
+
+
+def test_every_folder_that_is_to_be_applied_is_there_and_told_of() -> None:
+    applied = {
+        name
+        for page in PAGES
+        for name in re.findall(r"kubectl apply --kustomize deploy/kubernetes/([\w/-]+)", page.read_text())
+    }
+    assert applied == set(FOLDERS)
+
+
+@pytest.mark.parametrize("folder", RUNS)
+def test_pods_outlive_the_grace_that_their_workers_have(folder: str) -> None:
+    """What is left when the workers are gone: the word to the server, and the hook that waits for the agent's end."""
+    for document in render(folder):
+        for name, template, _ in pod_templates(document):
+            if name != "server":
+                (container,) = template["spec"]["containers"]
+                (flag,) = (
+                    word
+                    for word in [*container["command"], *container.get("args", [])]
+                    if word.startswith("--shutdown-timeout=")
+                )
+                needs_s = float(flag.partition("=")[2]) + CRASH_MARGIN_S
+                assert template["spec"]["terminationGracePeriodSeconds"] >= needs_s + 10, name
