@@ -87,9 +87,7 @@ def _slurm_trouble(environment: Environment) -> str:
     step, nodes, tasks = (environment.get(f"SLURM_STEP_{name}", "") for name in ("ID", "NUM_NODES", "NUM_TASKS"))
     if not step.isdecimal() or int(step) >= SPECIAL_STEPS:
         return "this is a job's script or shell, and not a step on each of its nodes"
-    return (
-        "" if tasks == nodes else f"the step has {tasks or 'unknown'} tasks on {nodes or 'unknown'} nodes, not one each"
-    )
+    return "" if tasks == nodes else f"this step has {tasks} tasks on {nodes} nodes, not one on each"
 
 
 def _first_host(nodelist: str) -> str:
