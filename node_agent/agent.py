@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 from rdzv_protocol.errors import ProtocolError
+from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import Assignment, Failure, Reply
 
 from node_agent.config import AgentConfig, LaunchPlan
 from node_agent.core.effects import Exit, Level, OwnEffect, Say, StartWorkers, StopWorkers, WriteFailureReport
 from node_agent.core.events import GaveUp, Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
-from node_agent.core.machine import EXIT_FAILED
 from node_agent.output.console import ERR, Console
 from node_agent.output.logs import AgentLogs, RoundLogs
 from node_agent.output.routing import PluginFailed
 from node_agent.runner import CRASH_MARGIN_S, Runner
 from node_agent.server_modes import server_of
 from node_agent.transport.base import Transport, raise_in_loop
+from node_agent.workers import extension_locks
 from node_agent.workers.environment import ENABLE_FILE_TIMER, defaults, omp_warning
 from node_agent.workers.group import WorkerGroup
 from node_agent.workers.orphans import Orphans
@@ -44,10 +45,11 @@ def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
 
     Raises `UsageError` if it cannot host the server that it should.
     """
-    return asyncio.run(_run(plan, manager))
+    exit_code = asyncio.run(_run(plan, manager))
+    return exit_code.as_torchruns if plan.has_torchruns_exit_codes else exit_code
 
 
-async def _run(plan: LaunchPlan, manager: "ServiceManager | None") -> int:
+async def _run(plan: LaunchPlan, manager: "ServiceManager | None") -> ExitCode:
     console = Console("node-agent", asyncio.get_running_loop())
     orphans = Orphans(os.urandom(8).hex())
     config = replace(plan.config, environment={**plan.config.environment, **orphans.mark})
@@ -89,10 +91,10 @@ class Agent:
         """Start of workers that waits until a plug-in has said where their output goes, and until they can be warm."""
         self._file_timer: FileTimer | None = None
         self._events = _event_log(config, console)
-        self._exit_code: asyncio.Future[int] = loop.create_future()
+        self._exit_code: asyncio.Future[ExitCode] = loop.create_future()
         self._runner = Runner(config, make_transport, where, self, loop, hosts_store=self._store_host.is_available)
 
-    async def run(self) -> int:
+    async def run(self) -> ExitCode:
         """Join, supervise, and return the process's exit code."""
         loop = asyncio.get_running_loop()
         for signum in map(signal.Signals.__getitem__, self._config.signals):
@@ -162,6 +164,8 @@ class Agent:
             assert self._port
             self._store_host.open(self._port.socket)
         self._watch_timers()
+        for path in extension_locks.left_over(self._config.environment):
+            self._console.say(extension_locks.warning(path))
         if self._logs.plugin or self._warm:
             self._group = None
             self._starting = asyncio.create_task(self._prepare_and_start(assignment))
@@ -231,7 +235,7 @@ class Agent:
         if self._manager and isinstance(answer, Reply):
             self._manager.ready()  # it has been let in: it waits, stands by or has workers
 
-    def _ended(self, exit_code: int) -> None:
+    def _ended(self, exit_code: ExitCode) -> None:
         self._tell_of_the_end()
         if self._events:
             self._events.ended(exit_code)
@@ -245,7 +249,7 @@ class Agent:
 
     def abort(self) -> None:
         if not self._exit_code.done():
-            self._exit_code.set_result(EXIT_FAILED)
+            self._exit_code.set_result(ExitCode.FAILED)
         if self._group:
             self._group.stop(signal.SIGKILL, 0.0)
 

@@ -87,6 +87,8 @@ class LaunchPlan(NamedTuple):
     credentials: "Credentials"
     notes: tuple[str, ...]
     """Lines for the user before anything happens."""
+    has_torchruns_exit_codes: bool = False
+    """The command line is torchrun's: a script around it may know torchrun's exit codes alone."""
 
 
 class UsageError(Exception):

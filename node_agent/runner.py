@@ -14,13 +14,14 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced, ProtocolError, StaleRound
+from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import Ack, Failure, JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest
 
 from node_agent.config import AgentConfig
 from node_agent.core import events, wording
 from node_agent.core.backoff import ServerLost
 from node_agent.core.effects import Effect, Exit, Level, OwnEffect, Say
-from node_agent.core.machine import EXIT_FAILED, AgentMachine, State
+from node_agent.core.machine import AgentMachine, State
 from node_agent.output.ready_file import ReadyFile
 from node_agent.transport.base import Transport, raise_in_loop
 from node_agent.transport.retrying import RetryingClient
@@ -126,7 +127,7 @@ class Runner:
             if not self._host.has_workers:  # whoever was to say so may be what has failed
                 self.feed(events.WorkersStopped(self._machine.round))
             if self._machine.state is State.EXITED:
-                self._host.perform(Exit(EXIT_FAILED))  # its own effect may be lost
+                self._host.perform(Exit(ExitCode.FAILED))  # its own effect may be lost
             elif self._abort_timer is None:
                 self._abort_timer = self._loop.call_later(self._grace_s + CRASH_MARGIN_S, self._host.abort)
         except Exception:
@@ -140,7 +141,7 @@ class Runner:
         except (AgentFenced, StaleRound, ServerLost):
             pass  # the run has gone on without it; the answer to the next poll says what to do
         except ProtocolError as error:
-            self.feed(events.GaveUp(f"rdzv-server refused what this node had to say: {error}"))
+            self.feed(events.GaveUp(f"rdzv-server refused what this node had to say: {error}", ExitCode.REFUSED))
 
     async def close(self) -> None:
         """Deliver the last reports, within `close_timeout_s`, or say that it was in vain, and close the connections."""
@@ -189,7 +190,7 @@ class Runner:
         except ProtocolError as refusal:
             answer = refusal
         except ServerLost as error:
-            self.feed(events.GaveUp(str(error), is_server_lost=True))
+            self.feed(events.GaveUp(str(error), ExitCode.START_AGAIN))
             return
         assert isinstance(answer, Reply | ProtocolError)
         self._host.answered(answer)

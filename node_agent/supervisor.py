@@ -13,9 +13,10 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
+from rdzv_protocol.exit_codes import ExitCode
+
 from node_agent import agent
 from node_agent.config import Endpoint, LaunchPlan, UsageError
-from node_agent.core.machine import EXIT_FAILED, EXIT_REFUSED, EXIT_SUCCEEDED
 from node_agent.workers.process import tie_to_parent
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ ASK_EVERY_S = 1.0
 """Less than the time that a server with `--exit-when-idle` goes on after a run that has lost a node."""
 PATIENCE_S = 30.0
 """Time that a server which has answered may be away; one that has not is asked once."""
-ENDS = {"succeeded": EXIT_SUCCEEDED, "failed": EXIT_FAILED}
+ENDS = {"succeeded": ExitCode.SUCCEEDED, "failed": ExitCode.FAILED}
 
 
 def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
@@ -57,7 +58,7 @@ def _become_agent(
     plan: LaunchPlan, manager: "ServiceManager | None", supervisor: int, handled: Iterable[signal.Signals]
 ) -> NoReturn:
     """In the child: run the agent, and exit. Its session is its own, so that a terminal's signals reach it once."""
-    exit_code = EXIT_FAILED
+    exit_code: int = ExitCode.FAILED
     try:
         os.setsid()
         tie_to_parent(supervisor)
@@ -65,7 +66,7 @@ def _become_agent(
         exit_code = agent.run(plan, manager)
     except UsageError as error:
         _say(f"error: {error}")
-        exit_code = EXIT_REFUSED
+        exit_code = ExitCode.BAD_INPUT
     except KeyboardInterrupt:  # before the agent's own handlers stood
         pass
     except BaseException:

@@ -17,6 +17,8 @@ from typing import NoReturn
 
 import rdzv_protocol
 from rdzv_protocol.certificates import BadCertificate
+from rdzv_protocol.completion import add_print_completion
+from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.paths import DEFAULT_PORT, HEALTHZ, STATUS
 from rdzv_protocol.service_manager import FIRST_PASSED, ServiceManager, passed_sockets
 
@@ -59,13 +61,14 @@ examples:
   curl HOST:{DEFAULT_PORT}{STATUS}           every run, its nodes, who is missing and until when
   rdzv-server --token-file agents --admin-token-file admins --tls-cert cert.pem --tls-key key.pem
 
+Exit codes: 0 stopped; 1 it cannot go on; 2 bad input; 75 etcd is out of reach, start it again.
 Ctrl-C or SIGTERM stops it. Workers keep running; their agents try again until it is back."""
 
 
 def main() -> int:
     """Parse the command line and serve.
 
-    Exit codes: 0 stopped, 1 crashed, 2 bad input; with `--exit-when-idle` 1 also if a run has not succeeded.
+    The exit code: with `--exit-when-idle` it is FAILED also if a run has not succeeded.
     """
     config = _activated(parse())
     logging.basicConfig(
@@ -79,8 +82,10 @@ def main() -> int:
     sys.setswitchinterval(SWITCH_S)
     try:
         return asyncio.run(_serve(config, _limits(config), Security(config), ServiceManager.of(os.environ)))
-    except (BadTokenFile, BadCertificate, StoreBroken, StoreUnavailable) as error:
+    except (BadTokenFile, BadCertificate, StoreBroken) as error:
         fail(str(error))
+    except StoreUnavailable as error:
+        fail(str(error), ExitCode.START_AGAIN)
 
 
 async def _serve(
@@ -122,11 +127,11 @@ async def _serve(
                 manager.stopping(STOP_S)
         except StoreBroken as error:
             log.error("cannot go on; workers keep running, and their agents try again: %s", error)
-            return 1
+            return ExitCode.FAILED
         except Exception:
             log.exception("cannot go on; workers keep running, and their agents try again")
-            return 1
-        exit_code = int(watch is not None and not watch.has_succeeded)
+            return ExitCode.FAILED
+        exit_code = ExitCode.SUCCEEDED if watch is None or watch.has_succeeded else ExitCode.FAILED
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # the exit code stands: a scheduler may send one just now
     return exit_code
 
@@ -276,10 +281,10 @@ class _Parser(argparse.ArgumentParser):
         fail(f"{message} (rdzv-server --help explains every flag)")
 
 
-def fail(message: str) -> NoReturn:
-    """End with one line and exit code 2."""
+def fail(message: str, exit_code: ExitCode = ExitCode.BAD_INPUT) -> NoReturn:
+    """End with one line and an exit code."""
     print(f"rdzv-server: error: {message}", file=sys.stderr)  # noqa: T201
-    raise SystemExit(2)
+    raise SystemExit(exit_code)
 
 
 def parse(argv: list[str] | None = None) -> ServerConfig:
@@ -319,6 +324,7 @@ def make_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="start no server: exit 0 if one answers at this port of this machine, else 1",
     )
+    add_print_completion(parser)
     groups: dict[str, argparse._ActionsContainer] = {"": parser}
     for field in fields(ServerConfig):
         title = field.metadata["group"]

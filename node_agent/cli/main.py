@@ -5,6 +5,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rdzv_protocol.exit_codes import ExitCode
+
 from node_agent.cli.parser import read
 from node_agent.cli.plan import plan_launch
 from node_agent.config import UsageError
@@ -31,9 +33,9 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
         return agent.run(plan, manager)
     except UsageError as error:
         print(f"node-agent: error: {error}", file=sys.stderr)  # noqa: T201
-        return 2
+        return ExitCode.BAD_INPUT
     except KeyboardInterrupt:  # before the signal handlers stood
-        return 1
+        return ExitCode.FAILED
 
 
 def _service_manager() -> "ServiceManager | None":

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 import rdzv_protocol
+from rdzv_protocol.completion import add_print_completion
 from rdzv_protocol.paths import DEFAULT_PORT
 
 from node_agent.cli.arguments import FLAGS, HEADINGS, Arguments, Given, make
@@ -24,13 +25,16 @@ examples:
         the server on one machine that every node reaches, the agent on each node
   node-agent --endpoint HOST:{DEFAULT_PORT} --nnodes 1:4 --max-restarts 3 train.py
         elastic: 1 to 4 nodes
+  srun --ntasks-per-node=1 node-agent --endpoint auto train.py
+        in a Slurm job, or likewise under another scheduler: its variables say the rest
   node-agent --nnodes 2 --node-rank R --master-addr HOST --nproc 8 train.py
         as with torchrun, no server needed: the node of rank 0, HOST, hosts it
 
 Every torchrun command line is one for node-agent. Each --a-b may be written --a_b, and may be shortened if only one \
 flag of torchrun's begins so. Where it is left out, the variable PET_A_B is read.
 Settings of a run (--nnodes, --max-restarts, timeouts) must be the same on every node; a node may leave them out.
-Exit codes: 0 the run succeeded; 1 it failed, or this agent was told to leave; 2 bad input, nothing was started."""
+Exit codes: 0 the run succeeded; 1 it failed; 2 bad input, nothing was started. With --endpoint also 71 this node is \
+unfit; 75 start it again, here or elsewhere, for it was told to leave or has no server; 77 the server refused it."""
 
 MOST_COLUMNS = 120
 TORCHRUNS = frozenset(spelling for flag in FLAGS.values() for spelling in flag.torchruns)
@@ -75,9 +79,7 @@ class Parser(argparse.ArgumentParser):
             epilog=EPILOG, formatter_class=_Help, exit_on_error=False,
         )  # fmt: skip
         self.add_argument("--version", action="version", version=f"node-agent {rdzv_protocol.VERSION}")
-        self.add_argument("--print-completion", "--print_completion", action=_PrintCompletion, metavar="SHELL",
-                          choices=("bash", "zsh", "tcsh"), default=argparse.SUPPRESS,
-                          help="print what makes a shell complete these flags: bash, zsh or tcsh")  # fmt: skip
+        add_print_completion(self)
         group = self.add_argument_group()
         for name, flag in FLAGS.items():
             if name in HEADINGS:
@@ -140,19 +142,3 @@ class _Store(argparse.Action):
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, spelling: str | None = None
     ) -> None:
         setattr(namespace, self.dest, (spelling, values if isinstance(values, str) else "true"))
-
-
-class _PrintCompletion(argparse.Action):
-    """Prints what `shtab`, an optional package, makes of this parser, and ends the program."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, spelling: str | None = None
-    ) -> None:
-        from importlib import import_module
-
-        try:
-            shtab = import_module("shtab")
-        except ImportError:
-            parser.exit(1, f"{parser.prog}: {spelling} needs the package shtab: pip install shtab\n")
-        print(shtab.complete(parser, values))  # noqa: T201
-        parser.exit()

@@ -67,6 +67,8 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
         found = schedulers.find(arguments, environment)
         arguments, inherited = found.arguments, found.environment
     target = rendezvous.find(arguments)
+    if found is None:
+        _check_loopback(arguments, target, environment)
     command = _command(arguments, environment, use_env) if arguments.script else Command(())
     config = _config(arguments, target, inherited, command)
     if found:
@@ -81,7 +83,8 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
     for argument, words in (("signals_to_handle", unknown), ("rdzv_conf", arguments.ignored)):
         if words:
             notes.append(f"{arguments.source(argument)}: {', '.join(words)} means nothing here and is left alone")
-    return LaunchPlan(config, target, credentials(arguments, target), tuple(notes))
+    torchruns = not rendezvous.is_our_endpoint(arguments) and not arguments.terms
+    return LaunchPlan(config, target, credentials(arguments, target), tuple(notes), torchruns)
 
 
 def _config(arguments: Arguments, target: Target, environment: Mapping[str, str], command: Command) -> AgentConfig:
@@ -234,6 +237,25 @@ def _check_port(arguments: Arguments, config: AgentConfig) -> None:
         name = "rdzv_endpoint" if arguments.master_port is None else "master_port"
         instead = "; an rdzv-server that runs there is named by --endpoint" if name == "rdzv_endpoint" else ""
         raise UsageError(f"{arguments.source(name)}: {error}; stop what uses it, or choose another{instead}") from None
+
+
+def _check_loopback(arguments: Arguments, target: Target, environment: Mapping[str, str]) -> None:
+    """Refuse loopback as our `--endpoint` in a job of several nodes: each would look for the server on itself.
+
+    Several agents on one machine may well meet there, and torchrun's scripts name it on the head node (docs/adr/0031).
+    """
+    if target.endpoint is None or not rendezvous.names_loopback(target.endpoint[0]):
+        return
+    if not rendezvous.is_our_endpoint(arguments) or not arguments.nnodes or arguments.nnodes[1] == 1:
+        return
+    from node_agent.cli import schedulers
+
+    if job := schedulers.nodes_of_job(environment):
+        raise UsageError(
+            f"{arguments.source('rdzv_endpoint')} {arguments.rdzv_endpoint}: {target.endpoint[0]} is another machine "
+            f"on each of this job's {job[1]} nodes ({job[0]}): name the machine where rdzv-server runs, or give "
+            "--endpoint auto"
+        )
 
 
 def first(*values: float | None) -> float:

@@ -20,6 +20,8 @@ from node_agent.config import Endpoint, Target, UsageError
 MASTER_ADDR, MASTER_PORT = "127.0.0.1", 29_500
 """torchrun's defaults."""
 ETCD_PORT = 2379
+EVERY_ADDRESS = ("0.0.0.0", "::")
+"""Addresses to listen at, and not to connect to."""
 OUR_ENDPOINT = ("--endpoint", "PET_ENDPOINT")
 """Sources of an endpoint that torchrun does not have."""
 
@@ -105,6 +107,11 @@ def _at_a_server(arguments: Arguments) -> Target:
     endpoint, *others = endpoints(arguments, ETCD_PORT if backend(arguments) in ("etcd", "etcd-v2") else None)
     if others and arguments.is_host:
         raise UsageError(f"{arguments.source('rdzv_endpoint')}: several servers, and is_host: name the one to host")
+    if endpoint[0] in EVERY_ADDRESS and _most_nodes(arguments) > 1:
+        raise UsageError(
+            f"{arguments.source('rdzv_endpoint')}: {endpoint[0]} is every address of this machine, and each node would "
+            "look for rdzv-server on itself: name the machine where it runs"
+        )
     rank = _written_rank(arguments)
     if rank is not None and arguments.nnodes:
         _check_rank(arguments, rank)
@@ -156,8 +163,7 @@ def _on_a_node(arguments: Arguments, endpoint: Endpoint, *, hosts: bool) -> Targ
     At loopback it is out of other machines' reach if only one node is expected, or `--endpoint` says so. torchrun's
     scripts name `localhost` on one node, and that node's own name on the others. See docs/adr/0031.
     """
-    host = endpoint[0]
-    is_loopback = host in ("localhost", "::1") or (host.startswith("127.") and host.replace(".", "").isdigit())
+    is_loopback = names_loopback(endpoint[0])
     return Target(
         endpoint,
         hosts=hosts,
@@ -165,6 +171,11 @@ def _on_a_node(arguments: Arguments, endpoint: Endpoint, *, hosts: bool) -> Targ
         is_on_a_node=True,
         local_addr=arguments.local_addr or None,
     )
+
+
+def names_loopback(host: str) -> bool:
+    """Whether this is the address of loopback, or its usual name."""
+    return host in ("localhost", "::1") or (host.startswith("127.") and host.replace(".", "").isdigit())
 
 
 def _static_alone(arguments: Arguments, host: str) -> Target:

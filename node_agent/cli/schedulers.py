@@ -4,6 +4,7 @@ A row says how many nodes there are, which one this is, who hosts rdzv-server, a
 PET_* variables that are given go before it. See docs/schedulers.md, which names the sources, and docs/adr/0032.
 """
 
+import fnmatch
 import re
 import socket
 from collections.abc import Callable, Mapping
@@ -18,67 +19,97 @@ FIRST_PORT, PORTS = 20_480, 8_192
 """Ports of servers: below those that Linux and Kubernetes hand out by themselves, and below torchrun's 29400."""
 
 
-def _as_it_is(text: str) -> str:
-    return text
-
-
 class Source(NamedTuple):
-    """Variables that may hold one fact, the first one first, and how its text is read."""
+    """Variables that may hold one fact, the first one first, and how its text is read.
+
+    A name may have a star, for any text: it counts if one variable alone fits.
+    """
 
     variables: tuple[str, ...]
-    read: Callable[[str], str] = _as_it_is
+    read: Callable[[str], str] = str.strip
+    """Empty: the text does not say it."""
 
     def find(self, environment: Environment) -> tuple[str, str] | None:
-        """The first variable that is set, and what it says."""
+        """The first variable that says it, and what it says."""
         for variable in self.variables:
-            if value := environment.get(variable, "").strip():
-                return variable, self.read(value)
+            names = fnmatch.filter(environment, variable) if "*" in variable else [variable]
+            if len(names) == 1 and (value := self.read(environment.get(names[0], ""))):
+                return names[0], value
         return None
 
 
-def _of(*variables: str, read: Callable[[str], str] = _as_it_is) -> Source:
+def _of(*variables: str, read: Callable[[str], str] = str.strip) -> Source:
     return Source(variables, read)
 
 
 NOTHING = Source(())
+NO_TROUBLE: Callable[[Environment], str] = lambda environment: ""  # noqa: E731
 
 
 class Scheduler(NamedTuple):
-    """Facts that one scheduler tells each node of a job, and what its variables would tell workers wrongly."""
+    """Facts that one scheduler tells each node of a job, by its variables."""
 
     name: str
     known_by: tuple[str, ...]
     """It is this one if all of these are set."""
-    start: str
-    """Command line that starts one agent a node, for messages."""
     nodes: Source
     rank: Source
     """Index of this node; the one with 0 hosts the server."""
     host: Source
     """Name or address of that node."""
-    job: tuple[str, ...]
-    """Variables that tell one start of a job from every other; those that are not set are left out."""
+    job: tuple[Source, ...]
+    """Parts of a name that one start of the job, and no other, has; those that are not set are left out."""
     port: Source = NOTHING
     node_id: Source = NOTHING
     nproc: Source = NOTHING
     order: Source = NOTHING
     """Place of the node in the network: near nodes get ranks next to each other. Without it, by `rank`."""
-    address_of: Callable[[str], str] = _as_it_is
+    address_of: Callable[[str], str] = str
     """Address of a host by the scheduler's name for it."""
-    trouble: Callable[[Environment], str] = lambda _: ""
-    """What is wrong with how this agent was started; empty: nothing."""
-    workers: Mapping[str, str] = {}
-    """Variables that say which process the agent is, and the worker's variable that says it of a worker."""
-    agents_alone: tuple[str, ...] = ()
-    """Beginnings of the names of variables that are the agent's alone: workers do not get them."""
+    trouble: Callable[[Environment], str] = NO_TROUBLE
+    """What is wrong with how this agent was started, and what to do; empty: nothing."""
+    without_host: str = "give --master-addr HOST"
+    """What to do where it does not say who hosts the server."""
 
 
-MPI_ONLY = ("OMPI_COMM_WORLD_", "OMPI_UNIVERSE_SIZE", "PMIX_", "PMI_", "MPI_LOCAL", "HYDI_", "MV2_COMM_WORLD_")
-"""Variables by which a process joins an MPI job: a worker that did so would take the agent's place."""
+WORKERS = {
+    "SLURM_PROCID": "RANK",
+    "SLURM_LOCALID": "LOCAL_RANK",
+    "SLURM_NODEID": "GROUP_RANK",
+    "SLURM_NTASKS": "WORLD_SIZE",
+    "SLURM_NPROCS": "WORLD_SIZE",
+    "SLURM_STEP_NUM_TASKS": "WORLD_SIZE",
+    "SLURM_NTASKS_PER_NODE": "LOCAL_WORLD_SIZE",
+    "NODE_RANK": "GROUP_RANK",
+}
+"""Variables that say which process of how many the agent is, and the worker's variable that says it of a worker."""
+AGENTS_ALONE = (
+    *("SLURM_TASK_PID", "SLURM_GTIDS", "SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"),
+    *("OMPI_COMM_WORLD_", "OMPI_UNIVERSE_SIZE", "OMPI_MCA_ess", "OMPI_MCA_orte_"),
+    *("PMIX_", "PMI_", "MPI_LOCAL", "HYDI_", "MV2_COMM_WORLD_"),
+)
+"""Beginnings of the names of variables that workers do not get: they say the same, or make a process a part of an MPI
+job, in which a worker would take the agent's place."""
+
+
+def _one_agent(variable: str, start: str) -> Callable[[Environment], str]:
+    """Trouble of a launcher that has started as many processes on this node as the variable says."""
+
+    def trouble(environment: Environment) -> str:
+        count = environment.get(variable, "1")
+        return "" if count == "1" else f"{variable}={count}, and one agent a node starts all its workers: {start}"
+
+    return trouble
+
+
+def _first_word(text: str) -> str:
+    """First of several names or addresses, with commas, spaces or on lines of their own."""
+    return next(iter(text.replace(",", " ").split()), "")
 
 
 # Slurm.
 
+SRUN = "start it by srun --ntasks-per-node=1 node-agent --endpoint auto ..."
 SPECIAL_STEPS = 0xFFFF_FFF0
 """Steps from here on are not srun's: the batch script, an interactive shell, processes adopted by a login."""
 
@@ -86,8 +117,8 @@ SPECIAL_STEPS = 0xFFFF_FFF0
 def _slurm_trouble(environment: Environment) -> str:
     step, nodes, tasks = (environment.get(f"SLURM_STEP_{name}", "") for name in ("ID", "NUM_NODES", "NUM_TASKS"))
     if not step.isdecimal() or int(step) >= SPECIAL_STEPS:
-        return "this is a job's script or shell, and not a step on each of its nodes"
-    return "" if tasks == nodes else f"this step has {tasks} tasks on {nodes} nodes, not one on each"
+        return f"this is a job's script or shell, and not a step on each of its nodes: {SRUN}"
+    return "" if tasks == nodes else f"this step has {tasks} tasks on {nodes} nodes, not one on each: {SRUN}"
 
 
 def _first_host(nodelist: str) -> str:
@@ -113,30 +144,156 @@ def _slurm_address(name: str) -> str:
     return name
 
 
+# Kubernetes.
+
+
+def _index(hostname: str) -> str:
+    """Index of a pod, by its host name."""
+    found = re.search(r"-(\d+)$", hostname.partition(".")[0])
+    return found[1] if found else ""
+
+
+def _first_pod(hostname: str) -> str:
+    """Name of the job's first pod, as this pod has one in a headless Service; empty without one."""
+    name, dot, service = socket.getfqdn(hostname).partition(".")
+    return f"{re.sub(r'-[0-9]+$', '-0', name)}.{service}" if dot else ""
+
+
+def _job_name(hostname: str) -> str:
+    return re.sub(r"-\d+$", "", hostname.partition(".")[0])
+
+
+def _volcano_trouble(environment: Environment) -> str:
+    tasks = sorted(name[3:-6].lower() for name in fnmatch.filter(environment, "VC_*_HOSTS"))
+    if len(tasks) < 2:
+        return ""
+    return f"pods of several tasks ({', '.join(tasks)}) have no common index: add its pytorch plug-in, which sets RANK"
+
+
+# Other launchers.
+
+
+def _process_trouble(environment: Environment) -> str:
+    if "LOCAL_RANK" not in environment:
+        return ""
+    return "LOCAL_RANK is set, too, so RANK may be a process's and not a node's: unset it, or give --endpoint HOST:PORT"
+
+
 SCHEDULERS = (
+    # What operators set for torchrun itself goes before all.
+    Scheduler(
+        "Kubeflow",
+        known_by=("PET_NODE_RANK", "PET_MASTER_ADDR"),
+        nodes=_of("PET_NNODES"),
+        rank=_of("PET_NODE_RANK"),
+        host=_of("PET_MASTER_ADDR"),
+        port=_of("PET_MASTER_PORT"),
+        nproc=_of("PET_NPROC_PER_NODE"),
+        job=(_of("PET_RDZV_ID", "PET_MASTER_ADDR"),),
+    ),
+    Scheduler(
+        "Kubeflow (elastic)",
+        known_by=("PET_RDZV_ENDPOINT", "PET_NNODES"),
+        nodes=_of("PET_NNODES"),
+        rank=_of("HOSTNAME", read=_index),
+        host=_of("PET_RDZV_ENDPOINT", read=lambda endpoint: endpoint.rpartition(":")[0] or endpoint),
+        port=_of("PET_RDZV_ENDPOINT", read=lambda endpoint: endpoint.rpartition(":")[2]),
+        nproc=_of("PET_NPROC_PER_NODE"),
+        job=(_of("PET_RDZV_ID", "PET_RDZV_ENDPOINT"),),
+    ),
+    # These run on top of others.
+    Scheduler(
+        "SkyPilot",
+        known_by=("SKYPILOT_NODE_RANK", "SKYPILOT_NODE_IPS"),
+        nodes=_of("SKYPILOT_NUM_NODES"),
+        rank=_of("SKYPILOT_NODE_RANK"),
+        host=_of("SKYPILOT_NODE_IPS", read=_first_word),
+        nproc=_of("SKYPILOT_NUM_GPUS_PER_NODE"),
+        job=(_of("SKYPILOT_TASK_ID"),),
+    ),
+    Scheduler(
+        "dstack",
+        known_by=("DSTACK_NODE_RANK", "DSTACK_NODES_NUM"),
+        nodes=_of("DSTACK_NODES_NUM"),
+        rank=_of("DSTACK_NODE_RANK"),
+        host=_of("DSTACK_MASTER_NODE_IP"),
+        nproc=_of("DSTACK_GPUS_PER_NODE"),
+        job=(_of("DSTACK_RUN_ID", "DSTACK_RUN_NAME"),),
+    ),
+    Scheduler(
+        "LeaderWorkerSet",
+        known_by=("LWS_LEADER_ADDRESS", "LWS_GROUP_SIZE"),
+        nodes=_of("LWS_GROUP_SIZE"),
+        rank=_of("LWS_WORKER_INDEX"),
+        host=_of("LWS_LEADER_ADDRESS"),
+        job=(_of("LWS_LEADER_ADDRESS"),),
+    ),
+    Scheduler(
+        "Open MPI",
+        known_by=("OMPI_COMM_WORLD_SIZE",),
+        nodes=_of("OMPI_COMM_WORLD_SIZE"),
+        rank=_of("OMPI_COMM_WORLD_RANK"),
+        host=_of("MASTER_ADDR"),
+        port=_of("MASTER_PORT"),
+        job=(_of("PMIX_NAMESPACE", "OMPI_MCA_orte_ess_jobid", "MASTER_ADDR"),),
+        trouble=_one_agent("OMPI_COMM_WORLD_LOCAL_SIZE", "mpirun --map-by ppr:1:node -x MASTER_ADDR node-agent ..."),
+        without_host="give --master-addr HOST, or mpirun -x MASTER_ADDR=HOST, the host of rank 0",
+    ),
     Scheduler(
         "Slurm",
         known_by=("SLURM_JOB_ID",),
-        start="srun --ntasks-per-node=1 node-agent --endpoint auto ...",
         nodes=_of("SLURM_STEP_NUM_NODES"),
         rank=_of("SLURM_NODEID"),
         host=_of("SLURM_STEP_NODELIST", read=_first_host),
-        job=("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
+        job=(_of("SLURM_JOB_ID"), _of("SLURM_STEP_ID"), _of("SLURM_RESTART_COUNT")),
         node_id=_of("SLURMD_NODENAME"),
         nproc=_of("SLURM_GPUS_ON_NODE"),
         order=_of("SLURM_TOPOLOGY_ADDR"),
         address_of=_slurm_address,
         trouble=_slurm_trouble,
-        workers={
-            "SLURM_PROCID": "RANK",
-            "SLURM_LOCALID": "LOCAL_RANK",
-            "SLURM_NODEID": "GROUP_RANK",
-            **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), "WORLD_SIZE"),
-            "SLURM_NTASKS_PER_NODE": "LOCAL_WORLD_SIZE",
-        },
-        agents_alone=("SLURM_TASK_PID", "SLURM_GTIDS", "SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE", *MPI_ONLY),
     ),
-)  # fmt: skip
+    Scheduler(
+        "RANK and WORLD_SIZE of nodes",
+        known_by=("RANK", "WORLD_SIZE", "MASTER_ADDR"),
+        nodes=_of("WORLD_SIZE"),
+        rank=_of("RANK"),
+        host=_of("MASTER_ADDR"),
+        port=_of("MASTER_PORT"),
+        nproc=_of("NPROC_PER_NODE"),
+        job=(_of("AIHC_JOB_NAME", "MASTER_ADDR"),),
+        trouble=_process_trouble,
+    ),
+    Scheduler(
+        "Volcano",
+        known_by=("VC_TASK_INDEX",),
+        nodes=_of("VC_*_NUM"),
+        rank=_of("VC_TASK_INDEX"),
+        host=_of("VC_*_HOSTS", read=_first_word),
+        job=(_of("VC_*_HOSTS", read=_first_word),),
+        trouble=_volcano_trouble,
+        without_host="add its svc plug-in to the job, or give --master-addr HOST",
+    ),
+    Scheduler(
+        "Kubernetes Job",
+        known_by=("JOB_COMPLETION_INDEX",),
+        nodes=NOTHING,
+        rank=_of("JOB_COMPLETION_INDEX"),
+        host=_of("HOSTNAME", read=_first_pod),
+        job=(_of("HOSTNAME", read=_job_name),),
+        without_host="give its pods a subdomain, the name of a headless Service, or give --master-addr HOST",
+    ),
+    Scheduler(
+        "PMI",
+        known_by=("PMI_RANK", "PMI_SIZE"),
+        nodes=_of("PMI_SIZE"),
+        rank=_of("PMI_RANK"),
+        host=_of("MASTER_ADDR"),
+        port=_of("MASTER_PORT"),
+        job=(_of("PMI_JOBID", "MASTER_ADDR"),),
+        trouble=_one_agent("MPI_LOCALNRANKS", "mpiexec -ppn 1 -genv MASTER_ADDR ... node-agent ..."),
+        without_host="give --master-addr HOST, or mpiexec -genv MASTER_ADDR HOST, the host of rank 0",
+    ),
+)
 
 
 class Found(NamedTuple):
@@ -159,7 +316,7 @@ def find(arguments: Arguments, environment: Environment) -> Found:
     flag = f"{arguments.source('rdzv_endpoint')} {arguments.rdzv_endpoint}"
     if arguments.is_written("rdzv_backend"):
         raise UsageError(f"{flag} says where the server is: leave {arguments.source('rdzv_backend')} out")
-    row = next((row for row in SCHEDULERS if all(environment.get(name) for name in row.known_by)), None)
+    row = _row(environment)
     if row is None:
         known = ", ".join(row.name for row in SCHEDULERS)
         raise UsageError(
@@ -167,7 +324,7 @@ def find(arguments: Arguments, environment: Environment) -> Found:
             "--nnodes, or --standalone"
         )
     if trouble := row.trouble(environment):
-        raise UsageError(f"{flag}: {row.name}: {trouble}: start it as {row.start}")
+        raise UsageError(f"{flag}: {row.name}: {trouble}")
     rank = row.rank.find(environment)
     if rank is None or not rank[1].isdecimal():
         raise UsageError(f"{flag}: {row.name}: {' or '.join(row.rank.variables)} does not say which node this is")
@@ -189,14 +346,26 @@ def find(arguments: Arguments, environment: Environment) -> Found:
         filled,
         f"{flag}: {row.name}: {', '.join(each for each in said if each)}",
         re.sub(r"\d+", lambda digits: digits[0].zfill(8), (order or rank)[1]),
-        {name: value for name, value in environment.items() if not name.startswith(row.agents_alone)},
-        {name: source for name, source in row.workers.items() if name in environment},
+        {name: value for name, value in environment.items() if not name.startswith(AGENTS_ALONE)},
+        {name: source for name, source in WORKERS.items() if name in environment},
     )
+
+
+def nodes_of_job(environment: Environment) -> tuple[str, int] | None:
+    """The variable that says that this job has several nodes, and how many; None: it has one, or nobody says so."""
+    row = _row(environment)
+    if row and not row.trouble(environment) and (nodes := row.nodes.find(environment)):
+        return (nodes[0], int(nodes[1])) if nodes[1].isdecimal() and int(nodes[1]) > 1 else None
+    return None
+
+
+def _row(environment: Environment) -> Scheduler | None:
+    return next((row for row in SCHEDULERS if all(environment.get(name) for name in row.known_by)), None)
 
 
 def _fill(arguments: Arguments, row: Scheduler, environment: Environment) -> Arguments:
     """The arguments that nobody gave, by the scheduler's variables."""
-    job = [(name, value) for name in row.job if (value := environment.get(name))]
+    job = [found for part in row.job if (found := part.find(environment))]
     facts = {
         "nnodes": row.nodes.find(environment),
         "node_id": row.node_id.find(environment),
@@ -205,9 +374,9 @@ def _fill(arguments: Arguments, row: Scheduler, environment: Environment) -> Arg
     }
     if (nproc := facts["nproc_per_node"]) and nproc[1] == "0":  # no GPUs: as without the variable
         facts["nproc_per_node"] = None
-    found = {name: fact for name, fact in facts.items() if fact and name not in arguments.sources}
-    values: dict[str, Any] = {name: read(name, *fact) for name, fact in found.items()}
-    sources = {**arguments.sources, **{name: variable for name, (variable, _) in found.items()}}
+    missing = {name: fact for name, fact in facts.items() if fact and name not in arguments.sources}
+    values: dict[str, Any] = {name: read(name, *fact) for name, fact in missing.items()}
+    sources = {**arguments.sources, **{name: variable for name, (variable, _) in missing.items()}}
     return arguments._replace(**values, sources=sources)
 
 
@@ -220,14 +389,14 @@ def _with_server(
     if arguments.nnodes and arguments.nnodes[1] == 1:
         return arguments._replace(rdzv_backend="c10d", rdzv_endpoint=""), "rdzv-server in this agent"
     found = row.host.find(environment)
-    if arguments.master_addr:
+    if arguments.master_addr and arguments.source("master_addr") not in row.host.variables:
         source, host = arguments.source("master_addr"), arguments.master_addr.strip("[]")
         is_host = arguments.is_host
     elif found:
         source, host = found[0], row.address_of(found[1])
         is_host = hosts if arguments.is_host is None else arguments.is_host
     else:
-        raise UsageError(f"{flag}: {row.name} does not say who hosts rdzv-server: give --master-addr HOST")
+        raise UsageError(f"{flag}: {row.name} does not say who hosts rdzv-server: {row.without_host}")
     port = _port(arguments, row, environment)
     shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     where = f"rdzv-server at {shown} ({source})" + (", hosted here" if is_host else "")
@@ -244,6 +413,6 @@ def _port(arguments: Arguments, row: Scheduler, environment: Environment) -> int
         return arguments.master_port
     if found := row.port.find(environment):
         return cast(int, read("master_port", *found))
-    job, *parts = [environment.get(name, "") for name in row.job] or [""]
+    job, *parts = [(part.find(environment) or ("", ""))[1] for part in row.job]
     number = int(job) if job.isdecimal() else crc32(job.encode())
     return FIRST_PORT + (number + crc32(".".join(parts).encode())) % PORTS

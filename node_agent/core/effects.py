@@ -8,6 +8,7 @@ them, and are tried until the server has them.
 from enum import Enum, auto
 
 from msgspec import Struct
+from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import Assignment, Failure, Finish, Request
 
 
@@ -60,7 +61,7 @@ class WriteFailureReport(Struct, frozen=True):
 class Exit(Struct, frozen=True):
     """End the process: no worker is left."""
 
-    code: int
+    code: ExitCode
 
 
 OwnEffect = StartWorkers | StopWorkers | Say | WriteFailureReport | Exit

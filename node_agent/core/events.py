@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 from rdzv_protocol.errors import ProtocolError
+from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import Failure, Reply
 
 from node_agent.core.backoff import Unreachable
@@ -52,7 +53,7 @@ class GaveUp(Struct, frozen=True):
     """The agent cannot go on: there is no port or no server for it, or the server refuses a report."""
 
     reason: str
-    is_server_lost: bool = False
+    exit_code: ExitCode = ExitCode.NODE_UNFIT
 
 
 class Crashed(Struct, frozen=True):

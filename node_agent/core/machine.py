@@ -17,6 +17,7 @@ from math import inf
 
 from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced, ProtocolError, RunFailed, RunSucceeded
+from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import (
     Assignment,
     Failure,
@@ -36,8 +37,9 @@ from node_agent.core import events, wording
 from node_agent.core.backoff import HINTS, Unreachable
 from node_agent.core.effects import Effect, Exit, Level, Say, StartWorkers, StopWorkers, WriteFailureReport
 
-EXIT_SUCCEEDED, EXIT_FAILED, EXIT_REFUSED = 0, 1, 2
 LONGEST_REASON = 500
+NOT_STARTED = 127
+"""Exit code of a worker that could not be started, as a shell's."""
 FIRST_TRY_S = 1.0
 """The first try may take this long, however short the user's limit."""
 QUIET_S = 2.0
@@ -84,7 +86,7 @@ class AgentMachine:
         self._has_workers = False
         self._stop_asked = False
         self._keep_alive_at: float | None = None
-        self._exit_code = EXIT_FAILED
+        self._exit_code = ExitCode.FAILED
         self._last_reason = ""
         """Reason for waiting that was said last."""
         self.is_member = False
@@ -144,8 +146,8 @@ class AgentMachine:
                 self._workers_stopped(round_, now)
             case events.Signalled(name):
                 self._signalled(name)
-            case events.GaveUp(reason, is_server_lost):
-                self._give_up(reason, is_server_lost=is_server_lost)
+            case events.GaveUp(reason, exit_code):
+                self._give_up(reason, exit_code, is_server_lost=exit_code is ExitCode.START_AGAIN)
             case events.Crashed(reason):
                 self._crashed(reason)
             case events.Started():
@@ -183,10 +185,10 @@ class AgentMachine:
             self._join_anew(str(error))
         elif isinstance(error, RunSucceeded | RunFailed):
             self._say(str(error))
-            self._end(EXIT_SUCCEEDED if isinstance(error, RunSucceeded) else EXIT_FAILED)
+            self._end(ExitCode.SUCCEEDED if isinstance(error, RunSucceeded) else ExitCode.FAILED)
         else:
             self._say(f"error: {error}")
-            self._end(self._failed_code())
+            self._end(ExitCode.REFUSED)
         if not isinstance(error, AgentFenced | RunSucceeded):
             self._effects.append(WriteFailureReport(f"{type(error).__name__}: {error}"))
 
@@ -236,7 +238,8 @@ class AgentMachine:
         if self.state is State.ENDING:
             return
         if isinstance(error, Unreachable) and error.is_final and not self.is_known:
-            self._give_up(f"cannot use rdzv-server at {self._server} ({error})", is_server_lost=True)
+            text = f"cannot use rdzv-server at {self._server} ({error})"
+            self._give_up(text, ExitCode.REFUSED, is_server_lost=True)
             return
         is_first, self._outage, self._notice_at = self._outage is None, error, None
         if self._silent_since is None:
@@ -267,7 +270,7 @@ class AgentMachine:
         outage = self._outage or Unreachable("HTTP", "no answer")
         hint = HINTS[outage.stage if isinstance(outage, Unreachable) else "server"]
         text = f"no rdzv-server at {self._server} within {self._longest_outage_s():g} s ({outage}): {hint}"
-        self._give_up(text, is_server_lost=True)
+        self._give_up(text, ExitCode.START_AGAIN, is_server_lost=True)
 
     def _longest_outage_s(self) -> float:
         """Limit of the wait for a server that does not answer; endless only while workers run."""
@@ -308,7 +311,7 @@ class AgentMachine:
 
     def _finish(self, finish: Finish) -> None:
         self._say(wording.finished(finish), Level.ROUTINE if finish.succeeded else Level.NOTICE)
-        self._end(EXIT_SUCCEEDED if finish.succeeded else EXIT_FAILED)
+        self._end(ExitCode.SUCCEEDED if finish.succeeded else self._failed_code(finish.failure))
         if not finish.succeeded:
             self._effects.append(WriteFailureReport(finish.reason, finish))
 
@@ -356,12 +359,12 @@ class AgentMachine:
         if self.state is State.SUCCEEDED and self._outage:
             self._log(f"{name}: leaving without rdzv-server; all workers of this node exited 0", Level.WARNING)
             self._leave(name)
-            self._end(EXIT_SUCCEEDED)
+            self._end(ExitCode.SUCCEEDED)
         elif self.state is not State.ENDING:
             self._say(f"{name}: leaving the run")
             self._leave(name)
             self._stop_workers(name)
-            self._end(EXIT_FAILED)
+            self._end(ExitCode.START_AGAIN)
             self._effects.append(WriteFailureReport(f"SignalException: the agent got {name}"))
         elif self._has_workers:
             self._say(f"{name} again: killing the workers")
@@ -372,24 +375,27 @@ class AgentMachine:
             self._say(f"error: {reason}; leaving the run")
             self._leave(reason[:LONGEST_REASON])
             self._effects.append(WriteFailureReport(reason))
-        self._end(EXIT_FAILED)
+        self._end(ExitCode.FAILED)
 
-    def _give_up(self, reason: str, *, is_server_lost: bool = False) -> None:
+    def _give_up(self, reason: str, exit_code: ExitCode, *, is_server_lost: bool = False) -> None:
         self._log(f"error: {reason}", Level.WARNING)
         if self.state is State.ENDING:
             return
         if is_server_lost and self.state is State.SUCCEEDED:
             self._log("all workers of this node exited 0; how the run ended is not known", Level.WARNING)
-            self._end(EXIT_SUCCEEDED)
+            self._end(ExitCode.SUCCEEDED)
         else:
-            self._end(self._failed_code())
+            self._end(exit_code)
             self._effects.append(WriteFailureReport(reason, is_server_lost=is_server_lost))
 
-    def _failed_code(self) -> int:
-        """Refused means that nothing was ever started here."""
-        return EXIT_FAILED if self.round else EXIT_REFUSED
+    def _failed_code(self, root: Failure | None) -> ExitCode:
+        """Exit code after a failed run: whether this node's hardware, or a worker that it could not start, ended it."""
+        if root is None or root.node_id != self._join.node_id:
+            return ExitCode.FAILED
+        is_unfit = root.hint == wording.UNFIT or (root.pid, root.exit_code) == (0, NOT_STARTED)
+        return ExitCode.NODE_UNFIT if is_unfit else ExitCode.FAILED
 
-    def _end(self, exit_code: int) -> None:
+    def _end(self, exit_code: ExitCode) -> None:
         self._stop_workers()
         self.state, self._exit_code, self.is_member = State.ENDING, exit_code, False
         self._keep_alive_at = self._notice_at = None

@@ -4,6 +4,9 @@ from math import inf
 
 from rdzv_protocol.messages import Assignment, Failure, Finish
 
+UNFIT = "this node's hardware has failed: drain it, and start the agent on another"
+"""Hint of failures after which a node should not be used again."""
+
 
 def started(assignment: Assignment) -> str:
     """Place of this node in the round that starts."""

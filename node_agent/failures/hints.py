@@ -9,6 +9,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from node_agent.core.wording import UNFIT
+
 LONGEST_TEXT = 4_096
 
 
@@ -73,6 +75,9 @@ TABLE = (
     ),
     Advice(r"too many open files", "raise ulimit -n, or torch.multiprocessing.set_sharing_strategy('file_system')"),
     # GPUs and their network.
+    Advice(
+        r"uncorrectable (NVLink|ECC) error|GPU has fallen off the bus|CUDA error: system not yet initialized", UNFIT
+    ),
     Advice(
         r"device-side assert triggered|illegal memory access",
         "run with CUDA_LAUNCH_BLOCKING=1 to see the kernel that failed; often an index or a label out of range",

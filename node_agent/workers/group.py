@@ -14,6 +14,7 @@ from msgspec import Struct
 from rdzv_protocol.messages import Failure
 
 from node_agent.config import SIGNALS
+from node_agent.core.machine import NOT_STARTED
 from node_agent.output.streams import Stream
 from node_agent.workers.process import Start, signal_group
 
@@ -231,7 +232,7 @@ def _not_started(spec: WorkerSpec, error: OSError) -> Failure:
         rank=spec.rank,
         local_rank=spec.local_rank,
         pid=0,
-        exit_code=127,
+        exit_code=NOT_STARTED,
         cause=f"could not be started: {spec.title}: {error.strerror or error}",
         failed_at=time.time(),
     )

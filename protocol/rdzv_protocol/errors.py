@@ -2,7 +2,7 @@
 
 A refused request has changed nothing. `AgentFenced` tells an agent to stop its workers and to join anew;
 `RunSucceeded` lets it exit with 0, `RunFailed` with 1; `NotLeader`, `ServerUnavailable` and everything below HTTP is
-retried; the rest ends the agent with exit code 2. An agent that has been answered before goes on all the same when it
+retried; the rest ends the agent with exit code 77. An agent that has been answered before goes on all the same when it
 is kept out (`KEPT_OUT`): a mistake with tokens or certificates ends no run.
 """
 

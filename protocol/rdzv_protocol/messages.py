@@ -16,7 +16,6 @@ from msgspec import Meta, Struct, field
 from rdzv_protocol.constraints import (
     Address,
     Count,
-    ExitCode,
     Fingerprint,
     Id,
     Line,
@@ -35,6 +34,7 @@ from rdzv_protocol.constraints import (
     Traceback,
     WallClock,
     WorkerCount,
+    WorkerExitCode,
 )
 from rdzv_protocol.settings import RequestedSettings
 from rdzv_protocol.text import clip, printable
@@ -47,7 +47,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     rank: Rank
     local_rank: Rank
     pid: Count
-    exit_code: ExitCode
+    exit_code: WorkerExitCode
     cause: Line
     """The exit code or signal in words: "exit code 3", "signal 9 (SIGKILL)"."""
     error: Line = ""

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, structs
 
-from rdzv_protocol.constraints import Count, ExitCode, NodeCount, Seconds
+from rdzv_protocol.constraints import Count, NodeCount, Seconds, WorkerExitCode
 
 ScaleUp = Literal["immediate", "cooldown", "manual"]
-Codes = Annotated[tuple[ExitCode, ...], Meta(max_length=32)]
+Codes = Annotated[tuple[WorkerExitCode, ...], Meta(max_length=32)]
 Lease = Annotated[float, Meta(ge=0.1, le=86_400)]
 
 

@@ -14,6 +14,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
+from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.paths import DEFAULT_PORT
 
 from tests.chaos import traces
@@ -102,7 +103,7 @@ class Fleet(Hosts):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
         for agent in agents:
-            assert await agent.exit_code() == 1, agent.err
+            assert await agent.exit_code() == ExitCode.START_AGAIN, agent.err
         self.up.difference_update(names)
         return [name for name, agent in zip(names, agents, strict=True) if UNHEARD in "\n".join(agent.err)]
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rdzv_protocol.exit_codes import ExitCode
 
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.etcd import need_aetcd
@@ -38,14 +39,21 @@ UNKNOWN_NAME = ("--endpoint", "no-such-host.invalid:29400")
         pytest.param((*NOWHERE, "--tls-cert", "x", "--tls-key", "y"), "--tls-cert needs --tls-ca, too", id="tls-cert"),
         pytest.param((*TLS, "--standalone"), "a server that a node hosts speaks no TLS", id="tls-standalone"),
         pytest.param((*TLS, "--rdzv-backend", "c10d"), "a server that a node hosts speaks no TLS", id="tls-c10d"),
-        pytest.param((*NOWHERE, "--connect-timeout", "0"), "(connect: 127.0.0.1: Connection refused)", id="nobody"),
-        pytest.param((*UNKNOWN_NAME, "--connect-timeout", "0"), "check the name in --endpoint", id="unknown-name"),
         pytest.param(("--standalone", "absent.py"), "there is no script absent.py (looked in ", id="no-script"),
         pytest.param(("--standalone", "--no-python", "none-such"), "there is no program none-such", id="no-program"),
     ],
 )
 async def test_a_wrong_flag(flags: tuple[str, ...], says: str) -> None:
     await refuses(await start_agent(*flags), says)
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [(NOWHERE, "(connect: 127.0.0.1: Connection refused)"), (UNKNOWN_NAME, "check the name in --endpoint")],
+    ids=["nobody", "unknown-name"],
+)
+async def test_a_server_that_is_not_there(flags: tuple[str, ...], says: str) -> None:
+    await refuses(await start_agent(*flags, "--connect-timeout", "0"), says, code=ExitCode.START_AGAIN)
 
 
 async def test_a_wrong_variable() -> None:
@@ -107,7 +115,8 @@ async def test_something_else_listening(unused_tcp_port: int) -> None:
     web = await Program.start(sys.executable, "-u", "-m", "http.server", "-b", "127.0.0.1", str(unused_tcp_port))
     await web.line("Serving HTTP on 127.0.0.1")
     agent = await start_agent("--endpoint", f"127.0.0.1:{unused_tcp_port}", "--connect-timeout", "0")
-    await refuses(agent, "(HTTP: status 501: is this an rdzv-server?)", "check that this port is rdzv-server's")
+    what, todo = "(HTTP: status 501: is this an rdzv-server?)", "check that this port is rdzv-server's"
+    await refuses(agent, what, todo, code=ExitCode.START_AGAIN)
 
 
 async def test_a_port_that_is_taken() -> None:
@@ -120,7 +129,9 @@ async def test_a_port_that_is_taken() -> None:
 async def test_an_agent_with_other_settings_than_the_runs(cluster: Cluster) -> None:
     workers = await cluster.nodes("a", "--nnodes", "1", "--max-restarts", "1", *PATIENT)
     other = await cluster.node("b", "--nnodes", "3", "--max-restarts", "1")
-    await refuses(other, "min_nodes is 1 here, not 3; max_nodes is 1 here, not 3", "or leave them out")
+    await refuses(
+        other, "min_nodes is 1 here, not 3; max_nodes is 1 here, not 3", "or leave them out", code=ExitCode.REFUSED
+    )
     del cluster.agents["b"]
     await cluster.server.line("WARNING rdzv-server: refused 127.0.0.1: run none has other settings: min_nodes is 1")
     await cluster.finish(workers)
@@ -129,7 +140,7 @@ async def test_an_agent_with_other_settings_than_the_runs(cluster: Cluster) -> N
 async def test_a_node_rank_that_is_taken(cluster: Cluster) -> None:
     workers = await cluster.nodes("a", "--node-rank", "0", *PATIENT)
     other = await cluster.node("b", "--node-rank", "0")
-    await refuses(other, "--node-rank 0 of run none is taken by node a")
+    await refuses(other, "--node-rank 0 of run none is taken by node a", code=ExitCode.REFUSED)
     del cluster.agents["b"]
     await cluster.finish(workers)
 
@@ -154,7 +165,8 @@ async def test_a_missing_or_wrong_token(tmp_path: Path) -> None:
     wrong.write_text("guess\n")
     server = await Server.listen("--token-file", str(token))
     for flags in ((), ("--token-file", str(wrong))) * 2:
-        await refuses(await start_agent("--endpoint", server.endpoint, *flags), "start the agent with --token-file")
+        agent = await start_agent("--endpoint", server.endpoint, *flags)
+        await refuses(agent, "start the agent with --token-file", code=ExitCode.REFUSED)
     assert len([line for line in server.err if "refused 127.0.0.1" in line]) == 2, "each once, however often it comes"
     welcome = await start_agent("--endpoint", server.endpoint, "--token-file", str(token), "--no-python", script="true")
     assert await welcome.exit_code() == 0

@@ -7,6 +7,8 @@ import os
 import signal
 from contextlib import suppress
 
+from rdzv_protocol.exit_codes import ExitCode
+
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.worker_hub import Worker, of_agent, of_node, restart_count
 
@@ -82,7 +84,7 @@ async def test_an_agent_that_is_told_to_go_leaves_and_the_others_form_again_at_o
     leaver.signal(signal.SIGTERM)
     second = await cluster.hub.group(2)
     assert restart_count(second) == 0
-    assert await leaver.exit_code() == 1
+    assert await leaver.exit_code() == ExitCode.START_AGAIN
     await leaver.line("SIGTERM: leaving the run")
     await cluster.finish(second)
     assert await cluster.restarts() == {"node_left": 1}

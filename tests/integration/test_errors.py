@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rdzv_protocol.exit_codes import ExitCode
 
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.launchers import NODE_AGENT, TORCHRUN, start
@@ -174,7 +175,7 @@ async def test_the_whole_story_is_on_every_console_and_on_the_status_page(cluste
     leaver = cluster.agents.pop("b")
     leaver.signal(signal.SIGTERM)
     (last,) = await cluster.hub.group(1)
-    assert await leaver.exit_code() == 1
+    assert await leaver.exit_code() == ExitCode.START_AGAIN
     last.order_exit(9)
     agent = cluster.agents["a"]
     assert await agent.exit_code() == 1
@@ -220,7 +221,7 @@ async def test_an_agent_that_is_told_to_go_or_finds_no_server_says_so_there(hub:
     assert await agent.exit_code() == 1
     assert error_of(own)["message"] == "SignalException: the agent got SIGTERM"
     agent = await start_agent("--endpoint", "127.0.0.1:1", "--connect-timeout", "0.1", env=env)
-    assert await agent.exit_code() == 2
+    assert await agent.exit_code() == ExitCode.START_AGAIN
     assert error_of(own)["message"].startswith("no rdzv-server at 127.0.0.1:1 within 0.1 s")
 
 

@@ -13,6 +13,7 @@ from typing import Any, Self
 import aiohttp
 import pytest
 from rdzv_protocol import paths
+from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from tests.support.cluster import Cluster
@@ -219,7 +220,7 @@ async def test_whatever_is_repeated_later_changes_nothing_of_a_run_whose_nodes_c
     leaver = recorded.agents.pop("c")
     leaver.signal(signal.SIGTERM)
     second = await recorded.hub.group(2)
-    assert await leaver.exit_code() == 1
+    assert await leaver.exit_code() == ExitCode.START_AGAIN
     await recorded.repeat_all()  # one has left
     old = recorded.agents.pop("b")
     await old.kill()
@@ -253,7 +254,7 @@ async def test_a_run_whose_every_request_arrives_twice_goes_as_ever(recorded: Re
     third = await recorded.hub.group(3)
     recorded.agents["c"].signal(signal.SIGTERM)
     fourth = await recorded.hub.group(2)
-    assert await recorded.agents.pop("c").exit_code() == 1
+    assert await recorded.agents.pop("c").exit_code() == ExitCode.START_AGAIN
     assert len(of_node(third, 2)) == 1 and restart_count(fourth) == 1
     await recorded.finish(fourth)
     run = await recorded.server.run()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from rdzv_protocol.errors import TooManyRequests, Unauthorized
+from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import LeaveRequest, PollRequest, Reply, Wait
 from rdzv_protocol.settings import RequestedSettings
 
@@ -322,7 +323,7 @@ async def test_a_run_too_many_is_refused_with_what_to_do(cluster: Cluster) -> No
     await cluster.serve("--max-runs", "1")
     workers = await cluster.nodes("a", "--run-id", "one")
     other = await start_agent("--endpoint", cluster.server.endpoint, "--run-id", "two", "--connect-timeout", "1")
-    await refuses(other, "this server holds 1 runs, as many as --max-runs allows")
+    await refuses(other, "this server holds 1 runs, as many as --max-runs allows", code=ExitCode.START_AGAIN)
     await cluster.finish(workers)
 
 

@@ -10,6 +10,7 @@ import aiohttp
 import msgpack
 import pytest
 from rdzv_protocol import paths
+from rdzv_protocol.exit_codes import ExitCode
 
 from tests.support.certificates import Authority
 from tests.support.cluster import Cluster
@@ -67,7 +68,7 @@ async def test_teams_share_a_server(cluster: Cluster, tmp_path: Path) -> None:
     other = await start_agent(
         "--endpoint", cluster.server.endpoint, "--run-id", "team-b-1", "--token-file", files["a"]
     )  # fmt: skip
-    await refuses(other, "this token is good for runs team-a-* alone, not for team-b-1")
+    await refuses(other, "this token is good for runs team-a-* alone, not for team-b-1", code=ExitCode.REFUSED)
     third = await start_agent("--endpoint", cluster.server.endpoint, "--run-id", "team-a-2", "--token-file", files["a"])
     await third.line("this token may have 1 runs at a time, and has them; team-a-2 has to wait")
     for token, shown in (("ours", ["team-a-1"]), ("theirs", [])):

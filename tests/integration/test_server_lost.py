@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from rdzv_protocol.exit_codes import ExitCode
 
 from tests.support.cluster import Cluster
 from tests.support.process_info import is_running
@@ -56,7 +57,7 @@ async def test_an_agent_that_is_to_wait_no_longer_stops_its_workers_and_exits(cl
     agent = cluster.agents.pop("a")
     await agent.line("lost rdzv-server at .*; workers keep running, trying again for 1 s")
     assert all_run(workers)
-    assert await agent.exit_code() == 1
+    assert await agent.exit_code() == ExitCode.START_AGAIN
     assert not any(is_running(worker.pid) for worker in workers)
     assert any("no rdzv-server at" in line and "within 1 s" in line for line in agent.err)
 
@@ -87,6 +88,6 @@ async def test_a_port_that_accepts_and_says_nothing_is_given_up_in_time() -> Non
         began = time.monotonic()
         agent = await start_agent("--endpoint", endpoint, "--connect-timeout", "4")
         await agent.line(f"waiting for rdzv-server at {endpoint} to answer")
-        assert await agent.exit_code() == 2
+        assert await agent.exit_code() == ExitCode.START_AGAIN
         assert 4.0 <= time.monotonic() - began < 10.0, "not after a request's own limit of 15 s"
     assert agent.err[-1].startswith(f"node-agent: error: no rdzv-server at {endpoint} within 4 s (HTTP: no answer): ")

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from rdzv_protocol.exit_codes import ExitCode
 
 from tests.support.cluster import Cluster
 from tests.support.process_info import is_running
@@ -161,7 +162,7 @@ async def test_an_agent_that_stops_its_workers_says_so_while_they_run(cluster: C
     await manager.hears("WATCHDOG=1")
     assert is_running(workers[0].pid)
     workers[0].kill()
-    assert await agent.exit_code() == 1
+    assert await agent.exit_code() == ExitCode.START_AGAIN
 
 
 async def test_an_agent_that_hangs_is_found_out(cluster: Cluster, manager: Manager) -> None:

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from rdzv_protocol.exit_codes import ExitCode
 
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.process_info import children, command_line, ended, is_running, state, until
@@ -50,7 +51,7 @@ async def leaves(
     """The agent goes in time when it is asked to."""
     async with within(within_s, at_least=at_least):
         agent.signal(signum)
-        assert await agent.exit_code() == 1
+        assert await agent.exit_code() == ExitCode.START_AGAIN
     assert not any("Traceback" in line for line in agent.err)
 
 
@@ -88,7 +89,7 @@ async def test_a_second_signal_ends_the_grace_and_a_third_changes_nothing(cluste
         await agent.line("SIGTERM again: killing the workers")
         if agent.process.returncode is None:
             agent.signal(signal.SIGTERM)
-        assert await agent.exit_code() == 1
+        assert await agent.exit_code() == ExitCode.START_AGAIN
     assert not any("Traceback" in line for line in agent.err)
 
 
@@ -191,7 +192,7 @@ async def test_an_agent_gives_up_a_worker_in_uninterruptible_sleep_and_names_it(
         agent.signal(signal.SIGTERM)
         await agent.line("SIGTERM again: killing the workers")
         agent.signal(signal.SIGTERM)
-        assert await agent.exit_code() == 1
+        assert await agent.exit_code() == ExitCode.START_AGAIN
     assert (state(workers[0].pid), state(workers[1].pid)) == ("", "D")
     (line,) = [line for line in agent.err if "could not kill" in line]
     assert f"could not kill pid {workers[1].pid} (uninterruptible sleep" in line
@@ -250,7 +251,7 @@ async def test_an_agent_whose_console_nobody_reads_exits_within_its_bound(cluste
         await worker.tell(f"say {'x' * 50_000}")  # more than the pipe has room for
     async with within(GRACE_S + LAST_WORD_S + 2 * CONSOLE_S):
         agent.send_signal(signal.SIGTERM)
-        assert await agent.wait() == 1
+        assert await agent.wait() == ExitCode.START_AGAIN
     assert not is_running(worker.pid)
     os.close(reads)
 
@@ -265,7 +266,7 @@ async def test_an_agent_whose_terminal_hangs_up_leaves_the_run(cluster: Cluster)
     workers = await cluster.hub.group(1)
     async with within(GRACE_S + LAST_WORD_S):
         os.close(terminal)
-        assert await agent.wait() == 1
+        assert await agent.wait() == ExitCode.START_AGAIN
     assert not is_running(workers[0].pid)
     assert [gone["cause"] for gone in (await cluster.server.run())["departures"]] == ["SIGHUP"]
 

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from rdzv_protocol.exit_codes import ExitCode
 
 from tests.support.certificates import Authority, Pair
 from tests.support.cluster import Cluster
@@ -50,7 +51,7 @@ async def test_what_cannot_heal_ends_an_agent_at_once(
         ((*plain, "--tls-ca", authority.ca), "the server there speaks no TLS"),
     ):
         async with asyncio.timeout(AT_ONCE_S):
-            await refuses(await start_agent(*flags), says)
+            await refuses(await start_agent(*flags), says, code=ExitCode.REFUSED)
 
 
 # What a run outlives.

@@ -5,6 +5,7 @@ Promises of the server's core alone, such as complete and sticky ranks, are left
 
 from dataclasses import dataclass, field
 
+from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import Assignment, Start
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
@@ -72,7 +73,7 @@ class Watch:
 
     def exited(self, process: AgentProcess) -> None:
         code = process.exit_code
-        if process.was_signalled and (code == 1 or (code == 0 and self._has_succeeded(process))):
+        if process.was_signalled and (code == ExitCode.START_AGAIN or (code == 0 and self._has_succeeded(process))):
             return  # a signal ends an agent; cut off from the server, it exits by its workers' result
         try:
             stage = self._run_of(process.agent_id).stage

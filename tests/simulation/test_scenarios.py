@@ -6,6 +6,7 @@ The server's own rules have their tests in `tests/unit/rdzv_server/core`.
 import pytest
 from msgspec.structs import replace
 from rdzv_protocol.codec import encode
+from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import JoinRequest, ReportRequest
 from rdzv_protocol.settings import RequestedSettings
 
@@ -117,7 +118,7 @@ def test_the_others_re_form_at_once_when_an_agent_is_told_to_go():
     story.restarts_on(b)
     assert a.live_workers, "it still has its grace period"
     story.passes(25)
-    assert a.exit_code == 1
+    assert a.exit_code == ExitCode.START_AGAIN
 
 
 # Silence.

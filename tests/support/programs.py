@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
 
+from rdzv_protocol.exit_codes import ExitCode
+
 from tests.support import forked
 
 WORKERS = Path(__file__).with_name("workers")
@@ -185,9 +187,9 @@ async def start_agent(
     return await Program.start(sys.executable, *python, *flags, str(script), env=env, cwd=cwd)
 
 
-async def refuses(program: Program, *says: str) -> None:
-    """The program ends with exit code 2, and its last line says what to do."""
-    assert await program.exit_code() == 2
+async def refuses(program: Program, *says: str, code: ExitCode = ExitCode.BAD_INPUT) -> None:
+    """The program ends with this exit code, and its last line says what to do."""
+    assert await program.exit_code() == code
     last = program.err[-1]
     for text in says:
         assert text in last, program.err

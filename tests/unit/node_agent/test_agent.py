@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
+from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import JoinRequest, LeaveRequest, PollRequest, ReportRequest
 
 from node_agent.core.backoff import Unreachable
@@ -69,7 +70,7 @@ async def test_a_second_signal_kills_workers_that_ignore_the_first():
         assert (await agent.server.hears(LeaveRequest)).reason == "SIGTERM"
         assert agent.pids, "they have their grace"
         feed(Signalled("SIGTERM"))
-        assert await agent.exit_code() == 1
+        assert await agent.exit_code() == ExitCode.START_AGAIN
         assert agent.pids == []
 
 
@@ -79,7 +80,7 @@ async def test_without_a_port_nothing_is_started(monkeypatch):
 
     monkeypatch.setattr("node_agent.agent.ReservedPort", taken)
     async with rig(master_port=29_500) as agent:
-        assert await agent.exit_code() == 2
+        assert await agent.exit_code() == ExitCode.NODE_UNFIT
         assert agent.console.lines == ["error: cannot reserve 29500 as MASTER_PORT: Address already in use"]
         assert agent.server.requests == []
 
@@ -177,7 +178,7 @@ async def test_a_signal_while_workers_wait_to_be_warm_ends_the_agent_and_what_wa
     async with warm_rig(slow, WARM) as agent:
         await has_started(agent)
         agent.agent._runner.feed(Signalled("SIGTERM"))
-        assert await agent.exit_code() == 1
+        assert await agent.exit_code() == ExitCode.START_AGAIN
         assert agent.console.text() == b""
     assert not own_children
 

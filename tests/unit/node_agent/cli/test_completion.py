@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 
-def asks(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = (sys.executable, "-m", "node_agent", *argv)
+def asks(*argv: str, module: str = "node_agent", **environment: str) -> subprocess.CompletedProcess[str]:
+    command = (sys.executable, "-m", module, *argv)
     return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=60)
 
 
@@ -34,15 +34,19 @@ def test_a_shell_gets_a_script_that_it_can_read(shell: str, begins: str, tmp_pat
         assert (read.returncode, read.stderr) == (0, "")
 
 
-def test_bash_completes_a_flag(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("program", "begun", "flag"),
+    [("node-agent", "--standa", "--standalone"), ("rdzv-server", "--exit-when", "--exit-when-idle")],
+)
+def test_bash_completes_a_flag(tmp_path: Path, program: str, begun: str, flag: str) -> None:
     script = tmp_path / "completion"
-    script.write_text(asks("--print-completion=bash").stdout)
+    script.write_text(asks("--print-completion=bash", module=program.replace("-", "_")).stdout)
     completed = bash(
-        f"source {script}; function=$(complete -p node-agent | sed 's/.*-F //; s/ .*//'); "
-        "COMP_WORDS=(node-agent --standa); COMP_CWORD=1; $function node-agent --standa node-agent; "
+        f"source {script}; function=$(complete -p {program} | sed 's/.*-F //; s/ .*//'); "
+        f"COMP_WORDS=({program} {begun}); COMP_CWORD=1; $function {program} {begun} {program}; "
         'echo "${COMPREPLY[@]}"'
     )
-    assert (completed.stdout.strip(), completed.stderr) == ("--standalone", "")
+    assert (completed.stdout.strip(), completed.stderr) == (flag, "")
 
 
 def test_without_shtab_it_says_what_to_install(tmp_path: Path) -> None:

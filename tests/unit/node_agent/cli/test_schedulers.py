@@ -7,7 +7,9 @@ import pytest
 
 from node_agent.cli import schedulers
 from node_agent.config import LaunchPlan, Target
+from node_agent.workers.environment import worker_environment
 from tests.unit.node_agent.command_lines import complaint, plan
+from tests.unit.node_agent.story import an_assignment
 
 AUTO = ("--endpoint", "auto")
 
@@ -20,8 +22,9 @@ def script(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def names(monkeypatch) -> None:
-    """Every name is known to the system: nobody is asked about it."""
-    monkeypatch.setattr("socket.getaddrinfo", lambda *_: [])
+    """Every name is known to the system: nobody is asked about it. A pod has one in a headless Service."""
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: [])
+    monkeypatch.setattr("socket.getfqdn", lambda name: f"{name}.svc.ns")
 
 
 def auto(environment: Mapping[str, str], *flags: str) -> LaunchPlan:
@@ -33,22 +36,112 @@ def refusal(environment: Mapping[str, str], *flags: str) -> str:
 
 
 SLURM = {
-    "SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "4", "SLURM_STEP_NUM_TASKS": "4",
-    "SLURM_NODEID": "2", "SLURM_STEP_NODELIST": "gpu[08-10,12]", "SLURMD_NODENAME": "gpu10", "SLURM_PROCID": "2",
-    "SLURM_LOCALID": "0", "SLURM_NTASKS": "4", "SLURM_GTIDS": "2", "SLURM_TASKS_PER_NODE": "1(x4)", "PMI_RANK": "2",
-}  # fmt: skip
+    "SLURM_JOB_ID": "4711",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_NODES": "4",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_NODEID": "2",
+    "SLURM_STEP_NODELIST": "gpu[08-10,12]",
+    "SLURMD_NODENAME": "gpu10",
+    "SLURM_PROCID": "2",
+    "SLURM_LOCALID": "0",
+    "SLURM_NTASKS": "4",
+    "SLURM_GTIDS": "2",
+    "SLURM_TASKS_PER_NODE": "1(x4)",
+    "PMI_RANK": "2",
+}
+KUBEFLOW = {
+    "PET_NNODES": "2:4",
+    "PET_NPROC_PER_NODE": "8",
+    "PET_NODE_RANK": "0",
+    "PET_MASTER_ADDR": "job-node-0-0.job",
+    "PET_MASTER_PORT": "29500",
+    "JOB_COMPLETION_INDEX": "0",
+}
+ELASTIC = {
+    "PET_NNODES": "1:4",
+    "PET_RDZV_BACKEND": "c10d",
+    "PET_RDZV_ENDPOINT": "job-worker-0:23456",
+    "HOSTNAME": "job-worker-3",
+    "PET_NPROC_PER_NODE": "2",
+}
+SKYPILOT = {
+    "SKYPILOT_NODE_RANK": "1",
+    "SKYPILOT_NODE_IPS": "10.0.0.4\n10.0.0.5\n",
+    "SKYPILOT_NUM_NODES": "2",
+    "SKYPILOT_NUM_GPUS_PER_NODE": "8",
+    "SKYPILOT_TASK_ID": "sky-2026-11-22-08-00-00-000000_c_1",
+    **SLURM,
+}
+DSTACK = {
+    "DSTACK_NODE_RANK": "1",
+    "DSTACK_NODES_NUM": "3",
+    "DSTACK_MASTER_NODE_IP": "10.0.0.4",
+    "DSTACK_GPUS_PER_NODE": "0",
+    "DSTACK_RUN_NAME": "train-distrib",
+}
+LWS = {"LWS_LEADER_ADDRESS": "lws-0.lws.default", "LWS_GROUP_SIZE": "4", "LWS_WORKER_INDEX": "3"}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_SIZE": "2",
+    "OMPI_COMM_WORLD_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+    "MASTER_ADDR": "n1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
+    "PMIX_NAMESPACE": "3236233217",
+    "OMPI_MCA_btl": "tcp",
+    **SLURM,
+}
+NODES = {
+    "RANK": "1",
+    "WORLD_SIZE": "3",
+    "MASTER_ADDR": "dlc-master-0",
+    "MASTER_PORT": "23456",
+    "NPROC_PER_NODE": "8",
+    "NODE_RANK": "1",
+}
+VOLCANO = {
+    "VC_TASK_INDEX": "1",
+    "VK_TASK_INDEX": "1",
+    "VC_WORKER_HOSTS": "j-worker-0.j,j-worker-1.j",
+    "VC_WORKER_NUM": "2",
+}
+INDEXED = {"JOB_COMPLETION_INDEX": "1", "HOSTNAME": "nightly-1", "PET_NNODES": "2"}
+PMI = {
+    "PMI_RANK": "1",
+    "PMI_SIZE": "2",
+    "PMI_FD": "9",
+    "MPI_LOCALNRANKS": "1",
+    "MPI_LOCALRANKID": "0",
+    "MASTER_ADDR": "n1",
+    "MASTER_PORT": "29400",
+}
+OF_SLURM = {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"}
+AGENTS = {"SLURM_GTIDS", "SLURM_TASKS_PER_NODE", "PMI_RANK"}
 ROWS = {
-    "Slurm": (
-        SLURM,
-        {"nnodes": (4, 4), "run_id": "4711.0", "node_id": "gpu10", "nproc": 1, "endpoint": ("gpu08", 27690),
-         "hosts": False, "sort_key": "00000002"},
-        {"SLURM_PROCID": "RANK", "SLURM_LOCALID": "LOCAL_RANK", "SLURM_NTASKS": "WORLD_SIZE",
-         "SLURM_STEP_NUM_TASKS": "WORLD_SIZE",         "SLURM_NODEID": "GROUP_RANK"},
-        {"SLURM_GTIDS", "SLURM_TASKS_PER_NODE", "PMI_RANK"},
+    "Kubeflow": (KUBEFLOW, (2, 4), ("job-node-0-0.job", 29500), "job-node-0-0.job", 8, 0, set(), set()),
+    "Kubeflow (elastic)": (ELASTIC, (1, 4), ("job-worker-0", 23456), "job-worker-0:23456", 2, 3, set(), set()),
+    "SkyPilot": (SKYPILOT, (2, 2), ("10.0.0.4", None), "sky-2026-11-22-08-00-00-000000_c_1", 8, 1, OF_SLURM, AGENTS),
+    "dstack": (DSTACK, (3, 3), ("10.0.0.4", None), "train-distrib", 1, 1, set(), set()),
+    "LeaderWorkerSet": (LWS, (4, 4), ("lws-0.lws.default", None), "lws-0.lws.default", 1, 3, set(), set()),
+    "Open MPI": (
+        OPEN_MPI, (2, 2), ("n1", None), "3236233217", 1, 1, OF_SLURM,
+        {*AGENTS, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
+         "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"},
+    ),
+    "Slurm": (SLURM, (4, 4), ("gpu08", 27690), "4711.0", 1, 2, OF_SLURM, AGENTS),
+    "RANK and WORLD_SIZE of nodes": (
+        NODES, (3, 3), ("dlc-master-0", 23456), "dlc-master-0", 8, 1, {"NODE_RANK"}, set(),
+    ),
+    "Volcano": (VOLCANO, (2, 2), ("j-worker-0.j", None), "j-worker-0.j", 1, 1, set(), set()),
+    "Kubernetes Job": (INDEXED, (2, 2), ("nightly-0.svc.ns", None), "nightly", 1, 1, set(), set()),
+    "PMI": (
+        PMI, (2, 2), ("n1", 29400), "n1", 1, 1, set(),
+        {"PMI_RANK", "PMI_SIZE", "PMI_FD", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"},
     ),
 }  # fmt: skip
-"""By the row's name: the environment of one node, what comes of it, the variables of workers that get the value of
-another, and those that workers do not get.
+"""By the row's name: the environment of one node; the number of nodes, the place of the server (None: a port of the
+job's own), the run, the workers and the node's rank that come of it; the variables that workers get with a value of
+their own, and those that they do not get.
 """
 
 
@@ -56,26 +149,38 @@ def test_every_row_has_a_case_here():
     assert [row.name for row in schedulers.SCHEDULERS] == list(ROWS)
 
 
-@pytest.mark.parametrize(("environment", "says", "corrected", "removed"), ROWS.values(), ids=ROWS)
-def test_what_a_scheduler_says(environment, says, corrected, removed):
-    config, target, _, (line,) = auto(environment)
-    found = {
-        "nnodes": (config.join.settings.min_nodes, config.join.settings.max_nodes),
-        "nproc": config.join.local_world_size,
-        "endpoint": target.endpoint,
-        "hosts": target.hosts,
-        **{name: getattr(config.join, name) for name in ("run_id", "node_id", "sort_key")},
-    }
-    assert {name: found[name] for name in says} == says
-    assert target.is_on_a_node
-    assert config.worker_variables == corrected
+@pytest.mark.parametrize("name", ROWS)
+def test_what_a_scheduler_says(name):
+    environment, nodes, (host, port), run, nproc, rank, corrected, removed = ROWS[name]
+    config, target, _, (line,), _ = auto(environment)
+    assert (config.join.settings.min_nodes, config.join.settings.max_nodes) == nodes
+    assert (target.endpoint[0], target.hosts, target.is_on_a_node) == (host, rank == 0, True)
+    assert target.endpoint[1] == port or (port is None and 20_480 <= target.endpoint[1] < 28_672)
+    assert (config.join.run_id, config.join.explicit_run_id, config.join.local_world_size) == (run, True, nproc)
+    assert config.join.sort_key == f"{rank:08}"
+    assert line.startswith(f"--endpoint auto: {name}: node {rank} of ")
+    assert config.worker_variables.keys() == corrected
     assert config.environment.keys() & environment.keys() == environment.keys() - removed
-    assert line.startswith(f"--endpoint auto: {next(name for name in ROWS if ROWS[name][0] is environment)}: node ")
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_worker_is_told_its_own_place_whatever_the_scheduler_told_the_agent(name):
+    config = auto(ROWS[name][0], "--nproc=2").config
+    assignment = an_assignment(1, group_rank=1, first_rank=2, local_world_size=2, world_size=10)
+    given = worker_environment(
+        config.environment, assignment, 1, run_id="r", role="", likewise=config.worker_variables
+    )  # fmt: skip
+    ranks = {"RANK", "SLURM_PROCID", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK"}
+    sizes = {"WORLD_SIZE", "SLURM_NTASKS", "SLURM_NPROCS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"}
+    local = {"LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"}
+    nodes = {"GROUP_RANK", "SLURM_NODEID", "NODE_RANK"}
+    for names, value in ((ranks, "3"), (sizes, "10"), (local, "1"), (nodes, "1")):
+        assert {given[name] for name in names & given.keys()} == {value}
 
 
 @pytest.mark.parametrize("environment", [row[0] for row in ROWS.values()], ids=ROWS)
 def test_without_the_flag_a_schedulers_variables_mean_nothing(environment):
-    found = plan("--standalone", "train.py", **environment)
+    found = plan("--standalone", "--nnodes=1", "train.py", **environment)
     assert (found.target, found.notes) == (Target(has_id_of_its_own=True), ())
     assert found.config.worker_variables == {}
     assert environment.items() <= found.config.environment.items()
@@ -173,7 +278,7 @@ def test_ranks_follow_the_networks_tree_where_slurm_knows_it():
     assert [keys[key] for key in sorted(keys)] == ["s0.s2.gpu9", "s0.s2.gpu10", "s0.s10.gpu1"]
 
 
-START = "start it as srun --ntasks-per-node=1 node-agent --endpoint auto ..."
+START = "start it by srun --ntasks-per-node=1 node-agent --endpoint auto ..."
 NO_STEP = f"--endpoint auto: Slurm: this is a job's script or shell, and not a step on each of its nodes: {START}"
 
 
@@ -190,11 +295,81 @@ def test_slurm_must_have_started_one_agent_a_node(changed, line):
     assert refusal(SLURM | changed) == line
 
 
+# Others.
+
+
+def test_a_job_without_a_headless_service_has_no_name_for_its_first_pod(monkeypatch):
+    monkeypatch.setattr("socket.getfqdn", lambda name: name)
+    line = refusal(INDEXED)
+    assert line.endswith("give its pods a subdomain, the name of a headless Service, or give --master-addr HOST")
+    assert plan("--endpoint=auto@s:1", "train.py", **INDEXED).target == Target(("s", 1))
+
+
+@pytest.mark.parametrize(
+    ("environment", "line"),
+    [
+        (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "8"},
+         "Open MPI: OMPI_COMM_WORLD_LOCAL_SIZE=8, and one agent a node starts all its workers: mpirun --map-by "
+         "ppr:1:node -x MASTER_ADDR node-agent ..."),
+        (OPEN_MPI | {"MASTER_ADDR": ""},
+         "Open MPI does not say who hosts rdzv-server: give --master-addr HOST, or mpirun -x MASTER_ADDR=HOST, the "
+         "host of rank 0"),
+        (PMI | {"MPI_LOCALNRANKS": "4"},
+         "PMI: MPI_LOCALNRANKS=4, and one agent a node starts all its workers: mpiexec -ppn 1 -genv MASTER_ADDR ... "
+         "node-agent ..."),
+        (VOLCANO | {"VC_MASTER_HOSTS": "j-master-0.j"},
+         "Volcano: pods of several tasks (master, worker) have no common index: add its pytorch plug-in, "
+         "which sets RANK"),
+        (INDEXED | {"PET_NNODES": ""}, "Kubernetes Job does not say how many nodes there are: give --nnodes"),
+        (NODES | {"LOCAL_RANK": "0"},
+         "RANK and WORLD_SIZE of nodes: LOCAL_RANK is set, too, so RANK may be a process's and not a node's: unset it, "
+         "or give --endpoint HOST:PORT"),
+        (ELASTIC | {"HOSTNAME": "laptop"}, "Kubeflow (elastic): HOSTNAME does not say which node this is"),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_said(environment, line):
+    assert refusal(environment) == f"--endpoint auto: {line}"
+
+
+# Loopback in a job of several nodes.
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]"])
+def test_loopback_as_our_endpoint_is_refused_in_a_job_of_several_nodes(host):
+    line = complaint(f"--endpoint={host}:29400", "--nnodes=4", "train.py", environment=SLURM)
+    assert line == (
+        f"--endpoint {host}:29400: {host.strip('[]')} is another machine on each of this job's 4 nodes "
+        "(SLURM_STEP_NUM_NODES): name the machine where rdzv-server runs, or give --endpoint auto"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment"),
+    [
+        ("--endpoint=localhost:29400 --nnodes=4", {}),  # several agents on one machine
+        ("--endpoint=localhost:29400 --nnodes=1", SLURM),
+        ("--endpoint=localhost:29400 --nnodes=4", SLURM | {"SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "1"}),
+        ("--rdzv-backend=c10d --rdzv-endpoint=localhost:29400 --nnodes=4", SLURM),  # torchrun's, on the head node
+    ],
+)
+def test_loopback_is_taken_where_it_works(flags, environment):
+    assert plan(*flags.split(), "train.py", **environment).target.endpoint == ("localhost", 29400)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_every_address_is_no_place_to_look_for_a_server(host):
+    line = complaint(f"--endpoint=[{host}]:29400", "--nnodes=2", "train.py")
+    assert line == (
+        f"--endpoint: {host} is every address of this machine, and each node would look for rdzv-server on itself: "
+        "name the machine where it runs"
+    )
+
+
 # Refused.
 
 
 def test_no_scheduler():
-    assert refusal({}).startswith("--endpoint auto: there are no variables of a scheduler here (known: Slurm")
+    assert refusal({}).startswith("--endpoint auto: there are no variables of a scheduler here (known: Kubeflow")
 
 
 def test_a_backend_makes_no_sense_beside_it():

@@ -12,6 +12,7 @@ from rdzv_protocol.errors import (
     SettingsConflict,
     Unauthorized,
 )
+from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from node_agent.core.backoff import HINTS, Unreachable
@@ -27,6 +28,8 @@ from node_agent.core.events import (
     WorkersStopped,
     WorkersSucceeded,
 )
+from node_agent.core.machine import NOT_STARTED
+from node_agent.core.wording import UNFIT
 from tests.unit.node_agent.story import (
     LEASE_S,
     Story,
@@ -46,6 +49,7 @@ STOP, KILL = StopWorkers("SIGTERM"), StopWorkers("SIGINT", kill=True)
 FAILED_SAID = Say("worker rank 3 (local rank 1, pid 77) on node a failed: exit code 5")
 STOPPING_SAID = Say("stopping the workers of round 1: node b left: SIGTERM")
 SUCCEEDED_SAID = Say("run succeeded: all workers of 3 nodes exited 0", Level.ROUTINE)
+NODE_UNFIT, START_AGAIN, REFUSED = ExitCode.NODE_UNFIT, ExitCode.START_AGAIN, ExitCode.REFUSED
 FAILED = finish(succeeded=False, failure=a_failure(node_id="b"))
 SPENT = [Say("run failed: spent"), WriteFailureReport("spent", FAILED)]
 SIGTERM = [Say("SIGTERM: leaving the run"), leave()]
@@ -187,34 +191,41 @@ STORIES = {  # what happens, and what the agent does at the last of it
     # refused
     "an agent that comes after the success exits 0":
         ([refused(RunSucceeded("run r has already succeeded"))], [Say("run r has already succeeded"), Exit(0)]),
-    **{f"an agent that may not take part exits 2 and says why: {error.code}":
-        ([refused(error("no"))], [Say("error: no"), WriteFailureReport(f"{error.__name__}: no"), Exit(2)])
+    **{f"an agent that may not take part exits 77 and says why: {error.code}":
+        ([refused(error("no"))], [Say("error: no"), WriteFailureReport(f"{error.__name__}: no"), Exit(REFUSED)])
        for error in (SettingsConflict, NodeRankTaken, Unauthorized)},
     "a refusal stops the workers first":
         ([RUNS, refused(Unauthorized("no"))], [Say("error: no"), STOP, WriteFailureReport("Unauthorized: no")]),
-    "and then the agent exits": ([RUNS, refused(Unauthorized("no")), gone], [Exit(1)]),
-    "a fenced agent that is not let in again has started workers all the same":
+    "and then the agent exits": ([RUNS, refused(Unauthorized("no")), gone], [Exit(REFUSED)]),
+    "a fenced agent that is not let in again is refused as a new one":
         ([RUNS, refused(AgentFenced("gone")), gone, refused(NodeRankTaken("no"))],
-         [Say("error: no"), WriteFailureReport("NodeRankTaken: no"), Exit(1)]),
-    "a report that the server refuses ends the agent": ([RUNS, fails, happens(GaveUp("too long")), gone], [Exit(1)]),
+         [Say("error: no"), WriteFailureReport("NodeRankTaken: no"), Exit(REFUSED)]),
+    "a report that the server refuses ends the agent":
+        ([RUNS, fails, happens(GaveUp("no", REFUSED)), gone], [Exit(REFUSED)]),
     "an agent that is ending keeps its exit code when its last word is refused":
-        ([RUNS, signalled(), happens(GaveUp("too long")), gone], [Exit(1)]),
+        ([RUNS, signalled(), happens(GaveUp("too long", REFUSED)), gone], [Exit(START_AGAIN)]),
 
     # ending
     "an end of the run stops what still runs": ([RUNS, told(finish())], [SUCCEEDED_SAID, STOP]),
     "and exits by the run's end": ([RUNS, told(finish()), gone], [Exit(0)]),
     "also if it has failed": ([RUNS, told(FAILED), gone], [Exit(1)]),
+    **{f"a node {why} is unfit":
+        ([RUNS, told(finish(succeeded=False, failure=a_failure(**failure))), gone], [Exit(NODE_UNFIT)])
+       for why, failure in (("whose hardware fails", {"hint": UNFIT}),
+                            ("that cannot start a worker", {"pid": 0, "exit_code": NOT_STARTED}))},
+    "another one's failing hardware is not this node's":
+        ([RUNS, told(finish(succeeded=False, failure=a_failure(node_id="b", hint=UNFIT))), gone], [Exit(1)]),
     "a standby exits with the run": ([told(wait("standing by")), told(finish())], [SUCCEEDED_SAID, Exit(0)]),
     **{f"{name} makes the agent leave and stop its workers with the same signal":
         ([RUNS, signalled(name)],
          [Say(f"{name}: leaving the run"), leave(reason=name), StopWorkers(name),
           WriteFailureReport(f"SignalException: the agent got {name}")]) for name in ("SIGTERM", "SIGINT")},
-    "and exits when they are gone": ([RUNS, signalled(), gone], [Exit(1)]),
+    "and exits when they are gone": ([RUNS, signalled(), gone], [Exit(START_AGAIN)]),
     "a second signal kills the workers":
         ([RUNS, signalled("SIGINT"), signalled("SIGINT")], [Say("SIGINT again: killing the workers"), KILL]),
     "a signal after the end of the run kills the workers":
         ([RUNS, told(finish()), signalled("SIGINT")], [Say("SIGINT again: killing the workers"), KILL]),
-    "an agent without workers leaves at once": ([signalled()], [*SIGTERM, SIGTERM_REPORT, Exit(1)]),
+    "an agent without workers leaves at once": ([signalled()], [*SIGTERM, SIGTERM_REPORT, Exit(START_AGAIN)]),
     "an agent that was signalled while its workers stop does not signal them twice":
         ([RUNS, told(stop(1)), signalled()], [*SIGTERM, SIGTERM_REPORT]),
     **{f"an agent that leaves does as no server says: {type(directive).__name__}":
@@ -296,24 +307,24 @@ OUTAGES = {  # limits of the wait, what happens, and what the agent does at the 
         ({"connect_timeout_s": 4.0}, [fails_to_connect(), passes(3.9)], []),
     "and then with advice":
         ({"connect_timeout_s": 4.0}, [fails_to_connect(), passes(3.9), passes(0.1)],
-         gives_up(f"no rdzv-server at host:1 within 4 s ({CONNECT}): {HINTS['connect']}", 2)),
+         gives_up(f"no rdzv-server at host:1 within 4 s ({CONNECT}): {HINTS['connect']}", START_AGAIN)),
     "the first try may take its time, however short the limit": ({"connect_timeout_s": 0.0}, [passes(0.5)], []),
     "but with no time at all there is no other":
         ({"connect_timeout_s": 0.0}, [passes(0.5), fails_to_connect()],
-         gives_up(f"no rdzv-server at host:1 within 0 s ({CONNECT}): {HINTS['connect']}", 2)),
+         gives_up(f"no rdzv-server at host:1 within 0 s ({CONNECT}): {HINTS['connect']}", START_AGAIN)),
     "a port that accepts and says nothing is spoken of":
         ({"connect_timeout_s": 4.0}, [passes(2.0)], [warned("waiting for rdzv-server at host:1 to answer")]),
     "and given up in time":
         ({"connect_timeout_s": 4.0}, [passes(2.0), passes(2.0)],
-         gives_up(f"no rdzv-server at host:1 within 4 s (HTTP: no answer): {HINTS['HTTP']}", 2)),
+         gives_up(f"no rdzv-server at host:1 within 4 s (HTTP: no answer): {HINTS['HTTP']}", START_AGAIN)),
     **{f"the advice is about how far it got: {stage}":
         ({"connect_timeout_s": 1.0}, [fails_to_connect(error), passes(1.0)],
-         gives_up(f"no rdzv-server at host:1 within 1 s ({error}): {HINTS[stage]}", 2))
+         gives_up(f"no rdzv-server at host:1 within 1 s ({error}): {HINTS[stage]}", START_AGAIN))
        for stage in HINTS
        for error in [ServerUnavailable("full") if stage == "server" else Unreachable(stage, "no")]},
     "what waiting cannot heal is not waited for":
         ({"connect_timeout_s": 60.0}, [fails_to_connect(UNKNOWN)],
-         gives_up(f"cannot use rdzv-server at host:1 ({UNKNOWN})", 2)),
+         gives_up(f"cannot use rdzv-server at host:1 ({UNKNOWN})", REFUSED)),
     "but it is by an agent that has been in":
         ({}, [RUNS, fails_to_connect(UNKNOWN)],
          [warned(f"lost rdzv-server at host:1 ({UNKNOWN}); workers keep running, trying again")]),
@@ -329,7 +340,7 @@ OUTAGES = {  # limits of the wait, what happens, and what the agent does at the 
         ({"server_lost_timeout_s": 5.0}, [RUNS, fails_to_connect(), passes(5.0)],
          [warned(f"error: {LOST_5}"), STOP, WriteFailureReport(LOST_5, is_server_lost=True)]),
     "whereupon the agent exits":
-        ({"server_lost_timeout_s": 5.0}, [RUNS, fails_to_connect(), passes(5.0), gone], [Exit(1)]),
+        ({"server_lost_timeout_s": 5.0}, [RUNS, fails_to_connect(), passes(5.0), gone], [Exit(START_AGAIN)]),
     "workers that finish without the server are spoken of":
         ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), passes(1000.0), succeeds],
          [report(),
@@ -345,9 +356,9 @@ OUTAGES = {  # limits of the wait, what happens, and what the agent does at the 
     "no longer either":
         ({"connect_timeout_s": 300.0}, [RUNS, succeeds, passes(1e3), fails_to_connect(), passes(300.0)],
          [WITHIN_300, ALL_SUCCEEDED, Exit(0)]),
-    "an agent whose workers failed without the server exits with 1 in the end":
+    "an agent whose workers failed without the server is to be started again":
         ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), fails, gone, passes(300.0)],
-         gives_up(f"no rdzv-server at host:1 within 300 s ({CONNECT}): {HINTS['connect']}", 1)),
+         gives_up(f"no rdzv-server at host:1 within 300 s ({CONNECT}): {HINTS['connect']}", START_AGAIN)),
     "a server that comes back is told":
         ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), succeeds, passes(10.0), told(start(1), revision=1)],
          [warned("reached rdzv-server at host:1 after 10.0 s"), poll(revision=1)]),

@@ -40,6 +40,11 @@ CAUSES = {
     "df -h": ["OSError: [Errno 28] No space left on device: '/data/ckpt.pt'"],
     "node's memory is full": ["OSError: [Errno 12] Cannot allocate memory", "MemoryError"],
     "ulimit -n": ["OSError: [Errno 24] Too many open files: '/data/part-7'"],
+    "on another": [
+        "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered",
+        "NVRM: Xid (PCI:0000:3b:00): 79, pid=77, GPU has fallen off the bus.",
+        "RuntimeError: CUDA error: system not yet initialized",
+    ],
     "CUDA_LAUNCH_BLOCKING": ["torch.AcceleratorError: CUDA error: device-side assert triggered"],
     "--nproc": ["RuntimeError: CUDA error: invalid device ordinal", "RuntimeError: No CUDA GPUs are available"],
     "NCCL_SOCKET_IFNAME": [

@@ -1,0 +1,55 @@
+"""Locks that killed builds of torch extensions have left: whoever loads such an extension waits for them for ever.
+
+`torch.utils.cpp_extension` makes a file called lock in the extension's build folder, keeps it open while it builds, and
+removes it at the end (`FileBaton`, torch 2.13). A build that is killed, as with its worker at a restart, leaves it.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+
+
+def left_over(environment: Mapping[str, str]) -> list[str]:
+    """Paths of locks, where workers with this environment build, that no process of this machine has open."""
+    locks = [*_locks(environment)]
+    if not locks:
+        return []
+    held = {*_open_files()}
+    return [path for path in locks if os.path.realpath(path) not in held]
+
+
+def warning(path: str) -> str:
+    """One line about such a lock."""
+    return (
+        f"{path} is the lock of a torch extension's build that was killed: no process here has it open, and workers "
+        "that load the extension wait for it for ever; remove it, unless another machine is building there now"
+    )
+
+
+def _locks(environment: Mapping[str, str]) -> Iterator[str]:
+    if root := environment.get("TORCH_EXTENSIONS_DIR"):
+        roots = [root]
+    else:
+        cache = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME", ""), ".cache")
+        default = os.path.join(cache, "torch_extensions")
+        roots = [os.path.join(default, name) for name in _names(default)]  # one for each Python and CUDA
+    for root in roots:
+        for name in _names(root):
+            if os.path.isfile(path := os.path.join(root, name, "lock")):
+                yield path
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _open_files() -> Iterator[str]:
+    for pid in _names("/proc"):
+        if pid.isdecimal():
+            for number in _names(f"/proc/{pid}/fd"):
+                try:
+                    yield os.readlink(f"/proc/{pid}/fd/{number}")
+                except OSError:  # closed meanwhile
+                    continue

@@ -1,0 +1,75 @@
+"""Exit codes of both programs, one real process each: the contract of docs/exit-codes.md."""
+
+import re
+import signal
+from pathlib import Path
+
+from rdzv_protocol.exit_codes import ExitCode
+
+from tests.support.cluster import Cluster
+from tests.support.programs import Program, Server, start_agent
+from tests.support.worker_hub import WorkerHub
+
+PAGE = (Path(__file__).parents[2] / "docs" / "exit-codes.md").read_text()
+NOWHERE = ("--connect-timeout", "0.1")
+
+
+def test_the_page_has_every_code():
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", PAGE, re.MULTILINE)
+    assert [(int(number), name) for number, name in rows] == [(code.value, code.name) for code in ExitCode]
+
+
+async def test_a_run_that_succeeds_and_one_that_fails(cluster: Cluster) -> None:
+    workers = await cluster.nodes("ab", "--nnodes", "2", "--run-id", "one", nproc=1)
+    await cluster.finish(workers)
+    workers = await cluster.nodes("ab", "--nnodes", "2", "--run-id", "other", nproc=1)
+    workers[0].order_exit(3)
+    for name in "ab":
+        assert await cluster.agents.pop(name).exit_code() == ExitCode.FAILED
+
+
+async def test_an_agent_that_is_told_to_leave_is_to_be_started_again(cluster: Cluster) -> None:
+    await cluster.nodes("a", "--nnodes", "1", nproc=1)
+    agent = cluster.agents.pop("a")
+    agent.signal(signal.SIGTERM)
+    assert await agent.exit_code() == ExitCode.START_AGAIN
+
+
+async def test_and_so_is_one_without_a_server() -> None:
+    agent = await start_agent("--endpoint", "127.0.0.1:1", *NOWHERE)
+    assert await agent.exit_code() == ExitCode.START_AGAIN
+
+
+async def test_a_command_line_that_makes_no_sense() -> None:
+    assert await (await start_agent("--nproc", "many")).exit_code() == ExitCode.BAD_INPUT
+
+
+async def test_an_agent_that_the_server_does_not_let_in(cluster: Cluster) -> None:
+    first = await cluster.node("a", "--nnodes", "2")
+    await first.line("waiting for 1 more node")
+    other = await cluster.node("b", "--nnodes", "5")
+    assert await cluster.agents.pop("b").exit_code() == ExitCode.REFUSED, other.err
+
+
+async def test_a_node_that_cannot_start_its_worker(cluster: Cluster, tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_bytes(b"\x7fELF of another machine")
+    program.chmod(0o755)
+    agent = await start_agent("--endpoint", cluster.server.endpoint, "--no-python", script=program)
+    assert await agent.exit_code() == ExitCode.NODE_UNFIT
+
+
+async def test_torchruns_command_lines_have_torchruns_codes(hub: WorkerHub) -> None:
+    agent = await start_agent("--standalone", env=hub.env)
+    await hub.group(1)
+    agent.signal(signal.SIGTERM)
+    assert await agent.exit_code() == ExitCode.FAILED
+    line = ("--nnodes=2", "--node-rank=1", "--master-addr=127.0.0.1", "--master-port=1", *NOWHERE)
+    assert await (await start_agent(*line)).exit_code() == ExitCode.FAILED
+
+
+async def test_the_server(tmp_path: Path) -> None:
+    server = await Server.listen()
+    server.signal(signal.SIGTERM)
+    assert await server.exit_code() == ExitCode.SUCCEEDED
+    assert await (await Program.start(*Server.command("--lease", "3"))).exit_code() == ExitCode.BAD_INPUT
