@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from rdzv_protocol.exit_codes import ExitCode
 
 from tests.support import process_info
 from tests.support.cluster import PATIENT, Cluster
@@ -122,7 +123,7 @@ async def test_an_agent_leaves_when_its_last_worker_and_the_helper_end_in_the_sa
         os.kill(pid, signal.SIGKILL)
         await until(lambda pid=pid: state(pid) == "Z")
     agent.signal(signal.SIGCONT)
-    assert await agent.exit_code() == 1
+    assert await agent.exit_code() == ExitCode.START_AGAIN
 
 
 async def test_a_scheduler_may_send_sigterm_to_every_process_of_a_node(stores: Cluster) -> None:
@@ -132,7 +133,7 @@ async def test_a_scheduler_may_send_sigterm_to_every_process_of_a_node(stores: C
     rest = [worker for worker in workers if worker.agent_pid != agent.pid]
     for pid in [agent.pid, *children(agent.pid)]:
         os.kill(pid, signal.SIGTERM)
-    assert await agent.exit_code() == 1
+    assert await agent.exit_code() == ExitCode.START_AGAIN
     assert not [line for line in agent.err if "store" in line]
     for worker in rest:
         await worker.gone()
