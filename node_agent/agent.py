@@ -84,6 +84,7 @@ class Agent:
         self._specs = SpecMaker(config, self._temp_dir, self._start_warm if self._warm else None)
         self._logs = AgentLogs(config, console, self._temp_dir, lambda reason: self._runner.feed(GaveUp(reason)))
         self._store_host = StoreHost(config.environment, self._fail, self._warm if _preloads_torch(config) else None)
+        self._locks_named: set[str] = set()
         self._port: ReservedPort | None = None
         self._assignment: Assignment | None = None
         self._group: WorkerGroup | None = None
@@ -165,7 +166,9 @@ class Agent:
             self._store_host.open(self._port.socket)
         self._watch_timers()
         for path in extension_locks.left_over(self._config.environment):
-            self._console.say(extension_locks.warning(path))
+            if path not in self._locks_named:
+                self._locks_named.add(path)
+                self._console.say(extension_locks.warning(path))
         if self._logs.plugin or self._warm:
             self._group = None
             self._starting = asyncio.create_task(self._prepare_and_start(assignment))

@@ -4,6 +4,7 @@ import os
 import signal
 
 import pytest
+from rdzv_protocol.exit_codes import ExitCode
 
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.process_info import is_running, parent
@@ -25,7 +26,7 @@ async def test_a_killed_agents_process_exits_as_the_run_that_goes_on_without_it(
     await lost.gone()
     second = await cluster.hub.group(2)
     b.signal(signal.SIGTERM)  # reaches its agent, which leaves
-    assert await b.exit_code() == 1
+    assert await b.exit_code() == ExitCode.START_AGAIN
     (last,) = await cluster.hub.group(1)
     assert a.is_running and is_running(c.pid) and not of_node(second, 2)
     last.order_exit(code)

@@ -109,7 +109,7 @@ async def test_a_leave_that_does_not_reach_the_server_is_said():
         await has_started(agent)
         agent.server.trouble = Unreachable("connect", "refused")
         os.kill(os.getpid(), signal.SIGUSR1)
-        assert await agent.exit_code() == 1
+        assert await agent.exit_code() == ExitCode.START_AGAIN
         told = "could not tell rdzv-server at server:1 within 0.2 s that this node leaves: it will be missed instead"
         assert agent.console.lines[-1] == told
 
