@@ -88,14 +88,28 @@ async def test_a_spare_takes_the_place_of_a_lost_node(slurm: Slurm, hub: WorkerH
     assert await slurm.ended(chained) == "COMPLETED"
 
 
+async def test_a_job_that_has_lost_its_first_node_starts_again(slurm: Slurm, hub: WorkerHub) -> None:
+    job = submit(slurm, "elastic", hub, "--nodes=2", flags="--server-lost-timeout 1")
+    await hub.group(2)
+    slurm.lose("n1")
+    for worker in await hub.group(2):
+        worker.order_exit(0)
+    assert await slurm.reaches(job, "COMPLETED", restarts=1)
+
+
 async def test_before_the_time_limit_workers_save_and_the_job_starts_again(slurm: Slurm) -> None:
     (slurm.folder / "saves.py").write_text(SAVES)
-    options = ("--time=1", "--signal=B:USR1@60")
-    job = slurm.submit(*options, str(SCRIPTS / "fixed.sbatch"), "saves.py", f"{slurm.folder}/saved")
-    assert await slurm.reaches(job, "COMPLETED", restarts=1)
-    written = slurm.output(job)
-    for words in ("trains", "SIGUSR1: leaving the run", "saved", "goes on from what it saved"):
-        assert written.count(words) >= 2, words
+    env = {"RDZV_SERVER": await serve(slurm), "PRELOAD": "json"}
+    jobs = {}
+    for name in ("fixed", "elastic", "warm-spares", "login-server", "array"):
+        options = ("--time=1", "--signal=B:USR1@60", *(["--array=1"] if name == "array" else ["--nodes=2"]))
+        script = (str(SCRIPTS / f"{name}.sbatch"), "saves.py", f"{slurm.folder}/{name}")
+        jobs[name] = slurm.submit(*options, *script, env=env)
+    for name, job in jobs.items():
+        assert await slurm.reaches(job, "COMPLETED", restarts=1)
+        written = slurm.output(job)
+        for words in ("trains", "SIGUSR1: leaving the run", "saved", "goes on from what it saved"):
+            assert written.count(words) >= 1 + (name != "array"), words
 
 
 async def test_scancel_leaves_nothing_behind(slurm: Slurm, hub: WorkerHub) -> None:
