@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Optional  # TorchX reads these annotations a
 import torchx
 from torchx import specs
 from torchx.components import dist, structured_arg
-from torchx.schedulers.slurm_scheduler import SlurmBatchRequest
+from torchx.schedulers.slurm_scheduler import SlurmBatchRequest, SlurmReplicaRequest
 from torchx.specs import macros
 
 SERVER_ROLE = "rdzvserver"
@@ -32,6 +32,9 @@ DEBUG = {
 """Variables of `--debug`, as TorchX sets them."""
 SUCCEEDED = f"slurm-{macros.app_id}.succeeded"
 """File in a Slurm job's folder, where TorchX has the replicas' output, too: an agent of the run has exited 0."""
+
+FIRST_NODE, OWN_FIRST_NODE = "SLURM_JOB_NODELIST_HET_GROUP_0", "TORCHX_RANK0_HOST"
+"""Variables of the first node: Slurm's own in heterogeneous jobs; another in others, where the first misleads srun."""
 
 
 def ddp(
@@ -124,7 +127,7 @@ def ddp(
     roles: List[specs.Role] = [agents]
     if server == "role":
         token = '${PET_TOKEN_FILE:+--token-file "$PET_TOKEN_FILE"}'
-        serve = f"exec rdzv-server --port {rdzv_port} --exit-when-idle {FIRST_AGENT_S} {token}"
+        serve = f"exec rdzv-server --port {rdzv_port} --store memory --exit-when-idle {FIRST_AGENT_S} {token}"
         shared["env"] = dict(variables)
         resource = specs.resource(**SERVER_RESOURCE)
         port_map = {"rdzv": rdzv_port}
@@ -213,33 +216,65 @@ class _Agents(specs.Role):  # type: ignore[misc]
         """Have the scheduler let a lost replica of an elastic run go, as far as TorchX does not say so itself."""
         if self.min_replicas != self.num_replicas:
             if scheduler == "slurm":
-                dryrun_info.request = _elastic_slurm_job(dryrun_info.request, self.name)
+                dryrun_info.request = _elastic_slurm_job(dryrun_info.request, self)
             elif scheduler == "kubernetes":
                 dryrun_info.request.resource["spec"]["minSuccess"] = 1  # an agent exits 0 when the run has succeeded
         return dryrun_info
 
 
-def _elastic_slurm_job(job: SlurmBatchRequest, agents: str) -> SlurmBatchRequest:
-    for name, replica in job.replicas.items():
-        replica.sbatch_opts["no-kill"] = None
-        replica.srun_opts |= {"kill-on-bad-exit": "0", "wait": "0", "no-kill": None}
-        if name.rpartition("-")[0] == agents:
-            command = replica.args[-1].removeprefix("exec ")
-            replica.args[-1] = f"{command} && : > {SUCCEEDED}"
-    return _ElasticSlurmJob(job.cmd, job.replicas, job.job_dir, job.max_retries)
+def _elastic_slurm_job(job: SlurmBatchRequest, role: specs.Role) -> SlurmBatchRequest:
+    """The job with one step for all replicas of the role, and the server, if it is a role, beside the batch script.
+
+    TorchX makes each replica a component of a heterogeneous job, and Slurm ends such a job with the first node that is
+    lost, whatever `--no-kill` says.
+    """
+    agents = {name: replica for name, replica in job.replicas.items() if name.rpartition("-")[0] == role.name}
+    servers = [replica for name, replica in job.replicas.items() if name not in agents]
+    commands = [
+        replica.args[-1].removeprefix("exec ").replace(FIRST_NODE, OWN_FIRST_NODE) for replica in agents.values()
+    ]
+    cases = [f"{number}) {command} && : > {SUCCEEDED};;" for number, command in enumerate(commands)]
+    name, step = next(iter(agents.items()))
+    step.args[-1] = f"case $SLURM_PROCID in {' '.join(cases)} esac"
+    step.sbatch_opts |= {"nodes": str(role.num_replicas), "no-kill": None}
+    step.srun_opts |= {
+        "ntasks": str(role.num_replicas),
+        "output": step.srun_opts["output"].replace(f"-{name}.", f"-{role.name}-%t."),
+        "error": step.srun_opts["error"].replace(f"-{name}.", f"-{role.name}-%t."),
+        "no-kill": None,
+        "kill-on-bad-exit": "0",
+        "wait": "0",
+    }
+    return _ElasticSlurmJob(job.cmd, {name: step}, job.job_dir, job.max_retries, servers)
 
 
+@dataclass(repr=False)
 class _ElasticSlurmJob(SlurmBatchRequest):  # type: ignore[misc]
-    """Job whose exit code is 0 if the run succeeded, whatever became of single replicas."""
+    """Job whose exit code is 0 if the run succeeded, whatever became of single nodes."""
+
+    servers: List[SlurmReplicaRequest]
 
     def materialize(self) -> str:
+        verdict = _of_job(SUCCEEDED)
+        before = [f"rm -f {verdict}", f'export {OWN_FIRST_NODE}="$SLURMD_NODENAME"', *map(_in_background, self.servers)]
         script = str(super().materialize())
-        verdict = SUCCEEDED.replace(macros.app_id, "$SLURM_JOB_ID")
         for line, instead in (
-            ("set +e\n", f'rm -f "{verdict}"\nset +e\n'),
-            ("exitcode=$?\n", f'exitcode=$?\nif [ -e "{verdict}" ]; then exitcode=0; fi\n'),
+            ("set +e\n", "\n".join([*before, "set +e\n"])),
+            ("exitcode=$?\n", f"exitcode=$?\nif [ -e {verdict} ]; then exitcode=0; fi\n"),
         ):
             if line not in script:
                 raise RuntimeError(f"this version of TorchX writes other job scripts for Slurm: no {line!r}")
             script = script.replace(line, instead, 1)
         return script
+
+
+def _in_background(server: SlurmReplicaRequest) -> str:
+    variables = [quote(f"{name}={value}") for name, value in server.env.items()]
+    words = ["env", *variables, quote(server.entrypoint), *map(quote, server.args)]
+    out, error = (_of_job(server.srun_opts[stream]) for stream in ("output", "error"))
+    return f"{' '.join(words)} > {out} 2> {error} &"
+
+
+def _of_job(path: str) -> str:
+    """The path as a word for the batch script."""
+    return '"' + path.replace(macros.app_id, "$SLURM_JOB_ID") + '"'

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from tests.support.programs import WORKER, Program
 from tests.support.worker_hub import Worker, WorkerHub, restart_count
 
 pytest.importorskip("torchx.runner", reason="the extra torchx", exc_type=ImportError)
+PAGE = Path(__file__).parents[2] / "docs" / "clusters.md"
 PATIENCE_S = 60.0
 """TorchX itself takes seconds to start."""
 
@@ -87,7 +89,10 @@ async def test_two_nodes_of_two_workers_with_what_torchx_tells_them(hub: WorkerH
 async def test_an_elastic_run_goes_on_without_a_killed_agent_and_the_app_succeeds(
     hub: WorkerHub, tmp_path: Path, server: str
 ) -> None:
-    async with App.run("rdzv.ddp", "-j", "2:4x1", "--server", server, logs=tmp_path, env=hub.env) as app:
+    (command,) = re.findall(r"^torchx run -s local_cwd (.+) --script train.py$", PAGE.read_text(), re.MULTILINE)
+    words = command.split()
+    words[words.index("role")] = server
+    async with App.run(*words, logs=tmp_path, env=hub.env) as app:
         first = await hub.group(4)
         os.kill(first[0].agent_pid, signal.SIGKILL)
         second = await hub.group(3)
