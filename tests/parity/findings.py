@@ -130,6 +130,9 @@ Nodes are agents on that one machine, and the loss of a node is SIGKILL of its a
 - node-agent and rdzv-server run with their defaults, but for the last call, which is torchrun's.
 - "Defect shown" and "right" are of this run. What does not come every time is run several times, and counted.
 - Seconds to a step together include the start of Python and torch in the workers; others end at a worker's first line.
+- The test suite runs every line but `one-crash` with node-agent, and with torchrun what takes seconds there:
+  `restart-count`, `orphans` and `pet-standalone`. The other defects of torchrun, which take half a minute and more to
+  show, are seen with the commands of the last column; add `--launcher torchrun` for its side alone.
 """
 
 

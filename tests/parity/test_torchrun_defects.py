@@ -21,10 +21,11 @@ LONG_S = 80.0
 """Several imports of torch on a small machine."""
 SEEN_ON = "2.13."
 TAKES_MINUTES = {"one-crash"}
+NAMES = [defect.name for defect in DEFECTS]
 QUICK_UNDER_TORCHRUN = ("restart-count", "orphans", "pet-standalone")
 
 
-@pytest.mark.parametrize("name", [defect.name for defect in DEFECTS if defect.name not in TAKES_MINUTES])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in TAKES_MINUTES])
 async def test_node_agent_is_right(name: str, tmp_path: Path) -> None:
     assert await verdict(name, "node-agent", tmp_path) == "right"
 
@@ -33,6 +34,13 @@ async def test_node_agent_is_right(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", QUICK_UNDER_TORCHRUN)
 async def test_torchrun_is_not(name: str, tmp_path: Path) -> None:
     assert await verdict(name, "torchrun", tmp_path) == "defect shown"
+
+
+def test_the_page_names_what_is_run_here() -> None:
+    page = (Path(ROOT) / "docs" / "torchrun-defects.md").read_text()
+    table, _, notes = page.partition("\n- The test suite runs every line")
+    assert {name for name in NAMES if f"`--only {name}`" in table} == {*NAMES}
+    assert {name for name in NAMES if f"`{name}`" in notes} == {*QUICK_UNDER_TORCHRUN, *TAKES_MINUTES}
 
 
 async def verdict(name: str, launcher: str, folder: Path) -> str:

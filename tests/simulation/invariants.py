@@ -3,6 +3,7 @@
 Promises of the server's core alone, such as complete and sticky ranks, are left to `tests/property`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rdzv_protocol.exit_codes import ExitCode
@@ -131,6 +132,9 @@ class Watch:
             directive = agent.directive or start(run, agent.agent_id)
             assert isinstance(directive, Start), f"{agent_id} has a seat and is told {directive}"
             assignments[agent_id] = directive.assignment
+        assert _masters(assignments).isdisjoint(_masters(seen.rounds.get(run.round - 1, {}))), (
+            "the workers meet where those of the round before did"
+        )
         seen.rounds[run.round] = assignments
 
     def _check_ledger(self, run: Run, seen: Seen) -> None:
@@ -208,6 +212,10 @@ def _check_restart(run: Run, seen: Seen, restart: Restart) -> None:
         assert not gone, f"charged for a departure: {restart}, {gone}"
     elif restart.cause in (Cause.NODE_LOST, Cause.NODE_LEFT):
         assert gone, f"nobody departed: {restart}"
+
+
+def _masters(assignments: Mapping[str, Assignment]) -> set[tuple[str, int]]:
+    return {(assignment.master_addr, assignment.master_port) for assignment in assignments.values()}
 
 
 def _name(agent_id: str) -> str:
