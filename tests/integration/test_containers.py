@@ -139,6 +139,15 @@ def test_its_commands_are_good_ones() -> None:
     assert (ROOT / asked.script.lstrip("/")).is_file()
 
 
+def test_the_command_of_the_page_names_what_is_there() -> None:
+    block = re.search(r"^## Containers\n.*?^```bash\n(.*?)^```", (ROOT / "docs/clusters.md").read_text(), re.M | re.S)
+    assert block
+    words = block[1].split()
+    assert ROOT / words[words.index("-f") + 1] == FOLDER / "compose.yaml"
+    service = COMPOSE["services"][words[words.index("--exit-code-from") + 1]]
+    assert words[words.index("--profile") + 1] in service["profiles"]
+
+
 # With an engine.
 
 
