@@ -26,15 +26,15 @@ BUILD = "import sys, hatchling.build as b; print(b.build_wheel(sys.argv[1]), b.b
 USER = """\
 from node_agent import LaunchConfig, elastic_launch
 from rdzv_protocol.messages import LeaveRequest
-from rdzv_server.server import RendezvousServer
+from rdzv_server.config import Limits
 
 config = LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=2)
 results = elastic_launch(config, "echo")("hello")
-server: RendezvousServer = RendezvousServer(max_runs=3)
+limits: Limits = Limits(connections=3)
 
 # What these are is known, or nothing would be wrong here, and strict mypy would complain of what it need not ignore.
 LaunchConfig(min_nodes="one", max_nodes=1, nproc_per_node=2)  # type: ignore[arg-type]
-RendezvousServer(max_runs="three")  # type: ignore[arg-type]
+Limits(connections="three")  # type: ignore[arg-type]
 LeaveRequest(run_id=3)  # type: ignore[arg-type, call-arg]
 """
 """A program of somebody who checks it strictly; its last lines are wrong."""
