@@ -11,6 +11,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from kubeflow_trainer_api import models
+from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent.runner import CRASH_MARGIN_S
 from tests.kubernetes.manifests import (
@@ -169,6 +170,22 @@ def test_restarting_in_place_is_a_component_for_the_job(tmp_path: Path) -> None:
     (rule,) = container["restartPolicyRules"]
     (failing,) = (each for each in job["spec"]["podFailurePolicy"]["rules"] if each["action"] == "FailJob")
     assert not set(rule["exitCodes"]["values"]) & set(failing["onExitCodes"]["values"])
+
+
+ACTIONS = {
+    "FailJob": {ExitCode.FAILED, ExitCode.BAD_INPUT, ExitCode.REFUSED},
+    "Ignore": {ExitCode.NODE_UNFIT, ExitCode.START_AGAIN},
+}
+
+
+@pytest.mark.parametrize("folder", RUNS)
+def test_jobs_know_every_exit_code(folder: str) -> None:
+    for name, _, job in (each for document in render(folder) for each in pod_templates(document)):
+        if job and name != "server":
+            rules = [rule for rule in job["podFailurePolicy"]["rules"] if "onExitCodes" in rule]
+            assert {rule["action"]: set(rule["onExitCodes"]["values"]) for rule in rules} == ACTIONS
+            assert {rule["onExitCodes"]["operator"] for rule in rules} == {"In"}
+    assert set().union(*ACTIONS.values(), {ExitCode.SUCCEEDED}) == set(ExitCode)
 
 
 PAGES = [*ROOT.joinpath("docs").glob("*.md"), *ROOT.joinpath("deploy").rglob("*.md"), *FOLDER.rglob("*.yaml")]
