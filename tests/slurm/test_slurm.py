@@ -9,7 +9,7 @@ from tests.support.programs import WORKER, Program
 from tests.support.slurm import Slurm
 from tests.support.worker_hub import WorkerHub, of_node
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("programs")]
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "deploy" / "slurm"
