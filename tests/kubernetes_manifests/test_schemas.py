@@ -14,7 +14,7 @@ from kubeflow_trainer_api import models
 from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent.runner import CRASH_MARGIN_S
-from tests.kubernetes.manifests import (
+from tests.kubernetes_manifests.manifests import (
     FOLDER,
     FOLDERS,
     ROOT,

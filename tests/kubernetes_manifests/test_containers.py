@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from node_agent.workers.ports import ReservedPort
-from tests.kubernetes.manifests import Pod, PodTemplate, mine, need_kubectl, only, render, template
+from tests.kubernetes_manifests.manifests import Pod, PodTemplate, mine, need_kubectl, only, render, template
 from tests.support.certificates import Authority
 from tests.support.etcd import Etcd, etcd_cluster, need_etcd
 from tests.support.process_info import is_running
