@@ -1,8 +1,9 @@
 """Another script, interrupted on its way: `interrupted.py SCRIPT [ARGUMENT ...]`, and what happens in INTERRUPTIONS.
 
 That is JSON, a list of `[text, rank, deed]`. When the script first prints a line with that text as that rank, this
-process or its parent, the agent, gets SIGKILL (`kill worker`, `kill agent`), or it does nothing any more until somebody
-ends it (`wait`). Each happens once, which a file in the current folder remembers, over restarts and lost nodes.
+process or its parent, the agent, gets SIGKILL (`kill worker`, `kill agent`), or it waits until there is a file
+`go-<number of the entry>` (`wait`). Each happens once, which a file in the current folder remembers, over restarts and
+lost nodes.
 """
 
 import builtins
@@ -11,13 +12,9 @@ import os
 import runpy
 import signal
 import sys
+import time
 from typing import Any
 
-DEEDS = {
-    "kill worker": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "kill agent": lambda: os.kill(os.getppid(), signal.SIGKILL),
-    "wait": signal.pause,
-}
 write_line = builtins.print
 
 
@@ -27,8 +24,16 @@ def print_and_see(*words: Any, **how: Any) -> None:
     for number, (text, rank, deed) in enumerate(json.loads(os.environ.get("INTERRUPTIONS", "[]"))):
         if text in line and str(rank) == os.environ["RANK"] and is_first(f"interruption-{number}"):
             write_line(f"interrupted: {deed}", flush=True)
-            DEEDS[deed]()
-            signal.pause()
+            carry_out(deed, number)
+
+
+def carry_out(deed: str, number: int) -> None:
+    if deed == "wait":
+        while not os.path.exists(f"go-{number}"):
+            time.sleep(0.01)
+    else:
+        os.kill({"kill worker": os.getpid(), "kill agent": os.getppid()}[deed], signal.SIGKILL)
+        signal.pause()
 
 
 def is_first(name: str) -> bool:

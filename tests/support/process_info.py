@@ -85,9 +85,9 @@ async def ended(pid: int, within_s: float = PATIENCE_S) -> None:
         await process_ended(pid).wait()
 
 
-async def until(holds: Callable[[], object]) -> None:
+async def until(holds: Callable[[], object], within_s: float = PATIENCE_S) -> None:
     """Return once it is so; for what nobody tells of."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(within_s):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
