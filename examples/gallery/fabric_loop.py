@@ -22,7 +22,8 @@ def main() -> None:
         devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
         num_nodes=int(os.environ.get("GROUP_WORLD_SIZE", "1")),
     )
-    fabric.launch()
+    if "LT_CLI_USED" not in os.environ:  # `fabric run` has launched it already
+        fabric.launch()
     fabric.seed_everything(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
     model, optimizer = fabric.setup(model, torch.optim.Adam(model.parameters(), lr=0.01))
