@@ -71,7 +71,7 @@ async def fork(
     """Do as `python -m module words` does, in a session of its own. `module` is one of those that are imported."""
     order = json.dumps([module, [*words], dict(env), str(cwd or os.getcwd())]).encode()
     readers, theirs = zip(*[await _pipe() for _ in range(3)], strict=True)
-    socket.send_fds(_socket(modules), [order], theirs)
+    socket.send_fds(ensure_running(modules), [order], theirs)
     for descriptor in theirs:
         os.close(descriptor)
     return ForkedProcess(int(await readers[0].readline()), *readers)
@@ -87,8 +87,8 @@ async def _pipe() -> tuple[asyncio.StreamReader, int]:
 
 
 @cache
-def _socket(modules: tuple[str, ...]) -> socket.socket:
-    """The socket of the process that has imported these."""
+def ensure_running(modules: tuple[str, ...]) -> socket.socket:
+    """Start the process that imports these, if it does not run yet; it stays as long as this one. Its socket."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         command = (sys.executable, "-m", __name__, str(theirs.fileno()), *modules)

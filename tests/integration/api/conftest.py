@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.api.line import Line
+from tests.support import forked
 
 METHODS = ("spawn", "fork", "forkserver")
 
@@ -30,9 +31,10 @@ def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 def _start_what_stays() -> None:
-    """multiprocessing's fork server and resource tracker stay as long as the process."""
+    """Fork servers, multiprocessing's and that of our own servers, and the resource tracker stay with the process."""
     from multiprocessing import forkserver, resource_tracker
 
+    forked.ensure_running(forked.SERVER)
     forkserver.ensure_running()
     resource_tracker.ensure_running()
 
