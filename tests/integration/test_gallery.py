@@ -170,6 +170,7 @@ async def two_replicas(address: str, folder: Path) -> tuple[Program, Program]:
     first, second = folder / "first", folder / "second"
     waits = (("step=3 ", 0, "wait"), ("step=40 ", 0, "wait"))
     survivor = await replica(address, first, *waits)
+    await until(lambda: "interrupted: wait" in survivor.out, PATIENCE_S)
     killed = await replica(address, second, ("replicas=2", 0, "kill worker"))
     for times, go in enumerate(("go-0", "go-1"), 1):
         await until(lambda times=times: killed.out.count("this replica begins") == times, PATIENCE_S)  # type: ignore[misc]
