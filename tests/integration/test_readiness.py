@@ -30,7 +30,7 @@ async def test_an_agent_is_ready_from_its_join_to_its_leave_also_while_it_stands
     workers = await cluster.hub.group(2)
     await start("spare")
     await cluster.agents["spare"].line("standing by")
-    assert all(file.exists() for file in files.values())
+    await until(lambda: all(file.exists() for file in files.values()))
 
     await cluster.lose_server()
     await cluster.agents["a"].line("lost rdzv-server")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.launchers import LONG_S, NODE_AGENT, PROGRAMS, TORCHRUN, free_port, launch, start
+from tests.support.process_info import until
 from tests.support.programs import Program
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
@@ -96,7 +97,7 @@ async def lose_a_node(launcher: str, folder: Path) -> Printed:
         for rank, conf in enumerate(("is_host=1", "is_host=0")):
             place = [f"--rdzv-endpoint=127.0.0.1:{port}", f"--node-rank={rank}", f"--rdzv-conf={conf},{QUICK}"]
             agents.append(await start(launcher, [*flags.split(), *place, *program], env=FAIR, cwd=folder))
-        await agents[1].line("rank 1 waits", LONG_S)
+        await until(lambda: any("rank 1 waits" in lines for _, lines in printed(folder)), LONG_S)
         agents[1].signal(signal.SIGTERM)
         await agents[1].exit_code(LONG_S)
         assert await agents[0].exit_code(LONG_S) == 0, launcher

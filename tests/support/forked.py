@@ -47,7 +47,7 @@ class ForkedProcess:
         self.pid = pid
         self.stdin = None
         self.stdout, self.stderr = streams
-        self._ended = asyncio.create_task(status.readline())
+        self._ended = asyncio.create_task(status.read())  # to its end, with which the pipe is closed
 
     @property
     def returncode(self) -> int | None:
