@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 # On two cores: a test waits for its processes about as long as they compute.
-WORKERS ?= 3
+WORKERS ?= 2
 # Whatever needs neither torch nor several servers, hosts or minutes, and the main paths of the real programs.
 CHECKED := tests/unit tests/property tests/simulation tests/fuzz \
   tests/integration/test_programs.py tests/integration/test_elastic.py tests/integration/test_static.py
