@@ -13,7 +13,7 @@ from tests.support.cluster import Cluster
 from tests.support.programs import ended_programs
 from tests.support.worker_hub import WorkerHub
 
-settings.register_profile("ci", derandomize=True, max_examples=100, stateful_step_count=40, deadline=None)
+settings.register_profile("ci", derandomize=True, max_examples=250, stateful_step_count=40, deadline=None)
 settings.register_profile(
     "thorough",
     max_examples=2_000,

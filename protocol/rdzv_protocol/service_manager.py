@@ -9,6 +9,8 @@ import socket
 from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 
+from rdzv_protocol.text import printable
+
 FIRST_PASSED = 3
 """Descriptor of the first socket that is passed on."""
 PATIENCE_S = 1.0
@@ -48,7 +50,7 @@ class ServiceManager:
         """One line for those who look at the service; the same one again is not sent."""
         if text != self._status:
             self._status = text
-            self._send(f"STATUS={text}")
+            self._send(f"STATUS={printable(text)}")  # a line break would begin another of the protocol's fields
 
     def stopping(self, within_s: float) -> None:
         """The process is about to end, and may need so long for it, whatever the manager's own limit. Said once."""

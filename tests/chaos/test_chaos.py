@@ -17,20 +17,23 @@ ACTIONS = 6
 
 
 @pytest.mark.parametrize(
-    ("seed", "setting"),
+    ("seed", "actions", "setting"),
     [
-        pytest.param(2081, Setting(etcd=True, tls=True), id="helpers beside agents and workers"),
-        pytest.param(370, Setting(), id="the server and its disk"),
+        pytest.param(2081, ACTIONS, Setting(), id="helpers beside agents and workers"),
+        pytest.param(370, ACTIONS, Setting(), id="the server and its disk"),
+        pytest.param(2081, ACTIONS, Setting(etcd=True, tls=True), id="etcd and TLS"),
+        pytest.param(5, 3, Setting(etcd=True), id="etcd"),
+        pytest.param(7, 3, Setting(tls=True), id="TLS"),
     ],
 )
-async def test_the_run_bears_it(seed: int, setting: Setting, tmp_path: Path) -> None:
+async def test_the_run_bears_it(seed: int, actions: int, setting: Setting, tmp_path: Path) -> None:
     if setting.etcd:
         need_etcd()
-    campaign = Campaign(islice(plan(seed, has_disk=not setting.etcd), ACTIONS), seed, setting)
+    campaign = Campaign(islice(plan(seed, has_disk=not setting.etcd), actions), seed, setting)
     try:
         await campaign.run(tmp_path)
     except BaseException:
         flags = " --etcd" * setting.etcd + " --tls" * setting.tls
-        again = f"again: python -m tests.chaos --seed {seed} --actions {ACTIONS}{flags}"
+        again = f"again: python -m tests.chaos --seed {seed} --actions {actions}{flags}"
         print(*campaign.log, again, sep="\n", file=sys.stderr)
         raise

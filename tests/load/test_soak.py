@@ -56,7 +56,7 @@ async def test_a_server_keeps_nothing_of_runs_that_are_over(programs: None, tmp_
     soak, ends_at = Soak(server.port, runs=RUNS), time.monotonic() + 60 * MINUTES
     await soak.play()
     before = await settled(server)
-    while soak.played < 2 * RUNS or time.monotonic() < ends_at:
+    while soak.played < 3 * RUNS or time.monotonic() < ends_at:
         await soak.play()
         after = await settled(server, before.descriptors)
         print(f"{soak.played} runs: {before}, then {after}")
@@ -79,10 +79,10 @@ async def test_neither_tasks_nor_memory_remain(tmp_path: Path, caplog: pytest.Lo
         soak = Soak(listener.getsockname()[1], runs=25)
         await soak.play()
         before = await counted(server)
-        for _ in range(2):
+        for _ in range(3):
             await soak.play()
         after = await counted(server, before[0])
-        runs = soak.played // 3 * 2
+        runs = soak.played // 4 * 3
     print(f"{runs} runs: {before} tasks and blocks, then {after}")
     assert after[1] - before[1] < BLOCKS_A_RUN * runs
 

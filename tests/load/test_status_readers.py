@@ -110,12 +110,12 @@ async def test_agents_have_their_turn_while_others_read(server: Server) -> None:
         beside: list[float] = []
         while not reading.done():
             beside.append(await crowd.poll(len(beside)))
-        await reading
-    assert len(beside) > READERS * RUNS / 100 and max(beside) < LONGEST_S
+        for body in await reading:
+            assert len(json.loads(body)["runs"]) == RUNS, "every run must be in it"
+    assert len(beside) > READERS * RUNS / 20 and max(beside) < LONGEST_S
 
 
-async def read_status(session: aiohttp.ClientSession) -> None:
-    """Every run must be in it."""
+async def read_status(session: aiohttp.ClientSession) -> bytes:
+    """The whole of it, which is parsed later: that would take the time in which the agent asks."""
     async with session.get(paths.STATUS) as answer:
-        runs = await asyncio.to_thread(json.loads, await answer.read())
-    assert len(runs["runs"]) == RUNS
+        return await answer.read()

@@ -1,4 +1,4 @@
-"""Five hundred schedules, each the work of one seed: whatever goes wrong, nothing that is forbidden ever happens, and
+"""A thousand schedules, each the work of one seed: whatever goes wrong, nothing that is forbidden ever happens, and
 when it stops going wrong every run comes to its place or its end.
 
 `SIMULATION_SCHEDULES=100000 pytest tests/simulation -n auto` plays many more; `SIMULATION_SEED=7 pytest
@@ -11,7 +11,7 @@ import pytest
 
 from simulation.faults import Schedule
 
-SCHEDULES = int(os.environ.get("SIMULATION_SCHEDULES", "500"))
+SCHEDULES = int(os.environ.get("SIMULATION_SCHEDULES", "1000"))
 CHUNKS = 10
 ONLY = os.environ.get("SIMULATION_SEED")
 

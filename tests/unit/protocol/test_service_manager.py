@@ -47,6 +47,16 @@ class Loop:
         return delay_s
 
 
+def test_a_status_of_several_lines_is_no_other_field(manager: Socket) -> None:
+    """Reasons hold what scripts and operators have written: none of them may say that the service is ready."""
+    bound, name = manager
+    service = ServiceManager.of({"NOTIFY_SOCKET": name})
+    assert service
+    service.status("run r failed: boom\nREADY=1\r\nMAINPID=1")
+    ((message),) = heard(bound)
+    assert message.startswith("STATUS=run r failed: boom") and not set(message) & {"\n", "\r"}
+
+
 def test_a_life_is_told_each_thing_once(manager: Socket) -> None:
     bound, name = manager
     service = ServiceManager.of(environment := {"NOTIFY_SOCKET": name, "PATH": "/bin"})

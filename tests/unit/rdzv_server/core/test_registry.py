@@ -305,11 +305,11 @@ def test_an_agent_finds_its_own_attempt(server):
 
 def test_runs_that_are_forgotten_leave_no_deadlines_behind(server):
     """Some lie days ahead: the server would remember them, and wake up, for nothing."""
-    for number in range(100):
+    for number in range(500):
         server.join("a", f"run-{number}", explicit=False, settings=settings_of("2", join_timeout_s=1e6))
         server.leaves("a", f"run-{number}")
     server.passes(60)
-    for number in range(100):
+    for number in range(500):
         server.join("b", f"run-{number}", explicit=False)
         server.succeeds("b", f"run-{number}")
     server.passes(RETENTION_S)
@@ -318,7 +318,7 @@ def test_runs_that_are_forgotten_leave_no_deadlines_behind(server):
     while (at := server.registry.next_deadline()) is not None:
         assert server.registry.pass_time(at) == []
         wake_ups += 1
-    assert wake_ups < 20
+    assert wake_ups < 100
 
 
 def test_a_full_server_forgets_first_what_never_ran_and_then_the_oldest_end(server):
