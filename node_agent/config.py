@@ -11,7 +11,7 @@ from node_agent.core.command import Command
 from node_agent.core.log_options import LogOptions
 
 if TYPE_CHECKING:
-    from node_agent.transport.credentials import Credentials
+    from rdzv_protocol.credentials import Credentials
 
 Endpoint = tuple[str, int]
 """Host and port."""

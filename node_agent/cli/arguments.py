@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, NamedTuple, cast
 
+from rdzv_protocol.flag_values import node_counts
 from rdzv_protocol.settings import ScaleUp
 
 from node_agent.cli.values import (
@@ -20,7 +21,6 @@ from node_agent.cli.values import (
     modules,
     name,
     name_or_none,
-    node_counts,
     one_of,
     pairs,
     ranks,

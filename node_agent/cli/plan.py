@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from math import inf
 
 from msgspec.structs import replace
+from rdzv_protocol.credentials import Credentials, TlsFiles
 from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.settings import RequestedSettings
 
@@ -17,7 +18,6 @@ from node_agent.core.command import LOCAL_RANK, Command
 from node_agent.core.log_options import NO_FILES, LogOptions
 from node_agent.output.folder import trouble_with
 from node_agent.output.line_prefix import PREFIX_TEMPLATE
-from node_agent.transport.credentials import Credentials, TlsFiles
 
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 """torchrun tells its workers so."""

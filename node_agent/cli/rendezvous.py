@@ -12,6 +12,7 @@ docs/adr/0010.
 
 from collections.abc import Mapping
 
+from rdzv_protocol import flag_values
 from rdzv_protocol.paths import DEFAULT_PORT
 
 from node_agent.cli.arguments import Arguments
@@ -225,23 +226,7 @@ def _endpoint(arguments: Arguments, default_port: int, lowest: int = 1) -> Endpo
 
 def endpoints(arguments: Arguments, default_port: int | None = None, lowest: int = 1) -> list[Endpoint]:
     """Each endpoint that is named, once. Without a default, a port must be named. Raises `UsageError`."""
-    source, texts = arguments.source("rdzv_endpoint"), arguments.rdzv_endpoint.split(",")
-    return list(dict.fromkeys(_read_endpoint(text.strip(), source, default_port, lowest) for text in texts))
-
-
-def _read_endpoint(text: str, source: str, default_port: int | None, lowest: int) -> Endpoint:
-    for scheme in ("http://", "https://"):
-        text = text.removeprefix(scheme)
-    text = text.removesuffix("/")
-    host, colon, port = text.rpartition(":")
-    is_too_long = len(port) == 5 and port.isdigit() and not host.endswith(":")  # to be a part of an IPv6 address
-    if ":" in host and not host.startswith("[") and not is_too_long:
-        raise UsageError(f"{source}: {text!r} has no port: give HOST:PORT, such as [{text}]:{DEFAULT_PORT}")
-    if not colon or "]" in port:
-        if default_port is None or not text:
-            raise UsageError(f"{source}: {text!r} has no port: give HOST:PORT, such as {text or 'HOST'}:{DEFAULT_PORT}")
-        host, port = text, str(default_port)
-    is_port = port.isascii() and port.isdigit() and lowest <= int(port) <= 65_535
-    if not host.strip("[]") or not host.isprintable() or set(host) & set(" /") or not is_port:
-        raise UsageError(f"{source}: {text!r} is not HOST:PORT with a port from {lowest} to 65535")
-    return host.strip("[]"), int(port)
+    try:
+        return flag_values.endpoints(arguments.rdzv_endpoint, default_port, lowest)
+    except ValueError as error:
+        raise UsageError(f"{arguments.source('rdzv_endpoint')}: {error}") from None

@@ -88,21 +88,6 @@ def one_of(*choices: str) -> Read:
     return read
 
 
-def node_counts(given: object) -> tuple[int, int]:
-    """N or MIN:MAX; also as a pair."""
-    shown = text(given) if not isinstance(given, tuple) else ":".join(map(str, given))
-    low, colon, high = shown.partition(":")
-    try:
-        nodes = int(low), int(high if colon else low)
-    except ValueError:
-        raise ValueError(f"{shown!r} is neither a number of nodes nor MIN:MAX") from None
-    if nodes[0] > nodes[1]:
-        raise ValueError(f"{shown}: MIN is above MAX; did you mean {high}:{low}?")
-    if nodes[0] < 1 or nodes[1] > 100_000:
-        raise ValueError(f"{shown}: from 1 to 100000 nodes")
-    return nodes
-
-
 def pairs(given: object) -> dict[str, object]:
     """K=V,K=V, also in quotes, or a map; what is None in a map is not given."""
     if isinstance(given, Mapping):

@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 
 from msgspec.structs import replace
+from rdzv_protocol.credentials import Credentials
 from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.paths import DEFAULT_PORT
 from torch.distributed.elastic.rendezvous import RendezvousParameters
@@ -14,7 +15,6 @@ from node_agent.cli.plan import credentials as read_credentials
 from node_agent.cli.rendezvous import endpoints
 from node_agent.config import AgentConfig, Endpoint, Target, UsageError
 from node_agent.core.command import Command
-from node_agent.transport.credentials import Credentials
 
 RESTARTS_WITHOUT_END = 10_000_000
 NO_RESTARTS_LEFT = -255

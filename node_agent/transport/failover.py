@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import cycle
 from typing import TypeVar
 
+from rdzv_protocol.credentials import Credentials
 from rdzv_protocol.errors import KEPT_OUT, NotLeader, ProtocolError, ServerUnavailable
 from rdzv_protocol.messages import Ack, LeaderRequest, Reply, Request
 
 from node_agent.core import backoff
 from node_agent.core.backoff import Unreachable
 from node_agent.transport.base import raise_in_loop
-from node_agent.transport.credentials import Credentials
 from node_agent.transport.http import HttpTransport, address
 
 Endpoint = tuple[str, int]

@@ -14,11 +14,11 @@ import h11
 from rdzv_protocol import messages, paths
 from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
+from rdzv_protocol.credentials import Credentials
 from rdzv_protocol.errors import ProtocolError, Unauthorized, from_code
 from rdzv_protocol.timing import ANSWER_TIMEOUT_S, LEADER_HOLD_S
 
 from node_agent.core.backoff import Unreachable
-from node_agent.transport.credentials import Credentials
 
 CONNECT_TIMEOUT_S = 5.0
 SEGMENT_BYTES = 1220

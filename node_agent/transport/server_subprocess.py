@@ -16,12 +16,12 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 
+from rdzv_protocol.credentials import Credentials
 from rdzv_protocol.errors import ProtocolError, RunFailed, RunSucceeded
 from rdzv_protocol.messages import Ack, Finish, Reply, Request
 
 from node_agent.core.backoff import ServerLost, Unreachable
 from node_agent.output.console import ERR, Console
-from node_agent.transport.credentials import Credentials
 from node_agent.transport.http import HttpTransport
 from node_agent.workers.helper import Helper
 from node_agent.workers.process import ChildProcess, CommandProcess

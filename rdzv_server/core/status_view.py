@@ -89,6 +89,7 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     max_restarts: Count
     restarts: Annotated[dict[str, Count], Meta(description="by cause")]
     age_s: Duration
+    phase_age_s: Annotated[float, Meta(description="seconds since it last began to form, began to run, or ended")]
     deadline_s: Duration | None
     missing: MissingStatus | None
     nodes: list[NodeStatus]
@@ -115,6 +116,7 @@ def view(run: Run, now: float) -> RunStatus:
         max_restarts=run.settings.max_restarts,
         restarts={cause.value: run.restarts.get(cause, 0) for cause in Cause if cause is not Cause.FIRST},
         age_s=_round(now - run.created_at),
+        phase_age_s=_round(now - _since(run)),
         deadline_s=_deadline_s(run, now),
         missing=missing(run),
         nodes=[_node(run, agent, now) for agent in sorted(run.agents.values(), key=lambda a: _position(run, a))],
@@ -154,6 +156,12 @@ def missing(run: Run) -> MissingStatus | None:
         stopping=[agent.node_id for agent in run.stopping.values()],
         gone=[gone.node_id for gone in run.departures if completion.left_a_seat(run, gone)],
     )
+
+
+def _since(run: Run) -> float:
+    if run.ended_at is not None:
+        return run.ended_at
+    return run.opening.at if run.stage is Stage.FORMING else run.started_at
 
 
 def _deadline_s(run: Run, now: float) -> float | None:

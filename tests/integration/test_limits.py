@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rdzv_protocol.credentials import Credentials
 from rdzv_protocol.errors import TooManyRequests, Unauthorized
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import LeaveRequest, PollRequest, Reply, Wait
 from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.core.backoff import Unreachable
-from node_agent.transport.credentials import Credentials
 from node_agent.transport.http import HttpTransport
 from node_agent.transport.retrying import RetryingClient
 from rdzv_server.auth.authorization import Access, Role, Token

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from rdzv_protocol.credentials import Credentials
 from rdzv_protocol.errors import TlsRequired
 from rdzv_protocol.messages import Reply
 
 from node_agent.core.backoff import Unreachable
-from node_agent.transport.credentials import Credentials
 from node_agent.transport.http import HttpTransport
 from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.server import RendezvousServer, bind

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import trustme
-
-from node_agent.transport.credentials import Credentials, TlsFiles
+from rdzv_protocol.credentials import Credentials, TlsFiles
 
 SERVER_NAMES = ("localhost", "127.0.0.1", "::1")
 

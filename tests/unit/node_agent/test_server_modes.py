@@ -5,6 +5,7 @@ import socket
 import sys
 
 import pytest
+from rdzv_protocol.credentials import Credentials
 from rdzv_protocol.messages import Reply, Start
 from rdzv_protocol.settings import RequestedSettings
 
@@ -12,7 +13,6 @@ from node_agent.config import AgentConfig, LaunchPlan, Target, UsageError
 from node_agent.core.backoff import ServerLost, Unreachable
 from node_agent.core.command import Command
 from node_agent.server_modes import server_of
-from node_agent.transport.credentials import Credentials
 from node_agent.transport.server_subprocess import STARTS, HostedServer
 from tests.support.console import FakeConsole
 from tests.unit.node_agent.rig import PATIENCE_S

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import ClientSession
 from rdzv_protocol import paths
+from rdzv_protocol.credentials import Credentials
 from rdzv_protocol.errors import AgentFenced, MalformedMessage, ServerUnavailable, Unauthorized
 from rdzv_protocol.messages import Ack, LeaveRequest, PollRequest, Reply, ReportRequest, Start, Stop, Wait
 
-from node_agent.transport.credentials import Credentials
 from node_agent.transport.http import HttpTransport
 from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.server import RendezvousServer, bind

@@ -7,11 +7,11 @@ from re import escape
 from typing import Any
 
 import pytest
+from rdzv_protocol.credentials import TlsFiles
 
 from node_agent import DefaultLogsSpecs, LaunchConfig, Std, elastic_launch
 from node_agent.api.launch_config import Plan, make_plan
 from node_agent.config import AgentConfig
-from node_agent.transport.credentials import TlsFiles
 
 
 def plan(*nodes_and_workers: int, **given: Any) -> Plan:

@@ -1,6 +1,7 @@
 """Every argument: what its flag, its variable and its key of `--rdzv-conf` take, and the line that refuses the rest."""
 
 import pytest
+from rdzv_protocol.flag_values import node_counts
 
 from node_agent.cli import values
 from node_agent.cli.arguments import FLAGS, SETTINGS, Arguments, make
@@ -338,7 +339,7 @@ def test_a_value(read, texts, value):
     ("read", "texts", "line"),
     [
         (values.switch, ["", "maybe", "1.0", "yess"], "true, yes, on, 1 or false, no, off, 0, not "),
-        (values.node_counts, ["2:", ":2", "", "a", "1:2:3", "0", "3:1", "-1"], "nodes|MIN"),
+        (node_counts, ["2:", ":2", "", "a", "1:2:3", "0", "3:1", "-1"], "nodes|MIN"),
         (values.seconds(), ["nan", "inf", "-1", "", "1s", "1e7"], "a number of seconds from 0 to 1e"),
         (values.ranks, ["a", "0,", "-1", "0;1"], "ranks, such as 0,1,2, not"),
         (values.template, ["$"], r"write \$\$ for a dollar"),

@@ -8,10 +8,10 @@ import pytest
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
+from rdzv_protocol.credentials import TlsFiles  # noqa: E402
 from torch.distributed.elastic.rendezvous import RendezvousParameters  # noqa: E402
 
 from node_agent.torchrun.options import HandlerConfig, read  # noqa: E402
-from node_agent.transport.credentials import TlsFiles  # noqa: E402
 
 
 def config(*, endpoint: str = "head:29500", run_id: str = "nightly", **conf: object) -> HandlerConfig:

@@ -8,12 +8,12 @@ import pytest
 from rdzv_protocol import paths
 from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
+from rdzv_protocol.credentials import Credentials
 from rdzv_protocol.errors import AgentFenced, ProtocolError, ServerUnavailable
 from rdzv_protocol.messages import Ack, ErrorReply, LeaveRequest, PollRequest, Reply, Wait
 
 from node_agent.core.backoff import Unreachable
 from node_agent.transport import http as client
-from node_agent.transport.credentials import Credentials
 from node_agent.transport.http import HttpTransport
 from tests.unit.node_agent.transport.http_server import HttpServer, http
 

@@ -59,6 +59,20 @@ def test_nobody_is_missing_from_the_past_once_the_next_round_runs():
     assert view(run)["missing"]["gone"] == []
 
 
+@pytest.mark.parametrize(
+    ("nodes", "happens", "phase_age_s"),
+    [
+        ("2", "join a; 5s", 5.0),
+        ("2", "5s; join a b; 3s", 3.0),
+        ("2 max_restarts=1", "join a b; 3s; fail a; 2s", 2.0),
+        ("1", "join a; 3s; fail a; 7s", 7.0),
+    ],
+    ids=["forming", "running", "restarting", "ended"],
+)
+def test_a_run_says_since_when_it_stands_there(nodes, happens, phase_age_s):
+    assert view(check((nodes, happens)))["phase_age_s"] == phase_age_s
+
+
 @pytest.mark.parametrize("end", ["succeeds", "fails"])
 def test_the_nodes_of_an_ended_run_show_its_end(end):
     run = running("1", "a")

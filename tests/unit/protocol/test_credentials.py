@@ -1,8 +1,7 @@
 """Credentials of an agent: the token, and its files."""
 
 import pytest
-
-from node_agent.transport.credentials import Credentials, read_token
+from rdzv_protocol.credentials import Credentials, read_token
 
 
 def test_the_token_is_the_only_line_that_is_no_comment(tmp_path):

@@ -1,0 +1,45 @@
+"""Values of flags that several programs read alike. Each raises `ValueError` with one line for the user."""
+
+from rdzv_protocol.paths import DEFAULT_PORT
+
+Endpoint = tuple[str, int]
+"""Host, without brackets, and port."""
+
+
+def endpoint(text: str, default_port: int | None = None, lowest: int = 1) -> Endpoint:
+    """HOST:PORT, also as a URL; an IPv6 address in brackets. Without a default a port must be named."""
+    for scheme in ("http://", "https://"):
+        text = text.removeprefix(scheme)
+    text = text.removesuffix("/")
+    host, colon, port = text.rpartition(":")
+    is_too_long = len(port) == 5 and port.isdigit() and not host.endswith(":")  # to be a part of an IPv6 address
+    if ":" in host and not host.startswith("[") and not is_too_long:
+        raise ValueError(f"{text!r} has no port: give HOST:PORT, such as [{text}]:{DEFAULT_PORT}")
+    if not colon or "]" in port:
+        if default_port is None or not text:
+            raise ValueError(f"{text!r} has no port: give HOST:PORT, such as {text or 'HOST'}:{DEFAULT_PORT}")
+        host, port = text, str(default_port)
+    is_port = port.isascii() and port.isdigit() and lowest <= int(port) <= 65_535
+    if not host.strip("[]") or not host.isprintable() or set(host) & set(" /") or not is_port:
+        raise ValueError(f"{text!r} is not HOST:PORT with a port from {lowest} to 65535")
+    return host.strip("[]"), int(port)
+
+
+def endpoints(text: str, default_port: int | None = None, lowest: int = 1) -> list[Endpoint]:
+    """HOST:PORT,HOST:PORT: each endpoint once."""
+    return list(dict.fromkeys(endpoint(each.strip(), default_port, lowest) for each in text.split(",")))
+
+
+def node_counts(given: object) -> tuple[int, int]:
+    """N or MIN:MAX; also as a pair."""
+    shown = str(given) if not isinstance(given, tuple) else ":".join(map(str, given))
+    low, colon, high = shown.partition(":")
+    try:
+        nodes = int(low), int(high if colon else low)
+    except ValueError:
+        raise ValueError(f"{shown!r} is neither a number of nodes nor MIN:MAX") from None
+    if nodes[0] > nodes[1]:
+        raise ValueError(f"{shown}: MIN is above MAX; did you mean {high}:{low}?")
+    if nodes[0] < 1 or nodes[1] > 100_000:
+        raise ValueError(f"{shown}: from 1 to 100000 nodes")
+    return nodes
