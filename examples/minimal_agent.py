@@ -1,5 +1,6 @@
 """An agent without our packages: `minimal_agent.py HOST:PORT RUN_ID NODE_ID NNODES COMMAND...`; protocol/README.md."""
 
+import atexit
 import http.client
 import os
 import secrets
@@ -58,13 +59,12 @@ while (directive := reply["directive"])["tag"] != "finish":
         seat = directive["assignment"]
         places = {name: str(seat[field]) for name, field in FIELDS.items()} | {"LOCAL_RANK": "0"}
         worker = subprocess.Popen(command, env=os.environ | places)
+        atexit.register(worker.kill)  # also when it is fenced, as a drained node's agent is
         threading.Thread(target=report, args=(worker, seat), daemon=True).start()
     if directive["tag"] == "stop":
         worker.kill()
         reply = join(after_round=seat["round"])
     else:
         reply = ask(polls, "poll", revision=reply["revision"])
-if worker:
-    worker.kill()
 ask(polls, "leave", reason="the run has ended")
 sys.exit(not directive["succeeded"])

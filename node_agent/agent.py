@@ -146,8 +146,8 @@ class Agent:
         match effect:
             case StartWorkers(assignment):
                 self._start_workers(assignment)
-            case StopWorkers(signal_name, kill):
-                self._stop_workers(signal_name, kill)
+            case StopWorkers():
+                self._stop_workers(effect)
             case Say(text, level):
                 self._say(text, level)
             case WriteFailureReport():
@@ -176,16 +176,17 @@ class Agent:
         else:
             self._start_group(assignment, self._logs.open(assignment))
 
-    def _stop_workers(self, signal_name: str, kill: bool) -> None:
+    def _stop_workers(self, stop: StopWorkers) -> None:
+        grace_s = self._config.shutdown_timeout_s if stop.grace_s is None else stop.grace_s
         if self._group is None:
             assert self._assignment
             if self._starting:
                 self._starting.cancel()
             asyncio.get_running_loop().call_soon(self._workers_stopped, self._assignment.round, [])
-        elif kill:
+        elif stop.kill:
             self._group.stop(signal.SIGKILL, 0.0)
         else:
-            self._group.stop(signal.Signals[signal_name], self._config.shutdown_timeout_s)
+            self._group.stop(signal.Signals[stop.signal_name], grace_s)
 
     async def _prepare_and_start(self, assignment: Assignment) -> None:
         try:

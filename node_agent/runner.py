@@ -80,6 +80,7 @@ class Runner:
                 secret=os.urandom(16).hex(),  # nobody else can speak in its name
                 hosts_store=hosts_store,
                 command=config.command.fingerprint,
+                drains=True,
             ),
             server=where,
             connect_timeout_s=config.connect_timeout_s,

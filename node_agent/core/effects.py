@@ -17,10 +17,14 @@ class StartWorkers(Struct, frozen=True):
 
 
 class StopWorkers(Struct, frozen=True):
-    """Signal every worker's group, SIGKILL after the grace period (`kill`: at once); answered by `WorkersStopped`."""
+    """Signal every worker's group, SIGKILL after the grace period (`kill`: at once); answered by `WorkersStopped`.
+
+    `grace_s`: seconds; None: as long as the user's `--shutdown-timeout`.
+    """
 
     signal_name: str = "SIGTERM"
     kill: bool = False
+    grace_s: float | None = None
 
 
 class Level(Enum):

@@ -3,10 +3,12 @@
     JOINING --Start--> RUNNING --all exited 0--> SUCCEEDED
        ^                  |                          |
        +--no worker left--+--Stop, failure, fenced---+     (STOPPING)
+    any --Drain--> DRAINING --no worker left--> exit
     any --Finish, refusal, signal--> ENDING --no worker left--> exit
 
 While its workers stop the agent does not park polls but sends short ones, so that the connection is free for the join
-the moment the last worker is gone.
+the moment the last worker is gone. A drained agent goes on polling, so that people see that its node is not empty yet,
+and leaves when it is.
 
 How long it goes on without the server depends on its workers. While they run: as long as the user allows, by default
 for ever. Without workers nobody gains by waiting: as long as for the first answer. Then it exits by their result.
@@ -20,6 +22,7 @@ from rdzv_protocol.errors import AgentFenced, ProtocolError, RunFailed, RunSucce
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import (
     Assignment,
+    Drain,
     Failure,
     Finish,
     JoinRequest,
@@ -42,6 +45,8 @@ NOT_STARTED = 127
 """Exit code of a worker that could not be started, as a shell's."""
 FIRST_TRY_S = 1.0
 """The first try may take this long, however short the user's limit."""
+SOONER_S = 1.0
+"""A drain whose deadline is so much sooner than the one before is another."""
 QUIET_S = 2.0
 """Silence after which a person is told what the agent waits for."""
 
@@ -51,6 +56,7 @@ class State(Enum):
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     STOPPING = "stopping"
+    DRAINING = "draining"
     ENDING = "ending"
     EXITED = "exited"
 
@@ -85,6 +91,7 @@ class AgentMachine:
         """The server expects a join: this agent is new, or was told to stop, or was fenced."""
         self._has_workers = False
         self._stop_asked = False
+        self._drains_until = inf
         self._keep_alive_at: float | None = None
         self._exit_code = ExitCode.FAILED
         self._last_reason = ""
@@ -175,6 +182,8 @@ class AgentMachine:
                 self._start(assignment)
             case Stop(round=round_, reason=reason):
                 self._stop(round_, reason, now)
+            case Drain() as drain:
+                self._drain(drain, now)
             case Finish() as finish:
                 self._finish(finish)
 
@@ -182,7 +191,7 @@ class AgentMachine:
         if self.state is State.ENDING:
             return
         if isinstance(error, AgentFenced):
-            self._join_anew(str(error))
+            self._fenced(str(error))
         elif isinstance(error, RunSucceeded | RunFailed):
             self._say(str(error))
             self._end(ExitCode.SUCCEEDED if isinstance(error, RunSucceeded) else ExitCode.FAILED)
@@ -198,6 +207,11 @@ class AgentMachine:
             if not self._has_workers:
                 self.state = State.EXITED
                 self._effects.append(Exit(self._exit_code))
+            return
+        if self.state is State.DRAINING and not self._has_workers:
+            self._leave("drained")
+            self._end(ExitCode.START_AGAIN)
+            self._proceed(now)
             return
         if self.state is State.STOPPING and self._may_join and not self._has_workers:
             self.state, self._keep_alive_at = State.JOINING, None
@@ -301,7 +315,7 @@ class AgentMachine:
             self._say(f"round {round_} is over before it began here: {reason}")
             self._after_round, self._may_join = round_, True
             return
-        if round_ != self._after_round or self._may_join or self.state is State.JOINING:
+        if round_ != self._after_round or self._may_join or self.state in (State.JOINING, State.DRAINING):
             return
         why = "" if reason == self._failure_said else f": {reason}"
         self._say(f"stopping the workers of round {round_}{why}")
@@ -309,11 +323,31 @@ class AgentMachine:
         self.state, self._may_join = State.STOPPING, True
         self._keep_alive_at = now  # tells the server at once that the stop has arrived
 
+    def _drain(self, drain: Drain, now: float) -> None:
+        """Empty this node; told again, only sooner than before changes anything."""
+        until, is_first = now + drain.remaining_s, self.state is not State.DRAINING
+        if not is_first and until > self._drains_until - SOONER_S:
+            return
+        self._say(wording.drained(drain, has_workers=self._has_workers))
+        if self._has_workers and not (is_first and self._stop_asked):
+            self._stop_asked = True
+            self._effects.append(StopWorkers(grace_s=drain.remaining_s))
+        if is_first:
+            self._effects.append(WriteFailureReport(drain.reason))
+        self.state, self._may_join, self._keep_alive_at = State.DRAINING, False, None
+        self._drains_until = until
+
     def _finish(self, finish: Finish) -> None:
         self._say(wording.finished(finish), Level.ROUTINE if finish.succeeded else Level.NOTICE)
         self._end(ExitCode.SUCCEEDED if finish.succeeded else self._failed_code(finish.failure))
         if not finish.succeeded:
             self._effects.append(WriteFailureReport(finish.reason, finish))
+
+    def _fenced(self, reason: str) -> None:
+        if self.state is State.DRAINING:
+            self._may_join = True  # nothing is to be asked any more; it exits when its workers are gone
+        else:
+            self._join_anew(reason)
 
     def _join_anew(self, reason: str) -> None:
         """This agent is no longer part of the run: its workers must go, and it comes back as a newcomer."""
@@ -363,6 +397,8 @@ class AgentMachine:
         elif self.state is not State.ENDING:
             self._say(f"{name}: leaving the run")
             self._leave(name)
+            if self.state is State.DRAINING and self._has_workers:
+                self._effects.append(StopWorkers(name))  # whoever signals waits less long than whoever drains
             self._stop_workers(name)
             self._end(ExitCode.START_AGAIN)
             self._effects.append(WriteFailureReport(f"SignalException: the agent got {name}"))

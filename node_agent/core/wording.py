@@ -2,7 +2,7 @@
 
 from math import inf
 
-from rdzv_protocol.messages import Assignment, Failure, Finish
+from rdzv_protocol.messages import Assignment, Drain, Failure, Finish
 
 UNFIT = "this node's hardware has failed: drain it, and start the agent on another"
 """Hint of failures after which a node should not be used again."""
@@ -25,6 +25,12 @@ def failed(failure: Failure) -> str:
         f"worker rank {failure.rank} (local rank {failure.local_rank}, pid {failure.pid}) "
         f"on node {failure.node_id} failed: {failure.cause}" + (f": {failure.error}" if failure.error else "")
     )
+
+
+def drained(drain: Drain, *, has_workers: bool) -> str:
+    """Line of an agent whose node is wanted empty."""
+    grace = f"; its workers have {drain.remaining_s:.0f} s" if has_workers else ""
+    return f"leaving the run: {drain.reason}{grace}"
 
 
 def finished(finish: Finish) -> str:

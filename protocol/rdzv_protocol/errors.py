@@ -67,6 +67,18 @@ class UnknownRun(ProtocolError, code="unknown_run", status=404):
     """An operator asks for a run that there is not."""
 
 
+class UnknownNode(ProtocolError, code="unknown_node", status=404):
+    """An operator drains a node of which no agent is part of a run."""
+
+
+class RunEnded(ProtocolError, code="run_ended", status=409):
+    """An operator acts on a run that is over."""
+
+
+class RunGoesOn(ProtocolError, code="run_goes_on", status=409):
+    """An operator forgets a run that has not ended."""
+
+
 class NobodyWaits(ProtocolError, code="nobody_waits", status=409):
     """An operator admits, and no node stands by for a free seat."""
 

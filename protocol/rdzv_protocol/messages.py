@@ -117,6 +117,8 @@ class JoinRequest(Struct, frozen=True, kw_only=True):
     """torch is installed here: as group rank 0 this agent hosts the workers' store beside them."""
     command: Fingerprint = ""
     """A short hash of what the workers run, without what differs from node to node: nodes of one run have the same."""
+    drains: bool = False
+    """The agent knows the directive `drain`."""
     secret: Secret = ""
     """Chosen by the agent: from then on every request of this `agent_id` must bear the same. Empty: none has to."""
 
@@ -237,7 +239,18 @@ class Finish(Struct, frozen=True, kw_only=True, tag_field="tag", tag="finish"):
     """The run failed because too few nodes had joined in time."""
 
 
-Directive = Wait | Start | Stop | Finish
+class Drain(Struct, frozen=True, kw_only=True, tag_field="tag", tag="drain"):
+    """This node is wanted empty: stop the workers, leave the run and exit. The others go on without it.
+
+    Told only to agents that said with their join that they know it (`drains`); others are fenced.
+    """
+
+    reason: Sentence
+    remaining_s: Seconds
+    """Time that the workers have left after SIGTERM, for a checkpoint; then they are killed."""
+
+
+Directive = Wait | Start | Stop | Drain | Finish
 
 
 class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -286,20 +299,6 @@ class LeaderReply(Struct, frozen=True, kw_only=True):
     leader: Address | None = None
     leads: bool = False
     """Whether this server itself leads."""
-
-
-class StopRequest(Struct, frozen=True, kw_only=True):
-    """An operator ends the run: its agents stop their workers and exit with 1."""
-
-    run_id: Id
-    reason: Line = ""
-    """For the people whose run it is."""
-
-
-class AdmitRequest(Struct, frozen=True, kw_only=True):
-    """An operator ends the running round, so that nodes which stand by get its free seats."""
-
-    run_id: Id
 
 
 Request = JoinRequest | PollRequest | ReportRequest | LeaveRequest

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import web
 from multidict import CIMultiDict
-from rdzv_protocol import errors, messages, paths
+from rdzv_protocol import actions, errors, messages, paths
 from rdzv_protocol.codec import convert, decode, encode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.errors import MalformedMessage, MessageTooLarge, NotLeader, ProtocolError, UnsupportedMediaType
@@ -259,9 +259,9 @@ ROUTES: tuple[Route, ...] = (
             ("pretty", "Whether in lines, for people: 0 or 1; without it, for curl, wget and browsers."),
         ),
     ),
-    _action(paths.STOP, messages.StopRequest, "stopped", "End a run, whatever it does."),
+    _action(paths.STOP, actions.StopRequest, "stopped", "End a run, whatever it does."),
     _action(
-        paths.ADMIT, messages.AdmitRequest, "nodes that stand by were admitted",
+        paths.ADMIT, actions.AdmitRequest, "nodes that stand by were admitted",
         "Give the free seats of a running round to nodes that stand by.", errors.NobodyWaits,
     ),
     _question(paths.ROOT, HttpApi.root, "Where to look, for people."),

@@ -4,8 +4,9 @@ from collections.abc import Coroutine
 from typing import Annotated, Any, Protocol
 
 from msgspec import Meta, Struct
+from rdzv_protocol.actions import AdmitRequest, StopRequest
 from rdzv_protocol.constraints import Id, Revision
-from rdzv_protocol.messages import Ack, AdmitRequest, LeaderReply, LeaderRequest, Reply, Request, StopRequest
+from rdzv_protocol.messages import Ack, LeaderReply, LeaderRequest, Reply, Request
 
 from rdzv_server.core.run import Run
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from msgspec.structs import replace
-from rdzv_protocol import messages
+from rdzv_protocol import actions, messages
 from rdzv_protocol.errors import AgentFenced, ProtocolError, ServerUnavailable
 from rdzv_protocol.settings import RunSettings
 from rdzv_protocol.text import printable
@@ -58,7 +58,7 @@ class Rendezvous:
                 return messages.LeaderReply(leadership=self.leadership, leads=True)
             case messages.ReportRequest() | messages.LeaveRequest():
                 self._check_sender(request)
-            case messages.StopRequest() | messages.AdmitRequest():
+            case actions.StopRequest() | actions.AdmitRequest():
                 self._check_open()
         await self._driver.submit(request.run_id, _event(request))
         return messages.Ack(epoch=self.epoch)
@@ -185,7 +185,7 @@ class Rendezvous:
 
 
 def _event(
-    request: messages.ReportRequest | messages.LeaveRequest | messages.StopRequest | messages.AdmitRequest,
+    request: messages.ReportRequest | messages.LeaveRequest | actions.StopRequest | actions.AdmitRequest,
 ) -> events.Event:
     """Event that a request tells of."""
     match request:
@@ -195,9 +195,9 @@ def _event(
             return events.WorkersSucceeded(request.agent_id, request.round)
         case messages.LeaveRequest():
             return events.NodeLeft(request.agent_id, printable(request.reason))
-        case messages.StopRequest():
+        case actions.StopRequest():
             return events.RunStopped(printable(request.reason))
-        case messages.AdmitRequest():
+        case actions.AdmitRequest():
             return events.ArrivalsAdmitted()
 
 

@@ -21,7 +21,7 @@ from node_agent.core.events import (
     WorkersSucceeded,
 )
 from node_agent.core.machine import AgentMachine, State
-from tests.unit.node_agent.story import LEASE_S, a_failure, finish, join, start, stop, wait
+from tests.unit.node_agent.story import LEASE_S, a_failure, drain, finish, join, start, stop, wait
 
 rounds = st.integers(1, 4)
 directives = st.one_of(
@@ -66,6 +66,13 @@ class AgentStory(RuleBasedStateMachine):
     def the_server_tells_what_is_due(self, data: st.DataObject, ahead: int) -> None:
         round_ = self.machine.round
         self.answer(stop(round_ + ahead) if self.workers and round_ else start(round_ + 1 + ahead), 1)
+
+    @precondition(lambda self: self.asked)
+    @rule(remaining_s=st.sampled_from([0.0, 60.0]), really=st.integers(0, 3))
+    def the_node_is_drained(self, remaining_s: float, really: int) -> None:
+        if not really:
+            self.answer(drain(remaining_s), 1)
+            assert self.machine.state in (State.DRAINING, State.ENDING, State.EXITED)
 
     @precondition(lambda self: self.asked)
     @rule(end=ends)

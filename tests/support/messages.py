@@ -7,11 +7,13 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from hypothesis import strategies as st
 from msgspec import Meta
 from rdzv_protocol import messages
+from rdzv_protocol.actions import ActionRequest, Done
 from rdzv_protocol.messages import Message
 
 KINDS: tuple[Any, ...] = get_args(Message)
 """Everything that is sent as a whole."""
 PARTS = [kind for kind in vars(messages).values() if getattr(kind, "__struct_fields__", ())]
+PARTS += [*get_args(ActionRequest), Done]
 """Everything that is sent, whole or as a part."""
 
 

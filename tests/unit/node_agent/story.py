@@ -8,6 +8,7 @@ from typing import Any
 from rdzv_protocol.messages import (
     Assignment,
     Directive,
+    Drain,
     Failure,
     Finish,
     JoinRequest,
@@ -74,6 +75,10 @@ def start(round: int = 1, **changes: Any) -> Start:
 
 def stop(round: int = 1, reason: str = "node b left: SIGTERM") -> Stop:
     return Stop(round=round, reason=reason)
+
+
+def drain(remaining_s: float = 60.0, reason: str = "node a is drained") -> Drain:
+    return Drain(reason=reason, remaining_s=remaining_s)
 
 
 def finish(*, succeeded: bool = True, **story: Any) -> Finish:

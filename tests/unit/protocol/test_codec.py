@@ -173,7 +173,7 @@ def test_a_wrong_setting_is_named_by_its_path(settings, complaint):
     assert refusal(JoinRequest, JOIN | {"settings": settings}) == f"JoinRequest.settings.{complaint}"
 
 
-TAGS = "wait, start, stop, finish"
+TAGS = "wait, start, stop, drain, finish"
 
 
 @pytest.mark.parametrize(

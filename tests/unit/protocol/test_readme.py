@@ -35,7 +35,7 @@ def default_of(field: inspect.Field) -> str:
         return ""
     if field.default_factory is not NODEFAULT:
         return "`{}`"
-    is_plain = isinstance(field.default, str) or type(field.default) is int
+    is_plain = isinstance(field.default, str) or type(field.default) in (int, float)
     shown = f'"{field.default}"' if isinstance(field.default, str) else field.default
     return f"`{shown if is_plain else DEFAULTS[field.default]}`"
 

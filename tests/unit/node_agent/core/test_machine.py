@@ -35,6 +35,7 @@ from tests.unit.node_agent.story import (
     Story,
     a_failure,
     an_assignment,
+    drain,
     finish,
     join,
     leave,
@@ -52,6 +53,8 @@ SUCCEEDED_SAID = Say("run succeeded: all workers of 3 nodes exited 0", Level.ROU
 NODE_UNFIT, START_AGAIN, REFUSED = ExitCode.NODE_UNFIT, ExitCode.START_AGAIN, ExitCode.REFUSED
 FAILED = finish(succeeded=False, failure=a_failure(node_id="b"))
 SPENT = [Say("run failed: spent"), WriteFailureReport("spent", FAILED)]
+DRAIN_SAID = Say("leaving the run: node a is drained; its workers have 60 s")
+DRAIN_REPORT = WriteFailureReport("node a is drained")
 SIGTERM = [Say("SIGTERM: leaving the run"), leave()]
 SIGTERM_REPORT = WriteFailureReport("SignalException: the agent got SIGTERM")
 AFTER_ELSEWHERE = "worker rank 9 on node b failed: exit code 1"
@@ -204,6 +207,37 @@ STORIES = {  # what happens, and what the agent does at the last of it
         ([RUNS, fails, happens(GaveUp("no", REFUSED)), gone], [Exit(REFUSED)]),
     "an agent that is ending keeps its exit code when its last word is refused":
         ([RUNS, signalled(), happens(GaveUp("too long", REFUSED)), gone], [Exit(START_AGAIN)]),
+
+    # draining
+    "a drained agent has its workers stopped with the time that they are given, and polls on":
+        ([RUNS, told(drain(60))],
+         [DRAIN_SAID, StopWorkers(grace_s=60.0), DRAIN_REPORT, poll(revision=2)]),
+    "and leaves when they are gone": ([RUNS, told(drain()), gone], [leave(reason="drained"), Exit(START_AGAIN)]),
+    "an agent without workers leaves at once when it is drained":
+        ([told(wait("standing by")), told(drain())],
+         [Say("leaving the run: node a is drained"), DRAIN_REPORT, leave(reason="drained"), Exit(START_AGAIN)]),
+    "so does one whose workers have exited 0":
+        ([RUNS, succeeds, told(drain())],
+         [Say("leaving the run: node a is drained"), DRAIN_REPORT, leave(reason="drained"), Exit(START_AGAIN)]),
+    "workers that stop already are not signalled again":
+        ([RUNS, told(stop(1)), told(drain())], [DRAIN_SAID, DRAIN_REPORT, poll(revision=3)]),
+    "and their agent leaves instead of joining":
+        ([RUNS, told(stop(1)), told(drain()), gone], [leave(reason="drained"), Exit(START_AGAIN)]),
+    "told again, a drained agent does nothing more": ([RUNS, told(drain()), told(drain())], [poll(revision=3)]),
+    "unless its workers are given less time":
+        ([RUNS, told(drain(60)), told(drain(5))],
+         [Say("leaving the run: node a is drained; its workers have 5 s"), StopWorkers(grace_s=5.0), poll(revision=3)]),
+    **{f"a drained agent starts nothing and joins nothing: {type(directive).__name__}":
+        ([RUNS, told(drain()), told(directive)], [poll(revision=3)]) for directive in (start(2), stop(1))},
+    "a drained agent that is fenced asks nothing more": ([RUNS, told(drain()), refused(AgentFenced("gone"))], []),
+    "and leaves all the same":
+        ([RUNS, told(drain()), refused(AgentFenced("gone")), gone], [leave(reason="drained"), Exit(START_AGAIN)]),
+    "a signal gives a drained agent's workers the time that signals give":
+        ([RUNS, told(drain()), signalled()], [*SIGTERM, STOP, SIGTERM_REPORT]),
+    "the end of the run is the end of a drained agent": ([RUNS, told(drain()), told(finish()), gone], [Exit(0)]),
+    "a drained agent that loses its server leaves all the same":
+        ([RUNS, told(drain()), happens(ConnectionFailed(Unreachable("connect", "refused"))), gone],
+         [leave(reason="drained"), Exit(START_AGAIN)]),
 
     # ending
     "an end of the run stops what still runs": ([RUNS, told(finish())], [SUCCEEDED_SAID, STOP]),

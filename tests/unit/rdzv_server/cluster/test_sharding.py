@@ -5,8 +5,9 @@ import random
 from collections.abc import AsyncIterator
 
 import pytest
+from rdzv_protocol.actions import StopRequest
 from rdzv_protocol.errors import NotLeader, UnknownRun
-from rdzv_protocol.messages import LeaderReply, LeaderRequest, StopRequest
+from rdzv_protocol.messages import LeaderReply, LeaderRequest
 
 from tests.support.etcd import need_etcd
 from tests.support.scenario import Connection

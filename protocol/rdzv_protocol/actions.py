@@ -1,0 +1,104 @@
+"""Operators' actions on runs and on nodes, in JSON, and their answer.
+
+Each may be repeated: `request_id`, chosen by whoever asks, names one wish. A second request that bears the id of one
+that has been carried out changes nothing, whatever has happened since, and is answered with the same sentence; the
+server remembers the latest ids of each run, and of actions on nodes, also over a restart and at the next leader. Who
+acts is not in the message: the server knows it from the token and the connection.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from rdzv_protocol.constraints import Id, Line, NodeCount, Seconds, Sentence
+
+RequestId = Annotated[str, Meta(max_length=128, pattern=r"^[\x21-\x7e]*(?![\s\S])")]
+Deadline = Annotated[float, Meta(ge=0, le=604_800)]
+"""Seconds, at most a week."""
+
+DRAIN_S = 300.0
+"""Time that a drained node's workers have by default: enough for a checkpoint of some gigabytes."""
+
+
+class RunAction(Struct, frozen=True, kw_only=True):
+    """An action on one run."""
+
+    run_id: Id
+    reason: Line = ""
+    """For the people whose run it is."""
+    request_id: RequestId = ""
+    """Chosen by whoever asks: the same id twice is one action. Empty: every request is a new one."""
+
+
+class NodeAction(Struct, frozen=True, kw_only=True):
+    """An action on a node, for all runs of the server, those to come included."""
+
+    node_id: Id
+    reason: Line = ""
+    """For the people whose node it is."""
+    request_id: RequestId = ""
+    """Chosen by whoever asks: the same id twice is one action. Empty: every request is a new one."""
+
+
+class StopRequest(RunAction, frozen=True, kw_only=True):
+    """End the run: its agents stop their workers and exit with 1."""
+
+
+class RestartRequest(RunAction, frozen=True, kw_only=True):
+    """Restart the workers of every node in a new round, which is not charged to `max_restarts`."""
+
+
+class ResizeRequest(RunAction, frozen=True, kw_only=True):
+    """Give the run other limits of its number of nodes. From then on its agents' own `--nnodes` count for nothing."""
+
+    min_nodes: NodeCount
+    max_nodes: NodeCount
+    """Not below `min_nodes`. Below the present number of nodes, the run goes on at once with fewer."""
+
+
+class AdmitRequest(RunAction, frozen=True, kw_only=True):
+    """End the running round, so that nodes which stand by get its free seats."""
+
+
+class ForgetRequest(RunAction, frozen=True, kw_only=True):
+    """Forget an ended run with all its attempts and events, as if it had never been."""
+
+
+class CordonRequest(NodeAction, frozen=True, kw_only=True):
+    """Let the node's agents stand by: it gets no seat in a new round. A round that it takes part in goes on."""
+
+    for_s: Seconds | None = None
+    """Seconds until the node is uncordoned by itself; null: never."""
+
+
+class UncordonRequest(NodeAction, frozen=True, kw_only=True):
+    """Let the node take part in new rounds again."""
+
+
+class DrainRequest(NodeAction, frozen=True, kw_only=True):
+    """Empty the node and cordon it: its workers get SIGTERM and its agents leave, while the others go on without it."""
+
+    deadline_s: Deadline = DRAIN_S
+    """Seconds that its workers have, for a checkpoint; then they are killed."""
+    for_s: Seconds | None = None
+    """Seconds until the node is uncordoned by itself; null: never."""
+
+
+class Done(Struct, frozen=True, kw_only=True):
+    """The action has been carried out, or had been before."""
+
+    epoch: Id
+    message: Sentence
+    """What has been done, for a person: the same sentence as in the run's events."""
+
+
+ActionRequest = (
+    StopRequest
+    | RestartRequest
+    | ResizeRequest
+    | AdmitRequest
+    | ForgetRequest
+    | CordonRequest
+    | UncordonRequest
+    | DrainRequest
+)
