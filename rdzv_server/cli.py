@@ -240,7 +240,7 @@ def _limits(config: ServerConfig) -> Limits:
             f"--max-connections {asked}: this process may have {most} files open, and needs {most - room} besides; "
             "raise its hard limit (ulimit -Hn, LimitNOFILE=)"
         )
-    return Limits(connections=asked or min(room, MOST_CONNECTIONS))
+    return Limits(connections=asked or min(room, MOST_CONNECTIONS), listed_runs=config.metrics_per_run)
 
 
 def _why_few(config: ServerConfig) -> str:

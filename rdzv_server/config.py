@@ -12,6 +12,8 @@ RETENTION_S = 3_600.0
 MOST_RUNS = 10_000
 MOST_CONNECTIONS = 65_536
 MOST_SHARDS = 256
+LISTED_RUNS = 100
+MOST_LISTED_RUNS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ class Limits:
     Durations are seconds. Rates are for one peer: an IPv4 address, or an IPv6 network of 64 bits.
     """
 
+    listed_runs: int = LISTED_RUNS
+    """Runs that go on and have series of their own in the metrics."""
     connections: int = 4_096
     """One peer may have half of these without having been let in by a request."""
     handshake_s: float = 5.0
@@ -72,6 +76,7 @@ DESCRIPTOR: Kind = ("N", _number(int, 0, 2**31, "the number of a file descriptor
 FILE: Kind = ("FILE", str)
 HOST: Kind = ("HOST", str)
 LEASE: Kind = ("SECONDS", _number(int, 1, 3_600, "a whole number of seconds from 1 to 3600"))
+LISTED: Kind = ("N", _number(int, 0, MOST_LISTED_RUNS, f"a number from 0 to {MOST_LISTED_RUNS}"))
 NAME: Kind = ("NAME", str)
 PORT: Kind = ("PORT", _number(int, 0, 65_535, "a port is a number from 0 to 65535"))
 SECONDS: Kind = ("SECONDS", _number(float, 0, 1e9, "a number of seconds"))
@@ -115,6 +120,13 @@ class ServerConfig:
         "exit by itself: at once when every run is over and every agent has heard so, or when no agent has been "
         "connected for this long; with exit code 0 if every run has succeeded, else 1 (default: serve for ever)",
     )
+    metrics_per_run: int = _flag(
+        LISTED_RUNS,
+        LISTED,
+        "so many of the runs that go on, the oldest first, have series of their own in GET /metrics (default: {}; 0: "
+        "totals alone)",
+    )
+    """Some twenty series each: as many as one Prometheus takes without a thought."""
     listen_fd: int | None = _flag(
         None,
         DESCRIPTOR,

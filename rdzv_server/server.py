@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rdzv_server.auth.authorization import Access
     from rdzv_server.http.limits import Gatekeeper
     from rdzv_server.http.listener import Listener
+    from rdzv_server.http.metrics import MetricsView
 
 SHUTDOWN_S = 0.5
 """Seconds that a closing server gives answers under way to go out."""
@@ -34,6 +35,7 @@ class HttpServer(ABC):
         self._gatekeeper: Gatekeeper | None = None
         self._listener: Listener | None = None
         self._http: web.Server | None = None
+        self._metrics: MetricsView | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -65,12 +67,15 @@ class HttpServer(ABC):
         from rdzv_server.auth.authorization import Access
         from rdzv_server.http.limits import Gatekeeper
         from rdzv_server.http.listener import Listener
+        from rdzv_server.http.metrics import MetricsView
         from rdzv_server.http.routes import HttpApi
 
         self._gatekeeper = Gatekeeper(access or Access(), limits)
-        self._http = HttpApi(self.service, self._gatekeeper, read_only=read_only).serve(limits.idle_s)
+        self._metrics = MetricsView(self.service, limits.listed_runs)
+        self._http = HttpApi(self.service, self._gatekeeper, self._metrics, read_only=read_only).serve(limits.idle_s)
         # A connection may close between two requests, when no handler could be cancelled.
         self._listener = Listener(bound, self._http, limits, tls, self.service.lost)
+        self._metrics.listener = self._listener
         self._listener.open()
 
     def renew(self, access: "Access", tls: "ssl.SSLContext | None") -> None:
@@ -79,7 +84,8 @@ class HttpServer(ABC):
             self._gatekeeper.access, self._listener.tls = access, tls
 
     async def close_http(self) -> None:
-        if self._listener and self._http:
+        if self._listener and self._http and self._metrics:
+            self._metrics.close()
             await self._listener.close()
             self._http.pre_shutdown()
             await self._http.shutdown(SHUTDOWN_S)

@@ -29,6 +29,9 @@ class InProcessTransport:
         self._rendezvous = rendezvous
         self._answered = answered
 
+    def held(self, seconds: float) -> None:
+        """Nothing: nobody measures how long an answer takes."""
+
     async def connect(self) -> str:
         return ADDRESS
 

@@ -26,6 +26,7 @@ HEALTHZ = "/healthz"
 READYZ = "/readyz"
 LEADERZ = "/leaderz"
 OPENAPI = "/openapi.json"
+METRICS = "/metrics"
 
 MEDIA_TYPE = "application/msgpack"
 DEFAULT_PORT = 29400

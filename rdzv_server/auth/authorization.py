@@ -2,7 +2,7 @@
 
     path                      agent   read    admin   without any token
     /v1/agent/...             yes     no      yes     yes
-    GET /v1/...               yes     yes     yes     yes
+    GET /v1/..., /metrics     yes     yes     yes     yes
     other methods on /v1/...  no      no      yes     from loopback alone
     everything else           yes     yes     yes     yes
 
@@ -134,6 +134,14 @@ class Permit:
             patterns = " and ".join(token.runs for token in self.tokens or ())
             raise Forbidden(f"this token is good for runs {patterns} alone, not for {run_id}")
 
+    def check_every_run(self, why: str) -> None:
+        """Raise `Forbidden` unless the request may be about every run, which it has to for this reason."""
+        if self.tokens is not None and all(token.runs != ANY_RUN for token in self.tokens):
+            patterns = " and ".join(token.runs for token in self.tokens)
+            raise Forbidden(
+                f"this token is good for runs {patterns} alone, and {why}: take a token of --read-token-file"
+            )
+
     @property
     def has_quota(self) -> bool:
         return any(token.most_runs is not None for token in self.tokens or ())
@@ -196,7 +204,7 @@ _WRONG = "this server does not know this token: start the agent with --token-fil
 
 def action_of(method: str, path: str) -> Action:
     """Action that a request with this method and path asks for."""
-    if not path.startswith(paths.API):
+    if not path.startswith((paths.API, paths.METRICS)):
         return Action.PROBE
     if path.startswith(paths.AGENT):
         return Action.TAKE_PART

@@ -21,6 +21,7 @@ from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
 from rdzv_server.service.driver import STOPPED, Driver
 from rdzv_server.service.interface import Answer, AnyRequest, Connection
+from rdzv_server.service.measurements import Measurements
 from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.storage.base import Store, StoreFenced
 from rdzv_server.storage.outage import Outage
@@ -36,9 +37,9 @@ RETRY_S = 0.2
 class Term:
     """Term of this server as the leader."""
 
-    def __init__(self, leadership: Leadership, store: Store, registry: Registry) -> None:
+    def __init__(self, leadership: Leadership, store: Store, registry: Registry, measurements: Measurements) -> None:
         self.leadership = leadership
-        self.driver = Driver(registry, store)
+        self.driver = Driver(registry, store, measurements)
         self.rendezvous = Rendezvous(self.driver, leadership.number)
 
     async def end(self) -> None:
@@ -56,6 +57,7 @@ class Replica:
         make_store: Callable[[int], Store],
         make_registry: Callable[[], Registry],
         name: str = "",
+        measurements: Measurements | None = None,
     ) -> None:
         """`make_store`: of a leadership's number. `name`: which of this server's shards it is, for the log."""
         self.leadership = 0
@@ -64,6 +66,7 @@ class Replica:
         self._election = election
         self._address = address
         self._make_store, self._make_registry = make_store, make_registry
+        self._measurements = measurements or Measurements()
         self._term: Term | None = None
         self._other: Leader | None = None
         self._change = asyncio.Event()
@@ -75,7 +78,9 @@ class Replica:
         """Lead whenever it can, for ever; resigns when cancelled. Raises what it cannot go on after."""
         while True:
             leadership = await self._election.win(self._follow)
-            term = Term(leadership, self._make_store(leadership.number), self._make_registry())
+            self._measurements.elections_won += 1
+            store, registry = self._make_store(leadership.number), self._make_registry()
+            term = Term(leadership, store, registry, self._measurements)
             log.info("%staking over as leader (leadership %d)", self._prefix, leadership.number)
             try:
                 log.warning("%sleads no more: %s", self._prefix, await first_of(self._act(term), leadership.over()))
@@ -117,7 +122,7 @@ class Replica:
     async def ask(self, request: AnyRequest, connection: Connection) -> Answer:
         """The leader's answer. Raises `NotLeader` while that is another server, or the leader's own refusal."""
         if isinstance(request, LeaderRequest):
-            return await self._name_leader(request)
+            return await self._name_leader(request, connection)
         term = await self._find_term()
         try:
             answer = await term.rendezvous.ask(request, connection)
@@ -133,9 +138,11 @@ class Replica:
         if self._term:
             self._term.rendezvous.lost(connection)
 
-    async def _name_leader(self, request: LeaderRequest) -> LeaderReply:
+    async def _name_leader(self, request: LeaderRequest, connection: Connection) -> LeaderReply:
         """Wait for a later leadership than the one that the agent knows."""
+        asked_at = time.monotonic()
         await self._until(lambda: self.leader is not None and self.leadership > request.after, LEADER_HOLD_S)
+        connection.held(time.monotonic() - asked_at)
         return LeaderReply(leadership=self.leadership, leader=self.leader, leads=self.leads)
 
     async def _find_term(self) -> Term:
@@ -170,6 +177,11 @@ class Replica:
 
     def now(self) -> float:
         return self._term.driver.now() if self._term else time.monotonic()
+
+    @property
+    def long_polls(self) -> int:
+        """Number of the polls that are held."""
+        return self._term.rendezvous.load().long_polls if self._term else 0
 
     @property
     def epoch(self) -> str:

@@ -21,7 +21,8 @@ from rdzv_server.config import ServerConfig
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
 from rdzv_server.server import HttpServer
-from rdzv_server.service.interface import Answer, AnyRequest, Connection, ServerState, ShardView
+from rdzv_server.service.interface import Answer, AnyRequest, Connection, Load, ServerState, ShardView
+from rdzv_server.service.measurements import Measurements
 from rdzv_server.storage.base import StoreBroken
 from rdzv_server.storage.etcd import EtcdStore, settle_format
 from rdzv_server.storage.etcd_address import EtcdPlace
@@ -41,12 +42,13 @@ class Sharding:
         self._prefix = prefix
         self._membership = membership = Membership(client, prefix, address, config)
         max_runs = -(-config.max_runs // config.shards)  # of the whole cluster; a shard takes its part
+        self.measurements = Measurements()
         make_registry = partial(Registry, config.retention_s, max_runs)
         self._replicas = [
             Replica(
                 Election(client, membership, shard), address,
                 partial(EtcdStore, client, f"{prefix}/shards/{shard}", membership.leader_key(shard)), make_registry,
-                f"shard {shard}" if config.shards > 1 else "",
+                f"shard {shard}" if config.shards > 1 else "", self.measurements,
             )
             for shard in range(config.shards)
         ]  # fmt: skip
@@ -74,15 +76,24 @@ class Sharding:
         """The answer of the run's shard. Who asks for a leader without saying of which run is told of the only one."""
         if request.run_id is not None or len(self._replicas) == 1:
             return await self._of(request.run_id or "").ask(request, connection)
+        asked_at = self.now()
         with suppress(TimeoutError):
             async with asyncio.timeout(LEADER_HOLD_S):
                 await self._closed.wait()
+        connection.held(self.now() - asked_at)
         return LeaderReply(leadership=0)
 
     def lost(self, connection: Connection) -> None:
         """A connection has closed, which may have carried agents of several shards."""
         for replica in self._replicas:
             replica.lost(connection)
+
+    def load(self) -> Load:
+        return Load(
+            long_polls=sum(replica.long_polls for replica in self._replicas),
+            shards=len(self._replicas),
+            shards_led=sum(replica.leads for replica in self._replicas),
+        )
 
     def _of(self, run_id: str) -> Replica:
         return self._replicas[shard_of(run_id, len(self._replicas))]

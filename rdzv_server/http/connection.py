@@ -41,6 +41,8 @@ class HttpConnection(asyncio.Protocol):
         """Task that connects it to its transport, after TLS's handshake."""
         self.lacks_tls = False
         """Whether it speaks no TLS on a server that speaks nothing else."""
+        self.held_s = 0.0
+        """Seconds for which the present request was held as a long poll."""
         self.permit = _NOTHING
         """Runs that the present request may be about."""
         self._authenticated, self._gone = authenticated, gone
@@ -69,6 +71,10 @@ class HttpConnection(asyncio.Protocol):
         """Note that the next byte begins the next request."""
         self._is_answering = False
         self._arriving.stop(self)
+
+    def held(self, seconds: float) -> None:
+        """Note that the present request was held as a long poll: that is no delay of ours."""
+        self.held_s += seconds
 
     def let_in(self, permit: Permit, credential: str) -> None:
         """Note that the present request may be about what the permit says, by this credential."""

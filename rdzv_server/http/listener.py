@@ -61,6 +61,11 @@ class Listener:
         self._socket.setblocking(False)
         self._loop.add_reader(self._socket, self._accept)
 
+    @property
+    def connections(self) -> tuple[int, int]:
+        """Number of the connections of which a request has been let in, and of the others."""
+        return len(self._connections) - len(self._unauthenticated), len(self._unauthenticated)
+
     async def close(self) -> None:
         """Take no more connections. Those that stand go on."""
         if self._socket.fileno() >= 0:

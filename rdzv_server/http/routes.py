@@ -14,15 +14,21 @@ from rdzv_protocol import actions, errors, messages, paths
 from rdzv_protocol.codec import convert, decode, encode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.errors import MalformedMessage, MessageTooLarge, NotLeader, ProtocolError, UnsupportedMediaType
+from rdzv_protocol.exposition import CONTENT_TYPE
 
 from rdzv_server.auth.authorization import Caller
 from rdzv_server.http.connection import HttpConnection
 from rdzv_server.http.limits import Gatekeeper, RefusalLog, peer_of
+from rdzv_server.http.metrics import MetricsView
 from rdzv_server.http.status_endpoint import Status, StatusView
 from rdzv_server.service.interface import AnyRequest, Service
 
 log = logging.getLogger("rdzv_server")
 
+GONE = 499
+"""Status of an answer that nobody reads, because the caller is gone; for the metrics, and nginx's."""
+OTHER_PATHS = "other"
+"""Name in the metrics of all paths that there are not."""
 LINGER_S = 1.0
 """Time for which the rest of a refused request is read and thrown away, so that its sender comes to read the answer."""
 SHOWN_TO_PEOPLE = ("curl/", "Wget/", "Mozilla/")
@@ -38,6 +44,7 @@ rdzv-server: the rendezvous service for elastic PyTorch runs
 
   GET {paths.STATUS}              every run: its nodes, who is missing and until when, failures, restarts
   GET {paths.STATUS}?run_id=ID    one run
+  GET {paths.METRICS}                metrics for Prometheus
   GET {paths.READYZ}                 whether runs can be decided about at present
   GET {paths.OPENAPI}           the whole API, for programs
 
@@ -79,9 +86,14 @@ class HttpApi:
     aiohttp's router and middlewares take a tenth of a request.
     """
 
-    def __init__(self, service: Service, gatekeeper: Gatekeeper, *, read_only: bool = False) -> None:
+    def __init__(
+        self, service: Service, gatekeeper: Gatekeeper, metrics: MetricsView, *, read_only: bool = False
+    ) -> None:
         self._service = service
         self._gatekeeper = gatekeeper
+        self._metrics = metrics
+        self._measurements = service.measurements
+        self._now = asyncio.get_running_loop().time
         self._refusals = RefusalLog()
         self._status = StatusView(service)
         self._routes = {route.path: route for route in ROUTES if route.method == "GET" or not read_only}
@@ -99,9 +111,20 @@ class HttpApi:
         )
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """The answer to a request, whatever happens."""
+        """The answer to a request, whatever happens; measured, but for the time for which it was held."""
+        began_at = self._now()
         try:
             connection = _connection_of(request)
+        except ConnectionError:
+            return web.Response(status=GONE)
+        connection.held_s = 0.0
+        answer = await self._answer(request, connection)
+        path = request.path if request.path in self._routes else OTHER_PATHS
+        self._measurements.answered(path, answer.status, self._now() - began_at - connection.held_s)
+        return answer
+
+    async def _answer(self, request: web.BaseRequest, connection: HttpConnection) -> web.StreamResponse:
+        try:
             try:
                 self._let_in(connection, request)
                 handler = self._handler(request)
@@ -111,7 +134,7 @@ class HttpApi:
             finally:
                 connection.request_answered()
         except ConnectionError:
-            return web.Response(status=503)  # the caller is gone: nobody reads it
+            return web.Response(status=GONE)
         except Exception as error:
             if request.writer.output_size:  # half an answer cannot be taken back, only cut off
                 log.error("%s %s failed while it was being answered", request.method, request.path, exc_info=error)
@@ -129,7 +152,7 @@ class HttpApi:
         if not request.body_exists:
             connection.request_arrived()
         permit = self._gatekeeper.check(request.method, request.path, caller, connection.credential, now)
-        if request.path.startswith(paths.API):
+        if request.path.startswith((paths.API, paths.METRICS)):
             connection.let_in(permit, caller.authorization)
 
     def _handler(self, request: web.BaseRequest) -> Handler:
@@ -185,6 +208,11 @@ class HttpApi:
                 await answer.write(piece)
         await answer.write_eof()
         return answer
+
+    async def metrics(self, request: web.BaseRequest) -> web.Response:
+        _connection_of(request).permit.check_every_run("the metrics are about all runs")
+        body = await self._metrics.body()
+        return web.Response(body=body, headers=HEADERS | {"Content-Type": CONTENT_TYPE})
 
     async def openapi(self, request: web.BaseRequest) -> web.Response:
         from rdzv_server.http.openapi import document
@@ -260,6 +288,7 @@ ROUTES: tuple[Route, ...] = (
         ),
     ),
     _action(paths.STOP, actions.StopRequest, "stopped", "End a run, whatever it does."),
+    _question(paths.METRICS, HttpApi.metrics, "Metrics of the server and its runs, in Prometheus' text format."),
     _action(
         paths.ADMIT, actions.AdmitRequest, "nodes that stand by were admitted",
         "Give the free seats of a running round to nodes that stand by.", errors.NobodyWaits,

@@ -19,6 +19,7 @@ from rdzv_server.core.run import Run
 from rdzv_server.service.clock import Clock
 from rdzv_server.service.fair_scheduler import RoundRobin
 from rdzv_server.service.long_polls import Key, LongPolls
+from rdzv_server.service.measurements import Measurements
 from rdzv_server.storage.base import Store, StoreUnavailable
 from rdzv_server.storage.compaction import Compaction
 from rdzv_server.storage.outage import Outage
@@ -41,9 +42,10 @@ REPLAY_AT_ONCE = 500
 class Driver:
     """Feeds the core and carries its effects out. Time goes on from the server's life before."""
 
-    def __init__(self, registry: Registry, store: Store) -> None:
+    def __init__(self, registry: Registry, store: Store, measurements: Measurements | None = None) -> None:
         self._registry = registry
         self._store = store
+        self.measurements = measurements or Measurements()
         self.long_polls = LongPolls()
         self._compaction = Compaction(registry, store)
         self._inbox = RoundRobin[tuple[str, Event, Done | None]]()
@@ -187,9 +189,15 @@ class Driver:
         if records:
             self._unwritten = set(_concerned(effects))
             self._is_written.clear()
-            await self._write_at_last(lambda: self._store.append(records))
+            await self._write_at_last(partial(self._append, records))
             self._compaction.written(records)
             self._is_written.set()
+
+    async def _append(self, records: Sequence[Record]) -> None:
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+        await self._store.append(records)
+        self.measurements.written(records, loop.time() - began_at)
 
     def _is_of_before(self, run: Run, agent_id: str) -> bool:
         """Whether nothing of what is being written is about the agent. Of one that is gone, it is not known."""
@@ -205,6 +213,7 @@ class Driver:
             try:
                 await write()
             except StoreUnavailable as error:
+                self.measurements.store_failed(is_first=self._outage.reason is None)
                 for done, event in self._unanswered.items():
                     if isinstance(event, NodeJoined):  # it has nothing yet that an answer could cost it
                         _answer(done, ServerUnavailable(str(error)))

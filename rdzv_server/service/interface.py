@@ -1,7 +1,7 @@
 """Interface between the server's transports (HTTP, or the same process) and whoever answers: one server, or several."""
 
 from collections.abc import Coroutine
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 from msgspec import Meta, Struct
 from rdzv_protocol.actions import AdmitRequest, StopRequest
@@ -9,6 +9,7 @@ from rdzv_protocol.constraints import Id, Revision
 from rdzv_protocol.messages import Ack, LeaderReply, LeaderRequest, Reply, Request
 
 from rdzv_server.core.run import Run
+from rdzv_server.service.measurements import Measurements
 
 AnyRequest = Request | StopRequest | AdmitRequest | LeaderRequest
 """A request, all but the last about one run, which the leader of that run answers."""
@@ -25,6 +26,9 @@ class Connection(Protocol):
     @property
     def is_closed(self) -> bool:
         """Whether nobody can be answered over it any more."""
+
+    def held(self, seconds: float) -> None:
+        """Note that the request under way was held for so long because there was nothing to tell."""
 
 
 class ShardView(Struct, frozen=True):
@@ -47,8 +51,21 @@ class ServerState(Struct, frozen=True, kw_only=True):
     uptime_s: Annotated[float, Meta(description="seconds")]
 
 
+class Load(NamedTuple):
+    """Load of a server at present."""
+
+    long_polls: int
+    """Requests of agents that are held until there is something to tell."""
+    shards: int = 1
+    """Parts in which all servers together share the runs."""
+    shards_led: int = 1
+    """Those of which this server decides."""
+
+
 class Service(Protocol):
     """Answers agents and operators, and shows what it knows."""
+
+    measurements: Measurements
 
     def ask(self, request: AnyRequest, connection: Connection) -> Coroutine[Any, Any, Answer]:
         """The answer: a `Reply` to a join and a poll, a `LeaderReply` to a `LeaderRequest`, else an `Ack`.
@@ -67,3 +84,5 @@ class Service(Protocol):
     def close(self) -> None: ...
 
     def state(self) -> ServerState: ...
+
+    def load(self) -> Load: ...

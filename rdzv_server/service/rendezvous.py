@@ -20,7 +20,7 @@ from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.run import AgentState, Run
 from rdzv_server.service.agent_connections import Connections
 from rdzv_server.service.driver import STOPPED, Driver
-from rdzv_server.service.interface import Answer, AnyRequest, Connection, ServerState
+from rdzv_server.service.interface import Answer, AnyRequest, Connection, Load, ServerState
 from rdzv_server.service.long_polls import Key
 
 FIRST_HOLD_S = 1.0
@@ -38,6 +38,7 @@ class Rendezvous:
     def __init__(self, driver: Driver, leadership: int = 0) -> None:
         self._driver = driver
         self._long_polls = driver.long_polls
+        self.measurements = driver.measurements
         self.leadership = leadership
         self._closing = False
         self._probes: dict[Key, asyncio.Event] = {}
@@ -71,7 +72,7 @@ class Rendezvous:
             machine = await self._enter(events.NodeJoined(join, connection.server_addr, wall_at=time.time()))
         agent = machine.run.agents.get(request.agent_id)
         if agent and agent.state is AgentState.WAITING:
-            await self._park(machine, request.agent_id, _first_hold_s(machine.run.settings))
+            await self._park(machine, request.agent_id, _first_hold_s(machine.run.settings), connection)
         return self._reply(machine, request.agent_id, admission.differs(machine.run, request))
 
     async def _poll(self, request: messages.PollRequest, connection: Connection) -> messages.Reply:
@@ -84,7 +85,7 @@ class Rendezvous:
             probe.set()
         agent = machine.run.agents.get(request.agent_id)
         if request.hold and agent and agent.revision <= request.revision:
-            await self._park(machine, request.agent_id, _hold_s(machine.run.settings))
+            await self._park(machine, request.agent_id, _hold_s(machine.run.settings), connection)
         return self._reply(machine, request.agent_id)
 
     def lost(self, connection: Connection) -> None:
@@ -103,6 +104,9 @@ class Rendezvous:
             leadership=self.leadership,
             uptime_s=round(self._driver.now() - self._driver.started_at, 3),
         )
+
+    def load(self) -> Load:
+        return Load(len(self._long_polls))
 
     def close(self) -> None:
         """Release every parked poll, and park no more: agents keep their workers and try again."""
@@ -145,10 +149,13 @@ class Rendezvous:
             self.connections.unbind(connection, key)
             raise
 
-    async def _park(self, machine: RunMachine, agent_id: str, hold_s: float) -> None:
+    async def _park(self, machine: RunMachine, agent_id: str, hold_s: float, connection: Connection) -> None:
         run = machine.run
         if agent_id not in run.leases.uncertain:  # or a sign of life is awaited: its next poll, which comes at once
+            loop = asyncio.get_running_loop()
+            parked_at = loop.time()
             await self._long_polls.park((run.run_id, agent_id), hold_s)
+            connection.held(loop.time() - parked_at)
         await self._driver.written(machine, agent_id)  # the hold may have ended while a newer directive is written
 
     def _reply(self, machine: RunMachine, agent_id: str, warning: str = "") -> messages.Reply:

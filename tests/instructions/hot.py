@@ -228,6 +228,9 @@ class _Connection:
     server_addr = SERVER_ADDR
     is_closed = False
 
+    def held(self, seconds: float) -> None:
+        pass
+
 
 class _Shell:
     """A server but for its sockets."""

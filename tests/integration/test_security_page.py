@@ -44,6 +44,7 @@ def test_the_table_has_the_limits_that_there_are() -> None:
         f"| between two requests | {limits.idle_s:g} s |",
         f"| requests of one peer | {in_words(limits.requests)} |",
         f"| refused tokens of one peer | {in_words(limits.refusals)} |",
+        f"| runs with series of their own in `/metrics` | `--metrics-per-run`: {limits.listed_runs} |",
         f"| runs, ended ones included | `--max-runs`: {MOST_RUNS:,} |",
         f"| agents of a run | {MOST_AGENTS:,} |",
     ):

@@ -104,6 +104,9 @@ class Connection:
         self.arrives_at = [0.0, 0.0]
         """When the last message arrives: at the host, at the server."""
 
+    def held(self, seconds: float) -> None:
+        pass
+
 
 class Network:
     """Everything between the hosts and the server. `lost` is told of a connection's end at the server."""

@@ -45,6 +45,9 @@ class Connection:
     server_addr: str = SERVER_ADDR
     is_closed: bool = False
 
+    def held(self, seconds: float) -> None:
+        pass
+
 
 def a_join(agent: str, *, node: str | None = None, after_round: int = 0, **changes: Any) -> JoinRequest:
     """A join of `agent`, on the node of the same name."""

@@ -7,6 +7,7 @@ from rdzv_protocol.errors import Forbidden, ProtocolError, ServerUnavailable, Un
 
 from rdzv_server.auth.authorization import Access, Caller, Role, Token
 
+METRICS = ("GET", "/metrics")
 JOIN, LOOK, ACT = ("POST", "/v1/agent/join"), ("GET", "/v1/status"), ("POST", "/v1/runs")
 PROBE = ("GET", "/readyz")
 TOKENS = [Token(role, f"secret-{role.value}".encode()) for role in Role]
@@ -51,6 +52,16 @@ def test_only_the_exact_header_counts(header, says):
 @pytest.mark.parametrize("action", ["GET /v1/metrics", "GET /v1/", "POST /v1/anything", "DELETE /v1/status"])
 def test_every_path_below_the_version_asks_for_a_token(action):
     assert answer(Access(TOKENS), tuple(action.split())) == Unauthorized.code
+
+
+def test_metrics_are_for_those_who_may_look_at_everything():
+    access = Access([*TOKENS, Token(Role.AGENT, b"team", "team-*")])
+    assert [answer(access, METRICS, f"secret-{role.value}") for role in Role] == ["yes"] * 3
+    assert answer(access, METRICS) == Unauthorized.code
+    for token, may in (("secret-agent", True), ("team", False)):
+        permit = access.check(*METRICS, Caller(peer=FAR, authorization=f"Bearer {token}"))
+        with nullcontext() if may else pytest.raises(Forbidden, match=r"runs team-\* alone, and that is not enough"):
+            permit.check_every_run("that is not enough")
 
 
 def test_probes_are_for_everybody():

@@ -1,0 +1,223 @@
+"""Metrics of the server for Prometheus: what it holds at present, and what it has counted.
+
+A scrape costs one look at each run, whatever its number of nodes, and lets others have their turn meanwhile. Runs have
+series of their own up to a limit, the oldest of those that go on first: who begins many runs takes none from others.
+"""
+
+import asyncio
+import hashlib
+import sys
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import get_args
+
+import rdzv_protocol
+from rdzv_protocol.exposition import Histogram, Metric, Sample, exposition
+
+from rdzv_server.core.run import AgentState, Cause, Run, Stage
+from rdzv_server.core.status_view import Phase, phase
+from rdzv_server.http.listener import Listener
+from rdzv_server.service.interface import Service
+
+FRESH_S = 0.5
+"""Scrapes within this time are given the same answer: however many ask, it costs little."""
+RUNS_AT_ONCE = 500
+"""Runs that are looked at before anything else in the process gets its turn."""
+LONGEST_LABEL = 64
+"""Longer run ids are cut, and end with a hash."""
+LAG_EVERY_S = 0.5
+LAG_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+
+METRICS: list[Metric] = []
+"""All that there are, in the order of the answer."""
+RESTART_CAUSES = tuple(cause for cause in Cause if cause is not Cause.FIRST)
+STANDBY = "standby"
+"""State of agents that wait beside a running round."""
+
+
+def _declare(kind: str, name: str, text: str, *labels: str) -> Metric:
+    metric = Metric(f"rdzv_{name}", kind, text, labels)  # type: ignore[arg-type]
+    METRICS.append(metric)
+    return metric
+
+
+_gauge, _counter, _histogram = (partial(_declare, kind) for kind in ("gauge", "counter", "histogram"))
+
+BUILD_INFO = _gauge("server_build_info", "1, with the versions as labels.", "version", "python")
+READY = _gauge("server_ready", "1 while the server can decide about runs; 0: GET /readyz says why not.")
+LEADER = _gauge("server_leader", "1 while this server leads, at least one shard; a server alone always does.")
+SHARDS = _gauge("shards", "Shards in which all servers together share the runs.")
+SHARDS_LED = _gauge("shards_led", "Shards that this server leads.")
+ELECTIONS_WON = _counter("elections_won_total", "Leaderships that this server has won.")
+
+RUNS = _gauge("runs", "Runs that are remembered, by phase; each attempt counts.", "phase")
+RUNS_UNLISTED = _gauge("runs_unlisted", "Runs that go on and have no series of their own: see --metrics-per-run.")
+LONGEST_FORMING = _gauge("longest_forming_seconds", "Longest time for which a run has been forming its round.")
+NODES = _gauge("nodes", "Agents of the runs that have not ended, by state.", "state")
+NODES_DISCONNECTED = _gauge("nodes_disconnected", "Agents of these whose connection is closed at present.")
+
+LONG_POLLS = _gauge("long_polls", "Requests of agents that are held until there is something to tell.")
+CONNECTIONS = _gauge("http_connections", "Open connections; authenticated: a request was let in.", "state")
+REQUESTS = _histogram(
+    "http_request_duration_seconds", "Time to answer a request, without that for which it was held.", "path", "status"
+)
+STORE_WRITES = _histogram("store_write_duration_seconds", "Time to write a batch of records.")
+STORE_BATCHES = _histogram("store_write_records", "Records of a batch.")
+STORE_FAILURES = _counter("store_write_failures_total", "Writes that the store refused; each is tried again.")
+STORE_OUTAGES = _counter("store_outages_total", "Times that the store began to refuse writes.")
+LAG = _histogram("event_loop_lag_seconds", "Delay of a timer, sampled twice a second from the first scrape on.")
+
+RUN_INFO = _gauge("run_info", "1, with the phase of the run as a label.", "run_id", "attempt", "phase")
+RUN_NODES = _gauge("run_nodes", "Agents of the run, by state.", "run_id", "state")
+RUN_ROUND = _gauge("run_round", "Round that is forming or running.", "run_id")
+RUN_WORLD_SIZE = _gauge("run_world_size", "Workers of the running round; 0 while it forms.", "run_id")
+RUN_FORMING = _gauge("run_forming_seconds", "Time for which the run has been forming its round, or 0.", "run_id")
+RUN_RESTARTS = _counter(
+    "run_restarts_total", "Restarts of the run; worker_failure alone is charged.", "run_id", "cause"
+)
+RUN_RESTARTS_LEFT = _gauge("run_restarts_left", "Restarts that may still be charged before the run fails.", "run_id")
+
+
+class MetricsView:
+    """Metrics of one server, for as many readers as there are. `most_runs`: how many have series of their own."""
+
+    def __init__(self, service: Service, most_runs: int) -> None:
+        self.listener: Listener | None = None
+        """Whose connections are counted."""
+        self._service = service
+        self._most_runs = most_runs
+        self._turn = asyncio.Lock()
+        self._body = b""
+        self._made_at = float("-inf")
+        self._lag = Histogram(LAG_BOUNDS_S)
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def body(self) -> bytes:
+        """All metrics in Prometheus' text format, made within the last half second."""
+        loop = asyncio.get_running_loop()
+        async with self._turn:
+            if self._timer is None:
+                self._expect_timer()
+            if loop.time() >= self._made_at + FRESH_S:
+                self._body = await asyncio.to_thread(exposition, METRICS, await self._samples())
+                self._made_at = loop.time()
+            return self._body
+
+    def close(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+
+    async def _samples(self) -> list[Sample]:
+        samples = [*self._of_server(), *self._of_requests(), *self._of_store()]
+        survey = _Survey()
+        for count, run in enumerate(self._service.runs(), start=1):
+            now = self._service.now(run.run_id)
+            survey.look_at(run, now)
+            if not run.stage.is_end and len(survey.listed) < self._most_runs:
+                samples += survey.series_of(run, now)
+            if count % RUNS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return samples + survey.totals()
+
+    def _of_server(self) -> Iterator[Sample]:
+        state, load, counted = self._service.state(), self._service.load(), self._service.measurements
+        yield Sample(BUILD_INFO, 1, (rdzv_protocol.VERSION, ".".join(map(str, sys.version_info[:3]))))
+        yield Sample(READY, state.unhealthy_reason is None)
+        yield Sample(LEADER, state.leads)
+        yield Sample(SHARDS, load.shards)
+        yield Sample(SHARDS_LED, load.shards_led)
+        yield Sample(ELECTIONS_WON, counted.elections_won)
+        yield Sample(LONG_POLLS, load.long_polls)
+        yield Sample(LAG, self._lag.read())
+        if self.listener:
+            for name, connections in zip(("authenticated", "unauthenticated"), self.listener.connections, strict=True):
+                yield Sample(CONNECTIONS, connections, (name,))
+
+    def _of_requests(self) -> Iterator[Sample]:
+        for (path, status), histogram in self._service.measurements.requests.items():
+            yield Sample(REQUESTS, histogram.read(), (path, str(status)))
+
+    def _of_store(self) -> Iterator[Sample]:
+        counted = self._service.measurements
+        yield Sample(STORE_WRITES, counted.store_writes.read())
+        yield Sample(STORE_BATCHES, counted.store_batches.read())
+        yield Sample(STORE_FAILURES, counted.store_failures)
+        yield Sample(STORE_OUTAGES, counted.store_outages)
+
+    def _expect_timer(self) -> None:
+        """Have a timer come, late by as much as the event loop is busy."""
+        loop = asyncio.get_running_loop()
+        due_at = loop.time() + LAG_EVERY_S
+        self._timer = loop.call_at(due_at, self._timer_came, due_at)
+
+    def _timer_came(self, due_at: float) -> None:
+        self._lag.observe(max(0.0, asyncio.get_running_loop().time() - due_at))
+        self._expect_timer()
+
+
+class _Survey:
+    """Numbers of runs and nodes, counted run by run."""
+
+    def __init__(self) -> None:
+        self.listed: set[str] = set()
+        """Labels of the runs that have series of their own: two ids that are cut may look alike."""
+        self._phases = dict.fromkeys(get_args(Phase), 0)
+        self._nodes = dict.fromkeys((*map(str, AgentState), STANDBY), 0)
+        self._disconnected = self._unlisted = 0
+        self._longest_forming_s = 0.0
+
+    def look_at(self, run: Run, now: float) -> None:
+        """Count the run. Costs as much for 10,000 nodes as for one."""
+        self._phases[phase(run)] += 1
+        if run.stage.is_end:
+            return
+        self._unlisted += 1
+        for state, count in _nodes(run):
+            self._nodes[state] += count
+        self._disconnected += len(run.leases.absent_since)
+        self._longest_forming_s = max(self._longest_forming_s, _forming_s(run, now))
+
+    def series_of(self, run: Run, now: float) -> Iterator[Sample]:
+        """The run's own series; none if another run looks alike."""
+        label = label_of(run.run_id)
+        if label in self.listed:
+            return
+        self.listed.add(label)
+        self._unlisted -= 1
+        world_size = run.membership.world_size if run.membership and run.stage is Stage.RUNNING else 0
+        yield Sample(RUN_INFO, 1, (label, str(run.attempt), phase(run)))
+        yield from (Sample(RUN_NODES, count, (label, state)) for state, count in _nodes(run))
+        yield Sample(RUN_ROUND, run.round, (label,))
+        yield Sample(RUN_WORLD_SIZE, world_size, (label,))
+        yield Sample(RUN_FORMING, _forming_s(run, now), (label,))
+        yield Sample(RUN_RESTARTS_LEFT, run.settings.max_restarts - run.restart_count, (label,))
+        for cause in RESTART_CAUSES:
+            yield Sample(RUN_RESTARTS, run.restarts.get(cause, 0), (label, cause.value))
+
+    def totals(self) -> list[Sample]:
+        return [
+            *(Sample(RUNS, count, (name,)) for name, count in self._phases.items()),
+            *(Sample(NODES, count, (state,)) for state, count in self._nodes.items()),
+            Sample(NODES_DISCONNECTED, self._disconnected),
+            Sample(RUNS_UNLISTED, self._unlisted),
+            Sample(LONGEST_FORMING, self._longest_forming_s),
+        ]
+
+
+def label_of(run_id: str) -> str:
+    """The run id as a label's value: whole, or its beginning and a hash."""
+    if len(run_id) <= LONGEST_LABEL:
+        return run_id
+    digest = hashlib.sha256(run_id.encode()).hexdigest()[:16]
+    return f"{run_id[: LONGEST_LABEL - len(digest) - 1]}~{digest}"
+
+
+def _nodes(run: Run) -> Iterable[tuple[str, int]]:
+    """Number of the run's agents in each state."""
+    for state, agents in run.by_state.items():
+        stands_by = state is AgentState.WAITING and run.stage is Stage.RUNNING
+        yield STANDBY if stands_by else state.value, len(agents)
+
+
+def _forming_s(run: Run, now: float) -> float:
+    return max(0.0, now - run.opening.at) if run.stage is Stage.FORMING else 0.0

@@ -1,0 +1,27 @@
+"""docs/metrics.md: its tables have the metrics that there are, in their order and words."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from rdzv_protocol.exposition import Metric
+
+from rdzv_server.http.metrics import METRICS
+
+PAGE = (Path(__file__).parents[3] / "docs/metrics.md").read_text()
+
+
+def rows(metrics: Sequence[Metric]) -> list[str]:
+    return [
+        f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in labels)} | {text} |"
+        for name, kind, text, labels in metrics
+    ]
+
+
+def table_of(heading: str) -> list[str]:
+    section = re.split(r"^## ", PAGE[PAGE.index(f"## {heading}\n") + 3 :], flags=re.MULTILINE)[0]
+    return [line for line in section.splitlines() if line.startswith("| `")]
+
+
+def test_the_page_has_every_metric_of_the_server() -> None:
+    assert table_of("Metrics of the server") == rows(METRICS)

@@ -1,0 +1,140 @@
+"""The server's metrics: what they say of runs and nodes, and that no run can make them large, wrong or slow."""
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from rdzv_protocol.exposition import CONTENT_TYPE
+from rdzv_protocol.messages import Failure, PollRequest, ReportRequest
+from rdzv_protocol.settings import RequestedSettings
+
+from rdzv_server.http import metrics
+from rdzv_server.http.metrics import LONGEST_LABEL, METRICS, MetricsView, label_of
+from rdzv_server.server import RendezvousServer
+from tests.support.prometheus import Scrape, promtool
+from tests.support.scenario import Connection, a_join
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[RendezvousServer]:
+    async with RendezvousServer() as server:
+        yield server
+
+
+async def join(server: RendezvousServer, run_id: str, *nodes: str, high: int = 1, **settings: Any) -> None:
+    """The nodes join together; those beyond the last seat are answered when they have waited for a second."""
+    asked = RequestedSettings(min_nodes=min(high, len(nodes)), max_nodes=high, **settings)
+    joins = [a_join(f"{run_id}-{node}", node=node, run_id=run_id, settings=asked) for node in nodes]
+    await asyncio.gather(*(server.rendezvous.ask(each, Connection(each.agent_id)) for each in joins))
+
+
+async def scrape(server: RendezvousServer, most_runs: int = 100) -> Scrape:
+    return Scrape((await MetricsView(server.service, most_runs).body()).decode())
+
+
+async def test_runs_and_nodes_are_counted_by_what_they_do(server):
+    await join(server, "short", "a", "b", high=2)
+    await join(server, "spare", "a", "b", high=1)
+    said = await scrape(server)
+    assert said("rdzv_runs", phase="running") == 2
+    assert said("rdzv_runs", phase="failed") == 0
+    assert [said("rdzv_nodes", state=state) for state in ("running", "standby", "waiting")] == [3, 1, 0]
+    assert said("rdzv_run_nodes", run_id="spare", state="standby") == 1
+    assert said("rdzv_run_world_size", run_id="short") == 2
+    assert said("rdzv_server_ready") == said("rdzv_server_leader") == said("rdzv_shards_led") == 1
+
+
+async def test_a_run_that_has_ended_counts_as_a_run_and_its_nodes_no_more(server):
+    await join(server, "over", "a")
+    failure = Failure(node_id="a", rank=0, local_rank=0, pid=1, exit_code=1, cause="exit code 1")
+    report = ReportRequest(run_id="over", agent_id="over-a", round=1, failure=failure)
+    await server.rendezvous.ask(report, Connection("over-a"))
+    said = await scrape(server)
+    assert said("rdzv_runs", phase="failed") == 1
+    assert sum(said.all("rdzv_nodes").values()) == 0
+    assert not said.all("rdzv_run_info")
+
+
+async def test_the_longest_wait_for_a_round_is_told_without_a_series_for_each_run(server):
+    forming = asyncio.create_task(join(server, "forming", "a", high=2, last_call_timeout_s=60.0))
+    said = await scrape(server, most_runs=0)
+    while not said("rdzv_long_polls"):
+        said = await scrape(server, most_runs=0)
+    assert said("rdzv_longest_forming_seconds") > 0
+    assert said("rdzv_long_polls") == 1
+    assert said("rdzv_runs_unlisted") == 1 and not said.all("rdzv_run_info")
+    forming.cancel()
+
+
+async def test_the_oldest_runs_have_series_of_their_own_whoever_begins_more(server):
+    for number in range(12):
+        await join(server, f"run-{number}", "a")
+    said = await scrape(server, most_runs=10)
+    assert {dict(key)["run_id"] for key in said.all("rdzv_run_info")} == {f"run-{number}" for number in range(10)}
+    assert said("rdzv_runs_unlisted") == 2
+
+
+HOSTILE = ['a"} 1\\n', "\\", '"', "{}", "💥" * 200, "x" * 256, "x" * 255 + "y", label_of("x" * 256), " ", "# HELP x"]
+
+
+async def test_no_run_id_breaks_the_format_or_takes_anothers_name(server):
+    for run_id in HOSTILE:
+        await join(server, run_id, "a")
+    said = await scrape(server)
+    labels = [dict(key)["run_id"] for key in said.all("rdzv_run_info")]
+    assert len(set(labels)) == len(labels) == len(HOSTILE) - 1  # one has taken the cut form of another
+    assert max(map(len, labels)) <= LONGEST_LABEL
+    assert set(HOSTILE[:4]) <= set(labels)
+    assert said("rdzv_runs_unlisted") == 1
+
+
+async def test_promtool_finds_no_fault_with_any_metric(server):
+    await join(server, "run", "a")
+    server.service.measurements.answered("/v1/agent/join", 200, 0.001)
+    server.service.measurements.written([1], 0.001)
+    said = await scrape(server)
+    checked = promtool("check", "metrics", text=said.text)
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+    names = {f"{family.name}_total" if family.type == "counter" else family.name for family in said.families}
+    assert {metric.name for metric in METRICS} <= names and "process_resident_memory_bytes" in names
+
+
+async def test_many_scrapes_are_one_and_a_later_one_is_another(server, monkeypatch):
+    view = MetricsView(server.service, 100)
+    first = await asyncio.gather(*(view.body() for _ in range(50)))
+    assert all(each is first[0] for each in first)
+    monkeypatch.setattr(metrics, "FRESH_S", 0.0)
+    assert await view.body() is not first[0]
+    view.close()
+
+
+async def test_a_poll_that_is_held_is_no_slow_request(server):
+    await join(server, "run", "a", lease_s=0.4)
+    connection, held = Connection("run-a"), []
+    object.__setattr__(connection, "held", held.append)
+    began_at = time.monotonic()
+    await server.rendezvous.ask(PollRequest(run_id="run", agent_id="run-a", revision=10), connection)
+    assert held and 0 < held[0] <= time.monotonic() - began_at
+
+
+async def test_the_event_loops_lag_is_sampled_while_somebody_scrapes(server, monkeypatch):
+    monkeypatch.setattr(metrics, "LAG_EVERY_S", 0.001)
+    monkeypatch.setattr(metrics, "FRESH_S", 0.0)
+    view = MetricsView(server.service, 100)
+    said = Scrape((await view.body()).decode())
+    while not said("rdzv_event_loop_lag_seconds_count"):
+        said = Scrape((await view.body()).decode())
+    view.close()
+
+
+def test_the_text_is_of_the_version_that_every_prometheus_reads():
+    assert CONTENT_TYPE.startswith("text/plain; version=0.0.4")
+
+
+def test_a_server_that_nobody_scrapes_does_not_load_prometheus_client():
+    program = "import sys, rdzv_server.cli, rdzv_server.http.routes; print('prometheus_client' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "False\n"
