@@ -2,14 +2,16 @@
 
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.certificates import Authority
 from tests.support.cluster import Cluster
+from tests.support.etcd import Etcd, etcd_cluster, need_etcd
 from tests.support.programs import ended_programs
 from tests.support.worker_hub import WorkerHub
 
@@ -55,3 +57,16 @@ async def cluster(hub: WorkerHub) -> AsyncIterator[Cluster]:
     async with Cluster(hub) as cluster:
         await cluster.serve()
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    """A cluster of one member."""
+    need_etcd()
+    with etcd_cluster(tmp_path_factory.mktemp("etcd"), 1) as etcd:
+        yield etcd
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)

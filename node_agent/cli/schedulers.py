@@ -51,7 +51,7 @@ class Scheduler(NamedTuple):
 
     name: str
     known_by: tuple[str, ...]
-    """It is this one if all of these are set."""
+    """Variables by which it is recognized: all of them are set."""
     nodes: Source
     rank: Source
     """Index of this node; the one with 0 hosts the server."""
@@ -63,13 +63,14 @@ class Scheduler(NamedTuple):
     node_id: Source = NOTHING
     nproc: Source = NOTHING
     order: Source = NOTHING
-    """Place of the node in the network: near nodes get ranks next to each other. Without it, by `rank`."""
+    """Place of the node in the network, by which ranks are ordered: near nodes get ranks next to each other. Without
+    it, the order is that of `rank`."""
     address_of: Callable[[str], str] = str
     """Address of a host by the scheduler's name for it."""
     trouble: Callable[[Environment], str] = NO_TROUBLE
-    """What is wrong with how this agent was started, and what to do; empty: nothing."""
+    """Error in how this agent was started, and what to do, from its environment; empty if there is none."""
     without_host: str = "give --master-addr HOST"
-    """What to do where it does not say who hosts the server."""
+    """Advice for the error message where the scheduler does not say who hosts the server."""
 
 
 WORKERS = {
@@ -297,12 +298,12 @@ SCHEDULERS = (
 
 
 class Found(NamedTuple):
-    """What the scheduler of this node says."""
+    """Arguments of an agent, completed with what the scheduler of its node says, and what follows for its workers."""
 
     arguments: Arguments
-    """The arguments, completed."""
+    """Arguments of the command line, with those that were not given filled in."""
     line: str
-    """Variables that were used, and what came of them."""
+    """Line for the console: the variables that were used, and what came of them."""
     sort_key: str
     """Place of this node among those that have no rank yet."""
     environment: Environment

@@ -69,5 +69,5 @@ class Exit(Struct, frozen=True):
 
 
 OwnEffect = StartWorkers | StopWorkers | Say | WriteFailureReport | Exit
-"""What is done on this node; the rest goes to the server."""
+"""Effects that the agent carries out itself; the other ones are requests, which it sends to the server."""
 Effect = Request | OwnEffect

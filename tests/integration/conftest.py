@@ -31,11 +31,6 @@ def any_cluster(request: pytest.FixtureRequest, cluster: Cluster) -> Cluster:
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
-@pytest.fixture
 def other_authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path, "other")
 

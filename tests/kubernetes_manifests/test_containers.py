@@ -11,7 +11,7 @@ import signal
 import socket
 import ssl
 import urllib.request
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ import pytest
 from node_agent.workers.ports import ReservedPort
 from tests.kubernetes_manifests.manifests import Pod, PodTemplate, mine, need_kubectl, only, render, template
 from tests.support.certificates import Authority
-from tests.support.etcd import Etcd, etcd_cluster, need_etcd
+from tests.support.etcd import Etcd
 from tests.support.process_info import is_running
 from tests.support.programs import WORKER, Program, ended_programs
 from tests.support.worker_hub import WorkerHub, of_agent, restart_count
@@ -56,19 +56,6 @@ async def nothing_is_left(hub: WorkerHub) -> AsyncIterator[None]:
 
 
 # The server.
-
-
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
-    """One member."""
-    need_etcd()
-    with etcd_cluster(tmp_path_factory.mktemp("etcd"), 1) as etcd:
-        yield etcd
-
-
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
 
 
 def server_pod(folder: str | Path, root: Path, port: int = 0, index: int = 0, **instead: str) -> Pod:

@@ -1,18 +1,10 @@
-"""One etcd for the tests of a session, and a part of it for each test."""
+"""An etcd of three members, and what each test has of one."""
 
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from tests.support.etcd import Etcd, etcd_cluster, need_etcd
-
-
-@pytest.fixture(scope="session")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
-    """A cluster of one member."""
-    need_etcd()
-    with etcd_cluster(tmp_path_factory.mktemp("etcd"), 1) as etcd:
-        yield etcd
 
 
 @pytest.fixture(scope="session")

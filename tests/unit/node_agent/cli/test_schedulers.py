@@ -35,86 +35,45 @@ def refusal(environment: Mapping[str, str], *flags: str) -> str:
     return complaint(*AUTO, *flags, "train.py", environment=environment)
 
 
-SLURM = {
-    "SLURM_JOB_ID": "4711",
-    "SLURM_STEP_ID": "0",
-    "SLURM_STEP_NUM_NODES": "4",
-    "SLURM_STEP_NUM_TASKS": "4",
-    "SLURM_NODEID": "2",
-    "SLURM_STEP_NODELIST": "gpu[08-10,12]",
-    "SLURMD_NODENAME": "gpu10",
-    "SLURM_PROCID": "2",
-    "SLURM_LOCALID": "0",
-    "SLURM_NTASKS": "4",
-    "SLURM_GTIDS": "2",
-    "SLURM_TASKS_PER_NODE": "1(x4)",
-    "PMI_RANK": "2",
-}
-KUBEFLOW = {
-    "PET_NNODES": "2:4",
-    "PET_NPROC_PER_NODE": "8",
-    "PET_NODE_RANK": "0",
-    "PET_MASTER_ADDR": "job-node-0-0.job",
-    "PET_MASTER_PORT": "29500",
-    "JOB_COMPLETION_INDEX": "0",
-}
-ELASTIC = {
-    "PET_NNODES": "1:4",
-    "PET_RDZV_BACKEND": "c10d",
-    "PET_RDZV_ENDPOINT": "job-worker-0:23456",
-    "HOSTNAME": "job-worker-3",
-    "PET_NPROC_PER_NODE": "2",
-}
-SKYPILOT = {
-    "SKYPILOT_NODE_RANK": "1",
-    "SKYPILOT_NODE_IPS": "10.0.0.4\n10.0.0.5\n",
-    "SKYPILOT_NUM_NODES": "2",
-    "SKYPILOT_NUM_GPUS_PER_NODE": "8",
-    "SKYPILOT_TASK_ID": "sky-2026-11-22-08-00-00-000000_c_1",
-    **SLURM,
-}
-DSTACK = {
-    "DSTACK_NODE_RANK": "1",
-    "DSTACK_NODES_NUM": "3",
-    "DSTACK_MASTER_NODE_IP": "10.0.0.4",
-    "DSTACK_GPUS_PER_NODE": "0",
-    "DSTACK_RUN_NAME": "train-distrib",
-}
-LWS = {"LWS_LEADER_ADDRESS": "lws-0.lws.default", "LWS_GROUP_SIZE": "4", "LWS_WORKER_INDEX": "3"}
-OPEN_MPI = {
-    "OMPI_COMM_WORLD_SIZE": "2",
-    "OMPI_COMM_WORLD_RANK": "1",
-    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
-    "MASTER_ADDR": "n1",
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
-    "PMIX_NAMESPACE": "3236233217",
-    "OMPI_MCA_btl": "tcp",
-    **SLURM,
-}
-NODES = {
-    "RANK": "1",
-    "WORLD_SIZE": "3",
-    "MASTER_ADDR": "dlc-master-0",
-    "MASTER_PORT": "23456",
-    "NPROC_PER_NODE": "8",
-    "NODE_RANK": "1",
-}
-VOLCANO = {
-    "VC_TASK_INDEX": "1",
-    "VK_TASK_INDEX": "1",
-    "VC_WORKER_HOSTS": "j-worker-0.j,j-worker-1.j",
-    "VC_WORKER_NUM": "2",
-}
-INDEXED = {"JOB_COMPLETION_INDEX": "1", "HOSTNAME": "nightly-1", "PET_NNODES": "2"}
-PMI = {
-    "PMI_RANK": "1",
-    "PMI_SIZE": "2",
-    "PMI_FD": "9",
-    "MPI_LOCALNRANKS": "1",
-    "MPI_LOCALRANKID": "0",
-    "MASTER_ADDR": "n1",
-    "MASTER_PORT": "29400",
-}
+def variables(text: str) -> dict[str, str]:
+    """An environment, as a shell would be given it."""
+    return dict(word.split("=", 1) for word in text.split())
+
+
+SLURM = variables(
+    "SLURM_JOB_ID=4711 SLURM_STEP_ID=0 SLURM_STEP_NUM_NODES=4 SLURM_STEP_NUM_TASKS=4 SLURM_NODEID=2 "
+    "SLURM_STEP_NODELIST=gpu[08-10,12] SLURMD_NODENAME=gpu10 SLURM_PROCID=2 SLURM_LOCALID=0 SLURM_NTASKS=4 "
+    "SLURM_GTIDS=2 SLURM_TASKS_PER_NODE=1(x4) PMI_RANK=2"
+)
+KUBEFLOW = variables(
+    "PET_NNODES=2:4 PET_NPROC_PER_NODE=8 PET_NODE_RANK=0 PET_MASTER_ADDR=job-node-0-0.job PET_MASTER_PORT=29500 "
+    "JOB_COMPLETION_INDEX=0"
+)
+ELASTIC = variables(
+    "PET_NNODES=1:4 PET_RDZV_BACKEND=c10d PET_RDZV_ENDPOINT=job-worker-0:23456 HOSTNAME=job-worker-3 "
+    "PET_NPROC_PER_NODE=2"
+)
+SKYPILOT = (
+    SLURM
+    | variables(
+        "SKYPILOT_NODE_RANK=1 SKYPILOT_NUM_NODES=2 SKYPILOT_NUM_GPUS_PER_NODE=8 "
+        "SKYPILOT_TASK_ID=sky-2026-11-22-08-00-00-000000_c_1"
+    )
+    | {"SKYPILOT_NODE_IPS": "10.0.0.4\n10.0.0.5\n"}
+)
+DSTACK = variables(
+    "DSTACK_NODE_RANK=1 DSTACK_NODES_NUM=3 DSTACK_MASTER_NODE_IP=10.0.0.4 DSTACK_GPUS_PER_NODE=0 "
+    "DSTACK_RUN_NAME=train-distrib"
+)
+LWS = variables("LWS_LEADER_ADDRESS=lws-0.lws.default LWS_GROUP_SIZE=4 LWS_WORKER_INDEX=3")
+OPEN_MPI = SLURM | variables(
+    "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_LOCAL_RANK=0 MASTER_ADDR=n1 "
+    "OMPI_COMM_WORLD_LOCAL_SIZE=1 PMIX_NAMESPACE=3236233217 OMPI_MCA_btl=tcp"
+)
+NODES = variables("RANK=1 WORLD_SIZE=3 MASTER_ADDR=dlc-master-0 MASTER_PORT=23456 NPROC_PER_NODE=8 NODE_RANK=1")
+VOLCANO = variables("VC_TASK_INDEX=1 VK_TASK_INDEX=1 VC_WORKER_HOSTS=j-worker-0.j,j-worker-1.j VC_WORKER_NUM=2")
+INDEXED = variables("JOB_COMPLETION_INDEX=1 HOSTNAME=nightly-1 PET_NNODES=2")
+PMI = variables("PMI_RANK=1 PMI_SIZE=2 PMI_FD=9 MPI_LOCALNRANKS=1 MPI_LOCALRANKID=0 MASTER_ADDR=n1 MASTER_PORT=29400")
 OF_SLURM = {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"}
 AGENTS = {"SLURM_GTIDS", "SLURM_TASKS_PER_NODE", "PMI_RANK"}
 ROWS = {

@@ -8,12 +8,6 @@ import pytest
 from rdzv_protocol.certificates import BadCertificate, expires_at
 
 from rdzv_server.auth.tls_config import TlsFiles
-from tests.support.certificates import Authority
-
-
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
 
 
 def complaint(*files: str) -> str:
