@@ -108,12 +108,12 @@ class ChildFailedError(Exception):
         return next(iter(self.failures.items()))
 
     def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
-        """The agent's report about the failures alone, in torch's headings and fields."""
+        """The agent's report about the failures alone, in torch's headings and with all of its fields."""
         root, *others = [
             failure.details or told_by_torch(rank, failure, socket.getfqdn()) for rank, failure in self.failures.items()
         ]
         finish = Finish(succeeded=False, reason="", failure=root, others=tuple(others))
-        lines = report(finish, self.name, rules=(boarder_delim, section_delim))
+        lines = report(finish, self.name, rules=(boarder_delim, section_delim), all_in_full=True)
         return f"\n{paint(lines, is_coloured=False).decode()}"
 
 

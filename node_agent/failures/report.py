@@ -83,9 +83,19 @@ def end_in_torchs_words(exit_code: int, pid: int) -> str:
     return f"Signal {-exit_code} ({signal_name(exit_code)}) received by PID {pid}" if exit_code < 0 else NO_TRACEBACK
 
 
-def report(finish: Finish, name: str, advice: Sequence[str] = (), rules: tuple[str, str] = ("=", "-")) -> list[Line]:
-    """The box about a run of `name`. `advice`: where to look further, one line each. `rules`: its lines' characters."""
-    sections = [section for section in _sections(finish, advice) if section]
+def report(
+    finish: Finish,
+    name: str,
+    advice: Sequence[str] = (),
+    *,
+    rules: tuple[str, str] = ("=", "-"),
+    all_in_full: bool = False,
+) -> list[Line]:
+    """The box about a run of `name`. `advice`: where to look further, one line each. `rules`: its lines' characters.
+
+    `all_in_full`: the other failures have the root's fields, as torch's have, where one line each will do for a person.
+    """
+    sections = [section for section in _sections(finish, advice, all_in_full) if section]
     title = (Mark.TITLE, f"{name} FAILED")
     width = min(WIDEST, max(len(text) for section in [[title], *sections] for _, text in section))
     border, rule = ((Mark.RULE, character * width) for character in rules)
@@ -95,32 +105,36 @@ def report(finish: Finish, name: str, advice: Sequence[str] = (), rules: tuple[s
     return [(mark, printable(text)) for mark, text in [*lines, border]]
 
 
-def _sections(finish: Finish, advice: Sequence[str]) -> Iterator[list[Line]]:
+def _sections(finish: Finish, advice: Sequence[str], all_in_full: bool) -> Iterator[list[Line]]:
     root = finish.first_failure or finish.failure
     root_round = finish.first_round if finish.first_failure else finish.round
     if root is None:
         yield [(Mark.ERROR, finish.reason)]
     else:
-        yield [(Mark.HEADING, "Failures:"), *_others(finish, root)]
+        yield [(Mark.HEADING, "Failures:"), *_others(finish, root, all_in_full)]
         yield [(Mark.HEADING, "Root Cause (first observed failure):"), *_block(0, root, root_round)]
     yield [*_restarts(finish, root_round)]
     ended = [(Mark.TEXT, f"Ended: {why}")] if root and (why := _why_ended(finish, root)) else []
     yield [*ended, *((Mark.HINT, line) for line in advice)]
 
 
-def _others(finish: Finish, root: Failure) -> Iterator[Line]:
+def _others(finish: Finish, root: Failure, all_in_full: bool) -> Iterator[Line]:
     others = list(finish.others)
     if finish.first_failure and finish.failure:
         yield from _block(1, finish.failure, finish.round, root)
     elif not others:
         yield Mark.TEXT, "  <NO_OTHER_FAILURES>"
     for index, failure in enumerate(others, start=2 if finish.first_failure else 1):
-        yield Mark.TEXT, f"[{index}]:"
-        yield from _who(failure)
-        remark = " (follows from another worker's end)" if failure.consequence else ""
-        yield Mark.TEXT, f"  cause     : {failure.error or failure.cause}{remark}"
+        yield from _block(index, failure, 0) if all_in_full else _brief(index, failure)
     if finish.more_failures:
         yield Mark.TEXT, f"  and {finish.more_failures} more"
+
+
+def _brief(index: int, failure: Failure) -> Iterator[Line]:
+    yield Mark.TEXT, f"[{index}]:"
+    yield from _who(failure)
+    remark = " (follows from another worker's end)" if failure.consequence else ""
+    yield Mark.TEXT, f"  cause     : {failure.error or failure.cause}{remark}"
 
 
 def _block(index: int, failure: Failure, round_: int, root: Failure | None = None) -> Iterator[Line]:

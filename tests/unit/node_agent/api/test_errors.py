@@ -97,14 +97,31 @@ def test_attributes_are_torchs(recorded: str, code: int, has_file: bool) -> None
 
 
 @pytest.mark.torch
-def test_the_report_is_torchs(recorded: str) -> None:
-    theirs = pytest.importorskip(TORCHS_ERRORS)
-    one = ChildFailedError("train", {1: ProcessFailure(1, 2, 1, recorded), 0: ProcessFailure(0, 1, -15, recorded)})
-    other = theirs.ChildFailedError(
-        "train", {1: theirs.ProcessFailure(1, 2, 1, recorded), 0: theirs.ProcessFailure(0, 1, -15, recorded)}
-    )
-    ours = [line.split() for line in str(one).splitlines()]
-    assert [line for line in map(str.split, str(other).splitlines()) if line not in ours] == []
+def test_the_report_is_torchs_with_what_else_is_known(recorded: str, tmp_path: Path) -> None:
+    """Line for line, but for a space at the end of one: every failure with its error file and its traceback.
+
+    The error has a line of its own where the traceback does not end with it.
+    """
+    theirs, another = pytest.importorskip(TORCHS_ERRORS), tmp_path / "another.json"
+    another.write_text(json.dumps(RECORDED).replace("ValueError: x", "KeyError: y"))
+
+    def report(error: Any, failure: Any) -> Any:
+        causes = {1: failure(1, 2, 1, recorded), 0: failure(0, 1, -15, str(another)), 2: failure(2, 3, 7, "")}
+        for rank, at in enumerate((30, 20, 40)):  # the first failure is torch's root
+            causes[rank].timestamp = at
+        return error("train", causes)
+
+    one, other = report(ChildFailedError, ProcessFailure), report(theirs.ChildFailedError, theirs.ProcessFailure)
+    lines = [[line.rstrip() for line in str(error).splitlines()] for error in (one, other)]
+    extra = [
+        "  cause     : signal 15 (SIGTERM): asked to end, not by this agent",
+        "  error     : KeyError: y",
+        "  what to do: a scheduler, a person or the script itself sent the signal",
+        "  cause     : exit code 7, and no exception was seen",
+        "  error     : ValueError: x",
+    ]
+    assert [line for line in lines[0] if line not in extra] == lines[1]
+    assert [line for line in lines[0] if line in extra] == extra
     assert one.get_first_failure()[0] == other.get_first_failure()[0] == 1
 
 
