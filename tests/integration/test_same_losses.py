@@ -37,6 +37,8 @@ class Case:
     """Text of the error file of rank 1, which fails without restarts left."""
 
 
+# Each case takes half a minute of a core, nearly all of it imports of torch, so that each one shows several things:
+# success and failure, both after and without a restart, with and without `--standalone`, stand once in this file.
 CASES = {
     "an ImageNet-style script on two static nodes": Case(program="image_classifier.py -j 1", nodes=TWO_STATIC_NODES),
     "an elastic @record script that crashes, goes on, and fails": Case(

@@ -86,7 +86,8 @@ async def test_the_end_of_an_older_poll_does_not_take_the_newer_one_along(long_p
     await released(newer)
 
 
-async def test_a_small_run_is_answered_at_once_beside_a_large_one(long_polls):
+async def test_a_small_run_is_answered_at_once_beside_a_large_one(long_polls, monkeypatch):
+    monkeypatch.setattr("rdzv_server.service.fair_scheduler.BURST_S", FOREVER_S)  # all of it is one burst
     large = [await parked(long_polls, ("large", str(number))) for number in range(10 * AT_ONCE)]
     small = [await parked(long_polls, ("small", str(number))) for number in range(2)]
     for number in range(len(large)):

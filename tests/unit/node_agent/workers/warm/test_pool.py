@@ -6,7 +6,9 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,7 @@ from node_agent.workers.process import own_children
 from node_agent.workers.warm import pool as pool_module
 from node_agent.workers.warm.pool import WarmPool
 from tests.support.console import PATIENCE_S
+from tests.support.process_info import until
 
 PR_SET_CHILD_SUBREAPER = 36
 COMMAND = (sys.executable, "-c", "import sys; sys.exit(3)")
@@ -34,17 +37,26 @@ def said() -> list[str]:
     return []
 
 
-@pytest.fixture
-async def pool(subreaper: None, said: list[str], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WarmPool]:
-    monkeypatch.setattr(pool_module, "NOTICE_S", 1000.0)
+@asynccontextmanager
+async def closing_pool(
+    modules: Sequence[str], environment: Mapping[str, str], log: Callable[[str], None]
+) -> AsyncIterator[WarmPool]:
+    """A pool of two processes, of which nothing is left in the end."""
     before = children()
-    pool = WarmPool(["json"], COMMAND, dict(os.environ), 2, said.append)
+    pool = WarmPool(modules, COMMAND, environment, 2, log)
     yield pool
     pool.close()
     async with asyncio.timeout(PATIENCE_S):
         while children() - before:  # one that nobody had heard of yet ends by itself
             reap()
             await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def pool(subreaper: None, said: list[str], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WarmPool]:
+    monkeypatch.setattr(pool_module, "NOTICE_S", 1000.0)
+    async with closing_pool(["json"], dict(os.environ), said.append) as pool:
+        yield pool
 
 
 async def full(pool: WarmPool) -> None:
@@ -68,16 +80,21 @@ async def test_it_fills_up_again_after_a_start_that_did_not_come_about(pool: War
 
 
 async def test_an_import_that_takes_long_is_told(
-    pool: WarmPool, said: list[str], monkeypatch: pytest.MonkeyPatch
+    subreaper: None, said: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """It takes until somebody writes into a pipe: the test, once it has been told."""
     monkeypatch.setattr(pool_module, "NOTICE_S", 0.0)
-    assert pool._server
-    os.kill(pool._server.pid, signal.SIGSTOP)
-    filling = asyncio.create_task(full(pool))
-    asyncio.get_running_loop().call_later(0.1, os.kill, pool._server.pid, signal.SIGCONT)
-    await filling
-    assert said[0] == "workers start when json is imported for them"
-    assert said[1].startswith("workers start warm: json imported")
+    os.mkfifo(tmp_path / "go")
+    (tmp_path / "slow_module.py").write_text(f"open({str(tmp_path / 'go')!r}).read()")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+
+    async with closing_pool(["slow_module"], environment, said.append) as pool:
+        filling = asyncio.create_task(full(pool))
+        await until(lambda: said)
+        (tmp_path / "go").write_text("")
+        await filling
+    assert said[0] == "workers start when slow_module is imported for them"
+    assert said[1].startswith("workers start warm: slow_module imported")
 
 
 async def test_it_bears_signals_to_every_process_of_the_node(pool: WarmPool, said: list[str]) -> None:
