@@ -98,7 +98,9 @@ class AgentProcess:
                 self.workers.stop(kill=kill)
             case Exit(code):
                 self._exit(code)
-            case Say() | WriteFailureReport():
+            case WriteFailureReport(finish=finish):
+                self._cluster.watch.reported(self, finish)
+            case Say():
                 pass
 
     def _send(self, request: Request) -> None:

@@ -99,8 +99,8 @@ class Cluster:
         """One of the agent's workers fails, if any trains."""
         if agent.is_training:
             self.note(agent.name, f"a worker ends with {exit_code}")
-            self.watch.failed(agent.workers)
-            agent.workers.fail(exit_code, is_consequence=is_consequence)
+            failure = agent.workers.fail(exit_code, is_consequence=is_consequence)
+            self.watch.failed(agent.agent_id, agent.workers, failure)
 
     def finish(self, agent: AgentProcess) -> None:
         """The agent's workers have done their work, if they train."""

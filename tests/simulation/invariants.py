@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.messages import Assignment, Start
+from rdzv_protocol.messages import Assignment, Failure, Finish, Start
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
+from rdzv_server.core import final_report
 from rdzv_server.core.rank_assignment import start
 from rdzv_server.core.run import Agent, AgentState, Cause, Departure, Restart, Run, Stage
 from simulation.agent import AgentProcess
@@ -29,8 +30,8 @@ class Seen:
     """The assignments of each completed round, by agent id."""
     entered: int = 0
     """Lines of the ledger that were checked."""
-    failed: dict[int, int] = field(default_factory=dict)
-    """Number of agents with a failing worker in each round: the truth."""
+    failed: dict[int, dict[str, Failure]] = field(default_factory=dict)
+    """Failures of each round, by agent id: the truth."""
     succeeded: dict[int, list[str]] = field(default_factory=dict)
     """The agents whose workers all exited 0 in each round: the truth."""
     departed: int = 0
@@ -51,9 +52,8 @@ class Watch:
 
     # The truth, as it happens.
 
-    def failed(self, workers: Workers) -> None:
-        failed = self._seen(workers.attempt).failed
-        failed[workers.round] = failed.get(workers.round, 0) + 1
+    def failed(self, agent_id: str, workers: Workers, failure: Failure) -> None:
+        self._seen(workers.attempt).failed.setdefault(workers.round, {})[agent_id] = failure
 
     def succeeded(self, agent_id: str, workers: Workers) -> None:
         self._seen(workers.attempt).succeeded.setdefault(workers.round, []).append(agent_id)
@@ -71,6 +71,11 @@ class Watch:
             reserved = (process.host.addr, process.port)
             assert (assignment.master_addr, assignment.master_port) == reserved, "the master's port is not reserved"
         return run.attempt
+
+    def reported(self, process: AgentProcess, finish: Finish | None) -> None:
+        """Check what an agent shows its people at the end of a failed run."""
+        if finish:
+            _check_report(self._seen(self._run_of(process.agent_id).attempt), finish)
 
     def exited(self, process: AgentProcess) -> None:
         code = process.exit_code
@@ -188,6 +193,7 @@ class Watch:
             assert seen.failed.get(run.membership.round if run.membership else 0), "the run failed for no failure"
             fatal = any(record.failure.exit_code in run.settings.fatal_exit_codes for record in run.failures)
             assert fatal or run.restart_count == run.settings.max_restarts, "the run failed with restarts left"
+            _check_blame(run, seen)
 
     def _seen(self, attempt: int) -> Seen:
         return self._attempts.setdefault(attempt, Seen())
@@ -208,10 +214,30 @@ def _check_restart(run: Run, seen: Seen, restart: Restart) -> None:
     ]
     assert restart.charged is (restart.cause is Cause.WORKER_FAILURE)
     if restart.charged:
-        assert seen.failed.get(restart.round - 1), f"charged for no failure: {restart}"
+        failures = seen.failed.get(restart.round - 1, {}).values()
+        assert any(failure.sentence in restart.reason for failure in failures), f"charged for no failure: {restart}"
         assert not gone, f"charged for a departure: {restart}, {gone}"
     elif restart.cause in (Cause.NODE_LOST, Cause.NODE_LEFT):
         assert gone, f"nobody departed: {restart}"
+
+
+def _check_blame(run: Run, seen: Seen) -> None:
+    """Check that the final report names what went wrong: no consequence, if a failure that is none was reported."""
+    report = final_report.finish(run)
+    _check_report(seen, report)
+    assert report.failure, "the run failed by a failure, and its report names none"
+    reported = [seen.failed[report.round][agent_id] for agent_id in run.failed]
+    assert not report.failure.consequence or all(failure.consequence for failure in reported), (
+        f"{report.failure} is blamed, which followed from one of {reported}"
+    )
+
+
+def _check_report(seen: Seen, report: Finish) -> None:
+    """Check that whatever a final report names has happened, in the round that it names."""
+    beside = [(report.round, other) for other in report.others]
+    for round_, told in [(report.round, report.failure), (report.first_round, report.first_failure), *beside]:
+        happened = seen.failed.get(round_, {}).values()
+        assert told is None or told in happened, f"reported of round {round_}: {told}; happened: {happened}"
 
 
 def _masters(assignments: Mapping[str, Assignment]) -> set[tuple[str, int]]:

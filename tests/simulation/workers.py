@@ -39,8 +39,8 @@ class Workers:
         self._is_settled, self.live = True, 0
         self._host.later(0.0, lambda: self._feed(WorkersSucceeded(self.round)))
 
-    def fail(self, exit_code: int, *, is_consequence: bool = False) -> None:
-        """One worker ends otherwise; the rest of the group waits for it in vain."""
+    def fail(self, exit_code: int, *, is_consequence: bool = False) -> Failure:
+        """One worker ends otherwise, as its agent will report; the rest of the group waits for it in vain."""
         assert self.are_training
         self._is_settled = True
         self.live -= 1
@@ -55,6 +55,7 @@ class Workers:
             consequence=is_consequence,
         )
         self._host.later(0.0, lambda: self._feed(WorkerFailed(self.round, failure)))
+        return failure
 
     def stop(self, *, kill: bool) -> None:
         self._is_settled = True
