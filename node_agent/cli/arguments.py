@@ -178,7 +178,8 @@ class Arguments(NamedTuple):
     fatal_exit_codes: Annotated[tuple[int, ...] | None, _setting(
         "N,N", codes, "exit codes that fail the run at once")] = None
     join_timeout: Annotated[float | None, _setting("S", seconds(), "wait for MIN nodes (default: 600)")] = None
-    last_call_timeout: Annotated[float | None, _setting("S", seconds(), "wait for more after MIN (default: 30)")] = None
+    last_call_timeout: Annotated[float | None, _setting(
+        "S", seconds(), "wait for more after MIN (default: until none has come for 5 s, at most 30)")] = None
     lease: Annotated[float | None, _setting(
         "S", seconds(SHORTEST_LEASE_S, LONGEST_LEASE_S), "silence after which a node is lost (default: 10)")] = None
     disconnect_grace: Annotated[float | None, _setting(

@@ -12,6 +12,8 @@ from rdzv_protocol.constraints import Count, NodeCount, Seconds, WorkerExitCode
 
 ScaleUp = Literal["immediate", "cooldown", "manual"]
 Codes = Annotated[tuple[WorkerExitCode, ...], Meta(max_length=32)]
+LAST_CALL_QUIET_S, LAST_CALL_MOST_S = 5.0, 30.0
+"""Last call of a run that was given none. It may be short: a node that comes later costs a restart that is free."""
 Lease = Annotated[float, Meta(ge=0.1, le=86_400)]
 
 
@@ -26,8 +28,9 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     """Charged restarts of the run; membership changes are free."""
     join_timeout_s: Seconds = 600.0
     """Longest time that a round may stay below `min_nodes` before the run fails."""
-    last_call_timeout_s: Seconds = 30.0
-    """Time that a round waits for more nodes after it has `min_nodes`."""
+    last_call_timeout_s: Seconds | None = None
+    """Time that a round waits for more nodes after it has `min_nodes`. None: until none has joined for
+    `LAST_CALL_QUIET_S`, and `LAST_CALL_MOST_S` at the most."""
     lease_s: Lease = 10.0
     """Silence after which an agent is lost. Shorter finds a hung host sooner, and a busy one wrongly."""
     disconnect_grace_s: Seconds = 1.0
@@ -64,10 +67,14 @@ class RequestedSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def conflicts(self, run: RunSettings) -> list[str]:
         """One phrase for each setting that the run has otherwise, with both values."""
         return [
-            f"{name} is {getattr(run, name)} here, not {asked}"
+            f"{name} is {_shown(getattr(run, name))} here, not {asked}"
             for name, asked in self._asked().items()
             if asked != getattr(run, name)
         ]
 
     def _asked(self) -> dict[str, Any]:
         return {name: value for name, value in structs.asdict(self).items() if value is not None}
+
+
+def _shown(value: Any) -> str:
+    return "left open" if value is None else str(value)

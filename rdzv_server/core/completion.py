@@ -1,16 +1,17 @@
 """Completion of a forming round: when it comes, and what is waited for until then.
 
 A round completes at once when (a) max_nodes have joined, or (b) every participant of the round before that is still
-alive has rejoined and min_nodes are there; else (c) `last_call_timeout_s` after min_nodes were there. The seats of
-participants that are alive and still stop their workers are kept for them: no spare that waits already takes one, and
-no last call shuts them out. Nor is anything decided while it is uncertain whether one that would get a seat lives. A
-round that none of the last participants survived forms like a first one.
+alive has rejoined and min_nodes are there; else (c) at the end of the last call, which begins with min_nodes. The seats
+of participants that are alive and still stop their workers are kept for them: no spare that waits already takes one,
+and no last call shuts them out. Nor is anything decided while it is uncertain whether one that would get a seat lives.
+A round that none of the last participants survived forms like a first one.
 """
 
 from collections.abc import Iterable
 from itertools import islice
 
 from rdzv_protocol.messages import Wait
+from rdzv_protocol.settings import LAST_CALL_MOST_S, LAST_CALL_QUIET_S
 
 from rdzv_server.core import admission
 from rdzv_server.core.run import Agent, Departure, Run
@@ -42,8 +43,15 @@ def deadline(run: Run) -> float | None:
     if admission.is_uncertain(run):
         return None
     if run.opening.min_since is not None:
-        return None if run.stopping else run.opening.min_since + run.settings.last_call_timeout_s
+        return None if run.stopping else _last_call_ends(run, run.opening.min_since)
     return run.opening.below_since + run.settings.join_timeout_s
+
+
+def _last_call_ends(run: Run, began_at: float) -> float:
+    """End of the last call that began with the minimum: as long as was asked for, else once nobody comes any more."""
+    if run.settings.last_call_timeout_s is not None:
+        return began_at + run.settings.last_call_timeout_s
+    return min(max(began_at, run.opening.joined_at) + LAST_CALL_QUIET_S, began_at + LAST_CALL_MOST_S)
 
 
 def wait(run: Run, now: float) -> Wait:

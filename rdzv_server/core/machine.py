@@ -263,6 +263,7 @@ class RunMachine:
                 self._announce(warning)
         agent.join, agent.server_addr = join, fact.server_addr
         run.move(agent, AgentState.WAITING)
+        run.opening.joined_at = now
         run.leases.renew(agent.agent_id, now)
         self._direct(agent, None)
 

@@ -139,6 +139,8 @@ class Opening(Struct):
     """Since when the round has had its minimum."""
     below_since: float = 0.0
     """Since when it has been below it."""
+    joined_at: float = 0.0
+    """Time of the last join."""
 
 
 class RunState(Struct, kw_only=True):

@@ -9,6 +9,7 @@ import pytest
 from tests.hosts.cluster import SERVER, Hosts, host_of, on_host
 from tests.hosts.conftest import Note
 from tests.hosts.switch import Switch
+from tests.support.cluster import ALL_COME
 from tests.support.process_info import is_running
 from tests.support.worker_hub import Worker
 
@@ -35,7 +36,7 @@ async def step_on(workers: list[Worker]) -> None:
 
 
 async def test_a_host_that_is_cut_off_for_less_than_its_lease_goes_on(hosts: Hosts, note: Note) -> None:
-    first = await hosts.nodes("abc", "--nnodes", "2:3", "--lease", str(ROOMY_LEASE_S))
+    first = await hosts.nodes("abc", "--nnodes", "2:3", *ALL_COME, "--lease", str(ROOMY_LEASE_S))
     await step_on(first)
     began = time.monotonic()
     hosts.switch.isolate("b")
@@ -49,7 +50,7 @@ async def test_a_host_that_is_cut_off_for_less_than_its_lease_goes_on(hosts: Hos
 
 
 async def test_a_server_that_is_cut_off_for_less_than_the_lease_is_not_missed(hosts: Hosts, note: Note) -> None:
-    first = await hosts.nodes("abc", "--nnodes", "2:3", "--lease", str(ROOMY_LEASE_S))
+    first = await hosts.nodes("abc", "--nnodes", "2:3", *ALL_COME, "--lease", str(ROOMY_LEASE_S))
     began = time.monotonic()
     hosts.switch.isolate(SERVER)
     await step_on(first)
@@ -75,7 +76,7 @@ CUTS: dict[str, Callable[[Switch], None]] = {
 
 @pytest.mark.parametrize("cut", CUTS)
 async def test_a_host_that_is_cut_off_for_longer_comes_back_as_a_newcomer(hosts: Hosts, note: Note, cut: str) -> None:
-    first = await hosts.nodes("abc", "--nnodes", "2:3", "--lease", str(LEASE_S))
+    first = await hosts.nodes("abc", "--nnodes", "2:3", *ALL_COME, "--lease", str(LEASE_S))
     await first[0].tell("steps 15")
     lost = on_host(first, "b")
     began = time.monotonic()
@@ -104,7 +105,7 @@ async def test_a_host_that_is_cut_off_for_longer_comes_back_as_a_newcomer(hosts:
 async def test_workers_run_on_while_the_server_is_cut_off_and_form_again_when_it_is_back(
     hosts: Hosts, note: Note
 ) -> None:
-    first = await hosts.nodes("abc", "--nnodes", "2:3", "--lease", str(LEASE_S))
+    first = await hosts.nodes("abc", "--nnodes", "2:3", *ALL_COME, "--lease", str(LEASE_S))
     await step_on(first)
     hosts.switch.isolate(SERVER)
     for agent in hosts.agents.values():

@@ -6,6 +6,7 @@ import pytest
 
 from tests.hosts.cluster import Hosts, host_of
 from tests.hosts.conftest import Note
+from tests.support.cluster import ALL_COME
 from tests.support.programs import TORCH_WORKER
 
 pytestmark = pytest.mark.hosts
@@ -29,7 +30,7 @@ KEEP_ALIVE_S, GRACE_S = 9.0, 1.0
 async def test_the_others_go_on(
     hosts: Hosts, note: Note, fault: str, rank: int, lease_s: float, allowed_s: float, because: str
 ) -> None:
-    first = await hosts.nodes("abc", "--nnodes", "2:3", "--lease", str(lease_s))
+    first = await hosts.nodes("abc", "--nnodes", "2:3", *ALL_COME, "--lease", str(lease_s))
     await first[0].tell("steps 15")
     began = time.monotonic()
     await hosts.vanish(host_of(first[rank]))
@@ -54,7 +55,7 @@ async def test_a_spare_takes_its_place(hosts: Hosts, note: Note) -> None:
 @pytest.mark.torch
 async def test_workers_with_torch_that_wait_for_it_are_stopped(hosts: Hosts, note: Note) -> None:
     hosts.script = TORCH_WORKER
-    first = await hosts.nodes("ab", "--nnodes", "1:2", "--lease", str(LEASE_S))
+    first = await hosts.nodes("ab", "--nnodes", "1:2", *ALL_COME, "--lease", str(LEASE_S))
     began = time.monotonic()
     await hosts.vanish(host_of(first[0]))
     await first[1].gone()

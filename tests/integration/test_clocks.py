@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cluster import Cluster
+from tests.support.cluster import ALL_COME, Cluster
 from tests.support.programs import Program, Server, start_agent
 from tests.support.worker_hub import Worker, WorkerHub, all_run, finish
 
@@ -218,7 +218,7 @@ async def test_a_server_that_has_hung_for_longer_than_the_leases_misses_nobody(c
 
 
 async def test_a_node_that_is_gone_after_such_a_hang_is_missed_with_its_lease(cluster: Cluster) -> None:
-    await cluster.nodes("ab", "--nnodes", "1:2", "--lease", str(LEASE_S), nproc=1)
+    await cluster.nodes("ab", "--nnodes", "1:2", *ALL_COME, "--lease", str(LEASE_S), nproc=1)
     gone = cluster.agents.pop("b")
     gone.signal(signal.SIGSTOP)  # its connection stands
     await hangs(cluster.server.pid)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import Cluster
+from tests.support.cluster import ALL_COME, Cluster
 from tests.support.disk import Disk, why_no_disk
 from tests.support.process_info import is_running
 from tests.support.programs import Program, Server
@@ -98,7 +98,7 @@ async def test_ended_a_late_agent_is_told_that_the_run_has_succeeded(durable: Cl
 
 
 async def test_a_node_that_vanishes_while_it_is_down_is_missed_after_its_fresh_lease(durable: Cluster) -> None:
-    first = await durable.nodes("ab", "--nnodes", "1:2", "--lease", "3", "--join-timeout", "500")
+    first = await durable.nodes("ab", "--nnodes", "1:2", "--lease", "3", *ALL_COME, "--join-timeout", "500")
     await durable.lose_server()
     agent = durable.agents.pop("b")
     lost = of_agent(first, agent.pid)

@@ -5,12 +5,25 @@ The timeouts of these runs are far longer than the tests wait: what happens here
 
 import os
 import signal
+import time
 from contextlib import suppress
 
 from rdzv_protocol.exit_codes import ExitCode
+from rdzv_protocol.settings import LAST_CALL_QUIET_S
 
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.worker_hub import Worker, of_agent, of_node, restart_count
+
+
+async def test_a_run_below_its_maximum_begins_soon_after_the_last_node_has_come(cluster: Cluster) -> None:
+    """Without `--last-call-timeout`, and without a node that would end the wait."""
+    began_at = time.monotonic()
+    workers = await cluster.nodes("ab", "--nnodes", "2:4", "--lease", "500")
+    assert time.monotonic() - began_at >= LAST_CALL_QUIET_S
+    await cluster.agents["a"].line("joined of 2 to 4; at once with 4; starts in ")
+    assert {worker.env["GROUP_WORLD_SIZE"] for worker in workers} == {"2"}
+    await cluster.finish(workers)
+    assert (await cluster.server.run())["round"] == 1
 
 
 def master_port(workers: list[Worker]) -> str:

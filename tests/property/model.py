@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 LEASE_S, GRACE_S = 20.0, 1.0
 JOIN_TIMEOUT_S, LAST_CALL_S = 60.0, 5.0
+QUIET_S, MOST_S = 5.0, 30.0
+"""Last call of a run that was not told how long: since the last join, and since it began."""
 WINDOW_S, COOLDOWN_S = 0.5, 40.0
 JUST_S = 1.0
 """An agent that waits and was heard so lately is not probed."""
@@ -52,6 +54,7 @@ class Model:
     high: int
     max_restarts: int
     scale_up: str
+    last_call: float | None
     stage: str = "forming"
     round: int = 1
     restart_count: int = 0
@@ -67,6 +70,7 @@ class Model:
     """Reporters of failures of the last completed round, and whether it was a consequence."""
     ledger: list[tuple[str, bool]] = field(default_factory=list)
     joins: int = 0
+    joined_at: float = 0.0
     opened: float = 0.0
     enough: float | None = None
     started: float = 0.0
@@ -101,7 +105,7 @@ class Model:
             pass
         elif agent.state == "stopping" and after_round == agent.round:
             self._heard(agent, now)
-            self._wait(agent)
+            self._wait(agent, now)
             self._conclude(now)
         elif not agent.uncertain or (agent.absent is not None and agent.probed_until is None):
             self._heard(agent, now)
@@ -128,7 +132,7 @@ class Model:
         agent = Agent(name, node, node_rank, 0, now)
         self.agents.append(agent)
         self._heard(agent, now)
-        self._wait(agent)
+        self._wait(agent, now)
         self._conclude(now)
 
     def _is_proven(self, agent: Agent, now: float) -> bool:
@@ -253,9 +257,9 @@ class Model:
         self.turns += 1
         return self.turns
 
-    def _wait(self, agent: Agent) -> None:
+    def _wait(self, agent: Agent, now: float) -> None:
         self.joins += 1
-        agent.state, agent.joined = "waiting", self.joins
+        agent.state, agent.joined, self.joined_at = "waiting", self.joins, now
 
     def _depart(self, agent: Agent, cause: str, now: float) -> None:
         self.agents.remove(agent)
@@ -279,8 +283,11 @@ class Model:
         return is_over and not self._is_uncertain()
 
     def _last_call_is_over(self, now: float) -> bool:
-        called = self.stage == "forming" and self.enough is not None and now >= self.enough + LAST_CALL_S
-        return called and not self.in_state("stopping") and not self._is_uncertain()
+        if self.stage != "forming" or self.enough is None or self.in_state("stopping") or self._is_uncertain():
+            return False
+        if self.last_call is not None:
+            return now >= self.enough + self.last_call
+        return now >= self.enough + MOST_S or now >= max(self.enough, self.joined_at) + QUIET_S
 
     def _is_uncertain(self) -> bool:
         """Whether one that would get a seat may be dead."""

@@ -58,9 +58,12 @@ class RunStory(RuleBasedStateMachine):
         more=st.integers(0, 2),
         max_restarts=st.sampled_from([0, 1, 3, 9, 9]),
         scale_up=st.sampled_from(["immediate", "immediate", "cooldown", "manual"]),
+        last_call=st.sampled_from([rules.LAST_CALL_S, None]),
         joined=st.sampled_from([0, 2, 3, 4, 5]),
     )
-    def found(self, low: int, more: int, max_restarts: int, scale_up: str, joined: int) -> None:
+    def found(
+        self, low: int, more: int, max_restarts: int, scale_up: str, last_call: float | None, joined: int
+    ) -> None:
         settings = RunSettings(
             min_nodes=low,
             max_nodes=low + more,
@@ -69,7 +72,7 @@ class RunStory(RuleBasedStateMachine):
             lease_s=rules.LEASE_S,
             disconnect_grace_s=rules.GRACE_S,
             join_timeout_s=rules.JOIN_TIMEOUT_S,
-            last_call_timeout_s=rules.LAST_CALL_S,
+            last_call_timeout_s=last_call,
             scale_up_window_s=rules.WINDOW_S,
             scale_up_cooldown_s=rules.COOLDOWN_S,
             fatal_exit_codes=(rules.FATAL,),
@@ -77,7 +80,7 @@ class RunStory(RuleBasedStateMachine):
         self.now = 0.0
         self.created = RunCreated("run", 1, explicit=True, settings=settings)
         self.machine = RunMachine(self.created, self.now, RETENTION_S)
-        self.model = Model(low, low + more, max_restarts, scale_up)
+        self.model = Model(low, low + more, max_restarts, scale_up, last_call)
         self.records: list[Record] = []
         self.joins: list[NodeJoined] = []
         self.taken: list[tuple[Event, Any]] = []

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from rdzv_protocol.settings import RequestedSettings, RunSettings
+from rdzv_protocol.settings import LAST_CALL_MOST_S, RequestedSettings, RunSettings
 
 from rdzv_server.core.run import AgentState, Run, Stage
 from simulation.agent import AgentProcess
@@ -40,7 +40,7 @@ def draw(rng: Random) -> Plan:
         max_nodes=high,
         max_restarts=rng.choice((0, 1, 3, 10, 100)),
         join_timeout_s=rng.choice((20.0, 40.0)),
-        last_call_timeout_s=rng.choice((0.0, 1.0, 10.0)),
+        last_call_timeout_s=rng.choice((0.0, 1.0, 10.0, None)),
         lease_s=rng.choice((4.0, 10.0)),
         disconnect_grace_s=rng.choice((0.0, 0.2, 1.0)),
         scale_up=rng.choice(("immediate", "immediate", "cooldown", "manual")),
@@ -135,7 +135,8 @@ class Schedule:
     def _patience_s(self) -> float:
         """Within which all comes right: a copy arrives late, a ghost's lease runs out, a round forms or gives up."""
         settings = self._settings
-        once = settings.join_timeout_s + settings.last_call_timeout_s + settings.lease_s + SLOWEST_STOP_S
+        last_call_s = LAST_CALL_MOST_S if settings.last_call_timeout_s is None else settings.last_call_timeout_s
+        once = settings.join_timeout_s + last_call_s + settings.lease_s + SLOWEST_STOP_S
         return 3 * (once + 30.0 + settings.scale_up_cooldown_s)
 
     def _finish_work(self) -> None:

@@ -75,7 +75,7 @@ async def test_a_failed_run_is_a_failed_job(slurm: Slurm, hub: WorkerHub) -> Non
 @pytest.mark.parametrize("name", ["elastic", "warm-spares", "login-server"])
 async def test_a_spare_takes_the_place_of_a_lost_node(slurm: Slurm, hub: WorkerHub, name: str) -> None:
     server = await serve(slurm) if name == "login-server" else ""
-    job = submit(slurm, name, hub, flags="--nnodes 2:3", server=server)
+    job = submit(slurm, name, hub, flags="--nnodes 2:3 --last-call-timeout 500", server=server)
     chained = after(slurm, job)
     workers = await hub.group(3)
     (lost,) = of_node(workers, 1)
@@ -134,7 +134,9 @@ async def test_the_command_on_the_page_of_clusters(slurm: Slurm, hub: WorkerHub)
 
 
 async def test_jobs_of_an_array_join_and_leave(slurm: Slurm, hub: WorkerHub) -> None:
-    job = submit(slurm, "array", hub, "--array=1-3", flags="--nnodes 2:3", server=await serve(slurm))
+    job = submit(
+        slurm, "array", hub, "--array=1-3", flags="--nnodes 2:3 --last-call-timeout 500", server=await serve(slurm)
+    )
     await hub.group(3)
     slurm.call("scancel", f"{job}_1")
     for worker in await hub.group(2):

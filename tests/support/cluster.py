@@ -7,7 +7,9 @@ from typing import Self
 from tests.support.programs import WORKER, Program, Server, start_agent
 from tests.support.worker_hub import Worker, WorkerHub
 
-PATIENT = ("--last-call-timeout", "500", "--lease", "500", "--join-timeout", "500", "--shutdown-timeout", "5")
+ALL_COME = ("--last-call-timeout", "500")
+"""Flags of a run that begins with all of its nodes, however long each takes to start."""
+PATIENT = (*ALL_COME, "--lease", "500", "--join-timeout", "500", "--shutdown-timeout", "5")
 """Flags with long timers: what happens in such a run happens because it was noticed."""
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Assignment, Failure, Finish, JoinRequest, Start, Stop, Wait
-from rdzv_protocol.settings import RequestedSettings, RunSettings
+from rdzv_protocol.settings import LAST_CALL_QUIET_S, RequestedSettings, RunSettings
 
 from rdzv_server.core.effects import Announce, Effect, ForgetRun, Record, WakeAgents
 from rdzv_server.core.events import (
@@ -176,6 +176,12 @@ class Scenario:
     def announced(self) -> list[str]:
         return [effect.reason for effect in self.effects if isinstance(effect, Announce)]
 
+    def ends_last_call(self) -> None:
+        """Nobody else comes: the round, if it forms, begins with those that are there."""
+        if self.stage is Stage.FORMING:
+            given = self.settings.last_call_timeout_s
+            self.passes(LAST_CALL_QUIET_S if given is None else given)
+
     def ledger(self) -> list[tuple[str, bool]]:
         """Cause of each restart, and whether it was charged."""
         return [(restart.cause.value, restart.charged) for restart in self.run.ledger]
@@ -191,7 +197,7 @@ def running(nodes: str, *names: str, **settings: Any) -> Scenario:
     """A run whose first round runs on these nodes."""
     run = Scenario(nodes, **settings)
     run.join(*names)
-    run.passes(0.0 if run.stage is Stage.RUNNING else run.settings.last_call_timeout_s)
+    run.ends_last_call()
     assert run.stage is Stage.RUNNING
     return run
 

@@ -91,7 +91,7 @@ def play(run: Scenario, steps: str) -> None:
             run.join(*list(run.run.stopping))
         elif verb == "form":
             assert run.stage is Stage.FORMING
-            run.passes(run.settings.last_call_timeout_s)
+            run.ends_last_call()
         elif verb in STEPS:
             STEPS[verb](run, *names, **changes)
         else:

@@ -22,10 +22,15 @@ def test_zero_is_an_answer():
     assert RequestedSettings(max_restarts=0).conflicts(RunSettings(max_restarts=3)) == ["max_restarts is 3 here, not 0"]
 
 
-def test_defaults_are_torchruns():
+def test_defaults_are_torchruns_but_for_the_last_call():
     run = RunSettings()
     assert (run.min_nodes, run.max_nodes, run.max_restarts) == (1, 1, 0)
-    assert (run.join_timeout_s, run.last_call_timeout_s) == (600.0, 30.0)
+    assert (run.join_timeout_s, run.last_call_timeout_s) == (600.0, None)
+
+
+def test_a_conflict_says_so_where_the_run_has_left_it_open():
+    said = RequestedSettings(last_call_timeout_s=30.0).conflicts(RunSettings())
+    assert said == ["last_call_timeout_s is left open here, not 30.0"]
 
 
 def test_an_agent_that_asks_for_nothing_agrees_with_every_run():

@@ -20,9 +20,26 @@ from tests.support.stories import check, stories
         "2:4 last_call_timeout_s=30", "join a; 100s; join b; 29.9s", {"stage": "forming"},
         "0.1s", {"ranks": "a b", "reason a": "last call ended with 2 nodes"},
     ),
-    "a newcomer does not prolong the last call": ("2:4", "join a b; 20s; join c; 10s", {"ranks": "a b c"}),
+    "a newcomer does not prolong a last call that was asked for": (
+        "2:4 last_call_timeout_s=30", "join a b; 20s; join c; 9.9s", {"stage": "forming"}, "0.1s", {"ranks": "a b c"},
+    ),
     "the last call begins again when the minimum was lost meanwhile": (
-        "2:4", "join a b; 20s; leave b; 20s; join c; 29s", {"stage": "forming"}, "1s", {"ranks": "a c"},
+        "2:4 last_call_timeout_s=30", "join a b; 20s; leave b; 20s; join c; 29s", {"stage": "forming"},
+        "1s", {"ranks": "a c"},
+    ),
+    "a last call that nobody asked for ends when nobody has come for a while": (
+        "2:4", "join a; 100s; join b; 4.9s", {"stage": "forming"},
+        "0.1s", {"ranks": "a b", "reason a": "last call ended with 2 nodes"},
+    ),
+    "each newcomer prolongs it by as much": (
+        "2:4", "join a b; 4s; join c; 4.9s", {"stage": "forming"}, "0.1s", {"ranks": "a b c"},
+    ),
+    "but not for ever": (
+        "1:9", "join a; 4s; join b; 4s; join c; 4s; join d; 4s; join e; 4s; join f; 4s; join g; 4s; join h; 1.9s",
+        {"stage": "forming"}, "0.1s", {"ranks": "a b c d e f g h"},
+    ),
+    "it begins again, too, when the minimum was lost meanwhile": (
+        "2:4", "join a b; 4s; leave b; 20s; join c; 4.9s", {"stage": "forming"}, "0.1s", {"ranks": "a c"},
     ),
     "a round that nobody survived forms like a first one": (
         "1:3", "join a b; form; lose a; lose b; join c", {"stage": "forming"}, "30s", {"ranks": "c"},
@@ -59,10 +76,10 @@ def test_completion(story):
     "3 of 4": (
         "4:8", "join a b c", {"reason a": "waiting for 1 more node: 3 of 4 joined (a, b, c); gives up in 600 s"},
     ),
-    "4 to 8": ("4:8", "join a b c d", {"reason a": "4 (a, b, c, d) joined of 4 to 8; at once with 8; starts in 30 s"}),
+    "4 to 8": ("4:8", "join a b c d", {"reason a": "4 (a, b, c, d) joined of 4 to 8; at once with 8; starts in 5 s"}),
     "many": (
         "4:8", "join a b c d e f",
-        {"reason a": "6 (a, b, c, d and 2 more) joined of 4 to 8; at once with 8; starts in 30 s"},
+        {"reason a": "6 (a, b, c, d and 2 more) joined of 4 to 8; at once with 8; starts in 5 s"},
     ),
     "it counts down": (
         "2", "join a; 17s", {"reason a": "waiting for 1 more node: 1 of 2 joined (a); gives up in 583 s"},

@@ -220,7 +220,7 @@ def test_an_operator_admits_those_that_stand_by():
     run.handle(ArrivalsAdmitted())
     assert run.reason("a") == "admitting 1 more: b"
     run.join("a")
-    run.passes(run.settings.last_call_timeout_s)
+    run.ends_last_call()
     assert run.participants() == ["a", "b"]
     assert run.ledger() == [("node_arrived", False)]
 

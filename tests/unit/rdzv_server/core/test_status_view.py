@@ -26,7 +26,7 @@ def node(run, node_id):
             "phase": "forming", "missing": {"more_nodes": 2, "stopping": [], "gone": []}, "deadline_s": 590.0,
             "reason": "waiting for 2 more nodes: 1 of 3 joined (a); gives up in 590 s", "world_size": 0,
         }),
-        ("1:4", "join a b", {"missing": {"more_nodes": 0, "stopping": [], "gone": []}, "deadline_s": 30.0}),
+        ("1:4", "join a b", {"missing": {"more_nodes": 0, "stopping": [], "gone": []}, "deadline_s": 5.0}),
         ("3", "join a b c; lose c; join a", {
             "phase": "restarting", "missing": {"more_nodes": 2, "stopping": ["b"], "gone": ["c"]},
         }),
