@@ -8,10 +8,11 @@ a server has decided that was stopped in the middle of it, or cut off, counts fo
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from rdzv_protocol.errors import NotLeader, ProtocolError, ServerUnavailable
+from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import LeaderReply, LeaderRequest
 from rdzv_protocol.timing import LEADER_HOLD_S
 
@@ -20,7 +21,7 @@ from rdzv_server.cluster.membership import Leader
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
 from rdzv_server.service.driver import STOPPED, Driver
-from rdzv_server.service.interface import Answer, AnyRequest, Connection
+from rdzv_server.service.interface import Answer, AnyRequest, Connection, Observer
 from rdzv_server.service.measurements import Measurements
 from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.storage.base import Store, StoreFenced
@@ -69,6 +70,7 @@ class Replica:
         self._measurements = measurements or Measurements()
         self._term: Term | None = None
         self._other: Leader | None = None
+        self._observers: list[Observer] = []
         self._change = asyncio.Event()
         self._closing = False
 
@@ -81,6 +83,8 @@ class Replica:
             self._measurements.elections_won += 1
             store, registry = self._make_store(leadership.number), self._make_registry()
             term = Term(leadership, store, registry, self._measurements)
+            for observer in self._observers:
+                term.driver.observe(observer)
             log.info("%staking over as leader (leadership %d)", self._prefix, leadership.number)
             try:
                 log.warning("%sleads no more: %s", self._prefix, await first_of(self._act(term), leadership.over()))
@@ -133,6 +137,20 @@ class Replica:
         if not self._is_certain(term):
             raise self._not_leader()
         return answer
+
+    async def read_events(self, run_id: str, after: int, most: int) -> Sequence[RunEvent]:
+        """The leader's events of the run. Raises `NotLeader` while that is another server, or the leader's refusal."""
+        term = await self._find_term()
+        events = await term.rendezvous.read_events(run_id, after, most)
+        if not self._is_certain(term):
+            raise self._not_leader()
+        return events
+
+    def observe(self, observer: Observer) -> None:
+        """Tell `observer` of what happens in every term of this server."""
+        self._observers.append(observer)
+        if self._term:
+            self._term.driver.observe(observer)
 
     def lost(self, connection: Connection) -> None:
         if self._term:

@@ -5,10 +5,12 @@ Every server stands for every shard. It answers for those that it leads, and nam
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
 
+from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import LeaderReply
 from rdzv_protocol.timing import LEADER_HOLD_S
 
@@ -21,7 +23,7 @@ from rdzv_server.config import ServerConfig
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
 from rdzv_server.server import HttpServer
-from rdzv_server.service.interface import Answer, AnyRequest, Connection, Load, ServerState, ShardView
+from rdzv_server.service.interface import Answer, AnyRequest, Connection, Load, Observer, ServerState, ShardView
 from rdzv_server.service.measurements import Measurements
 from rdzv_server.storage.base import StoreBroken
 from rdzv_server.storage.etcd import EtcdStore, settle_format
@@ -82,6 +84,13 @@ class Sharding:
                 await self._closed.wait()
         connection.held(self.now() - asked_at)
         return LeaderReply(leadership=0)
+
+    async def read_events(self, run_id: str, after: int, most: int) -> Sequence[RunEvent]:
+        return await self._of(run_id).read_events(run_id, after, most)
+
+    def observe(self, observer: Observer) -> None:
+        for replica in self._replicas:
+            replica.observe(observer)
 
     def lost(self, connection: Connection) -> None:
         """A connection has closed, which may have carried agents of several shards."""

@@ -1,6 +1,7 @@
 """Effects: instructions of the core to the shell, to be followed in order. It records first, then acts."""
 
 from msgspec import Struct
+from rdzv_protocol.events import RunEvent
 
 from rdzv_server.core.events import Fact, RunCreated, SnapshotPart
 
@@ -21,12 +22,10 @@ class WakeAgents(Struct, frozen=True):
     agent_ids: tuple[str, ...]
 
 
-class Announce(Struct, frozen=True):
-    """Tell the log; `reason` is the sentence that status and agents show too."""
+class Happened(Struct, frozen=True):
+    """Write the event down together with the records before it, then tell the log and whoever observes the run."""
 
-    run_id: str
-    round: int
-    reason: str
+    event: RunEvent
 
 
 class ForgetRun(Struct, frozen=True):
@@ -36,4 +35,4 @@ class ForgetRun(Struct, frozen=True):
     attempt: int
 
 
-Effect = Record | WakeAgents | Announce | ForgetRun
+Effect = Record | WakeAgents | Happened | ForgetRun

@@ -22,6 +22,8 @@ class RunCreated(Struct, frozen=True):
     wall_at: float | None = None
     """The server's wall clock at that moment, seconds since 1970: what people are told times by."""
     life: Life = Life()
+    event_number: int = 0
+    """Number of the last event of the attempt before."""
 
 
 class NodeJoined(Struct, frozen=True):

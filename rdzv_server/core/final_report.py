@@ -26,11 +26,11 @@ def finish(run: Run) -> Finish:
     return Finish(
         succeeded=run.stage is Stage.SUCCEEDED,
         reason=clip(run.end_reason, REASON_BYTES),
-        failure=_details(ended_by.failure) if ended_by else None,
+        failure=details(ended_by.failure) if ended_by else None,
         round=ended_by.round if ended_by else 0,
-        first_failure=_details(first.failure) if first else None,
+        first_failure=details(first.failure) if first else None,
         first_round=first.round if first else 0,
-        others=tuple(map(_summary, others)),
+        others=tuple(map(summary, others)),
         more_failures=max(0, len(run.failed) - 1 - len(others)) if ended_by else 0,
         restarts=_restarts(run),
         restart_total=sum(run.restarts.values()),
@@ -49,14 +49,14 @@ def _is_beside(record: FailureRecord, root: FailureRecord) -> bool:
     return record.round == root.round and record != root
 
 
-def _details(failure: Failure) -> Failure:
+def details(failure: Failure) -> Failure:
     """The failure with its evidence: the traceback, or else what it wrote last."""
     written = () if failure.traceback else last_lines(failure.stderr_tail, EVIDENCE_LINES, EVIDENCE_BYTES)
     traceback = last_lines(failure.traceback, EVIDENCE_LINES, EVIDENCE_BYTES)
     return replace(_clipped(failure, DETAIL_BYTES), traceback=traceback, stderr_tail=written)
 
 
-def _summary(failure: Failure) -> Failure:
+def summary(failure: Failure) -> Failure:
     """The failure by name."""
     return replace(_clipped(failure, SUMMARY_BYTES), traceback=(), stderr_tail=(), hint="", error_file="")
 

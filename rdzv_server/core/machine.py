@@ -8,16 +8,17 @@
 An event that is refused raises a `ProtocolError` and changes nothing. A repeated one is accepted and changes nothing.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced, NobodyWaits, StaleRound
+from rdzv_protocol.events import EventKind, RunEvent
 from rdzv_protocol.messages import Directive, Failure, Stop
 from rdzv_protocol.settings import RequestedSettings, RunSettings
 
 from rdzv_server.core import admission, completion, events, final_report, rank_assignment, restart_budget, snapshot
-from rdzv_server.core.effects import Announce, Effect, ForgetRun, Record, WakeAgents
+from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record, WakeAgents
 from rdzv_server.core.liveness import Leases
 from rdzv_server.core.run import Agent, AgentState, Cause, Departure, FailureRecord, Opening, Run, Stage, remember
 
@@ -39,12 +40,15 @@ class RunMachine:
             created_wall_at=created.wall_at,
             leases=Leases(settings.lease_s, settings.disconnect_grace_s),
             opening=Opening(Cause.FIRST, "the run begins", now, below_since=now),
+            event_number=created.event_number,
         )
         # Every agent that is alive asks within a lease, and must hear of the end: else it would form the run anew.
         self._retention_s = max(retention_s, settings.lease_s)
         self.deadline: float | None = None
         """`next_deadline` as of the last event that was taken."""
         self._effects: list[Effect] = []
+        """Effects that are to be returned next: at first that of the run's creation."""
+        self._happened("run_created", self.run.opening.reason, now)
         self._agreed: RequestedSettings | None = None
         """Settings that the last new agent asked for: nearly all of them ask for the same."""
         self._snapshot: list[bytes] = []
@@ -52,7 +56,6 @@ class RunMachine:
 
     def handle(self, event: events.Event, now: float) -> list[Effect]:
         """Apply an event. Raises `ProtocolError`, with nothing changed, if it is refused."""
-        self._effects = []
         if (fact := _CHECKS[type(event)](self, event, now)) is not None:
             self._apply(fact, now)
         self._complete_if_ready(now)
@@ -60,7 +63,7 @@ class RunMachine:
         if self.deadline is not None and now >= self.deadline:
             self._pass_time(now)
             self.deadline = self.next_deadline()
-        return self._effects
+        return self._taken()
 
     def renew(self, agent_id: str, now: float) -> bool:
         """Take an `LeaseRenewed` from which nothing but a fresh lease follows. False, with nothing changed: another."""
@@ -70,9 +73,8 @@ class RunMachine:
         run.leases.renew(agent_id, now)
         return True
 
-    def replay(self, fact: events.Fact | events.SnapshotPart, at: float) -> None:
-        """Apply a recorded fact again, or a part of a snapshot."""
-        self._effects = []
+    def replay(self, fact: events.Fact | events.SnapshotPart, at: float) -> Sequence[Effect]:
+        """Apply a recorded fact again, or a part of a snapshot. The effects that it had; a snapshot has none."""
         if isinstance(fact, events.SnapshotPart):
             self._snapshot.append(fact.data)
             if fact.is_last:
@@ -80,6 +82,7 @@ class RunMachine:
                 self._snapshot.clear()
         else:
             self._apply(fact, at)
+        return self._taken()
 
     def restart(self, now: float) -> None:
         """Give every agent a fresh lease after a restart of the server; it must speak before it gets a seat."""
@@ -260,7 +263,8 @@ class RunMachine:
             if join.command and run.command_of not in run.agents:
                 run.command_of = join.agent_id
             elif warning := admission.differs(run, join):
-                self._announce(warning)
+                self._happened("warning", warning, now, node_id=join.node_id)
+            self._happened("node_joined", f"node {join.node_id} joined", now, node_id=join.node_id)
         agent.join, agent.server_addr = join, fact.server_addr
         run.move(agent, AgentState.WAITING)
         run.opening.joined_at = now
@@ -278,7 +282,7 @@ class RunMachine:
         record = FailureRecord(agent.round, agent.agent_id, now, failure)
         restart_budget.note(run, record)
         reason = failure.sentence
-        self._announce(reason)
+        self._tell_of_failure(record, reason, now)
         verdict = restart_budget.verdict(run, failure.exit_code)
         if restart_budget.is_fatal(run, failure.exit_code):
             self._end(Stage.FAILED, f"{reason}; {verdict}", failure, now)
@@ -331,7 +335,12 @@ class RunMachine:
             agent.round = run.round
             self._direct(agent, None)
         self._wake(ordered)
-        self._announce(f"runs on {completion.count(len(ordered))}: {fact.reason}")
+        opening = run.opening
+        self._happened(
+            "round_started", fact.reason, now, cause=opening.cause.value, nodes=len(ordered),
+            charged=opening.cause is Cause.WORKER_FAILURE, world_size=run.membership.world_size,
+            duration_s=now - opening.at,
+        )  # fmt: skip
 
     # Steps that several facts share.
 
@@ -345,7 +354,7 @@ class RunMachine:
         left = cause is Cause.NODE_LEFT
         departure = Departure(agent.node_id, agent.agent_id, agent.round, group_rank, left, detail, now)
         remember(run.departures, departure)
-        self._announce(reason)
+        self._happened("node_left" if left else "node_lost", reason, now, node_id=agent.node_id, group_rank=group_rank)
         if was is AgentState.RUNNING:
             self._open(cause, reason, now)
         elif seat and run.stage is Stage.FORMING:
@@ -365,7 +374,7 @@ class RunMachine:
         for agent in stopped:
             self._direct(agent, stop)
         self._wake(stopped)
-        self._announce(f"opened: {reason}")
+        self._happened("round_opened", reason, now, cause=cause.value)
 
     def _settle(self, now: float) -> None:
         """Draw the conclusions of whatever has just changed."""
@@ -395,7 +404,8 @@ class RunMachine:
         for agent in run.agents.values():
             self._direct(agent, finish)
         self._wake(run.agents.values())
-        self._announce(f"run {stage}: {reason}")
+        ended_by = final_report.details(run.end_failure) if run.end_failure else None
+        self._happened("run_succeeded" if stage is Stage.SUCCEEDED else "run_failed", reason, now, failure=ended_by)
 
     # Helpers.
 
@@ -419,8 +429,27 @@ class RunMachine:
     def _wake(self, agents: Iterable[Agent]) -> None:
         self._effects.append(WakeAgents(self.run.run_id, tuple([agent.join.agent_id for agent in agents])))
 
-    def _announce(self, reason: str) -> None:
-        self._effects.append(Announce(self.run.run_id, self.run.round, reason))
+    def _happened(self, kind: EventKind, reason: str, now: float, **more: Any) -> None:
+        run = self.run
+        run.event_number += 1
+        event = RunEvent(
+            number=run.event_number, run_id=run.run_id, attempt=run.attempt, round=run.round, kind=kind, reason=reason,
+            at=run.wall_clock(now), **more,
+        )  # fmt: skip
+        self._effects.append(Happened(event))
+
+    def _tell_of_failure(self, record: FailureRecord, reason: str, now: float) -> None:
+        """Tell the evidence of a failure that the run remembers, and of the others, which may be many, the name."""
+        run, failure = self.run, record.failure
+        is_remembered = bool(run.failures) and run.failures[-1] is record
+        told = (final_report.details if is_remembered else final_report.summary)(failure)
+        seat = run.seat_of(record.agent_id)
+        group_rank = seat.group_rank if seat else None
+        self._happened("workers_failed", reason, now, node_id=failure.node_id, group_rank=group_rank, failure=told)
+
+    def _taken(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects
 
 
 _CHECKS: dict[type[events.Event], Callable[[RunMachine, Any, float], events.Fact | None]] = {

@@ -5,14 +5,16 @@ and `--rerun` starts it again. After a failure, or without an explicit run id, a
 one that finds a run which every node has left, if nobody asked for that run by name or its settings are others.
 """
 
+from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush, nsmallest
 
 from rdzv_protocol.errors import AgentFenced, RunFailed, RunSucceeded, ServerUnavailable, UnknownRun
+from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import JoinRequest
 
 from rdzv_server.config import MOST_RUNS
 from rdzv_server.core import admission, snapshot
-from rdzv_server.core.effects import Effect, ForgetRun, Record
+from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record
 from rdzv_server.core.events import Event, Life, NodeJoined, RunCreated, RunSuperseded, TimePassed
 from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.run import Run, Stage
@@ -39,6 +41,8 @@ class Registry:
         """Numbers of the attempts of each run that are remembered, in their order."""
         self._latest: dict[str, int] = {}
         """Number of each run's latest attempt, also if an earlier one is remembered for longer: none is used again."""
+        self._event_numbers: dict[str, int] = {}
+        """Number of the last event of each run whose latest attempt is forgotten, and an earlier one is not."""
         self._deadlines: list[tuple[float, Key]] = []
         self._armed: dict[Key, float] = {}
         self._life = Life()
@@ -98,14 +102,25 @@ class Registry:
             raise AgentFenced(f"run {run_id} is not known here")
         return machine
 
-    def replay(self, record: Record) -> None:
-        """Apply what the store has recorded; the records of an attempt come in their order."""
+    def replay(self, record: Record) -> list[RunEvent]:
+        """Apply what the store has recorded; the records of an attempt come in their order. The events that it was.
+
+        Those of the creation come with the next record; a snapshot has none.
+        """
         key = (record.run_id, record.attempt)
+        effects: Sequence[Effect] = ()
         if isinstance(record.fact, RunCreated):
             self._create(record.fact, record.at)
         else:
-            self._machines[key].replay(record.fact, record.at)
+            effects = self._machines[key].replay(record.fact, record.at)
         self._arm(self._machines[key], self._machines[key].next_deadline())
+        return [effect.event for effect in effects if isinstance(effect, Happened)]
+
+    def resume_numbers(self, last: Mapping[Key, int]) -> None:
+        """Go on after the last event of each attempt that the store holds, whatever has written it."""
+        for key, number in last.items():
+            if machine := self._machines.get(key):
+                machine.run.event_number = max(machine.run.event_number, number)
 
     def snapshot(self, key: Key, now: float) -> list[Record]:
         """Records to replay in place of all that led to this attempt; none if it has ended, or is forgotten."""
@@ -141,8 +156,9 @@ class Registry:
             raise AgentFenced(f"run {join.run_id} is not known here: node {join.node_id} must join it anew")
         attempt, settings = self._latest.get(join.run_id, 0) + 1, admission.settings_of(join)
         effects = self._make_room(now) if len(self._machines) >= self._max_runs else []
-        created = RunCreated(join.run_id, attempt, join.explicit_run_id, settings, event.wall_at, self._life)
         effects += self._supersede(latest, now) if latest else []
+        number = latest.run.event_number if latest else self._event_numbers.get(join.run_id, 0)
+        created = RunCreated(join.run_id, attempt, join.explicit_run_id, settings, event.wall_at, self._life, number)
         effects.append(Record(join.run_id, attempt, now, created))
         return self._create(created, now), effects
 
@@ -229,8 +245,9 @@ class Registry:
     def _forget(self, key: Key) -> None:
         self._armed.pop(key, None)
         self._drop_stale()
-        del self._machines[key]
         run_id, attempt = key
+        self._event_numbers[run_id] = max(self._event_numbers.get(run_id, 0), self._machines[key].run.event_number)
+        del self._machines[key]
         self._attempts[run_id].remove(attempt)
         if not self._attempts[run_id]:
-            del self._attempts[run_id], self._latest[run_id]
+            del self._attempts[run_id], self._latest[run_id], self._event_numbers[run_id]

@@ -171,6 +171,8 @@ class RunState(Struct, kw_only=True):
     verdict_at: float | None = None
     """Time at which a run without restarts left ends over a failure whose cause has not been reported."""
     revision: int = 0
+    event_number: int = 0
+    """Number of the last event, of an earlier attempt if this one has none yet."""
     restart_count: int = 0
     """Charged restarts: what TORCHELASTIC_RESTART_COUNT says and the budget bounds."""
     restarts: dict[Cause, int] = field(default_factory=dict)

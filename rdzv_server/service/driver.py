@@ -9,15 +9,17 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 
-from rdzv_protocol.errors import ProtocolError, ServerUnavailable
+from rdzv_protocol.errors import ProtocolError, ServerUnavailable, UnknownRun
+from rdzv_protocol.events import EventKind, RunEvent
 
-from rdzv_server.core.effects import Announce, Effect, ForgetRun, Record, WakeAgents
+from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record, WakeAgents
 from rdzv_server.core.events import Event, LeaseRenewed, NodeJoined
 from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
 from rdzv_server.service.clock import Clock
 from rdzv_server.service.fair_scheduler import RoundRobin
+from rdzv_server.service.interface import Observer
 from rdzv_server.service.long_polls import Key, LongPolls
 from rdzv_server.service.measurements import Measurements
 from rdzv_server.storage.base import Store, StoreUnavailable
@@ -28,6 +30,9 @@ log = logging.getLogger("rdzv_server")
 
 Done = asyncio.Future[RunMachine]
 """Answer to an event: the machine that took it."""
+
+UNLOGGED: frozenset[EventKind] = frozenset({"run_created", "node_joined"})
+"""Events that the log says nothing of: many, and the round that starts with them says the same."""
 
 STOPPED = "the server is shutting down; workers keep running, and agents try again"
 
@@ -58,6 +63,9 @@ class Driver:
         self._unwritten: set[Key] = set()
         """While something is being written: the agents that will be told of it."""
         self._has_stopped = False
+        self._observers: list[Observer] = []
+        self._late: list[RunEvent] = []
+        """Events of recorded facts that the server before did not come to write, or that wrote none at all."""
         self._clock = Clock()
         self.started_at = 0.0
         self._outage = Outage(
@@ -66,11 +74,13 @@ class Driver:
 
     async def start(self) -> None:
         """Replay what the store holds, then take events. Raises `StoreBroken` or `StoreUnavailable`."""
-        records = await self._store.load()
+        records, numbers = await self._store.load(), await self._store.event_numbers()
         for count, record in enumerate(records):
-            self._registry.replay(record)
+            happened = self._registry.replay(record)
+            self._late += [event for event in happened if event.number > numbers.get((event.run_id, event.attempt), 0)]
             if count % REPLAY_AT_ONCE == 0:
                 await asyncio.sleep(0)
+        self._registry.resume_numbers(numbers)
         self._compaction.written(records)
         self._clock.start(records)
         self.started_at = self._clock.now()
@@ -133,6 +143,24 @@ class Driver:
         self._inbox.append(run_id, (run_id, event, None))
         self._called.set()
 
+    def observe(self, observer: Observer) -> None:
+        """Tell `observer` of every batch from now on. One that raises is logged and told no more."""
+        self._observers.append(observer)
+
+    async def read_events(self, run_id: str, after: int, most: int) -> Sequence[RunEvent]:
+        """Events of the run with numbers above `after`, at most so many, the oldest first. Raises `UnknownRun`.
+
+        All that is returned is written; one that has just been written may come before its observers hear of it.
+        """
+        attempts = [run for run in self.runs() if run.run_id == run_id]
+        if not attempts:
+            raise UnknownRun(f"no run {run_id} is known here")
+        found: list[RunEvent] = []
+        for run in attempts:
+            if run.event_number > after and len(found) < most:
+                found += await self._store.read_events(run_id, run.attempt, after, most - len(found))
+        return found
+
     def machine_of(self, run_id: str, agent_id: str) -> RunMachine:
         """The agent's attempt of the run. Raises `AgentFenced` if there is none."""
         return self._registry.machine_of(run_id, agent_id)
@@ -150,6 +178,9 @@ class Driver:
         return self._clock.now()
 
     async def _run(self) -> None:
+        if self._late:
+            await self._write_at_last(partial(self._append, [], self._late))
+            self._late = []
         while True:
             await self._called.wait()
             self._called.clear()
@@ -176,6 +207,7 @@ class Driver:
         with self._clock.writing():
             await self._write(effects)
             await self._act(effects)
+        self._tell_observers(effects)
         for done, answer in answers:
             _answer(done, answer)
         if self._inbox:
@@ -189,14 +221,15 @@ class Driver:
         if records:
             self._unwritten = set(_concerned(effects))
             self._is_written.clear()
-            await self._write_at_last(partial(self._append, records))
+            events = [effect.event for effect in effects if isinstance(effect, Happened)]
+            await self._write_at_last(partial(self._append, records, events))
             self._compaction.written(records)
             self._is_written.set()
 
-    async def _append(self, records: Sequence[Record]) -> None:
+    async def _append(self, records: Sequence[Record], events: Sequence[RunEvent]) -> None:
         loop = asyncio.get_running_loop()
         began_at = loop.time()
-        await self._store.append(records)
+        await self._store.append(records, events)
         self.measurements.written(records, loop.time() - began_at)
 
     def _is_of_before(self, run: Run, agent_id: str) -> bool:
@@ -227,11 +260,19 @@ class Driver:
                 case WakeAgents(run_id, agent_ids):
                     for agent_id in agent_ids:
                         self.long_polls.wake((run_id, agent_id))
-                case Announce(run_id, round_, reason):
-                    log.info("run %s round %d: %s", run_id, round_, reason)
+                case Happened(event) if event.kind not in UNLOGGED:
+                    log.info("run %s round %d: %s", event.run_id, event.round, event.sentence)
                 case ForgetRun(run_id, attempt):
                     await self._write_at_last(partial(self._store.forget, run_id, attempt))
                     self._compaction.forgotten((run_id, attempt))
+
+    def _tell_observers(self, effects: Sequence[Effect]) -> None:
+        for observer in list(self._observers) if effects else ():
+            try:
+                observer(effects)
+            except Exception:
+                log.exception("%r failed, and is told no more of what happens to runs", observer)
+                self._observers.remove(observer)
 
     def _arm(self, now: float) -> None:
         if self._timer:

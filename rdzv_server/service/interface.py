@@ -1,19 +1,24 @@
 """Interface between the server's transports (HTTP, or the same process) and whoever answers: one server, or several."""
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Annotated, Any, NamedTuple, Protocol
 
 from msgspec import Meta, Struct
 from rdzv_protocol.actions import AdmitRequest, StopRequest
 from rdzv_protocol.constraints import Id, Revision
+from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import Ack, LeaderReply, LeaderRequest, Reply, Request
 
+from rdzv_server.core.effects import Effect
 from rdzv_server.core.run import Run
 from rdzv_server.service.measurements import Measurements
 
 AnyRequest = Request | StopRequest | AdmitRequest | LeaderRequest
 """A request, all but the last about one run, which the leader of that run answers."""
 Answer = Reply | Ack | LeaderReply
+Observer = Callable[[Sequence[Effect]], None]
+"""Is told of the effects of each batch once they are written and carried out. It returns soon; one that raises is told
+no more."""
 
 
 class Connection(Protocol):
@@ -77,6 +82,15 @@ class Service(Protocol):
         """The connection has closed."""
 
     def runs(self) -> list[Run]: ...
+
+    def observe(self, observer: Observer) -> None:
+        """Tell `observer` of what happens to the runs that this server leads, whichever they are in time."""
+
+    def read_events(self, run_id: str, after: int, most: int) -> Coroutine[Any, Any, Sequence[RunEvent]]:
+        """Events of the run with numbers above `after`, at most so many, the oldest first.
+
+        Raises `UnknownRun`, or `NotLeader` on a server that does not lead the run.
+        """
 
     def now(self, run_id: str = "") -> float:
         """Seconds, by the clock that this run is measured with."""

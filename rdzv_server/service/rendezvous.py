@@ -5,12 +5,13 @@ import hashlib
 import hmac
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from msgspec.structs import replace
 from rdzv_protocol import actions, messages
 from rdzv_protocol.errors import AgentFenced, ProtocolError, ServerUnavailable
+from rdzv_protocol.events import RunEvent
 from rdzv_protocol.settings import RunSettings
 from rdzv_protocol.text import printable
 from rdzv_protocol.timing import HOLDS_PER_LEASE, LONGEST_HOLD_S
@@ -20,7 +21,7 @@ from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.run import AgentState, Run
 from rdzv_server.service.agent_connections import Connections
 from rdzv_server.service.driver import STOPPED, Driver
-from rdzv_server.service.interface import Answer, AnyRequest, Connection, Load, ServerState
+from rdzv_server.service.interface import Answer, AnyRequest, Connection, Load, Observer, ServerState
 from rdzv_server.service.long_polls import Key
 
 FIRST_HOLD_S = 1.0
@@ -96,6 +97,13 @@ class Rendezvous:
 
     def now(self, run_id: str = "") -> float:
         return self._driver.now()
+
+    def observe(self, observer: Observer) -> None:
+        self._driver.observe(observer)
+
+    async def read_events(self, run_id: str, after: int, most: int) -> Sequence[RunEvent]:
+        self._check_open()
+        return await self._driver.read_events(run_id, after, most)
 
     def state(self) -> ServerState:
         return ServerState(

@@ -1,12 +1,24 @@
 """Stores of durable facts: every fact is written before it is acted on.
 
-A store is an append-only list of records for each attempt of a run. Signs of life never reach it.
+A store is an append-only list of records for each attempt of a run, and beside it the attempt's latest events: a
+snapshot takes the place of the records, and the events stay. Signs of life never reach it.
 """
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Protocol
 
+from rdzv_protocol.events import RunEvent
+
 from rdzv_server.core.effects import Record
+
+Key = tuple[str, int]
+"""run_id and attempt."""
+
+EVENTS_KEPT = 10_000
+"""Events of an attempt that a store keeps at least, the latest; up to a tenth more until the oldest are dropped."""
+EVENT_SLACK = EVENTS_KEPT // 10
 
 
 class StoreBroken(Exception):
@@ -30,15 +42,24 @@ class Store(Protocol):
         Called once, first. Raises `StoreBroken` or `StoreUnavailable`.
         """
 
-    async def append(self, records: Sequence[Record]) -> None:
-        """Write the records, and return once they would survive this machine's loss of power.
+    async def append(self, records: Sequence[Record], events: Sequence[RunEvent] = ()) -> None:
+        """Write the records and the events, and return once they would survive this machine's loss of power.
 
-        All or none; a store that cannot promise it may hold a beginning of them after a crash. Raises
+        All or none; a store that cannot promise it may hold a beginning of them after a crash, the events last. Raises
         `StoreUnavailable`, after which the same records must come next, `StoreBroken` or `StoreFenced`.
         """
 
+    async def event_numbers(self) -> Mapping[Key, int]:
+        """Number of the last event of each attempt that has any. Raises as `load`, after which it is called."""
+
+    async def read_events(self, run_id: str, attempt: int, after: int, most: int) -> Sequence[RunEvent]:
+        """Events of the attempt with numbers above `after`, at most so many, the oldest first.
+
+        Fewer only if there are no more. Raises as `load`.
+        """
+
     async def forget(self, run_id: str, attempt: int) -> None:
-        """Drop an attempt's records. Raises likewise."""
+        """Drop an attempt's records and its events. Raises likewise."""
 
     async def compact(self, records: Sequence[Record]) -> None:
         """These records stand for all of their attempt that were written before, which are dropped.
@@ -54,17 +75,34 @@ class MemoryStore:
     """Keeps the records for as long as the process lives: for tests, and for `--standalone`."""
 
     def __init__(self) -> None:
-        self._records: dict[tuple[str, int], list[Record]] = {}
+        self._records: dict[Key, list[Record]] = {}
+        self._events: dict[Key, deque[RunEvent]] = {}
 
     async def load(self) -> Sequence[Record]:
         return [record for records in self._records.values() for record in records]
 
-    async def append(self, records: Sequence[Record]) -> None:
+    async def append(self, records: Sequence[Record], events: Sequence[RunEvent] = ()) -> None:
         for record in records:
             self._records.setdefault((record.run_id, record.attempt), []).append(record)
+        for event in events:
+            key = event.run_id, event.attempt
+            if key not in self._events:
+                self._events[key] = deque(maxlen=EVENTS_KEPT)
+            self._events[key].append(event)
+
+    async def event_numbers(self) -> Mapping[Key, int]:
+        return {key: events[-1].number for key, events in self._events.items()}
+
+    async def read_events(self, run_id: str, attempt: int, after: int, most: int) -> Sequence[RunEvent]:
+        events = self._events.get((run_id, attempt))
+        if not events:
+            return []
+        begin = max(0, after + 1 - events[0].number)
+        return list(islice(events, begin, begin + most))
 
     async def forget(self, run_id: str, attempt: int) -> None:
         self._records.pop((run_id, attempt), None)
+        self._events.pop((run_id, attempt), None)
 
     async def compact(self, records: Sequence[Record]) -> None:
         self._records[records[0].run_id, records[0].attempt] = list(records)

@@ -2,6 +2,7 @@
 
     PREFIX/format                                     the version of the records, and the number of shards
     PREFIX/shards/SHARD/records/RUN/ATTEMPT/NUMBER    some consecutive records of an attempt, in the numbers' order
+    PREFIX/shards/SHARD/events/RUN/ATTEMPT/LAST       some consecutive events, under the number of the last one
 
 Every write compares the leader key's create revision with the leadership that it is made in. That is the fence: once
 another server leads, or none, nothing more is written, however late a request of the old leader comes.
@@ -13,18 +14,27 @@ does not count (`record_codec.settled`).
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from itertools import accumulate, groupby
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, chain, groupby
 from operator import itemgetter
 from typing import Any
 from urllib.parse import quote, unquote
 
 import msgpack
+from rdzv_protocol.events import RunEvent
 
 from rdzv_server.core.effects import Record
-from rdzv_server.storage.base import StoreBroken, StoreFenced, StoreUnavailable
+from rdzv_server.storage.base import Key, StoreBroken, StoreFenced, StoreUnavailable
 from rdzv_server.storage.etcd_client import EtcdClient, delete, end_of, is_free, is_made_at, put
-from rdzv_server.storage.record_codec import MalformedRecord, pack, settled, unpack
+from rdzv_server.storage.record_codec import (
+    MalformedRecord,
+    dropped_below,
+    pack,
+    pack_events,
+    settled,
+    unpack,
+    unpack_events,
+)
 
 FORMAT = 4
 """Version of the keys and of the records; a cluster of any other is refused."""
@@ -35,6 +45,10 @@ MAX_BYTES = 1 << 20
 CHUNK_BYTES = 1 << 18
 """A key's value takes no more records beyond this."""
 PAGE_KEYS = 32
+EVENTS_OF_KEY = 64
+"""Events that share a key at most: with the evidence of as many failures they are as large as a chunk of records."""
+KEYS_AT_ONCE = 10_000
+"""Names of keys that are read at once, without their values."""
 
 
 async def settle_format(client: EtcdClient, prefix: str, shards: int) -> None:
@@ -94,22 +108,45 @@ class EtcdStore:
                 attempts.setdefault((record.run_id, record.attempt), []).append(record)
         return [record for of_attempt in attempts.values() for record in settled(of_attempt)]
 
-    async def append(self, records: Sequence[Record]) -> None:
-        """Write the records. After `StoreUnavailable` a beginning of them may be written, and the same batch must come.
+    async def append(self, records: Sequence[Record], events: Sequence[RunEvent] = ()) -> None:
+        """Write the records, then the events.
 
-        It goes on where it stopped. Raises `StoreFenced` if this leadership is over.
+        After `StoreUnavailable` a beginning of them may be written, and the same batch must come: it goes on where it
+        stopped. Raises `StoreFenced` if this leadership is over.
         """
         if self._batch is None:
-            self._batch, self._unwritten = records, list(self._plan(records))
+            self._batch, self._unwritten = records, list(self._plan(records, events))
         assert self._batch is records, "a batch that was not written must be tried again before the next one"
         while self._unwritten:
             await self._write(self._unwritten[0])
             del self._unwritten[0]
         self._batch = None
 
+    async def event_numbers(self) -> Mapping[Key, int]:
+        begin, more, numbers = f"{self._root}/events/".encode(), True, dict[Key, int]()
+        end = end_of(begin)
+        while more:
+            keys, more, _ = await self._client.range(begin, end, KEYS_AT_ONCE, keys_only=True)
+            for key in keys:
+                *_, run, attempt, last = key.key.decode().split("/")
+                numbers[unquote(run), int(attempt)] = int(last, 16)
+                begin = key.key + b"\0"
+            await asyncio.sleep(0)
+        return numbers
+
+    async def read_events(self, run_id: str, attempt: int, after: int, most: int) -> Sequence[RunEvent]:
+        folder, found, more = self._folder(run_id, attempt, "events"), list[RunEvent](), True
+        begin = folder + b"%016x" % (after + 1)
+        while more and len(found) < most:
+            keys, more, _ = await self._client.range(begin, end_of(folder), PAGE_KEYS)
+            for key in keys:
+                found += [event for event in unpack_events(key.value) if event.number > after]
+                begin = key.key + b"\0"
+        return found[:most]
+
     async def forget(self, run_id: str, attempt: int) -> None:
-        begin = self._folder(run_id, attempt)
-        await self._write([delete(begin, end_of(begin))])
+        folders = [self._folder(run_id, attempt, kind) for kind in ("records", "events")]
+        await self._write([delete(folder, end_of(folder)) for folder in folders])
 
     async def compact(self, records: Sequence[Record]) -> None:
         """Write the snapshot, then drop what it stands for. Who dies in between leaves both, or a beginning of one."""
@@ -130,31 +167,40 @@ class EtcdStore:
         if not done:
             raise StoreFenced("this server's leadership is over: another one leads, or soon will")
 
-    def _plan(self, records: Sequence[Record]) -> Iterator[list[Any]]:
-        """The batch as transactions, each as large as etcd lets it be."""
+    def _plan(self, records: Sequence[Record], events: Sequence[RunEvent]) -> Iterator[list[Any]]:
+        """The batch as transactions, each as large as etcd lets it be; the events last."""
         transaction: list[Any] = []
         size = 0
-        for key, value in self._chunks(records):
-            if transaction and (len(transaction) == MAX_OPERATIONS or size + len(value) > MAX_BYTES):
+        for operation, more in chain(self._record_operations(records), self._event_operations(events)):
+            if transaction and (len(transaction) == MAX_OPERATIONS or size + more > MAX_BYTES):
                 yield transaction
                 transaction, size = [], 0
-            transaction.append(put(key, value))
-            size += len(key) + len(value)
+            transaction.append(operation)
+            size += more
         yield transaction
 
-    def _chunks(self, records: Sequence[Record]) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and their values. Consecutive records of one attempt share a key, as many as it takes."""
+    def _record_operations(self, records: Sequence[Record]) -> Iterator[tuple[Any, int]]:
+        """Writes, each with its size. Consecutive records of one attempt share a key, as many as it takes."""
         for (run_id, attempt), of_attempt in groupby(records, key=lambda record: (record.run_id, record.attempt)):
             packed = [(record.at, *pack(record)) for record in of_attempt]
             while packed:
                 sizes = accumulate(len(body) for _, _, body in packed)
                 count = max(1, sum(size <= CHUNK_BYTES for size in sizes))
-                yield self._folder(run_id, attempt) + b"%016x" % self._next_number, msgpack.packb(packed[:count])
+                key, value = self._folder(run_id, attempt) + b"%016x" % self._next_number, msgpack.packb(packed[:count])
+                yield put(key, value), len(key) + len(value)
                 self._next_number += 1
                 packed = packed[count:]
 
-    def _folder(self, run_id: str, attempt: int) -> bytes:
-        return f"{self._root}/records/{quote(run_id, safe='')}/{attempt:08d}/".encode()
+    def _event_operations(self, events: Sequence[RunEvent]) -> Iterator[tuple[Any, int]]:
+        """Likewise; and now and then deletions of the oldest events."""
+        for run_id, attempt, first, last, body in pack_events(events, EVENTS_OF_KEY):
+            folder = self._folder(run_id, attempt, "events")
+            yield put(folder + b"%016x" % last, body), len(folder) + len(body)
+            if (oldest := dropped_below(first, last)) is not None:
+                yield delete(folder, folder + b"%016x" % oldest), 2 * len(folder)
+
+    def _folder(self, run_id: str, attempt: int, kind: str = "records") -> bytes:
+        return f"{self._root}/{kind}/{quote(run_id, safe='')}/{attempt:08d}/".encode()
 
 
 def _unpack(key: bytes, value: bytes) -> tuple[int, list[Record]]:

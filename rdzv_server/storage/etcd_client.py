@@ -99,10 +99,12 @@ class EtcdClient:
         answer = await self._ask(lambda member: member.kv.Range(rpc.RangeRequest(key=key), timeout=ATTEMPT_S))
         return (answer.kvs[0] if answer.kvs else None), answer.header.revision
 
-    async def range(self, begin: bytes, end: bytes, limit: int = 0) -> tuple[Sequence[Any], bool, int]:
+    async def range(
+        self, begin: bytes, end: bytes, limit: int = 0, *, keys_only: bool = False
+    ) -> tuple[Sequence[Any], bool, int]:
         """The keys from `begin` on and below `end` with their values, at most so many; whether there are more, and the
         store's revision."""
-        request = rpc.RangeRequest(key=begin, range_end=end, limit=limit)
+        request = rpc.RangeRequest(key=begin, range_end=end, limit=limit, keys_only=keys_only)
         answer = await self._ask(lambda member: member.kv.Range(request, timeout=2 * ATTEMPT_S))
         return answer.kvs, answer.more, answer.header.revision
 

@@ -4,14 +4,17 @@ A store may be older or newer than the program that reads it. A field that is go
 default, as on the wire; a kind that is unknown, or a body that does not fit, raises `MalformedRecord`.
 """
 
-from collections.abc import Sequence
-from typing import get_args
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, get_args
 
+import msgspec
 from rdzv_protocol.codec import decode_own, encode
 from rdzv_protocol.errors import ProtocolError
+from rdzv_protocol.events import RunEvent
 
 from rdzv_server.core.effects import Record
 from rdzv_server.core.events import Fact, RunCreated, SnapshotPart
+from rdzv_server.storage.base import EVENT_SLACK, EVENTS_KEPT
 
 
 class MalformedRecord(Exception):
@@ -36,6 +39,48 @@ def unpack(run_id: str, attempt: int, at: float, kind: str, body: bytes) -> Reco
         return Record(run_id, attempt, at, decode_own(_KINDS[kind], body))
     except ProtocolError as error:
         raise MalformedRecord(f"{kind} in attempt {attempt} of run {run_id!r}: {error}") from None
+
+
+class EventBatch(NamedTuple):
+    """Consecutive events of one attempt, packed: a store keeps them as one thing."""
+
+    run_id: str
+    attempt: int
+    first: int
+    last: int
+    body: bytes
+
+
+_events = msgspec.msgpack.Decoder(list[RunEvent])
+_pack_events = msgspec.msgpack.Encoder().encode
+
+
+def pack_events(events: Iterable[RunEvent], most: int) -> Iterator[EventBatch]:
+    """The events of each attempt together, however they are mixed, at most so many in one batch."""
+    of_attempt: dict[tuple[str, int], list[RunEvent]] = {}
+    for event in events:
+        of_attempt.setdefault((event.run_id, event.attempt), []).append(event)
+    for key, those in of_attempt.items():
+        for begin in range(0, len(those), most):
+            some = those[begin : begin + most]
+            yield EventBatch(*key, some[0].number, some[-1].number, _pack_events(some))
+
+
+def dropped_below(first: int, last: int) -> int | None:
+    """Number below which an attempt's events are dropped now that these have been written; None: not now.
+
+    An attempt need not begin with 1, so that fewer may be kept of one of which there have been fewer.
+    """
+    is_due = last > EVENTS_KEPT and last // EVENT_SLACK > (first - 1) // EVENT_SLACK
+    return last - EVENTS_KEPT + 1 if is_due else None
+
+
+def unpack_events(body: bytes) -> list[RunEvent]:
+    """Raises `MalformedRecord`."""
+    try:
+        return _events.decode(body)
+    except msgspec.DecodeError as error:
+        raise MalformedRecord(f"events: {error}") from None
 
 
 def settled(records: Sequence[Record]) -> list[Record]:

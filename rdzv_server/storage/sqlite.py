@@ -8,14 +8,16 @@ import asyncio
 import errno
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import TypeVar
 
+from rdzv_protocol.events import RunEvent
+
 from rdzv_server.core.effects import Record
-from rdzv_server.storage.base import StoreBroken, StoreUnavailable
-from rdzv_server.storage.record_codec import MalformedRecord, pack, unpack
+from rdzv_server.storage.base import Key, StoreBroken, StoreUnavailable
+from rdzv_server.storage.record_codec import MalformedRecord, dropped_below, pack, pack_events, unpack, unpack_events
 
 APPLICATION_ID = 0x72647A76
 """Marks the file as ours, in SQLite's header."""
@@ -37,6 +39,26 @@ PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {FORMAT};
 COMMIT;
 """
+
+_EVENTS = """
+CREATE TABLE IF NOT EXISTS events (
+    run_id  TEXT NOT NULL,
+    attempt INTEGER NOT NULL,
+    last    INTEGER NOT NULL,
+    body    BLOB NOT NULL,
+    PRIMARY KEY (run_id, attempt, last)
+) STRICT, WITHOUT ROWID;
+DELETE FROM events WHERE NOT EXISTS (
+    SELECT 1 FROM records WHERE records.run_id = events.run_id AND records.attempt = events.attempt
+);
+"""
+"""Beside the records, in the same format: a file of before gets the table, and a program of before leaves it
+alone. `last`: number of the last event that is packed in `body`. Such a program has forgotten attempts without it."""
+_EVENTS_INSERT = "INSERT INTO events (run_id, attempt, last, body) VALUES (?, ?, ?, ?)"
+_EVENTS_DELETE = "DELETE FROM events WHERE run_id = ? AND attempt = ?"
+_EVENTS_SELECT = "SELECT body FROM events WHERE run_id = ? AND attempt = ? AND last > ? ORDER BY last"
+EVENTS_OF_ROW = 256
+"""Events that are packed together at most."""
 
 _INSERT = "INSERT INTO records (run_id, attempt, at, kind, body) VALUES "
 _ROW = "(?, ?, ?, ?, ?)"
@@ -62,13 +84,20 @@ class SqliteStore:
         """Open the file, made if it is not there. Raises `StoreBroken` or `StoreUnavailable`."""
         return await self._call(self._load)
 
-    async def append(self, records: Sequence[Record]) -> None:
+    async def append(self, records: Sequence[Record], events: Sequence[RunEvent] = ()) -> None:
         """One transaction. Raises `StoreUnavailable`: nothing was written, and trying again may help."""
-        inserts = _inserts(records)
-        await self._call(lambda: self._transact(*inserts))
+        statements = _inserts(records) + _event_inserts(events)
+        await self._call(lambda: self._transact(*statements))
+
+    async def event_numbers(self) -> Mapping[Key, int]:
+        return await self._call(self._event_numbers)
+
+    async def read_events(self, run_id: str, attempt: int, after: int, most: int) -> Sequence[RunEvent]:
+        return await self._call(lambda: self._events(run_id, attempt, after, most))
 
     async def forget(self, run_id: str, attempt: int) -> None:
-        await self._call(lambda: self._transact((_DELETE, (run_id, attempt))))
+        of_attempt = (run_id, attempt)
+        await self._call(lambda: self._transact((_DELETE, of_attempt), (_EVENTS_DELETE, of_attempt)))
 
     async def compact(self, records: Sequence[Record]) -> None:
         """One transaction. Raises `StoreUnavailable`: nothing has changed."""
@@ -109,6 +138,20 @@ class SqliteStore:
         rows = file.execute("SELECT run_id, attempt, at, kind, body FROM records ORDER BY id")
         return [unpack(*row) for row in rows]
 
+    def _event_numbers(self) -> dict[Key, int]:
+        assert self._file
+        rows = self._file.execute("SELECT run_id, attempt, max(last) FROM events GROUP BY run_id, attempt")
+        return {(run_id, attempt): last for run_id, attempt, last in rows}
+
+    def _events(self, run_id: str, attempt: int, after: int, most: int) -> list[RunEvent]:
+        assert self._file
+        found: list[RunEvent] = []
+        for (body,) in self._file.execute(_EVENTS_SELECT, (run_id, attempt, after)):
+            found += [event for event in unpack_events(body) if event.number > after]
+            if len(found) >= most:
+                break
+        return found[:most]
+
     def _open(self) -> sqlite3.Connection:
         self._make_private()
         file = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=0)
@@ -119,7 +162,7 @@ class SqliteStore:
             is_new = self._check(file)
             file.execute("PRAGMA journal_mode = WAL")
             # Takes the lock now, not with the first record.
-            file.executescript(_SCHEMA if is_new else "BEGIN IMMEDIATE; COMMIT;")
+            file.executescript((_SCHEMA if is_new else "") + f"BEGIN IMMEDIATE; {_EVENTS} COMMIT;")
         except BaseException:
             file.close()
             raise
@@ -164,6 +207,16 @@ class SqliteStore:
             if self._file.in_transaction:
                 self._file.execute("ROLLBACK")
             raise
+
+
+def _event_inserts(events: Sequence[RunEvent]) -> list[Statement]:
+    """Statements that write the events, and now and then drop the oldest."""
+    statements: list[Statement] = []
+    for run_id, attempt, first, last, body in pack_events(events, EVENTS_OF_ROW):
+        statements.append((_EVENTS_INSERT, (run_id, attempt, last, body)))
+        if (oldest := dropped_below(first, last)) is not None:
+            statements.append((f"{_EVENTS_DELETE} AND last < ?", (run_id, attempt, oldest)))
+    return statements
 
 
 def _inserts(records: Sequence[Record]) -> list[Statement]:

@@ -11,7 +11,7 @@ from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Assignment, Finish, Start, Stop, Wait
 from rdzv_protocol.settings import RunSettings
 
-from rdzv_server.core.effects import Announce, Record
+from rdzv_server.core.effects import Happened, Record
 from rdzv_server.core.events import (
     AgentDisconnected,
     Event,
@@ -276,7 +276,7 @@ class RunStory(RuleBasedStateMachine):
             effects = self.machine.handle(event, self.now)
             self.run_.validate()
             self.records += [effect for effect in effects if isinstance(effect, Record)]
-            started = sum(isinstance(effect, Announce) and effect.reason.startswith("runs on ") for effect in effects)
+            started = sum(isinstance(effect, Happened) and effect.event.kind == "round_started" for effect in effects)
             self.formations += [self._formation()] if started == 1 and self.run_.stage is Stage.RUNNING else []
         except ProtocolError as error:
             refusal = error.code

@@ -6,6 +6,7 @@ from typing import Any
 
 from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.errors import ProtocolError
+from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import ErrorReply, JoinRequest, PollRequest, ReportRequest, Request
 
 from rdzv_server.core.effects import Record
@@ -78,8 +79,8 @@ class TracedStore(MemoryStore):
         super().__init__()
         self._trace = trace
 
-    async def append(self, records: Sequence[Record]) -> None:
-        await super().append(records)
+    async def append(self, records: Sequence[Record], events: Sequence[RunEvent] = ()) -> None:
+        await super().append(records, events)
         for record in records:
             self._trace("server", record.fact)
 

@@ -11,10 +11,11 @@ from typing import Any
 
 from msgspec import Struct
 from rdzv_protocol.errors import ProtocolError
+from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import Assignment, Failure, Finish, JoinRequest, Start, Stop, Wait
 from rdzv_protocol.settings import LAST_CALL_QUIET_S, RequestedSettings, RunSettings
 
-from rdzv_server.core.effects import Announce, Effect, ForgetRun, Record, WakeAgents
+from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record, WakeAgents
 from rdzv_server.core.events import (
     AgentDisconnected,
     Event,
@@ -28,6 +29,8 @@ from rdzv_server.core.events import (
 )
 from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.run import Run, Stage
+from rdzv_server.core.snapshot import take
+from rdzv_server.service.driver import UNLOGGED
 
 RUN_ID = "run"
 NEVER = 86_400.0
@@ -79,6 +82,8 @@ class Scenario:
         self.effects: list[Effect] = []
         """Effects of the last thing that happened."""
         self.records: list[Record] = []
+        self.events: list[RunEvent] = []
+        """Everything that was told of the run."""
         self.refusal: ProtocolError | None = None
         """With which something was refused last, in a story."""
 
@@ -119,6 +124,15 @@ class Scenario:
         self.machine.restart(self.now)
         self.run.validate()
 
+    def restarts_from_a_snapshot(self) -> None:
+        """The server is started again, and a snapshot stands in the place of its records."""
+        parts = list(take(self.run))
+        self.machine = RunMachine(self.created, 0.0, RETENTION_S)
+        for part in parts:
+            self.machine.replay(part, self.now)
+        self.machine.restart(self.now)
+        self.run.validate()
+
     def renews(self, *names: str) -> None:
         for name in names:
             self.handle(LeaseRenewed(name))
@@ -137,6 +151,7 @@ class Scenario:
         self.effects = self.machine.handle(event, self.now)
         self.run.validate()
         self.records += [effect for effect in self.effects if isinstance(effect, Record)]
+        self.events += [effect.event for effect in self.effects if isinstance(effect, Happened)]
 
     # What a user notices.
 
@@ -174,7 +189,9 @@ class Scenario:
         return [name for effect in self.effects if isinstance(effect, WakeAgents) for name in effect.agent_ids]
 
     def announced(self) -> list[str]:
-        return [effect.reason for effect in self.effects if isinstance(effect, Announce)]
+        """What the server's log says of the last thing that happened."""
+        happened = [effect.event for effect in self.effects if isinstance(effect, Happened)]
+        return [event.sentence for event in happened if event.kind not in UNLOGGED]
 
     def ends_last_call(self) -> None:
         """Nobody else comes: the round, if it forms, begins with those that are there."""

@@ -263,10 +263,13 @@ async def test_a_server_that_cannot_write_ends_with_what_went_wrong():
         async def load(self):
             return []
 
+        async def event_numbers(self):
+            return {}
+
         async def close(self):
             pass
 
-        async def append(self, records):
+        async def append(self, records, events=()):
             raise OSError(28, "No space left on device")
 
     async with RendezvousServer(store=FullDisk()) as server:

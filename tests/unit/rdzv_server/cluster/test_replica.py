@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 from rdzv_protocol.errors import AgentFenced, NotLeader, ProtocolError, ServerUnavailable
+from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import LeaderReply, LeaderRequest, PollRequest, Reply, ReportRequest, Start, Wait
 
 from rdzv_server.core.effects import Record
@@ -74,12 +75,12 @@ class SharedStore(MemoryStore):
             raise self.trouble
         return await super().load()
 
-    async def append(self, records: Sequence[Record]) -> None:
+    async def append(self, records: Sequence[Record], events: Sequence[RunEvent] = ()) -> None:
         self.is_writing.set()
         await self.may_write.wait()
         if self.trouble:
             raise self.trouble
-        await super().append(records)
+        await super().append(records, events)
 
 
 class Server:

@@ -4,7 +4,7 @@ import pytest
 from rdzv_protocol.errors import NobodyWaits
 from rdzv_protocol.messages import Finish, Start, Stop, Wait
 
-from rdzv_server.core.effects import Announce, ForgetRun, Record, WakeAgents
+from rdzv_server.core.effects import ForgetRun, Happened, Record, WakeAgents
 from rdzv_server.core.events import ArrivalsAdmitted, RunStopped
 from rdzv_server.core.run import Stage
 from tests.support.scenario import RETENTION_S, Scenario, durable, replayed, running, snapshot
@@ -134,7 +134,7 @@ def test_what_happened_is_recorded_before_anybody_is_woken():
     kinds = [type(effect) for effect in run.effects]
     assert kinds[0] is Record
     assert kinds.index(Record) < kinds.index(WakeAgents)
-    assert Announce in kinds
+    assert Happened in kinds
 
 
 def test_signs_of_life_are_not_recorded():

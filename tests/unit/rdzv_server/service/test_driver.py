@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
 from rdzv_protocol.errors import AgentFenced, ServerUnavailable, StaleRound
+from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import Start, Stop, Wait
 from rdzv_protocol.settings import RequestedSettings
 
@@ -49,11 +50,11 @@ class SlowStore(MemoryStore):
         async with asyncio.timeout(PATIENCE_S):
             await self._is_writing.wait()
 
-    async def append(self, records: Sequence[Record]) -> None:
+    async def append(self, records: Sequence[Record], events: Sequence[RunEvent] = ()) -> None:
         self._is_writing.set()
         await self._may_write.wait()
         self.batches.append([type(record.fact).__name__ for record in records])
-        await super().append(records)
+        await super().append(records, events)
 
 
 class FullStore(MemoryStore):
@@ -64,15 +65,15 @@ class FullStore(MemoryStore):
         self.has_room = True
         self.refused = asyncio.Event()
 
-    async def append(self, records: Sequence[Record]) -> None:
+    async def append(self, records: Sequence[Record], events: Sequence[RunEvent] = ()) -> None:
         if not self.has_room:
             self.refused.set()
             raise StoreUnavailable("cannot write: the disk is full")
-        await super().append(records)
+        await super().append(records, events)
 
 
 class BrokenStore(MemoryStore):
-    async def append(self, records: Sequence[Record]) -> None:
+    async def append(self, records: Sequence[Record], events: Sequence[RunEvent] = ()) -> None:
         raise OSError(28, "No space left on device")
 
 

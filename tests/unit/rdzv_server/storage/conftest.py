@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rdzv_server.storage.base import Store
+from rdzv_server.storage.base import MemoryStore, Store
 from rdzv_server.storage.sqlite import SqliteStore
 from tests.support.etcd import need_etcd
 
@@ -46,11 +46,19 @@ def shared(client: Any, prefix: str) -> Shared:
     return Shared(client, prefix)
 
 
-@pytest.fixture(params=["sqlite", "etcd"])
+@pytest.fixture(params=["memory", "sqlite", "etcd"])
 def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> MakeStore:
     if request.param == "etcd":
         need_etcd()
         return request.getfixturevalue("shared").lead
+
+    if request.param == "memory":
+        memory = MemoryStore()
+
+        async def same() -> Store:
+            return memory
+
+        return same
 
     async def open_file() -> Store:
         return SqliteStore(str(tmp_path / "state.db"))

@@ -1,9 +1,10 @@
 """Snapshots in the place of records: with a real driver and real stores, whatever happens in between."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
+from rdzv_protocol.events import RunEvent
 
 from rdzv_server.core.effects import Record
 from rdzv_server.core.events import NodeJoined, NodeLeft, NodeLost, WorkersFailed
@@ -40,9 +41,15 @@ class Counting:
         self.length = len(records)
         return records
 
-    async def append(self, records: Sequence[Record]) -> None:
-        await self._store.append(records)
+    async def append(self, records: Sequence[Record], events: Sequence[RunEvent] = ()) -> None:
+        await self._store.append(records, events)
         self.length += len(records)
+
+    async def event_numbers(self) -> Mapping[tuple[str, int], int]:
+        return await self._store.event_numbers()
+
+    async def read_events(self, run_id: str, attempt: int, after: int, most: int) -> Sequence[RunEvent]:
+        return await self._store.read_events(run_id, attempt, after, most)
 
     async def compact(self, records: Sequence[Record]) -> None:
         self.tries += 1

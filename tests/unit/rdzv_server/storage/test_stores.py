@@ -1,11 +1,12 @@
 """The promises of every store, kept by a real file and by a real etcd."""
 
 import pytest
+from rdzv_protocol.events import RunEvent
 from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core.effects import Record
-from rdzv_server.core.events import NodeJoined, NodeLost, RoundCompleted, RunCreated, WorkersFailed
-from rdzv_server.storage.base import MemoryStore
+from rdzv_server.core.events import NodeJoined, NodeLost, RoundCompleted, RunCreated, SnapshotPart, WorkersFailed
+from rdzv_server.storage.base import EVENT_SLACK, EVENTS_KEPT, MemoryStore
 from tests.support.scenario import RUN_ID, a_failure, a_join
 
 RECORDS = [
@@ -46,6 +47,56 @@ async def test_a_forgotten_attempt_is_gone_and_the_others_are_not(make_store):
     again = await make_store()
     assert await again.load() == OTHERS
     await again.close()
+
+
+def an_event(number: int, run_id: str = RUN_ID, attempt: int = 1) -> RunEvent:
+    return RunEvent(number=number, run_id=run_id, attempt=attempt, round=1, kind="warning", reason=f"{number} is odd")
+
+
+EVENTS = [an_event(number) for number in range(1, 8)]
+
+
+async def test_the_next_server_finds_the_events_whatever_batches_they_came_in(make_store):
+    first = await make_store()
+    await first.load()
+    assert await first.event_numbers() == {}
+    await first.append(RECORDS[:1], EVENTS[:3])
+    await first.append(RECORDS[1:2], [EVENTS[3], an_event(1, "../other\nrun", 7), EVENTS[4]])
+    await first.append(RECORDS[-1:], EVENTS[5:])
+    await first.close()
+    second = await make_store()
+    await second.load()
+    assert await second.event_numbers() == {(RUN_ID, 1): 7, ("../other\nrun", 7): 1}
+    for after in range(8):
+        assert await second.read_events(RUN_ID, 1, after, 100) == EVENTS[after:]
+        assert await second.read_events(RUN_ID, 1, after, 2) == EVENTS[after : after + 2]
+    assert await second.read_events(RUN_ID, 2, 0, 10) == []
+    await second.close()
+
+
+async def test_a_snapshot_takes_the_place_of_records_and_events_stay_until_the_attempt_is_forgotten(make_store):
+    store = await make_store()
+    await store.load()
+    await store.append(RECORDS[:4], [*EVENTS, an_event(8, attempt=2)])
+    await store.compact([RECORDS[0], Record(RUN_ID, 1, 2.0, SnapshotPart(b"data", is_last=True))])
+    assert await store.read_events(RUN_ID, 1, 0, 100) == EVENTS
+    await store.forget(RUN_ID, 1)
+    assert await store.read_events(RUN_ID, 1, 0, 100) == []
+    assert await store.event_numbers() == {(RUN_ID, 2): 8}
+    await store.close()
+
+
+async def test_the_oldest_events_are_dropped(make_store):
+    store = await make_store()
+    await store.load()
+    many = [an_event(number) for number in range(1, EVENTS_KEPT + 2 * EVENT_SLACK)]
+    await store.append(RECORDS[:1], [])
+    for begin in range(0, len(many), 500):
+        await store.append(RECORDS[1:2], many[begin : begin + 500])
+    kept = await store.read_events(RUN_ID, 1, 0, len(many))
+    assert EVENTS_KEPT <= len(kept) < EVENTS_KEPT + 2 * EVENT_SLACK
+    assert kept == many[-len(kept) :]
+    await store.close()
 
 
 @pytest.mark.parametrize("is_whole", [True, False], ids=["a snapshot", "an attempt that is forgotten"])

@@ -1,0 +1,89 @@
+"""Events of a run: what happened to it, in order, as `/v1/runs/ID/events`, the event log and the webhook tell it.
+
+The events of a run are numbered from 1 on without gaps, over all attempts of its run id: whoever has seen number N asks
+for what came after N. New fields and new kinds may be added within `/v1`; what is there keeps its meaning.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from rdzv_protocol.constraints import Count, Id, Line, Name, Rank, Round, Seconds, Sentence, WallClock
+from rdzv_protocol.messages import Failure
+from rdzv_protocol.text import printable
+
+EventKind = Literal[
+    "run_created",
+    "node_joined",
+    "node_lost",
+    "node_left",
+    "workers_failed",
+    "round_opened",
+    "round_started",
+    "run_succeeded",
+    "run_failed",
+    "warning",
+    "node_drained",
+    "node_cordoned",
+    "node_uncordoned",
+    "nodes_admitted",
+    "run_restarted",
+    "run_resized",
+    "run_stopped",
+]
+
+Number = Annotated[int, Meta(ge=1, le=2**53)]
+
+
+class RunEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing that happened to a run. Fields that do not apply to its kind are left out."""
+
+    number: Number
+    """Place among all events of the run: 1, 2, 3 ... over all of its attempts."""
+    run_id: Id
+    attempt: Count
+    round: Round
+    """The round that was forming or running; with `round_opened` the one that forms from now on."""
+    kind: EventKind
+    """`node_joined`: an agent that is new to the attempt; nobody who rejoins. `workers_failed`: a node's workers.
+    `warning`: what a person should look at, though the run goes on. The last seven: what an operator did."""
+    reason: Sentence
+    """What happened and why, in words: the same in the log, the status and every tool."""
+    at: WallClock | None = None
+    """The server's wall clock, seconds since 1970."""
+    node_id: Id | None = None
+    group_rank: Rank | None = None
+    """Of the node in the last round that it had a seat in."""
+    cause: Name | None = None
+    """Cause for which the round was opened: `first`, `worker_failure`, `node_lost`, `node_left`, `node_arrived`, or
+    another that an operator gave."""
+    charged: bool | None = None
+    """With `round_started`: whether this restart was charged to `max_restarts`."""
+    nodes: Count | None = None
+    """With `round_started`: its participants."""
+    world_size: Count | None = None
+    duration_s: Seconds | None = None
+    """With `round_started`: the time since the round was opened."""
+    failure: Failure | None = None
+    """With `workers_failed` and `run_failed`: the evidence, clipped."""
+    by: Line = ""
+    """Who did it, for what an operator did: the role of the token and the address."""
+    request_id: Id | None = None
+    """Id that the operator's request bore."""
+
+    @property
+    def sentence(self) -> str:
+        """The event in one line, for people: the same in every log and every tool."""
+        return printable(_SENTENCES.get(self.kind, "{reason}").format(reason=self.reason, nodes=_count(self.nodes)))
+
+
+_SENTENCES: dict[str, str] = {
+    "round_opened": "opened: {reason}",
+    "round_started": "runs on {nodes}: {reason}",
+    "run_succeeded": "run succeeded: {reason}",
+    "run_failed": "run failed: {reason}",
+}
+
+
+def _count(nodes: int | None) -> str:
+    return f"{nodes} node{'s' * (nodes != 1)}"

@@ -1,0 +1,108 @@
+"""Events of a run: what is told of it, and their numbers."""
+
+import pytest
+from rdzv_protocol.events import RunEvent
+
+from rdzv_server.core.effects import Happened, Record
+from rdzv_server.core.events import NodeJoined, NodeLeft
+from rdzv_server.core.registry import Registry
+from tests.support.scenario import RETENTION_S, RUN_ID, SERVER_ADDR, WALL_AT, Scenario, a_failure, a_join, running
+
+
+def kinds(events: list[RunEvent]) -> list[str]:
+    return [event.kind for event in events]
+
+
+def test_a_run_is_told_from_its_creation_to_its_end():
+    run = Scenario("2", max_restarts=1)
+    run.join("a", "b")
+    run.fails("a")
+    run.join("a", "b")
+    run.succeeds("a", "b")
+    assert kinds(run.events) == [
+        "run_created", "node_joined", "node_joined", "round_started", "workers_failed", "round_opened", "round_started",
+        "run_succeeded",
+    ]  # fmt: skip
+    assert [event.number for event in run.events] == list(range(1, 9))
+    assert {(event.run_id, event.attempt) for event in run.events} == {(RUN_ID, 1)}
+    opened, again = run.events[5:7]
+    assert (opened.round, opened.cause) == (2, "worker_failure") and "failed: exit code 1" in opened.reason
+    assert (again.cause, again.charged, again.nodes, again.world_size) == ("worker_failure", True, 2, 2)
+
+
+def test_times_are_the_wall_clocks_and_a_round_says_how_long_it_took_to_form():
+    run = Scenario("2")
+    run.join("a")
+    run.passes(7.5)
+    run.join("b")
+    started = run.events[-1]
+    assert (started.kind, started.at, started.duration_s) == ("round_started", WALL_AT + 7.5, 7.5)
+
+
+def test_a_node_that_is_gone_is_told_with_its_rank_and_the_reason():
+    run = running("1:2", "a", "b")
+    run.leaves("b", "SIGTERM")
+    left = next(event for event in run.events if event.kind == "node_left")
+    assert (left.node_id, left.group_rank, left.reason, left.round) == ("b", 1, "node b left: SIGTERM", 1)
+    run.join("a")
+    run.is_lost("a")
+    assert "node_lost" in kinds(run.events)
+
+
+def test_a_failure_is_told_with_its_evidence_and_the_ninth_of_a_round_by_its_name_alone():
+    names = [f"node{index}" for index in range(10)]
+    run = running("10", *names, max_restarts=1)
+    for name in names:
+        run.fails(name, traceback=("Traceback", "ValueError: boom"), error="ValueError: boom")
+    failed = [event.failure for event in run.events if event.kind == "workers_failed"]
+    assert [bool(failure.traceback) for failure in failed] == [True] * 8 + [False] * 2
+    assert {failure.error for failure in failed} == {"ValueError: boom"}
+
+
+def test_who_rejoins_and_who_is_merely_heard_is_no_event():
+    run = running("2", "a", "b", max_restarts=1)
+    run.fails("a")
+    told = len(run.events)
+    run.join("a")
+    run.renews("a", "b")
+    assert len(run.events) == told
+
+
+@pytest.mark.parametrize("compacted", [False, True], ids=["the records", "a snapshot"])
+def test_a_restarted_server_counts_on(compacted):
+    run = running("2", "a", "b", max_restarts=1)
+    told = run.events[-1].number
+    (run.restarts_from_a_snapshot if compacted else run.restarts)()
+    run.fails("a")
+    assert [event.number for event in run.events[told:]] == [told + 1, told + 2]
+
+
+def test_replaying_the_records_tells_the_same_events_again():
+    run = running("2", "a", "b", max_restarts=1)
+    run.fails("a")
+    registry = Registry(RETENTION_S)
+    records = [Record(RUN_ID, 1, 0.0, run.created), *run.records]
+    assert [event for record in records for event in registry.replay(record)] == run.events
+
+
+def test_the_numbers_go_on_over_the_attempts_of_a_run_id():
+    registry = Registry(RETENTION_S)
+    events: list[RunEvent] = []
+
+    def happens(event: object) -> None:
+        _, effects = registry.handle(RUN_ID, event, 0.0)
+        events.extend(effect.event for effect in effects if isinstance(effect, Happened))
+
+    for agent in ("a", "b"):
+        happens(NodeJoined(a_join(agent), SERVER_ADDR))
+        happens(NodeLeft(agent, "SIGTERM"))
+    assert [event.number for event in events] == list(range(1, len(events) + 1))
+    assert [event.attempt for event in events if event.kind == "run_created"] == [1, 2]
+    assert "run_failed" in kinds(events), "the deserted attempt ends before the next begins"
+
+
+def test_the_sentence_is_that_of_the_log():
+    run = running("2", "a", "b", max_restarts=1)
+    assert run.events[-1].sentence == "runs on 2 nodes: all 2 nodes joined"
+    run.fails("a")
+    assert run.events[-1].sentence == f"opened: {a_failure('a').sentence}"
