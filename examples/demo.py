@@ -110,7 +110,7 @@ class Story:
             show(f"{program}  {said}", "good")
         elif said.startswith("epoch="):
             self._on_epoch(program, said, facts)
-        elif self.verbose or said.startswith("node-agent:"):
+        elif self.verbose or " node-agent: " in said:
             show(f"{program}  {said}", "dim")
 
     def _on_worker(self, program: str, said: str, facts: dict[str, str]) -> None:

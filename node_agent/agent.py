@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.messages import Assignment, Failure, Reply
+from rdzv_protocol.messages import Assignment, Failure, Reply, Start, Wait
 
 from node_agent.config import AgentConfig, LaunchPlan
-from node_agent.core.effects import Exit, Level, OwnEffect, Say, StartWorkers, StopWorkers, WriteFailureReport
+from node_agent.core.effects import WAITING, Exit, Level, OwnEffect, Say, StartWorkers, StopWorkers, WriteFailureReport
 from node_agent.core.events import GaveUp, Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.output.console import ERR, Console
+from node_agent.output.live_line import LiveLine
 from node_agent.output.logs import AgentLogs, RoundLogs
 from node_agent.output.routing import PluginFailed
 from node_agent.runner import CRASH_MARGIN_S, Runner
@@ -50,7 +51,8 @@ def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
 
 
 async def _run(plan: LaunchPlan, manager: "ServiceManager | None") -> ExitCode:
-    console = Console("node-agent", asyncio.get_running_loop())
+    console = Console(plan.config.lines, asyncio.get_running_loop())
+    console.context.update({"run_id": plan.config.join.run_id, "node_id": plan.config.join.node_id})
     orphans = Orphans(os.urandom(8).hex())
     config = replace(plan.config, environment={**plan.config.environment, **orphans.mark})
     try:
@@ -92,6 +94,7 @@ class Agent:
         """Start of workers that waits until a plug-in has said where their output goes, and until they can be warm."""
         self._file_timer: FileTimer | None = None
         self._events = _event_log(config, console)
+        self._live_line = LiveLine(console) if console.has_live_line else None
         self._exit_code: asyncio.Future[ExitCode] = loop.create_future()
         self._runner = Runner(config, make_transport, where, self, loop, hosts_store=self._store_host.is_available)
 
@@ -111,6 +114,8 @@ class Agent:
         finally:
             async with AsyncExitStack() as closing:  # all of it, whatever fails
                 closing.callback(self._temp_dir.remove)
+                if self._live_line:
+                    closing.callback(self._live_line.clear)
                 if self._port:
                     closing.callback(self._port.release)
                 if self._file_timer:
@@ -143,13 +148,15 @@ class Agent:
         return self._port.number
 
     def perform(self, effect: OwnEffect) -> None:
+        if self._live_line and not isinstance(effect, Say):
+            self._live_line.clear()
         match effect:
             case StartWorkers(assignment):
                 self._start_workers(assignment)
             case StopWorkers():
                 self._stop_workers(effect)
-            case Say(text, level):
-                self._say(text, level)
+            case Say():
+                self._say(effect)
             case WriteFailureReport():
                 self._write_failure_report(effect)
             case Exit(code):
@@ -160,7 +167,9 @@ class Agent:
         if is_first and (warning := omp_warning(self._config.environment, assignment.local_world_size)):
             self._console.say(warning, Level.ROUTINE)
         if is_first and (wish := self._config.join.preferred_rank) not in (None, assignment.group_rank):
-            self._console.say(f"--node-rank {wish} is another node's; this node has rank {assignment.group_rank}")
+            self._console.say(
+                f"--node-rank {wish} is another node's; this node has rank {assignment.group_rank}", Level.NOTICE
+            )
         if assignment.agent_store and assignment.group_rank == 0:
             assert self._port
             self._store_host.open(self._port.socket)
@@ -216,10 +225,11 @@ class Agent:
         if self._events:
             self._events.started(assignment, self._group.pids)
 
-    def _say(self, text: str, level: Level) -> None:
-        self._console.say(text, level)
+    def _say(self, said: Say) -> None:
+        if not (self._live_line and said.event == WAITING):
+            self._console.say(said.text, said.level, said.event)
         if self._manager:
-            self._manager.status(text)
+            self._manager.status(said.text)
 
     def _write_failure_report(self, effect: WriteFailureReport) -> None:
         from node_agent.failures import error_file, report
@@ -238,6 +248,11 @@ class Agent:
     def answered(self, answer: Reply | ProtocolError) -> None:
         if self._manager and isinstance(answer, Reply):
             self._manager.ready()  # it has been let in: it waits, stands by or has workers
+        match answer:
+            case Reply(directive=Wait() as wait) if self._live_line:
+                self._live_line.show(wait)
+            case Reply(directive=Start(assignment=assignment)):
+                self._console.context.update({"round": assignment.round, "group_rank": assignment.group_rank})
 
     def _ended(self, exit_code: ExitCode) -> None:
         self._tell_of_the_end()
@@ -249,7 +264,8 @@ class Agent:
     def crashed(self, error: BaseException) -> None:
         from traceback import format_exception
 
-        self._console.say(f"this is a bug, please report it:\n{''.join(format_exception(error)).rstrip()}")
+        text = f"this is a bug, please report it:\n{''.join(format_exception(error)).rstrip()}"
+        self._console.say(text, Level.ERROR)
 
     def abort(self) -> None:
         if not self._exit_code.done():

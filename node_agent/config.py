@@ -5,6 +5,7 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct, field
+from rdzv_protocol.log_lines import LineFormat
 from rdzv_protocol.messages import JoinRequest
 
 from node_agent.core.command import Command
@@ -13,6 +14,7 @@ from node_agent.core.log_options import LogOptions
 if TYPE_CHECKING:
     from rdzv_protocol.credentials import Credentials
 
+PROGRAM = "node-agent"
 Endpoint = tuple[str, int]
 """Host and port."""
 SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
@@ -48,6 +50,8 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     """Time in which an exiting agent tries to deliver its last report or its leave."""
     event_log: str = "null"
     """Destination of events, as torchrun's `--event-log-handler`: null or console."""
+    lines: LineFormat = LineFormat(PROGRAM)
+    """Form of the agent's own lines."""
     ready_file: str | None = None
     """File that is there, with the agent's process id, while the agent is part of the run."""
     status_page: bool = True

@@ -24,7 +24,7 @@ async def server_of(
     """
     target, join = plan.target, plan.config.join
     for note in plan.notes:
-        console.say(note)
+        console.say(note, Level.NOTICE)
     if target.endpoint is not None:
         host, port = target.endpoint
         console.say(f"joining run {join.run_id} at {host}:{port} as node {join.node_id}", Level.ROUTINE)

@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterable
+from logging import ERROR, INFO, WARNING
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -46,10 +47,10 @@ def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
     forwarding.ends()
     name = signal.Signals(-code).name
     if forwarding.has_forwarded or not plan.target.endpoint:
-        _say(f"the agent was killed ({name})")
+        _say(plan, f"the agent was killed ({name})")
         return 128 - code
     run_id = plan.config.join.run_id
-    _say(f"the agent was killed ({name}); waiting for the end of run {run_id}, which may go on without it")
+    _say(plan, f"the agent was killed ({name}); waiting for the end of run {run_id}, which may go on without it")
     exit_code = _Verdict(plan).wait()
     return 128 - code if exit_code is None else exit_code
 
@@ -65,7 +66,7 @@ def _become_agent(
         signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
         exit_code = agent.run(plan, manager)
     except UsageError as error:
-        _say(f"error: {error}")
+        _say(plan, f"error: {error}", ERROR)
         exit_code = ExitCode.BAD_INPUT
     except KeyboardInterrupt:  # before the agent's own handlers stood
         pass
@@ -112,13 +113,13 @@ class _Verdict:
         while True:
             phase = self._phase()
             if phase in ENDS:
-                _say(f"{self._name} has {phase}")
+                _say(self._plan, f"{self._name} has {phase}", INFO, f"run_{phase}")
                 return ENDS[phase]
             now = time.monotonic()
             if phase:
                 answered_at = now
             elif now - answered_at > PATIENCE_S:
-                _say(f"no server has known {self._name} for {PATIENCE_S:g} s: how it ended cannot be told")
+                _say(self._plan, f"no server has known {self._name} for {PATIENCE_S:g} s: how it ended cannot be told")
                 return None
             time.sleep(ASK_EVERY_S)
 
@@ -157,5 +158,8 @@ class _Verdict:
             return ""
 
 
-def _say(text: str) -> None:
-    print(f"node-agent: {text}", file=sys.stderr, flush=True)  # noqa: T201
+def _say(plan: LaunchPlan, text: str, level: int = WARNING, event: str = "") -> None:
+    lines, join = plan.config.lines, plan.config.join
+    if level >= lines.lowest:
+        line = lines.line(text, level, time.time(), {"run_id": join.run_id, "node_id": join.node_id, "event": event})
+        print(line, file=sys.stderr, flush=True)  # noqa: T201

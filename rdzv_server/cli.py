@@ -19,6 +19,7 @@ import rdzv_protocol
 from rdzv_protocol.certificates import BadCertificate
 from rdzv_protocol.completion import add_print_completion
 from rdzv_protocol.exit_codes import ExitCode
+from rdzv_protocol.log_lines import Context, LineFormat, lowest_level
 from rdzv_protocol.paths import DEFAULT_PORT, HEALTHZ, STATUS
 from rdzv_protocol.service_manager import FIRST_PASSED, ServiceManager, passed_sockets
 
@@ -71,13 +72,7 @@ def main() -> int:
     The exit code: with `--exit-when-idle` it is FAILED also if a run has not succeeded.
     """
     config = _activated(parse())
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s rdzv-server: %(message)s",
-        datefmt="%Y-%m-%d %H:%M:%S",
-    )
-    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # noise about peers that do not speak HTTP
+    _open_log(is_json=config.log_format == "json")
     gc.set_threshold(*COLLECT_AFTER)
     sys.setswitchinterval(SWITCH_S)
     try:
@@ -86,6 +81,36 @@ def main() -> int:
         fail(str(error))
     except StoreUnavailable as error:
         fail(str(error), ExitCode.START_AGAIN)
+
+
+def _open_log(*, is_json: bool) -> None:
+    """Write log records on stderr, those of the level that `LOGLEVEL` names and above."""
+    complaint = ""
+    try:
+        lines = LineFormat("rdzv-server", is_json, lowest_level(os.environ))
+    except ValueError as error:
+        lines, complaint = LineFormat("rdzv-server", is_json), str(error)
+    handler = logging.StreamHandler()
+    handler.setFormatter(_LineFormatter(lines))
+    logging.basicConfig(level=lines.lowest, handlers=[handler])
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # noise about peers that do not speak HTTP
+    if complaint:
+        log.warning("%s", complaint)
+
+
+class _LineFormatter(logging.Formatter):
+    """Form of a record's line. What it is about is its attribute `about`, a `Context`, if it has one."""
+
+    def __init__(self, lines: LineFormat) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def format(self, record: logging.LogRecord) -> str:
+        context = Context()
+        context.update(getattr(record, "about", Context()))
+        if record.exc_info:
+            context["traceback"] = self.formatException(record.exc_info)
+        return self._lines.line(record.getMessage(), record.levelno, record.created, context, shows_level=True)
 
 
 async def _serve(

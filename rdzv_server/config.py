@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from rdzv_protocol.log_lines import FORMATS
 from rdzv_protocol.paths import DEFAULT_PORT
 
 RETENTION_S = 3_600.0
@@ -74,6 +75,7 @@ ADDRESS: Kind = ("HOST:PORT", str)
 COUNT: Kind = ("N", _number(int, 1, 10_000_000, "a number from 1 to 10000000"))
 DESCRIPTOR: Kind = ("N", _number(int, 0, 2**31, "the number of a file descriptor"))
 FILE: Kind = ("FILE", str)
+FORMAT: Kind = ("NAME", str)
 HOST: Kind = ("HOST", str)
 LEASE: Kind = ("SECONDS", _number(int, 1, 3_600, "a whole number of seconds from 1 to 3600"))
 LISTED: Kind = ("N", _number(int, 0, MOST_LISTED_RUNS, f"a number from 0 to {MOST_LISTED_RUNS}"))
@@ -127,6 +129,13 @@ class ServerConfig:
         "totals alone)",
     )
     """Some twenty series each: as many as one Prometheus takes without a thought."""
+    log_format: str = _flag(
+        "text",
+        FORMAT,
+        "lines of the log: text, or json for collectors of logs (docs/logs.md); LOGLEVEL=WARNING leaves out what is "
+        "routine (default: {})",
+        choices=FORMATS,
+    )
     listen_fd: int | None = _flag(
         None,
         DESCRIPTOR,

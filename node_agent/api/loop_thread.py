@@ -16,6 +16,8 @@ from math import inf
 from time import monotonic
 from typing import Any, Generic, TextIO, TypeVar
 
+from rdzv_protocol.log_lines import LineFormat
+
 from node_agent.core.effects import Level
 from node_agent.output.console import ERR, OUT, Console
 from node_agent.transport.base import ThreadLoop
@@ -125,12 +127,14 @@ class ApiConsole(Console):
     else WARNING, which Python shows by default.
     """
 
+    has_live_line = False
+
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
         pairs = ((OUT, sys.stdout), (ERR, sys.stderr))
         self._streams = {fd: _Text(stream) for fd, stream in pairs if _is_elsewhere(stream, fd)}
-        super().__init__(name, loop)
+        super().__init__(LineFormat(name), loop)
 
-    def say(self, text: str, level: Level = Level.NOTICE) -> None:
+    def say(self, text: str, level: Level = Level.WARNING, event: str = "") -> None:
         log.log(logging.INFO if level is Level.ROUTINE else logging.WARNING, "%s", text)
 
     def put(self, fd: int, view: memoryview) -> int:

@@ -7,13 +7,14 @@ from math import inf
 
 from msgspec.structs import replace
 from rdzv_protocol.credentials import Credentials, TlsFiles
+from rdzv_protocol.log_lines import LineFormat, lowest_level
 from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.cli import rendezvous
 from node_agent.cli.arguments import FLAGS, LONGEST_LEASE_S, SHORTEST_LEASE_S, Arguments
 from node_agent.cli.values import known_signals
-from node_agent.config import AgentConfig, LaunchPlan, Target, UsageError
+from node_agent.config import PROGRAM, AgentConfig, LaunchPlan, Target, UsageError
 from node_agent.core.command import LOCAL_RANK, Command
 from node_agent.core.log_options import NO_FILES, LogOptions
 from node_agent.output.folder import trouble_with
@@ -83,8 +84,10 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
     for argument, words in (("signals_to_handle", unknown), ("rdzv_conf", arguments.ignored)):
         if words:
             notes.append(f"{arguments.source(argument)}: {', '.join(words)} means nothing here and is left alone")
+    lines, complaint = _own_lines(arguments, environment)
+    config = replace(config, lines=lines)
     torchruns = not rendezvous.is_our_endpoint(arguments) and not arguments.terms
-    return LaunchPlan(config, target, credentials(arguments, target), tuple(notes), torchruns)
+    return LaunchPlan(config, target, credentials(arguments, target), (*notes, *complaint), torchruns)
 
 
 def _config(arguments: Arguments, target: Target, environment: Mapping[str, str], command: Command) -> AgentConfig:
@@ -127,6 +130,15 @@ def _config(arguments: Arguments, target: Target, environment: Mapping[str, str]
         status_page=not arguments.no_status_page,
         environment={**environment, **added},
     )
+
+
+def _own_lines(arguments: Arguments, environment: Mapping[str, str]) -> tuple[LineFormat, list[str]]:
+    """Form of the agent's own lines, and a line about a variable that could not be read."""
+    is_json = arguments.log_format == "json"
+    try:
+        return LineFormat(PROGRAM, is_json, lowest_level(environment)), []
+    except ValueError as error:
+        return LineFormat(PROGRAM, is_json), [str(error)]
 
 
 def settings(arguments: Arguments, *, alone: bool = False) -> RequestedSettings:

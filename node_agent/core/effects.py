@@ -28,14 +28,27 @@ class StopWorkers(Struct, frozen=True):
 
 
 class Level(Enum):
-    """Weight of a line for the person who watches."""
+    """Weight of a line for the person who watches; `number` is its weight in `logging`."""
 
     ROUTINE = auto()
     """Nobody waits for it: all is as it should be."""
     NOTICE = auto()
-    """The run does not go its usual way, or not yet: nodes are missing, a worker has failed."""
+    """The run does not go its usual way, or not yet: nodes are missing, it starts again."""
     WARNING = auto()
     """The server is out of reach, or has something to object."""
+    ERROR = auto()
+    """A worker has failed, the run has, or this agent cannot go on."""
+
+    @property
+    def number(self) -> int:
+        return _NUMBERS[self]
+
+
+_NUMBERS = {Level.ROUTINE: 20, Level.NOTICE: 20, Level.WARNING: 30, Level.ERROR: 40}
+
+
+WAITING = "waiting"
+"""Event of the line that says what the agent waits for."""
 
 
 class Say(Struct, frozen=True):
@@ -43,6 +56,8 @@ class Say(Struct, frozen=True):
 
     text: str
     level: Level = Level.NOTICE
+    event: str = ""
+    """Kind of what happened, in the words of the server's events where those have one."""
 
 
 class WriteFailureReport(Struct, frozen=True):

@@ -38,7 +38,7 @@ from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from node_agent.core import events, wording
 from node_agent.core.backoff import HINTS, Unreachable
-from node_agent.core.effects import Effect, Exit, Level, Say, StartWorkers, StopWorkers, WriteFailureReport
+from node_agent.core.effects import WAITING, Effect, Exit, Level, Say, StartWorkers, StopWorkers, WriteFailureReport
 
 LONGEST_REASON = 500
 NOT_STARTED = 127
@@ -49,6 +49,7 @@ SOONER_S = 1.0
 """A drain whose deadline is so much sooner than the one before is another."""
 QUIET_S = 2.0
 """Silence after which a person is told what the agent waits for."""
+_END = {True: (Level.ROUTINE, "run_succeeded"), False: (Level.ERROR, "run_failed")}
 
 
 class State(Enum):
@@ -173,7 +174,7 @@ class AgentMachine:
             self._keep_alive_at = now + self._lease_s / HOLDS_PER_LEASE
         if reply.warning and reply.warning != self._warning:
             self._warning = reply.warning
-            self._log(reply.warning, Level.WARNING)
+            self._log(reply.warning, Level.WARNING, "warned")
         self.is_member = True
         match reply.directive:
             case Wait() as wait:
@@ -193,10 +194,11 @@ class AgentMachine:
         if isinstance(error, AgentFenced):
             self._fenced(str(error))
         elif isinstance(error, RunSucceeded | RunFailed):
-            self._say(str(error))
-            self._end(ExitCode.SUCCEEDED if isinstance(error, RunSucceeded) else ExitCode.FAILED)
+            succeeded = isinstance(error, RunSucceeded)
+            self._say(str(error), *_END[succeeded])
+            self._end(ExitCode.SUCCEEDED if succeeded else ExitCode.FAILED)
         else:
-            self._say(f"error: {error}")
+            self._say(f"error: {error}", Level.ERROR, "refused")
             self._end(ExitCode.REFUSED)
         if not isinstance(error, AgentFenced | RunSucceeded):
             self._effects.append(WriteFailureReport(f"{type(error).__name__}: {error}"))
@@ -245,7 +247,11 @@ class AgentMachine:
         """The server has answered the request under way."""
         self._busy = False
         if self._outage and self._silent_since is not None and self.state is not State.ENDING:
-            self._log(f"reached rdzv-server at {self._server} after {now - self._silent_since:.1f} s", Level.WARNING)
+            self._log(
+                f"reached rdzv-server at {self._server} after {now - self._silent_since:.1f} s",
+                Level.WARNING,
+                "server_reached",
+            )
         self.is_known, self._silent_since, self._outage, self._notice_at = True, None, None, None
 
     def _connection_failed(self, error: Unreachable | ProtocolError, now: float) -> None:
@@ -270,12 +276,12 @@ class AgentMachine:
             text = f"lost rdzv-server at {self._server} ({error}); {goes_on}trying again{limit}"
         else:
             text = f"cannot reach rdzv-server at {self._server} yet ({error}); trying{limit or ' again'}"
-        self._log(text, Level.WARNING)
+        self._log(text, Level.WARNING, "server_lost")
 
     def _time_passed(self, now: float) -> None:
         if self._notice_at is not None and now >= self._notice_at:
             self._notice_at = None
-            self._log(f"waiting for rdzv-server at {self._server} to answer", Level.WARNING)
+            self._log(f"waiting for rdzv-server at {self._server} to answer", Level.WARNING, "server_lost")
         gives_up_at = self._gives_up_at()
         if gives_up_at is not None and now >= gives_up_at:
             self._give_up_on_server()
@@ -307,18 +313,18 @@ class AgentMachine:
             return
         self.state, self._has_workers = State.RUNNING, True
         self.round = self._after_round = assignment.round
-        self._say(wording.started(assignment), Level.ROUTINE)
+        self._say(wording.started(assignment), Level.ROUTINE, "round_started")
         self._effects.append(StartWorkers(assignment))
 
     def _stop(self, round_: int, reason: str, now: float) -> None:
         if round_ > self._after_round and self.state is State.JOINING:
-            self._say(f"round {round_} is over before it began here: {reason}")
+            self._say(f"round {round_} is over before it began here: {reason}", event="round_opened")
             self._after_round, self._may_join = round_, True
             return
         if round_ != self._after_round or self._may_join or self.state in (State.JOINING, State.DRAINING):
             return
         why = "" if reason == self._failure_said else f": {reason}"
-        self._say(f"stopping the workers of round {round_}{why}")
+        self._say(f"stopping the workers of round {round_}{why}", event="round_opened")
         self._stop_workers()
         self.state, self._may_join = State.STOPPING, True
         self._keep_alive_at = now  # tells the server at once that the stop has arrived
@@ -328,7 +334,7 @@ class AgentMachine:
         until, is_first = now + drain.remaining_s, self.state is not State.DRAINING
         if not is_first and until > self._drains_until - SOONER_S:
             return
-        self._say(wording.drained(drain, has_workers=self._has_workers))
+        self._say(wording.drained(drain, has_workers=self._has_workers), event="node_drained")
         if self._has_workers and not (is_first and self._stop_asked):
             self._stop_asked = True
             self._effects.append(StopWorkers(grace_s=drain.remaining_s))
@@ -338,7 +344,7 @@ class AgentMachine:
         self._drains_until = until
 
     def _finish(self, finish: Finish) -> None:
-        self._say(wording.finished(finish), Level.ROUTINE if finish.succeeded else Level.NOTICE)
+        self._say(wording.finished(finish), *_END[finish.succeeded])
         self._end(ExitCode.SUCCEEDED if finish.succeeded else self._failed_code(finish.failure))
         if not finish.succeeded:
             self._effects.append(WriteFailureReport(finish.reason, finish))
@@ -351,7 +357,7 @@ class AgentMachine:
 
     def _join_anew(self, reason: str) -> None:
         """This agent is no longer part of the run: its workers must go, and it comes back as a newcomer."""
-        self._say(f"{reason}; joining anew")
+        self._say(f"{reason}; joining anew", event="fenced")
         self._stop_workers()
         self.state, self._may_join, self._keep_alive_at = State.STOPPING, True, None
         self.is_member = False
@@ -367,11 +373,11 @@ class AgentMachine:
             if self._outage:
                 limit = wording.limit(self._longest_outage_s())
                 text = f"all workers exited 0, but rdzv-server at {self._server} is out of reach: waiting for it{limit}"
-                self._log(text, Level.WARNING)
+                self._log(text, Level.WARNING, "server_lost")
 
     def _worker_failed(self, round_: int, failure: Failure) -> None:
         if round_ == self.round and self.state is State.RUNNING:
-            self._say(wording.failed(failure))
+            self._say(wording.failed(failure), Level.ERROR, "workers_failed")
             self._failure_said = failure.sentence
             self._effects.append(self.report(round_, failure))
             self._stop_workers()
@@ -391,11 +397,13 @@ class AgentMachine:
 
     def _signalled(self, name: str) -> None:
         if self.state is State.SUCCEEDED and self._outage:
-            self._log(f"{name}: leaving without rdzv-server; all workers of this node exited 0", Level.WARNING)
+            self._log(
+                f"{name}: leaving without rdzv-server; all workers of this node exited 0", Level.WARNING, "node_left"
+            )
             self._leave(name)
             self._end(ExitCode.SUCCEEDED)
         elif self.state is not State.ENDING:
-            self._say(f"{name}: leaving the run")
+            self._say(f"{name}: leaving the run", event="node_left")
             self._leave(name)
             if self.state is State.DRAINING and self._has_workers:
                 self._effects.append(StopWorkers(name))  # whoever signals waits less long than whoever drains
@@ -403,22 +411,22 @@ class AgentMachine:
             self._end(ExitCode.START_AGAIN)
             self._effects.append(WriteFailureReport(f"SignalException: the agent got {name}"))
         elif self._has_workers:
-            self._say(f"{name} again: killing the workers")
+            self._say(f"{name} again: killing the workers", event="node_left")
             self._effects.append(StopWorkers(name, kill=True))
 
     def _crashed(self, reason: str) -> None:
         if self.state is not State.ENDING:
-            self._say(f"error: {reason}; leaving the run")
+            self._say(f"error: {reason}; leaving the run", Level.ERROR, "node_left")
             self._leave(reason[:LONGEST_REASON])
             self._effects.append(WriteFailureReport(reason))
         self._end(ExitCode.FAILED)
 
     def _give_up(self, reason: str, exit_code: ExitCode, *, is_server_lost: bool = False) -> None:
-        self._log(f"error: {reason}", Level.WARNING)
+        self._log(f"error: {reason}", Level.ERROR, "gave_up")
         if self.state is State.ENDING:
             return
         if is_server_lost and self.state is State.SUCCEEDED:
-            self._log("all workers of this node exited 0; how the run ended is not known", Level.WARNING)
+            self._log("all workers of this node exited 0; how the run ended is not known", Level.WARNING, "server_lost")
             self._end(ExitCode.SUCCEEDED)
         else:
             self._end(exit_code)
@@ -438,15 +446,15 @@ class AgentMachine:
 
     # Words.
 
-    def _say(self, text: str, level: Level = Level.NOTICE) -> None:
+    def _say(self, text: str, level: Level = Level.NOTICE, event: str = "") -> None:
         self._last_reason = ""
-        self._log(text, level)
+        self._log(text, level, event)
 
-    def _log(self, text: str, level: Level) -> None:
-        self._effects.append(Say(text, level))
+    def _log(self, text: str, level: Level, event: str) -> None:
+        self._effects.append(Say(text, level, event))
 
     def _wait(self, wait: Wait) -> None:
         """Say what is waited for when it changes, not when only the time that is left does."""
         if wait.reason != self._last_reason:
-            self._say(wait.sentence)
+            self._say(wait.sentence, event=WAITING)
             self._last_reason = wait.reason

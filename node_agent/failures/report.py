@@ -41,10 +41,11 @@ Line = tuple[Mark, str]
 
 
 def show(finish: Finish, config: AgentConfig, logs: str, console: Console) -> None:
-    """Write the box on stderr, in one piece. `logs`: the folder of this node's log files."""
+    """Show the box on stderr, in one piece. `logs`: the folder of this node's log files."""
     advice = [f"Logs of node {config.join.node_id}: {logs}"] if logs else []
     lines = report(finish, name_of(config.command), advice)
-    console.write(ERR, paint(lines, is_coloured=wants_colour(config.environment, ERR)))
+    text = "\n".join(text for _, text in lines)
+    console.show(text, paint(lines, is_coloured=wants_colour(config.environment, ERR)), "failure_report")
 
 
 def paint(lines: Sequence[Line], *, is_coloured: bool) -> bytes:

@@ -5,7 +5,8 @@ While stdout blocks, stderr still has its say, unless one terminal shows both.
 What piles up is bounded: above `HIGH` bytes the workers' output is no longer read until it falls below `LOW`.
 
 Who leaves a line unfinished (a prompt, a progress bar) owns it, and may go on with it; anybody else begins a new one.
-So no line ever mixes what two of them wrote.
+So no line ever mixes what two of them wrote. On a terminal the last line may be a live one (`draw`): whoever writes
+next writes over it.
 """
 
 import asyncio
@@ -16,7 +17,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from time import monotonic
+from time import monotonic, time
+
+from rdzv_protocol.log_lines import Context, LineFormat
 
 from node_agent.core.effects import Level
 
@@ -35,8 +38,10 @@ _Queue = SimpleQueue[tuple[int, bytes] | None]
 class Console:
     """The process's stdout and stderr. `say` and `write` never block."""
 
-    def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
-        self._name = name
+    def __init__(self, form: LineFormat, loop: asyncio.AbstractEventLoop) -> None:
+        self._form = form
+        self.context: Context = {}
+        """What the agent's own lines are about, in JSON."""
         self._loop = loop
         self._lock = threading.Lock()
         self.pending = 0
@@ -45,9 +50,44 @@ class Console:
         self._err_screen = OUT if _same_file(OUT, ERR) else ERR
         self._screens: dict[int, _Screen] = {}
 
-    def say(self, text: str, level: Level = Level.NOTICE) -> None:
-        """A line of the agent's own, on stderr, whatever its level."""
-        self.write(ERR, f"{self._name}: {text}\n".encode(errors="backslashreplace"))
+    def say(self, text: str, level: Level = Level.WARNING, event: str = "") -> None:
+        """A line of the agent's own, on stderr, if its level is asked for. `event`: what kind of thing has happened."""
+        if level.number >= self._form.lowest:
+            line = self._form.line(text, level.number, time(), {**self.context, "event": event})
+            self.write(ERR, f"{line}\n".encode(errors="backslashreplace"))
+
+    def show(self, text: str, block: bytes, event: str) -> None:
+        """A block of several lines on stderr, or in JSON one line that holds its text."""
+        if self.is_json:
+            self.say(text, Level.ERROR, event)
+        else:
+            self.write(ERR, block)
+
+    @property
+    def has_live_line(self) -> bool:
+        """Whether stderr is a terminal on which a line can be rewritten, and its reader wants to know of waits."""
+        wanted = not self._form.is_json and self._form.lowest <= Level.NOTICE.number
+        return wanted and os.environ.get("TERM", "dumb") != "dumb" and os.isatty(ERR)
+
+    @property
+    def program(self) -> str:
+        return self._form.program
+
+    @property
+    def is_json(self) -> bool:
+        return self._form.is_json
+
+    def draw(self, text: str, columns: int) -> None:
+        """Show this, so many columns wide, as the live line of stderr's screen in the place of the one before, if any.
+
+        Left out while the screen is behind: the next one is newer.
+        """
+        with self._lock:
+            screen = self._screen(ERR)
+            if not self.pending or not text:
+                begin = b"\n" if text and screen.owner is not None else screen.erased()
+                screen.owner, screen.live = (None, columns) if text else (screen.owner, 0)
+                self._put(screen, ERR, begin + text.encode(errors="replace"))
 
     def write(self, fd: int, chunk: bytes, owner: object = None) -> None:
         """Whole lines; or, with an `owner`, also the beginning, the middle or the end of one."""
@@ -55,9 +95,9 @@ class Console:
             screen = self._screen(fd)
             if screen.owner is not None and screen.owner is not owner:
                 chunk = b"\n" + chunk
+            chunk = screen.erased() + chunk
             screen.owner = None if chunk.endswith(b"\n") else owner
-            screen.queue.put((fd, chunk))
-            self.pending += len(chunk)
+            self._put(screen, fd, chunk)
 
     def owns_line(self, fd: int, owner: object) -> bool:
         """Whether the last line there is unfinished and the owner's, so that it can go on with it."""
@@ -74,6 +114,10 @@ class Console:
                 self._paused.append(resume)
                 return
         self._loop.call_soon(resume)  # it has drained since the caller looked
+
+    def _put(self, screen: "_Screen", fd: int, chunk: bytes) -> None:
+        screen.queue.put((fd, chunk))
+        self.pending += len(chunk)
 
     def close(self) -> None:
         """Wait until everything is written; or until the console has taken nothing for `PATIENCE_S`."""
@@ -135,8 +179,15 @@ class _Screen:
         self.queue: _Queue = SimpleQueue()
         self.owner: object = None
         """Owner of the last line, if that has no end yet."""
+        self.live = 0
+        """Columns of the live line, if there is one."""
         self.thread = threading.Thread(target=write_all, args=[self.queue], name="console", daemon=True)
         self.thread.start()
+
+    def erased(self) -> bytes:
+        """What takes the live line away: spaces over it, and over a ^C behind it. Terminals need not know more."""
+        columns, self.live = self.live, 0
+        return b"\r" + b" " * (columns + 2) + b"\r" if columns else b""
 
 
 def _fail(error: Exception) -> None:

@@ -141,8 +141,9 @@ class AgentThread:
                 self._changed.set()
             case StopWorkers():
                 self.round_is_over.set()
-            case Say(text, level):
-                self._log.log(WARNING if level is Level.WARNING else INFO, text)
+            case Say(text, level, event):
+                is_known = level is Level.ERROR and event != "gave_up"  # the program tells of failures and refusals
+                self._log.log(INFO if is_known else min(level.number, WARNING), text)
             case WriteFailureReport(error, is_server_lost=True):  # others are known, or are told by the program
                 self._end(Ended(error=ServerLost(error)))
             case Exit():

@@ -21,6 +21,7 @@ from rdzv_protocol.errors import ProtocolError, RunFailed, RunSucceeded
 from rdzv_protocol.messages import Ack, Finish, Reply, Request
 
 from node_agent.core.backoff import ServerLost, Unreachable
+from node_agent.core.effects import Level
 from node_agent.output.console import ERR, Console
 from node_agent.transport.http import HttpTransport
 from node_agent.workers.helper import Helper
@@ -82,7 +83,9 @@ class HostedServer:
         self._gone.clear()
         asyncio.get_running_loop().add_reader(self._process.socket, self._relay, self._process)
         reach = "which only agents of this machine can reach" if self._is_for_this_machine else "at every address"
-        self._console.say(f"hosting rdzv-server at port {self._port} (process {self._process.pid}), {reach}")
+        self._console.say(
+            f"hosting rdzv-server at port {self._port} (process {self._process.pid}), {reach}", Level.NOTICE
+        )
 
     def observe(self, answer: Reply | Ack | ProtocolError) -> None:
         """Look at what the server, wherever it is, has answered."""
@@ -102,7 +105,7 @@ class HostedServer:
             if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup stays nohup
                 asyncio.get_running_loop().add_signal_handler(signum, self._release)
         if self._run_has_ended and not await self._is_gone(PATIENCE_S):
-            self._console.say("waiting until the other nodes have heard of the end")
+            self._console.say("waiting until the other nodes have heard of the end", Level.NOTICE)
             if not await self._is_gone(timeout_s):
                 self._console.say(f"some have not after {timeout_s:g} s; rdzv-server goes on without this agent")
         self._release()
@@ -139,6 +142,7 @@ class HostedServer:
 
     def _command(self, listener: socket.socket) -> list[str]:
         flags = ["--listen-fd", str(listener.fileno()), "--exit-when-idle", str(IDLE_S)]
+        flags += ["--log-format", "json"] if self._console.is_json else []
         if self._credentials.token_file:
             flags += ["--token-file", self._credentials.token_file]
         return [sys.executable, "-P", "-m", "rdzv_server", *flags]

@@ -196,7 +196,7 @@ async def test_a_success_after_restarts_says_so_in_one_line(hub: WorkerHub) -> N
     (second,) = await hub.group(1)
     second.order_exit(0)
     assert await agent.exit_code() == 0
-    assert agent.err[-1] == "node-agent: run succeeded: all workers of 1 node exited 0; 1 restart, 1 of them charged"
+    assert agent.said[-1] == "node-agent: run succeeded: all workers of 1 node exited 0; 1 restart, 1 of them charged"
 
 
 # The agent's own error file.

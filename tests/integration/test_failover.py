@@ -172,7 +172,7 @@ async def test_an_agent_finds_the_leader_from_any_server(replicas: Replicas) -> 
     _, follower = replicas.servers
     await replicas.node("a", "--endpoint", follower.proxy.address)
     await replicas.finish(await replicas.hub.group(2))
-    assert replicas.agents["a"].err[1].startswith("node-agent: round 1"), "without a word"
+    assert replicas.agents["a"].said[1].startswith("node-agent: round 1"), "without a word"
 
 
 async def test_an_agent_passes_over_a_server_that_is_not_there(replicas: Replicas) -> None:

@@ -227,7 +227,7 @@ async def test_a_broken_plug_in_is_named_and_nothing_is_started(tmp_path: Path) 
     env = {"PYTHONPATH": str(install(tmp_path / "site"))}
     agent = await python("print('started')", *ONE, "--logs-specs", "broken", env=env, code=1)
     assert agent.out == []
-    assert "node-agent: error: --logs-specs broken: NotADirectoryError: no such folder" in agent.err
+    assert "node-agent: error: --logs-specs broken: NotADirectoryError: no such folder" in agent.said
     failing = await python("print('started')", *ONE, "--logs-specs", "arguments", env=env, code=1)
     assert failing.out == []
     assert any("--logs-specs arguments: RuntimeError: <Std.NONE: 0>" in line for line in failing.err)

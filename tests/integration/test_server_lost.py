@@ -44,7 +44,7 @@ async def test_it_is_said_once_however_often_the_agent_tries(hub: WorkerHub, tmp
         await cluster.serve(port=cluster.server.port)
         await agent.line("reached rdzv-server at .* after")
         await cluster.finish(workers)
-        told = [line.removeprefix("node-agent: ").partition(" at ")[0] for line in agent.err if "rdzv-server" in line]
+        told = [line.removeprefix("node-agent: ").partition(" at ")[0] for line in agent.said if "rdzv-server" in line]
         assert (told[0], told[-1]) == ("lost rdzv-server", "reached rdzv-server")
         assert len(told) <= 4 and set(told[1:-1]) <= {"still no rdzv-server"}, "each cause is said once"
         run = await cluster.server.run()
@@ -90,4 +90,4 @@ async def test_a_port_that_accepts_and_says_nothing_is_given_up_in_time() -> Non
         await agent.line(f"waiting for rdzv-server at {endpoint} to answer")
         assert await agent.exit_code() == ExitCode.START_AGAIN
         assert 4.0 <= time.monotonic() - began < 10.0, "not after a request's own limit of 15 s"
-    assert agent.err[-1].startswith(f"node-agent: error: no rdzv-server at {endpoint} within 4 s (HTTP: no answer): ")
+    assert agent.said[-1].startswith(f"node-agent: error: no rdzv-server at {endpoint} within 4 s (HTTP: no answer): ")

@@ -165,7 +165,7 @@ async def test_an_agent_that_knows_one_server_finds_its_runs_leader_and_the_next
     leaders = await four.leaders()
     known, leader, *_ = four.running()
     run = await four.run_at(leader, leaders, "--endpoint", known.proxy.address)
-    assert run.agent.err[1].startswith("node-agent: round 1"), "without a word"
+    assert run.agent.said[1].startswith("node-agent: round 1"), "without a word"
     await leader.kill()
     await four.leaders()
     await run.restart()

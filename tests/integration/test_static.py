@@ -134,7 +134,7 @@ async def test_c10d_is_hosted_by_one_of_the_nodes_that_the_endpoint_names(nodes:
     for _ in "ab":
         await nodes.c10d()
     workers = await nodes.hub.group(2)
-    assert nodes.agents["0"].err[0].startswith(f"node-agent: joining run job at 127.0.0.1:{nodes.port} as node ")
+    assert nodes.agents["0"].said[0].startswith(f"node-agent: joining run job at 127.0.0.1:{nodes.port} as node ")
     assert {worker.env["TORCHELASTIC_RUN_ID"] for worker in workers} == {"job"}
     await nodes.finish(workers)
     assert len(nodes.server_pids()) == 1
@@ -145,7 +145,7 @@ async def test_nodes_of_c10d_may_all_ask_for_one_rank(nodes: Nodes) -> None:
         await nodes.c10d("--node-rank", "0")
     workers = await nodes.hub.group(2)
     await nodes.finish(workers)
-    said = [line for agent in nodes.agents.values() for line in agent.err if "--node-rank" in line]
+    said = [line for agent in nodes.agents.values() for line in agent.said if "--node-rank" in line]
     assert said == ["node-agent: --node-rank 0 is another node's; this node has rank 1"]
 
 
@@ -223,7 +223,7 @@ async def test_a_host_that_is_gone_for_good_ends_the_run_in_the_end(nodes: Nodes
     await host.exit_code()
     os.kill(server, signal.SIGKILL)
     assert await other.exit_code() == 1
-    assert "node-agent: error: no rdzv-server at 127.0.0.1" in "\n".join(other.err)
+    assert "node-agent: error: no rdzv-server at 127.0.0.1" in "\n".join(other.said)
     del nodes.agents["0"]
 
 
@@ -259,7 +259,7 @@ async def test_a_server_that_cannot_start_is_given_up(nodes: Nodes, tmp_path: Pa
     (tmp_path / "aiohttp.py").write_text("raise ImportError('broken here')\n")
     agent = await nodes.start("--nnodes", "2", "--master-port", str(nodes.port), env={"PYTHONPATH": str(tmp_path)})
     assert await agent.exit_code() == 1, "torchrun's line, and torchrun's exit code"
-    assert agent.err[-1].startswith(f"node-agent: error: rdzv-server cannot be hosted at port {nodes.port}")
+    assert agent.said[-1].startswith(f"node-agent: error: rdzv-server cannot be hosted at port {nodes.port}")
     assert any("broken here" in line for line in agent.err)
 
 

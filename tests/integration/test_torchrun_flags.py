@@ -35,7 +35,7 @@ async def test_a_signal_that_is_named_makes_the_agent_leave_and_reaches_the_work
     agent.signal(signal.SIGUSR1)
     assert await agent.exit_code() == 1
     await worker.gone()
-    assert "node-agent: SIGUSR1: leaving the run" in agent.err
+    assert "node-agent: SIGUSR1: leaving the run" in agent.said
 
 
 async def test_run_path_runs_the_script_as_main(tmp_path: Path) -> None:

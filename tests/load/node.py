@@ -85,7 +85,7 @@ class Node:
                 self._changed()
             case StopWorkers():
                 asyncio.get_running_loop().call_soon(self._finish_round, WorkersStopped(self._work.round))
-            case Say(text, Level.WARNING):
+            case Say(text, level, event) if level is Level.WARNING or event == "gave_up":
                 self.warnings.append(text)
             case Exit(code):
                 self.exit_code = code

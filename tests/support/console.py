@@ -4,7 +4,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from rdzv_protocol.log_lines import Context
+
 from node_agent.core.effects import Level
+from node_agent.output.console import ERR
 from node_agent.output.sinks import Lines, Tail
 from node_agent.output.streams import Relay
 from node_agent.workers.group import WorkerSpec
@@ -23,11 +26,16 @@ class FakeConsole:
         self.lines: list[str] = []
         """The agent's own."""
         self._owners: dict[int, object] = {}
+        self.context: Context = {}
+        self.has_live_line = self.is_json = False
         self._news = asyncio.Event()
 
-    def say(self, text: str, level: Level = Level.NOTICE) -> None:
+    def say(self, text: str, level: Level = Level.WARNING, event: str = "") -> None:
         self.lines.append(text)
         self._news.set()
+
+    def show(self, text: str, block: bytes, event: str) -> None:
+        self.write(ERR, block)
 
     def write(self, fd: int, chunk: bytes, owner: object = None) -> None:
         self.chunks.append((fd, chunk))

@@ -22,6 +22,8 @@ STORE_WORKER, PRYING_WORKER = str(WORKERS / "store_worker.py"), str(WORKERS / "p
 PATIENCE_S = 30.0
 """Time that a test waits for what must happen. It never sleeps: this is only reached by a failure."""
 
+OWN_TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (?=node-agent: )")
+
 _started: list["Program"] = []
 """Programs that the innermost `ended_programs` has to end."""
 
@@ -79,6 +81,11 @@ class Program:
         program = cls(process)
         _started.append(program)
         return program
+
+    @property
+    def said(self) -> list[str]:
+        """What it has said on stderr, without the time before its own lines."""
+        return [OWN_TIME.sub("", line) for line in self.err]
 
     @property
     def is_running(self) -> bool:

@@ -58,6 +58,7 @@ TABLE = {  # by argument: a good text, a bad one, and what is said to that
     "ranks_filter": ("0,1", "0,", "ranks, such as 0,1,2, not '0,'"),
     "log_prefix": ("[${rank}] ", "${who}", "there is no ${who}: a template may use ${role_name} ${rank} ${local_rank}"),
     "logs_specs": ("mine", "nobodys", "there is no torchrun.logs_specs entry point 'nobodys'; "),
+    "log_format": ("json", "xml", "text or json, not 'xml'"),
     "event_log_handler": ("console", "file", "null or console, not 'file'"),
     "monitor_interval": ("0.5", "soon", SECONDS + "'soon'"),
     "exit_barrier_timeout": ("9", "soon", SECONDS + "'soon'"),

@@ -5,6 +5,7 @@ import sys
 from operator import attrgetter
 
 import pytest
+from rdzv_protocol.log_lines import LineFormat
 from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.settings import RequestedSettings
 
@@ -56,6 +57,7 @@ LANDS = [  # what an agent, its run and its output are told by which flags
     ("close_timeout_s", 5.0, ["--rdzv-conf", "close_timeout=5"]),
     ("ready_file", "/tmp/ready", ["--ready-file", "/tmp/ready"]),
     ("status_page", False, ["--no-status-page"]),
+    ("lines", LineFormat("node-agent", is_json=True), ["--log-format", "json"]),
     ("event_log", "console", ["--event-log-handler", "console"]),
     ("command", Command((sys.executable, "-u", "train.py")), []),
     ("join.settings", RequestedSettings(min_nodes=1, max_nodes=1, max_restarts=1), ["--max-restarts", "1"]),
@@ -97,7 +99,8 @@ LANDS = [  # what an agent, its run and its output are told by which flags
 # fmt: on
 WITHOUT_A_FLAG = {f"join.settings.{name}" for name in ("scale_up_window_s", "scale_up_cooldown_s")}
 THE_AGENTS_OWN = {
-    f"join.{name}" for name in ("agent_id", "after_round", "port", "returning", "hosts_store", "command", "secret")
+    f"join.{name}"
+    for name in ("agent_id", "after_round", "port", "returning", "hosts_store", "command", "secret", "drains")
 }
 
 

@@ -47,15 +47,21 @@ from tests.unit.node_agent.story import (
 )
 
 STOP, KILL = StopWorkers("SIGTERM"), StopWorkers("SIGINT", kill=True)
-FAILED_SAID = Say("worker rank 3 (local rank 1, pid 77) on node a failed: exit code 5")
-STOPPING_SAID = Say("stopping the workers of round 1: node b left: SIGTERM")
-SUCCEEDED_SAID = Say("run succeeded: all workers of 3 nodes exited 0", Level.ROUTINE)
+FAILED_SAID = Say("worker rank 3 (local rank 1, pid 77) on node a failed: exit code 5", Level.ERROR, "workers_failed")
+STOPPING_SAID = Say("stopping the workers of round 1: node b left: SIGTERM", event="round_opened")
+SUCCEEDED_SAID = Say("run succeeded: all workers of 3 nodes exited 0", Level.ROUTINE, "run_succeeded")
+WARNED = Say("look", Level.WARNING, "warned")
+OVER_SAID = Say("run r has already succeeded", Level.ROUTINE, "run_succeeded")
+REFUSED_SAID = Say("error: no", Level.ERROR, "refused")
+KILLING_SAID = Say("SIGINT again: killing the workers", event="node_left")
+waits, drains = partial(Say, event="waiting"), partial(Say, event="node_drained")
+begins = partial(Say, level=Level.ROUTINE, event="round_started")
 NODE_UNFIT, START_AGAIN, REFUSED = ExitCode.NODE_UNFIT, ExitCode.START_AGAIN, ExitCode.REFUSED
 FAILED = finish(succeeded=False, failure=a_failure(node_id="b"))
-SPENT = [Say("run failed: spent"), WriteFailureReport("spent", FAILED)]
-DRAIN_SAID = Say("leaving the run: node a is drained; its workers have 60 s")
+SPENT = [Say("run failed: spent", Level.ERROR, "run_failed"), WriteFailureReport("spent", FAILED)]
+SIGTERM = [Say("SIGTERM: leaving the run", event="node_left"), leave()]
+DRAIN_SAID = Say("leaving the run: node a is drained; its workers have 60 s", event="node_drained")
 DRAIN_REPORT = WriteFailureReport("node a is drained")
-SIGTERM = [Say("SIGTERM: leaving the run"), leave()]
 SIGTERM_REPORT = WriteFailureReport("SignalException: the agent got SIGTERM")
 AFTER_ELSEWHERE = "worker rank 9 on node b failed: exit code 1"
 
@@ -101,25 +107,25 @@ STORIES = {  # what happens, and what the agent does at the last of it
     # joining
     "it joins as soon as it is up": ([], [join("a.1", after_round=0)]),
     "it says what it waits for, and polls":
-        ([told(wait("for 1 more"))], [Say("for 1 more"), poll(revision=1)]),
+        ([told(wait("for 1 more"))], [waits("for 1 more"), poll(revision=1)]),
     "a warning of the server is said":
-        ([told(wait("for a"), warning="look")], [Say("look", Level.WARNING), Say("for a"), poll(revision=1)]),
+        ([told(wait("for a"), warning="look")], [WARNED, waits("for a"), poll(revision=1)]),
     "a warning of the server is said once":
         ([told(wait("for a"), warning="look"), told(wait("for a"), warning="look")], [poll(revision=2)]),
     "what it waits for is not said again when only the countdown has changed":
         ([told(wait("1 of 2 joined (a)", 600.0)), told(wait("1 of 2 joined (a)", 590.0))], [poll(revision=2)]),
     "what it waits for is said again when it has changed":
         ([told(wait("for 2", 600.0)), told(wait("for 1", 600.0))],
-         [Say("for 1; gives up in 600 s"), poll(revision=2)]),
+         [waits("for 1; gives up in 600 s"), poll(revision=2)]),
     "a reply that brings nothing new is answered with the next poll":
         ([told(wait()), told(wait(), revision=1)], [poll(revision=1)]),
     "a round starts the workers and says their place":
-        ([RUNS], [Say("round 1: node 1 of 3, ranks 2-5 of 10, master 10.0.0.1:40001, restart 0 of 3", Level.ROUTINE),
+        ([RUNS], [begins("round 1: node 1 of 3, ranks 2-5 of 10, master 10.0.0.1:40001, restart 0 of 3"),
                   StartWorkers(an_assignment(1)), poll(revision=1)]),
     "only one request is under way": ([happens(TimePassed()), happens(Started())], []),
     "a round that was over before the agent heard of it is joined after":
         ([told(stop(1, AFTER_ELSEWHERE))],
-         [Say(f"round 1 is over before it began here: {AFTER_ELSEWHERE}"), join(after_round=1)]),
+         [Say(f"round 1 is over before it began here: {AFTER_ELSEWHERE}", event="round_opened"), join(after_round=1)]),
 
     # running
     "an agent whose workers run keeps polling": ([RUNS, told(start(1), revision=1)], [poll(revision=1)]),
@@ -128,7 +134,7 @@ STORIES = {  # what happens, and what the agent does at the last of it
     "a round that it was told before does not start again": ([*STOPPED, told(start(1))], [poll(revision=3)]),
     "but the next one does":
         ([*STOPPED, told(start(1)), told(start(2))],
-         [Say("round 2: node 1 of 3, ranks 2-5 of 10, master 10.0.0.1:40002, restart 1 of 3", Level.ROUTINE),
+         [begins("round 2: node 1 of 3, ranks 2-5 of 10, master 10.0.0.1:40002, restart 1 of 3"),
           StartWorkers(an_assignment(2)), poll(revision=4)]),
     **{f"a {type(directive).__name__} older than the last reply changes nothing":
         ([told(start(1), revision=7), told(directive, revision=6)], [poll(revision=7)])
@@ -140,7 +146,7 @@ STORIES = {  # what happens, and what the agent does at the last of it
     "an agent whose run succeeds exits 0": ([RUNS, succeeds, told(finish())], [SUCCEEDED_SAID, Exit(0)]),
     "a failure elsewhere restarts an agent that has finished":
         ([RUNS, succeeds, told(stop(1, AFTER_ELSEWHERE))],
-         [Say(f"stopping the workers of round 1: {AFTER_ELSEWHERE}"), join(after_round=1)]),
+         [Say(f"stopping the workers of round 1: {AFTER_ELSEWHERE}", event="round_opened"), join(after_round=1)]),
     **{f"an end of another round's workers is not reported: {type(event).__name__}":
         ([told(start(2)), happens(event)], []) for event in (WorkersSucceeded(1), WorkerFailed(1, a_failure()))},
 
@@ -156,7 +162,7 @@ STORIES = {  # what happens, and what the agent does at the last of it
         ([RUNS, fails, told(stop(1)), told(stop(1), revision=2), gone], [join(after_round=1)]),
     "a failure is said once":
         ([RUNS, fails, gone, told(stop(1, a_failure().sentence))],
-         [Say("stopping the workers of round 1"), join(after_round=1)]),
+         [Say("stopping the workers of round 1", event="round_opened"), join(after_round=1)]),
     "a failed run ends with the evidence of it": ([RUNS, fails, gone, told(FAILED)], [*SPENT, Exit(1)]),
     "the workers are stopped before the evidence is left": ([RUNS, told(FAILED)], [SPENT[0], STOP, SPENT[1]]),
 
@@ -180,29 +186,29 @@ STORIES = {  # what happens, and what the agent does at the last of it
 
     # fenced
     "a fenced agent stops its workers":
-        ([told(start(4)), refused(AgentFenced("gone"))], [Say("gone; joining anew"), STOP]),
+        ([told(start(4)), refused(AgentFenced("gone"))], [Say("gone; joining anew", event="fenced"), STOP]),
     "and joins anew as another": ([told(start(4)), refused(AgentFenced("gone")), gone], [join("a.2", returning=True)]),
     "it takes whatever its new run tells it":
         ([told(start(9), revision=50), refused(AgentFenced("gone")), gone, told(start(1), revision=1)],
-         [Say("round 1: node 1 of 3, ranks 2-5 of 10, master 10.0.0.1:40001, restart 0 of 3", Level.ROUTINE),
+         [begins("round 1: node 1 of 3, ranks 2-5 of 10, master 10.0.0.1:40001, restart 0 of 3"),
           StartWorkers(an_assignment(1)), poll("a.2", revision=1)]),
     "without workers it joins anew at once":
-        ([refused(AgentFenced("gone"))], [Say("gone; joining anew"), join("a.2", returning=True)]),
+        ([refused(AgentFenced("gone"))], [Say("gone; joining anew", event="fenced"), join("a.2", returning=True)]),
     "fenced while its workers stop, it does not stop them twice":
-        ([RUNS, told(stop(1)), refused(AgentFenced("gone"))], [Say("gone; joining anew")]),
+        ([RUNS, told(stop(1)), refused(AgentFenced("gone"))], [Say("gone; joining anew", event="fenced")]),
 
     # refused
     "an agent that comes after the success exits 0":
-        ([refused(RunSucceeded("run r has already succeeded"))], [Say("run r has already succeeded"), Exit(0)]),
+        ([refused(RunSucceeded("run r has already succeeded"))], [OVER_SAID, Exit(0)]),
     **{f"an agent that may not take part exits 77 and says why: {error.code}":
-        ([refused(error("no"))], [Say("error: no"), WriteFailureReport(f"{error.__name__}: no"), Exit(REFUSED)])
+        ([refused(error("no"))], [REFUSED_SAID, WriteFailureReport(f"{error.__name__}: no"), Exit(REFUSED)])
        for error in (SettingsConflict, NodeRankTaken, Unauthorized)},
     "a refusal stops the workers first":
-        ([RUNS, refused(Unauthorized("no"))], [Say("error: no"), STOP, WriteFailureReport("Unauthorized: no")]),
+        ([RUNS, refused(Unauthorized("no"))], [REFUSED_SAID, STOP, WriteFailureReport("Unauthorized: no")]),
     "and then the agent exits": ([RUNS, refused(Unauthorized("no")), gone], [Exit(REFUSED)]),
     "a fenced agent that is not let in again is refused as a new one":
         ([RUNS, refused(AgentFenced("gone")), gone, refused(NodeRankTaken("no"))],
-         [Say("error: no"), WriteFailureReport("NodeRankTaken: no"), Exit(REFUSED)]),
+         [REFUSED_SAID, WriteFailureReport("NodeRankTaken: no"), Exit(REFUSED)]),
     "a report that the server refuses ends the agent":
         ([RUNS, fails, happens(GaveUp("no", REFUSED)), gone], [Exit(REFUSED)]),
     "an agent that is ending keeps its exit code when its last word is refused":
@@ -215,10 +221,10 @@ STORIES = {  # what happens, and what the agent does at the last of it
     "and leaves when they are gone": ([RUNS, told(drain()), gone], [leave(reason="drained"), Exit(START_AGAIN)]),
     "an agent without workers leaves at once when it is drained":
         ([told(wait("standing by")), told(drain())],
-         [Say("leaving the run: node a is drained"), DRAIN_REPORT, leave(reason="drained"), Exit(START_AGAIN)]),
+         [drains("leaving the run: node a is drained"), DRAIN_REPORT, leave(reason="drained"), Exit(START_AGAIN)]),
     "so does one whose workers have exited 0":
         ([RUNS, succeeds, told(drain())],
-         [Say("leaving the run: node a is drained"), DRAIN_REPORT, leave(reason="drained"), Exit(START_AGAIN)]),
+         [drains("leaving the run: node a is drained"), DRAIN_REPORT, leave(reason="drained"), Exit(START_AGAIN)]),
     "workers that stop already are not signalled again":
         ([RUNS, told(stop(1)), told(drain())], [DRAIN_SAID, DRAIN_REPORT, poll(revision=3)]),
     "and their agent leaves instead of joining":
@@ -226,7 +232,8 @@ STORIES = {  # what happens, and what the agent does at the last of it
     "told again, a drained agent does nothing more": ([RUNS, told(drain()), told(drain())], [poll(revision=3)]),
     "unless its workers are given less time":
         ([RUNS, told(drain(60)), told(drain(5))],
-         [Say("leaving the run: node a is drained; its workers have 5 s"), StopWorkers(grace_s=5.0), poll(revision=3)]),
+         [drains("leaving the run: node a is drained; its workers have 5 s"), StopWorkers(grace_s=5.0),
+          poll(revision=3)]),
     **{f"a drained agent starts nothing and joins nothing: {type(directive).__name__}":
         ([RUNS, told(drain()), told(directive)], [poll(revision=3)]) for directive in (start(2), stop(1))},
     "a drained agent that is fenced asks nothing more": ([RUNS, told(drain()), refused(AgentFenced("gone"))], []),
@@ -252,13 +259,13 @@ STORIES = {  # what happens, and what the agent does at the last of it
     "a standby exits with the run": ([told(wait("standing by")), told(finish())], [SUCCEEDED_SAID, Exit(0)]),
     **{f"{name} makes the agent leave and stop its workers with the same signal":
         ([RUNS, signalled(name)],
-         [Say(f"{name}: leaving the run"), leave(reason=name), StopWorkers(name),
+         [Say(f"{name}: leaving the run", event="node_left"), leave(reason=name), StopWorkers(name),
           WriteFailureReport(f"SignalException: the agent got {name}")]) for name in ("SIGTERM", "SIGINT")},
     "and exits when they are gone": ([RUNS, signalled(), gone], [Exit(START_AGAIN)]),
     "a second signal kills the workers":
-        ([RUNS, signalled("SIGINT"), signalled("SIGINT")], [Say("SIGINT again: killing the workers"), KILL]),
+        ([RUNS, signalled("SIGINT"), signalled("SIGINT")], [KILLING_SAID, KILL]),
     "a signal after the end of the run kills the workers":
-        ([RUNS, told(finish()), signalled("SIGINT")], [Say("SIGINT again: killing the workers"), KILL]),
+        ([RUNS, told(finish()), signalled("SIGINT")], [KILLING_SAID, KILL]),
     "an agent without workers leaves at once": ([signalled()], [*SIGTERM, SIGTERM_REPORT, Exit(START_AGAIN)]),
     "an agent that was signalled while its workers stop does not signal them twice":
         ([RUNS, told(stop(1)), signalled()], [*SIGTERM, SIGTERM_REPORT]),
@@ -317,16 +324,28 @@ def test_a_fenced_agent_has_nothing_to_keep_alive():
 CONNECT = "connect: 10.0.0.1: Connection refused"
 UNKNOWN = Unreachable("TLS", "of an unknown authority", is_final=True)
 LOST_5 = f"no rdzv-server at host:1 within 5 s ({CONNECT}): {HINTS['connect']}"
-ALL_SUCCEEDED = Say("all workers of this node exited 0; how the run ended is not known", Level.WARNING)
-WITHIN_300 = Say(f"error: no rdzv-server at host:1 within 300 s ({CONNECT}): {HINTS['connect']}", Level.WARNING)
+LEAVING_SAID = Say(
+    "SIGTERM: leaving without rdzv-server; all workers of this node exited 0", Level.WARNING, "node_left"
+)
+ALL_SUCCEEDED = Say("all workers of this node exited 0; how the run ended is not known", Level.WARNING, "server_lost")
+WITHIN_300 = Say(
+    f"error: no rdzv-server at host:1 within 300 s ({CONNECT}): {HINTS['connect']}", Level.ERROR, "gave_up"
+)
 
 
 def warned(text):
-    return Say(text, Level.WARNING)
+    return Say(text, Level.WARNING, "server_reached" if text.startswith("reached") else "server_lost")
+
+
+def errs(text):
+    return Say(f"error: {text}", Level.ERROR, "gave_up")
+
+
+WITHIN_300 = errs(f"no rdzv-server at host:1 within 300 s ({CONNECT}): {HINTS['connect']}")
 
 
 def gives_up(text, code):
-    return [warned(f"error: {text}"), WriteFailureReport(text, is_server_lost=True), Exit(code)]
+    return [errs(text), WriteFailureReport(text, is_server_lost=True), Exit(code)]
 
 
 # fmt: off
@@ -336,7 +355,7 @@ OUTAGES = {  # limits of the wait, what happens, and what the agent does at the 
          [warned(f"cannot reach rdzv-server at host:1 yet ({CONNECT}); trying for 60 s")]),
     "and so is its arrival":
         ({"connect_timeout_s": 60.0}, [fails_to_connect(), passes(3.0), told(wait("for 1"))],
-         [warned("reached rdzv-server at host:1 after 3.0 s"), Say("for 1"), poll(revision=1)]),
+         [warned("reached rdzv-server at host:1 after 3.0 s"), waits("for 1"), poll(revision=1)]),
     "a server that never answers is not given up before its time":
         ({"connect_timeout_s": 4.0}, [fails_to_connect(), passes(3.9)], []),
     "and then with advice":
@@ -372,7 +391,7 @@ OUTAGES = {  # limits of the wait, what happens, and what the agent does at the 
          [warned(f"lost rdzv-server at host:1 ({CONNECT}); workers keep running, trying again for 5 s")]),
     "and are stopped then":
         ({"server_lost_timeout_s": 5.0}, [RUNS, fails_to_connect(), passes(5.0)],
-         [warned(f"error: {LOST_5}"), STOP, WriteFailureReport(LOST_5, is_server_lost=True)]),
+         [errs(LOST_5), STOP, WriteFailureReport(LOST_5, is_server_lost=True)]),
     "whereupon the agent exits":
         ({"server_lost_timeout_s": 5.0}, [RUNS, fails_to_connect(), passes(5.0), gone], [Exit(START_AGAIN)]),
     "workers that finish without the server are spoken of":
@@ -401,7 +420,7 @@ OUTAGES = {  # limits of the wait, what happens, and what the agent does at the 
          [RUNS, fails_to_connect(), succeeds, passes(10.0), told(start(1), revision=1), passes(1e6)], []),
     "a signal without the server exits by the workers' result":
         ({}, [RUNS, succeeds, fails_to_connect(), signalled()],
-         [warned("SIGTERM: leaving without rdzv-server; all workers of this node exited 0"), leave(), Exit(0)]),
+         [LEAVING_SAID, leave(), Exit(0)]),
 }
 # fmt: on
 

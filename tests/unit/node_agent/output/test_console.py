@@ -2,10 +2,12 @@
 
 import asyncio
 import os
+import re
 import sys
 from collections.abc import Iterator
 
 import pytest
+from rdzv_protocol.log_lines import LineFormat
 
 from node_agent.output import console as console_module
 from node_agent.output.console import Console
@@ -13,11 +15,13 @@ from node_agent.output.sinks import AsItComes
 from node_agent.output.streams import Relay
 
 PATIENCE_S = 10.0
+LINES = LineFormat("node-agent")
+TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
 
 
 @pytest.fixture
 async def console() -> Iterator[Console]:
-    console = Console("node-agent", asyncio.get_running_loop())
+    console = Console(LINES, asyncio.get_running_loop())
     yield console
     console.close()
 
@@ -61,7 +65,8 @@ async def test_the_agents_own_lines_say_whose_they_are(console, capfd):
     console.say("joining the run")
     console.say("name with \udcff in it")
     await asyncio.to_thread(console.close)
-    assert capfd.readouterr().err == "node-agent: joining the run\nnode-agent: name with \\udcff in it\n"
+    said = rf"{TIME} node-agent: joining the run\n{TIME} node-agent: name with \\udcff in it\n"
+    assert re.fullmatch(said, capfd.readouterr().err)
 
 
 async def test_lines_come_out_in_the_order_in_which_they_went_in(console, reader):
@@ -120,7 +125,7 @@ async def test_a_console_in_non_blocking_mode_loses_nothing(console, reader):
 
 async def test_an_agent_that_exits_does_not_wait_for_a_blocked_console_for_ever(reader, monkeypatch):
     monkeypatch.setattr(console_module, "PATIENCE_S", 0.01)
-    console = Console("node-agent", asyncio.get_running_loop())
+    console = Console(LINES, asyncio.get_running_loop())
     console.write(reader.console_end, b"x" * 200_000)
     console.close()
     assert await reader.read(200_000) == b"x" * 200_000
@@ -130,7 +135,7 @@ async def test_an_agent_that_exits_waits_for_a_console_that_is_merely_slow(reade
     """As long as it takes something within the agent's patience, however little."""
     monkeypatch.setattr(console_module, "PATIENCE_S", 5.0)
     monkeypatch.setattr(console_module, "WRITE_BYTES", 1_000)
-    console = Console("node-agent", asyncio.get_running_loop())
+    console = Console(LINES, asyncio.get_running_loop())
     console.write(reader.console_end, b"x" * 1_000_000)
     reading = asyncio.create_task(reader.read(1_000_000))
     await asyncio.to_thread(console.close)
@@ -176,8 +181,9 @@ async def test_another_screen_has_its_say_on_a_line_of_its_own_also_while_one_bl
 SAYS_ON_STDERR = """
 import asyncio
 from node_agent.output.console import OUT, Console
+from rdzv_protocol.log_lines import LineFormat
 async def main():
-    console = Console("node-agent", asyncio.get_running_loop())
+    console = Console(LineFormat("node-agent"), asyncio.get_running_loop())
     console.write(OUT, b"10%", "worker")
     console.say("hello")
     console.write(OUT, b"20%\\n", "worker")
@@ -189,8 +195,8 @@ asyncio.run(main())
 @pytest.mark.parametrize(
     ("stderr", "shown"),
     [
-        (asyncio.subprocess.STDOUT, (b"10%\nnode-agent: hello\n20%\n", None)),
-        (asyncio.subprocess.PIPE, (b"10%20%\n", b"node-agent: hello\n")),
+        (asyncio.subprocess.STDOUT, (rb"10%\nTIME node-agent: hello\n20%\n", b"")),
+        (asyncio.subprocess.PIPE, (rb"10%20%\n", rb"TIME node-agent: hello\n")),
     ],
     ids=["one-terminal", "a-file-gets-the-workers-bytes-alone"],
 )
@@ -198,7 +204,8 @@ async def test_the_agents_lines_and_a_workers_are_not_mixed(stderr, shown):
     run = await asyncio.create_subprocess_exec(
         sys.executable, "-c", SAYS_ON_STDERR, stdout=asyncio.subprocess.PIPE, stderr=stderr
     )
-    assert await run.communicate() == shown
+    for written, expected in zip(await run.communicate(), shown, strict=True):
+        assert re.fullmatch(expected.replace(b"TIME", TIME.encode()), written or b"")
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -1,0 +1,88 @@
+"""Live line: on a terminal, what the agent waits for, with the time that is left; rewritten in place once a second."""
+
+import asyncio
+import os
+from contextlib import suppress
+
+from msgspec.structs import replace
+from rdzv_protocol.messages import Wait
+
+from node_agent.output.console import ERR, Console
+
+EVERY_S = 1.0
+FEWEST_COLUMNS, USUAL_COLUMNS = 20, 80
+MARGIN = 3
+"""Columns at the end of a line that stay free: for ^C, and the last one, in which some terminals begin a new line."""
+
+
+class LiveLine:
+    """The line of an agent that waits. It runs a timer while it is shown, and only then."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._loop = asyncio.get_running_loop()
+        self._wait: Wait | None = None
+        self._ends_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def show(self, wait: Wait) -> None:
+        """Show this in the place of what was shown."""
+        self._wait, self._ends_at = wait, self._loop.time() + (wait.remaining_s or 0.0)
+        self._tick()
+
+    def clear(self) -> None:
+        """Show nothing any more."""
+        if self._wait:
+            self._wait = None
+            self._console.draw("", 0)
+        if self._timer:
+            self._timer.cancel()
+
+    def _tick(self) -> None:
+        assert self._wait
+        if self._timer:
+            self._timer.cancel()
+        left_s = max(0.0, self._ends_at - self._loop.time())
+        if _is_in_foreground():
+            begin = f"{self._console.program}: "
+            line = begin + fitted(self._wait, left_s, _columns() - len(begin) - MARGIN)
+            self._console.draw(line, width(line))
+        self._timer = self._loop.call_later(left_s % EVERY_S or EVERY_S, self._tick)
+
+
+def fitted(wait: Wait, left_s: float, columns: int) -> str:
+    """The reason with the time that is left, on one line of a terminal: what does not fit is cut off the reason."""
+    limited = wait.remaining_s is not None
+    whole = (replace(wait, remaining_s=left_s) if limited else wait).sentence
+    ending = whole[len(wait.reason) :]
+    room = max(columns, FEWEST_COLUMNS) - width(ending)
+    return whole if width(wait.reason) <= room else f"{_cut(wait.reason, room - 1)}…{ending}"
+
+
+def width(text: str) -> int:
+    """Columns that a terminal shows the text in."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width
+
+    return sum(0 if combining(each) else 1 + (east_asian_width(each) in "WF") for each in text)
+
+
+def _cut(text: str, columns: int) -> str:
+    while width(text) > columns and text:
+        text = text[:-1]
+    return text
+
+
+def _columns() -> int:
+    with suppress(OSError):
+        return os.get_terminal_size(ERR).columns or USUAL_COLUMNS
+    return USUAL_COLUMNS
+
+
+def _is_in_foreground() -> bool:
+    """Whether the terminal is this process's own just now: `node-agent ... &` leaves the shell's prompt alone."""
+    try:
+        return os.tcgetpgrp(ERR) == os.getpgrp()
+    except OSError:
+        return False

@@ -1,0 +1,129 @@
+"""What agents and servers say of themselves: a live line on a terminal, plain lines in a pipe, JSON for collectors."""
+
+import json
+import re
+import signal
+import sys
+from typing import Any
+
+import pytest
+
+from tests.support.cluster import PATIENT, Cluster
+from tests.support.programs import WORKER, Program, start_agent
+from tests.support.terminal import Terminal
+
+TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+JSON = ("--log-format", "json")
+
+
+def agent_of(cluster: Cluster, *flags: str) -> tuple[str, ...]:
+    """Command line of an agent named a."""
+    place = ("--endpoint", cluster.endpoint, "--node-id", "a", "--nnodes", "2", *PATIENT)
+    return (sys.executable, "-m", "node_agent", *place, *flags, WORKER)
+
+
+@pytest.mark.parametrize("columns", [120, 60])
+async def test_on_a_terminal_one_line_counts_down_and_leaves_nothing_behind(cluster: Cluster, columns: int) -> None:
+    async with Terminal(*agent_of(cluster), env=cluster.hub.env, columns=columns) as terminal:
+        first = (await terminal.until(r"gives up in (\d+) s"))[1]
+        second = (await terminal.until(rf"gives up in (?!{first})(\d+) s"))[1]
+        third = (await terminal.until(rf"gives up in (?!{first}|{second})(\d+) s"))[1]
+        assert int(first) > int(second) > int(third)
+        shown = terminal.screen[-1]
+        assert shown.startswith("node-agent: waiting for 1 more node: ") and len(shown) <= columns - 3
+        assert ("…" in shown) == (columns == 60)
+        assert terminal.written.count("\n") == 1, "one line, rewritten in place"
+
+        await cluster.node("b", "--nnodes", "2", *PATIENT, nproc=1)
+        workers = await cluster.hub.group(2)
+        await workers[0].tell("say hello")
+        await workers[0].tell("complain dear me")
+        for worker in workers:
+            worker.order_exit(0)
+        assert await terminal.process.wait() == 0
+        await terminal.until("run succeeded.*\n")
+        said = (
+            "joining run none at .*", "round 1: node 0 of 2, .*", "hello", "dear me",
+            "run succeeded: all workers of 2 nodes exited 0", "",
+        )  # fmt: skip
+        for line, expected in zip(terminal.screen, said, strict=True):
+            assert re.fullmatch(
+                expected if expected in ("hello", "dear me", "") else rf"{TIME} node-agent: {expected}", line
+            )
+
+
+async def test_a_terminal_s_ctrl_c_ends_the_wait_on_a_clean_line(cluster: Cluster) -> None:
+    async with Terminal(*agent_of(cluster), env=cluster.hub.env, columns=100) as terminal:
+        await terminal.until("gives up in")
+        terminal.type("\x03")
+        assert await terminal.process.wait() == 75
+        await terminal.until("leaving the run")
+        assert any(re.fullmatch(rf"{TIME} node-agent: SIGINT: leaving the run", line) for line in terminal.screen)
+
+
+async def test_in_a_pipe_a_wait_is_one_plain_line(cluster: Cluster) -> None:
+    agent = await cluster.node("a", "--nnodes", "2", *PATIENT, env={"TERM": "xterm"})
+    await agent.line(rf"^{TIME} node-agent: waiting for 1 more node: 1 of 2 joined \(a\); gives up in \d+ s$")
+    agent.signal(signal.SIGTERM)
+    await agent.exit_code()
+    assert len(agent.err) == 3 and "\r" not in "".join(agent.err), agent.err
+
+
+def objects(lines: list[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in lines]
+
+
+async def test_collectors_get_one_object_a_line_and_workers_output_as_it_is(cluster: Cluster) -> None:
+    server = await cluster.serve(*JSON)
+    first_round = await cluster.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT, *JSON, nproc=1)
+    first_round[1].order_exit(3)
+    second_round = await cluster.hub.group(2)
+    assert await second_round[0].tell("say plain") == "plain"
+    await cluster.finish(second_round)
+    assert any("plain" in agent.out for agent in cluster.agents.values()), "workers' output is not touched"
+    await server.line("run succeeded")
+    assert {line["program"] for line in objects(server.err)} == {"rdzv-server"}
+    failed = next(agent for agent in cluster.agents.values() if any("workers_failed" in line for line in agent.err))
+    kinds = [line["event"] for line in objects(failed.err) if "event" in line]
+    assert [kind for kind in kinds if kind != "waiting"] == [
+        "round_started", "workers_failed", "round_opened", "round_started", "run_succeeded"
+    ]  # fmt: skip
+    a = cluster.agents["a"]
+    first, _ = [line for line in objects(a.err) if line.get("event") == "round_started"]
+    assert first["run_id"] == "none" and first["node_id"] == "a" and first["program"] == "node-agent"
+    assert first["round"] == 1 and first["group_rank"] in (0, 1) and first["level"] == "INFO"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first["time"])
+    assert first["message"].startswith("round 1: node ")
+
+
+@pytest.mark.parametrize(
+    ("level", "kinds"),
+    [
+        ("INFO", {"round_started", "workers_failed", "run_failed", "failure_report"}),
+        ("error", {"workers_failed", "run_failed", "failure_report"}),
+        ("CRITICAL", set()),
+    ],
+)
+async def test_loglevel_leaves_out_what_weighs_less(level: str, kinds: set[str]) -> None:
+    agent = await start_agent("--standalone", "--no-python", *JSON, script="false", env={"LOGLEVEL": level})
+    assert await agent.exit_code() == 1
+    assert {line["event"] for line in objects(agent.err) if "event" in line} == kinds
+
+
+async def test_a_worker_s_unfinished_line_and_an_object_are_two_lines() -> None:
+    agent = await start_agent("--standalone", "--no-python", *JSON, "sh", "-c", script="printf half >&2; printf out")
+    assert await agent.exit_code() == 0
+    assert agent.out == ["out"]
+    assert [line for line in agent.err if not line.startswith("{")] == ["half"]
+    assert objects([line for line in agent.err if line.startswith("{")])[-1]["event"] == "run_succeeded"
+
+
+async def test_a_server_s_log_is_as_quiet_as_loglevel_says(cluster: Cluster) -> None:
+    quiet = await Program.start(*cluster.server.command(*JSON), env={"LOGLEVEL": "loud"})
+    line = await quiet.line("LOGLEVEL")
+    assert json.loads(line.string)["level"] == "WARNING"
+    await quiet.end()
+    silent = await Program.start(*cluster.server.command(), env={"LOGLEVEL": "ERROR"})
+    silent.signal(signal.SIGTERM)
+    await silent.exit_code()
+    assert silent.err == []

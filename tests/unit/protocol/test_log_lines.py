@@ -1,0 +1,50 @@
+"""Lines of a program's own, as text and as JSON, and the level that LOGLEVEL names."""
+
+import json
+import time
+
+import pytest
+from rdzv_protocol.log_lines import LineFormat, lowest_level
+
+AT = 1_785_585_600.1239
+
+
+def test_a_line_of_text_has_the_local_time(monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    line = LineFormat("node-agent").line("hello", 30, AT, {"round": 3})
+    assert line == "2026-08-01 21:00:00 node-agent: hello"
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_a_server_s_line_has_its_level():
+    line = LineFormat("rdzv-server").line("hello", 30, AT, {"traceback": "Traceback"}, shows_level=True)
+    assert line[19:] == " WARNING rdzv-server: hello\nTraceback"
+
+
+def test_a_line_of_json_is_one_object_of_what_there_is():
+    form = LineFormat("node-agent", is_json=True)
+    line = form.line('a "name"\nwith \udcff in it', 20, AT, {"run_id": "r", "group_rank": 0, "event": ""})
+    assert "\n" not in line
+    assert json.loads(line) == {
+        "time": "2026-08-01T12:00:00.123Z",
+        "level": "INFO",
+        "program": "node-agent",
+        "message": 'a "name"\nwith \\udcff in it',
+        "run_id": "r",
+        "group_rank": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("word", "level"),
+    [(None, 20), ("", 20), ("DEBUG", 10), ("warning", 30), (" ERROR ", 40), ("CRITICAL", 50), ("35", 35)],
+)
+def test_loglevel_names_the_least_weight(word, level):
+    assert lowest_level({} if word is None else {"LOGLEVEL": word}) == level
+
+
+def test_a_level_that_there_is_not_is_named():
+    with pytest.raises(ValueError, match="LOGLEVEL: DEBUG, INFO, WARNING, ERROR or CRITICAL, not 'LOUD'; INFO is used"):
+        lowest_level({"LOGLEVEL": "loud"})
