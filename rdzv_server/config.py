@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from rdzv_protocol.log_lines import FORMATS
+from rdzv_protocol.flag_values import LOG_FORMATS
 from rdzv_protocol.paths import DEFAULT_PORT
 
 RETENTION_S = 3_600.0
@@ -134,7 +134,7 @@ class ServerConfig:
         FORMAT,
         "lines of the log: text, or json for collectors of logs (docs/logs.md); LOGLEVEL=WARNING leaves out what is "
         "routine (default: {})",
-        choices=FORMATS,
+        choices=LOG_FORMATS,
     )
     listen_fd: int | None = _flag(
         None,

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, NamedTuple, cast
 
-from rdzv_protocol.flag_values import node_counts
-from rdzv_protocol.log_lines import FORMATS
+from rdzv_protocol.flag_values import LOG_FORMATS, node_counts
 from rdzv_protocol.settings import ScaleUp
 
 from node_agent.cli.values import (
@@ -213,7 +212,7 @@ class Arguments(NamedTuple):
     logs_specs: Annotated[str | None, Flag(
         "NAME", text, "a torchrun.logs_specs entry point that decides about files instead", has_variable=False)] = None
     log_format: Annotated[str, _own(
-        "NAME", one_of(*FORMATS), "the agent's own lines: text, or json for collectors of logs; LOGLEVEL=WARNING "
+        "NAME", one_of(*LOG_FORMATS), "the agent's own lines: text, or json for collectors of logs; LOGLEVEL=WARNING "
         "leaves out what is routine (default: text)")] = "text"
     event_log_handler: Annotated[str, Flag(
         "NAME", one_of("null", "console"), "torchrun's events: null or console")] = "null"

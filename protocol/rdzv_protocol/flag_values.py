@@ -4,6 +4,8 @@ from rdzv_protocol.paths import DEFAULT_PORT
 
 Endpoint = tuple[str, int]
 """Host, without brackets, and port."""
+LOG_FORMATS = ("text", "json")
+"""Forms of a program's own lines."""
 
 
 def endpoint(text: str, default_port: int | None = None, lowest: int = 1) -> Endpoint:

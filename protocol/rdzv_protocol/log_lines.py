@@ -11,7 +11,6 @@ from typing import TypedDict
 
 from msgspec import Struct, json
 
-FORMATS = ("text", "json")
 LEVEL_VARIABLE = "LOGLEVEL"
 """torchrun's variable; without it torchrun writes what is a warning or worse, these programs all that they have."""
 
