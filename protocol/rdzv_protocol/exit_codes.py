@@ -1,4 +1,4 @@
-"""Exit codes of both programs, which schedulers act on: docs/exit-codes.md has what each of them should do.
+"""Exit codes of the programs, which schedulers act on: docs/exit-codes.md has what each of them should do.
 
 The first three are torchrun's; the others are those of `sysexits.h`, which systemd shows by name.
 """
@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What a scheduler should do when `node-agent` or `rdzv-server` ends."""
+    """What a scheduler should do when `node-agent` or `rdzv-server` ends; a script, when `rdzvctl` does."""
 
     SUCCEEDED = 0
     """The run succeeded; the server was stopped."""

@@ -109,7 +109,7 @@ class TcpProxy:
 
 
 class _HttpMessages:
-    """HTTP messages of one direction, each with its length given."""
+    """HTTP messages of one direction."""
 
     def __init__(self, found: Callable[[str, bytes], None]) -> None:
         self._found = found
@@ -121,11 +121,31 @@ class _HttpMessages:
             head, _, rest = self._buffer.partition(b"\r\n\r\n")
             line, *headers = head.decode().split("\r\n")
             fields = {name.lower(): value for name, _, value in (header.partition(": ") for header in headers)}
-            length = int(fields["content-length"])
-            if len(rest) < length:
+            is_chunked = "transfer-encoding" in fields
+            message = _chunked(rest) if is_chunked else _sized(rest, int(fields.get("content-length", 0)))
+            if message is None:
                 return
-            self._buffer = rest[length:]
-            self._found(line, rest[:length])
+            body, self._buffer = message
+            self._found(line, body)
+
+
+def _sized(rest: bytes, length: int) -> tuple[bytes, bytes] | None:
+    """A body of this length and what follows it; None until all of it is there."""
+    return (rest[:length], rest[length:]) if len(rest) >= length else None
+
+
+def _chunked(rest: bytes) -> tuple[bytes, bytes] | None:
+    """The same of a body in chunks (RFC 9112, 7.1), without trailers."""
+    body = b""
+    while b"\r\n" in rest:
+        size, _, rest = rest.partition(b"\r\n")
+        length = int(size, 16)
+        if len(rest) < length + 2:
+            return None
+        body, rest = body + rest[:length], rest[length + 2 :]
+        if not length:
+            return body, rest
+    return None
 
 
 def _ignore(chunk: bytes) -> None:

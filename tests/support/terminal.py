@@ -4,6 +4,7 @@ import asyncio
 import os
 import pty
 import re
+import select
 import struct
 import sys
 import termios
@@ -13,15 +14,20 @@ from fcntl import ioctl
 from tests.support.programs import PATIENCE_S
 
 
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+"""What moves the cursor, clears and colours."""
+
+
 class Terminal:
     """A program that has this terminal, so many columns wide, as its controlling one, and runs in its foreground.
 
     An async context manager: the program is gone in the end.
     """
 
-    def __init__(self, *command: str, env: Mapping[str, str], columns: int) -> None:
+    def __init__(self, *command: str, env: Mapping[str, str], columns: int = 100) -> None:
         self._command = command
-        self._env = {**os.environ, "TERM": "xterm", **env}
+        inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+        self._env = {**inherited, "TERM": "xterm", **env}
         self._end, self._program_end = pty.openpty()
         ioctl(self._program_end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         self._changed = asyncio.Event()
@@ -52,9 +58,30 @@ class Terminal:
                 await self._changed.wait()
         return match
 
+    async def shows(self, pattern: str, after: int = 0) -> int:
+        """Return when the text has this, behind so many characters; the place behind it."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not (match := re.compile(pattern).search(self.text, after)):
+                self._changed.clear()
+                await self._changed.wait()
+        return match.end()
+
+    async def exit_code(self) -> int:
+        """The program's; all that it wrote has been read by then."""
+        async with asyncio.timeout(PATIENCE_S):
+            code = await self.process.wait()
+        while select.select([self._end], [], [], 0)[0]:
+            self._read()
+        return code
+
     def type(self, text: str) -> None:
         """Write what a person types."""
         os.write(self._end, text.encode())
+
+    @property
+    def text(self) -> str:
+        """All that was written, without escapes and carriage returns."""
+        return ESCAPES.sub("", self.written).replace("\r", "")
 
     @property
     def screen(self) -> list[str]:

@@ -20,11 +20,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 def test_its_top_level_packages_are_ours_by_name(wheel: zipfile.ZipFile) -> None:
     """Another project's `protocol`, on the index, may be installed before or after ours: neither touches the other."""
     tops = {name.partition("/")[0] for name in wheel.namelist() if not name.partition("/")[0].endswith(".dist-info")}
-    assert tops == {"rdzv_protocol", "rdzv_server", "node_agent"}
+    assert tops == {"rdzv_protocol", "rdzv_server", "node_agent", "rdzvctl"}
 
 
 def test_every_module_is_in_it(wheel: zipfile.ZipFile) -> None:
-    folders = {"rdzv_protocol": ROOT / "protocol", "rdzv_server": ROOT, "node_agent": ROOT}
+    folders = {"rdzv_protocol": ROOT / "protocol", "rdzv_server": ROOT, "node_agent": ROOT, "rdzvctl": ROOT}
     modules = [
         path.relative_to(parent).as_posix() for top, parent in folders.items() for path in (parent / top).rglob("*.py")
     ]

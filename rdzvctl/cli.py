@@ -1,0 +1,179 @@
+"""Program `rdzvctl`: a command line in, an exit code out."""
+
+import argparse
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
+
+import rdzv_protocol
+from rdzv_protocol.completion import add_print_completion
+from rdzv_protocol.exit_codes import ExitCode
+from rdzv_protocol.paths import DEFAULT_PORT
+from rdzv_protocol.text import printable
+
+from rdzvctl import commands
+from rdzvctl.commands import ACTIONS, Action, Session
+from rdzvctl.contexts import FIELDS
+from rdzvctl.errors import BadInput, CtlError, did_you_mean
+
+DESCRIPTION = """\
+Shows operators the runs of an rdzv-server, says why one stands where it does, and acts on them."""
+
+EPILOG = f"""\
+examples:
+  rdzvctl --endpoint HOST:{DEFAULT_PORT} status      the server and its runs
+  rdzvctl why                             what the only run waits for, what failed first, and what to do
+  rdzvctl nodes r1                        its nodes by group rank
+  rdzvctl stop r1 --reason "wrong data"   end it on every node
+  rdzvctl config set-context lab --endpoint a:{DEFAULT_PORT},b:{DEFAULT_PORT} --token-file lab.token
+  rdzvctl config use-context lab          from now on without --endpoint
+
+RUN may be left out where there is only one that goes on. --json writes JSON, for scripts; NO_COLOR=1: no colours.
+Where: --endpoint, else --context, else RDZV_ENDPOINT, else the current context, else this machine.
+Exit codes: 0 done; 1 refused, or no such run; 2 bad input; 75 no server answers; 77 wrong token; 130 Ctrl-C."""
+
+FLAGS = {
+    "endpoint": ("HOST:PORT", "where rdzv-server listens; HOST:PORT,HOST:PORT for several (RDZV_ENDPOINT)"),
+    "context": ("NAME", "the context of the configuration file to use"),
+    "token_file": ("FILE", "bear the token in this file (RDZV_TOKEN_FILE)"),
+    "tls_ca": ("FILE|system", "speak TLS to a server whose certificate one of these authorities (PEM), or of those "
+               "that the system trusts, vouches for (RDZV_TLS_CA)"),
+    "tls_cert": ("FILE", "show this certificate (PEM), as rdzv-server --tls-client-ca asks (RDZV_TLS_CERT)"),
+    "tls_key": ("FILE", "its key (PEM, not encrypted) (RDZV_TLS_KEY)"),
+}  # fmt: skip
+INTERRUPTED, PIPE_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE
+"""Exit codes that a shell gives for these signals."""
+
+
+class Command(NamedTuple):
+    """One word of the command line: what it does, and what follows it."""
+
+    name: str
+    help: str
+    do: Callable[[Session], None]
+    arguments: Callable[[argparse.ArgumentParser], Any] = lambda parser: None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Carry out a command line. The exit code: see `--help`."""
+    try:
+        arguments = make_parser().parse_args(argv)
+        with Session(vars(arguments), os.environ) as session:
+            arguments.do(session)
+        sys.stdout.flush()
+        return ExitCode.SUCCEEDED
+    except CtlError as error:
+        _tell(f"error: {error}", *error.help_lines)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # of a pipe into head, say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+
+
+def _tell(line: str, *more: str) -> None:
+    sys.stdout.flush()
+    print(f"rdzvctl: {printable(line)}", *(f"  {printable(each)}" for each in more), sep="\n", file=sys.stderr)  # noqa: T201
+
+
+# The parser.
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        if wrong := re.search(r"argument COMMAND: invalid choice: '(.*?)'", message):
+            message = f"no command {wrong[1]!r}{did_you_mean(wrong[1], [command.name for command in COMMANDS])}"
+        raise BadInput(f"{message} ({self.prog} --help explains it)")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all commands. Its namespace has what was given, and no defaults."""
+    common = _common()
+    parser = _Parser(
+        prog="rdzvctl", description=DESCRIPTION, epilog=EPILOG, parents=[common], argument_default=argparse.SUPPRESS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--version", action="version", version=f"rdzvctl {rdzv_protocol.VERSION}")
+    add_print_completion(parser)
+    words = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        each = words.add_parser(
+            command.name, help=command.help, description=f"{command.help[0].upper()}{command.help[1:]}.",
+            parents=[common], argument_default=argparse.SUPPRESS,
+        )  # fmt: skip
+        command.arguments(each)
+        each.set_defaults(do=command.do)
+    return parser
+
+
+def _common() -> _Parser:
+    """Flags that may stand before and behind the command."""
+    common = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
+    group = common.add_argument_group("server and output")
+    for name, (metavar, text) in FLAGS.items():
+        group.add_argument(_flag(name), metavar=metavar, help=text)
+    group.add_argument(
+        "--timeout", metavar="S", type=_seconds, help="how long to wait for a leader of several servers (default: 15)"
+    )
+    group.add_argument("--json", action="store_true", help="write JSON, for scripts")
+    return common
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _seconds(text: str) -> float:
+    """Also as 90s, 10m, 2h, 1d."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
+    if not found:
+        raise argparse.ArgumentTypeError(f"a time such as 30, 90s, 10m, 2h or 1d, not {text!r}")
+    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}[found[2]]
+
+
+def _run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_id", metavar="RUN", nargs="?", help="the run's id (default: the only one that goes on)")
+
+
+def _action(action: Action, parser: argparse.ArgumentParser) -> None:
+    _run(parser)
+    if action.takes_reason:
+        parser.add_argument("--reason", metavar="TEXT", help="why, for the people whose run it is")
+    if action.question:
+        parser.add_argument("--yes", "-y", action="store_true", help="do not ask, at a terminal, whether it is meant")
+
+
+def _config(parser: argparse.ArgumentParser) -> None:
+    words = parser.add_subparsers(metavar="WHAT", required=True)
+    for name, text, do in (
+        ("get-contexts", "list the contexts, and which is the current one", commands.get_contexts),
+        ("current-context", "print the name of the current context", commands.current_context),
+        ("use-context", "make this context the current one", commands.use_context),
+        ("set-context", "add a context, or change what is given of it", commands.set_context),
+        ("delete-context", "forget a context", commands.delete_context),
+    ):
+        each = words.add_parser(
+            name, help=text, description=f"{text[0].upper()}{text[1:]}.", argument_default=argparse.SUPPRESS
+        )
+        each.add_argument("--json", action="store_true", help="write JSON, for scripts")
+        if name in ("use-context", "set-context", "delete-context"):
+            each.add_argument("name", metavar="NAME", help="the context")
+        if name == "set-context":
+            for field in FIELDS:
+                each.add_argument(_flag(field), metavar=FLAGS[field][0], help=FLAGS[field][1].partition(" (RDZV")[0])
+        each.set_defaults(do=do)
+
+
+COMMANDS = (
+    Command("status", "show the server and its runs, or all about one run", commands.status, _run),
+    Command("runs", "list the runs", commands.runs),
+    Command("nodes", "list a run's nodes by group rank", commands.nodes, _run),
+    Command("why", "say why a run stands where it does, and what to do", commands.why, _run),
+    *(Command(action.name, action.help, partial(commands.act, action), partial(_action, action)) for action in ACTIONS),
+    Command("config", "keep servers and tokens by name, as contexts", lambda session: None, _config),
+)

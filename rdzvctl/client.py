@@ -1,0 +1,267 @@
+"""Client of one or several servers: finds who leads, follows leaders through a failover, and explains what fails.
+
+`http.client` takes as long to import as h11, and does sockets, TLS and streams besides (docs/adr/0036).
+"""
+
+import http.client
+import json
+import os
+import socket
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from rdzv_protocol import errors, paths
+from rdzv_protocol.credentials import Credentials, TlsFiles
+from rdzv_protocol.flag_values import Endpoint, endpoint
+from rdzv_protocol.text import clip, printable
+
+from rdzvctl.contexts import Place
+from rdzvctl.errors import BadInput, CtlError, KeptOut, Refused, Unreachable
+
+CONNECT_S = 5.0
+"""Time that a server may take to accept, or a second where there are others to ask."""
+ANSWER_S = 30.0
+PAUSE_S = 0.2
+"""Between two rounds of asking servers of which none leads."""
+DEFAULT_TIMEOUT_S = 15.0
+"""Time for which a leader is waited for: a takeover takes the leader's lease, 5 s by default, and a second."""
+
+Fields = dict[str, Any]
+"""A JSON map."""
+
+
+class Failed(Exception):
+    """One server did not answer as a leader does. `may_pass`: soon another one may lead."""
+
+    def __init__(self, why: str, *, may_pass: bool, leader: str | None = None) -> None:
+        super().__init__(why)
+        self.may_pass = may_pass
+        self.leader = leader
+
+
+class Answer(NamedTuple):
+    """Answer 200, whose body has not been read."""
+
+    endpoint: Endpoint
+    response: http.client.HTTPResponse
+
+
+class Overview(NamedTuple):
+    """Every server that was asked, with its own state, and the runs that they lead."""
+
+    servers: list[Fields]
+    runs: list[Fields]
+    unknown: list[str]
+    """What could not be learned, in words: shards without a leader that answers."""
+
+
+class Client:
+    """Questions and actions, to whichever server leads."""
+
+    def __init__(self, place: Place, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        """`timeout_s`: how long to go on asking while no server leads. Raises `BadInput` for a bad token file."""
+        self.place = place
+        self._timeout_s = timeout_s
+        self._order = list(place.endpoints)
+        tls = TlsFiles(place.tls_ca, place.tls_cert, place.tls_key) if place.tls_ca else None
+        try:
+            self._credentials = Credentials(place.token_file, tls)
+            self._context: ssl.SSLContext | None = self._credentials.context()
+        except ValueError as error:  # which names the file
+            raise BadInput(str(error)) from None
+
+    # Questions.
+
+    def overview(self, run_id: str | None = None) -> Overview:
+        """The servers and their runs, or that run alone, by every server that leads a shard."""
+        path = paths.STATUS + (f"?run_id={quote(run_id, safe='')}" if run_id is not None else "")
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            found = self._overview(path, deadline)
+            if not found.unknown or time.monotonic() > deadline:
+                return found
+            time.sleep(PAUSE_S)
+
+    def _overview(self, path: str, deadline: float) -> Overview:
+        first, status = self._any_status(path)
+        servers = [{"address": address(first), **status["server"]}]
+        runs = {run["run_id"]: run for run in status["runs"]}
+        unknown: list[str] = []
+        for leader, shards in _other_leaders(status["server"]).items():
+            try:
+                if leader is None:
+                    raise Failed("none leads", may_pass=True)
+                answered = self._read(self._open(endpoint(leader), "GET", path))
+                servers.append({"address": leader, **answered["server"]})
+                runs |= {run["run_id"]: run for run in answered["runs"]}
+            except Failed as error:
+                which = f"of shard {', '.join(map(str, shards))} " if len(status["server"]["shards"]) > 1 else ""
+                unknown.append(f"the runs {which}are not known: {leader or 'no server'}: {error}")
+        return Overview(servers, [*runs.values()], unknown)
+
+    def _any_status(self, path: str) -> tuple[Endpoint, Fields]:
+        failures: dict[Endpoint, Failed] = {}
+        for each in self._order:
+            try:
+                status = self._read(self._open(each, "GET", path))
+                self._order.sort(key=each.__ne__)  # first from now on
+                return each, status
+            except Failed as error:
+                failures[each] = error
+        raise self._unreachable(failures)
+
+    # Actions.
+
+    def act(self, path: str, body: Fields) -> Fields:
+        """Have the leader do it. Repeated until one has: what has a request id is done once."""
+        return self._read(self.ask_leader("POST", path, body))
+
+    def ask_leader(
+        self, method: str, path: str, body: Fields | None = None, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        """The leader's answer 200. Raises `Refused`, `KeptOut` or, when the time is up, `Unreachable`."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            failures: dict[Endpoint, Failed] = {}
+            waiting = [*self._order]
+            while waiting:
+                each = waiting.pop(0)
+                try:
+                    return self._open(each, method, path, body, headers)
+                except Failed as error:
+                    failures[each] = error
+                    if error.leader and (leader := endpoint(error.leader)) not in failures:
+                        waiting.insert(0, leader)
+            if time.monotonic() > deadline or not any(error.may_pass for error in failures.values()):
+                raise self._unreachable(failures)
+            time.sleep(PAUSE_S)
+
+    # HTTP.
+
+    def _open(
+        self, to: Endpoint, method: str, path: str, body: Fields | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:  # fmt: skip
+        """One server's answer 200. Raises `Failed` if another one should be asked."""
+        connection = self._connection(to)
+        raw = None if body is None else json.dumps(body).encode()
+        sent = {"User-Agent": "rdzvctl", "Accept": "application/json", "Connection": "close", **(headers or {})}
+        if raw is not None:
+            sent["Content-Type"] = "application/json"
+        if self._credentials.token:
+            sent["Authorization"] = f"Bearer {self._credentials.token}"
+        try:
+            connection.connect()
+            assert connection.sock
+            connection.sock.settimeout(ANSWER_S)
+            connection.request(method, path, raw, sent)
+            response = connection.getresponse()
+        except (OSError, UnicodeError, http.client.HTTPException) as error:  # UnicodeError: of a host's name
+            connection.close()
+            raise self._failed(to, error) from None
+        if response.status == http.client.OK:
+            return Answer(to, response)
+        with response:
+            raise self._refusal(to, response)
+
+    def _connection(self, to: Endpoint) -> http.client.HTTPConnection:
+        limit_s = CONNECT_S if len(self._order) == 1 else 1.0
+        if self._context:
+            return http.client.HTTPSConnection(*to, timeout=limit_s, context=self._context)
+        return http.client.HTTPConnection(*to, timeout=limit_s)
+
+    def _failed(self, to: Endpoint, error: Exception) -> Exception:
+        """Reason why a server did not answer; a lasting one ends the command."""
+        tls = self._credentials.tls
+        if tls and (why := tls.explain(error, to[0])):
+            return KeptOut(f"{address(to)}: {why}")
+        if isinstance(error, TimeoutError):
+            return Failed("no answer in time", may_pass=False)
+        if isinstance(error, socket.gaierror):
+            return Failed(f"no such host: {error.strerror}", may_pass=False)
+        if isinstance(error, http.client.HTTPException) and not isinstance(error, http.client.RemoteDisconnected):
+            return Failed("what listens there does not speak HTTP", may_pass=False)
+        if isinstance(error, ConnectionResetError | BrokenPipeError):
+            return Failed("the connection broke off", may_pass=True)
+        text = os.strerror(error.errno).lower() if isinstance(error, OSError) and error.errno else printable(str(error))
+        return Failed(text, may_pass=False)
+
+    def _read(self, answer: Answer) -> Fields:
+        """The map in an answer. Raises `Failed`."""
+        try:
+            with answer.response as response:
+                found = json.loads(response.read())
+        except (OSError, http.client.HTTPException) as error:
+            raise Failed(f"the answer broke off: {printable(str(error))}", may_pass=True) from None
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise Failed("what listens there is no rdzv-server", may_pass=False)
+        return found
+
+    def _refusal(self, to: Endpoint, response: http.client.HTTPResponse) -> Exception:
+        """Whatever an answer other than 200 stands for."""
+        try:
+            said = json.loads(response.read(1 << 20))
+            refusal = errors.from_code(
+                str(said["code"]), printable(str(said["message"])), said.get("leader"), said.get("leadership", 0)
+            )
+        except (OSError, http.client.HTTPException, ValueError, TypeError, KeyError):
+            if response.status == http.client.NOT_FOUND:
+                return Refused(f"the rdzv-server at {address(to)} does not know this: it is older than rdzvctl")
+            return Failed(f"HTTP {response.status}: what listens there is no rdzv-server", may_pass=False)
+        match refusal:
+            case errors.NotLeader():
+                return Failed("it does not lead", may_pass=True, leader=refusal.leader)
+            case errors.ServerUnavailable():
+                return Failed(str(refusal), may_pass=True)
+            case errors.TlsRequired():
+                return KeptOut(f"{address(to)} speaks TLS: give --tls-ca FILE, or --tls-ca system")
+            case errors.Unauthorized():
+                return KeptOut(f"{address(to)} {self._wrong_token()}")
+            case errors.Forbidden():
+                return KeptOut(f"{address(to)}: {refusal}")
+        return Refused(str(refusal))
+
+    def _wrong_token(self) -> str:
+        if self.place.token_file:
+            return f"does not know the token in {self.place.token_file}: ask who runs it for the right one"
+        return "asks for a token: give --token-file FILE, or set RDZV_TOKEN_FILE"
+
+    def _unreachable(self, failures: Mapping[Endpoint, Failed]) -> CtlError:
+        tried = "; ".join(f"{address(each)}: {clip(str(error), 400)}" for each, error in failures.items())
+        if any(error.may_pass for error in failures.values()):
+            return Unreachable(
+                f"no rdzv-server leads: {tried}", "workers keep running meanwhile; try again, or look at its log"
+            )
+        return Unreachable(
+            f"no rdzv-server answers: {tried}",
+            f"asked there because: {self.place.source}",
+            "is it running, and reached by this address from here? "
+            "rdzvctl --endpoint HOST:PORT asks another; RDZV_ENDPOINT and contexts spare the flag",
+        )
+
+
+def address(of: Endpoint) -> str:
+    """HOST:PORT, an IPv6 address in brackets."""
+    host, port = of
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _other_leaders(server: Fields) -> dict[str | None, list[int]]:
+    """Leaders to ask besides this server, with their shards. None: of those nobody leads."""
+    leaders: dict[str | None, list[int]] = {}
+    for shard in server["shards"]:
+        leaders.setdefault(shard["leader"], []).append(shard["shard"])
+    is_all = server["leads"] and len(leaders) == 1
+    return {} if is_all else leaders
+
+
+def lines_of(answer: Answer) -> Iterator[bytes]:
+    """Lines of a stream as they come, to its end."""
+    with answer.response as response:
+        while line := response.readline():
+            yield line

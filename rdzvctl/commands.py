@@ -1,0 +1,257 @@
+"""What each command does: it asks, and shows what it was told."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rdzv_protocol import paths
+from rdzv_protocol.text import printable
+
+from rdzvctl import contexts, views
+from rdzvctl.client import DEFAULT_TIMEOUT_S, Client, Overview, address
+from rdzvctl.contexts import FIELDS, Contexts
+from rdzvctl.errors import BadInput, CtlError, Refused, Unreachable, did_you_mean
+from rdzvctl.output import Output, confirmed
+from rdzvctl.views import Fields, Table
+
+MOST_NAMED = 8
+"""Runs that an error names."""
+
+
+class Action(NamedTuple):
+    """One thing that an operator may have done to a run."""
+
+    name: str
+    help: str
+    path: str
+    done: str
+    """What is told when it is done, after the run's name."""
+    question: str = ""
+    """What is asked before, at a terminal; empty: it can be taken back."""
+    takes_reason: bool = False
+
+
+ACTIONS = (
+    Action(
+        "stop", "end a run: its agents stop their workers and exit with 1", paths.STOP, "is stopped",
+        "End it on every node?", takes_reason=True,
+    ),
+    Action(
+        "admit", "give the free seats of a running round to nodes that stand by", paths.ADMIT,
+        "admits the nodes that stand by",
+    ),
+)  # fmt: skip
+
+
+class Session:
+    """One command with what it was given: flags, environment, and the servers that they lead to."""
+
+    def __init__(self, given: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+        self.given = given
+        self.environment = environment
+        self.out = Output(environment, is_json=bool(given.get("json")))
+        self._client: Client | None = None
+        self._unknown: list[str] = []
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        """Raise `Unreachable` after all that could be shown, if something could not."""
+        if kind is None and self._unknown:
+            raise Unreachable("; ".join(self._unknown))
+
+    @property
+    def client(self) -> Client:
+        if self._client is None:
+            place = contexts.choose({key: str(value) for key, value in self.given.items()}, self.environment)
+            self._client = Client(place, self.given.get("timeout", DEFAULT_TIMEOUT_S))
+        return self._client
+
+    @property
+    def endpoint(self) -> str:
+        """As agents would be given it."""
+        return ",".join(map(address, self.client.place.endpoints))
+
+    def overview(self, run_id: str | None = None) -> Overview:
+        """The servers and runs; what could not be learned ends the command, later, with its exit code."""
+        found = self.client.overview(run_id)
+        self._unknown = found.unknown
+        return found
+
+    def run(self) -> Fields:
+        """The run that is asked for, or the only one. Raises `Refused` if it is none, or not clear."""
+        if (run_id := self.given.get("run_id")) is not None:
+            for run in self.overview(run_id).runs:
+                return run
+            raise self._no_such(run_id, self.overview().runs)
+        runs = self.overview().runs
+        going_on = [run for run in runs if not views.is_over(run)] or runs
+        if len(going_on) == 1:
+            return going_on[0]
+        if not runs:
+            raise Refused("there is no run", f"start one: node-agent --endpoint {self.endpoint} ... SCRIPT")
+        raise BadInput("which run?", f"there are {_named(going_on)}")
+
+    def _no_such(self, run_id: str, runs: Sequence[Fields]) -> CtlError:
+        if self._unknown:
+            return Unreachable(f"whether there is a run {run_id} cannot be said: {'; '.join(self._unknown)}")
+        close = did_you_mean(run_id, [run["run_id"] for run in runs])
+        there = f"there are {_named(runs)}" if runs else "there is none at all"
+        return Refused(f"no run {run_id}{close}", there)
+
+
+def _named(runs: Sequence[Fields]) -> str:
+    names = ", ".join(views.quoted(run_id) for run_id in sorted(run["run_id"] for run in runs)[:MOST_NAMED])
+    return names + (f" and {len(runs) - MOST_NAMED} more" if len(runs) > MOST_NAMED else "")
+
+
+# Questions.
+
+
+def status(session: Session) -> None:
+    """The servers and their runs; of one run all that there is."""
+    out = session.out
+    if session.given.get("run_id") is not None:
+        run = session.run()
+        return out.json(run) if out.is_json else _show_run(session, run)
+    found = session.overview()
+    if out.is_json:
+        return out.json({"servers": found.servers, "runs": found.runs})
+    for line in views.server_lines(found.servers):
+        out.line(line)
+    out.line()
+    return _show_runs(session, found.runs)
+
+
+def runs(session: Session) -> None:
+    found = session.overview().runs
+    return session.out.json(found) if session.out.is_json else _show_runs(session, found)
+
+
+def _show_runs(session: Session, found: Sequence[Fields]) -> None:
+    if found:
+        session.out.table(views.runs_table(found))
+    else:
+        session.out.line(f"No runs. Start one: node-agent --endpoint {session.endpoint} ... SCRIPT")
+
+
+def nodes(session: Session) -> None:
+    run = session.run()
+    if session.out.is_json:
+        return session.out.json(run["nodes"])
+    return session.out.table(views.nodes_table(run))
+
+
+def _show_run(session: Session, run: Fields) -> None:
+    _show_why(session, run)
+    session.out.line()
+    session.out.table(views.nodes_table(run))
+    if run["history"]:
+        session.out.line()
+        session.out.table(views.restarts_table(run))
+
+
+def why(session: Session) -> None:
+    run = session.run()
+    if session.out.is_json:
+        found = views.why(run, session.endpoint)
+        return session.out.json({"run_id": run["run_id"], "phase": run["phase"], **found._asdict()})
+    return _show_why(session, run)
+
+
+def _show_why(session: Session, run: Fields) -> None:
+    out, found = session.out, views.why(run, session.endpoint)
+    out.paragraph(found.text)
+    for line in found.evidence:
+        out.line(f"    {line}")
+    for step in found.next:
+        out.paragraph(f"Next: {step}")
+
+
+# Actions.
+
+
+def act(action: Action, session: Session) -> None:
+    """Have it done, once it is sure that it is meant."""
+    run, out = session.run(), session.out
+    if views.is_over(run):
+        raise Refused(f"nothing to {action.name}: {views.one_line(run)}")
+    body = {"run_id": run["run_id"]}
+    if reason := session.given.get("reason"):
+        body["reason"] = printable(reason)
+    if action.question and sys.stdin.isatty() and not session.given.get("yes"):
+        out.note(views.one_line(run))
+        if not confirmed(action.question, sys.stdin):
+            raise Refused("not done")
+    session.client.act(action.path, body)
+    if out.is_json:
+        return out.json({"action": action.name, **body})
+    return out.line(f"Run {printable(run['run_id'])} {action.done}.")
+
+
+# Contexts.
+
+
+def _file(session: Session) -> Contexts:
+    return contexts.load(contexts.path_of(session.environment))
+
+
+def get_contexts(session: Session) -> None:
+    file, out = _file(session), session.out
+    if out.is_json:
+        return out.json({"file": file.path, "current": file.current, "contexts": file.contexts})
+    if not file.contexts:
+        return out.line(f"No contexts in {file.path}. Add one: rdzvctl config set-context NAME --endpoint HOST:PORT")
+    rows = [
+        ("*" if name == file.current else "", name, each["endpoint"], each.get("token_file", "-"),
+         each.get("tls_ca", "-"))
+        for name, each in file.contexts.items()
+    ]  # fmt: skip
+    return out.table(Table(("CURRENT", "NAME", "ENDPOINT", "TOKEN FILE", "TLS CA"), rows))
+
+
+def current_context(session: Session) -> None:
+    file = _file(session)
+    if not file.current:
+        raise Refused(f"no current context in {file.path}: rdzvctl config use-context NAME")
+    return session.out.json({"current": file.current}) if session.out.is_json else session.out.line(file.current)
+
+
+def use_context(session: Session) -> None:
+    file, name = _file(session), session.given["name"]
+    file.get(name)
+    _write(session, file._replace(current=name), f"{name} is the current context")
+
+
+def set_context(session: Session) -> None:
+    file, name = _file(session), session.given["name"]
+    if not name.isprintable() or not name:
+        raise BadInput(f"the name of a context is printable, not {name!r}")
+    given = {key: str(session.given[key]) for key in FIELDS if key in session.given}
+    for key in ("token_file", "tls_ca", "tls_cert", "tls_key"):
+        if key in given and given[key] != "system":
+            given[key] = os.path.abspath(os.path.expanduser(given[key]))  # found from any folder
+    fields = {**file.contexts.get(name, {}), **given}
+    if "endpoint" not in fields:
+        raise BadInput(f"--endpoint HOST:PORT: where is the server of context {name}?")
+    contexts.check(name, fields)
+    known = {**file.contexts, name: fields}
+    _write(session, file._replace(contexts=known, current=file.current or name), f"context {name} is set")
+
+
+def delete_context(session: Session) -> None:
+    file, name = _file(session), session.given["name"]
+    file.get(name)
+    left = {each: fields for each, fields in file.contexts.items() if each != name}
+    current = "" if file.current == name else file.current
+    _write(session, file._replace(contexts=left, current=current), f"context {name} is deleted")
+
+
+def _write(session: Session, file: Contexts, done: str) -> None:
+    file.write()
+    if session.out.is_json:
+        return session.out.json({"file": file.path, "current": file.current, "contexts": file.contexts})
+    lost = f"; its comments are in {file.path}~ now" if file.has_comments else ""
+    return session.out.line(f"{file.path}: {done}{lost}.")

@@ -1,0 +1,179 @@
+"""Contexts: servers and credentials by name, in a configuration file; and the place that a command goes to.
+
+    current = "lab"
+
+    [contexts.lab]
+    endpoint = "a:29400,b:29400"
+    token_file = "/home/me/lab.token"
+    tls_ca = "/home/me/lab-ca.pem"
+
+A command goes where its flags say; else to `--context`; else where the environment says; else to the current context;
+else to this machine. The credentials are of the same source as the endpoint, so that no token is shown to a server
+that it is not for; flags may add them to any.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from rdzv_protocol.flag_values import Endpoint, endpoints
+from rdzv_protocol.paths import DEFAULT_PORT
+
+from rdzvctl.errors import BadInput, did_you_mean
+
+FIELDS = ("endpoint", "token_file", "tls_ca", "tls_cert", "tls_key")
+"""Keys of a context; flags and, as `RDZV_...`, variables have the same names."""
+THIS_MACHINE = f"localhost:{DEFAULT_PORT}"
+MODE = 0o600
+
+
+class Place(NamedTuple):
+    """Servers that a command asks, and what it shows them."""
+
+    endpoints: tuple[Endpoint, ...]
+    source: str
+    """Who named them, for people."""
+    token_file: str | None = None
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+
+
+class Contexts(NamedTuple):
+    """Content of the configuration file."""
+
+    path: str
+    current: str = ""
+    contexts: Mapping[str, Mapping[str, str]] = {}
+    has_comments: bool = False
+    """Writing the file anew loses them: the old one is kept beside it, with a ~ at its name's end."""
+
+    def get(self, name: str) -> Mapping[str, str]:
+        """The context of this name. Raises `BadInput`."""
+        if name not in self.contexts:
+            known = ", ".join(self.contexts) or "none"
+            raise BadInput(
+                f"no context {name!r} in {self.path}{did_you_mean(name, self.contexts)}", f"contexts there: {known}"
+            )
+        return self.contexts[name]
+
+    def write(self) -> None:
+        """Replace the file, which its user alone may then read. Raises `BadInput`."""
+        blocks = [f"current = {_quoted(self.current)}\n"] if self.current else []
+        for name, fields in self.contexts.items():
+            lines = "".join(f"{key} = {_quoted(value)}\n" for key, value in fields.items())
+            blocks.append(f"[contexts.{_quoted(name)}]\n{lines}")
+        temporary = f"{self.path}.{os.getpid()}"
+        try:
+            os.makedirs(os.path.dirname(self.path) or ".", mode=0o700, exist_ok=True)
+            if self.has_comments:
+                os.replace(self.path, f"{self.path}~")
+            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, MODE), "w", encoding="utf-8") as file:
+                file.write("\n".join(blocks))
+            os.replace(temporary, self.path)
+        except OSError as error:
+            raise BadInput(f"cannot write {self.path}: {error.strerror}") from None
+
+
+def path_of(environment: Mapping[str, str]) -> str:
+    """Path of the configuration file: `RDZV_CONFIG`, else below `XDG_CONFIG_HOME`."""
+    home = environment.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return environment.get("RDZV_CONFIG") or os.path.join(home, "rdzv", "config.toml")
+
+
+def load(path: str) -> Contexts:
+    """Content of the file; of one that is not there, nothing. Raises `BadInput` with the file and the line."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            mode, text = os.fstat(file.fileno()).st_mode, file.read()
+    except FileNotFoundError:
+        return Contexts(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from None
+    if mode & stat.S_IWOTH:
+        raise BadInput(
+            f"{path}: every user of this machine may change it, and so where your token goes: chmod o-w {path}"
+        )
+    return _checked(path, text, _parsed(path, text))
+
+
+def choose(given: Mapping[str, str], environment: Mapping[str, str]) -> Place:
+    """The place that flags, environment and contexts name. `given`: flags, by their names. Raises `BadInput`."""
+    fields, source = _chosen(given, environment)
+    return check(source, {**fields, **{key: given[key] for key in FIELDS if key in given}})
+
+
+def check(source: str, fields: Mapping[str, str]) -> Place:
+    """The place of these fields, if they fit together. Raises `BadInput`, which names their source."""
+    if ("tls_cert" in fields) != ("tls_key" in fields):
+        raise BadInput(f"--tls-cert and --tls-key belong together ({source})")
+    if "tls_cert" in fields and "tls_ca" not in fields:
+        raise BadInput(f"--tls-cert needs --tls-ca, too: FILE, or system ({source})")
+    try:
+        found = endpoints(fields["endpoint"], DEFAULT_PORT)
+    except ValueError as error:
+        raise BadInput(f"{source}: {error}") from None
+    return Place(tuple(found), source, **{key: value for key, value in fields.items() if key != "endpoint"})
+
+
+def _chosen(given: Mapping[str, str], environment: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """Fields of the source that names the endpoint, and the source in words."""
+    variables = {key: value for key in FIELDS if (value := environment.get(f"RDZV_{key.upper()}", "").strip())}
+    if "endpoint" in given:
+        without_place = {key: value for key, value in variables.items() if key != "endpoint"}
+        return (without_place if "context" not in given else {}), "--endpoint"
+    if "context" not in given and "endpoint" in variables:
+        return variables, "RDZV_ENDPOINT"
+    file = load(path_of(environment))
+    if name := given.get("context") or file.current:
+        return dict(file.get(name)), f"context {name} of {file.path}"
+    return {**variables, "endpoint": THIS_MACHINE}, "neither --endpoint nor RDZV_ENDPOINT nor a context was given"
+
+
+def _parsed(path: str, text: str) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        what, _, where = str(error).partition(" (at ")
+        line = re.search(r"line (\d+)", where)
+        raise BadInput(f"{path}:{line[1] if line else text.count(chr(10)) + 1}: {what}") from None
+
+
+def _checked(path: str, text: str, found: Mapping[str, Any]) -> Contexts:
+    contexts, current = found.get("contexts", {}), found.get("current", "")
+    for key in found:
+        if key not in ("current", "contexts"):
+            raise _bad(path, text, key, f"unknown key {key!r}{did_you_mean(key, ('current', 'contexts'))}")
+    if not isinstance(current, str):
+        raise _bad(path, text, "current", "current must be the name of a context, in quotes")
+    if not isinstance(contexts, dict) or not all(isinstance(each, dict) for each in contexts.values()):
+        raise _bad(path, text, "contexts", "contexts are tables: [contexts.NAME]")
+    for name, fields in contexts.items():
+        for key, value in fields.items():
+            if key not in FIELDS:
+                raise _bad(path, text, key, f"context {name}: unknown key {key!r}{did_you_mean(key, FIELDS)}")
+            if not isinstance(value, str) or not value.isprintable():
+                raise _bad(path, text, key, f"context {name}: {key} must be a text in quotes, on one line")
+        if "endpoint" not in fields:
+            raise _bad(path, text, name, f'context {name} has no endpoint: give endpoint = "HOST:{DEFAULT_PORT}"')
+    if current and current not in contexts:
+        raise _bad(path, text, "current", f"there is no context {current!r}{did_you_mean(current, contexts)}")
+    has_comments = any(line.lstrip().startswith("#") for line in text.splitlines())
+    return Contexts(path, current, contexts, has_comments)
+
+
+def _bad(path: str, text: str, word: str, what: str) -> BadInput:
+    """An error at the first line that has the word; TOML's own parser tells no lines of what it has understood."""
+    lines = text.splitlines()
+    line = next((number for number, each in enumerate(lines, 1) if re.search(rf"\b{re.escape(word)}\b", each)), 1)
+    return BadInput(f"{path}:{line}: {what}")
+
+
+def _quoted(text: str) -> str:
+    import json
+
+    return json.dumps(text, ensure_ascii=False)

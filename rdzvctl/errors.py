@@ -1,0 +1,46 @@
+"""Ends of a command that could not do what it was asked, each with its exit code.
+
+CtlError
+├── BadInput      2   the command line or the configuration file makes no sense
+├── Refused       1   there is no such run or node, or the server does not do this to it now
+├── Unreachable  75   no server answers, or none that leads
+└── KeptOut      77   the server wants another token, or another certificate
+"""
+
+from collections.abc import Iterable
+
+from rdzv_protocol.exit_codes import ExitCode
+
+
+class CtlError(Exception):
+    """One line that says what is wrong, and lines that help."""
+
+    exit_code = ExitCode.FAILED
+
+    def __init__(self, message: str, *help_lines: str) -> None:
+        super().__init__(message)
+        self.help_lines = help_lines
+
+
+class BadInput(CtlError):
+    exit_code = ExitCode.BAD_INPUT
+
+
+class Refused(CtlError):
+    exit_code = ExitCode.FAILED
+
+
+class Unreachable(CtlError):
+    exit_code = ExitCode.START_AGAIN
+
+
+class KeptOut(CtlError):
+    exit_code = ExitCode.REFUSED
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """The known name that was probably meant, as the end of a sentence; empty if none is close."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(given, [*known], 1, 0.6)
+    return f"; did you mean {close[0]}?" if close else ""

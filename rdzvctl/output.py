@@ -1,0 +1,105 @@
+"""Output of a command: tables and colours on a terminal, plain aligned lines in a pipe, JSON for scripts."""
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from rdzvctl.views import STYLES, Table
+
+GAP = "  "
+
+
+class Output:
+    """Where a command writes. `is_json`: documents and streams of JSON alone."""
+
+    def __init__(self, environment: Mapping[str, str], *, is_json: bool = False) -> None:
+        self.is_json = is_json
+        self.is_terminal = sys.stdout.isatty()
+        is_dumb = environment.get("TERM", "") in ("", "dumb")
+        self.has_colours = self.is_terminal and not is_dumb and not environment.get("NO_COLOR")
+        self.can_redraw = self.is_terminal and not is_dumb
+
+    def size(self) -> os.terminal_size:
+        """Columns and lines of the terminal."""
+        from shutil import get_terminal_size
+
+        return get_terminal_size()
+
+    def line(self, text: str = "") -> None:
+        print(text)  # noqa: T201
+
+    def note(self, text: str) -> None:
+        """One line beside the output, for people."""
+        print(f"rdzvctl: {text}", file=sys.stderr)  # noqa: T201
+
+    def paragraph(self, text: str, indent: str = "") -> None:
+        """The text, wrapped to a terminal's width; in a pipe on one line."""
+        self.line(self.wrapped(text, indent))
+
+    def wrapped(self, text: str, indent: str = "") -> str:
+        if not self.is_terminal:
+            return indent + text
+        from textwrap import fill
+
+        width = min(self.size().columns, 120)
+        return fill(
+            text, width, initial_indent=indent, subsequent_indent=indent + "  " * bool(indent),
+            break_on_hyphens=False,
+        )  # fmt: skip
+
+    def json(self, value: Any, *, in_one_line: bool = False) -> None:
+        """A document, or one line of a stream. In ASCII: no text of a run moves a cursor."""
+        import json
+
+        print(json.dumps(value, indent=None if in_one_line else 2), flush=in_one_line)  # noqa: T201
+
+    def table(self, table: Table) -> None:
+        self.line(self.drawn(table))
+
+    def drawn(self, table: Table) -> str:
+        """The table as text: by rich on a terminal, if it is installed."""
+        if self.is_terminal:
+            try:
+                return by_rich(table, self.size().columns, self.has_colours)
+            except ImportError:
+                pass
+        return aligned(table)
+
+
+def aligned(table: Table) -> str:
+    """Columns with two spaces between them; the last one is as long as it is."""
+    rows = [table.headings, *table.rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = (GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(padded)
+
+
+def by_rich(table: Table, width: int, has_colours: bool) -> str:
+    """The table within so many columns: what is too long for its column goes on in the next line."""
+    from io import StringIO
+
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    drawn = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    for heading in table.headings:
+        is_short = heading not in (table.headings[0], table.headings[-1])
+        drawn.add_column(heading, overflow="fold", no_wrap=is_short)
+    for row in table.rows:
+        drawn.add_row(*(Text(cell, STYLES.get(cell.partition(" ")[0].rstrip(","), "")) for cell in row))
+    file = StringIO()
+    console = Console(
+        file=file, width=width, force_terminal=True, color_system="standard" if has_colours else None, highlight=False,
+        legacy_windows=False,
+    )  # fmt: skip
+    console.print(drawn)
+    return "\n".join(line.rstrip() for line in file.getvalue().rstrip("\n").split("\n"))
+
+
+def confirmed(question: str, stdin: TextIO) -> bool:
+    """Whether a person at the terminal agrees; Enter alone does not."""
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)  # noqa: T201
+    return stdin.readline().strip().lower() in ("y", "yes")

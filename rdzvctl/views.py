@@ -1,0 +1,271 @@
+"""What people are shown of a status and of events: tables, and sentences in the server's own words. Pure."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from rdzv_protocol.text import printable
+
+Fields = dict[str, Any]
+"""A JSON map of the server's."""
+
+STYLES = {
+    "running": "green",
+    "succeeded": "green",
+    "finishing": "green",
+    "forming": "yellow",
+    "restarting": "yellow",
+    "waiting": "yellow",
+    "stopping": "yellow",
+    "standby": "cyan",
+    "failed": "red",
+    "gone": "red",
+    "disconnected": "red",
+}
+"""Colour of a state, which always stands there in words, too."""
+ENDS = ("succeeded", "failed")
+MOST_NAMED = 4
+"""Nodes that a sentence names."""
+EVIDENCE_LINES = 12
+"""Last lines of a failure's evidence that are shown."""
+
+
+class Table(NamedTuple):
+    """Rows of texts below their headings. A cell that begins with a word of `STYLES` may have its colour."""
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def age(seconds: float | None) -> str:
+    """A time in at most two units: 12s, 3m20s, 2h5m, 4d3h."""
+    if seconds is None:
+        return "-"
+    whole = max(0, round(seconds))
+    for size, unit, smaller, below in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size}{unit}{rest}{below}" if rest else f"{whole // size}{unit}"
+    return f"{whole}s"
+
+
+def nodes(number: int, noun: str = "node") -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def is_over(run: Fields) -> bool:
+    return run["phase"] in ENDS
+
+
+# Tables.
+
+
+def server_lines(servers: Iterable[Fields]) -> list[str]:
+    """One line a server: where it is, whether it can decide, who leads."""
+    return [_server(server) for server in servers]
+
+
+def _server(server: Fields) -> str:
+    state = "ready" if server["ready"] else f"not ready: {printable(server['unhealthy_reason'] or '')}"
+    led = [str(shard["shard"]) for shard in server["shards"] if shard["leader"] == server["address"]]
+    if len(server["shards"]) > 1:
+        state += f"; leads shards {', '.join(led)}" if led else "; leads no shard"
+    elif server["shards"]:
+        state += "; leads" if server["leads"] else f"; follows {printable(server['leader'] or 'nobody: none leads')}"
+    version, up = printable(server["version"]), age(server["uptime_s"])
+    return f"rdzv-server {version} at {printable(server['address'])}: {state}; up {up}"
+
+
+def runs_table(runs: Iterable[Fields]) -> Table:
+    """One row a run; those that go on first, the youngest first among them."""
+    ordered = sorted(runs, key=lambda run: (is_over(run), run["phase_age_s"] if is_over(run) else run["age_s"]))
+    return Table(("RUN", "PHASE", "SINCE", "ROUND", "NODES", "RESTARTS", "REASON"), [_run_row(run) for run in ordered])
+
+
+def _run_row(run: Fields) -> tuple[str, ...]:
+    name = printable(run["run_id"]) + (f" (attempt {run['attempt']})" if run["attempt"] > 1 else "")
+    restarts = f"{run['restart_count']}/{run['max_restarts']}"
+    free = sum(run["restarts"].values()) - run["restart_count"]
+    return (
+        name, run["phase"], age(run["phase_age_s"]), str(run["round"]), _node_counts(run),
+        restarts + (f"+{free}" if free else ""), printable(run["reason"]),
+    )  # fmt: skip
+
+
+def _node_counts(run: Fields) -> str:
+    """Nodes that take part, of how many: 3 of 2:4."""
+    standing_by = sum(node["state"] == "standby" for node in run["nodes"])
+    low, high = run["min_nodes"], run["max_nodes"]
+    spare = f"+{standing_by}" if standing_by else ""
+    return f"{len(run['nodes']) - standing_by}{spare} of {low if low == high else f'{low}:{high}'}"
+
+
+def nodes_table(run: Fields) -> Table:
+    """One row a node by group rank, standbys after them, then the participants that are gone from this round."""
+    rows = [_node_row(run, node) for node in run["nodes"]]
+    there = {node["node_id"] for node in run["nodes"]}
+    missing = run["missing"]["gone"] if run["missing"] else []
+    rows += [
+        (
+            printable(gone["node_id"]), "gone", _rank(gone["group_rank"]), "-", age(gone["age_s"]), "-",
+            printable(gone["cause"]),
+        )
+        for gone in run["departures"]
+        if gone["node_id"] in missing and gone["node_id"] not in there and gone["round"] == run["round"] - 1
+    ]  # fmt: skip
+    return Table(("NODE", "STATE", "GROUP RANK", "RANKS", "HEARD", "ADDRESS", "NOTE"), rows)
+
+
+def _node_row(run: Fields, node: Fields) -> tuple[str, ...]:
+    state = node["state"]
+    notes = [nodes(node["failures"], "failure")] if node["failures"] else []
+    if not node["connected"] and node["lease_left_s"] is not None:
+        notes.append(f"disconnected: lost within {_lost_within(run, node)}")
+    if node.get("cordoned"):
+        notes.append("cordoned")
+    ranks = node["ranks"]
+    shown = f"{ranks[0]}-{ranks[1]}" if ranks and ranks[0] != ranks[1] else str(ranks[0]) if ranks else "-"
+    return (
+        printable(node["node_id"]), state, _rank(node["group_rank"]), shown, age(node["lease_age_s"]),
+        printable(node["addr"]), "; ".join(notes),
+    )  # fmt: skip
+
+
+def _lost_within(run: Fields, node: Fields) -> str:
+    """Time in which a disconnected node must come back: the disconnect grace, or what is left of its lease."""
+    return age(min(node["lease_left_s"], run["settings"]["disconnect_grace_s"]))
+
+
+def _rank(rank: int | None) -> str:
+    return "-" if rank is None else str(rank)
+
+
+def restarts_table(run: Fields) -> Table:
+    """The run's ledger, the latest restart first."""
+    rows = [
+        (str(restart["round"]), age(restart["age_s"]), restart["cause"].replace("_", " "),
+         "charged" if restart["charged"] else "free", printable(restart["reason"]))
+        for restart in reversed(run["history"])
+    ]  # fmt: skip
+    return Table(("ROUND", "AGO", "CAUSE", "COST", "REASON"), rows)
+
+
+# Sentences.
+
+
+def one_line(run: Fields) -> str:
+    """The run as it stands, in a line."""
+    return f"run {printable(run['run_id'])}: {run['phase']} for {age(run['phase_age_s'])}: {printable(run['reason'])}"
+
+
+def failure_sentence(failure: Fields) -> str:
+    """The failure in one line, as every log and console says it."""
+    from rdzv_protocol.codec import convert
+    from rdzv_protocol.messages import Failure
+
+    return convert(Failure, failure).sentence
+
+
+def evidence(failure: Fields) -> list[str]:
+    """Last lines of what the failed worker left: its traceback, else its stderr."""
+    lines = failure["traceback"] or failure["stderr_tail"]
+    return [printable(line) for text in lines for line in text.splitlines()][-EVIDENCE_LINES:]
+
+
+class Why(NamedTuple):
+    """Account of a run: a paragraph, the evidence behind it, and what a person can do now."""
+
+    text: str
+    evidence: list[str]
+    next: list[str]
+
+
+def why(run: Fields, endpoint: str) -> Why:
+    """What state the run is in, since when, for whom it waits until when, what failed first, and what to do next.
+
+    `endpoint`: as agents would be given it.
+    """
+    sentences = [_state(run), *_absent(run)]
+    failure = run["first_failure"] or run["end_failure"]
+    if failure:
+        what = failure_sentence(failure)
+        when = f"{age(failure['age_s'])} ago in round {failure['round']}"
+        is_told = printable(run["reason"]).startswith(what)
+        sentences.append(f"That is the first failure, {when}." if is_told else f"First failure, {when}: {what}.")
+        if failure["hint"]:
+            sentences.append(f"{printable(failure['hint']).rstrip('.')}.")
+    if count := sum(run["restarts"].values()):
+        sentences.append(f"It has restarted {nodes(count, 'time')}: {_restarts(run)}.")
+    return Why(" ".join(sentences), evidence(failure) if failure else [], _next(run, failure, endpoint))
+
+
+def _state(run: Fields) -> str:
+    name = f"Run {printable(run['run_id'])}" + (f" (attempt {run['attempt']})" if run["attempt"] > 1 else "")
+    since, reason = age(run["phase_age_s"]), printable(run["reason"])
+    match run["phase"]:
+        case "forming" | "restarting":
+            return f"{name} has been {run['phase']} for {since}, in round {run['round']}: {reason}."
+        case "running" | "finishing":
+            return f"{name} has been {run['phase']} for {since}: {reason}."
+    lasted = age(run["age_s"] - run["phase_age_s"])
+    return f"{name} {run['phase']} {since} ago, after {lasted}: {reason}."
+
+
+def _absent(run: Fields) -> list[str]:
+    """Whom it is uncertain about, and who stands by."""
+    silent = [node for node in run["nodes"] if not node["connected"] and node["lease_left_s"] is not None]
+    told = [
+        f"Node {printable(node['node_id'])} is disconnected, last heard {age(node['lease_age_s'])} ago; unless it "
+        f"comes back it is lost within {_lost_within(run, node)}."
+        for node in silent[:MOST_NAMED]
+    ]
+    if len(silent) > MOST_NAMED:
+        told.append(f"So it is with {nodes(len(silent) - MOST_NAMED, 'more node')}.")
+    if standbys := _listed([node["node_id"] for node in run["nodes"] if node["state"] == "standby"]):
+        told.append(f"Standing by: {standbys}.")
+    return told
+
+
+def _restarts(run: Fields) -> str:
+    causes = [f"{times} by {cause.replace('_', ' ')}" for cause, times in run["restarts"].items() if times]
+    return f"{', '.join(causes)}; {run['restart_count']} of {run['max_restarts']} charged"
+
+
+def _next(run: Fields, failure: Fields | None, endpoint: str) -> list[str]:
+    """What a person can do now, each with its command."""
+    run_id, missing = quoted(run["run_id"]), run["missing"] or {"more_nodes": 0, "stopping": [], "gone": []}
+    match run["phase"]:
+        case "succeeded":
+            return ["Nothing: the run is done."]
+        case "failed":
+            steps = [f"Look at what the worker wrote: rdzvctl logs {run_id} {failure['rank']}"] if failure else []
+            return [*steps, "Mend the cause, then start the agents again: that begins a new attempt."]
+        case "forming" | "restarting":
+            return _next_of_forming(run_id, missing, endpoint)
+    free = run["max_nodes"] - sum(node["state"] == "running" for node in run["nodes"])
+    if free > 0 and run["settings"]["scale_up"] != "immediate" and any(n["state"] == "standby" for n in run["nodes"]):
+        return [f"Give standbys the free seats: rdzvctl admit {run_id}"]
+    return ["Nothing: it runs."]
+
+
+def _next_of_forming(run_id: str, missing: Fields, endpoint: str) -> list[str]:
+    stopping, gone = (_listed(missing[kind]) for kind in ("stopping", "gone"))
+    steps = [f"Look at {gone}: gone."] if gone else []
+    if stopping:
+        steps.append(f"Wait for {stopping} to stop its workers, --shutdown-timeout at most.")
+    if (more := missing["more_nodes"] - len(missing["stopping"])) > 0:
+        start = f"node-agent --endpoint {endpoint} --run-id {run_id} ... SCRIPT"
+        steps.append(f"Start {nodes(more, 'more node')}: {start}")
+    return steps or ["Nothing: the round starts by itself."]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are; empty for none."""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(map(printable, names[:MOST_NAMED])) + more
+
+
+def quoted(text: str) -> str:
+    """The text as a shell takes it; what cannot be shown becomes spaces."""
+    from shlex import quote
+
+    return quote(printable(text))

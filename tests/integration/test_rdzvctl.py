@@ -1,0 +1,367 @@
+"""`rdzvctl` beside real servers, agents and workers: in a pipe, at a terminal, with tokens and TLS, over a failover."""
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from rdzv_protocol.exit_codes import ExitCode
+
+from tests.integration.replicas import Replicas
+from tests.support.certificates import Authority
+from tests.support.cluster import PATIENT, Cluster
+from tests.support.programs import Program, Server
+from tests.support.rdzvctl import RDZVCTL, environment, rdzvctl
+from tests.support.terminal import Terminal
+
+
+def terminal(cluster: Cluster, *words: str, **how: int) -> Terminal:
+    return Terminal(*RDZVCTL, *words, env=environment(cluster.endpoint), **how)
+
+
+# Questions.
+
+
+async def test_a_server_without_runs(cluster: Cluster) -> None:
+    at = cluster.endpoint
+    out = (await rdzvctl("status", endpoint=at)).lines
+    assert re.fullmatch(rf"rdzv-server \S+ at {at}: ready; up \d+s", out[0])
+    assert out[-1] == f"No runs. Start one: node-agent --endpoint {at} ... SCRIPT"
+    done = await rdzvctl("why", endpoint=at)
+    assert (done.code, done.err[0]) == (ExitCode.FAILED, "rdzvctl: error: there is no run")
+    assert (await rdzvctl("runs", "--json", endpoint=at)).json == []
+
+
+async def test_a_run_in_a_pipe(cluster: Cluster) -> None:
+    """The only run need not be named, until there is another one."""
+    at = cluster.endpoint
+    await cluster.nodes("ab", "--nnodes", "2:3", "--run-id", "r/1", *PATIENT, "--last-call-timeout", "0")
+    out = (await rdzvctl("runs", endpoint=at)).lines
+    assert out[0].split() == ["RUN", "PHASE", "SINCE", "ROUND", "NODES", "RESTARTS", "REASON"]
+    assert re.fullmatch(r"r/1 +running +\d+s +1 +2 of 2:3 +0/0 +round 1 runs on 2 nodes", out[1])
+    out = (await rdzvctl("nodes", endpoint=at)).lines
+    assert [line.split()[1:4] for line in out[1:]] == [["running", "0", "0-1"], ["running", "1", "2-3"]]
+    assert {line.split()[0] for line in out[1:]} == {"a", "b"}
+    out = (await rdzvctl("why", "r/1", endpoint=at)).lines
+    assert re.fullmatch(r"Run r/1 has been running for \d+s: round 1 runs on 2 nodes\.", out[0])
+    assert "r/1" in "\n".join((await rdzvctl("status", "r/1", endpoint=at)).lines)
+    await (await cluster.node("x", "--run-id", "other", "--nnodes", "2")).line("waiting for 1 more node")
+    done = await rdzvctl("why", endpoint=at)
+    assert (done.code, done.err) == (2, ["rdzvctl: error: which run?", "  there are other, r/1"])
+
+
+async def test_json_is_the_servers_own(cluster: Cluster) -> None:
+    at = cluster.endpoint
+    await (await cluster.node("a", "--nnodes", "2", "--run-id", "r")).line("waiting for 1 more node")
+    status = (await rdzvctl("status", "--json", endpoint=at)).json
+    assert status["servers"][0]["address"] == at and [run["run_id"] for run in status["runs"]] == ["r"]
+    (run,) = (await rdzvctl("--json", "runs", endpoint=at)).json
+    assert (
+        run.keys()
+        == (await cluster.server.run()).keys()
+        == (await rdzvctl("status", "r", "--json", endpoint=at)).json.keys()
+    )
+    assert [node["node_id"] for node in (await rdzvctl("nodes", "--json", endpoint=at)).json] == ["a"]
+    why = (await rdzvctl("why", "--json", endpoint=at)).json
+    assert (why["run_id"], why["phase"], why["evidence"]) == ("r", "forming", [])
+    assert why["next"] == [f"Start 1 more node: node-agent --endpoint {at} --run-id r ... SCRIPT"]
+
+
+async def test_a_failed_run_says_why(cluster: Cluster) -> None:
+    await cluster.nodes("a", "--run-id", "r", nproc=1)
+    cluster.hub.all[0].order_exit(3)
+    assert await cluster.agents["a"].exit_code() == 1
+    out = (await rdzvctl("why", "r", endpoint=cluster.endpoint)).lines
+    assert "worker rank 0 on node a failed: exit code 3; no restarts left: 0 of 0 used." in out[0]
+    assert out[-2:] == [
+        "Next: Look at what the worker wrote: rdzvctl logs r 0",
+        "Next: Mend the cause, then start the agents again: that begins a new attempt.",
+    ]
+
+
+async def test_at_a_terminal_there_are_colours_and_nothing_is_wider(cluster: Cluster) -> None:
+    await cluster.nodes("a", "--run-id", "a-run-with-a-long-name", nproc=1)
+    async with terminal(cluster, "runs", columns=60) as shown:
+        assert await shown.exit_code() == 0
+        assert "\x1b[32mrunning" in shown.written
+        assert all(len(line) <= 60 for line in shown.text.splitlines())
+    for variables in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        env = environment(cluster.endpoint, **variables)
+        async with Terminal(*RDZVCTL, "runs", env=env) as shown:
+            assert await shown.exit_code() == 0
+            assert not re.search(r"\x1b\[3\dm", shown.written) and "running" in shown.text
+
+
+async def test_without_rich_a_terminal_has_plain_columns(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "rich.py").write_text("raise ImportError\n")
+    env = environment(cluster.endpoint, PYTHONPATH=str(tmp_path))
+    await cluster.nodes("a", "--run-id", "r", nproc=1)
+    async with Terminal(*RDZVCTL, "runs", env=env) as shown:
+        assert await shown.exit_code() == 0
+        assert re.search(r"^r +running ", shown.text, re.MULTILINE)
+
+
+# Actions.
+
+
+async def test_a_run_is_stopped_when_that_is_confirmed(cluster: Cluster) -> None:
+    await cluster.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
+    async with terminal(cluster, "stop", "--reason", "wrong data") as shown:
+        await shown.shows(r"run r: running for .*: round 1 runs on 1 node\n.*\[y/N\] ")
+        shown.type("\n")
+        assert await shown.exit_code() == ExitCode.FAILED
+        assert "not done" in shown.text and (await cluster.server.run())["phase"] == "running"
+    async with terminal(cluster, "stop", "--reason", "wrong data") as shown:
+        await shown.shows(r"\[y/N\] ")
+        shown.type("y\n")
+        await shown.shows("Run r is stopped.")
+        assert await shown.exit_code() == 0
+    assert await cluster.agents["a"].exit_code() == 1
+    assert any("stopped by an operator: wrong data" in line for line in cluster.agents["a"].err)
+    done = await rdzvctl("stop", "r", endpoint=cluster.endpoint)
+    assert done.code == ExitCode.FAILED and "nothing to stop: run r: failed for" in done.err[0]
+
+
+async def test_a_script_is_asked_nothing(cluster: Cluster) -> None:
+    await cluster.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
+    done = await rdzvctl("stop", "r", "--json", endpoint=cluster.endpoint)
+    assert done.json["action"] == "stop" and done.json["run_id"] == "r"
+    assert await cluster.agents["a"].exit_code() == 1
+
+
+async def test_a_standby_is_admitted(cluster: Cluster) -> None:
+    flags = ("--nnodes", "1:2", "--run-id", "r", "--scale-up", "manual", *PATIENT, "--last-call-timeout", "0")
+    await cluster.nodes("a", *flags)
+    done = await rdzvctl("admit", endpoint=cluster.endpoint)
+    assert done.code == ExitCode.FAILED and "no node stands by" in done.err[0]
+    await (await cluster.node("b", *flags)).line("standing by")
+    assert (
+        "Next: Give standbys the free seats: rdzvctl admit r" in (await rdzvctl("why", endpoint=cluster.endpoint)).lines
+    )
+    assert (await rdzvctl("admit", endpoint=cluster.endpoint)).lines == ["Run r admits the nodes that stand by."]
+    await cluster.finish(await cluster.hub.group(4))
+
+
+# What goes wrong.
+
+
+async def test_a_misspelt_run_and_a_misspelt_command(cluster: Cluster) -> None:
+    await cluster.nodes("a", "--run-id", "training", nproc=1)
+    done = await rdzvctl("why", "trianing", endpoint=cluster.endpoint)
+    assert done.code == ExitCode.FAILED
+    assert done.err == ["rdzvctl: error: no run trianing; did you mean training?", "  there are training"]
+    done = await rdzvctl("stauts")
+    assert done.code == ExitCode.BAD_INPUT and "no command 'stauts'; did you mean status?" in done.err[0]
+
+
+async def test_a_server_that_is_not_there(unused_tcp_port: int) -> None:
+    at = f"127.0.0.1:{unused_tcp_port}"
+    done = await rdzvctl("status", "--endpoint", f"{at},nonexistent.invalid:1")
+    assert done.code == ExitCode.START_AGAIN
+    assert done.err[0].startswith(
+        f"rdzvctl: error: no rdzv-server answers: {at}: connection refused; nonexistent.invalid:1: no such host: "
+    )
+    assert done.err[1] == "  asked there because: --endpoint"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 200 OK\r\n\r\n<html>", b"HTTP/1.1 404 Not Found\r\n\r\n", b"",
+     b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", b"HTTP/1.1 502 Bad Gateway\r\n\r\n{}"],
+    ids=["ssh", "a page", "not found", "nothing", "half an answer", "a proxy"],
+)  # fmt: skip
+async def test_something_else_listens_there(answer: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        at = "{}:{}".format(*server.sockets[0].getsockname())
+        for words in (("status",), ("stop", "r", "--timeout", "0")):
+            done = await rdzvctl(*words, endpoint=at)
+            assert done.code in (ExitCode.START_AGAIN, ExitCode.FAILED)
+            assert done.err[0].startswith("rdzvctl: error: ") and at in done.err[0]
+
+
+async def test_a_reader_that_goes_away(cluster: Cluster) -> None:
+    """`rdzvctl runs | true`"""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    process = await asyncio.create_subprocess_exec(
+        *RDZVCTL,
+        "runs",
+        env={**os.environ, **environment(cluster.endpoint)},
+        stdout=theirs,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    os.close(theirs)
+    _, err = await process.communicate()
+    assert (process.returncode, err) == (128 + signal.SIGPIPE, b"")
+
+
+# Tokens and TLS.
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> dict[str, str]:
+    """Files with a token each, by role."""
+    files = {role: tmp_path / f"{role}.token" for role in ("agents", "read", "admin")}
+    for role, file in files.items():
+        file.write_text(f"{role}-0123456789abcdef0123456789\n")
+        file.chmod(0o600)
+    return {role: str(file) for role, file in files.items()}
+
+
+async def test_tokens_and_tls(authority: Authority, tokens: dict[str, str], tmp_path: Path) -> None:
+    """Each thing that is missing is said, until nothing is."""
+    pair, own = authority.issue("server"), authority.issue("operator", "operator")
+    server = await Server.listen(
+        "--tls-cert", pair.cert, "--tls-key", pair.key, "--tls-client-ca", authority.ca, "--token-file",
+        tokens["agents"], "--read-token-file", tokens["read"], "--admin-token-file", tokens["admin"],
+    )  # fmt: skip
+    at = server.endpoint
+    tls = ("--tls-ca", authority.ca, "--tls-cert", own.cert, "--tls-key", own.key)
+    for flags, says in (
+        ((), "speaks TLS: give --tls-ca FILE"),
+        (("--tls-ca", "system"), "is from no authority in --tls-ca system"),
+        (("--tls-ca", authority.ca), "asks for a certificate of this node: give --tls-cert and --tls-key"),
+        (tls, "asks for a token: give --token-file FILE, or set RDZV_TOKEN_FILE"),
+        ((*tls, "--token-file", own.key), "put one word of printable ASCII into it"),
+    ):
+        done = await rdzvctl("status", *flags, endpoint=at)
+        assert done.code == (ExitCode.BAD_INPUT if "word" in says else ExitCode.REFUSED), done.err
+        assert says in done.err[0]
+    wrong = tmp_path / "wrong.token"
+    wrong.write_text("wrong-0123456789abcdef0123456789\n")
+    done = await rdzvctl("status", *tls, endpoint=at, env={"RDZV_TOKEN_FILE": str(wrong)})
+    assert done.code == ExitCode.REFUSED and f"does not know the token in {wrong}" in done.err[0]
+    assert (await rdzvctl("status", *tls, "--token-file", tokens["read"], endpoint=at)).code == 0
+
+    env = {"RDZV_CONFIG": str(tmp_path / "config.toml")}
+    await rdzvctl("config", "set-context", "lab", "--endpoint", at, *tls, "--token-file", tokens["admin"], env=env)
+    assert (await rdzvctl("runs", env=env)).lines == [f"No runs. Start one: node-agent --endpoint {at} ... SCRIPT"]
+    assert not any("0123456789abcdef" in line for line in server.err)
+
+
+async def test_who_may_look_may_not_act(hub: object, cluster: Cluster, tokens: dict[str, str]) -> None:
+    await cluster.serve(
+        "--token-file", tokens["agents"], "--read-token-file", tokens["read"], "--admin-token-file", tokens["admin"]
+    )
+    await cluster.nodes("a", "--run-id", "r", "--token-file", tokens["agents"], *PATIENT, nproc=1)
+    done = await rdzvctl("stop", "r", "--token-file", tokens["read"], endpoint=cluster.endpoint)
+    assert done.code == ExitCode.REFUSED and "the read token does not let its bearer act on runs" in done.err[0]
+    assert (await rdzvctl("stop", "r", "--token-file", tokens["admin"], endpoint=cluster.endpoint)).code == 0
+    assert await cluster.agents["a"].exit_code() == 1
+
+
+# Several servers.
+
+
+async def test_the_leader_is_followed(replicas: Replicas) -> None:
+    """Whichever server is asked, and while another one takes over."""
+    first, second = replicas.servers
+    await replicas.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
+    for server in (first, second):
+        status = (await rdzvctl("status", "--json", endpoint=server.proxy.address)).json
+        assert [run["run_id"] for run in status["runs"]] == ["r"]
+    assert any("follows" in line for line in (await rdzvctl("status", endpoint=second.proxy.address)).lines)
+    await first.kill()
+    assert (await rdzvctl("nodes", "r", endpoint=replicas.endpoint)).lines[1].split()[:2] == ["a", "running"]
+    assert (await rdzvctl("stop", "r", endpoint=replicas.endpoint)).lines == ["Run r is stopped."]
+    assert await replicas.agents["a"].exit_code() == 1
+
+
+async def test_nobody_leads(unserved: Replicas) -> None:
+    """What cannot be known is said, and the exit code is not that of a run that is not there."""
+    leader = await unserved.replicate("--leader-lease", "60")
+    await leader.leads()
+    follower = await unserved.replicate("--leader-lease", "60")
+    await follower.line("following")
+    await leader.kill()
+    at = follower.proxy.address
+    for words in (("runs",), ("why", "r"), ("stop", "r")):
+        done = await rdzvctl(*words, "--timeout", "0.1", endpoint=at)
+        assert done.code == ExitCode.START_AGAIN, words
+        assert leader.proxy.address in done.err[0], done.err
+
+
+async def test_runs_of_all_shards_are_listed(hub: object, etcd: object, request: pytest.FixtureRequest) -> None:
+    async with Replicas(hub, etcd, "ctl-shards", shards=4) as sharded:  # type: ignore[arg-type]
+        flags = ("--shards", "4", "--rebalance-after", "0.2")
+        servers = [await sharded.replicate(*flags), await sharded.replicate(*flags)]
+        await servers[1].leads()
+        for number in range(6):
+            await sharded.node(f"n{number}", "--run-id", f"r{number}", "--nnodes", "2", nproc=1)
+        for agent in sharded.agents.values():
+            await agent.line("waiting for 1 more node")
+        done = await rdzvctl("runs", "--json", endpoint=servers[0].proxy.address)
+        assert {run["run_id"] for run in done.json} == {f"r{number}" for number in range(6)}
+        why = await rdzvctl("why", "r5", endpoint=servers[1].proxy.address)
+        assert "waiting for 1 more node" in why.lines[0]
+
+
+# Contexts.
+
+
+async def test_contexts(cluster: Cluster, tmp_path: Path) -> None:
+    path = tmp_path / "rdzv" / "config.toml"
+    env = {"XDG_CONFIG_HOME": str(tmp_path)}
+
+    async def config(*words: str) -> list[str]:
+        return (await rdzvctl("config", *words, env=env)).lines
+
+    assert "No contexts in" in (await config("get-contexts"))[0]
+    assert await config("set-context", "lab", "--endpoint", cluster.endpoint) == [f"{path}: context lab is set."]
+    assert await config("current-context") == ["lab"], "the first one"
+    assert "No runs." in (await rdzvctl("runs", env=env)).lines[0]
+    await config("set-context", "other", "--endpoint", "localhost:1", "--token-file", "t")
+    await config("use-context", "other")
+    rows = [line.split() for line in await config("get-contexts")]
+    assert rows[1:] == [["lab", cluster.endpoint, "-", "-"], ["*", "other", "localhost:1", str(Path.cwd() / "t"), "-"]]
+    assert "No runs." in (await rdzvctl("runs", "--context", "lab", env=env)).lines[0]
+    done = await rdzvctl("config", "use-context", "lap", env=env)
+    assert done.code == 2 and "did you mean lab?" in done.err[0]
+    await config("delete-context", "other")
+    assert (await rdzvctl("config", "current-context", env=env)).code == 1
+    path.write_text("# mine\n" + path.read_text())
+    assert await config("use-context", "lab") == [
+        f"{path}: lab is the current context; its comments are in {path}~ now."
+    ]
+    path.write_text("current = \n")
+    done = await rdzvctl("runs", env=env)
+    assert done.code == 2 and done.err[0].startswith(f"rdzvctl: error: {path}:1: ")
+
+
+# The program itself.
+
+
+async def test_it_starts_without_what_only_others_need() -> None:
+    """`rdzvctl status` should feel instant."""
+    code = "import sys, rdzvctl.cli; rdzvctl.cli.make_parser(); print(*sys.modules)"
+    program = await Program.start(sys.executable, "-c", code)
+    assert await program.exit_code() == 0
+    loaded = set(" ".join(program.out).split())
+    assert not loaded & {
+        "msgspec",
+        "msgpack",
+        "aiohttp",
+        "asyncio",
+        "rich",
+        "tomllib",
+        "rdzv_server",
+        "node_agent",
+        "torch",
+    }
+
+
+async def test_help_names_every_command_and_exit_code() -> None:
+    out = "\n".join((await rdzvctl("--help")).lines)
+    for word in ("status", "why", "nodes", "stop", "admit", "config", "RDZV_ENDPOINT", "77 wrong token"):
+        assert word in out
+    assert "rdzvctl" in (await rdzvctl("--version")).lines[0]
+    assert (await rdzvctl("why", "--help")).lines[0].startswith("usage: rdzvctl why")

@@ -1,0 +1,45 @@
+"""The program `rdzvctl` in a pipe, as scripts use it."""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.support.programs import Program
+
+RDZVCTL = (sys.executable, "-m", "rdzvctl")
+NOWHERE = "/nonexistent"
+
+
+class Done(NamedTuple):
+    """End of a command."""
+
+    code: int
+    out: list[str]
+    err: list[str]
+
+    @property
+    def json(self) -> Any:
+        """The document that it wrote."""
+        assert self.code == 0, self.err
+        return json.loads("\n".join(self.out))
+
+    @property
+    def lines(self) -> list[str]:
+        """What it wrote, of a command that did what it should and complained of nothing."""
+        assert (self.code, self.err) == (0, [])
+        return self.out
+
+
+def environment(endpoint: str = "", **more: str) -> dict[str, str]:
+    """Environment of a command that reads no configuration of whoever runs the tests."""
+    return {"XDG_CONFIG_HOME": NOWHERE, "RDZV_ENDPOINT": endpoint, "RDZV_TOKEN_FILE": "", **more}
+
+
+async def rdzvctl(*words: str | Path, endpoint: str = "", env: Mapping[str, str] | None = None) -> Done:
+    """Carry out a command whose output is a pipe."""
+    program = await Program.start(*RDZVCTL, *map(str, words), env={**environment(endpoint), **(env or {})})
+    code = await program.exit_code()
+    assert not any("Traceback" in line for line in program.err), program.err
+    return Done(code, program.out, program.err)

@@ -1,0 +1,122 @@
+"""Contexts in a configuration file, and which place a command goes to."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from rdzvctl import contexts
+from rdzvctl.contexts import Place, choose, load
+from rdzvctl.errors import BadInput
+
+LAB = """\
+current = "lab"
+
+[contexts.lab]
+endpoint = "a:1,b:2"
+token_file = "/lab.token"
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """In which the configuration file is the test's."""
+    (tmp_path / "rdzv").mkdir()
+    (tmp_path / "rdzv" / "config.toml").write_text(LAB)
+    return {"XDG_CONFIG_HOME": str(tmp_path)}
+
+
+@pytest.mark.parametrize(
+    ("given", "variables", "endpoints", "token_file"),
+    [
+        ({"endpoint": "x"}, {"RDZV_ENDPOINT": "y"}, (("x", 29400),), None),
+        ({"endpoint": "[::1]:5"}, {"RDZV_TOKEN_FILE": "t"}, (("::1", 5),), "t"),
+        ({"endpoint": "x", "token_file": "u"}, {"RDZV_TOKEN_FILE": "t"}, (("x", 29400),), "u"),
+        ({"context": "lab"}, {"RDZV_ENDPOINT": "y", "RDZV_TOKEN_FILE": "t"}, (("a", 1), ("b", 2)), "/lab.token"),
+        ({}, {"RDZV_ENDPOINT": "y:9"}, (("y", 9),), None),
+        ({}, {"RDZV_ENDPOINT": "y:9", "RDZV_TOKEN_FILE": "t"}, (("y", 9),), "t"),
+        ({}, {}, (("a", 1), ("b", 2)), "/lab.token"),
+        ({"token_file": "u"}, {}, (("a", 1), ("b", 2)), "u"),
+    ],
+)
+def test_flags_come_before_the_environment_and_that_before_the_current_context(
+    environment: dict[str, str], given: dict[str, str], variables: dict[str, str],
+    endpoints: tuple[tuple[str, int], ...], token_file: str | None,
+) -> None:  # fmt: skip
+    """No token of a context is shown to a server that another source names."""
+    place = choose(given, environment | variables)
+    assert (place.endpoints, place.token_file) == (endpoints, token_file)
+
+
+def test_without_anything_it_is_this_machine(tmp_path: Path) -> None:
+    place = choose({}, {"XDG_CONFIG_HOME": str(tmp_path)})
+    assert place == Place((("localhost", 29400),), "neither --endpoint nor RDZV_ENDPOINT nor a context was given")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"context": "lap"}, "no context 'lap' in {path}; did you mean lab?"),
+        ({"endpoint": "a:0"}, "--endpoint: 'a:0' is not HOST:PORT"),
+        ({"tls_cert": "c"}, "--tls-cert and --tls-key belong together (context lab of {path})"),
+        ({"tls_cert": "c", "tls_key": "k"}, "--tls-cert needs --tls-ca"),
+    ],
+)
+def test_what_makes_no_sense_is_said(environment: dict[str, str], given: dict[str, str], says: str) -> None:
+    with pytest.raises(BadInput) as raised:
+        choose(given, environment)
+    assert says.format(path=contexts.path_of(environment)) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        ('current = "lab"\n[contexts.lab\n', 2, "Expected ']'"),
+        ("a = [", 1, "Invalid value"),
+        ('curent = "lab"\n', 1, "unknown key 'curent'; did you mean current?"),
+        ("current = 3\n", 1, "current must be the name of a context"),
+        ("contexts = 3\n", 1, "contexts are tables"),
+        ("[contexts]\nlab = 3\n", 1, "contexts are tables"),
+        ('[contexts.lab]\nendpoint = "a:1"\ntoken = "x"\n', 3, "unknown key 'token'; did you mean token_file?"),
+        ("[contexts.lab]\n\nendpoint = 3\n", 3, "endpoint must be a text in quotes"),
+        ('[contexts.lab]\nendpoint = "a\\nb"\n', 2, "on one line"),
+        ('\n[contexts.lab]\ntoken_file = "x"\n', 2, "context lab has no endpoint"),
+        (f'{LAB}\n[contexts.other]\nendpoint = "c"\n'.replace('"lab"', '"lob"'), 1, "there is no context 'lob'"),
+    ],
+)
+def test_a_bad_file_is_told_with_its_line(tmp_path: Path, text: str, line: int, says: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    with pytest.raises(BadInput) as raised:
+        load(str(path))
+    assert str(raised.value).startswith(f"{path}:{line}: ") and says in str(raised.value)
+
+
+def test_a_file_that_is_no_text_or_that_everybody_may_change_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_bytes(b"\xff")
+    with pytest.raises(BadInput, match="it is not UTF-8"):
+        load(str(path))
+    path.write_text(LAB)
+    path.chmod(0o666)
+    with pytest.raises(BadInput, match="chmod o-w"):
+        load(str(path))
+
+
+def test_what_is_written_is_read_again_by_its_user_alone(tmp_path: Path) -> None:
+    path = str(tmp_path / "new" / "config.toml")
+    fields = {"endpoint": "a:1", "token_file": '/with "quotes" and \\ and \N{SNOWMAN}'}
+    file = contexts.Contexts(path, "a b", {"a b": fields, "c.d": {"endpoint": "[::1]:3"}})
+    file.write()
+    assert load(path) == file
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    assert os.listdir(tmp_path / "new") == ["config.toml"]
+
+
+def test_a_file_with_comments_is_kept_when_it_is_written_anew(environment: dict[str, str]) -> None:
+    path = Path(contexts.path_of(environment))
+    path.write_text(f"# Ours.\n{LAB}")
+    load(str(path)).write()
+    assert Path(f"{path}~").read_text() == f"# Ours.\n{LAB}"
+    assert load(str(path)).contexts == load(f"{path}~").contexts

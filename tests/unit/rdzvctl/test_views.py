@@ -1,0 +1,143 @@
+"""What people are shown of a run: made of a real server's status, in each state that a run can be in."""
+
+from typing import Any
+
+import pytest
+from msgspec import to_builtins
+from rdzv_protocol.messages import Failure
+
+from rdzv_server.core import status_view
+from rdzvctl import output, views
+from tests.support.scenario import Scenario, a_failure, running
+from tests.support.stories import check
+
+SERVER = "a:29400,b:29400"
+
+
+def told(run: Scenario) -> dict[str, Any]:
+    """The run as a server tells of it."""
+    return dict(to_builtins(status_view.view(run.run, run.now)))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(None, "-"), (0, "0s"), (12.4, "12s"), (60, "1m"), (200, "3m20s"), (7_500, "2h5m"), (360_000, "4d4h"), (-3, "0s")],
+)
+def test_an_age_is_short(seconds: float | None, shown: str) -> None:
+    assert views.age(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("nodes", "happens", "says", "next_step"),
+    [
+        ("3", "join a; 10s", "has been forming for 10s, in round 1: waiting for 2 more nodes: 1 of 3 joined (a); gives "
+         "up in 590 s.", "Start 2 more nodes: node-agent --endpoint a:29400,b:29400 --run-id run ... SCRIPT"),
+        ("1:4", "join a b", "at once with 4; starts in 30 s.", "Nothing: the round starts by itself."),
+        ("3", "join a b c; lose c; join a; 2s", "has been restarting for 2s, in round 2: waiting for 2 more nodes: 1 "
+         "of 3 joined (a); b to stop the workers of round 1; gone: c", "Look at c: gone."),
+        ("2 max_restarts=1", "join a b; fail a; join a", "b to stop", "Wait for b to stop its workers"),
+        ("1:2", "join a b; 30s; lose b; 3s", "has been restarting for 3s", "Wait for a to stop its workers"),
+        ("2", "join a b; 70s", "Run run has been running for 1m10s: round 1 runs on 2 nodes.", "Nothing: it runs."),
+        ("1:2 scale_up=manual", "join a; 30s; join b", "Standing by: b.", "rdzvctl admit run"),
+        ("1", "join a; 5s; succeed a; 9s", "Run run succeeded 9s ago, after 5s: all workers", "the run is done"),
+        ("1", "join a; 5s; fail a; 9s", "failed 9s ago, after 5s: worker rank 0 on node a failed: exit code 1; no "
+         "restarts left", "Look at what the worker wrote: rdzvctl logs run 0"),
+    ],
+    ids=["forming", "last call", "node gone", "failed", "stopping", "running", "manual", "succeeded", "ended"],
+)  # fmt: skip
+def test_why_says_where_a_run_stands_and_what_to_do(nodes: str, happens: str, says: str, next_step: str) -> None:
+    run = told(check((nodes, happens)))
+    found = views.why(run, SERVER)
+    assert says in found.text
+    assert any(next_step in step for step in found.next), found.next
+
+
+def test_why_names_the_first_failure_with_its_evidence_and_hint() -> None:
+    run = running("2", "a", "b", max_restarts=1)
+    run.fails("b", error="ValueError: boom", traceback=("Traceback:", "  line\x1b[2J 3"), hint="Mend the data")
+    run.join("a", "b")
+    run.fails("a")
+    found = views.why(told(run), SERVER)
+    assert (
+        "First failure, 0s ago in round 1: worker rank 1 on node b failed: exit code 1: ValueError: boom." in found.text
+    )
+    assert "Mend the data." in found.text
+    assert "It has restarted 1 time: 1 by worker failure; 1 of 1 charged." in found.text
+    assert found.evidence == ["Traceback:", "  line [2J 3"]
+
+
+def test_why_does_not_say_twice_what_ended_the_run() -> None:
+    found = views.why(told(check(("1", "join a; fail a"))), SERVER)
+    assert found.text.count("worker rank 0 on node a failed") == 1
+
+
+def test_why_says_of_whom_nothing_is_heard() -> None:
+    run = running("2", *"ab", disconnect_grace_s=5)
+    run.disconnects("b")
+    run.passes(2)
+    says = "Node b is disconnected, last heard 2s ago; unless it comes back it is lost within 5s."
+    assert says in views.why(told(run), SERVER).text
+
+
+def test_a_failure_is_told_in_the_words_of_every_log() -> None:
+    failure = a_failure("n", rank=3, error="ValueError: boom\nsecond line")
+    assert isinstance(failure, Failure)
+    assert views.failure_sentence(dict(to_builtins(failure))) == failure.sentence
+
+
+def test_runs_that_go_on_come_first() -> None:
+    runs = [told(check(("1", happens))) for happens in ("join a; succeed a", "join a; 5s", "join a; fail a")]
+    assert [row[1] for row in views.runs_table(runs).rows] == ["running", "succeeded", "failed"]
+
+
+def test_a_run_is_one_row() -> None:
+    run = running("2:3", *"abc", max_restarts=3)
+    run.join("spare")
+    run.is_lost("c")
+    run.join("a", "b")
+    (row,) = views.runs_table([told(run)]).rows
+    assert row[4:6] == ("3 of 2:3", "0/3+1")
+
+
+def test_nodes_are_listed_by_rank_then_standbys_then_those_that_are_gone() -> None:
+    run = running("2:3", *"abc")
+    run.disconnects("b")
+    run.join("spare")
+    rows = {row[0]: row for row in views.nodes_table(told(run)).rows}
+    assert [*rows] == ["a", "b", "c", "spare"]
+    assert rows["b"][2:4] == ("1", "1") and "disconnected: lost within" in rows["b"][-1]
+    run.is_lost("c")
+    rows = {row[0]: row for row in views.nodes_table(told(run)).rows}
+    assert rows["c"][1:3] == ("gone", "2")
+
+
+HOSTILE = "r\x1b[2J\x07\N{RIGHT-TO-LEFT OVERRIDE}[red]x[/]\n"
+
+
+def test_no_text_of_a_run_moves_the_cursor() -> None:
+    run = told(check(("2 max_restarts=1", "join a b; fail a")))
+    everything = {**run, "run_id": HOSTILE, "reason": HOSTILE}
+    everything["nodes"] = [{**node, "node_id": HOSTILE, "addr": HOSTILE} for node in run["nodes"]]
+    everything["missing"] = {"more_nodes": 1, "stopping": [HOSTILE], "gone": [HOSTILE]}
+    tables = (views.runs_table([everything]), views.nodes_table(everything), views.restarts_table(everything))
+    for table in tables:
+        assert all(cell.isprintable() for row in table.rows for cell in row)
+        assert all(line.isprintable() for line in output.aligned(table).splitlines())
+    found = views.why(everything, SERVER)
+    assert found.text.isprintable() and all(step.isprintable() for step in found.next)
+    assert views.one_line(everything).isprintable()
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+def test_a_table_fits_into_its_terminal(width: int) -> None:
+    pytest.importorskip("rich")
+    run = told(check(("3", "join a; 10s")))
+    drawn = output.by_rich(views.runs_table([{**run, "run_id": "[bold]x[/] a-long-run-id"}]), width, False)
+    assert all(len(line) <= width for line in drawn.splitlines())
+    if width == 200:
+        assert "[bold]x[/] a-long-run-id" in drawn, "markup of an id is text"
+
+
+def test_columns_of_a_pipe_are_aligned() -> None:
+    table = views.Table(("A", "LONG", "LAST"), [("aaaa", "b", "c d"), ("a", "bbbbb", "")])
+    assert output.aligned(table).splitlines() == ["A     LONG   LAST", "aaaa  b      c d", "a     bbbbb"]
