@@ -12,6 +12,9 @@ first entry behind the places of all those that were taken out before.
 from collections import OrderedDict
 from collections.abc import Iterable
 
+NOT_HEARD = "not heard for"
+"""How an agent was lost whose lease has run out: the begin of those words, which no other cause has."""
+
 
 class Leases:
     """The leases of one run's agents. Times are the server's clock, in seconds."""
@@ -95,7 +98,7 @@ class Leases:
                 return agent_id, "another agent of its node joined, and it gave no sign of life"
         for agent_id, renewed_at in self.renewed_at.items():
             if now >= max(renewed_at, self._resumed_at) + self._lease_s:
-                return agent_id, f"not heard for {self._lease_s:g} s"
+                return agent_id, f"{NOT_HEARD} {self._lease_s:g} s"
             break
         return None
 

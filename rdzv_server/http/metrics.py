@@ -18,6 +18,7 @@ from rdzv_server.core.run import AgentState, Cause, Run, Stage
 from rdzv_server.core.status_view import Phase, phase
 from rdzv_server.http.listener import Listener
 from rdzv_server.service.interface import Service
+from rdzv_server.service.measurements import FIRST
 
 FRESH_S = 0.5
 """Scrapes within this time are given the same answer: however many ask, it costs little."""
@@ -56,6 +57,19 @@ LONGEST_FORMING = _gauge("longest_forming_seconds", "Longest time for which a ru
 NODES = _gauge("nodes", "Agents of the runs that have not ended, by state.", "state")
 NODES_DISCONNECTED = _gauge("nodes_disconnected", "Agents of these whose connection is closed at present.")
 
+RUNS_BEGUN = _counter("runs_begun_total", "Attempts of runs that have begun.")
+RUNS_ENDED = _counter("runs_ended_total", "Attempts of runs that have ended, by how.", "phase")
+ROUNDS_STARTED = _counter("rounds_started_total", "Rounds that have started, by why they were opened.", "cause")
+RESTARTS = _counter("restarts_total", "Rounds but the first, by cause, and whether charged.", "cause", "charged")
+TIME_TO_FORM = _histogram("time_to_form_seconds", "Time from a run's begin to the start of its first round.")
+TIME_TO_RECOVER = _histogram("time_to_recover_seconds", "Time from a restart's cause to the next round.", "cause")
+LOST = _counter("lost_seconds_total", "Time in which a run waited for a round, told when that has ended.", "cause")
+WORKERS_FAILED = _counter("worker_failures_total", "Failures of workers that nodes have reported.")
+NODES_JOINED = _counter("nodes_joined_total", "Agents that came new to a run.")
+NODES_LOST = _counter("nodes_lost_total", "Agents that were lost without a word.")
+LEASES_EXPIRED = _counter("lease_expirations_total", "Those of them that were lost because they were not heard.")
+NODES_LEFT = _counter("nodes_left_total", "Agents that said that they leave.")
+
 LONG_POLLS = _gauge("long_polls", "Requests of agents that are held until there is something to tell.")
 CONNECTIONS = _gauge("http_connections", "Open connections; authenticated: a request was let in.", "state")
 REQUESTS = _histogram(
@@ -76,6 +90,16 @@ RUN_RESTARTS = _counter(
     "run_restarts_total", "Restarts of the run; worker_failure alone is charged.", "run_id", "cause"
 )
 RUN_RESTARTS_LEFT = _gauge("run_restarts_left", "Restarts that may still be charged before the run fails.", "run_id")
+
+
+OF_KIND = {
+    RUNS_BEGUN: "run_created",
+    NODES_JOINED: "node_joined",
+    NODES_LOST: "node_lost",
+    NODES_LEFT: "node_left",
+    WORKERS_FAILED: "workers_failed",
+}
+"""Metrics that count all events of a kind."""
 
 
 class MetricsView:
@@ -108,7 +132,7 @@ class MetricsView:
             self._timer.cancel()
 
     async def _samples(self) -> list[Sample]:
-        samples = [*self._of_server(), *self._of_requests(), *self._of_store()]
+        samples = [*self._of_server(), *self._of_events(), *self._of_requests(), *self._of_store()]
         survey = _Survey()
         for count, run in enumerate(self._service.runs(), start=1):
             now = self._service.now(run.run_id)
@@ -132,6 +156,24 @@ class MetricsView:
         if self.listener:
             for name, connections in zip(("authenticated", "unauthenticated"), self.listener.connections, strict=True):
                 yield Sample(CONNECTIONS, connections, (name,))
+
+    def _of_events(self) -> Iterator[Sample]:
+        counted = self._service.measurements
+        for metric, kind in OF_KIND.items():
+            yield Sample(metric, counted.happened[kind])
+        for end in ("succeeded", "failed"):
+            yield Sample(RUNS_ENDED, counted.happened[f"run_{end}"], (end,))
+        yield Sample(LEASES_EXPIRED, counted.leases_expired)
+        for cause, histogram in counted.rounds.items():
+            durations = histogram.read()
+            yield Sample(ROUNDS_STARTED, sum(durations.counts), (cause,))
+            yield Sample(LOST, counted.lost_s[cause], (cause,))
+            if cause == FIRST:
+                yield Sample(TIME_TO_FORM, durations)
+            else:
+                charged = str(cause == Cause.WORKER_FAILURE).lower()
+                yield Sample(RESTARTS, sum(durations.counts), (cause, charged))
+                yield Sample(TIME_TO_RECOVER, durations, (cause,))
 
     def _of_requests(self) -> Iterator[Sample]:
         for (path, status), histogram in self._service.measurements.requests.items():

@@ -1,13 +1,24 @@
 """Measurements of one server since its process began, for `/metrics`: plain numbers, so that counting costs nothing."""
 
+import time
+from collections import Counter
 from collections.abc import Sequence
 
+from rdzv_protocol.events import RunEvent
 from rdzv_protocol.exposition import Histogram
+
+from rdzv_server.core import events
+from rdzv_server.core.effects import Effect, Happened, Record
+from rdzv_server.core.liveness import NOT_HEARD
+from rdzv_server.core.run import Cause
 
 REQUEST_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """A request takes 0.2 ms by itself; after 10 s a peer is cut off."""
 STORE_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 """SQLite writes within a millisecond, a disk that is busy takes a hundred."""
+ROUND_BOUNDS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1_800.0, 3_600.0)
+"""A round forms anew in a fraction of a second, or when workers have ended, or when a node has come back."""
+FIRST = Cause.FIRST.value
 BATCH_BOUNDS = (1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0)
 
 
@@ -24,6 +35,40 @@ class Measurements:
         self.store_outages = 0
         """Times that it began to refuse them."""
         self.elections_won = 0
+
+        self.happened = Counter[str]()
+        """Events of runs, by kind."""
+        self.leases_expired = 0
+        """Nodes that were lost because they were not heard."""
+        self.rounds = {cause.value: Histogram(ROUND_BOUNDS_S) for cause in Cause}
+        """By cause: seconds from a round's opening to its start."""
+        self.lost_s = dict.fromkeys(self.rounds, 0.0)
+        """By cause: seconds in which rounds formed, also those that never started."""
+        self._opened: dict[tuple[str, int], tuple[str, float]] = {}
+        """Cause and time of the opening of each round that forms, by run and attempt."""
+
+    def observe(self, effects: Sequence[Effect]) -> None:
+        """A driver has written these and acted on them."""
+        for effect in effects:
+            match effect:
+                case Happened(event):
+                    self._count(event)
+                case Record(fact=events.NodeLost(cause=cause)):
+                    self.leases_expired += cause.startswith(NOT_HEARD)
+
+    def _count(self, event: RunEvent) -> None:
+        self.happened[event.kind] += 1
+        run = (event.run_id, event.attempt)
+        match event.kind:
+            case "run_created" | "round_opened":
+                self._opened[run] = event.cause or FIRST, time.monotonic()
+            case "round_started":
+                self._opened.pop(run, None)
+                self.rounds[event.cause or FIRST].observe(event.duration_s or 0.0)
+                self.lost_s[event.cause or FIRST] += event.duration_s or 0.0
+            case "run_succeeded" | "run_failed":
+                cause, opened_at = self._opened.pop(run, (FIRST, time.monotonic()))
+                self.lost_s[cause] += time.monotonic() - opened_at
 
     def answered(self, path: str, status: int, duration_s: float) -> None:
         """A request has been answered. `path`: one of a few."""
