@@ -63,7 +63,7 @@ class Driver:
         self._unwritten: set[Key] = set()
         """While something is being written: the agents that will be told of it."""
         self._has_stopped = False
-        self._observers: list[Observer] = []
+        self._observers: list[Observer] = [self.measurements.observe]
         self._late: list[RunEvent] = []
         """Events of recorded facts that the server before did not come to write, or that wrote none at all."""
         self._clock = Clock()

@@ -172,7 +172,7 @@ class Server(Program):
         return f"127.0.0.1:{self.port}"
 
     async def get(self, path: str) -> str:
-        return await asyncio.to_thread(_get, f"http://{self.endpoint}{path}")
+        return await get(f"http://{self.endpoint}{path}")
 
     async def status(self) -> dict[str, Any]:
         """The server and its runs, as operators see them."""
@@ -202,6 +202,11 @@ async def refuses(program: Program, *says: str, code: ExitCode = ExitCode.BAD_IN
         assert text in last, program.err
     assert not any("Traceback" in line for line in program.err)
     assert "error: " in last
+
+
+async def get(url: str) -> str:
+    """What a server on loopback answers."""
+    return await asyncio.to_thread(_get, url)
 
 
 def _get(url: str) -> str:

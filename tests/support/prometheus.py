@@ -1,12 +1,18 @@
 """Prometheus for tests: a real server, its promtool, and the text format that both read."""
 
+import asyncio
+import json
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlencode
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.programs import PATIENCE_S, Program, get
 
 Labels = frozenset[tuple[str, str]]
 
@@ -44,3 +50,76 @@ class Scrape:
 
     def _named(self, name: str) -> Iterator[tuple[Labels, float]]:
         return ((labels, value) for (named, labels), value in self.samples.items() if named == name)
+
+
+class Prometheus(Program):
+    """A real Prometheus on loopback, which scrapes and evaluates rules every 0.2 s."""
+
+    port: int
+
+    @classmethod
+    async def watch(cls, folder: Path, targets: Mapping[str, Sequence[str]], rules: Path | None = None) -> Self:
+        """Start it with its data in `folder`. `targets`: HOST:PORT of those to scrape, by the job's name."""
+        need_prometheus()
+        config = {
+            "global": {"scrape_interval": "200ms", "scrape_timeout": "200ms", "evaluation_interval": "200ms"},
+            "rule_files": [str(rules)] if rules else [],
+            "scrape_configs": [
+                {"job_name": job, "static_configs": [{"targets": list(places)}]} for job, places in targets.items()
+            ],
+        }
+        (folder / "prometheus.yaml").write_text(json.dumps(config))
+        prometheus = await cls.start(
+            "prometheus", f"--config.file={folder}/prometheus.yaml", f"--storage.tsdb.path={folder}/data",
+            "--web.listen-address=127.0.0.1:0", "--log.level=info",
+        )  # fmt: skip
+        prometheus.port = int((await prometheus.line(r"Listening on.*address=127\.0\.0\.1:(\d+)"))[1])
+        return prometheus
+
+    async def value(self, query: str) -> float | None:
+        """Value of the only series that the query gives; None if there is none."""
+        result = await self.series(query)
+        assert len(result) <= 1, result
+        return float(result[0]["value"][1]) if result else None
+
+    async def answers(self, query: str) -> None:
+        """Return when the query gives something: a rate does with the second sample."""
+
+        async def has_come() -> bool:
+            return bool(await self.series(query))
+
+        await _until(has_come, query)
+
+    async def series(self, query: str) -> list[Any]:
+        """What the query gives at present."""
+        return list((await self._ask(f"query?{urlencode({'query': query})}"))["result"])
+
+    async def shows(self, query: str, value: float) -> None:
+        """Return when the query gives this value."""
+
+        async def has_come() -> bool:
+            return await self.value(query) == value
+
+        await _until(has_come, query)
+
+    async def fires(self, name: str) -> None:
+        """Return when the alert fires."""
+
+        async def has_come() -> bool:
+            alerts = (await self._ask("alerts"))["alerts"]
+            return (name, "firing") in {(alert["labels"]["alertname"], alert["state"]) for alert in alerts}
+
+        await _until(has_come, name)
+
+    async def _ask(self, path: str) -> Any:
+        answer = await get(f"http://127.0.0.1:{self.port}/api/v1/{path}")
+        return json.loads(answer)["data"]
+
+
+async def _until(has_come: Callable[[], Awaitable[bool]], what: str) -> None:
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while not await has_come():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"in vain: {what}") from None

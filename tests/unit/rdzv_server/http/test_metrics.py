@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from rdzv_protocol.exposition import CONTENT_TYPE
-from rdzv_protocol.messages import Failure, PollRequest, ReportRequest
+from rdzv_protocol.messages import Failure, LeaveRequest, PollRequest, ReportRequest
 from rdzv_protocol.settings import RequestedSettings
 
 from rdzv_server.http import metrics
@@ -25,10 +25,13 @@ async def server() -> AsyncIterator[RendezvousServer]:
         yield server
 
 
-async def join(server: RendezvousServer, run_id: str, *nodes: str, high: int = 1, **settings: Any) -> None:
+async def join(
+    server: RendezvousServer, run_id: str, *nodes: str, high: int = 1, after_round: int = 0, **settings: Any
+) -> None:
     """The nodes join together; those beyond the last seat are answered when they have waited for a second."""
-    asked = RequestedSettings(min_nodes=min(high, len(nodes)), max_nodes=high, **settings)
-    joins = [a_join(f"{run_id}-{node}", node=node, run_id=run_id, settings=asked) for node in nodes]
+    asked = RequestedSettings(min_nodes=high, max_nodes=high, **settings)
+    again = {"run_id": run_id, "after_round": after_round, "settings": asked}
+    joins = [a_join(f"{run_id}-{node}", node=node, **again) for node in nodes]
     await asyncio.gather(*(server.rendezvous.ask(each, Connection(each.agent_id)) for each in joins))
 
 
@@ -50,13 +53,54 @@ async def test_runs_and_nodes_are_counted_by_what_they_do(server):
 
 async def test_a_run_that_has_ended_counts_as_a_run_and_its_nodes_no_more(server):
     await join(server, "over", "a")
-    failure = Failure(node_id="a", rank=0, local_rank=0, pid=1, exit_code=1, cause="exit code 1")
-    report = ReportRequest(run_id="over", agent_id="over-a", round=1, failure=failure)
-    await server.rendezvous.ask(report, Connection("over-a"))
+    await report(server, "over", "a", 1, failure())
     said = await scrape(server)
     assert said("rdzv_runs", phase="failed") == 1
     assert sum(said.all("rdzv_nodes").values()) == 0
     assert not said.all("rdzv_run_info")
+
+
+def failure(node: str = "a") -> Failure:
+    return Failure(node_id=node, rank=0, local_rank=0, pid=1, exit_code=1, cause="exit code 1")
+
+
+async def report(server: RendezvousServer, run_id: str, node: str, round_: int, end: Failure | None = None) -> None:
+    ended = ReportRequest(run_id=run_id, agent_id=f"{run_id}-{node}", round=round_, failure=end)
+    await server.rendezvous.ask(ended, Connection(ended.agent_id))
+
+
+async def test_what_happens_to_a_run_is_counted_by_its_cause(server):
+    await join(server, "run", "a", "b", high=2, max_restarts=1)
+    await report(server, "run", "a", 1, failure())
+    await join(server, "run", "a", "b", high=2, max_restarts=1, after_round=1)
+    await server.rendezvous.ask(
+        LeaveRequest(run_id="run", agent_id="run-b", reason="SIGTERM"), Connection("run-b")
+    )  # fmt: skip
+    third = join(server, "run", "a", high=2, max_restarts=1, after_round=2)
+    await asyncio.gather(third, join(server, "run", "c", high=2, max_restarts=1))
+    await report(server, "run", "a", 3)
+    await report(server, "run", "c", 3)
+    said = await scrape(server)
+    assert said("rdzv_rounds_started_total", cause="first") == said("rdzv_time_to_form_seconds_count") == 1
+    for cause, charged in (("worker_failure", "true"), ("node_left", "false")):
+        assert said("rdzv_restarts_total", cause=cause, charged=charged) == 1
+        assert said("rdzv_time_to_recover_seconds_count", cause=cause) == 1
+        recovered_s = said("rdzv_time_to_recover_seconds_sum", cause=cause)
+        assert said("rdzv_lost_seconds_total", cause=cause) == recovered_s > 0
+    assert said("rdzv_restarts_total", cause="node_lost", charged="false") == 0
+    names = ("runs_begun", "worker_failures", "nodes_joined", "nodes_left", "nodes_lost", "lease_expirations")
+    assert [said(f"rdzv_{name}_total") for name in names] == [1, 1, 3, 1, 0, 0]
+    assert [said("rdzv_runs_ended_total", phase=phase) for phase in ("succeeded", "failed")] == [1, 0]
+
+
+async def test_a_lease_that_runs_out_is_told_apart_from_a_connection_that_closes(server):
+    await join(server, "run", "a", "b", high=2, lease_s=0.2, disconnect_grace_s=0.0, join_timeout_s=0.2)
+    server.service.lost(Connection("run-a"))
+    said = await scrape(server)
+    while not said("rdzv_runs_ended_total", phase="failed"):
+        said = await scrape(server)
+    assert (said("rdzv_nodes_lost_total"), said("rdzv_lease_expirations_total")) == (2, 1)
+    assert said("rdzv_lost_seconds_total", cause="node_lost") > 0  # though no round has started
 
 
 async def test_the_longest_wait_for_a_round_is_told_without_a_series_for_each_run(server):

@@ -1,0 +1,140 @@
+"""A real Prometheus: what it makes of a real run, and the alert rules and the dashboard that we deliver."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from rdzv_server.http.metrics import METRICS
+from tests.support.cluster import Cluster
+from tests.support.prometheus import Prometheus, promtool
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+RULES = DEPLOY / "prometheus" / "alerts.yaml"
+DASHBOARD = json.loads((DEPLOY / "grafana" / "rdzv-server.json").read_text())
+
+
+async def test_a_killed_worker_is_a_restart_in_prometheus_and_a_failed_run_an_alert(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    prometheus = await Prometheus.watch(tmp_path, {"rdzv-server": [cluster.endpoint]}, RULES)
+    workers = await cluster.nodes("ab", "--nnodes", "2", "--run-id", "watched", "--max-restarts", "1")
+    await prometheus.shows('rdzv_runs{phase="running"}', 1)
+    await prometheus.shows('rdzv_run_nodes{run_id="watched", state="running"}', 2)
+    await prometheus.shows('rdzv_restarts_total{cause="worker_failure", charged="true"}', 0)
+
+    workers[0].kill()
+    workers = await cluster.hub.group(4)
+    await prometheus.shows('rdzv_restarts_total{cause="worker_failure", charged="true"}', 1)
+    await prometheus.shows('rdzv_run_restarts_total{run_id="watched", cause="worker_failure"}', 1)
+    await prometheus.shows('rdzv_run_restarts_left{run_id="watched"}', 0)
+    await prometheus.shows("sum(rdzv_time_to_recover_seconds_count)", 1)
+    assert 0 < (await prometheus.value('rdzv_lost_seconds_total{cause="worker_failure"}') or 0) < 30
+    median = "histogram_quantile(0.5, sum by (le) (rdzv_time_to_recover_seconds_bucket))"
+    assert 0 < (await prometheus.value(median) or 0) < 30
+
+    workers[0].kill()
+    for agent in cluster.agents.values():
+        assert await agent.exit_code() == 1
+    await prometheus.fires("RdzvRunFailed")
+
+
+# What we deliver.
+
+
+def deployed_alerts() -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load(RULES.read_text())["groups"]
+    return list(group["rules"])
+
+
+def expressions(value: Any) -> Iterator[str]:
+    """Every query within a dashboard or rules."""
+    if isinstance(value, list):
+        for each in value:
+            yield from expressions(each)
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            if key in ("expr", "query") and isinstance(each, str):
+                yield each
+            else:
+                yield from expressions(each)
+
+
+KINDS = {"gauge": {""}, "counter": {""}, "histogram": {"_bucket", "_count", "_sum"}}
+SERIES = {f"{metric.name}{suffix}": set(metric.labels) for metric in METRICS for suffix in KINDS[metric.kind]}
+OF_EVERY_PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds", "process_max_fds"}
+OF_PROMETHEUS = {"job", "instance", "le"}
+
+
+@pytest.mark.parametrize("document", [DASHBOARD, deployed_alerts()], ids=["dashboard", "alerts"])
+def test_every_query_names_metrics_and_labels_that_there_are(document: Any) -> None:
+    queries = [each for each in expressions(document) if "rdzv_" in each or "process_" in each]
+    assert len(queries) >= len(deployed_alerts()) - 1  # one is about `up` alone
+    for query in queries:
+        for name, selector in re.findall(r"\b((?:rdzv|process)_\w+)(?:\{([^}]*)\})?", query):
+            assert name in SERIES or name in OF_EVERY_PROCESS, query
+            labels = set(re.findall(r"(\w+)\s*=", selector))
+            assert labels <= SERIES.get(name, set()) | OF_PROMETHEUS, query
+
+
+def test_every_alert_has_a_test_in_which_it_comes_and_one_in_which_it_does_not() -> None:
+    tests = yaml.safe_load((RULES.parent / "alerts-test.yaml").read_text())["tests"]
+    asked = [(each["alertname"], bool(each["exp_alerts"])) for test in tests for each in test["alert_rule_test"]]
+    names = {rule["alert"] for rule in deployed_alerts()}
+    assert set(asked) == {(name, comes) for name in names for comes in (True, False)}
+    tested = promtool("test", "rules", "alerts-test.yaml", cwd=RULES.parent)
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+
+
+def test_prometheus_takes_the_configuration() -> None:
+    checked = promtool("check", "config", "prometheus.yaml", cwd=RULES.parent)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert f"{len(deployed_alerts())} rules found" in checked.stdout
+
+
+def test_an_alert_that_is_wrong_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "alerts.yaml").write_text(RULES.read_text().replace("> 900", "> 9000"))
+    (tmp_path / "alerts-test.yaml").write_text((RULES.parent / "alerts-test.yaml").read_text())
+    tested = promtool("test", "rules", "alerts-test.yaml", cwd=tmp_path)
+    assert tested.returncode != 0 and "RdzvRunStuckForming" in tested.stdout + tested.stderr
+
+
+def unknown(document: Any, model: Any, path: str = "") -> list[str]:
+    """Paths of what the dashboard has and Grafana's model has not, or has with another value."""
+    if isinstance(document, dict) and isinstance(model, dict):
+        return [line for key in document for line in unknown(document[key], model.get(key), f"{path}.{key}")]
+    if isinstance(document, list) and isinstance(model, list) and len(document) == len(model):
+        return [line for n, each in enumerate(document) for line in unknown(each, model[n], f"{path}[{n}]")]
+    return [] if document == model else [path]
+
+
+def in_grafanas_words(document: Any) -> Any:
+    """The dashboard as Grafana's published model has it."""
+    return json.loads(JSONEncoder().encode(Dashboard.from_json(document)))
+
+
+def test_the_dashboard_is_what_grafanas_model_allows() -> None:
+    assert unknown(DASHBOARD, in_grafanas_words(DASHBOARD)) == []
+    wrong = {**DASHBOARD, "refrehs": "1s"}
+    assert unknown(wrong, in_grafanas_words(wrong)) == [".refrehs"]
+    panels = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+    assert all(panel["targets"] for panel in panels)
+
+
+async def test_every_query_of_the_dashboard_is_answered_by_a_real_prometheus(cluster: Cluster, tmp_path: Path) -> None:
+    """Without a Grafana, its variables are replaced by hand."""
+    prometheus = await Prometheus.watch(tmp_path, {"rdzv-server": [cluster.endpoint]})
+    workers = await cluster.nodes("a", "--run-id", "shown")
+    await prometheus.shows('rdzv_runs{phase="running"}', 1)
+    for panel in DASHBOARD["panels"]:
+        for target in panel.get("targets", ()):
+            query = target["expr"].replace("$job", ".*").replace("$run_id", ".*").replace("$__rate_interval", "1m")
+            await prometheus.answers(query)
+    await cluster.finish(workers)
