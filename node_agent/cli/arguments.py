@@ -38,6 +38,7 @@ from node_agent.core.log_options import Std
 Given = Mapping[str, tuple[str, object]]
 """By an argument's name: its giver, for messages, and its text or value."""
 SHORTEST_LEASE_S, LONGEST_LEASE_S = 0.1, 86_400
+SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 1.0, 1e9
 
 
 class Flag(NamedTuple):
@@ -175,6 +176,9 @@ class Arguments(NamedTuple):
 
     max_restarts: Annotated[int | None, Flag(
         "N", whole(0, 10**7), "restarts after worker failures; membership changes are free (default: 0)")] = None
+    restart_window: Annotated[float | None, _setting(
+        "S", seconds(SHORTEST_WINDOW_S, LONGEST_WINDOW_S), "restarts longer ago than this count no more against "
+        "--max-restarts: for runs of weeks (default: every restart counts)")] = None
     fatal_exit_codes: Annotated[tuple[int, ...] | None, _setting(
         "N,N", codes, "exit codes that fail the run at once")] = None
     join_timeout: Annotated[float | None, _setting("S", seconds(), "wait for MIN nodes (default: 600)")] = None

@@ -148,6 +148,7 @@ def settings(arguments: Arguments, *, alone: bool = False) -> RequestedSettings:
         min_nodes=min_nodes,
         max_nodes=max_nodes,
         max_restarts=arguments.max_restarts,
+        restart_window_s=arguments.restart_window,
         join_timeout_s=arguments.timeout if arguments.join_timeout is None else arguments.join_timeout,
         last_call_timeout_s=arguments.last_call_timeout,
         lease_s=_lease_s(arguments),

@@ -12,10 +12,12 @@ def started(assignment: Assignment) -> str:
     """Place of this node in the round that starts."""
     first, last = assignment.ranks[0], assignment.ranks[-1]
     ranks = f"rank {first}" if first == last else f"ranks {first}-{last}"
+    restart_count, most = assignment.restart_count, assignment.max_restarts
+    of_most = f" of {most}" if restart_count <= most else ""  # more than that: the budget forgets old ones
     return (
         f"round {assignment.round}: node {assignment.group_rank} of {assignment.group_world_size}, "
         f"{ranks} of {assignment.world_size}, master {assignment.master_addr}:{assignment.master_port}, "
-        f"restart {assignment.restart_count} of {assignment.max_restarts}"
+        f"restart {restart_count}{of_most}"
     )
 
 

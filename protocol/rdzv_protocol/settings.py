@@ -14,6 +14,7 @@ ScaleUp = Literal["immediate", "cooldown", "manual"]
 Codes = Annotated[tuple[WorkerExitCode, ...], Meta(max_length=32)]
 LAST_CALL_QUIET_S, LAST_CALL_MOST_S = 5.0, 30.0
 """Last call of a run that was given none. It may be short: a node that comes later costs a restart that is free."""
+Window = Annotated[float, Meta(ge=1, le=1e9)]
 Lease = Annotated[float, Meta(ge=0.1, le=86_400)]
 
 
@@ -26,6 +27,8 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     """Nodes beyond which an agent stands by."""
     max_restarts: Count = 0
     """Charged restarts of the run; membership changes are free."""
+    restart_window_s: Window | None = None
+    """Time after which a charged restart counts no more against `max_restarts`. None: never, as under torchrun."""
     join_timeout_s: Seconds = 600.0
     """Longest time that a round may stay below `min_nodes` before the run fails."""
     last_call_timeout_s: Seconds | None = None
@@ -51,6 +54,7 @@ class RequestedSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     min_nodes: NodeCount | None = None
     max_nodes: NodeCount | None = None
     max_restarts: Count | None = None
+    restart_window_s: Window | None = None
     join_timeout_s: Seconds | None = None
     last_call_timeout_s: Seconds | None = None
     lease_s: Lease | None = None

@@ -283,7 +283,7 @@ class RunMachine:
         restart_budget.note(run, record)
         reason = failure.sentence
         self._tell_of_failure(record, reason, now)
-        verdict = restart_budget.verdict(run, failure.exit_code)
+        verdict = restart_budget.verdict(run, failure.exit_code, now)
         if restart_budget.is_fatal(run, failure.exit_code):
             self._end(Stage.FAILED, f"{reason}; {verdict}", failure, now)
         elif run.stage is Stage.FORMING:
@@ -294,17 +294,19 @@ class RunMachine:
         elif restart_budget.awaits_cause(run, record):
             run.verdict_at, run.scale_up_at = run.verdict_at or now + restart_budget.CAUSE_WINDOW_S, None
         else:
-            self._fail_run(now)
+            self._answer_failure(now)
 
     def _cause_not_found(self, fact: events.CauseNotFound, now: float) -> None:
-        self._fail_run(now)
+        self._answer_failure(now)
 
-    def _fail_run(self, now: float) -> None:
-        """A failure that no restart answers: the run ends over its round's root."""
+    def _answer_failure(self, now: float) -> None:
+        """The run ends over its round's root, unless the budget can afford a restart again by now."""
         assert self.run.first_of_round
         root = self.run.first_of_round.failure
-        verdict = restart_budget.verdict(self.run, root.exit_code)
-        self._end(Stage.FAILED, f"{root.sentence}; {verdict}", root, now)
+        if verdict := restart_budget.verdict(self.run, root.exit_code, now):
+            self._end(Stage.FAILED, f"{root.sentence}; {verdict}", root, now)
+        else:
+            self._open(Cause.WORKER_FAILURE, root.sentence, now)
 
     def _succeeded(self, fact: events.WorkersSucceeded, now: float) -> None:
         self.run.move(self._agent(fact.agent_id), AgentState.SUCCEEDED)

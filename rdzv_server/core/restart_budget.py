@@ -31,13 +31,22 @@ def note(run: Run, record: FailureRecord) -> None:
     run.failures_by_node[node_id] = run.failures_by_node.get(node_id, 0) + 1
 
 
-def verdict(run: Run, exit_code: int) -> str | None:
+def verdict(run: Run, exit_code: int, now: float) -> str | None:
     """Reason why a failure with this exit code ends the run, or None if a restart answers it."""
     if is_fatal(run, exit_code):
         return f"exit code {exit_code} is fatal for this run"
-    if run.restart_count >= run.settings.max_restarts:
-        return f"no restarts left: {run.restart_count} of {run.settings.max_restarts} used"
-    return None
+    if left(run, now) > 0:
+        return None
+    most, window_s = run.settings.max_restarts, run.settings.restart_window_s
+    within = "" if window_s is None else f" within {window_s:.0f} s"
+    return f"no restarts left: {most} of {most} used{within}"
+
+
+def left(run: Run, now: float) -> int:
+    """Restarts that may still be charged before a failure ends the run."""
+    window_s = run.settings.restart_window_s
+    spent = run.restart_count if window_s is None else sum(at > now - window_s for at in run.charged_at)
+    return max(0, run.settings.max_restarts - spent)
 
 
 def is_fatal(run: Run, exit_code: int) -> bool:
@@ -64,6 +73,8 @@ def settle(run: Run, now: float) -> None:
         return
     charged = opening.cause is Cause.WORKER_FAILURE
     run.restart_count += charged
+    if charged and run.settings.restart_window_s is not None:
+        run.charged_at = [*run.charged_at, now][-run.settings.max_restarts :]
     run.first_charged = run.first_charged or (run.first_of_round if charged else None)
     run.restarts[opening.cause] = run.restarts.get(opening.cause, 0) + 1
     remember(run.ledger, Restart(run.round, opening.cause, charged, opening.reason, now))

@@ -174,7 +174,9 @@ class RunState(Struct, kw_only=True):
     event_number: int = 0
     """Number of the last event, of an earlier attempt if this one has none yet."""
     restart_count: int = 0
-    """Charged restarts: what TORCHELASTIC_RESTART_COUNT says and the budget bounds."""
+    """Charged restarts: what TORCHELASTIC_RESTART_COUNT says and, without a window, the budget bounds."""
+    charged_at: list[float] = field(default_factory=list)
+    """Times of the latest of them, as many as the budget allows; kept for a budget with a window alone."""
     restarts: dict[Cause, int] = field(default_factory=dict)
     """All restarts, by cause."""
     ledger: list[Restart] = field(default_factory=list)
@@ -292,7 +294,9 @@ class Run(RunState, kw_only=True):
         assert self.scale_up_at is None or self.verdict_at is None
         assert self.stage is Stage.RUNNING or (self.scale_up_at, self.verdict_at) == (None, None)
         assert (self.ended_at is not None) == self.stage.is_end == bool(self.end_reason)
-        assert self.restart_count == self.restarts.get(Cause.WORKER_FAILURE, 0) <= self.settings.max_restarts
+        assert self.restart_count == self.restarts.get(Cause.WORKER_FAILURE, 0)
+        assert self.settings.restart_window_s is not None or self.restart_count <= self.settings.max_restarts
+        assert len(self.charged_at) <= self.settings.max_restarts
         assert leases.renewed_at.keys() == (set() if self.stage.is_end else agents.keys())
         assert leases.absent_since.keys() | leases.probed_until.keys() <= leases.uncertain.keys() <= agents.keys()
         assert list(leases.renewed_at.values()) == sorted(leases.renewed_at.values())

@@ -7,7 +7,7 @@ from rdzv_protocol.constraints import Address, Count, Id, NodeCount, Port, Rank,
 from rdzv_protocol.messages import Failure
 from rdzv_protocol.settings import RunSettings
 
-from rdzv_server.core import completion
+from rdzv_server.core import completion, restart_budget
 from rdzv_server.core.run import Agent, AgentState, Cause, Departure, FailureRecord, Restart, Run, Stage
 
 Phase = Literal["forming", "restarting", "running", "finishing", "succeeded", "failed"]
@@ -87,6 +87,7 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     max_nodes: NodeCount
     restart_count: Count
     max_restarts: Count
+    restarts_left: Annotated[int, Meta(ge=0, description="that may still be charged before a failure ends the run")]
     restarts: Annotated[dict[str, Count], Meta(description="by cause")]
     age_s: Duration
     phase_age_s: Annotated[float, Meta(description="seconds since it last began to form, began to run, or ended")]
@@ -114,6 +115,7 @@ def view(run: Run, now: float) -> RunStatus:
         max_nodes=run.settings.max_nodes,
         restart_count=run.restart_count,
         max_restarts=run.settings.max_restarts,
+        restarts_left=restart_budget.left(run, now),
         restarts={cause.value: run.restarts.get(cause, 0) for cause in Cause if cause is not Cause.FIRST},
         age_s=_round(now - run.created_at),
         phase_age_s=_round(now - _since(run)),

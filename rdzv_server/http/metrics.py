@@ -14,6 +14,7 @@ from typing import get_args
 import rdzv_protocol
 from rdzv_protocol.exposition import Histogram, Metric, Sample, exposition
 
+from rdzv_server.core import restart_budget
 from rdzv_server.core.run import AgentState, Cause, Run, Stage
 from rdzv_server.core.status_view import Phase, phase
 from rdzv_server.http.listener import Listener
@@ -232,7 +233,7 @@ class _Survey:
         yield Sample(RUN_ROUND, run.round, (label,))
         yield Sample(RUN_WORLD_SIZE, world_size, (label,))
         yield Sample(RUN_FORMING, _forming_s(run, now), (label,))
-        yield Sample(RUN_RESTARTS_LEFT, run.settings.max_restarts - run.restart_count, (label,))
+        yield Sample(RUN_RESTARTS_LEFT, restart_budget.left(run, now), (label,))
         for cause in RESTART_CAUSES:
             yield Sample(RUN_RESTARTS, run.restarts.get(cause, 0), (label, cause.value))
 

@@ -55,6 +55,7 @@ class Model:
     max_restarts: int
     scale_up: str
     last_call: float | None
+    window: float | None
     stage: str = "forming"
     round: int = 1
     restart_count: int = 0
@@ -69,6 +70,8 @@ class Model:
     reports: list[tuple[str, bool]] = field(default_factory=list)
     """Reporters of failures of the last completed round, and whether it was a consequence."""
     ledger: list[tuple[str, bool]] = field(default_factory=list)
+    charges: list[float] = field(default_factory=list)
+    """Time of each charge."""
     joins: int = 0
     joined_at: float = 0.0
     opened: float = 0.0
@@ -165,9 +168,13 @@ class Model:
                 self._answer(is_consequence, now)
         self.pass_time(now)
 
+    def _has_restarts(self, now: float) -> bool:
+        counting = [at for at in self.charges if self.window is None or at > now - self.window]
+        return len(counting) < self.max_restarts
+
     def _answer(self, is_consequence: bool, now: float) -> None:
         others = [agent for agent in self.in_state("running") if agent.name not in self.failed]
-        if self.restart_count < self.max_restarts:
+        if self._has_restarts(now):
             self._open("worker_failure", now)
             self._conclude(now)
         elif not is_consequence or not others:
@@ -227,8 +234,13 @@ class Model:
                 self._depart(silent[0], "node_lost", now)
             elif self._last_call_is_over(now):
                 self._complete(now)
-            elif self._starves(now) or (self.verdict_at is not None and now >= self.verdict_at):
+            elif self._starves(now):
                 self.stage = "failed"
+            elif self.verdict_at is not None and now >= self.verdict_at:
+                if self._has_restarts(now):
+                    self._open("worker_failure", now)
+                else:
+                    self.stage = "failed"
             elif self.stage == "running" and self.scale_up_at is not None and now >= self.scale_up_at:
                 self._open("node_arrived", now)
             else:
@@ -330,6 +342,7 @@ class Model:
         if self.cause != "first":
             self.ledger.append((self.cause, self.cause == "worker_failure"))
             self.restart_count += self.cause == "worker_failure"
+            self.charges += [now] * (self.cause == "worker_failure")
         chosen = self._chosen()
         for agent in chosen:
             agent.state, agent.round = "running", self.round

@@ -59,15 +59,24 @@ class RunStory(RuleBasedStateMachine):
         max_restarts=st.sampled_from([0, 1, 3, 9, 9]),
         scale_up=st.sampled_from(["immediate", "immediate", "cooldown", "manual"]),
         last_call=st.sampled_from([rules.LAST_CALL_S, None]),
+        window=st.sampled_from([None, None, 30.0]),
         joined=st.sampled_from([0, 2, 3, 4, 5]),
     )
     def found(
-        self, low: int, more: int, max_restarts: int, scale_up: str, last_call: float | None, joined: int
+        self,
+        low: int,
+        more: int,
+        max_restarts: int,
+        scale_up: str,
+        last_call: float | None,
+        window: float | None,
+        joined: int,
     ) -> None:
         settings = RunSettings(
             min_nodes=low,
             max_nodes=low + more,
             max_restarts=max_restarts,
+            restart_window_s=window,
             scale_up=scale_up,
             lease_s=rules.LEASE_S,
             disconnect_grace_s=rules.GRACE_S,
@@ -80,7 +89,7 @@ class RunStory(RuleBasedStateMachine):
         self.now = 0.0
         self.created = RunCreated("run", 1, explicit=True, settings=settings)
         self.machine = RunMachine(self.created, self.now, RETENTION_S)
-        self.model = Model(low, low + more, max_restarts, scale_up, last_call)
+        self.model = Model(low, low + more, max_restarts, scale_up, last_call, window)
         self.records: list[Record] = []
         self.joins: list[NodeJoined] = []
         self.taken: list[tuple[Event, Any]] = []

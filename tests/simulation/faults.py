@@ -46,6 +46,7 @@ def draw(rng: Random) -> Plan:
         scale_up=rng.choice(("immediate", "immediate", "cooldown", "manual")),
         scale_up_window_s=rng.choice((0.0, 0.1, 1.0)),
         scale_up_cooldown_s=15.0,
+        restart_window_s=rng.choice((None, None, 20.0)),
         fatal_exit_codes=rng.choice(((), (), (FATAL,))),
     )
     return Plan(

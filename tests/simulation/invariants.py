@@ -192,7 +192,7 @@ class Watch:
         elif run.end_failure:
             assert seen.failed.get(run.membership.round if run.membership else 0), "the run failed for no failure"
             fatal = any(record.failure.exit_code in run.settings.fatal_exit_codes for record in run.failures)
-            assert fatal or run.restart_count == run.settings.max_restarts, "the run failed with restarts left"
+            assert fatal or _budget_is_spent(run), "the run failed with restarts left"
             _check_blame(run, seen)
 
     def _seen(self, attempt: int) -> Seen:
@@ -251,3 +251,13 @@ def _name(agent_id: str) -> str:
 
 def _end_of(run: Run) -> tuple[object, ...]:
     return (run.stage, run.end_reason, run.end_failure, run.ended_at, run.round, run.restart_count, run.membership)
+
+
+def _budget_is_spent(run: Run) -> bool:
+    """Whether a run that has ended could not afford one more restart: by its ledger, which has the latest of them."""
+    window_s, most = run.settings.restart_window_s, run.settings.max_restarts
+    if window_s is None:
+        return run.restart_count == most
+    assert run.ended_at is not None
+    charged = [restart.at for restart in run.ledger if restart.charged and restart.at > run.ended_at - window_s]
+    return len(charged) == most

@@ -44,6 +44,7 @@ TABLE = {  # by argument: a good text, a bad one, and what is said to that
     "shutdown_timeout": ("7", "-1", SECONDS + "'-1'"),
     "signals_to_handle": ("SIGTERM,SIGUSR1", "SIGTERM,SIGKILL", "SIGKILL cannot be caught: leave it out"),
     "max_restarts": ("3", "-1", "a whole number from 0 to 10000000, not '-1'"),
+    "restart_window": ("3600", "0", "a number of seconds from 1 to 1e+09, not '0'"),
     "fatal_exit_codes": ("2,-9", "1,,2", "a whole number from -255 to 255, not ''"),
     "join_timeout": ("8", "nan", SECONDS + "'nan'"),
     "last_call_timeout": ("9", "inf", SECONDS + "'inf'"),

@@ -70,6 +70,7 @@ LANDS = [  # what an agent, its run and its output are told by which flags
         ("min_nodes", 3, ["--nnodes", "3"]),
         ("max_nodes", 3, ["--nnodes", "3"]),
         ("max_restarts", 3, ["--max-restarts", "3"]),
+        ("restart_window_s", 3600.0, ["--restart-window", "3600"]),
         ("join_timeout_s", 60.0, ["--join-timeout", "60"]),
         ("join_timeout_s", 61.0, ["--rdzv-conf", "join_timeout=61"]),
         ("join_timeout_s", 60.0, ["--rdzv-conf", "timeout=61", "--join-timeout", "60"]),

@@ -7,6 +7,8 @@ from rdzv_server.core.run import HISTORY, Stage
 from tests.support.scenario import running
 from tests.support.stories import check, stories
 
+SUFFERS = "consequence=True"
+"""A worker ends because another one is gone."""
 FATAL = "exit code 42; exit code 42 is fatal for this run"
 
 
@@ -33,6 +35,22 @@ FATAL = "exit code 42; exit code 42 is fatal for this run"
     "without restarts the first failure ends the run": (
         "1", "join a; fail a exit_code=7",
         {"reason a": "worker rank 0 on node a failed: exit code 7; no restarts left: 0 of 0 used"},
+    ),
+    "with a window, only the restarts within it count": (
+        "2 max_restarts=2 restart_window_s=100",
+        "join a b; fail a; rejoin; 60s; fail a; rejoin; 60s; fail a; rejoin", {"stage": "running"},
+        "fail b exit_code=7",
+        {"stage": "failed",
+         "reason a": "worker rank 1 on node b failed: exit code 7; no restarts left: 2 of 2 used within 100 s"},
+    ),
+    "a restart that has just left the window counts no more": (
+        "2 max_restarts=1 restart_window_s=100", "join a b; fail a; rejoin; 100s; fail b; rejoin",
+        {"stage": "running", "ledger": "worker_failure! worker_failure!"},
+    ),
+    "a run that waits for a cause goes on if the window has moved on meanwhile": (
+        "2 max_restarts=1 restart_window_s=100", f"join a b; fail a; rejoin; 99.5s; fail b {SUFFERS}",
+        {"stage": "running"}, f"{CAUSE_WINDOW_S}s", {"stop": "a b"}, "rejoin",
+        {"ledger": "worker_failure! worker_failure!"},
     ),
     # fatal exit codes
     "a fatal exit code fails the run whatever the budget": (
@@ -121,8 +139,6 @@ def test_the_end_brings_the_failures_evidence_to_every_node():
 
 # Who is to blame.
 
-SUFFERS = "consequence=True"
-"""A worker ends because another one is gone."""
 SPENT = "failed: exit code 1; no restarts left: 0 of 0 used"
 
 
