@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 import rdzv_protocol
 from rdzv_protocol.completion import add_print_completion
 from rdzv_protocol.exit_codes import ExitCode
+from rdzv_protocol.flag_values import node_counts
 from rdzv_protocol.paths import DEFAULT_PORT
 from rdzv_protocol.text import printable
 
@@ -29,6 +30,7 @@ examples:
   rdzvctl why                             what the only run waits for, what failed first, and what to do
   rdzvctl nodes r1                        its nodes by group rank
   rdzvctl stop r1 --reason "wrong data"   end it on every node
+  rdzvctl drain node-7 --deadline 10m     empty a node; the others go on without it
   rdzvctl config set-context lab --endpoint a:{DEFAULT_PORT},b:{DEFAULT_PORT} --token-file lab.token
   rdzvctl config use-context lab          from now on without --endpoint
 
@@ -136,14 +138,52 @@ def _seconds(text: str) -> float:
     return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}[found[2]]
 
 
+def _size(text: str) -> tuple[int, int]:
+    try:
+        return node_counts(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+FIELDS_OF_ACTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "size": ("size", {"metavar": "MIN:MAX", "type": _size, "help": "nodes that it needs, and takes"}),
+    "deadline_s": (
+        "--deadline",
+        {
+            "dest": "deadline_s",
+            "metavar": "S",
+            "type": _seconds,
+            "help": "time that the workers have, then they are killed: 90s, 10m, 2h (default: 5m)",
+        },
+    ),
+    "for_s": (
+        "--for",
+        {
+            "dest": "for_s",
+            "metavar": "S",
+            "type": _seconds,
+            "help": "time until it is uncordoned by itself (default: never)",
+        },
+    ),
+}
+"""Flag, or name, of a field of an action, and what argparse has to know of it."""
+
+
 def _run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_id", metavar="RUN", nargs="?", help="the run's id (default: the only one that goes on)")
 
 
 def _action(action: Action, parser: argparse.ArgumentParser) -> None:
-    _run(parser)
-    if action.takes_reason:
-        parser.add_argument("--reason", metavar="TEXT", help="why, for the people whose run it is")
+    if action.of_node:
+        parser.add_argument("node_id", metavar="NODE", help="the node's name, as rdzvctl nodes shows it")
+    else:
+        _run(parser)
+    for name in action.flags:
+        spelling, takes = FIELDS_OF_ACTIONS[name]
+        parser.add_argument(spelling, **takes)
+    parser.add_argument("--reason", metavar="TEXT", help="why, for the people whose it is; stands in the events")
+    parser.add_argument("--request-id", metavar="ID", help="name this wish: a second one of this name changes nothing "
+                        "(default: a new one)")  # fmt: skip
     if action.question:
         parser.add_argument("--yes", "-y", action="store_true", help="do not ask, at a terminal, whether it is meant")
 
@@ -169,8 +209,13 @@ def _config(parser: argparse.ArgumentParser) -> None:
         each.set_defaults(do=do)
 
 
+def _status(parser: argparse.ArgumentParser) -> None:
+    _run(parser)
+    parser.add_argument("--watch", "-w", action="store_true", help="show it again whenever it changes, until Ctrl-C")
+
+
 COMMANDS = (
-    Command("status", "show the server and its runs, or all about one run", commands.status, _run),
+    Command("status", "show the server and its runs, or all about one run", commands.status, _status),
     Command("runs", "list the runs", commands.runs),
     Command("nodes", "list a run's nodes by group rank", commands.nodes, _run),
     Command("why", "say why a run stands where it does, and what to do", commands.why, _run),

@@ -8,9 +8,11 @@ import json
 import os
 import socket
 import ssl
+import threading
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from rdzv_protocol import errors, paths
@@ -29,8 +31,15 @@ PAUSE_S = 0.2
 DEFAULT_TIMEOUT_S = 15.0
 """Time for which a leader is waited for: a takeover takes the leader's lease, 5 s by default, and a second."""
 
+REFRESH_S = 5.0
+"""Longest time between two looks at what is watched: ages go on, and servers that do not lead are not listened to."""
+SETTLE_S = 0.3
+"""Changes that come together are shown together."""
+EVENT_STREAM = "text/event-stream"
+
 Fields = dict[str, Any]
 """A JSON map."""
+T = TypeVar("T")
 
 
 class Failed(Exception):
@@ -113,16 +122,50 @@ class Client:
                 failures[each] = error
         raise self._unreachable(failures)
 
+    def changes(self, run_id: str | None = None) -> Iterator[Overview]:
+        """The overview now, and again soon after anything has changed, and every few seconds: for ever.
+
+        Every server that leads is listened to. Raises what `overview` raises, but only the first time: later, servers
+        that do not answer are waited for.
+        """
+        changed, listeners = threading.Event(), dict[str, threading.Thread]()
+        found = self.overview(run_id)
+        while True:
+            yield found
+            for server in found.servers:
+                at = server["address"]
+                if server["leads"] and not (at in listeners and listeners[at].is_alive()):
+                    listeners[at] = threading.Thread(target=self._listen, args=(at, run_id, changed), daemon=True)
+                    listeners[at].start()
+            changed.wait(REFRESH_S)
+            time.sleep(SETTLE_S)
+            changed.clear()
+            try:
+                found = self.overview(run_id)
+            except Unreachable as error:
+                found = Overview([], [], [str(error)])
+
+    def _listen(self, at: str, run_id: str | None, changed: threading.Event) -> None:
+        """Set `changed` with each event of a server's stream, as long as it lasts."""
+        path = paths.WATCH + (f"?run_id={quote(run_id, safe='')}" if run_id is not None else "")
+        with suppress(Failed, CtlError, OSError, http.client.HTTPException):
+            answer = self._open(endpoint(at), "GET", path, headers={"Accept": EVENT_STREAM})
+            for line in lines_of(answer):
+                if line.startswith(b"data:"):
+                    changed.set()
+            changed.set()  # whoever leads now is listened to at once
+
     # Actions.
 
     def act(self, path: str, body: Fields) -> Fields:
         """Have the leader do it. Repeated until one has: what has a request id is done once."""
-        return self._read(self.ask_leader("POST", path, body))
+        return self.ask_leader(self._read, "POST", path, body)
 
     def ask_leader(
-        self, method: str, path: str, body: Fields | None = None, headers: Mapping[str, str] | None = None
-    ) -> Answer:
-        """The leader's answer 200. Raises `Refused`, `KeptOut` or, when the time is up, `Unreachable`."""
+        self, read: Callable[[Answer], T], method: str, path: str, body: Fields | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> T:  # fmt: skip
+        """The leader's answer 200, read. Raises `Refused`, `KeptOut` or, when the time is up, `Unreachable`."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             failures: dict[Endpoint, Failed] = {}
@@ -130,7 +173,7 @@ class Client:
             while waiting:
                 each = waiting.pop(0)
                 try:
-                    return self._open(each, method, path, body, headers)
+                    return read(self._open(each, method, path, body, headers))
                 except Failed as error:
                     failures[each] = error
                     if error.leader and (leader := endpoint(error.leader)) not in failures:

@@ -2,11 +2,13 @@
 
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from rdzv_protocol import paths
-from rdzv_protocol.text import printable
+from rdzv_protocol.text import clip, printable
 
 from rdzvctl import contexts, views
 from rdzvctl.client import DEFAULT_TIMEOUT_S, Client, Overview, address
@@ -17,30 +19,50 @@ from rdzvctl.views import Fields, Table
 
 MOST_NAMED = 8
 """Runs that an error names."""
+MOST_REASON_BYTES = 1_000
 
 
 class Action(NamedTuple):
-    """One thing that an operator may have done to a run."""
+    """One thing that an operator may have done to a run, or to a node."""
 
     name: str
     help: str
     path: str
-    done: str
-    """What is told when it is done, after the run's name."""
     question: str = ""
     """What is asked before, at a terminal; empty: it can be taken back."""
-    takes_reason: bool = False
+    of_node: bool = False
+    """To a node, for all runs; else to one run."""
+    flags: Sequence[str] = ()
+    """Fields of the request that are flags, or follow the name: see `FIELDS_OF_ACTIONS` in `cli`."""
+    of_ended: bool = False
+    """To a run that has ended; else to one that goes on."""
 
 
 ACTIONS = (
     Action(
-        "stop", "end a run: its agents stop their workers and exit with 1", paths.STOP, "is stopped",
-        "End it on every node?", takes_reason=True,
+        "stop", "end a run: its agents stop their workers and exit with 1", paths.STOP, "End it on every node?",
     ),
     Action(
-        "admit", "give the free seats of a running round to nodes that stand by", paths.ADMIT,
-        "admits the nodes that stand by",
+        "restart", "restart a run's workers on every node, which is not charged", paths.RESTART,
+        "Restart its workers on every node?",
     ),
+    Action(
+        "resize", "give a run other limits of its number of nodes, while it runs", paths.RESIZE, flags=("size",),
+    ),
+    Action("admit", "give the free seats of a running round to nodes that stand by", paths.ADMIT),
+    Action(
+        "forget", "forget a run that has ended, with all its events", paths.FORGET, "Forget it, with all its events?",
+        of_ended=True,
+    ),
+    Action(
+        "drain", "empty a node: its workers get SIGTERM and time for a checkpoint, the others go on without it",
+        paths.DRAIN, "Stop what runs there?", of_node=True, flags=("deadline_s", "for_s"),
+    ),
+    Action(
+        "cordon", "give a node no seat in new rounds; what runs there goes on", paths.CORDON, of_node=True,
+        flags=("for_s",),
+    ),
+    Action("uncordon", "let a node take part in new rounds again", paths.UNCORDON, of_node=True),
 )  # fmt: skip
 
 
@@ -80,19 +102,19 @@ class Session:
         self._unknown = found.unknown
         return found
 
-    def run(self) -> Fields:
-        """The run that is asked for, or the only one. Raises `Refused` if it is none, or not clear."""
+    def run(self, *, is_over: bool = False) -> Fields:
+        """The run that is asked for, or the only one that goes on, or `is_over`. Raises `Refused` or `BadInput`."""
         if (run_id := self.given.get("run_id")) is not None:
             for run in self.overview(run_id).runs:
                 return run
             raise self._no_such(run_id, self.overview().runs)
         runs = self.overview().runs
-        going_on = [run for run in runs if not views.is_over(run)] or runs
-        if len(going_on) == 1:
-            return going_on[0]
+        wanted = [run for run in runs if views.is_over(run) == is_over] or runs
+        if len(wanted) == 1:
+            return wanted[0]
         if not runs:
             raise Refused("there is no run", f"start one: node-agent --endpoint {self.endpoint} ... SCRIPT")
-        raise BadInput("which run?", f"there are {_named(going_on)}")
+        raise BadInput("which run?", f"there are {_named(wanted)}")
 
     def _no_such(self, run_id: str, runs: Sequence[Fields]) -> CtlError:
         if self._unknown:
@@ -112,17 +134,53 @@ def _named(runs: Sequence[Fields]) -> str:
 
 def status(session: Session) -> None:
     """The servers and their runs; of one run all that there is."""
-    out = session.out
+    if session.given.get("watch"):
+        return _watch_status(session)
     if session.given.get("run_id") is not None:
         run = session.run()
-        return out.json(run) if out.is_json else _show_run(session, run)
+        return session.out.json(run) if session.out.is_json else _show_run(session, run)
     found = session.overview()
-    if out.is_json:
-        return out.json({"servers": found.servers, "runs": found.runs})
+    if session.out.is_json:
+        return session.out.json({"servers": found.servers, "runs": found.runs})
+    return _show_overview(session, found)
+
+
+def _watch_status(session: Session) -> None:
+    """The same whenever it changes, for ever: a screen at a terminal, else a line for each run that has changed."""
+    out, run_id = session.out, session.given.get("run_id")
+    if run_id is not None:
+        session.run()
+    changes = session.client.changes(run_id)
+    if out.can_redraw and not out.is_json:
+        with out.screen():
+            for found in changes:
+                out.show(partial(_show_watched, session, found))
+    seen: dict[str, Fields] = {}
+    for found in changes:
+        for run in found.runs:
+            before, seen[run["run_id"]] = seen.get(run["run_id"]), views.without_times(run)
+            if before != seen[run["run_id"]]:
+                if out.is_json:
+                    out.json(run, in_one_line=True)
+                else:
+                    out.line(f"{time.strftime('%H:%M:%S')} {views.one_line(run)}", at_once=True)
+
+
+def _show_watched(session: Session, found: Overview) -> None:
+    for text in found.unknown:
+        session.out.paragraph(text)
+    if session.given.get("run_id") is None:
+        return _show_overview(session, found)
+    for run in found.runs:
+        _show_run(session, run)
+    return None
+
+
+def _show_overview(session: Session, found: Overview) -> None:
     for line in views.server_lines(found.servers):
-        out.line(line)
-    out.line()
-    return _show_runs(session, found.runs)
+        session.out.line(line)
+    session.out.line()
+    _show_runs(session, found.runs)
 
 
 def runs(session: Session) -> None:
@@ -174,21 +232,56 @@ def _show_why(session: Session, run: Fields) -> None:
 
 
 def act(action: Action, session: Session) -> None:
-    """Have it done, once it is sure that it is meant."""
-    run, out = session.run(), session.out
-    if views.is_over(run):
-        raise Refused(f"nothing to {action.name}: {views.one_line(run)}")
-    body = {"run_id": run["run_id"]}
-    if reason := session.given.get("reason"):
-        body["reason"] = printable(reason)
-    if action.question and sys.stdin.isatty() and not session.given.get("yes"):
-        out.note(views.one_line(run))
+    """Have it done, once it is sure that it is meant. The request id makes a repetition harmless."""
+    given, out = session.given, session.out
+    target, shown = _node_target(session) if action.of_node else _run_target(action, session)
+    if action.question and sys.stdin.isatty() and not given.get("yes"):
+        out.note(shown)
         if not confirmed(action.question, sys.stdin):
             raise Refused("not done")
-    session.client.act(action.path, body)
+    body = {
+        **target,
+        "reason": clip(printable(given.get("reason", "")), MOST_REASON_BYTES),
+        "request_id": given.get("request_id") or f"rdzvctl-{os.urandom(8).hex()}",
+        **_more(action, given),
+    }
+    message = session.client.act(action.path, body).get("message", "done")
     if out.is_json:
-        return out.json({"action": action.name, **body})
-    return out.line(f"Run {printable(run['run_id'])} {action.done}.")
+        return out.json({"action": action.name, **body, "message": message})
+    kind, name = next(iter(target.items()))
+    return out.line(f"{kind.partition('_')[0]} {printable(name)}: {printable(message)}")
+
+
+def _more(action: Action, given: Mapping[str, Any]) -> Fields:
+    """Fields of this action alone."""
+    more: Fields = {name: given[name] for name in action.flags if name in given}
+    if "size" in more:
+        more["min_nodes"], more["max_nodes"] = more.pop("size")
+    return more
+
+
+def _run_target(action: Action, session: Session) -> tuple[Fields, str]:
+    """The run, and how it stands now. One that is repeated by its request id is not looked at."""
+    given = session.given
+    if "request_id" in given and given.get("run_id") is not None:
+        return {"run_id": given["run_id"]}, f"run {given['run_id']}"
+    run = session.run(is_over=action.of_ended)
+    if views.is_over(run) != action.of_ended:
+        raise Refused(f"nothing to {action.name}: {views.one_line(run)}")
+    return {"run_id": run["run_id"]}, views.one_line(run)
+
+
+def _node_target(session: Session) -> tuple[Fields, str]:
+    """The node, and what runs there now. A node that no run has now is looked for by its name."""
+    node_id = session.given["node_id"]
+    all_runs = [run for run in session.overview().runs if not views.is_over(run)]
+    there = [(run, node) for run in all_runs for node in run["nodes"] if node["node_id"] == node_id]
+    if there:
+        seen = "; ".join(f"{node['state']} in run {run['run_id']}" for run, node in there[:MOST_NAMED])
+        return {"node_id": node_id}, f"node {node_id}: {seen}"
+    close = did_you_mean(node_id, {node["node_id"] for run in all_runs for node in run["nodes"]})
+    session.out.note(f"no run has a node {node_id} now{close}")
+    return {"node_id": node_id}, f"node {node_id}: no run has it now"
 
 
 # Contexts.

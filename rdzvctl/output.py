@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 from rdzvctl.views import STYLES, Table
@@ -19,6 +20,8 @@ class Output:
         is_dumb = environment.get("TERM", "") in ("", "dumb")
         self.has_colours = self.is_terminal and not is_dumb and not environment.get("NO_COLOR")
         self.can_redraw = self.is_terminal and not is_dumb
+        self._frame: list[str] | None = None
+        """Lines of a screen that is not shown yet."""
 
     def size(self) -> os.terminal_size:
         """Columns and lines of the terminal."""
@@ -26,8 +29,12 @@ class Output:
 
         return get_terminal_size()
 
-    def line(self, text: str = "") -> None:
-        print(text)  # noqa: T201
+    def line(self, text: str = "", *, at_once: bool = False) -> None:
+        """One line, or several; `at_once`: whoever reads a stream has it now."""
+        if self._frame is None:
+            print(text, flush=at_once)  # noqa: T201
+        else:
+            self._frame += text.split("\n")
 
     def note(self, text: str) -> None:
         """One line beside the output, for people."""
@@ -65,6 +72,27 @@ class Output:
             except ImportError:
                 pass
         return aligned(table)
+
+    # A screen that is drawn anew.
+
+    @contextmanager
+    def screen(self) -> Iterator[None]:
+        """The whole terminal, until the block ends: then what was shown last stands below the command."""
+        self._frame = []
+        print("\x1b[?1049h\x1b[?25l", end="")  # noqa: T201
+        try:
+            yield
+        finally:
+            last, self._frame = self._frame, None
+            print("\x1b[?25h\x1b[?1049l", *last, sep="\n", flush=True)  # noqa: T201
+
+    def show(self, draw: Callable[[], None]) -> None:
+        """Show what `draw` writes in the place of what was there; as much as the terminal has lines for."""
+        self._frame = []
+        draw()
+        height = self.size().lines
+        shown = self._frame if len(self._frame) <= height else [*self._frame[: height - 1], "..."]
+        print("\x1b[H" + "\n".join(f"{line}\x1b[K" for line in shown), end="\x1b[J", flush=True)  # noqa: T201
 
 
 def aligned(table: Table) -> str:

@@ -1,5 +1,6 @@
 """What people are shown of a status and of events: tables, and sentences in the server's own words. Pure."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -50,6 +51,16 @@ def age(seconds: float | None) -> str:
 
 def nodes(number: int, noun: str = "node") -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def without_times(value: Any) -> Any:
+    """A status without its ages and times left, and the countdowns in its sentences: what is the same if nothing
+    happens."""
+    if isinstance(value, dict):
+        return {key: without_times(each) for key, each in value.items() if not key.endswith(("_s", "time"))}
+    if isinstance(value, list):
+        return [without_times(each) for each in value]
+    return re.sub(r" in \d+(\.\d+)? s$", "", value) if isinstance(value, str) else value
 
 
 def is_over(run: Fields) -> bool:

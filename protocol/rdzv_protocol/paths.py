@@ -14,6 +14,7 @@ LEADER = "/v1/agent/leader"
 
 ROOT = "/"
 STATUS = "/v1/status"
+WATCH = "/v1/watch"
 STOP = "/v1/runs/stop"
 ADMIT = "/v1/runs/admit"
 RESTART = "/v1/runs/restart"

@@ -1,6 +1,7 @@
 """`rdzvctl` beside real servers, agents and workers: in a pipe, at a terminal, with tokens and TLS, over a failover."""
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -104,6 +105,51 @@ async def test_without_rich_a_terminal_has_plain_columns(cluster: Cluster, tmp_p
         assert re.search(r"^r +running ", shown.text, re.MULTILINE)
 
 
+# Watching.
+
+
+async def test_a_terminal_shows_what_changes_until_it_is_interrupted(cluster: Cluster) -> None:
+    await (await cluster.node("a", "--nnodes", "2", "--run-id", "r", nproc=1)).line("waiting for 1 more node")
+    async with terminal(cluster, "status", "--watch") as shown, terminal(cluster, "status", "r", "--watch") as one:
+        seen = await shown.shows(r"\br +forming .* waiting for 1 more node")
+        await one.shows(r"Run r has been forming for .*\n")
+        await cluster.node("b", "--run-id", "r", nproc=1)
+        await shown.shows(r"\br +running .* round 1 runs on 2 nodes", after=seen)
+        await one.shows(r"Run r has been running for ")
+        for each in (shown, one):
+            each.type("\x03")
+            assert await each.exit_code() == 128 + signal.SIGINT
+            assert each.written.endswith("\r\n") and "Traceback" not in each.text
+            assert "round 1 runs on 2 nodes" in each.written.rpartition("\x1b[?1049l")[2], "it stays to be read"
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)], ids=["plain", "json"])
+async def test_a_pipe_gets_a_line_for_each_change(cluster: Cluster, flags: tuple[str, ...]) -> None:
+    await (await cluster.node("a", "--nnodes", "2", "--run-id", "r", nproc=1)).line("waiting for 1 more node")
+    watching = await Program.start(*RDZVCTL, "status", "--watch", *flags, env=environment(cluster.endpoint))
+    await watching.line("waiting for 1 more node")
+    await cluster.node("b", "--run-id", "r", nproc=1)
+    await cluster.hub.group(2)
+    await watching.line("round 1 runs on 2 nodes")
+    watching.signal(signal.SIGINT)
+    assert (await watching.exit_code(), watching.err) == (128 + signal.SIGINT, [])
+    if flags:
+        runs = [json.loads(line) for line in watching.out]
+        assert runs[0]["phase"] == "forming" and runs[-1]["phase"] == "running"
+    else:
+        assert re.fullmatch(r"\d\d:\d\d:\d\d run r: running for \d+s: round 1 runs on 2 nodes", watching.out[-1])
+
+
+async def test_a_server_that_comes_back_is_watched_again(durable: Cluster) -> None:
+    await durable.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
+    async with terminal(durable, "status", "--watch") as shown:
+        await shown.shows(r"\br +running ")
+        await durable.lose_server()
+        seen = await shown.shows("connection refused")
+        await durable.regain_server()
+        await shown.shows(r"\br +running ", after=seen)
+
+
 # Actions.
 
 
@@ -117,7 +163,7 @@ async def test_a_run_is_stopped_when_that_is_confirmed(cluster: Cluster) -> None
     async with terminal(cluster, "stop", "--reason", "wrong data") as shown:
         await shown.shows(r"\[y/N\] ")
         shown.type("y\n")
-        await shown.shows("Run r is stopped.")
+        await shown.shows(r"\nrun r: ")
         assert await shown.exit_code() == 0
     assert await cluster.agents["a"].exit_code() == 1
     assert any("stopped by an operator: wrong data" in line for line in cluster.agents["a"].err)
@@ -128,7 +174,8 @@ async def test_a_run_is_stopped_when_that_is_confirmed(cluster: Cluster) -> None
 async def test_a_script_is_asked_nothing(cluster: Cluster) -> None:
     await cluster.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
     done = await rdzvctl("stop", "r", "--json", endpoint=cluster.endpoint)
-    assert done.json["action"] == "stop" and done.json["run_id"] == "r"
+    assert done.json.keys() == {"action", "run_id", "reason", "request_id", "message"}
+    assert (done.json["action"], done.json["run_id"]) == ("stop", "r")
     assert await cluster.agents["a"].exit_code() == 1
 
 
@@ -141,7 +188,7 @@ async def test_a_standby_is_admitted(cluster: Cluster) -> None:
     assert (
         "Next: Give standbys the free seats: rdzvctl admit r" in (await rdzvctl("why", endpoint=cluster.endpoint)).lines
     )
-    assert (await rdzvctl("admit", endpoint=cluster.endpoint)).lines == ["Run r admits the nodes that stand by."]
+    assert (await rdzvctl("admit", endpoint=cluster.endpoint)).lines[0].startswith("run r: ")
     await cluster.finish(await cluster.hub.group(4))
 
 
@@ -272,7 +319,7 @@ async def test_the_leader_is_followed(replicas: Replicas) -> None:
     assert any("follows" in line for line in (await rdzvctl("status", endpoint=second.proxy.address)).lines)
     await first.kill()
     assert (await rdzvctl("nodes", "r", endpoint=replicas.endpoint)).lines[1].split()[:2] == ["a", "running"]
-    assert (await rdzvctl("stop", "r", endpoint=replicas.endpoint)).lines == ["Run r is stopped."]
+    assert (await rdzvctl("stop", "r", endpoint=replicas.endpoint)).lines[0].startswith("run r: ")
     assert await replicas.agents["a"].exit_code() == 1
 
 

@@ -32,7 +32,7 @@ def test_an_age_is_short(seconds: float | None, shown: str) -> None:
     [
         ("3", "join a; 10s", "has been forming for 10s, in round 1: waiting for 2 more nodes: 1 of 3 joined (a); gives "
          "up in 590 s.", "Start 2 more nodes: node-agent --endpoint a:29400,b:29400 --run-id run ... SCRIPT"),
-        ("1:4", "join a b", "at once with 4; starts in 30 s.", "Nothing: the round starts by itself."),
+        ("1:4", "join a b", "at once with 4; starts in 5 s.", "Nothing: the round starts by itself."),
         ("3", "join a b c; lose c; join a; 2s", "has been restarting for 2s, in round 2: waiting for 2 more nodes: 1 "
          "of 3 joined (a); b to stop the workers of round 1; gone: c", "Look at c: gone."),
         ("2 max_restarts=1", "join a b; fail a; join a", "b to stop", "Wait for b to stop its workers"),
@@ -141,3 +141,12 @@ def test_a_table_fits_into_its_terminal(width: int) -> None:
 def test_columns_of_a_pipe_are_aligned() -> None:
     table = views.Table(("A", "LONG", "LAST"), [("aaaa", "b", "c d"), ("a", "bbbbb", "")])
     assert output.aligned(table).splitlines() == ["A     LONG   LAST", "aaaa  b      c d", "a     bbbbb"]
+
+
+def test_a_run_in_which_nothing_happens_stays_the_same() -> None:
+    run = check(("3", "join a; 5s"))
+    before = views.without_times(told(run))
+    run.passes(3)
+    assert views.without_times(told(run)) == before
+    run.join("b")
+    assert views.without_times(told(run)) != before
