@@ -28,6 +28,11 @@ READYZ = "/readyz"
 LEADERZ = "/leaderz"
 OPENAPI = "/openapi.json"
 METRICS = "/metrics"
+LOGIN = "/login"
+LOGOUT = "/logout"
+STATIC = "/static/"
+RUN_PAGE = "/runs/"
+"""Followed by a run id, percent-encoded."""
 
 MEDIA_TYPE = "application/msgpack"
 DEFAULT_PORT = 29400

@@ -8,11 +8,13 @@
 
 An agents' token may be good for some runs alone, and for so many at a time; it then shows its bearer nothing of the
 others. Tokens are compared in constant time, and all of them each time: how long an answer takes tells nothing about
-any.
+any. A browser bears a session that is derived from a token: it may do what the token may, but for taking part, and acts
+only from the server's own page.
 """
 
 import hmac
 import socket
+import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -21,6 +23,8 @@ from ipaddress import ip_address
 
 from rdzv_protocol import paths
 from rdzv_protocol.errors import Forbidden, ServerUnavailable, Unauthorized
+
+from rdzv_server.auth import session
 
 ANY_RUN = "*"
 MOST_NAMES = 64
@@ -79,12 +83,26 @@ class Caller:
 
     peer: str
     authorization: str = ""
+    session: str = ""
+    """Cookie of somebody who has logged in; counts only where there is no `authorization`."""
+    csrf: str = ""
+    """What the server's own page sends with an action beside the cookie."""
     host: str = ""
     origin: str | None = None
     """The web page that sends it, if one does; "null" for one that hides its name."""
     is_browser: bool = False
     """Headers that every browser sends and no page can take away: the request may be a page's."""
     is_tls: bool = False
+
+    @property
+    def credential(self) -> str:
+        """What the caller shows in order to be let in; empty: nothing."""
+        return self.authorization or self.session
+
+    @property
+    def is_own_page(self) -> bool:
+        """Whether the request comes from a page of this server, or from no page."""
+        return self.origin is None or self.origin.endswith(f"://{self.host}")
 
 
 class ServerNames:
@@ -124,6 +142,11 @@ class Permit:
 
     tokens: tuple[Token, ...] | None = None
 
+    @property
+    def covers_all(self) -> bool:
+        """Whether the request may be about every run."""
+        return self.tokens is None or any(token.runs == ANY_RUN for token in self.tokens)
+
     def covers(self, run_id: str) -> bool:
         """Whether the request may be about this run."""
         return self.tokens is None or any(token.covers(run_id) for token in self.tokens)
@@ -136,8 +159,8 @@ class Permit:
 
     def check_every_run(self, why: str) -> None:
         """Raise `Forbidden` unless the request may be about every run, which it has to for this reason."""
-        if self.tokens is not None and all(token.runs != ANY_RUN for token in self.tokens):
-            patterns = " and ".join(token.runs for token in self.tokens)
+        if not self.covers_all:
+            patterns = " and ".join(token.runs for token in self.tokens or ())
             raise Forbidden(
                 f"this token is good for runs {patterns} alone, and {why}: take a token of --read-token-file"
             )
@@ -174,7 +197,7 @@ class Access:
         if action is Action.TAKE_PART and caller.origin is not None:
             raise Forbidden(f"agents' paths take nothing from a web page ({caller.origin})")
         if self.tokens:
-            return self._permit(action, self._known(caller.authorization))
+            return self._permit(action, self._known(action, caller))
         if caller.is_browser and not caller.is_tls:
             self.names.check(caller.host)
         elif action is Action.TAKE_PART:
@@ -189,13 +212,53 @@ class Access:
             raise Forbidden(f"the {tokens[0].role.value} token does not let its bearer {action.value}")
         return Permit(tuple(allowed))
 
-    def _known(self, authorization: str) -> list[Token]:
-        given = authorization.encode(errors="replace")
-        matches = [hmac.compare_digest(given, b"Bearer " + token.secret) for token in self.tokens]
-        known = [token for token, same in zip(self.tokens, matches, strict=True) if same]
+    def may_act(self, caller: Caller) -> bool:
+        """Whether the server's own page is worth showing buttons to this caller."""
+        if self.tokens:
+            return any(token.role in _ALLOWED[Action.ACT] for token in self._matches(caller))
+        return _is_loopback(caller.peer) and _names_loopback(caller.host)
+
+    def csrf(self, caller: Caller) -> str:
+        """What the server's own page has to send with an action; empty where there is no session."""
+        return next((session.csrf(token.secret, caller.session) for token in self._matches(caller)), "")
+
+    def log_in(self, token: str, now: float) -> str:
+        """Session for the bearer of a token; `now`: seconds since 1970. Raises `Unauthorized`."""
+        known = self._matches(Caller(peer="", authorization=f"Bearer {token}"))
         if not known:
-            raise Unauthorized(f"{_WRONG if authorization else _MISSING} (curl: -H 'Authorization: Bearer TOKEN')")
+            raise Unauthorized("this server does not know this token")
+        return session.issue(known[0].secret, now)
+
+    def _known(self, action: Action, caller: Caller) -> list[Token]:
+        known = self._matches(caller)
+        if not known:
+            raise Unauthorized(
+                f"{_WRONG if caller.authorization else _MISSING} (curl: -H 'Authorization: Bearer TOKEN')"
+            )
+        if not caller.authorization:
+            _check_is_own_page(action, caller, known)
         return known
+
+    def _matches(self, caller: Caller) -> list[Token]:
+        """The tokens that the caller has, or has logged in with."""
+        if caller.authorization or not caller.session:
+            given = caller.authorization.encode(errors="replace")
+            matches = [hmac.compare_digest(given, b"Bearer " + token.secret) for token in self.tokens]
+        else:
+            matches = [session.is_of(token.secret, caller.session, time.time()) for token in self.tokens]
+        return [token for token, same in zip(self.tokens, matches, strict=True) if same]
+
+
+def _check_is_own_page(action: Action, caller: Caller, tokens: list[Token]) -> None:
+    """Refuse what a browser may not do with its session. Raises `Forbidden`."""
+    if action is Action.TAKE_PART:
+        raise Forbidden("a browser's session is not for agents")
+    wanted = [session.csrf(token.secret, caller.session) for token in tokens]
+    given = caller.csrf.encode(errors="replace")
+    if action is Action.ACT and not any(hmac.compare_digest(given, each.encode()) for each in wanted):
+        raise Forbidden("a browser's session acts from the page of this server alone: load the page again")
+    if not caller.is_own_page:
+        raise Forbidden(f"a browser's session is not for the web page {caller.origin}")
 
 
 _MISSING = "this server asks for a token: start the agent with --token-file"
@@ -220,9 +283,8 @@ def _check_is_this_machine(caller: Caller) -> None:
     """Refuse other machines, and pages that somebody on this one has open in a browser. Raises `Forbidden`."""
     if not _is_loopback(caller.peer):
         raise Forbidden("without tokens this server takes operators' actions from its own machine alone")
-    origin, host = caller.origin, caller.host
-    if origin is not None and not (origin.endswith(f"://{host}") and _names_loopback(host)):
-        raise Forbidden(f"without tokens this server takes no actions from the web page {origin}")
+    if caller.origin is not None and not (caller.is_own_page and _names_loopback(caller.host)):
+        raise Forbidden(f"without tokens this server takes no actions from the web page {caller.origin}")
 
 
 def _name_of(host: str) -> str:

@@ -110,7 +110,7 @@ def view(run: Run, now: float) -> RunStatus:
         phase=phase(run),
         reason=reason(run, now),
         round=run.round,
-        world_size=_world_size(run),
+        world_size=world_size(run),
         min_nodes=run.settings.min_nodes,
         max_nodes=run.settings.max_nodes,
         restart_count=run.restart_count,
@@ -125,7 +125,7 @@ def view(run: Run, now: float) -> RunStatus:
         first_failure=_failure(run.first_failure, now) if run.first_failure else None,
         end_failure=_failure(run.first_of_round, now) if run.end_failure and run.first_of_round else None,
         failures=[_failure(record, now) for record in run.failures],
-        departures=[_aged(DepartureStatus, gone, now, agent_id=_short(gone.agent_id)) for gone in run.departures],
+        departures=[_aged(DepartureStatus, gone, now, agent_id=short(gone.agent_id)) for gone in run.departures],
         history=[_aged(RestartStatus, restart, now) for restart in run.ledger],
         settings=run.settings,
     )
@@ -176,8 +176,8 @@ def _node(run: Run, agent: Agent, now: float) -> NodeStatus:
     renewed_at, lease_until = run.leases.renewed_at.get(agent.agent_id), run.leases.ends_at(agent.agent_id)
     return NodeStatus(
         node_id=agent.node_id,
-        agent_id=_short(agent.agent_id),
-        state=_state(run, agent),
+        agent_id=short(agent.agent_id),
+        state=state(run, agent),
         connected=run.leases.is_connected(agent.agent_id),
         addr=agent.join.addr,
         port=agent.join.port,
@@ -192,12 +192,12 @@ def _node(run: Run, agent: Agent, now: float) -> NodeStatus:
     )
 
 
-def _short(agent_id: str) -> str:
+def short(agent_id: str) -> str:
     """Enough of an id to tell agents apart, and too little to speak in an agent's name."""
     return agent_id if len(agent_id) <= SHORT_ID else agent_id[:-HIDDEN]
 
 
-def _state(run: Run, agent: Agent) -> NodeState:
+def state(run: Run, agent: Agent) -> NodeState:
     if run.stage.is_end:
         return "succeeded" if run.stage is Stage.SUCCEEDED else "failed"
     if agent.state is AgentState.WAITING and run.stage is Stage.RUNNING:
@@ -210,7 +210,7 @@ def _position(run: Run, agent: Agent) -> tuple[int, str]:
     return (seat.group_rank if seat else len(run.agents), agent.node_id)
 
 
-def _world_size(run: Run) -> int:
+def world_size(run: Run) -> int:
     if run.stage is Stage.FORMING or run.membership is None:
         return 0
     return sum(seat.local_world_size for seat in run.membership.seats.values())

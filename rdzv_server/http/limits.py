@@ -42,14 +42,14 @@ class Gatekeeper:
         self._refusals = Buckets(limits.refusals)
 
     def check(self, method: str, path: str, caller: Caller, credential: str | None, now: float) -> Permit:
-        """Permit of the request. `credential`: the Authorization with which its connection was let in before.
+        """Permit of the request. `credential`: the one with which its connection was let in before.
 
         Raises `TooManyRequests`, `Unauthorized` or `Forbidden`.
         """
         peer = peer_of(caller.peer)
         if not self._requests.take(peer, now):
             raise errors.TooManyRequests(f"too many requests from {peer}; each is tried again")
-        is_judged = action_of(method, path) is not Action.PROBE and caller.authorization != credential
+        is_judged = action_of(method, path) is not Action.PROBE and caller.credential != credential
         if is_judged and not self._refusals.has_any(peer, now):
             raise errors.TooManyRequests(
                 f"too many requests from {peer} without the right token; others have to wait, too"

@@ -90,7 +90,7 @@ def _operation(route: Route) -> Schema:
 
 
 def _responses(route: Route, media: str, refusals: Refusals) -> dict[str, Schema]:
-    answer_media = TEXT if route.answer is str else media
+    answer_media = route.media or (TEXT if route.answer is str else media)
     schema = {str: {"type": "string"}, dict: {"type": "object"}}.get(route.answer) or _reference(route.answer)
     answers: dict[int, Schema] = {
         200: _content("Yes." if route.no else route.says or route.summary, answer_media, schema)

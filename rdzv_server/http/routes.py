@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from contextlib import aclosing
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -16,12 +18,14 @@ from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.errors import MalformedMessage, MessageTooLarge, NotLeader, ProtocolError, UnsupportedMediaType
 from rdzv_protocol.exposition import CONTENT_TYPE
 
-from rdzv_server.auth.authorization import Caller
+from rdzv_server.auth import session
+from rdzv_server.auth.authorization import Caller, Permit
 from rdzv_server.http.connection import HttpConnection
 from rdzv_server.http.limits import Gatekeeper, RefusalLog, peer_of
 from rdzv_server.http.metrics import MetricsView
 from rdzv_server.http.status_endpoint import Status, StatusView
 from rdzv_server.service.interface import AnyRequest, Service
+from rdzv_server.service.watch import Watch
 
 log = logging.getLogger("rdzv_server")
 
@@ -31,6 +35,7 @@ OTHER_PATHS = "other"
 """Name in the metrics of all paths that there are not."""
 LINGER_S = 1.0
 """Time for which the rest of a refused request is read and thrown away, so that its sender comes to read the answer."""
+EVENTS = "text/event-stream"
 SHOWN_TO_PEOPLE = ("curl/", "Wget/", "Mozilla/")
 """User agents for which the status is written in lines."""
 HEADERS = {"Server": "rdzv-server", "X-Content-Type-Options": "nosniff"}
@@ -45,8 +50,11 @@ rdzv-server: the rendezvous service for elastic PyTorch runs
   GET {paths.STATUS}              every run: its nodes, who is missing and until when, failures, restarts
   GET {paths.STATUS}?run_id=ID    one run
   GET {paths.METRICS}                metrics for Prometheus
+  GET {paths.WATCH}               the same as it changes: server-sent events
   GET {paths.READYZ}                 whether runs can be decided about at present
   GET {paths.OPENAPI}           the whole API, for programs
+
+In a browser this address shows all of it, and stays current.
 
 Take part from each node:  node-agent --endpoint HOST:PORT --nnodes N --nproc M train.py
 """
@@ -67,6 +75,8 @@ class Route:
     """Type of the message in the request's body; None: it has none."""
     answer: Any = str
     """Type of an answer 200: of a message, str for plain text, dict for any map."""
+    media: str = ""
+    """Media type of an answer 200, where that does not follow from its type."""
     says: str = ""
     """Meaning of an answer 200, in words; empty: the summary."""
     no: str = ""
@@ -96,6 +106,7 @@ class HttpApi:
         self._now = asyncio.get_running_loop().time
         self._refusals = RefusalLog()
         self._status = StatusView(service)
+        self.watch = Watch(service)
         self._routes = {route.path: route for route in ROUTES if route.method == "GET" or not read_only}
 
     def serve(self, idle_s: float) -> web.Server:
@@ -153,13 +164,13 @@ class HttpApi:
             connection.request_arrived()
         permit = self._gatekeeper.check(request.method, request.path, caller, connection.credential, now)
         if request.path.startswith((paths.API, paths.METRICS)):
-            connection.let_in(permit, caller.authorization)
+            connection.let_in(permit, caller.credential)
 
     def _handler(self, request: web.BaseRequest) -> Handler:
         """Raises `web.HTTPException`. HEAD asks for what GET would give."""
         route = self._routes.get(request.path)
         if route is None:
-            raise web.HTTPNotFound
+            return _page_handler(request)
         if request.method != route.method and (request.method, route.method) != ("HEAD", "GET"):
             allowed = ["GET", "HEAD"] if route.method == "GET" else [route.method]
             raise web.HTTPMethodNotAllowed(request.method, allowed)
@@ -214,13 +225,103 @@ class HttpApi:
         body = await self._metrics.body()
         return web.Response(body=body, headers=HEADERS | {"Content-Type": CONTENT_TYPE})
 
+    async def follow(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Send the status, and then what changes in it, until the caller goes or is not let in any more."""
+        connection, run_id = _connection_of(request), request.rel_url.query.get("run_id")
+        permit, access = connection.permit, self._gatekeeper.access
+        if run_id is not None:
+            permit.check_run(run_id)
+        answer = web.StreamResponse(headers=HEADERS | {"Content-Type": EVENTS, "Cache-Control": "no-store"})
+        shows = None if permit.covers_all else permit.covers
+        last = request.headers.get("Last-Event-ID", "")
+        async with aclosing(self.watch.follow(connection.peer, run_id, last, shows)) as events:
+            async for event in events:
+                if self._gatekeeper.access is not access:  # tokens were read again: may this caller still look?
+                    break
+                if not answer.prepared:
+                    await answer.prepare(request)
+                    if request.method == "HEAD":
+                        break
+                await answer.write(event)
+        if not answer.prepared:
+            await answer.prepare(request)
+        await answer.write_eof()
+        return answer
+
+    # Pages. jinja2 is imported when the first one is asked for.
+
+    async def page(self, request: web.BaseRequest) -> web.Response:
+        """Page of all runs, or of one."""
+        from rdzv_server.http import page
+
+        caller, is_of_run = _caller_of(request), request.path != paths.ROOT
+        run_id = page.run_id_of(request) if is_of_run else ""
+        try:
+            permit = self._check_look(request, caller)
+            if is_of_run:
+                permit.check_run(run_id)
+        except errors.Unauthorized:
+            if caller.authorization:
+                raise
+            return page.redirected(page.login_path(page.path_of(run_id) if is_of_run else paths.ROOT))
+        except errors.Forbidden as error:
+            return self._show("refused", caller, status=403, refusal=str(error))
+        if is_of_run and not run_id:
+            return page.redirected(paths.ROOT)
+        return self._show("run" if is_of_run else "runs", caller, run_id=run_id)
+
+    async def login(self, request: web.BaseRequest) -> web.Response:
+        """Form of the login; a token that is sent by it becomes a session."""
+        from rdzv_server.http import page
+
+        caller = _caller_of(request)
+        if request.method != "POST":
+            to = request.rel_url.query.get("to", paths.ROOT)
+            return self._show("login", replace(caller, session=""), to=page.local(to), refusal="")
+        if not caller.is_own_page:
+            raise errors.Forbidden(f"the web page {caller.origin} may not log anybody in")
+        form = page.form(await _body(request))
+        token, to = form.get("token", ""), page.local(form.get("to", ""))
+        try:
+            self._check_look(request, replace(caller, authorization=f"Bearer {token}", session=""))
+        except errors.Unauthorized as error:
+            self._note(request, error)
+            refusal = "This server does not know this token."
+            return self._show("login", replace(caller, session=""), status=401, to=to, refusal=refusal)
+        return page.redirected(to, caller, self._gatekeeper.access.log_in(token, time.time()))
+
+    async def logout(self, request: web.BaseRequest) -> web.Response:
+        from rdzv_server.http import page
+
+        caller = _caller_of(request)
+        if not caller.is_own_page:
+            raise errors.Forbidden(f"the web page {caller.origin} may not log anybody out")
+        return page.redirected(paths.ROOT, caller, "")
+
+    async def static(self, request: web.BaseRequest) -> web.Response:
+        from rdzv_server.http import page
+
+        return page.file(request.path.removeprefix(paths.STATIC))
+
+    def _show(self, name: str, caller: Caller, **more: Any) -> web.Response:
+        from rdzv_server.http import page
+
+        return page.show(name, caller, self._gatekeeper.access, has=frozenset(self._routes), **more)
+
+    def _check_look(self, request: web.BaseRequest, caller: Caller) -> Permit:
+        """Permit to look, for a page. Raises the `ProtocolError` that refuses it."""
+        now, credential = asyncio.get_running_loop().time(), _connection_of(request).credential
+        return self._gatekeeper.check("GET", paths.WATCH, caller, credential, now)
+
     async def openapi(self, request: web.BaseRequest) -> web.Response:
         from rdzv_server.http.openapi import document
 
         return _json(document(ROUTES))
 
     async def root(self, request: web.BaseRequest) -> web.Response:
-        return _text(WELCOME)
+        """The page for browsers; curl and programs get text."""
+        is_for_people = "text/html" in request.headers.get("Accept", "")
+        return await self.page(request) if is_for_people else _text(WELCOME)
 
     async def healthz(self, request: web.BaseRequest) -> web.Response:
         return _text("ok\n")
@@ -287,6 +388,13 @@ ROUTES: tuple[Route, ...] = (
             ("pretty", "Whether in lines, for people: 0 or 1; without it, for curl, wget and browsers."),
         ),
     ),
+    _question(
+        paths.WATCH, HttpApi.follow, "The status and then its differences, as they come: server-sent events.",
+        media=EVENTS,
+        says="An event `snapshot` with the document, then events `patch`, JSON merge patches (RFC 7386) of it, and "
+        "`ping` where nothing happens. Times are seconds since 1970.",
+        query=(("run_id", "This run alone, with its nodes; without it all runs, each in a line."),),
+    ),
     _action(paths.STOP, actions.StopRequest, "stopped", "End a run, whatever it does."),
     _question(paths.METRICS, HttpApi.metrics, "Metrics of the server and its runs, in Prometheus' text format."),
     _action(
@@ -301,6 +409,30 @@ ROUTES: tuple[Route, ...] = (
 )  # fmt: skip
 
 
+# Pages, which are no part of the API.
+
+PAGES: dict[tuple[str, str], Handler] = {
+    ("GET", paths.LOGIN): HttpApi.login,
+    ("POST", paths.LOGIN): HttpApi.login,
+    ("POST", paths.LOGOUT): HttpApi.logout,
+}
+
+
+def _page_handler(request: web.BaseRequest) -> Handler:
+    """Raises `web.HTTPException` if the path is no page's, either."""
+    method, path = "GET" if request.method == "HEAD" else request.method, request.path
+    if method == "GET" and path.startswith(paths.RUN_PAGE):
+        return HttpApi.page
+    if method == "GET" and path.startswith(paths.STATIC):
+        return HttpApi.static
+    allowed = [each for each, of_page in PAGES if of_page == path]
+    if not allowed:
+        raise web.HTTPNotFound
+    if method not in allowed:
+        raise web.HTTPMethodNotAllowed(request.method, allowed)
+    return PAGES[method, path]
+
+
 # Requests.
 
 
@@ -313,9 +445,12 @@ def _connection_of(request: web.BaseRequest) -> HttpConnection:
 
 def _caller_of(request: web.BaseRequest) -> Caller:
     headers = request.headers
+    cookies = request.cookies if "Cookie" in headers else {}
     return Caller(
         peer=request.remote or "",
         authorization=headers.get("Authorization", ""),
+        session=cookies.get(session.cookie_name(request.host), ""),
+        csrf=headers.get("X-CSRF-Token", ""),
         host=request.host,
         origin=headers.get("Origin"),
         is_browser=not _BROWSER_HEADERS.isdisjoint(map(str.lower, headers))

@@ -72,7 +72,8 @@ class Fuzzer:
         self._url = url
         published = schemathesis.openapi.from_dict(_with_few_names(requests.get(f"{url}{paths.OPENAPI}").json()))
         published.config.update(base_url=url)
-        self.operations: list[APIOperation] = [found.ok() for found in published.get_all_operations()]
+        operations = (found.ok() for found in published.get_all_operations())
+        self.operations: list[APIOperation] = [each for each in operations if not _is_endless(each)]
         self.statuses = {operation.path: Counter[int]() for operation in self.operations}
         """Number of answers of each path by status."""
         self._seated = {"run_id": "", "agent_id": ""}
@@ -129,6 +130,11 @@ def _cases(operation: APIOperation) -> Iterator[st.SearchStrategy[Case]]:
     if operation.body:
         yield operation.as_strategy(generation_mode=GenerationMode.NEGATIVE)
     yield operation.as_strategy(generation_mode=GenerationMode.POSITIVE)
+
+
+def _is_endless(operation: APIOperation) -> bool:
+    """Whether the answer is a stream of events, which never ends."""
+    return "text/event-stream" in operation.definition.raw["responses"]["200"]["content"]
 
 
 def _is_described(case: Case) -> bool:

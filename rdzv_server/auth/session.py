@@ -1,0 +1,44 @@
+"""Sessions of browsers: derived from a token, from which the token cannot be told, and remembered by nobody.
+
+    EXPIRES.NONCE.MAC        MAC = HMAC-SHA256(key, EXPIRES.NONCE), key = HMAC-SHA256(token, purpose)
+
+So a session is good at every server that has the token, also after it was started again; it ends when the token is
+taken out, and by itself after `LASTS_S`. None takes any memory.
+"""
+
+import hashlib
+import hmac
+import os
+
+LASTS_S = 12 * 3_600
+"""A working day: who watches through the night logs in once more."""
+
+
+def cookie_name(host: str) -> str:
+    """Name of the cookie at this Host header: browsers do not keep the cookies of a host's ports apart."""
+    port = host.rpartition(":")[2]
+    return f"rdzv_session_{port}" if port.isascii() and port.isdigit() else "rdzv_session"
+
+
+def issue(secret: bytes, now: float) -> str:
+    """A session for the bearer of this token. `now`: seconds since 1970."""
+    payload = f"{int(now) + LASTS_S}.{os.urandom(16).hex()}"
+    return f"{payload}.{_mac(secret, 'session', payload)}"
+
+
+def is_of(secret: bytes, session: str, now: float) -> bool:
+    """Whether the session is one of this token's, and has not ended. Takes the same time for any token."""
+    payload, _, mac = session.rpartition(".")
+    is_genuine = hmac.compare_digest(mac.encode(errors="replace"), _mac(secret, "session", payload).encode())
+    expires = payload.partition(".")[0]
+    return is_genuine and expires.isdigit() and now < int(expires)
+
+
+def csrf(secret: bytes, session: str) -> str:
+    """What goes with an action, and no other page can know."""
+    return _mac(secret, "csrf", session)
+
+
+def _mac(secret: bytes, purpose: str, text: str) -> str:
+    key = hmac.digest(secret, f"rdzv-server {purpose}".encode(), hashlib.sha256)
+    return hmac.digest(key, text.encode(errors="replace"), hashlib.sha256).hex()

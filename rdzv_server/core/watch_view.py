@@ -1,0 +1,260 @@
+"""A run as those who watch it are shown it: everything is a point in time, so that nothing changes by itself.
+
+The words are those of the status. What does not apply is left out, so that differences are JSON merge patches
+(RFC 7386), in which null means that a member is gone.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, to_builtins
+from rdzv_protocol.messages import Failure
+from rdzv_protocol.timing import HOLDS_PER_LEASE, LONGEST_HOLD_S
+
+from rdzv_server.core import completion, status_view
+from rdzv_server.core.run import Agent, FailureRecord, Run, Stage
+from rdzv_server.core.status_view import NodeState, Phase
+
+Clock = Callable[[float], float]
+"""Wall clock, seconds since 1970, of a time of the run."""
+At = Annotated[float, Meta(description="seconds since 1970")]
+Document = dict[str, Any]
+
+QUIET_SLACK_S = 1.0
+"""Time that a poll may come late without being missed."""
+MOST_QUIET = 256
+MOST_MISSING = 256
+
+
+class RunSummary(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Line of the list of all runs."""
+
+    run_id: str
+    attempt: int
+    phase: Phase
+    reason: str
+    ending: str | None = None
+    """End of the time until `deadline_at`: the round `starts`, the run `gives_up`, or the running round `ends`."""
+    deadline_at: At | None = None
+    round: int
+    nodes: int
+    """Participants of a running round; agents that have joined a forming one."""
+    standbys: int = 0
+    min_nodes: int
+    max_nodes: int
+    restart_count: int
+    max_restarts: int
+    created_at: At
+    since: At
+    """Begin of the phase."""
+    ended_at: At | None = None
+
+
+class FailureView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A worker's failure with its evidence."""
+
+    round: int
+    at: At
+    sentence: str
+    failure: Failure
+
+
+class MissingView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A seat of the last round whose node is gone."""
+
+    node_id: str
+    cause: str
+    at: At
+
+
+class NodeView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An agent of the run and the seat that it has, if any."""
+
+    node_id: str
+    agent_id: str
+    state: NodeState
+    addr: str
+    role: str
+    local_world_size: int
+    group_rank: int | None = None
+    node_rank: int | None = None
+    first_rank: int | None = None
+    failures: int = 0
+
+
+class RunView(RunSummary, frozen=True, kw_only=True, omit_defaults=True):
+    """The run itself, without its nodes."""
+
+    world_size: int
+    lease_s: float
+    quiet_after_s: float
+    """A node of which nothing has been heard for this long is named as quiet."""
+    restarts: dict[str, int] = {}
+    missing: dict[str, MissingView] = {}
+    """Seats whose node is gone, by group rank."""
+    first_failure: FailureView | None = None
+    end_failure: FailureView | None = None
+
+
+class QuietView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A node of which nothing was heard for longer than usual."""
+
+    since: At
+    why: str
+
+
+def summary(run: Run, now: float, clock: Clock) -> Document:
+    """The run in the list of all runs."""
+    return plain(RunSummary(**_summary(run, now, clock)))
+
+
+def view(run: Run, now: float, clock: Clock) -> Document:
+    """The run itself, without its nodes. Its size does not depend on their number."""
+    return plain(
+        RunView(
+            **_summary(run, now, clock),
+            world_size=status_view.world_size(run),
+            lease_s=run.settings.lease_s,
+            quiet_after_s=quiet_after_s(run),
+            restarts={cause.value: times for cause, times in run.restarts.items()},
+            missing=_missing(run, clock),
+            first_failure=_failure(run.first_failure, clock),
+            end_failure=_failure(run.first_of_round if run.end_failure else None, clock),
+        )
+    )
+
+
+def node(run: Run, agent: Agent) -> Document:
+    """One agent of the run."""
+    seat = run.seat_of(agent.agent_id)
+    return plain(
+        NodeView(
+            node_id=agent.node_id,
+            agent_id=status_view.short(agent.agent_id),
+            state=status_view.state(run, agent),
+            addr=agent.join.addr,
+            role=agent.join.role,
+            local_world_size=agent.join.local_world_size,
+            group_rank=seat.group_rank if seat else None,
+            node_rank=agent.join.node_rank,
+            first_rank=seat.first_rank if seat else None,
+            failures=run.failures_by_node.get(agent.node_id, 0),
+        )
+    )
+
+
+def quiet(run: Run, now: float, clock: Clock) -> dict[str, Document]:
+    """Agents that are absent or have not been heard for longer than usual, the longest first: not all, if many are."""
+    found: dict[str, Document] = {}
+    for agent_id, since in run.leases.absent_since.items():
+        if len(found) == MOST_QUIET:
+            break
+        found[agent_id] = plain(QuietView(since=clock(since), why="disconnected"))
+    after_s = quiet_after_s(run)
+    for agent_id, renewed_at in run.leases.renewed_at.items():  # in the order of renewal
+        if len(found) == MOST_QUIET or now - renewed_at < after_s:
+            break
+        found.setdefault(agent_id, plain(QuietView(since=clock(renewed_at), why="silent")))
+    return found
+
+
+def quiet_after_s(run: Run) -> float:
+    """Longest time between two signs of life of an agent that is well."""
+    return min(run.settings.lease_s / HOLDS_PER_LEASE, LONGEST_HOLD_S) + QUIET_SLACK_S
+
+
+def plain(value: Struct) -> Document:
+    """The value as JSON has it, without what does not apply."""
+    document: Document = to_builtins(value)
+    return document
+
+
+def _summary(run: Run, now: float, clock: Clock) -> dict[str, Any]:
+    reason, ending, deadline = _reason(run, now)
+    running = run.stage is Stage.RUNNING
+    return {
+        "run_id": run.run_id,
+        "attempt": run.attempt,
+        "phase": status_view.phase(run),
+        "reason": reason,
+        "ending": ending,
+        "deadline_at": None if deadline is None else clock(deadline),
+        "round": run.round,
+        "nodes": _present(run),
+        "standbys": len(run.waiting) if running else 0,
+        "min_nodes": run.settings.min_nodes,
+        "max_nodes": run.settings.max_nodes,
+        "restart_count": run.restart_count,
+        "max_restarts": run.settings.max_restarts,
+        "created_at": clock(run.created_at),
+        "since": clock(_since(run)),
+        "ended_at": None if run.ended_at is None else clock(run.ended_at),
+    }
+
+
+def _present(run: Run) -> int:
+    if run.stage is Stage.FORMING:
+        return len(run.waiting)
+    return run.survivors if run.membership else 0
+
+
+def _since(run: Run) -> float:
+    if run.ended_at is not None:
+        return run.ended_at
+    return run.started_at if run.stage is Stage.RUNNING else run.opening.at
+
+
+def _reason(run: Run, now: float) -> tuple[str, str | None, float | None]:
+    """The sentence without its countdown, what that ends with, and when."""
+    if run.stage is Stage.FORMING:
+        wait = completion.wait(run, now)
+        return wait.reason, wait.ending, completion.deadline(run)
+    if run.stage is Stage.RUNNING and run.scale_up_at is not None:
+        return status_view.reason(run, now), "ends", run.scale_up_at
+    return status_view.reason(run, now), None, None
+
+
+def _missing(run: Run, clock: Clock) -> dict[str, MissingView]:
+    """Those of a forming round; the run remembers the latest departures alone."""
+    if run.stage is not Stage.FORMING:
+        return {}
+    gone = [departure for departure in run.departures if completion.left_a_seat(run, departure)][-MOST_MISSING:]
+    return {
+        str(each.group_rank): MissingView(node_id=each.node_id, cause=each.cause, at=clock(each.at)) for each in gone
+    }
+
+
+def _failure(record: FailureRecord | None, clock: Clock) -> FailureView | None:
+    if record is None:
+        return None
+    return FailureView(
+        round=record.round, at=clock(record.at), sentence=record.failure.sentence, failure=record.failure
+    )
+
+
+# Differences.
+
+
+def difference(old: Document, new: Document) -> Document:
+    """The JSON merge patch that makes `new` of `old`; empty if they are the same. Neither may hold a null."""
+    patch: Document = {name: None for name in old if name not in new}
+    for name, value in new.items():
+        before = old.get(name)
+        if value != before:
+            if isinstance(before, dict) and isinstance(value, dict):
+                value = difference(before, value)
+            patch[name] = value
+    return patch
+
+
+def merge(document: Document, patch: Document) -> None:
+    """Apply a JSON merge patch, whose values the document may go on to use."""
+    for name, value in patch.items():
+        if value is None:
+            document.pop(name, None)
+        elif isinstance(value, dict):
+            if not isinstance(document.get(name), dict):
+                document[name] = {}
+            merge(document[name], value)
+        else:
+            document[name] = value

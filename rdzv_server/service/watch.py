@@ -1,0 +1,437 @@
+"""Documents that people watch: one of all runs, and one of each run that somebody looks at.
+
+Whoever watches gets the document, and then its differences as JSON merge patches (RFC 7386), as server-sent events. A
+difference is made once, however many watch, and of those nodes alone that the effects of the core name; nothing is made
+while nobody watches. The work is done a little at a time, and no more often than `INTERVAL_S`: agents come first.
+
+A watcher is a place in the list of the latest differences, and nothing else. One that falls behind what the list holds
+is given the whole document anew; one that reads nothing is cut off by its connection. A number goes with each
+difference, and who comes back with the last one that it has seen gets what it has missed.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import msgspec
+import rdzv_protocol
+from msgspec import Struct
+from rdzv_protocol.errors import ServerUnavailable
+
+from rdzv_server.core import watch_view
+from rdzv_server.core.effects import Effect, ForgetRun, Record, WakeAgents
+from rdzv_server.core.run import Run, Stage
+from rdzv_server.core.watch_view import Document, difference, merge
+from rdzv_server.service.interface import Service
+
+log = logging.getLogger("rdzv_server")
+
+INTERVAL_S = 0.2
+"""Shortest time between two differences."""
+LOOK_S = 1.0
+"""Time between two looks at what no effect tells of: nodes that are quiet, and the server itself."""
+PING_S = 5.0
+"""A watcher is told this often that the server is there."""
+LINGER_S = 20.0
+"""Time for which a document that nobody watches any more is kept up to date, for those who come back."""
+AT_ONCE = 64
+"""Nodes, or runs, that are looked at before anything else in the process gets its turn."""
+EACH_PATCH = 512
+"""Nodes of which a difference tells at most."""
+REST = 4
+"""After the differences have been made, nothing is done for this many times as long as it took."""
+MOST_PATCHES, MOST_BYTES = 256, 1 << 20
+"""Differences that are kept for those who are behind or come back."""
+MOST_WATCHERS = 128
+"""Of one peer, half as many."""
+
+Shows = Callable[[str], bool]
+"""Whether a watcher may know of the run with this id."""
+
+
+Now = Callable[[str], float]
+"""Time of a run, by its id."""
+
+
+class Patch(Struct, frozen=True):
+    """A difference as JSON, and the event that tells of it."""
+
+    number: int
+    content: bytes
+    event: bytes
+
+
+class Feed:
+    """A document, its parts by name, and its latest differences. `parts` may be shown to some watchers only in part."""
+
+    def __init__(self) -> None:
+        self.document: Document = {}
+        self.life = os.urandom(6).hex()
+        """Names this document among all that there were: numbers are its own."""
+        self.number = 0
+        self.is_over = False
+        self.changed = asyncio.Event()
+        self._patches: deque[Patch] = deque()
+        self._bytes = 0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is anything that somebody may come back for."""
+        return "run" in self.document or "runs" in self.document
+
+    def publish(self, patch: Document) -> None:
+        """Apply a difference, and have the watchers told of it. One that says nothing is none."""
+        patch = {name: part for name, part in patch.items() if part != {} or name not in self.document}
+        if not patch:
+            return
+        self.number += 1
+        content = msgspec.json.encode(patch)
+        self._patches.append(Patch(self.number, content, _event("patch", content, self._id(self.number))))
+        self._bytes += len(content)
+        while len(self._patches) > MOST_PATCHES or self._bytes > MOST_BYTES:
+            self._bytes -= len(self._patches.popleft().content)
+        merge(self.document, patch)
+        self.wake()
+
+    def wake(self) -> None:
+        """Have the watchers look what there is."""
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    def after(self, number: int) -> list[Patch] | None:
+        """Differences after that number; None if they are not all there any more."""
+        if number == self.number:
+            return []
+        if not self._patches or number < self._patches[0].number - 1 or number > self.number:
+            return None
+        return [patch for patch in self._patches if patch.number > number]
+
+    def place(self, last_event_id: str) -> int | None:
+        """Number of the difference that a watcher has seen last; None if it needs the whole document."""
+        life, _, number = last_event_id.rpartition(".")
+        return int(number) if life == self.life and number.isascii() and number.isdigit() else None
+
+    async def follow(self, last_event_id: str, shows: Shows | None) -> AsyncGenerator[bytes, None]:
+        """Events for one watcher, until the server closes. `shows` None: it may know of everything."""
+        seen = self.place(last_event_id)
+        while not self.is_over:
+            patches = None if seen is None else self.after(seen)
+            if patches is None:
+                seen = self.number
+                async for event in self._whole(seen, shows):
+                    yield event
+                continue
+            for patch in patches:
+                yield patch.event if shows is None else self._filtered(patch, shows)
+                seen = patch.number
+            if not patches:
+                changed = self.changed
+                try:
+                    async with asyncio.timeout(PING_S):
+                        await changed.wait()
+                except TimeoutError:
+                    yield sent("ping", {"time": time.time()})
+
+    async def _whole(self, number: int, shows: Shows | None) -> AsyncGenerator[bytes, None]:
+        """The document: large parts a little at a time, as they are when they are sent.
+
+        Only the last event has the number, since who goes on after an earlier one would lack the rest. What changes
+        meanwhile is told once more.
+        """
+        parts = {name: part for name, part in self.document.items() if name not in LARGE}
+        yield sent("snapshot", {"time": time.time(), **parts, **{name: {} for name in LARGE if name in self.document}})
+        for name in LARGE:
+            of_part = self.document.get(name, {})
+            for keys in _batches(list(of_part), AT_ONCE):
+                shown = {key: of_part[key] for key in keys if key in of_part and (shows is None or shows(key))}
+                if shown:
+                    yield sent("patch", {name: shown})
+                await asyncio.sleep(0)
+        yield sent("patch", {}, self._id(number))
+
+    def _filtered(self, patch: Patch, shows: Shows) -> bytes:
+        content = msgspec.json.decode(patch.content)
+        content["runs"] = {run_id: part for run_id, part in content.get("runs", {}).items() if shows(run_id)}
+        return sent("patch", content, self._id(patch.number))
+
+    def _id(self, number: int) -> str:
+        return f"{self.life}.{number}"
+
+
+LARGE = ("runs", "nodes")
+"""Parts of documents that grow with the number of runs and nodes."""
+
+
+class RunFeed(Feed):
+    """Document of one run: the `server`, the `run`, its `nodes` by numbers of their own, and those that are `quiet`."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__()
+        self.run_id = run_id
+        self._run: Run | None = None
+        self._changed_agents: dict[str, None] = {}
+        self._keys: dict[str, str] = {}
+        """Name of each agent in the document: its id lets others speak in its name."""
+        self._last_key = 0
+
+    def note(self, agent_ids: Iterable[str]) -> None:
+        """These agents have changed."""
+        self._changed_agents.update(dict.fromkeys(agent_ids))
+
+    async def update(self, run: Run | None, now: Now) -> None:
+        """Publish what has changed."""
+        if run is not self._run:  # another attempt, or the same run at a new leader
+            self._run = run
+            self.note([*self._keys, *(run.agents if run else ())])
+        await self._update_nodes(run)
+        new = self._parts(run, now(self.run_id)) if run else {}
+        old: Document = {name: self.document[name] for name in ("run", "quiet") if name in self.document}
+        self.publish(difference(old, new))
+
+    async def _update_nodes(self, run: Run | None) -> None:
+        changed, self._changed_agents = self._changed_agents, {}
+        nodes: Document = {}
+        for count, agent_id in enumerate(changed, 1):
+            self._difference(run, agent_id, nodes)
+            if len(nodes) == EACH_PATCH:
+                self.publish({"nodes": nodes})
+                nodes = {}
+            if count % AT_ONCE == 0:
+                await asyncio.sleep(0)
+        self.publish({"nodes": nodes})
+
+    def _difference(self, run: Run | None, agent_id: str, nodes: Document) -> None:
+        agent = run.agents.get(agent_id) if run else None
+        if run and agent:
+            if agent_id not in self._keys:
+                self._last_key += 1
+                self._keys[agent_id] = str(self._last_key)
+            key = self._keys[agent_id]
+            before = self.document.get("nodes", {}).get(key, {})
+            if patch := difference(before, watch_view.node(run, agent)):
+                nodes[key] = patch
+        elif key := self._keys.pop(agent_id, ""):
+            nodes[key] = None
+
+    def _parts(self, run: Run, now: float) -> Document:
+        """What does not grow with the number of nodes."""
+        clock = _clock(now)
+        quiet = watch_view.quiet(run, now, clock)
+        named = {self._keys[agent_id]: each for agent_id, each in quiet.items() if agent_id in self._keys}
+        return {"run": watch_view.view(run, now, clock), "quiet": named}
+
+
+class RunsFeed(Feed):
+    """Document of the latest attempts of all `runs`, and of the `server`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._changed_runs: dict[str, None] = {}
+        self.is_new = True
+        """Whether all runs have to be looked at."""
+
+    def note(self, run_id: str) -> None:
+        self._changed_runs[run_id] = None
+
+    async def update(self, runs: dict[str, Run], now: Now) -> None:
+        """Publish what has changed."""
+        known = self.document.get("runs", {})
+        if self.is_new:
+            self.is_new, self._changed_runs = False, dict.fromkeys([*known, *runs])
+        changed, self._changed_runs = self._changed_runs, {}
+        for run_ids in _batches(list(changed), AT_ONCE):
+            found = {run_id: self._difference(run_id, runs.get(run_id), now(run_id)) for run_id in run_ids}
+            self.publish({"runs": {run_id: patch for run_id, patch in found.items() if patch != {}}})
+            await asyncio.sleep(0)
+        if "runs" not in self.document:
+            self.publish({"runs": {}})
+
+    def _difference(self, run_id: str, run: Run | None, now: float) -> Document | None:
+        known = self.document.get("runs", {})
+        if run is None:
+            return None if run_id in known else {}
+        return difference(known.get(run_id, {}), watch_view.summary(run, now, _clock(now)))
+
+
+class Watch:
+    """All that is watched at one server."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._feeds: dict[str | None, RunsFeed | RunFeed] = {}
+        """By run id; None: that of all runs."""
+        self._watchers: Counter[RunsFeed | RunFeed] = Counter()
+        self._of_peers: Counter[str] = Counter()
+        self._changed: set[str] = set()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._leaders: object = None
+        self._is_closed = False
+        service.observe(self.happened)
+
+    def happened(self, effects: Sequence[Effect]) -> None:
+        """Note what a batch of effects is about."""
+        if not self._feeds:
+            return
+        for effect in effects:
+            match effect:
+                case Record(run_id=run_id, fact=fact):
+                    self._note(run_id, _agents_of(fact))
+                case WakeAgents(run_id, agent_ids):
+                    self._note(run_id, agent_ids)
+                case ForgetRun(run_id):
+                    self._note(run_id, ())
+
+    async def follow(
+        self, peer: str, run_id: str | None, last_event_id: str = "", shows: Shows | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """Server-sent events about one run, or about all. Ends when the server closes.
+
+        Raises `ServerUnavailable` if too many watch.
+        """
+        with self._watching(peer, run_id) as feed:
+            if "server" not in feed.document:
+                await self._update_one(feed)
+            async for event in feed.follow(last_event_id, shows):
+                yield event
+
+    def close(self) -> None:
+        """End every watcher's events."""
+        self._is_closed = True
+        if self._task:
+            self._task.cancel()
+        for feed in self._feeds.values():
+            feed.is_over = True
+            feed.wake()
+
+    @property
+    def watchers(self) -> int:
+        """Number of those who watch."""
+        return self._watchers.total()
+
+    @contextmanager
+    def _watching(self, peer: str, run_id: str | None) -> Iterator[RunsFeed | RunFeed]:
+        if self.watchers >= MOST_WATCHERS or self._of_peers[peer] >= MOST_WATCHERS // 2:
+            raise ServerUnavailable(
+                "too many watch this server already: there is room when one of them closes its page"
+            )
+        if run_id not in self._feeds:
+            self._feeds[run_id] = RunsFeed() if run_id is None else RunFeed(run_id)
+        feed = self._feeds[run_id]
+        self._watchers[feed] += 1
+        self._of_peers[peer] += 1
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._keep_up(), name="watch")
+        try:
+            yield feed
+        finally:
+            self._watchers -= Counter((feed,))
+            self._of_peers -= Counter((peer,))
+            if feed not in self._watchers:
+                linger_s = LINGER_S if feed.is_known and len(self._feeds) <= MOST_WATCHERS else 0.0
+                asyncio.get_running_loop().call_later(linger_s, self._drop, run_id, feed)
+
+    def _drop(self, run_id: str | None, feed: RunsFeed | RunFeed) -> None:
+        if feed not in self._watchers and self._feeds.get(run_id) is feed:
+            del self._feeds[run_id]
+
+    def _note(self, run_id: str, agent_ids: Iterable[str]) -> None:
+        if isinstance(of_all := self._feeds.get(None), RunsFeed):
+            of_all.note(run_id)
+        if isinstance(of_run := self._feeds.get(run_id), RunFeed):
+            of_run.note(agent_ids)
+        if of_all or of_run:
+            self._changed.add(run_id)
+            self._wake.set()
+
+    async def _keep_up(self) -> None:
+        """Keep the documents up to date while anybody watches."""
+        looked_at = float("-inf")
+        while self._feeds and not self._is_closed:
+            began = time.monotonic()
+            is_look = began >= looked_at + LOOK_S
+            looked_at = began if is_look else looked_at
+            changed, self._changed = self._changed, set()
+            try:
+                await self._update(changed, is_look)
+            except Exception:
+                log.exception("a page cannot be kept up to date; trying again")
+                await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(max(INTERVAL_S, REST * (time.monotonic() - began)))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, looked_at + LOOK_S - time.monotonic())):
+                    await self._wake.wait()
+            self._wake.clear()
+
+    async def _update(self, changed: set[str], is_look: bool) -> None:
+        runs = self._runs()
+        server = self._server()
+        leaders = (server.get("epoch"), server["leadership"], server.get("shards"))
+        for run_id, feed in list(self._feeds.items()):
+            if isinstance(feed, RunsFeed):
+                feed.is_new |= leaders != self._leaders
+                if is_look:
+                    self._look_at_forming(feed, runs)
+                await feed.update(runs, self._service.now)
+            elif is_look or run_id in changed:
+                await feed.update(runs.get(feed.run_id), self._service.now)
+            feed.publish(difference({"server": feed.document.get("server", {})}, {"server": server}))
+        self._leaders = leaders
+
+    async def _update_one(self, feed: RunsFeed | RunFeed) -> None:
+        """Make a document that has just been asked for."""
+        if isinstance(feed, RunsFeed):
+            await feed.update(self._runs(), self._service.now)
+        else:
+            await feed.update(self._runs().get(feed.run_id), self._service.now)
+        feed.publish({"server": self._server()})
+
+    def _look_at_forming(self, feed: RunsFeed, runs: dict[str, Run]) -> None:
+        """What a forming round waits for may change by a sign of life, which has no effects."""
+        for run_id, run in runs.items():
+            if run.stage is Stage.FORMING:
+                feed.note(run_id)
+
+    def _runs(self) -> dict[str, Run]:
+        """The latest attempt of each run."""
+        return {run.run_id: run for run in self._service.runs()}
+
+    def _server(self) -> Document:
+        """The server's state, without what changes by itself and what does not apply."""
+        state = watch_view.plain(self._service.state())
+        del state["uptime_s"]
+        found = {name: value for name, value in state.items() if value is not None}
+        return found | {"version": rdzv_protocol.VERSION}
+
+
+def sent(kind: str, content: Document, event_id: str = "") -> bytes:
+    """A server-sent event."""
+    return _event(kind, msgspec.json.encode(content), event_id)
+
+
+def _event(kind: str, content: bytes, event_id: str) -> bytes:
+    number = f"id: {event_id}\n" if event_id else ""
+    return f"{number}event: {kind}\ndata: ".encode() + content + b"\n\n"
+
+
+def _agents_of(fact: object) -> Iterator[str]:
+    """The agents that a fact is about."""
+    if (join := getattr(fact, "join", None)) is not None:
+        yield join.agent_id
+        yield from getattr(fact, "replaces", ())
+    elif agent_id := getattr(fact, "agent_id", ""):
+        yield agent_id
+
+
+def _clock(now: float) -> Callable[[float], float]:
+    """Wall clock of times of a run whose time is now `now`."""
+    offset = time.time() - now
+    return lambda at: round(at + offset, 1)
+
+
+def _batches(keys: list[str], size: int) -> Iterator[list[str]]:
+    return (keys[begin : begin + size] for begin in range(0, len(keys), size))

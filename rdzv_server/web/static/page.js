@@ -1,0 +1,631 @@
+// Shows what /v1/watch tells: the document, and its differences as they come. Whatever a script or an agent has written
+// is put into the page as text, never as markup.
+"use strict";
+
+const SILENCE_MS = 15000; // the server says something every 5 s
+const AGAIN_MS = 1000;
+const MOST_EVENTS = 100;
+const EVENTS_AT_ONCE = 1000;
+const TONES = {
+  running: "good", finishing: "done", succeeded: "done", forming: "calm", waiting: "calm", standby: "none",
+  restarting: "busy", stopping: "busy", silent: "busy", disconnected: "busy", cordoned: "busy", draining: "busy",
+  missing: "bad", failed: "bad",
+};
+const ORDER = ["failed", "restarting", "forming", "finishing", "running", "succeeded"]; // who needs somebody comes first
+const ENDINGS = { starts: "starts in", gives_up: "gives up in", ends: "ends in" };
+
+const byId = (id) => document.getElementById(id);
+const runId = document.body.dataset.runId;
+let shown = {}; // the document
+let ahead = 0; // seconds by which the server's clock is ahead of this one
+let drawing = false;
+
+// Text.
+
+function fill(element, text) {
+  if (element && element.textContent !== text) element.textContent = text;
+}
+
+function tone(element, word) {
+  fill(element, word);
+  element.dataset.tone = TONES[word] || "none";
+}
+
+function duration(seconds) {
+  const whole = Math.max(0, Math.round(seconds));
+  if (whole < 100) return `${whole} s`;
+  if (whole < 6000) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  if (whole < 172800) return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
+  return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
+}
+
+const now = () => Date.now() / 1000 + ahead;
+const since = (at) => duration(now() - at);
+const clock = (at) => new Date(at * 1000).toLocaleTimeString([], { hourCycle: "h23" });
+const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
+
+function countdown(run) {
+  if (run.deadline_at === undefined) return "";
+  return `${ENDINGS[run.ending] || "in"} ${duration(run.deadline_at - now())}`;
+}
+
+function nodesOf(run) {
+  const wanted = run.min_nodes === run.max_nodes ? run.max_nodes : `${run.min_nodes} to ${run.max_nodes}`;
+  return `${run.nodes} of ${wanted}`;
+}
+
+function runPath(id) {
+  const base = document.body.dataset.runPage;
+  return id === "." || id === ".." ? `${base}?run_id=${id}` : base + encodeURIComponent(id);
+}
+
+function facts(list, pairs) {
+  const wanted = pairs.filter(([, text]) => text !== undefined && text !== "");
+  while (list.children.length > wanted.length) list.lastChild.remove();
+  wanted.forEach(([name, text], index) => {
+    let pair = list.children[index];
+    if (!pair) {
+      pair = document.createElement("div");
+      pair.append(document.createElement("dt"), document.createElement("dd"));
+      list.append(pair);
+    }
+    fill(pair.firstChild, name);
+    fill(pair.lastChild, String(text));
+  });
+}
+
+function bar(element, legend, parts) {
+  // parts: [word, size, text]
+  const whole = parts.reduce((sum, part) => sum + part[1], 0) || 1;
+  element.replaceChildren(...parts.map(([word, size]) => {
+    const piece = document.createElement("span");
+    piece.dataset.tone = TONES[word] || "none";
+    piece.style.width = `${(100 * size) / whole}%`;
+    return piece;
+  }));
+  legend.replaceChildren(...parts.map(([word, , text]) => {
+    const badge = document.createElement("span");
+    badge.className = "badge";
+    badge.dataset.tone = TONES[word] || "none";
+    badge.textContent = text;
+    return badge;
+  }));
+}
+
+// The stream.
+
+function merge(target, patch) {
+  // RFC 7386
+  for (const [name, value] of Object.entries(patch)) {
+    if (value === null) delete target[name];
+    else if (isMap(value)) target[name] = merge(isMap(target[name]) ? target[name] : Object.create(null), value);
+    else target[name] = value;
+  }
+  return target;
+}
+
+const isMap = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+
+class Stream {
+  constructor() {
+    this.heardAt = Date.now();
+    setInterval(() => this.look(), 1000);
+    document.addEventListener("visibilitychange", () => (document.hidden ? this.close() : this.open()));
+    addEventListener("pagehide", () => this.close());
+    this.open();
+  }
+
+  open() {
+    this.close();
+    this.heardAt = Date.now();
+    this.source = new EventSource("/v1/watch" + (runId ? `?run_id=${encodeURIComponent(runId)}` : ""));
+    this.source.addEventListener("open", () => this.heard());
+    this.source.addEventListener("snapshot", (event) => {
+      shown = merge(Object.create(null), this.heard(event));
+      changedNodes = null;
+      draw();
+    });
+    this.source.addEventListener("patch", (event) => {
+      const patch = this.heard(event);
+      if (patch.nodes && changedNodes) Object.keys(patch.nodes).forEach((key) => changedNodes.add(key));
+      if (patch.quiet && changedNodes) Object.keys(patch.quiet).forEach((key) => changedNodes.add(key));
+      merge(shown, patch);
+      draw();
+    });
+    this.source.addEventListener("ping", (event) => this.heard(event));
+    this.source.addEventListener("error", () => this.lost());
+  }
+
+  close() {
+    clearTimeout(this.again);
+    if (this.source) this.source.close();
+    this.source = null;
+  }
+
+  heard(event) {
+    this.heardAt = Date.now();
+    say("live", "live");
+    if (!event) return null;
+    const content = JSON.parse(event.data);
+    if (content.time) ahead = content.time - Date.now() / 1000;
+    return content;
+  }
+
+  lost() {
+    say("lost", "connection lost, trying again");
+    if (this.source && this.source.readyState !== EventSource.CLOSED) return; // the browser tries again
+    this.close();
+    this.again = setTimeout(() => this.retry(), AGAIN_MS);
+  }
+
+  async retry() {
+    // A refusal looks like a lost connection: only the page itself tells that somebody has to log in.
+    try {
+      const answer = await fetch(location.href, { method: "HEAD", headers: { Accept: "text/html" }, cache: "no-store" });
+      if (answer.redirected || answer.status === 403) return location.reload();
+    } catch { /* the server is not there: go on trying */ }
+    if (!document.hidden && !this.source) this.open();
+  }
+
+  look() {
+    if (this.source && Date.now() - this.heardAt > SILENCE_MS) {
+      say("lost", "connection lost, trying again");
+      this.open();
+    }
+    if (!document.hidden) tick();
+  }
+}
+
+function say(word, text) {
+  const live = byId("live");
+  if (live.dataset.word !== word) {
+    live.dataset.word = word;
+    fill(live, text);
+  }
+}
+
+function draw() {
+  if (drawing) return;
+  drawing = true;
+  requestAnimationFrame(() => {
+    drawing = false;
+    drawServer(shown.server || {});
+    if (runId) drawRun();
+    else drawRuns();
+  });
+}
+
+function tick() {
+  if (runId) tickRun();
+  else tickRuns();
+}
+
+// The server.
+
+function drawServer(server) {
+  const trouble = byId("trouble");
+  trouble.hidden = !server.unhealthy_reason;
+  fill(trouble, server.unhealthy_reason ? `The server can decide nothing at present: ${server.unhealthy_reason}` : "");
+  const others = new Map();
+  (server.shards || []).forEach((shard) => others.set(shard.leader, [...(others.get(shard.leader) || []), shard.shard]));
+  const leaders = byId("leaders");
+  const isFollower = server.leads === false || (runId && !shown.run);
+  leaders.hidden = others.size === 0 || (!isFollower && others.size === 1);
+  if (leaders.hidden) return;
+  leaders.replaceChildren(`${server.leads ? "This server shares the runs with others." : "This server follows; another one leads."} `);
+  for (const [leader, shards] of others) {
+    const which = others.size > 1 ? ` (shard ${shards.join(", ")})` : "";
+    if (leader) {
+      const link = document.createElement("a");
+      link.href = `${location.protocol}//${leader}${runId ? runPath(runId) : "/"}`;
+      link.textContent = leader;
+      leaders.append("Leader: ", link, `${which} `);
+    } else leaders.append(`No leader is known${which}. `);
+  }
+}
+
+// All runs.
+
+const rows = new Map();
+
+function drawRuns() {
+  const runs = Object.values(shown.runs || {});
+  const place = (run) => ORDER.indexOf(run.phase) * 1e12 - run.since;
+  runs.sort((one, other) => place(one) - place(other));
+  for (const [id, row] of rows) {
+    if (!shown.runs[id]) {
+      row.remove();
+      rows.delete(id);
+    }
+  }
+  const body = byId("runs");
+  runs.forEach((run, index) => {
+    let row = rows.get(run.run_id);
+    if (!row) {
+      row = byId("run-row").content.firstElementChild.cloneNode(true);
+      row.fields = {};
+      row.querySelectorAll("[data-field]").forEach((each) => (row.fields[each.dataset.field] = each));
+      row.fields.run_id.href = runPath(run.run_id);
+      rows.set(run.run_id, row);
+    }
+    row.run = run;
+    fill(row.fields.run_id, run.run_id);
+    fill(row.fields.attempt, run.attempt > 1 ? `attempt ${run.attempt}` : "");
+    tone(row.fields.phase, run.phase);
+    fill(row.fields.reason, run.reason);
+    fill(row.fields.nodes, nodesOf(run) + (run.standbys ? ` + ${run.standbys}` : ""));
+    fill(row.fields.restarts, `${run.restart_count} of ${run.max_restarts}`);
+    if (body.children[index] !== row) body.insertBefore(row, body.children[index] || null);
+  });
+  byId("no-runs").hidden = runs.length > 0;
+  const counts = ORDER.map((phase) => [runs.filter((run) => run.phase === phase).length, phase]);
+  fill(byId("counts"), counts.filter(([count]) => count).map((pair) => pair.join(" ")).join(", "));
+  sift();
+  tickRuns();
+}
+
+function sift() {
+  const wanted = byId("filter").value.toLowerCase();
+  for (const row of rows.values()) {
+    row.hidden = !`${row.run.run_id} ${row.run.reason} ${row.run.phase}`.toLowerCase().includes(wanted);
+  }
+}
+
+function tickRuns() {
+  for (const { run, fields } of rows.values()) {
+    fill(fields.age, run.ended_at === undefined ? since(run.created_at) : `${since(run.ended_at)} ago`);
+    fill(fields.countdown, countdown(run));
+  }
+}
+
+// One run.
+
+function drawRun() {
+  const run = shown.run;
+  byId("no-run").hidden = Boolean(run);
+  byId("of-run").hidden = !run;
+  if (!run) return;
+  tone(byId("phase"), run.phase);
+  fill(byId("reason"), run.reason);
+  document.title = `${run.phase} · ${runId} · rdzv-server`;
+  drawFailure(run);
+  drawNodes(run);
+  tickRun();
+  events.look(run);
+}
+
+function tickRun() {
+  const run = shown.run;
+  if (!run) return;
+  fill(byId("countdown"), countdown(run));
+  const charged = `${run.restart_count} of ${run.max_restarts} used`;
+  const causes = Object.entries(run.restarts || {}).map(([cause, times]) => `${times} × ${cause.replaceAll("_", " ")}`);
+  facts(byId("facts"), [
+    ["Nodes", nodesOf(run)], ["Standing by", run.standbys || ""], ["Workers", run.world_size || ""],
+    ["Round", run.round], ["Restarts", charged], ["All restarts", causes.join(", ")],
+    [run.phase, `${run.ended_at === undefined ? "for" : "since"} ${since(run.since)}`],
+    ["Age", since(run.created_at)], ["Attempt", run.attempt > 1 ? run.attempt : ""],
+  ]);
+  drawTime(run);
+  drawNode();
+}
+
+function drawFailure(run) {
+  const told = run.first_failure || run.end_failure;
+  byId("failure").hidden = !told;
+  if (!told) return;
+  const failure = told.failure;
+  fill(byId("failure-sentence"), told.sentence);
+  fill(byId("failure-hint"), failure.hint || "");
+  byId("failure-hint").hidden = !failure.hint;
+  const isEnd = run.end_failure && run.first_failure && run.end_failure.at !== run.first_failure.at;
+  facts(byId("failure-facts"), [
+    ["Round", told.round], ["At", clock(told.at)], ["Node", failure.node_id],
+    ["Rank", `${failure.rank} (local ${failure.local_rank})`], ["How it ended", failure.cause], ["Process", failure.pid],
+    ["Error file", failure.error_file || ""], ["What ended the run", isEnd ? run.end_failure.sentence : ""],
+  ]);
+  const traceback = failure.traceback || [], written = failure.stderr_tail || [];
+  const evidence = traceback.length ? traceback : written;
+  fill(byId("evidence-title"), traceback.length ? "Traceback" : "What it wrote last");
+  fill(byId("evidence"), evidence.join("\n"));
+  byId("evidence").hidden = byId("evidence-title").hidden = evidence.length === 0;
+}
+
+// Nodes.
+
+const cells = new Map(); // by the key of the node, or of the seat that is missing
+let changedNodes = null; // keys; null: all
+let chosen = null;
+
+function wordOf(node, key) {
+  const quiet = (shown.quiet || {})[key];
+  return quiet ? quiet.why : node.state;
+}
+
+function drawNodes(run) {
+  const nodes = shown.nodes || {}, missing = run.missing || {}, list = byId("nodes");
+  const before = cells.size;
+  let moved = changedNodes === null;
+  for (const [key, cell] of cells) {
+    if (!(key in nodes) && !(key.slice(1) in missing && key[0] === "m")) {
+      cell.remove();
+      cells.delete(key);
+      if (chosen === key) choose(null);
+    }
+  }
+  const keys = changedNodes || Object.keys(nodes);
+  for (const key of keys) {
+    if (nodes[key]) moved = drawCell(key, nodes[key], run) || moved;
+  }
+  for (const [rank, seat] of Object.entries(missing)) {
+    moved = drawCell(`m${rank}`, { ...seat, state: "missing", group_rank: Number(rank) }, run) || moved;
+  }
+  changedNodes = new Set();
+  if (moved || cells.size !== before) {
+    const sorted = [...cells.values()].sort((one, other) => one.place - other.place || (one.name < other.name ? -1 : 1));
+    sorted.forEach((cell, index) => {
+      if (list.children[index] !== cell) list.insertBefore(cell, list.children[index] || null);
+    });
+  }
+  const counts = new Map();
+  for (const cell of cells.values()) counts.set(cell.word, (counts.get(cell.word) || 0) + 1);
+  const parts = [...counts].sort((one, other) => other[1] - one[1]);
+  bar(byId("states"), byId("states-legend"), parts.map(([word, count]) => [word, count, `${count} ${word}`]));
+}
+
+function drawCell(key, node, run) {
+  // Whether it may have to stand elsewhere.
+  let cell = cells.get(key);
+  if (!cell) {
+    cell = document.createElement("div");
+    cell.className = "node";
+    cell.id = `node-${key}`;
+    cell.setAttribute("role", "option");
+    cell.setAttribute("aria-selected", "false");
+    cell.append(...["name", "word", "more"].map((name) => {
+      const part = document.createElement("span");
+      part.className = name;
+      return part;
+    }));
+    cell.addEventListener("click", () => choose(key));
+    cells.set(key, cell);
+  }
+  const seated = node.group_rank !== undefined;
+  const isFirst = run.first_failure && run.first_failure.failure.node_id === node.node_id;
+  const place = seated ? node.group_rank : 1e9;
+  const moved = cell.place !== place || cell.name !== node.node_id;
+  cell.place = place;
+  cell.name = node.node_id;
+  cell.word = wordOf(node, key);
+  cell.node = node;
+  cell.dataset.tone = TONES[cell.word] || "none";
+  cell.dataset.seat = seated ? "own" : "none";
+  if (isFirst) cell.dataset.mark = "first";
+  else delete cell.dataset.mark;
+  fill(cell.children[0], seated ? `${node.group_rank} · ${node.node_id}` : node.node_id);
+  fill(cell.children[1], cell.word + (isFirst ? " · first failure" : "") + (node.cordoned ? " · cordoned" : ""));
+  fill(cell.children[2], node.failures ? plural(node.failures, "failure") : ranksOf(node));
+  return moved;
+}
+
+function ranksOf(node) {
+  if (node.first_rank === undefined) return "";
+  const last = node.first_rank + node.local_world_size - 1;
+  return last === node.first_rank ? `rank ${last}` : `ranks ${node.first_rank}–${last}`;
+}
+
+function choose(key) {
+  if (chosen !== null && cells.has(chosen)) cells.get(chosen).setAttribute("aria-selected", "false");
+  chosen = key;
+  const list = byId("nodes");
+  if (key === null) list.removeAttribute("aria-activedescendant");
+  else {
+    const cell = cells.get(key);
+    cell.setAttribute("aria-selected", "true");
+    list.setAttribute("aria-activedescendant", cell.id);
+    cell.scrollIntoView({ block: "nearest" });
+  }
+  drawNode();
+}
+
+function drawNode() {
+  const cell = chosen === null ? null : cells.get(chosen);
+  byId("node").hidden = !cell;
+  if (!cell) return;
+  const { node, word } = cell, run = shown.run, quiet = (shown.quiet || {})[chosen];
+  fill(byId("node-title"), node.node_id);
+  const lease = quiet ? `${since(quiet.since)} of ${run.lease_s} s` : `under ${run.quiet_after_s} s of ${run.lease_s} s`;
+  facts(byId("node-facts"), [
+    ["State", word], ["Group rank", node.group_rank], ["Ranks", ranksOf(node)], ["Workers", node.local_world_size],
+    ["Address", node.addr], ["Role", node.role], ["Failures", node.failures || (node.agent_id ? 0 : "")],
+    ["Age of its lease", node.agent_id && run.ended_at === undefined ? lease : ""], ["Agent", node.agent_id],
+    ["Why it is gone", node.cause], ["Gone for", node.cause && since(node.at)],
+    ["Cordoned", node.cordoned ? "yes" : ""],
+  ]);
+}
+
+function move(event) {
+  const list = [...byId("nodes").children];
+  if (!list.length) return;
+  const columns = getComputedStyle(byId("nodes")).gridTemplateColumns.split(" ").length;
+  const at = chosen === null ? -1 : list.indexOf(cells.get(chosen));
+  const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns };
+  let to = at + steps[event.key];
+  if (event.key === "Home") to = 0;
+  else if (event.key === "End") to = list.length - 1;
+  else if (!(event.key in steps)) return;
+  event.preventDefault();
+  if (at < 0) to = 0;
+  if (to < 0 || to >= list.length) return;
+  choose(list[to].id.slice("node-".length));
+}
+
+// Time.
+
+function drawTime(run) {
+  const spent = run.time_s || {};
+  const parts = Object.entries(spent).map(([word, seconds]) => {
+    const own = word === run.time_in ? now() - run.time_at : 0;
+    return [word, seconds + Math.max(0, own)];
+  }).filter(([, seconds]) => seconds > 0);
+  byId("time").hidden = parts.length === 0;
+  if (!parts.length) return;
+  const whole = parts.reduce((sum, part) => sum + part[1], 0);
+  const share = (seconds) => `${Math.round((100 * seconds) / whole)} %`;
+  bar(byId("time-bar"), byId("time-legend"), parts.map(([word, seconds]) => [
+    word, seconds, `${word.replaceAll("_", " ")} ${duration(seconds)} (${share(seconds)})`,
+  ]));
+}
+
+// Events: the latest, and the rounds that they tell of.
+
+const events = {
+  last: 0, seen: "", busy: false, rounds: new Map(), open: null,
+
+  async look(run) {
+    const stamp = `${run.attempt} ${run.event_number ?? `${run.round} ${run.phase} ${run.reason}`}`;
+    if (this.busy || stamp === this.seen) return;
+    this.busy = true;
+    this.seen = stamp;
+    try {
+      await this.fetch();
+    } catch { /* the next difference asks again */ }
+    this.busy = false;
+    if (shown.run) this.again = setTimeout(() => shown.run && this.look(shown.run), 250);
+  },
+
+  async fetch() {
+    if (runId === "." || runId === "..") return;
+    for (;;) {
+      const path = `/v1/runs/${encodeURIComponent(runId)}/events?after=${this.last}&limit=${EVENTS_AT_ONCE}`;
+      const answer = await fetch(path, { headers: { Accept: "application/json" } });
+      if (!answer.ok) return;
+      const found = (await answer.json()).events || [];
+      found.forEach((event) => this.take(event));
+      this.draw(found);
+      if (found.length < EVENTS_AT_ONCE) return;
+    }
+  },
+
+  take(event) {
+    this.last = event.number;
+    const key = `${event.attempt} ${event.round}`;
+    if (event.kind === "run_created") this.rounds.set(`${event.attempt} 1`, { event, opened: event });
+    if (event.kind === "round_opened") {
+      const before = this.rounds.get(`${event.attempt} ${event.round - 1}`);
+      if (before) before.ended = event;
+      this.rounds.set(key, { event, opened: event });
+    }
+    const round = this.rounds.get(key);
+    if (round && event.kind === "round_started") round.started = event;
+    if (round && (event.kind === "run_failed" || event.kind === "run_succeeded")) round.ended = event;
+  },
+
+  draw(found) {
+    const list = byId("events");
+    for (const event of found.slice(-MOST_EVENTS)) {
+      const line = document.createElement("li");
+      const number = document.createElement("span"), at = document.createElement("time"), what = document.createElement("span");
+      number.className = "number";
+      number.textContent = `${event.number}`;
+      if (event.at !== undefined) {
+        at.dateTime = new Date(event.at * 1000).toISOString();
+        at.textContent = clock(event.at);
+      }
+      what.className = "what";
+      what.textContent = `${event.kind.replaceAll("_", " ")}: ${event.reason}${event.by ? ` (by ${event.by})` : ""}`;
+      line.append(number, at, what);
+      list.prepend(line);
+    }
+    while (list.children.length > MOST_EVENTS) list.lastChild.remove();
+    byId("events-card").hidden = list.children.length === 0;
+    this.drawRounds();
+  },
+
+  drawRounds() {
+    const known = [...this.rounds.values()].reverse();
+    byId("rounds-card").hidden = known.length === 0;
+    byId("rounds").replaceChildren(...known.map(({ event, opened, started, ended }) => {
+      const row = document.createElement("tr");
+      const ranFor = started && ended ? duration(ended.at - started.at) : started ? "runs" : "";
+      const texts = [
+        event.attempt > 1 ? `${event.round} (attempt ${event.attempt})` : `${event.round}`, opened.reason,
+        started ? (started.charged ? "charged" : "free") : "not yet",
+        started ? `${started.nodes} (${plural(started.world_size, "worker")})` : "",
+        started && started.duration_s !== undefined ? duration(started.duration_s) : "", ranFor, ended ? ended.reason : "",
+      ];
+      row.append(...texts.map((text, index) => {
+        const cell = document.createElement(index ? "td" : "th");
+        if (!index) cell.scope = "row";
+        if (index === 1 || index === 6) cell.className = "long";
+        cell.textContent = text;
+        return cell;
+      }));
+      return row;
+    }));
+  },
+};
+
+// Actions.
+
+function ask(button) {
+  const dialog = byId("dialog"), asks = button.dataset.asks.split(" ");
+  const subject = button.dataset.ofNode ? `node ${cells.get(chosen).name}` : `run ${runId}`;
+  fill(byId("dialog-title"), `${button.textContent}: ${subject}`);
+  fill(byId("dialog-means"), button.dataset.means);
+  fill(byId("dialog-do"), button.textContent);
+  byId("dialog-do").className = button.className;
+  byId("dialog-error").hidden = true;
+  dialog.querySelectorAll("[data-ask]").forEach((field) => {
+    field.hidden = !asks.includes(field.dataset.ask);
+    field.querySelector("input").value = "";
+  });
+  if (asks.includes("min_nodes")) {
+    byId("ask-min").value = shown.run.min_nodes;
+    byId("ask-max").value = shown.run.max_nodes;
+  }
+  const requestId = crypto.getRandomValues(new Uint32Array(4)).join("-"); // one for all attempts: it is done once
+  dialog.querySelector("form").onsubmit = (event) => {
+    event.preventDefault();
+    act(button, asks, requestId);
+  };
+  dialog.showModal();
+}
+
+async function act(button, asks, requestId) {
+  const body = { request_id: requestId, ...(button.dataset.ofNode ? { node_id: cells.get(chosen).name } : { run_id: runId }) };
+  for (const name of asks.filter(Boolean)) {
+    const input = byId("dialog").querySelector(`[data-ask="${name}"] input`);
+    if (input.type !== "number") body[name] = input.value;
+    else if (input.value !== "") body[name] = Number(input.value);
+  }
+  const error = byId("dialog-error");
+  byId("dialog-do").disabled = true;
+  try {
+    const headers = { "Content-Type": "application/json", "X-CSRF-Token": document.body.dataset.csrf };
+    const answer = await fetch(button.dataset.path, { method: "POST", headers, body: JSON.stringify(body) });
+    const said = await answer.json();
+    if (!answer.ok) throw new Error(said.message);
+    byId("dialog").close();
+    notice(`${button.textContent}: done`);
+  } catch (problem) {
+    fill(error, `It was not done: ${problem.message}`);
+    error.hidden = false;
+  }
+  byId("dialog-do").disabled = false;
+}
+
+function notice(text) {
+  fill(byId("done"), text);
+  setTimeout(() => fill(byId("done"), ""), 6000);
+}
+
+if (runId) {
+  byId("nodes").addEventListener("keydown", move);
+  document.querySelectorAll("button[data-path]").forEach((button) => button.addEventListener("click", () => ask(button)));
+  if (byId("dialog")) byId("dialog-cancel").addEventListener("click", () => byId("dialog").close());
+} else {
+  byId("filter").addEventListener("input", sift);
+  document.querySelector(".filter").addEventListener("submit", (event) => event.preventDefault());
+}
+new Stream();

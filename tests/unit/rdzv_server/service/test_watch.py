@@ -1,0 +1,247 @@
+"""Watchers of a server: what they are told makes the document, however they come, go and fall behind. No HTTP."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rdzv_protocol.errors import ServerUnavailable
+from rdzv_protocol.messages import LeaveRequest, ReportRequest
+
+from rdzv_server.core.watch_view import Document, merge
+from rdzv_server.server import RendezvousServer
+from rdzv_server.service import watch as watching
+from rdzv_server.service.watch import Feed, Watch
+from tests.support.scenario import RUN_ID, Connection, a_failure, a_join, settings_of
+
+PATIENCE_S = 20.0
+
+
+class Reader:
+    """A page without a browser: it makes the document of what it is told."""
+
+    def __init__(self) -> None:
+        self.document: Document = {}
+        self.last_event_id = ""
+        self.kinds: list[str] = []
+
+    def take(self, event: bytes) -> None:
+        fields = dict(line.split(": ", 1) for line in event.decode().strip().split("\n"))
+        content = json.loads(fields["data"])
+        self.kinds.append(fields["event"])
+        self.last_event_id = fields.get("id", self.last_event_id)
+        if fields["event"] == "snapshot":
+            self.document = {}
+        if fields["event"] != "ping":
+            content.pop("time", None)
+            merge(self.document, content)
+
+    async def follow(self, events: AsyncIterator[bytes], until: Any) -> None:
+        """Read until the document is as it should be."""
+        async with asyncio.timeout(PATIENCE_S), aclosing(events) as events:
+            async for event in events:
+                self.take(event)
+                if until(self.document):
+                    return
+
+
+async def catch_up(reader: Reader, feed: Feed) -> None:
+    """Read all that there is: nothing more is known when the number is the feed's."""
+    async with aclosing(feed.follow(reader.last_event_id, None)) as events:
+        while reader.last_event_id != f"{feed.life}.{feed.number}":
+            reader.take(await anext(events))
+
+
+parts = st.dictionaries(st.sampled_from("abc"), st.none() | st.integers(0, 5), max_size=3)
+patches = st.fixed_dictionaries({}, optional={"nodes": parts, "run": parts, "server": parts})
+
+
+@given(st.lists(st.tuples(patches, st.booleans()), min_size=1, max_size=30), st.sampled_from([1, 3, 100]))
+def test_who_comes_back_gets_what_it_has_missed_or_all_of_it(story: list[tuple[Document, bool]], kept: int) -> None:
+    async def tell() -> None:
+        feed, reader = Feed(), Reader()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(watching, "MOST_PATCHES", kept)
+            for difference, comes in story:
+                feed.publish(difference)
+                if comes:
+                    await catch_up(reader, feed)
+                    assert reader.document == feed.document
+            behind = feed.after(feed.place(reader.last_event_id) or 0)
+            snapshots = reader.kinds.count("snapshot")
+            await catch_up(reader, feed)
+        assert reader.document == feed.document
+        if reader.kinds and snapshots and behind is not None:
+            assert reader.kinds.count("snapshot") == snapshots, "what it has missed was there still"
+
+    asyncio.run(tell())
+
+
+async def test_one_who_is_slow_gets_the_document_anew_and_nothing_is_kept_for_it(monkeypatch: Any) -> None:
+    monkeypatch.setattr(watching, "MOST_BYTES", 2_000)
+    feed, reader = Feed(), Reader()
+    feed.publish({"nodes": {"1": {"state": "waiting"}}})
+    async with aclosing(feed.follow("", None)) as events:
+        while not reader.last_event_id:
+            reader.take(await anext(events))
+        for number in range(1_000):
+            feed.publish({"nodes": {"1": {"state": f"state {number}"}}})
+        assert sum(len(patch.content) for patch in feed._patches) <= 2_000
+        while reader.document != feed.document:
+            reader.take(await anext(events))
+    assert reader.kinds == ["snapshot", "patch", "patch", "snapshot", "patch"]
+
+
+def test_a_stranger_to_this_life_of_the_document_has_no_place_in_it() -> None:
+    feed = Feed()
+    for wrong in ("", "1", f"{feed.life}.", f"{feed.life}.x", f"other.{1}", f"{feed.life}.-1", "é.²"):
+        assert feed.place(wrong) is None
+    assert feed.place(f"{feed.life}.7") == 7 and feed.after(7) is None, "a number that was never given"
+
+
+# With a real service.
+
+
+class Story:
+    """A server whose run is told step by step."""
+
+    def __init__(self, server: RendezvousServer) -> None:
+        self.server = server
+        self.watch = Watch(server.rendezvous)
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    async def join(self, *names: str, run_id: str = RUN_ID, node: str | None = None) -> None:
+        """Their joins are taken; the answers come when they come."""
+        settings = settings_of("2:4", last_call_timeout_s=0.0, max_restarts=3)
+        for name in names:
+            request = a_join(name, settings=settings, node=node, run_id=run_id)
+            self._tasks.append(asyncio.create_task(self.server.rendezvous.ask(request, Connection(name))))
+        await asyncio.sleep(0)
+
+    async def fail(self, name: str) -> None:
+        report = ReportRequest(run_id=RUN_ID, agent_id=name, round=1, failure=a_failure(name))
+        await self.server.rendezvous.ask(report, Connection(name))
+
+    async def leave(self, name: str) -> None:
+        await self.server.rendezvous.ask(LeaveRequest(run_id=RUN_ID, agent_id=name, reason="SIGTERM"), Connection(name))
+
+    def follow(self, run_id: str | None = RUN_ID, last: str = "", shows: Any = None) -> AsyncIterator[bytes]:
+        return self.watch.follow("peer", run_id, last, shows)
+
+    async def end(self) -> None:
+        self.watch.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+@pytest.fixture
+async def story() -> AsyncIterator[Story]:
+    async with RendezvousServer() as server:
+        story = Story(server)
+        yield story
+        await story.end()
+
+
+def phase(document: Document) -> str:
+    return document.get("run", {}).get("phase", "")
+
+
+def states(document: Document) -> dict[str, str]:
+    return {node["node_id"]: node["state"] for node in document.get("nodes", {}).values()}
+
+
+async def test_a_run_is_followed_from_before_it_begins_to_its_restart(story: Story) -> None:
+    early, late = Reader(), Reader()
+    watching_early = asyncio.create_task(early.follow(story.follow(), lambda document: phase(document) == "restarting"))
+    await asyncio.sleep(0)
+    await story.join("a", "b")
+    await late.follow(story.follow(), lambda document: phase(document) == "running" and len(states(document)) == 2)
+    assert set(states(late.document).values()) == {"running"}
+    await story.fail("a")
+    await watching_early
+    await late.follow(
+        story.follow(last=late.last_event_id), lambda document: states(document) == {"a": "stopping", "b": "stopping"}
+    )
+    assert late.kinds.count("snapshot") == 1, "who comes back is told what is new"
+    await story.leave("b")
+    await late.follow(story.follow(last=late.last_event_id), lambda document: document["run"].get("missing"))
+    assert late.document["run"]["missing"]["1"]["node_id"] == "b" and states(late.document) == {"a": "stopping"}
+    afresh = Reader()
+    await afresh.follow(story.follow(), lambda document: document == late.document)
+
+
+async def test_all_runs_are_followed_and_a_team_sees_its_own(story: Story) -> None:
+    everything, own = Reader(), Reader()
+    await story.join("a", run_id="team-a-1")
+    await everything.follow(story.follow(None), lambda document: "team-a-1" in document.get("runs", {}))
+    others = asyncio.create_task(
+        own.follow(story.follow(None, shows=lambda run_id: run_id.startswith("team-a")),
+        lambda document: "team-a-2" in document.get("runs", {}))
+    )  # fmt: skip
+    await asyncio.sleep(0)
+    await story.join("b", run_id="team-b-1")
+    await story.join("c", run_id="team-a-2")
+    await others
+    assert set(own.document["runs"]) == {"team-a-1", "team-a-2"}
+    await everything.follow(
+        story.follow(None, last=everything.last_event_id), lambda document: len(document["runs"]) == 3
+    )
+
+
+async def test_no_id_that_lets_others_speak_in_an_agents_name_is_told(story: Story) -> None:
+    name = "agent-" + 8 * "secret-"
+    await story.join(name, node="a")
+    reader = Reader()
+    await reader.follow(story.follow(), lambda document: "run" in document and len(states(document)) == 1)
+    assert name not in json.dumps(reader.document)
+
+
+async def test_so_many_may_watch_and_half_of_them_from_one_address(story: Story) -> None:
+    streams = []
+    async with asyncio.timeout(PATIENCE_S):
+        for number in range(watching.MOST_WATCHERS // 2):
+            streams.append(story.watch.follow("crowd", f"none such {number}"))
+            await anext(streams[-1])
+        with pytest.raises(ServerUnavailable, match="too many watch"):
+            await anext(story.watch.follow("crowd", None))
+        streams.append(story.watch.follow("somebody else", None))
+        await anext(streams[-1])
+        assert story.watch.watchers == watching.MOST_WATCHERS // 2 + 1
+        for stream in streams:
+            await stream.aclose()
+        assert story.watch.watchers == 0
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert set(story.watch._feeds) == {None}, "nobody comes back for a run that is not there"
+
+
+async def test_when_the_server_closes_every_stream_ends(story: Story) -> None:
+    stream = story.follow()
+    reading = asyncio.create_task(Reader().follow(stream, lambda document: False))
+    await asyncio.sleep(0)
+    story.watch.close()
+    await asyncio.wait_for(reading, PATIENCE_S)
+
+
+async def test_what_cannot_be_shown_is_logged_and_tried_again(
+    story: Story, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "LOOK_S", 0.05)
+    reader = Reader()
+    await story.join("a", "b")
+    await reader.follow(story.follow(), lambda document: phase(document) == "running")
+    real = watching.watch_view.view
+
+    def broken(*args: Any) -> Document:
+        monkeypatch.setattr(watching.watch_view, "view", real)
+        raise KeyError("a mistake of ours")
+
+    monkeypatch.setattr(watching.watch_view, "view", broken)
+    await story.fail("a")
+    await reader.follow(story.follow(last=reader.last_event_id), lambda document: phase(document) == "restarting")
+    assert "cannot be kept up to date" in caplog.text
