@@ -6,6 +6,7 @@ tests/simulation/test_schedules.py` plays one.
 """
 
 import os
+import time
 
 import pytest
 
@@ -34,7 +35,8 @@ def play(seed: int) -> None:
         )
 
 
-def test_a_seed_tells_the_same_story_twice():
+def test_a_seed_tells_the_same_story_twice(monkeypatch):
+    monkeypatch.setattr(time, "time", lambda: 1_750_000_000.0)  # a report says when each restart was
     stories = []
     for _ in range(2):
         schedule = Schedule(11)

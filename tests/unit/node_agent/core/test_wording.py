@@ -13,8 +13,12 @@ FAILED = "worker rank 3 (local rank 1, pid 77) on node a failed: "
     ("line", "text"),
     [
         (
-            started(an_assignment(7)),
-            "round 7: node 1 of 3, ranks 2-5 of 10, master 10.0.0.1:40007, restart 6 of 3",
+            started(an_assignment(7, max_restarts=6)),
+            "round 7: node 1 of 3, ranks 2-5 of 10, master 10.0.0.1:40007, restart 6 of 6",
+        ),
+        (
+            started(an_assignment(7, max_restarts=3)),  # within --restart-window
+            "round 7: node 1 of 3, ranks 2-5 of 10, master 10.0.0.1:40007, restart 6",
         ),
         (
             started(an_assignment(local_world_size=1)),
