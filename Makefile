@@ -25,7 +25,7 @@ test: $(VENV)/dev.done $(VENV)/programs.done  ## the whole test suite
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 check: check-static  ## before a commit: style, types, layers, unit tests, simulation, the programs' main paths; 2 minutes
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not torch" $(CHECKED)
+	HYPOTHESIS_PROFILE=quick SIMULATION_SCHEDULES=250 $(BIN)/python -m pytest -n $(WORKERS) -m "not torch" $(CHECKED)
 
 check-static: $(VENV)/dev.done  ## style, types, layers
 	$(BIN)/ruff check .

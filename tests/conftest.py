@@ -1,4 +1,5 @@
-"""Hypothesis profiles: `ci` is the same on every machine and every day, `thorough` looks further. Real programs."""
+"""Hypothesis profiles: `ci` is the same on every machine and every day, `quick` the first part of it, for `make check`,
+and `thorough` looks further. Real programs."""
 
 import os
 import signal
@@ -15,7 +16,8 @@ from tests.support.etcd import Etcd, etcd_cluster, need_etcd
 from tests.support.programs import ended_programs
 from tests.support.worker_hub import WorkerHub
 
-settings.register_profile("ci", derandomize=True, max_examples=250, stateful_step_count=40, deadline=None)
+for profile, examples in (("ci", 250), ("quick", 50)):
+    settings.register_profile(profile, derandomize=True, max_examples=examples, stateful_step_count=40, deadline=None)
 settings.register_profile(
     "thorough",
     max_examples=2_000,

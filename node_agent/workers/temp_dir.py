@@ -1,30 +1,74 @@
-"""The agent's own temporary folder: what its workers need and nobody asked to keep. Gone when the agent is."""
+"""The agent's own temporary folder: what its workers need and nobody asked to keep. Gone when the agent is.
 
+The guardian of an agent that is killed removes it. Where both were killed, the next agent of this user does so as it
+ends: it knows such a folder by its lock, which nobody holds any more.
+"""
+
+import fcntl
 import os
+from contextlib import suppress
+
+PREFIX = "node-agent"
+_RANDOM_BYTES = 8
 
 
 class TempDir:
     """Made on first use, for this user alone. No part of its path comes from a run id or a node id."""
 
     def __init__(self) -> None:
-        self.folder = temporary_path("node-agent")
+        self.folder = temporary_path(PREFIX)
         """Path of the folder, whether it has been made or not."""
-        self._made = False
+        self._lock = -1
+        """Descriptor of the folder, whose lock says that this process lives."""
 
     def path(self, name: str) -> str:
         """A path within the folder, which exists then. Raises `OSError`."""
-        if not self._made:
-            os.makedirs(self.folder, mode=0o700)
-            self._made = True
+        if self._lock < 0:
+            self._make()
         return os.path.join(self.folder, name)
 
     def remove(self) -> None:
-        if self._made:
+        if self._lock >= 0:
             import shutil
 
             shutil.rmtree(self.folder, ignore_errors=True)
+            os.close(self._lock)
+            self._lock = -1
+            _remove_left_over(os.path.dirname(self.folder))
+
+    def _make(self) -> None:
+        """Lock it before anybody else can find it."""
+        new = f"{self.folder}.new"
+        os.makedirs(new, mode=0o700, exist_ok=True)
+        self._lock = os.open(new, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with suppress(OSError):  # a file system without locks: then nobody can take it for left over
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        os.rename(new, self.folder)
 
 
 def temporary_path(beginning: str) -> str:
     """The path of a temporary folder that nobody else has."""
-    return os.path.join(os.environ.get("TMPDIR") or "/tmp", f"{beginning}-{os.urandom(8).hex()}")
+    return os.path.join(os.environ.get("TMPDIR") or "/tmp", f"{beginning}-{os.urandom(_RANDOM_BYTES).hex()}")
+
+
+def _remove_left_over(parent: str) -> None:
+    """Remove the folders of this user's agents that were killed together with their guardians."""
+    length = len(f"{PREFIX}-") + 2 * _RANDOM_BYTES
+    with suppress(OSError), os.scandir(parent) as entries:
+        for entry in entries:
+            if entry.name.startswith(f"{PREFIX}-") and len(entry.name) == length:
+                with suppress(OSError):  # it is in use, another user's, or just gone
+                    _remove_unless_locked(entry.path)
+
+
+def _remove_unless_locked(path: str) -> None:
+    """Raises `OSError` if somebody holds its lock."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.fstat(folder).st_uid == os.geteuid():
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            import shutil
+
+            shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(folder)

@@ -4,12 +4,10 @@ Each leads to all nodes being at work again, and costs what the ledger is told. 
 beside it.
 """
 
-import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.chaos import traces
 from tests.chaos.faults import AGENT, HOST, STATE
 from tests.chaos.fleet import LEASE_S, NODES
 from tests.chaos.monkey import BRIEF_S, Act, Monkey
@@ -242,13 +240,10 @@ async def guardians_die(m: Monkey) -> None:
 
 @action(HOST + STATE)
 async def an_agent_dies_with_its_guardian(m: Monkey) -> None:
-    """Nobody is left then who could remove the agent's temporary folder."""
+    """The next agent that goes removes the temporary folder."""
     (node,) = m.nodes(1)
-    left_behind = [traces.folder_of(pid) for pid in traces.helpers(m.fleet.agents[node].pid, "guardian")]
     m.kill_helpers("guardian", node)
     await m.kill_agents(node)
-    for folder in left_behind:
-        shutil.rmtree(folder, ignore_errors=True)
     await m.return_one_by_one(node)
 
 

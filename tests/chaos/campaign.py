@@ -110,4 +110,4 @@ def _check_training(patient: Fleet, restarts: int) -> None:
     assert value == undisturbed(steps), "a step was lost or taken twice"
     repeated = patient.training.repeated()
     assert len(repeated) <= restarts, f"the training began again {len(repeated)} times, not {restarts}"
-    assert all(again < CHECKPOINT_EVERY for again in repeated), f"steps that were taken again: {repeated}"
+    assert all(-1 <= again < CHECKPOINT_EVERY for again in repeated), f"steps that were taken again: {repeated}"

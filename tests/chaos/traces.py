@@ -40,11 +40,6 @@ def helpers(agent: int, kind: str) -> list[int]:
     return [pid for pid in children(agent) if HELPERS[kind](_read(pid, "cmdline"), _read(pid, "comm").strip())]
 
 
-def folder_of(guardian: int) -> str:
-    """The temporary folder that it would remove after its agent's death."""
-    return os.fsdecode(_read(guardian, "cmdline").removesuffix(b"\0").rpartition(b"\0")[2])
-
-
 def _is_worker(pid: int, script: bytes) -> bool:
     command, name = _read(pid, "cmdline"), _read(pid, "comm").strip()
     is_warm = b"fork_server_helper.py" in command and name not in (b"fork-server", b"warm-process")

@@ -14,7 +14,8 @@ from tests.fuzz.api import Fuzzer
 from tests.support.process_info import Footprint
 from tests.support.programs import PATIENCE_S, Server
 
-EXAMPLES = settings().max_examples * 2
+EXAMPLES = max(500, settings().max_examples * 2)
+"""Fewer do not get everywhere."""
 ROOM_MB = 32
 """Memory that some thousand requests, with the runs that they found, may leave in memory."""
 

@@ -20,7 +20,7 @@ from tests.support.messages import KINDS, values
 POLL = {"run_id": "r", "agent_id": "a", "revision": 1}
 JOIN = POLL | {"node_id": "n", "after_round": 0, "addr": "h", "port": 1, "local_world_size": 1}
 
-few = settings(max_examples=settings().max_examples // 8)
+few = settings(max_examples=max(30, settings().max_examples // 8))
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 
 

@@ -86,7 +86,7 @@ def test_the_schema_lets_in_what_the_codec_lets_in(kind: Any) -> None:
         | st.sampled_from([[1, 2], [""] * 50, "x" * 9_000, "two\nlines", {"tag": "wait"}, {"tag": "stop", "round": 1}])
     )  # fmt: skip
 
-    @settings(max_examples=settings().max_examples // 3)
+    @settings(max_examples=max(30, settings().max_examples // 3))
     @given(values(kind), st.data())
     def agree(message: Any, data: st.DataObject) -> None:
         body = msgpack.unpackb(encode(message))

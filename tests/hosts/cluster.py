@@ -76,9 +76,9 @@ class Hosts(Cluster):
         """Let the run finish, which was restarted so often for these causes; the most steps that were taken again."""
         await self.finish(workers)
         assert await self.restarts() == restarts
-        lost = self.training.repeated()
-        assert max(lost, default=0) < CHECKPOINT_EVERY, lost
-        return max(lost, default=0)
+        repeated = self.training.repeated()
+        assert all(-1 <= again < CHECKPOINT_EVERY for again in repeated), repeated
+        return max([0, *repeated])
 
     async def vanish(self, name: str) -> None:
         """The host is switched off: nobody hears a last word of it."""

@@ -24,6 +24,7 @@ def test_a_checkpoint_never_takes_the_place_of_a_later_one(tmp_path: Path) -> No
     [
         ([*(("first", step) for step in range(4)), ("second", 0), ("second", 12), ("third", 10)], [3, 2]),
         ([("first", 0), ("first", 1), ("second", 0), ("first", 2), ("second", 1)], [1]),  # it was cut off
+        ([("first", 9), ("second", 10), ("second", 11), ("third", 13)], [-1, -2]),  # saved, and not noted; left out
     ],
 )
 def test_steps_that_are_taken_again_are_counted(

@@ -49,8 +49,11 @@ class Folder:
     # The test's side.
 
     def repeated(self) -> list[int]:
-        """For each restart, how many steps that had been taken had to be taken again."""
-        return [max(0, before[-1] - after[0]) for before, after in pairwise(self._lives().values())]
+        """For each restart, how many steps that had been taken had to be taken again.
+
+        -1: rank 0 ended between saving a step and noting it. Any fewer: steps were left out.
+        """
+        return [before[-1] - after[0] for before, after in pairwise(self._lives().values())]
 
     def ends(self) -> dict[int, tuple[int, int]]:
         """By rank, the last step and the value after it."""

@@ -17,6 +17,7 @@ EXPECTED = Path(__file__).with_name("expected.toml")
 TOLERANCE = 0.20
 MARK = "getppid"
 WRITE = "python -m tests.instructions --write"
+REASONS = "What made them grow stands in docs/adr/0020-instructions-are-counted.md."
 TOTAL = re.compile(r"^summary: (\d+)$", re.MULTILINE)
 
 
@@ -71,7 +72,7 @@ def expected() -> dict[str, float]:
 
 def write(figures: Mapping[str, float]) -> None:
     """Record them."""
-    lines = [f"# Instructions of the hot paths, in units of plain Python: {WRITE}"]
+    lines = [f"# Instructions of the hot paths, in units of plain Python: {WRITE}", f"# {REASONS}"]
     lines += [f"{json.dumps(name)} = {figure:.4g}" for name, figure in figures.items()]
     EXPECTED.write_text("\n".join(lines) + "\n")
 

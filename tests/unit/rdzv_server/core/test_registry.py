@@ -35,20 +35,20 @@ class Server:
         self.handle(run_id, NodeLeft(agent, "SIGTERM"))
 
     def handle(self, run_id, event):
-        _, effects = self.registry.handle(run_id, event, self.now)
-        self._note(effects)
+        machine, effects = self.registry.handle(run_id, event, self.now)
+        self._note(effects, [machine.run])
 
     def passes(self, seconds):
         end = self.now + seconds
         while (at := self.registry.next_deadline()) is not None and at <= end:
             self.now = max(self.now, at)
-            self._note(self.registry.pass_time(self.now))
+            self._note(self.registry.pass_time(self.now), self.registry.runs())
         self.now = end
 
     def stalls(self, seconds):
         """Time passes, and the server does not run."""
         self.now += seconds
-        self._note(self.registry.pass_time(self.now))
+        self._note(self.registry.pass_time(self.now), self.registry.runs())
 
     def directive(self, agent, run_id="run"):
         return self.registry.machine_of(run_id, agent).directive_for(agent, self.now)[1]
@@ -56,8 +56,8 @@ class Server:
     def attempts(self):
         return [(run.run_id, run.attempt, run.stage) for run in self.registry.runs()]
 
-    def _note(self, effects):
-        for run in self.registry.runs():
+    def _note(self, effects, runs):
+        for run in runs:
             run.validate()
         self.effects = effects
         self.records += [effect for effect in effects if isinstance(effect, Record)]
