@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rdzv_protocol.service_manager import ServiceManager
 
     from node_agent.output.event_log import EventLog
+    from node_agent.output.metrics import AgentMetrics, Facts
     from node_agent.workers.file_timer import FileTimer
     from node_agent.workers.warm.pool import WarmPool
 
@@ -55,10 +56,13 @@ async def _run(plan: LaunchPlan, manager: "ServiceManager | None") -> ExitCode:
     console.context.update({"run_id": plan.config.join.run_id, "node_id": plan.config.join.node_id})
     orphans = Orphans(os.urandom(8).hex())
     config = replace(plan.config, environment={**plan.config.environment, **orphans.mark})
+    metrics = await _metrics(config, console)
     try:
         async with server_of(plan, console, page=plan.config.status_page) as (make_transport, where):
-            return await Agent(config, make_transport, where, console, orphans, manager).run()
+            return await Agent(config, make_transport, where, console, orphans, manager, metrics).run()
     finally:
+        if metrics:
+            await metrics.close()
         for pid in orphans.close():
             console.say(given_up(pid))
         console.close()
@@ -75,6 +79,7 @@ class Agent:
         console: Console,
         orphans: Orphans | None = None,
         manager: "ServiceManager | None" = None,
+        metrics: "AgentMetrics | None" = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self._manager = manager
@@ -97,6 +102,10 @@ class Agent:
         self._live_line = LiveLine(console) if console.has_live_line else None
         self._exit_code: asyncio.Future[ExitCode] = loop.create_future()
         self._runner = Runner(config, make_transport, where, self, loop, hosts_store=self._store_host.is_available)
+        self._told_to_start_at = 0.0
+        self._metrics = metrics
+        if metrics:
+            metrics.read = self._facts
 
     async def run(self) -> ExitCode:
         """Join, supervise, and return the process's exit code."""
@@ -163,6 +172,7 @@ class Agent:
                 self._ended(code)
 
     def _start_workers(self, assignment: Assignment) -> None:
+        self._told_to_start_at = asyncio.get_running_loop().time()
         is_first, self._assignment = self._assignment is None, assignment
         if is_first and (warning := omp_warning(self._config.environment, assignment.local_world_size)):
             self._console.say(warning, Level.ROUTINE)
@@ -224,6 +234,9 @@ class Agent:
         )
         if self._events:
             self._events.started(assignment, self._group.pids)
+        if self._metrics:
+            self._metrics.rounds += 1
+            self._metrics.spawn.observe(asyncio.get_running_loop().time() - self._told_to_start_at)
 
     def _say(self, said: Say) -> None:
         if not (self._live_line and said.event == WAITING):
@@ -248,6 +261,8 @@ class Agent:
     def answered(self, answer: Reply | ProtocolError) -> None:
         if self._manager and isinstance(answer, Reply):
             self._manager.ready()  # it has been let in: it waits, stands by or has workers
+        if self._metrics:
+            self._metrics.answered(self._runner.silent_s)
         match answer:
             case Reply(directive=Wait() as wait) if self._live_line:
                 self._live_line.show(wait)
@@ -272,6 +287,24 @@ class Agent:
             self._exit_code.set_result(ExitCode.FAILED)
         if self._group:
             self._group.stop(signal.SIGKILL, 0.0)
+
+    def _facts(self) -> "Facts":
+        """How this agent stands, for its metrics."""
+        from node_agent.output.metrics import Facts
+
+        assignment, group, join = self._assignment, self._group, self._config.join
+        return Facts(
+            run_id=join.run_id,
+            node_id=join.node_id,
+            is_member=self._runner.is_member,
+            round=self._runner.round,
+            world_size=assignment.world_size if assignment else 0,
+            restart_count=assignment.restart_count if assignment else 0,
+            workers=assignment.local_world_size if assignment else 0,
+            workers_running=len(group.pids) if group else 0,
+            last_output_at=group.last_output_at if group else None,
+            silent_s=self._runner.silent_s,
+        )
 
     # What happens to the workers.
 
@@ -306,6 +339,8 @@ class Agent:
             failure = replace(failure, error_file="")
         if self._events:
             self._events.failed(failure)
+        if self._metrics:
+            self._metrics.failures += 1
         self._runner.feed(WorkerFailed(round_, failure))
 
     def _workers_stopped(self, round_: int, left: list[int]) -> None:
@@ -346,6 +381,17 @@ def _warm_pool(config: AgentConfig, console: Console) -> "WarmPool | None":
     environment = {**config.environment, **defaults(config.environment, workers)}
     spare = int(_preloads_torch(config))  # becomes the store's helper
     return WarmPool(config.preload, config.command.for_worker(0), environment, workers + spare, console.say)
+
+
+async def _metrics(config: AgentConfig, console: Console) -> "AgentMetrics | None":
+    """Raises `UsageError` if the port cannot be had."""
+    if config.metrics_port is None:
+        return None
+    from node_agent.output.metrics import AgentMetrics
+
+    metrics = AgentMetrics(config.metrics_port, console.say)
+    await metrics.open()
+    return metrics
 
 
 def _event_log(config: AgentConfig, console: Console) -> "EventLog | None":

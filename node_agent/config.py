@@ -52,6 +52,8 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     """Destination of events, as torchrun's `--event-log-handler`: null or console."""
     lines: LineFormat = LineFormat(PROGRAM)
     """Form of the agent's own lines."""
+    metrics_port: tuple[str, int] | None = None
+    """Host and port at which the agent shows its metrics; None: nowhere. Port 0: a free one."""
     ready_file: str | None = None
     """File that is there, with the agent's process id, while the agent is part of the run."""
     status_page: bool = True

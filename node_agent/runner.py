@@ -107,6 +107,16 @@ class Runner:
         """The round of the workers that were started last; 0 for none."""
         return self._machine.round
 
+    @property
+    def is_member(self) -> bool:
+        """Whether the server counts this agent in."""
+        return self._machine.is_member
+
+    @property
+    def silent_s(self) -> float:
+        """Time for which the server, which has answered before, does not answer."""
+        return self._machine.silent_s(self._loop.time())
+
     async def report(self, failure: Failure) -> None:
         """Report a failure of the last round, whatever was reported before."""
         await self._notify(self._machine.report(self.round, failure))

@@ -23,6 +23,7 @@ from node_agent.cli.values import (
     name_or_none,
     one_of,
     pairs,
+    place,
     ranks,
     seconds,
     signals,
@@ -154,6 +155,9 @@ class Arguments(NamedTuple):
     local_addr: Annotated[str, Flag(
         "ADDR", name_or_none, "where other nodes reach this one (default: the address from which it reaches the "
         "server)")] = ""
+    metrics_port: Annotated[tuple[str, int] | None, _own(
+        "[HOST:]PORT", place, "show this agent's metrics to Prometheus at this port, of loopback unless a host is "
+        "named (0: a free one, which it prints)")] = None
     ready_file: Annotated[str | None, _own(
         "FILE", text, "keep the agent's process id in this file while the agent is part of the run, taking part or "
         "standing by: for readiness probes (test -e FILE)")] = None

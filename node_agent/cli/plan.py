@@ -126,6 +126,7 @@ def _config(arguments: Arguments, target: Target, environment: Mapping[str, str]
         server_lost_timeout_s=first(arguments.server_lost_timeout, lost_after_s),
         close_timeout_s=first(arguments.close_timeout, CLOSE_TIMEOUT_S),
         event_log=arguments.event_log_handler,
+        metrics_port=arguments.metrics_port,
         ready_file=arguments.ready_file,
         status_page=not arguments.no_status_page,
         environment={**environment, **added},

@@ -88,6 +88,14 @@ def one_of(*choices: str) -> Read:
     return read
 
 
+def place(given: object) -> tuple[str, int]:
+    """A port of loopback, or HOST:PORT; an IPv6 address stands in brackets."""
+    host, _, port = str(given).rpartition(":")
+    if not (port.isascii() and port.isdigit() and int(port) <= 65_535):
+        raise ValueError(f"a port from 0 to 65535, or HOST:PORT, not {given!r}")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
 def pairs(given: object) -> dict[str, object]:
     """K=V,K=V, also in quotes, or a map; what is None in a map is not given."""
     if isinstance(given, Mapping):

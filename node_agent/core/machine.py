@@ -243,6 +243,10 @@ class AgentMachine:
 
     # The server comes and goes.
 
+    def silent_s(self, now: float) -> float:
+        """Time for which the server, which has answered before, does not answer."""
+        return now - self._silent_since if self.is_known and self._silent_since is not None else 0.0
+
     def _reached(self, now: float) -> None:
         """The server has answered the request under way."""
         self._busy = False

@@ -19,6 +19,9 @@ ALL_PIPES_BYTES = 16 << 20
 class Stream:
     """One of a worker's two output streams, from before its start until it is gone; by itself one that nobody wants."""
 
+    last_read_at: float | None = None
+    """When it last had something, by the event loop's clock."""
+
     def __init__(self, worker_end: int | None = None) -> None:
         self._worker_end = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC) if worker_end is None else worker_end
 
@@ -92,6 +95,7 @@ class Relay(Stream):
         except BlockingIOError:
             return 0
         if chunk:
+            self.last_read_at = self._loop.time()
             for sink in self._sinks:
                 sink.take(chunk)
         else:

@@ -63,6 +63,11 @@ class Worker:
                 stream.finish()
             raise
 
+    @property
+    def last_output_at(self) -> float:
+        """When it last wrote something, by the event loop's clock; 0: never."""
+        return max(stream.last_read_at or 0.0 for stream in self._streams)
+
     def failure(self, oom: "OomWatch | None" = None) -> Failure:
         """The worker's failure with its evidence, once it has exited."""
         from node_agent.failures.diagnose import examine
@@ -187,6 +192,11 @@ class WorkerGroup(ProcessGroup):
     def pids(self) -> list[int]:
         """The workers that have not exited, by local rank."""
         return list(self._alive)
+
+    @property
+    def last_output_at(self) -> float | None:
+        """When one of those that run last wrote something, by the event loop's clock."""
+        return max((worker.last_output_at for worker in self._alive.values()), default=0.0) or None
 
     def error_file(self, pid: int) -> str:
         """File to which this worker, also one that is gone, was to write its error; empty if it is not ours."""

@@ -10,13 +10,14 @@ from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+Kind = Literal["gauge", "counter", "histogram"]
 
 
 class Metric(NamedTuple):
     """A metric as its readers know it. A counter's name ends in `_total`, units are seconds and bytes."""
 
     name: str
-    kind: Literal["gauge", "counter", "histogram"]
+    kind: Kind
     help: str
     labels: tuple[str, ...] = ()
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import get_args
 
 import rdzv_protocol
-from rdzv_protocol.exposition import Histogram, Metric, Sample, exposition
+from rdzv_protocol.exposition import Histogram, Kind, Metric, Sample, exposition
 
 from rdzv_server.core import restart_budget
 from rdzv_server.core.run import AgentState, Cause, Run, Stage
@@ -37,13 +37,13 @@ STANDBY = "standby"
 """State of agents that wait beside a running round."""
 
 
-def _declare(kind: str, name: str, text: str, *labels: str) -> Metric:
-    metric = Metric(f"rdzv_{name}", kind, text, labels)  # type: ignore[arg-type]
+def _declare(kind: Kind, name: str, text: str, *labels: str) -> Metric:
+    metric = Metric(f"rdzv_{name}", kind, text, labels)
     METRICS.append(metric)
     return metric
 
 
-_gauge, _counter, _histogram = (partial(_declare, kind) for kind in ("gauge", "counter", "histogram"))
+_gauge, _counter, _histogram = partial(_declare, "gauge"), partial(_declare, "counter"), partial(_declare, "histogram")
 
 BUILD_INFO = _gauge("server_build_info", "1, with the versions as labels.", "version", "python")
 READY = _gauge("server_ready", "1 while the server can decide about runs; 0: GET /readyz says why not.")

@@ -23,8 +23,12 @@ DASHBOARD = json.loads((DEPLOY / "grafana" / "rdzv-server.json").read_text())
 async def test_a_killed_worker_is_a_restart_in_prometheus_and_a_failed_run_an_alert(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    prometheus = await Prometheus.watch(tmp_path, {"rdzv-server": [cluster.endpoint]}, RULES)
-    workers = await cluster.nodes("ab", "--nnodes", "2", "--run-id", "watched", "--max-restarts", "1")
+    flags = ("--nnodes", "2", "--run-id", "watched", "--max-restarts", "1", "--metrics-port", "0")
+    workers = await cluster.nodes("ab", *flags)
+    ports = [(await agent.line(r"metrics: http://(127\.0\.0\.1:\d+)/metrics"))[1] for agent in cluster.agents.values()]
+    targets = {"rdzv-server": [cluster.endpoint], "node-agent": ports}
+    prometheus = await Prometheus.watch(tmp_path, targets, RULES)
+    await prometheus.shows('sum(rdzv_agent_workers{state="running"})', 4)
     await prometheus.shows('rdzv_runs{phase="running"}', 1)
     await prometheus.shows('rdzv_run_nodes{run_id="watched", state="running"}', 2)
     await prometheus.shows('rdzv_restarts_total{cause="worker_failure", charged="true"}', 0)
@@ -35,6 +39,7 @@ async def test_a_killed_worker_is_a_restart_in_prometheus_and_a_failed_run_an_al
     await prometheus.shows('rdzv_run_restarts_total{run_id="watched", cause="worker_failure"}', 1)
     await prometheus.shows('rdzv_run_restarts_left{run_id="watched"}', 0)
     await prometheus.shows("sum(rdzv_time_to_recover_seconds_count)", 1)
+    await prometheus.shows("sum(rdzv_agent_rounds_started_total)", 4)
     assert 0 < (await prometheus.value('rdzv_lost_seconds_total{cause="worker_failure"}') or 0) < 30
     median = "histogram_quantile(0.5, sum by (le) (rdzv_time_to_recover_seconds_bucket))"
     assert 0 < (await prometheus.value(median) or 0) < 30

@@ -55,7 +55,15 @@ def in_words(rate: Rate) -> str:
     return f"{rate.per_s:,} a second, {rate.burst:,} at once"
 
 
-WAYS_IN = {"agents' paths", "operators' paths", "standalone page", "hosted server", "metrics", "files"}
+WAYS_IN = {
+    "agents' paths",
+    "operators' paths",
+    "standalone page",
+    "hosted server",
+    "metrics",
+    "an agent's metrics",
+    "files",
+}
 
 
 def test_every_row_of_the_threat_model_names_tests_that_there_are() -> None:

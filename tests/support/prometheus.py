@@ -74,6 +74,7 @@ class Prometheus(Program):
             "--web.listen-address=127.0.0.1:0", "--log.level=info",
         )  # fmt: skip
         prometheus.port = int((await prometheus.line(r"Listening on.*address=127\.0\.0\.1:(\d+)"))[1])
+        await prometheus.line("Server is ready to receive web requests")
         return prometheus
 
     async def value(self, query: str) -> float | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rdzv_protocol.exposition import Metric
 
+from node_agent.output import metrics as agent
 from rdzv_server.http.metrics import METRICS
 
 PAGE = (Path(__file__).parents[3] / "docs/metrics.md").read_text()
@@ -25,3 +26,7 @@ def table_of(heading: str) -> list[str]:
 
 def test_the_page_has_every_metric_of_the_server() -> None:
     assert table_of("Metrics of the server") == rows(METRICS)
+
+
+def test_the_page_has_every_metric_of_an_agent() -> None:
+    assert table_of("Metrics of an agent") == rows(agent.METRICS)

@@ -55,6 +55,8 @@ LANDS = [  # what an agent, its run and its output are told by which flags
     ("connect_timeout_s", 7.0, ["--rdzv-conf", "read_timeout=8", "--connect-timeout", "7"]),
     ("server_lost_timeout_s", 9.0, ["--server-lost-timeout", "9"]),
     ("close_timeout_s", 5.0, ["--rdzv-conf", "close_timeout=5"]),
+    ("metrics_port", ("127.0.0.1", 9400), ["--metrics-port", "9400"]),
+    ("metrics_port", ("::", 0), ["--metrics-port", "[::]:0"]),
     ("ready_file", "/tmp/ready", ["--ready-file", "/tmp/ready"]),
     ("status_page", False, ["--no-status-page"]),
     ("lines", LineFormat("node-agent", is_json=True), ["--log-format", "json"]),

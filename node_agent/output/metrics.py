@@ -1,0 +1,175 @@
+"""Metrics of the agent for Prometheus, at a port of its own: `--metrics-port`. Imported with that flag alone.
+
+Served by the agent's own event loop: one request a connection, few connections at a time, each within seconds. Whatever
+goes wrong here is said and disturbs no worker.
+"""
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import h11
+import rdzv_protocol
+from rdzv_protocol.exposition import CONTENT_TYPE, Histogram, Kind, Metric, Sample, exposition
+from rdzv_protocol.paths import METRICS as PATH
+
+from node_agent.config import UsageError
+from node_agent.core.effects import Level
+
+MOST_CONNECTIONS = 8
+"""At a time; further ones are closed at once."""
+LIMIT_S = 5.0
+"""For a whole request and its answer."""
+MOST_HEADER_BYTES = 8_192
+SPAWN_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+def _metric(kind: Kind, name: str, text: str, *labels: str) -> Metric:
+    return Metric(f"rdzv_agent_{name}", kind, text, labels)
+
+
+_gauge, _counter, _histogram = partial(_metric, "gauge"), partial(_metric, "counter"), partial(_metric, "histogram")
+INFO = _gauge("info", "1, with the agent's names as labels.", "version", "run_id", "node_id")
+MEMBER = _gauge("member", "1 while the server counts this agent in.")
+WORKERS = _gauge("workers", "Workers of the last round, by whether they still run.", "state")
+ROUND = _gauge("round", "Round of the workers that were started last; 0: none yet.")
+WORLD_SIZE = _gauge("world_size", "Workers of all nodes in that round.")
+RESTARTS = _gauge("restarts", "Charged restarts of the run when that round began.")
+ROUNDS = _counter("rounds_started_total", "Rounds for which this agent has started workers.")
+FAILURES = _counter("worker_failures_total", "Rounds that ended here because a worker failed.")
+SPAWN = _histogram("spawn_seconds", "Time from the server's word to the last worker's start.")
+LAST_OUTPUT = _gauge("last_output_timestamp_seconds", "When a worker of this round last wrote; 0: none has.")
+LAST_ANSWER = _gauge("last_answer_timestamp_seconds", "When the server last answered; 0: it never has.")
+SERVER_LOST = _counter("server_lost_seconds_total", "Time in which the server, once known, did not answer.")
+METRICS = (
+    INFO, MEMBER, WORKERS, ROUND, WORLD_SIZE, RESTARTS, ROUNDS, FAILURES, SPAWN, LAST_OUTPUT, LAST_ANSWER, SERVER_LOST,
+)  # fmt: skip
+
+
+class Facts(NamedTuple):
+    """How an agent stands. Times are the event loop's; None: never."""
+
+    run_id: str
+    node_id: str
+    is_member: bool
+    round: int
+    world_size: int
+    restart_count: int
+    workers: int
+    workers_running: int
+    last_output_at: float | None
+    silent_s: float
+    """Time for which the server has not answered by now."""
+
+
+class AgentMetrics:
+    """What an agent counts, and the port at which it is asked for that.
+
+    `say` is told of the port, and of what goes wrong. Raises `UsageError` if the port cannot be had.
+    """
+
+    def __init__(self, place: tuple[str, int], say: Callable[[str, Level], None]) -> None:
+        self.read: Callable[[], Facts] | None = None
+        """Asked how the agent stands."""
+        self.rounds = self.failures = 0
+        self.spawn = Histogram(SPAWN_BOUNDS_S)
+        self._lost_s = 0.0
+        self._answered_at: float | None = None
+        self._say = say
+        self._connections: set[asyncio.Task[None]] = set()
+        self._socket = _bind(*place)
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        """Answer from now on."""
+        self._server = await asyncio.start_server(self._accept, sock=self._socket, limit=MOST_HEADER_BYTES)
+        host, port = self._socket.getsockname()[:2]
+        self._say(f"metrics: http://{f'[{host}]' if ':' in host else host}:{port}{PATH}", Level.ROUTINE)
+
+    async def close(self) -> None:
+        if self._server:
+            self._server.close()
+        self._socket.close()
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def answered(self, silent_s: float) -> None:
+        """The server has answered, after it was lost for so long."""
+        self._lost_s += silent_s
+        self._answered_at = asyncio.get_running_loop().time()
+
+    def samples(self) -> list[Sample]:
+        counted = [Sample(ROUNDS, self.rounds), Sample(FAILURES, self.failures), Sample(SPAWN, self.spawn.read())]
+        if self.read is None:
+            return counted
+        facts = self.read()
+        return [
+            *counted,
+            Sample(INFO, 1, (rdzv_protocol.VERSION, facts.run_id, facts.node_id)),
+            Sample(MEMBER, facts.is_member),
+            Sample(WORKERS, facts.workers_running, ("running",)),
+            Sample(WORKERS, facts.workers - facts.workers_running, ("exited",)),
+            Sample(ROUND, facts.round),
+            Sample(WORLD_SIZE, facts.world_size),
+            Sample(RESTARTS, facts.restart_count),
+            Sample(LAST_OUTPUT, _wall_clock(facts.last_output_at)),
+            Sample(LAST_ANSWER, _wall_clock(self._answered_at)),
+            Sample(SERVER_LOST, self._lost_s + facts.silent_s),
+        ]
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._connections) >= MOST_CONNECTIONS:
+            writer.transport.abort()
+            return
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                await self._answer(reader, writer)
+                writer.close()
+                await writer.wait_closed()
+        except (OSError, TimeoutError, h11.RemoteProtocolError):
+            pass  # whoever asks so is not answered
+        except Exception as error:
+            self._say(f"metrics could not be told: {type(error).__name__}: {error}", Level.WARNING)
+        finally:
+            writer.transport.abort()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        http = h11.Connection(h11.SERVER, max_incomplete_event_size=MOST_HEADER_BYTES)
+        while (request := http.next_event()) is h11.NEED_DATA:
+            http.receive_data(await reader.read(MOST_HEADER_BYTES))
+        if not isinstance(request, h11.Request):
+            return
+        status, body = 404, b"GET /metrics\n"
+        if request.target.partition(b"?")[0] == PATH.encode() and request.method in (b"GET", b"HEAD"):
+            status, body = 200, await asyncio.to_thread(exposition, METRICS, self.samples())
+        kind = CONTENT_TYPE if status == 200 else "text/plain"
+        headers = [("Content-Type", kind), ("Content-Length", str(len(body))), ("Connection", "close")]
+        events = [h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage()]
+        for event in events if request.method != b"HEAD" else (events[0], events[2]):
+            writer.write(http.send(event) or b"")
+        await writer.drain()
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise UsageError(
+            f"--metrics-port: cannot listen on {host}, port {port}: {error.strerror or error}; name another, or 0 for "
+            "a free one"
+        ) from None
+
+
+def _wall_clock(at: float | None) -> float:
+    """A time of the event loop in seconds since 1970; 0 for none."""
+    return 0.0 if at is None else time.time() - (asyncio.get_running_loop().time() - at)
