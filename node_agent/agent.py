@@ -101,7 +101,8 @@ class Agent:
         self._events = _event_log(config, console)
         self._live_line = LiveLine(console) if console.has_live_line else None
         self._exit_code: asyncio.Future[ExitCode] = loop.create_future()
-        self._runner = Runner(config, make_transport, where, self, loop, hosts_store=self._store_host.is_available)
+        joining = replace(config, join=replace(config.join, log_dir=self._logs.announced_path))
+        self._runner = Runner(joining, make_transport, where, self, loop, hosts_store=self._store_host.is_available)
         self._told_to_start_at = 0.0
         self._metrics = metrics
         if metrics:

@@ -29,6 +29,7 @@ examples:
   rdzvctl --endpoint HOST:{DEFAULT_PORT} status      the server and its runs
   rdzvctl why                             what the only run waits for, what failed first, and what to do
   rdzvctl nodes r1                        its nodes by group rank
+  rdzvctl events r1 --follow              what happened to it, and what happens
   rdzvctl stop r1 --reason "wrong data"   end it on every node
   rdzvctl drain node-7 --deadline 10m     empty a node; the others go on without it
   rdzvctl config set-context lab --endpoint a:{DEFAULT_PORT},b:{DEFAULT_PORT} --token-file lab.token
@@ -138,6 +139,12 @@ def _seconds(text: str) -> float:
     return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}[found[2]]
 
 
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise argparse.ArgumentTypeError(f"a number, not {text!r}")
+    return int(text)
+
+
 def _size(text: str) -> tuple[int, int]:
     try:
         return node_counts(text)
@@ -214,10 +221,23 @@ def _status(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--watch", "-w", action="store_true", help="show it again whenever it changes, until Ctrl-C")
 
 
+def _events(parser: argparse.ArgumentParser) -> None:
+    _run(parser)
+    parser.add_argument("--follow", "-f", action="store_true", help="go on with what happens, until Ctrl-C")
+    parser.add_argument("--last", metavar="N", type=_whole, help="how many of the latest (default: 100; 0: all)")
+
+
+def _logs(parser: argparse.ArgumentParser) -> None:
+    _run(parser)
+    parser.add_argument("rank", metavar="RANK", type=_whole, help="the worker's rank")
+
+
 COMMANDS = (
     Command("status", "show the server and its runs, or all about one run", commands.status, _status),
     Command("runs", "list the runs", commands.runs),
     Command("nodes", "list a run's nodes by group rank", commands.nodes, _run),
+    Command("events", "show what happened to a run, and what happens", commands.events, _events),
+    Command("logs", "say on which node a worker is, and where its output", commands.logs, _logs),
     Command("why", "say why a run stands where it does, and what to do", commands.why, _run),
     *(Command(action.name, action.help, partial(commands.act, action), partial(_action, action)) for action in ACTIONS),
     Command("config", "keep servers and tokens by name, as contexts", lambda session: None, _config),

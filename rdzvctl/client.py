@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
@@ -36,6 +37,10 @@ REFRESH_S = 5.0
 SETTLE_S = 0.3
 """Changes that come together are shown together."""
 EVENT_STREAM = "text/event-stream"
+PAGE = 1_000
+"""Events that are asked for at a time."""
+RETRY_S = 0.5
+"""Pause before a stream that has ended is asked for again."""
 
 Fields = dict[str, Any]
 """A JSON map."""
@@ -56,6 +61,13 @@ class Answer(NamedTuple):
 
     endpoint: Endpoint
     response: http.client.HTTPResponse
+
+
+class EventPage(NamedTuple):
+    """Events of a run, the oldest first, and the number of the last one that there is."""
+
+    events: list[Fields]
+    last: int
 
 
 class Overview(NamedTuple):
@@ -154,6 +166,37 @@ class Client:
                 if line.startswith(b"data:"):
                     changed.set()
             changed.set()  # whoever leads now is listened to at once
+
+    def latest_events(self, run_id: str, most: int) -> EventPage:
+        """The latest events of a run, at most so many; 0: all that there are."""
+        ask = partial(self.ask_leader, self._read, "GET")
+        last = ask(f"{_events_of(run_id)}?limit=1")["last"]
+        after, found = max(0, last - most) if most else 0, list[Fields]()
+        while after < last:
+            page = ask(f"{_events_of(run_id)}?after={after}&limit={PAGE}")
+            found += page["events"]
+            after = page["after"] if page["events"] else last
+        return EventPage(found, last)
+
+    def follow_events(self, run_id: str, after: int, waiting: Callable[[str], None]) -> Iterator[Fields]:
+        """Events of a run after that number, as they come, for ever: at whichever server leads.
+
+        `waiting` is told, once each time, that no server answers.
+        """
+        is_told = False
+        while True:
+            headers = {"Accept": EVENT_STREAM, "Last-Event-ID": str(after)}
+            try:
+                stream = self.ask_leader(lambda answer: answer, "GET", _events_of(run_id), headers=headers)
+                is_told = False
+                for event in _events(stream):
+                    after = event["number"]
+                    yield event
+            except Unreachable as error:
+                if not is_told:
+                    waiting(str(error))
+                is_told = True
+            time.sleep(RETRY_S)
 
     # Actions.
 
@@ -301,6 +344,20 @@ def _other_leaders(server: Fields) -> dict[str | None, list[int]]:
         leaders.setdefault(shard["leader"], []).append(shard["shard"])
     is_all = server["leads"] and len(leaders) == 1
     return {} if is_all else leaders
+
+
+def _events_of(run_id: str) -> str:
+    return f"/v1/runs/{quote(run_id, safe='')}/events"
+
+
+def _events(answer: Answer) -> Iterator[Fields]:
+    """Events of a stream, until it ends or breaks off, or the server says that it is over."""
+    with suppress(OSError, http.client.HTTPException):
+        for line in lines_of(answer):
+            if line.startswith(b"event: error"):
+                return
+            if line.startswith(b"data:"):
+                yield json.loads(line.removeprefix(b"data:"))
 
 
 def lines_of(answer: Answer) -> Iterator[bytes]:

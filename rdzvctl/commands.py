@@ -19,6 +19,8 @@ from rdzvctl.views import Fields, Table
 
 MOST_NAMED = 8
 """Runs that an error names."""
+MOST_EVENTS = 100
+"""Events that are shown if nobody says how many."""
 MOST_REASON_BYTES = 1_000
 
 
@@ -226,6 +228,44 @@ def _show_why(session: Session, run: Fields) -> None:
         out.line(f"    {line}")
     for step in found.next:
         out.paragraph(f"Next: {step}")
+
+
+def events(session: Session) -> None:
+    """The latest events of a run, and with `--follow` those to come."""
+    run_id, out = session.run()["run_id"], session.out
+    most = session.given.get("last", MOST_EVENTS)
+    found = session.client.latest_events(run_id, most)
+    if len(found.events) < found.last and not out.is_json:
+        out.note(f"the latest {len(found.events)} of {found.last} events; --last 0 shows all that are kept")
+    for event in found.events:
+        _show_event(out, event)
+    if session.given.get("follow"):
+        for event in session.client.follow_events(run_id, found.last, out.note):
+            _show_event(out, event)
+
+
+def _show_event(out: Output, event: Fields) -> None:
+    if out.is_json:
+        out.json(event, in_one_line=True)
+    else:
+        out.line(views.event_line(event), at_once=True)
+
+
+def logs(session: Session) -> None:
+    """Where a worker's output is."""
+    run, out, rank = session.run(), session.out, session.given["rank"]
+    found = views.worker(run, rank)
+    if found is None:
+        highest = max((node["ranks"][1] for node in run["nodes"] if node["ranks"]), default=None)
+        known = "no worker has been started" if highest is None else f"the highest rank is {highest}"
+        raise Refused(f"no node of run {run['run_id']} has rank {rank}: {known}, or its node is gone")
+    if out.is_json:
+        return out.json(found._asdict())
+    where = f"rank {rank} of run {found.run_id}: local rank {found.local_rank} on node {found.node_id} ({found.addr})"
+    out.line(printable(where))
+    if found.path:
+        return out.line(printable(f"log files there: {found.path}/"))
+    return out.line("no log files: it writes to that agent's console; node-agent -t 3 --log-dir DIR writes files, too")
 
 
 # Actions.

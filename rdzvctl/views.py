@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from time import localtime, strftime
 from typing import Any, NamedTuple
 
 from rdzv_protocol.text import printable
@@ -180,6 +181,48 @@ def evidence(failure: Fields) -> list[str]:
     """Last lines of what the failed worker left: its traceback, else its stderr."""
     lines = failure["traceback"] or failure["stderr_tail"]
     return [printable(line) for text in lines for line in text.splitlines()][-EVIDENCE_LINES:]
+
+
+def event_line(event: Fields) -> str:
+    """The event in one line, in the words of the server's log."""
+    at = strftime("%Y-%m-%d %H:%M:%S", localtime(event["at"])) if event.get("at") else "-"
+    by = f" (by {printable(event['by'])})" if event.get("by") else ""
+    attempt = f"attempt {event['attempt']}, " if event["attempt"] > 1 else ""
+    return f"{at} #{event['number']} {attempt}round {event['round']}: {_event_sentence(event)}{by}"
+
+
+def _event_sentence(event: Fields) -> str:
+    from rdzv_protocol.codec import convert
+    from rdzv_protocol.errors import MalformedMessage
+    from rdzv_protocol.events import RunEvent
+
+    try:
+        return convert(RunEvent, event).sentence
+    except MalformedMessage:  # a newer server has kinds that this program does not know
+        return printable(f"{event['kind']}: {event['reason']}")
+
+
+class Worker(NamedTuple):
+    """Whereabouts of a worker and of what it writes."""
+
+    run_id: str
+    rank: int
+    local_rank: int
+    node_id: str
+    addr: str
+    path: str
+    """Folder of its log files on that node; empty: there are none."""
+
+
+def worker(run: Fields, rank: int) -> Worker | None:
+    """The worker of this rank in the last round that had workers; None if no node that is there had it."""
+    for node in run["nodes"]:
+        if node["ranks"] and node["ranks"][0] <= rank <= node["ranks"][1]:
+            local_rank, folder = rank - node["ranks"][0], node.get("log_dir", "")
+            attempt = run["round"] - (2 if run["phase"] in ("forming", "restarting") else 1)
+            path = f"{folder}/attempt_{attempt}/{local_rank}" if folder else ""
+            return Worker(run["run_id"], rank, local_rank, node["node_id"], node["addr"], path)
+    return None
 
 
 class Why(NamedTuple):

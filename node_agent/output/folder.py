@@ -17,14 +17,17 @@ class RunFolder:
     """
 
     def __init__(self, options: LogOptions, run_id: str, temp_dir: TempDir) -> None:
-        self._log_dir = options.log_dir and os.path.abspath(options.log_dir)
-        self._name = folder_name(run_id)
+        self._is_temporary = options.log_dir is None
+        parent = options.log_dir or temporary_path("node-agent-logs")
+        self._kept_path = os.path.join(os.path.abspath(parent), f"{folder_name(run_id)}_{os.urandom(8).hex()}")
         self._temp_dir = temp_dir
         self.made = ""
         """The run's folder; empty if it was never used."""
         self._attempt = -1
-        self.is_kept = self._log_dir is not None or wants_files(options)
+        self.is_kept = options.log_dir is not None or wants_files(options)
         """Whether it is there when the agent is gone."""
+        self.will_have = self._kept_path if wants_files(options) else ""
+        """The folder in which there will be log files, whether it has been made or not; empty: there will be none."""
 
     @property
     def path(self) -> str:
@@ -45,13 +48,12 @@ class RunFolder:
         return attempt
 
     def _make(self) -> str:
-        if self._log_dir is None:
-            self._log_dir = temporary_path("node-agent-logs")
-            os.mkdir(self._log_dir, mode=0o700)
-        os.makedirs(self._log_dir, exist_ok=True)
-        path = os.path.join(self._log_dir, f"{self._name}_{os.urandom(8).hex()}")
-        os.mkdir(path)
-        return path
+        parent = os.path.dirname(self._kept_path)
+        if self._is_temporary:
+            os.mkdir(parent, mode=0o700)
+        os.makedirs(parent, exist_ok=True)
+        os.mkdir(self._kept_path)
+        return self._kept_path
 
 
 def folder_name(run_id: str) -> str:

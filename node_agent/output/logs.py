@@ -17,6 +17,9 @@ from node_agent.output.sinks import AsItComes, Filtered, Lines, Sink, Tail
 from node_agent.output.streams import Relay, Stream, pipe_bytes
 from node_agent.workers.temp_dir import TempDir
 
+MOST_ANNOUNCED = 1_024
+"""Characters of a path that fit into a join."""
+
 
 class RoundLogs:
     """Streams and environment of each worker of a round, by local rank.
@@ -106,6 +109,12 @@ class AgentLogs:
     def kept_path(self) -> str:
         """Folder of the files that stay when the agent goes; empty: there are none."""
         return self._folder.made if self._folder.is_kept else ""
+
+    @property
+    def announced_path(self) -> str:
+        """Folder in which there will be log files, to be told to others; empty: there will be none, or a plug-in knows."""
+        path = "" if self.plugin else self._folder.will_have
+        return path if len(path) <= MOST_ANNOUNCED else ""
 
     @property
     def keeps_error_files(self) -> bool:

@@ -115,6 +115,8 @@ class JoinRequest(Struct, frozen=True, kw_only=True):
     """The agent has lost its place in the run: it takes another while the run lasts, and never begins an attempt."""
     hosts_store: bool = False
     """torch is installed here: as group rank 0 this agent hosts the workers' store beside them."""
+    log_dir: Line = ""
+    """Folder on this node that has the workers' log files, for people; empty: they write to the agent's console."""
     command: Fingerprint = ""
     """A short hash of what the workers run, without what differs from node to node: nodes of one run have the same."""
     drains: bool = False

@@ -35,6 +35,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     lease_age_s: Duration | None
     lease_left_s: Duration | None
     failures: Count
+    log_dir: Annotated[str, Meta(description="folder on the node with its workers' log files; empty: there are none")]
 
 
 class MissingStatus(Struct, frozen=True, kw_only=True):
@@ -189,6 +190,7 @@ def _node(run: Run, agent: Agent, now: float) -> NodeStatus:
         lease_age_s=None if renewed_at is None else _round(now - renewed_at),
         lease_left_s=None if lease_until is None else _round(lease_until - now),
         failures=run.failures_by_node.get(agent.node_id, 0),
+        log_dir=agent.join.log_dir,
     )
 
 
