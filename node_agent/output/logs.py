@@ -112,7 +112,7 @@ class AgentLogs:
 
     @property
     def announced_path(self) -> str:
-        """Folder in which there will be log files, to be told to others; empty: there will be none, or a plug-in knows."""
+        """Folder in which there will be log files, to be told to others; empty: none will be, or a plug-in knows."""
         path = "" if self.plugin else self._folder.will_have
         return path if len(path) <= MOST_ANNOUNCED else ""
 

@@ -105,6 +105,33 @@ async def test_without_rich_a_terminal_has_plain_columns(cluster: Cluster, tmp_p
         assert re.search(r"^r +running ", shown.text, re.MULTILINE)
 
 
+# Logs.
+
+
+async def test_where_a_workers_output_is(cluster: Cluster, tmp_path: Path) -> None:
+    """The node and the folder, round after round; without files the agent's console."""
+    at = cluster.endpoint
+    flags = ("--run-id", "r", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
+    await cluster.node("a", *flags, "-t", "3", "--log-dir", str(tmp_path / "logs"), nproc=2)
+    await cluster.node("b", *flags, nproc=1)
+    for round_ in (1, 2):
+        workers = await cluster.hub.group(3)
+        (rank_of_b,) = (node["ranks"][0] for node in (await cluster.server.run())["nodes"] if node["node_id"] == "b")
+        rank = 1 if rank_of_b != 1 else 2
+        out = (await rdzvctl("logs", str(rank), endpoint=at)).lines
+        assert re.fullmatch(rf"rank {rank} of run r: local rank \d on node a \(127\.0\.0\.1\)", out[0])
+        path = Path(out[1].removeprefix("log files there: "))
+        assert path.parent.name == f"attempt_{round_ - 1}" and (path / "stdout.log").exists()
+        out = (await rdzvctl("logs", "r", str(rank_of_b), endpoint=at)).lines
+        assert "on node b" in out[0] and "no log files: it writes to that agent's console" in out[1]
+        if round_ == 1:
+            workers[0].order_exit(3)
+    done = await rdzvctl("logs", "r", "3", endpoint=at)
+    assert done.code == ExitCode.FAILED and "the highest rank is 2" in done.err[0]
+    assert (await rdzvctl("logs", "r", "-1", endpoint=at)).code == ExitCode.BAD_INPUT
+    assert (await rdzvctl("logs", "0", "--json", endpoint=at)).json["rank"] == 0
+
+
 # Watching.
 
 

@@ -67,6 +67,20 @@ def test_a_folder_that_was_removed_is_made_again(tmp_path: Path) -> None:
     assert Path(run.open_attempt(2, 2)).is_dir()
 
 
+@pytest.mark.parametrize(
+    ("log_dir", "flags", "is_told"),
+    [("logs", {"tee": Std.OUT}, True), (None, {"redirects": Std.ALL}, True), ("logs", {}, False), (None, {}, False)],
+    ids=["log dir", "temporary", "error files alone", "no files"],
+)
+def test_where_log_files_will_be_is_known_before_there_are_any(
+    tmp_path: Path, log_dir: str | None, flags: dict[str, Std], is_told: bool
+) -> None:
+    run = folder(log_dir and tmp_path / log_dir, **flags)  # type: ignore[arg-type]
+    told = run.will_have
+    assert bool(told) == is_told and not os.path.exists(told)
+    assert not told or Path(run.open_attempt(1, 1)).parent == Path(told)
+
+
 def test_without_a_log_dir_error_files_go_with_the_agent(tmpdir_of_the_agent: Path) -> None:
     scratch = TempDir()
     run = RunFolder(LogOptions(), "nightly", scratch)
