@@ -29,14 +29,15 @@ CONNECT_TIMEOUT_S, CLOSE_TIMEOUT_S = 300.0, 2.0
 NO_RUN_ID = "none"
 """torchrun's `--rdzv-id` where none is given."""
 RUN_PATH = """\
-import runpy, sys
+import os, runpy, sys
 del sys.argv[0]
+sys.path[:] = [path or os.getcwd() for path in sys.path]
 try:
     script = runpy.run_path(sys.argv[0], run_name="__main__")
 except SystemExit as end:
     if end.code not in (None, 0):
         raise
-import atexit, os, threading
+import atexit, threading
 threading._shutdown()
 atexit._run_exitfuncs()
 sys.stdout.flush()

@@ -109,9 +109,31 @@ DIFFERENCES: Mapping[str, Difference] = {
         every(lambda value: value == "pipe, blocking"),
     ),
     "process/stderr": Difference("as stdout", every(lambda value: value == "pipe, blocking")),
+    "process/leads its session": Difference(
+        "with --run-path, torchrun's script runs in a child of multiprocessing, in torchrun's session; here every "
+        "worker has a session of its own, with which what it starts ends",
+        every(lambda value: value is True),
+    ),
+    "process/leads its group": Difference("as its session", every(lambda value: value is True)),
+    "process/other descriptors": Difference(
+        "with --run-path, torchrun's script has multiprocessing's pipes open; here none",
+        every(lambda value: value == []),
+    ),
+    "python/command": Difference(
+        "with --run-path, torchrun's is multiprocessing's; here the arguments are seen from without, too",
+        every(lambda value: value[-4:] == [DUMP.name, FOUND, "--lr", "0.1"]),
+    ),
+    "python/unbuffered": Difference(
+        "with --run-path, torchrun's script keeps its output back; here it is shown at once, as that of all scripts",
+        every(lambda value: value == [True, True]),
+    ),
 }  # fmt: skip
 ALWAYS = ("environment/NODE_AGENT_ID", "environment/TORCHELASTIC_ERROR_FILE", "process/death signal")
 FREE_PLACE = ("environment/MASTER_ADDR", "environment/MASTER_PORT")
+CHILD_OF_MULTIPROCESSING = (
+    "process/leads its session", "process/leads its group", "process/other descriptors", "python/command",
+    "python/unbuffered",
+)  # fmt: skip
 MADE_UP = (*FREE_PLACE, "environment/TORCHELASTIC_RUN_ID")
 
 
@@ -182,6 +204,10 @@ CASES: Mapping[str, Case] = {
         differs=(*MADE_UP, "environment/TORCHELASTIC_TIMER_FILE"), environment={"TORCHELASTIC_ENABLE_FILE_TIMER": "1"},
     ),
     "a module": Case(nodes=("--standalone -m dump found --lr 0.1",), workers=1, differs=MADE_UP),
+    "a script that is run by its path": Case(
+        nodes=("--standalone --nproc-per-node 2 --run-path SCRIPT --lr 0.1",), workers=2,
+        differs=(*MADE_UP, *CHILD_OF_MULTIPROCESSING),
+    ),
     "a program that is not Python": Case(
         nodes=("--standalone --no-python sh -c 'exec PYTHON -X dev SCRIPT rank-${RANK} ${local_rank}'",), workers=1,
         differs=MADE_UP,

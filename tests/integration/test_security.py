@@ -164,7 +164,7 @@ async def test_no_secret_is_found_where_somebody_might_look(cluster: Cluster, tm
     shown, node = authority.issue("server"), authority.issue("node", "node")
     server = await cluster.serve(
         *flags(files), "--store", f"sqlite:{store}", "--tls-cert", shown.cert, "--tls-key", shown.key,
-        "--tls-client-ca", authority.ca,
+        "--tls-client-ca", authority.ca, is_forked=False,
     )  # fmt: skip
     own = {"token-file": files["agents"], "tls-ca": authority.ca, "tls-cert": node.cert, "tls-key": node.key}
     by_flag = (word for name, path in own.items() for word in (f"--{name}", path))
@@ -178,6 +178,7 @@ async def test_no_secret_is_found_where_somebody_might_look(cluster: Cluster, tm
     bodies = await misplaced(server, authority, node)
     programs = [server, *cluster.agents.values()]
     processes = [of_process(pid) for pid in (*(each.pid for each in programs), *(worker.pid for worker in second))]
+    assert str(store) in processes[0], "the server's own command line"
     await cluster.finish(second)
     await server.end()
     found = {

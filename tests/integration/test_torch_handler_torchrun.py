@@ -95,8 +95,9 @@ async def test_a_run_of_two_nodes_is_on_the_status_page_and_succeeds(torchruns: 
     assert await late.exit_code(PATIENCE_S) == 0, "the run has succeeded: a late node has nothing to do"
 
 
-async def test_a_killed_worker_restarts_every_node_once(torchruns: Torchruns) -> None:
-    first = await torchruns.nodes("ab", "--nnodes=2", "--max-restarts=3")
+@pytest.mark.parametrize("script", [WORKER, TORCH_WORKER], ids=["plain workers", "workers with torch"])
+async def test_a_killed_worker_restarts_every_node_once(torchruns: Torchruns, script: str) -> None:
+    first = await torchruns.nodes("ab", "--nnodes=2", "--max-restarts=3", script=script)
     os.kill(first[3].pid, signal.SIGKILL)
     second = await torchruns.hub.group(4)
     assert first[0].env["MASTER_PORT"] != second[0].env["MASTER_PORT"]

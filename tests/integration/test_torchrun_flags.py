@@ -71,17 +71,6 @@ async def test_run_path_fails_as_the_script_does(tmp_path: Path) -> None:
     assert f"{script} FAILED" in agent.err
 
 
-@pytest.mark.torch
-async def test_run_path_is_what_torchrun_does(tmp_path: Path) -> None:
-    script = tmp_path / "show.py"
-    script.write_text(SHOW)
-    command = ("--run-path", str(script), "a", "b")
-    ours = await Program.start(sys.executable, "-m", "node_agent", *command)
-    theirs = await Program.torchrun(*command)
-    assert (await ours.exit_code(), await theirs.exit_code()) == (0, 0)
-    assert [line.removeprefix("[default0]:") for line in ours.out] == theirs.out
-
-
 @pytest.mark.parametrize("flags", [(), ("--use-env",)])
 async def test_the_twin_of_torch_distributed_launch(hub: WorkerHub, flags: tuple[str, ...]) -> None:
     program = (sys.executable, "-m", "node_agent.launch", "--nproc_per_node=2", *flags, WORKER, "--lr", "1")

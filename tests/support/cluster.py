@@ -59,8 +59,8 @@ class Cluster:
         """For an agent's `--endpoint`."""
         return self.server.endpoint
 
-    async def serve(self, *flags: str, port: int = 0) -> Server:
-        self.servers.append(await Server.listen(*self.server_flags, *flags, port=port))
+    async def serve(self, *flags: str, port: int = 0, is_forked: bool = True) -> Server:
+        self.servers.append(await Server.listen(*self.server_flags, *flags, port=port, is_forked=is_forked))
         return self.server
 
     async def lose_server(self) -> None:

@@ -154,8 +154,14 @@ class Server(Program):
     port: int
 
     @classmethod
-    async def listen(cls, *flags: str, port: int = 0, env: Mapping[str, str] | None = None) -> Self:
-        server = await cls.python(forked.SERVER, *forked.SERVER[:1], *cls.words(*flags, port=port), env=env)
+    async def listen(
+        cls, *flags: str, port: int = 0, env: Mapping[str, str] | None = None, is_forked: bool = True
+    ) -> Self:
+        """`is_forked`: False for a process whose command line is the server's."""
+        if is_forked:
+            server = await cls.python(forked.SERVER, *forked.SERVER[:1], *cls.words(*flags, port=port), env=env)
+        else:
+            server = await cls.start(*cls.command(*flags, port=port), env=env)
         server.port = int((await server.line(r"listening on https?://127\.0\.0\.1:(\d+)"))[1])
         return server
 

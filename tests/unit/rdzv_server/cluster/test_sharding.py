@@ -230,3 +230,5 @@ async def test_what_a_hand_deletes_is_written_again(start, client, prefix, what)
             again, _ = await client.get(key)
     assert again.create_revision > found.create_revision
     await server.leads(4)
+    state = server.shards.state()
+    assert state.unhealthy_reason is None and state.leads, "ready again"
