@@ -35,6 +35,7 @@ HEADERS = routes.HEADERS | {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+EVENTS = "/v1/runs/{run_id}/events"
 FOR_A_DAY = "max-age=86400, immutable"
 """Of files: a page asks for each by what is in it."""
 
@@ -47,18 +48,45 @@ class Button:
     label: str
     means: str
     of_node: bool = False
+    of_ended: bool = False
+    """Whether it is for a run that has ended; else it is for one that goes on."""
     asks: tuple[str, ...] = ("reason",)
     is_grave: bool = False
 
 
 BUTTONS = (
     Button(
-        path=paths.ADMIT, label="Admit", asks=(),
+        path=paths.ADMIT, label="Admit",
         means="The running round ends, and nodes that stand by get its free seats.",
+    ),
+    Button(
+        path=paths.RESTART, label="Restart",
+        means="The workers of every node are stopped and started in a new round, which is not charged.",
+    ),
+    Button(
+        path=paths.RESIZE, label="Resize", asks=("min_nodes", "max_nodes", "reason"),
+        means="The run gets other limits of its number of nodes. Below what it has, it goes on at once with fewer.",
     ),
     Button(
         path=paths.STOP, label="Stop run", is_grave=True,
         means="The run ends: its workers are stopped, and its agents exit with 1.",
+    ),
+    Button(
+        path=paths.FORGET, label="Forget", of_ended=True, is_grave=True,
+        means="The ended run is forgotten, with all its attempts and events, as if it had never been.",
+    ),
+    Button(
+        path=paths.DRAIN, label="Drain", of_node=True, asks=("deadline_s", "for_s", "reason"), is_grave=True,
+        means="The node's workers get SIGTERM and time for a checkpoint, its agents leave, and the others go on "
+        "without it. It gets no seat until it is uncordoned. This goes for all runs of this server.",
+    ),
+    Button(
+        path=paths.CORDON, label="Cordon", of_node=True, asks=("for_s", "reason"),
+        means="The node gets no seat in a new round of any run of this server. A round that it takes part in goes on.",
+    ),
+    Button(
+        path=paths.UNCORDON, label="Uncordon", of_node=True,
+        means="The node may take part in new rounds again.",
     ),
 )  # fmt: skip
 """Buttons of a page; those whose path the server has not are left out."""
@@ -82,7 +110,8 @@ def show(
     """A page. `has`: paths on which the caller finds actions."""
     offered = [button for button in BUTTONS if button.path in has] if access.may_act(caller) else []
     html = _environment().get_template(f"{name}.html").render(
-        run_id=run_id, version=rdzv_protocol.VERSION, buttons=offered, csrf=access.csrf(caller), **more
+        run_id=run_id, version=rdzv_protocol.VERSION, buttons=offered, csrf=access.csrf(caller),
+        has_events=EVENTS in has, **more
     )  # fmt: skip
     return web.Response(text=html, status=status, headers=HEADERS, content_type="text/html")
 

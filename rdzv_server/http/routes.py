@@ -234,15 +234,19 @@ class HttpApi:
         answer = web.StreamResponse(headers=HEADERS | {"Content-Type": EVENTS, "Cache-Control": "no-store"})
         shows = None if permit.covers_all else permit.covers
         last = request.headers.get("Last-Event-ID", "")
-        async with aclosing(self.watch.follow(connection.peer, run_id, last, shows)) as events:
-            async for event in events:
-                if self._gatekeeper.access is not access:  # tokens were read again: may this caller still look?
-                    break
-                if not answer.prepared:
-                    await answer.prepare(request)
-                    if request.method == "HEAD":
+        began_at = self._now()
+        try:
+            async with aclosing(self.watch.follow(connection.peer, run_id, last, shows)) as events:
+                async for event in events:
+                    if self._gatekeeper.access is not access:  # tokens were read again: may this caller still look?
                         break
-                await answer.write(event)
+                    if not answer.prepared:
+                        await answer.prepare(request)
+                        if request.method == "HEAD":
+                            break
+                    await answer.write(event)
+        finally:
+            connection.held(self._now() - began_at)
         if not answer.prepared:
             await answer.prepare(request)
         await answer.write_eof()

@@ -158,7 +158,7 @@ def closure(names: Iterator[str], *extras: str) -> set[str]:
     return found
 
 
-SPDX = {"Apache 2.0": "Apache-2.0", "3-Clause BSD License": "BSD-3-Clause", "BSD License": "BSD-3-Clause"}
+SPDX = {"Apache 2.0": "Apache-2.0", "3-Clause BSD License": "BSD-3-Clause", "BSD": "BSD-3-Clause"}
 """Licences by what packages call them that have no SPDX expression."""
 
 

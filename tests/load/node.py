@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Assignment, Failure, JoinRequest, Reply
@@ -51,12 +52,12 @@ class Node:
         """The node's workers exit 0."""
         self._finish_round(WorkersSucceeded(self._work.round))
 
-    def fail(self) -> None:
+    def fail(self, **evidence: Any) -> None:
         """One of its workers exits otherwise."""
         assert self.assignment
         failure = Failure(
             node_id=self.name, rank=self.assignment.first_rank, local_rank=0, pid=7, exit_code=EXIT_CODE,
-            cause=f"exit code {EXIT_CODE}", error="ValueError: boom", stderr_tail=EVIDENCE,
+            cause=f"exit code {EXIT_CODE}", **{"error": "ValueError: boom", "stderr_tail": EVIDENCE, **evidence},
         )  # fmt: skip
         self._finish_round(WorkerFailed(self._work.round, failure))
 

@@ -288,6 +288,9 @@ function drawRun() {
   tone(byId("phase"), run.phase);
   fill(byId("reason"), run.reason);
   document.title = `${run.phase} · ${runId} · rdzv-server`;
+  document.querySelectorAll(".head button[data-path]").forEach((button) => {
+    button.hidden = Boolean(button.dataset.ofEnded) !== (run.ended_at !== undefined);
+  });
   drawFailure(run);
   drawNodes(run);
   tickRun();
@@ -303,8 +306,8 @@ function tickRun() {
   facts(byId("facts"), [
     ["Nodes", nodesOf(run)], ["Standing by", run.standbys || ""], ["Workers", run.world_size || ""],
     ["Round", run.round], ["Restarts", charged], ["All restarts", causes.join(", ")],
-    [run.phase, `${run.ended_at === undefined ? "for" : "since"} ${since(run.since)}`],
-    ["Age", since(run.created_at)], ["Attempt", run.attempt > 1 ? run.attempt : ""],
+    [run.phase, run.ended_at === undefined ? `for ${since(run.since)}` : `${since(run.since)} ago`],
+    [run.ended_at === undefined ? "Age" : "Begun", since(run.created_at) + (run.ended_at === undefined ? "" : " ago")], ["Attempt", run.attempt > 1 ? run.attempt : ""],
   ]);
   drawTime(run);
   drawNode();
@@ -398,13 +401,14 @@ function drawCell(key, node, run) {
   cell.name = node.node_id;
   cell.word = wordOf(node, key);
   cell.node = node;
-  cell.dataset.tone = TONES[cell.word] || "none";
+  const isInnocent = cell.word === "failed" && !node.failures; // it ended because another one failed
+  cell.dataset.tone = isInnocent ? "none" : TONES[cell.word] || "none";
   cell.dataset.seat = seated ? "own" : "none";
   if (isFirst) cell.dataset.mark = "first";
   else delete cell.dataset.mark;
   fill(cell.children[0], seated ? `${node.group_rank} · ${node.node_id}` : node.node_id);
-  fill(cell.children[1], cell.word + (isFirst ? " · first failure" : "") + (node.cordoned ? " · cordoned" : ""));
-  fill(cell.children[2], node.failures ? plural(node.failures, "failure") : ranksOf(node));
+  fill(cell.children[1], cell.word + (node.cordoned && cell.word !== "cordoned" ? " · cordoned" : ""));
+  fill(cell.children[2], isFirst ? "first failure" : node.failures ? plural(node.failures, "failure") : ranksOf(node));
   return moved;
 }
 
@@ -495,7 +499,7 @@ const events = {
   },
 
   async fetch() {
-    if (runId === "." || runId === "..") return;
+    if (runId === "." || runId === ".." || !document.body.dataset.hasEvents) return;
     for (;;) {
       const path = `/v1/runs/${encodeURIComponent(runId)}/events?after=${this.last}&limit=${EVENTS_AT_ONCE}`;
       const answer = await fetch(path, { headers: { Accept: "application/json" } });
@@ -570,7 +574,7 @@ const events = {
 
 function ask(button) {
   const dialog = byId("dialog"), asks = button.dataset.asks.split(" ");
-  const subject = button.dataset.ofNode ? `node ${cells.get(chosen).name}` : `run ${runId}`;
+  const subject = button.dataset.ofNode ? `node ${cells.get(chosen).name}` : runId;
   fill(byId("dialog-title"), `${button.textContent}: ${subject}`);
   fill(byId("dialog-means"), button.dataset.means);
   fill(byId("dialog-do"), button.textContent);

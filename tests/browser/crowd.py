@@ -1,0 +1,51 @@
+"""Runs of many nodes without processes: real agents' machines and connections, with played workers."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Self
+
+from rdzv_protocol.settings import RequestedSettings
+
+from tests.load.node import Node
+from tests.support.programs import PATIENCE_S
+
+
+class Crowd:
+    """Runs at one server. An async context manager: in the end every connection is closed."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._nodes: dict[str, list[Node]] = {}
+        self._changed = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await asyncio.gather(*(node.gone() for nodes in self._nodes.values() for node in nodes))
+
+    async def run(self, run_id: str, names: Sequence[str], *, seats: int = 0, **settings: Any) -> list[Node]:
+        """A run whose first round runs on so many nodes, or on all of these."""
+        seats = seats or len(names)
+        asked = RequestedSettings(min_nodes=seats, max_nodes=seats, lease_s=600.0, **settings)
+        nodes = [Node(self._port, run_id, name, asked, self._changed.set) for name in names]
+        self._nodes.setdefault(run_id, []).extend(nodes)
+        await self._until(lambda: sum(node.assignment is not None for node in nodes) == seats)
+        return nodes
+
+    async def fail(self, run_id: str, at: int = 0, **evidence: Any) -> None:
+        """A worker of one node fails; returns when the next round runs, or when the run has ended."""
+        nodes = [node for node in self._nodes[run_id] if node.assignment]
+        rounds = nodes[at].assignment.round if nodes[at].assignment else 0
+        nodes[at].fail(**evidence)
+        await self._until(lambda: all(_is_past(node, rounds) for node in nodes))
+
+    async def _until(self, is_so: Any) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not is_so():
+                self._changed.clear()
+                await self._changed.wait()
+
+
+def _is_past(node: Node, round_: int) -> bool:
+    return node.exit_code is not None or (node.assignment is not None and node.assignment.round > round_)

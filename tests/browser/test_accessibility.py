@@ -1,0 +1,65 @@
+"""Every page in both schemes: axe-core finds nothing. SCREENSHOTS=docs/images has the pictures of the docs taken."""
+
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser
+
+from tests.browser.conftest import PHONE, Tab
+from tests.browser.crowd import Crowd
+from tests.support.cluster import Cluster
+
+TRACEBACK = (
+    "Traceback (most recent call last):", '  File "/home/ada/train.py", line 212, in train_step',
+    "    loss = model(batch.to(device)).loss", '  File "/home/ada/model.py", line 88, in forward',
+    "    hidden = self.attention(hidden, mask)",
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 3 has a total capacity of 79.11 GiB",
+)  # fmt: skip
+EVIDENCE = {
+    "error": TRACEBACK[-1], "traceback": TRACEBACK,
+    "hint": "the GPU's memory is full: a smaller batch, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_nothing_stands_in_anybodys_way(cluster: Cluster, browser: Browser, pictures: Path, scheme: str) -> None:
+    context = await browser.new_context(viewport={"width": 1200, "height": 860}, color_scheme=scheme)  # type: ignore[arg-type]
+    tab = Tab(await context.new_page(), pictures)
+    async with Crowd(cluster.server.port) as crowd:
+        names = [f"gpu-{number:02}" for number in range(66)]
+        nodes = await crowd.run("pretrain-7b", names, seats=64, max_restarts=3)
+        await crowd.fail("pretrain-7b", at=17, **EVIDENCE)
+        await crowd.run("eval/checkpoint-4000", ["cpu-0"])
+        await crowd.run("finetune", ["gpu-a", "gpu-b"])
+        await crowd.fail("finetune", at=1, **EVIDENCE)
+        await tab.open(cluster)
+        await tab.shows("#counts", "1 failed")
+        await tab.shows("#counts", "2 running")
+        await tab.is_accessible()
+        await tab.picture(f"page-runs-{scheme}")
+
+        await tab.open(cluster, "/runs/pretrain-7b")
+        await tab.page.wait_for_function("document.querySelectorAll('.node').length === 66")
+        await tab.shows("#states-legend", "2 standby")
+        await nodes[40].gone()
+        await tab.shows("#reason", "round 3 runs on 64 nodes")
+        await tab.is_accessible()
+        await tab.picture(f"page-run-{scheme}", full=True)
+        await tab.page.click(".node >> nth=5")
+        await tab.page.click("text=Stop run")
+        await tab.is_accessible()
+        await tab.picture(f"page-action-{scheme}")
+        await tab.page.keyboard.press("Escape")
+
+        await tab.open(cluster, "/runs/finetune")
+        await tab.tone("#phase", "bad")
+        await tab.is_accessible()
+        await tab.picture(f"page-failed-{scheme}", full=True)
+        await tab.page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+        await tab.is_accessible()
+        await tab.picture(f"page-phone-{scheme}")
+    await tab.open(cluster, "/runs/none%20such")
+    await tab.shows("#no-run", "No run of this id is known here")
+    await tab.is_accessible()
+    tab.is_content()
+    await context.close()

@@ -1,0 +1,205 @@
+"""The page of real runs in a real browser: it shows what happens, without a reload, and acts."""
+
+import re
+import signal
+import time
+
+from playwright.async_api import Browser
+
+from tests.browser.conftest import PHONE, Tab
+from tests.browser.crowd import Crowd
+from tests.integration.replicas import Replicas
+from tests.support.cluster import PATIENT, Cluster
+from tests.support.programs import Server
+from tests.support.worker_hub import WorkerHub
+
+SOON_S = 1.0
+"""A failure is on the page this soon; a machine with more to do than it can may take longer, and is given ten times."""
+FLAGS = ("--nnodes", "2:3", "--max-restarts", "3", "--run-id", "r/1", *PATIENT, "--last-call-timeout", "0.1")
+
+WHEN_IT_SHOWS = """(selector) => new Promise((resolve) => {
+  const look = () => { if (document.querySelector(selector)) resolve(Date.now() / 1000); };
+  new MutationObserver(look).observe(document, { subtree: true, childList: true, attributes: true });
+  look();
+})"""
+
+
+async def test_a_run_forms_and_a_failure_is_on_the_page_within_a_second(cluster: Cluster, tab: Tab) -> None:
+    await tab.open(cluster)
+    await tab.shows("#no-runs", "No run is known here")
+    await cluster.node("a", *FLAGS)
+    await tab.shows("#runs", "waiting for 1 more node: 1 of 2 joined (a)")
+    await cluster.node("b", *FLAGS)
+    workers = await cluster.hub.group(4)
+    await tab.shows("#runs", "round 1 runs on 2 nodes")
+    await tab.page.click("text=r/1")
+    await tab.shows("#reason", "round 1 runs on 2 nodes")
+    assert tab.page.url.endswith("/runs/r%2F1")
+    await tab.page.evaluate("window.isSame = true")
+    shows = tab.page.evaluate_handle(WHEN_IT_SHOWS, "#failure:not([hidden])")
+    await workers[1].tell("complain what it said last")
+    killed_at = time.time()
+    workers[1].order_exit(3)
+    took_s = await (await shows).json_value() - killed_at
+    print(f"a failed worker was on the page after {took_s:.3f} s")
+    assert took_s < 10 * SOON_S
+    await cluster.hub.group(4)
+    await tab.shows("#reason", "round 2 runs on 2 nodes")
+    assert re.search(r"worker rank 1 on node \w failed: exit code 3", await tab.text("#failure-sentence"))
+    assert await tab.text("#evidence") == "what it said last"
+    await tab.shows("#facts", "1 of 3 used")
+    assert await tab.page.evaluate("window.isSame"), "nothing was reloaded"
+    await cluster.agents["b"].end()
+    await tab.shows("#nodes", "missing")
+    await tab.shows("#reason", "waiting for 1 more node")
+    assert re.fullmatch(r"gives up in \d+ (s|min \d+ s)", await tab.text("#countdown"))
+    tab.is_content()
+
+
+async def test_an_operator_stops_a_run_by_button_and_says_why(cluster: Cluster, tab: Tab) -> None:
+    await cluster.nodes("ab", *FLAGS)
+    await tab.open(cluster, "/runs/r%2F1")
+    await tab.page.click("text=Stop run")
+    await tab.page.keyboard.press("Escape")
+    assert (await cluster.server.run())["phase"] == "running", "an accident can be taken back"
+    await tab.page.click("text=Stop run")
+    await tab.page.fill("#ask-reason", "wrong <b>data</b>")
+    await tab.page.click("#dialog-do")
+    await tab.shows("#reason", "stopped by an operator: wrong <b>data</b>")
+    await tab.tone("#phase", "bad")
+    assert await tab.page.is_hidden("text=Stop run")
+    for agent in cluster.agents.values():
+        assert await agent.exit_code() == 1
+    tab.is_content()
+
+
+async def test_a_refused_action_is_said_in_the_dialog(cluster: Cluster, tab: Tab) -> None:
+    await cluster.nodes("ab", *FLAGS)
+    await tab.open(cluster, "/runs/r%2F1")
+    await tab.page.click("text=Admit")
+    await tab.page.click("#dialog-do")
+    await tab.shows("#dialog-error", "It was not done: ")
+    assert [each for each in tab.complaints if "409" not in each] == []
+
+
+async def test_a_page_outlives_its_server(hub: WorkerHub, tab: Tab, tmp_path: object) -> None:
+    async with Cluster(hub, "--store", f"sqlite:{tmp_path}/state.db") as cluster:
+        await cluster.serve()
+        await cluster.nodes("ab", *FLAGS)
+        await tab.open(cluster, "/runs/r%2F1")
+        await tab.shows("#reason", "round 1 runs on 2 nodes")
+        await tab.page.evaluate("window.isSame = true")
+        await cluster.lose_server()
+        await tab.shows("#live", "connection lost, trying again")
+        await cluster.regain_server()
+        await tab.is_live()
+        await cluster.agents["b"].end()
+        await tab.shows("#reason", "waiting for 1 more node")
+        assert await tab.page.evaluate("window.isSame")
+
+
+async def test_a_server_that_follows_names_the_leader_and_links_there(replicas: Replicas, tab: Tab) -> None:
+    leader, follower = replicas.servers[:2]
+    await tab.page.goto(f"http://{follower.endpoint}/")
+    await tab.shows("#leaders", "This server follows; another one leads.")
+    link = await tab.page.get_attribute("#leaders a", "href")
+    state = await follower.status()
+    assert link == f"http://{state['server']['leader']}/"
+    await tab.page.goto(f"http://{leader.endpoint}/")
+    await tab.is_live()
+    assert await tab.page.is_hidden("#leaders")
+
+
+HOSTILE = (
+    "<img src=x onerror=alert(1)>", "../../etc/passwd", "..", ".", "a/b?c=d&e#f%2Fg %2e%2e", "'\"`;--", "{{ 7 * 7 }}",
+    "\u05e9\u05dc\u05d5\u05dd", "x" * 256,
+)  # fmt: skip
+
+
+async def test_whatever_a_run_or_a_node_is_called_and_has_written_it_is_text(cluster: Cluster, tab: Tab) -> None:
+    async with Crowd(cluster.server.port) as crowd:
+        for run_id in HOSTILE:
+            await crowd.run(run_id, [run_id], max_restarts=1)
+            await crowd.fail(run_id, error=run_id, stderr_tail=(run_id, "<b>bold</b>"))
+        await tab.open(cluster)
+        links = tab.page.locator("#runs a")
+        await tab.page.wait_for_function(
+            "count => document.querySelectorAll('#runs a').length === count", arg=len(HOSTILE)
+        )
+        assert sorted(await links.all_text_contents()) == sorted(HOSTILE)
+        for run_id in HOSTILE:
+            await tab.open(cluster)
+            await tab.page.locator("#runs a").get_by_text(run_id, exact=True).click()
+            await tab.shows("#reason", "round 2 runs on 1 node")
+            assert await tab.page.locator("h1").text_content() == run_id
+            assert await tab.page.locator(".node .name").text_content() == f"0 · {run_id}"
+            assert await tab.page.locator("#evidence").text_content() == f"{run_id}\n<b>bold</b>"
+    tab.is_content()
+
+
+async def test_all_of_it_works_by_keyboard(cluster: Cluster, tab: Tab) -> None:
+    await cluster.nodes("abc", *FLAGS)
+    await tab.open(cluster, "/runs/r%2F1")
+    await tab.page.wait_for_selector(".node")
+    press = tab.page.keyboard.press
+
+    async def reach(name: str) -> None:
+        for _ in range(30):
+            if name in await tab.page.evaluate("document.activeElement.outerHTML.slice(0, 200)"):
+                return
+            await press("Tab")
+        raise AssertionError(f"{name} is not reached by Tab")
+
+    await press("Tab")
+    assert await tab.page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    await press("Enter")
+    assert await tab.page.evaluate("document.activeElement.id") == "main"
+    await reach('id="nodes"')
+    await press("ArrowRight")
+    await press("ArrowRight")
+    assert await tab.page.get_attribute("#nodes", "aria-activedescendant")
+    assert (await tab.page.locator(".node[aria-selected=true] .name").text_content() or "").startswith("1 · ")
+    await tab.shows("#node-facts", "under ")
+    await press("Shift+Tab")
+    await tab.page.focus("text=Stop run")
+    await press("Enter")
+    assert await tab.page.evaluate("document.activeElement.id") == "ask-reason"
+    await press("Escape")
+    assert await tab.page.evaluate("document.activeElement.textContent") == "Stop run", "where one was before"
+
+
+async def test_curl_gets_text_and_programs_get_json(cluster: Cluster, browser: Browser) -> None:
+    context = await browser.new_context()
+    plain = await context.request.get(f"http://{cluster.endpoint}/", headers={"Accept": "*/*"})
+    assert plain.headers["content-type"].startswith("text/plain") and "In a browser" in await plain.text()
+    page = await context.request.get(f"http://{cluster.endpoint}/", headers={"Accept": "text/html"})
+    assert page.headers["content-type"].startswith("text/html")
+    assert page.headers["content-security-policy"].startswith(
+        "default-src 'none'; script-src 'self'; style-src 'self';"
+    )
+    assert page.headers["x-frame-options"] == "DENY" and page.headers["referrer-policy"] == "no-referrer"
+    assert page.headers["x-content-type-options"] == "nosniff"
+    for wrong in ("/static/../page.py", "/static/", "/static/page.html", "/run/x"):
+        assert (await context.request.get(f"http://{cluster.endpoint}{wrong}")).status == 404
+    await context.close()
+
+
+async def test_on_a_phone_nothing_is_cut_off(cluster: Cluster, browser: Browser, pictures: object) -> None:
+    await cluster.nodes("ab", *FLAGS)
+    context = await browser.new_context(viewport=PHONE, is_mobile=True, device_scale_factor=2, color_scheme="light")
+    tab = Tab(await context.new_page(), pictures)  # type: ignore[arg-type]
+    await tab.open(cluster)
+    await tab.shows("#runs", "round 1 runs on 2 nodes")
+    await tab.is_accessible()
+    await tab.picture("page-phone-runs")
+    await tab.open(cluster, "/runs/r%2F1")
+    await tab.page.wait_for_selector(".node")
+    await tab.is_accessible()
+
+
+async def test_the_server_closes_soon_with_pages_open(cluster: Cluster, tab: Tab) -> None:
+    await tab.open(cluster)
+    server: Server = cluster.server
+    server.signal(signal.SIGTERM)
+    assert await server.exit_code() == 0
+    assert not any("Traceback" in line for line in server.err)
