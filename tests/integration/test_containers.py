@@ -21,6 +21,7 @@ from rdzv_server.cli import parse
 from tests.support.certificates import Authority
 from tests.support.cluster import Cluster
 from tests.support.programs import Program
+from tests.support.prometheus import promtool
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "docker"
@@ -137,6 +138,38 @@ def test_its_commands_are_good_ones() -> None:
     asked = read(services["agent"]["command"], {})
     assert asked.nnodes == (services["agent"]["deploy"]["replicas"],) * 2
     assert (ROOT / asked.script.lstrip("/")).is_file()
+
+
+def test_prometheus_and_grafana_find_what_is_mounted_and_whom_to_ask(tmp_path: Path) -> None:
+    services = COMPOSE["services"]
+    mounted = {}
+    for name in ("prometheus", "grafana"):
+        for source, target in (volume.split(":")[:2] for volume in services[name]["volumes"]):
+            if "/" in source:
+                assert (FOLDER / source).exists(), source
+                mounted[target] = FOLDER / source
+    (config,) = (word.partition("=")[2] for word in services["prometheus"]["command"] if "config.file" in word)
+    text = mounted[config].read_text()
+    for target in re.findall(r"/etc/prometheus/\w+\.yaml", text):
+        text = text.replace(target, str(mounted[target]))
+    (tmp_path / "prometheus.yaml").write_text(text)
+    checked = promtool("check", "config", str(tmp_path / "prometheus.yaml"))
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    jobs = {job["job_name"]: job for job in yaml.safe_load(text)["scrape_configs"]}
+    servers = {f"{name}:29400" for name in services if name.startswith("server-")}
+    assert set(jobs["rdzv-server"]["static_configs"][0]["targets"]) == servers
+    (agents,) = jobs["node-agent"]["dns_sd_configs"]
+    asked = read(services["agent"]["command"], {})
+    assert (agents["names"], agents["port"]) == (["agent"], asked.metrics_port[1]) and asked.metrics_port[
+        0
+    ] == "0.0.0.0"
+    dashboard = services["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    provider, source = (
+        yaml.safe_load((mounted["/etc/grafana/provisioning"] / name).read_text())
+        for name in ("dashboards/rdzv-server.yaml", "datasources/prometheus.yaml")
+    )
+    assert mounted[dashboard].is_file() and dashboard.startswith(provider["providers"][0]["options"]["path"])
+    assert source["datasources"][0]["url"] == "http://prometheus:9090"
 
 
 def test_the_command_of_the_page_names_what_is_there() -> None:

@@ -11,6 +11,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from kubeflow_trainer_api import models
+from rdzv_protocol import paths
 from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent.runner import CRASH_MARGIN_S
@@ -38,6 +39,8 @@ MODELS = {
 SCHEMAS = {
     ("cert-manager.io/v1", "Certificate"): "certificate-spec",
     ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"): "leader-worker-set-spec",
+    ("monitoring.coreos.com/v1", "ServiceMonitor"): "service-monitor-spec",
+    ("monitoring.coreos.com/v1", "PrometheusRule"): "prometheus-rule-spec",
 }
 """By API version and kind, files in `schemas/` for the specification, with their source: no package has them."""
 
@@ -114,6 +117,38 @@ def test_the_component_for_tls_fits_either_server(folder: str, tmp_path: Path) -
     assert certificate["secretName"] in mounted
     probes = [container[f"{name}Probe"]["httpGet"] for name in ("readiness", "liveness", "startup")]
     assert {probe["scheme"] for probe in probes} == {"HTTPS"}
+
+
+@pytest.mark.parametrize("folder", SERVERS)
+def test_the_component_for_metrics_fits_either_server(folder: str, tmp_path: Path) -> None:
+    documents = render(mine(tmp_path, folder, "monitoring"))
+    for document in documents:
+        check(document)
+    monitor, policy = only(documents, "ServiceMonitor")["spec"], only(documents, "NetworkPolicy")["spec"]
+    ((_, template, _),) = (each for document in documents for each in pod_templates(document))
+    (service,) = (
+        document
+        for document in documents
+        if document["kind"] == "Service" and selects(monitor["selector"]["matchLabels"], document["metadata"]["labels"])
+    )  # one alone, or every server would be scraped and counted twice
+    assert selects(service["spec"]["selector"], template["metadata"]["labels"])
+    assert (
+        service["metadata"]["labels"][monitor["jobLabel"]] == "rdzv-server"
+    )  # which the alert for a lost server names
+    (endpoint,) = monitor["endpoints"]
+    assert endpoint["path"] == paths.METRICS and endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
+    agents, scrapers = policy["ingress"]
+    assert agents["ports"] == scrapers["ports"]
+    assert selects(scrapers["from"][0]["podSelector"]["matchLabels"], {"app.kubernetes.io/name": "prometheus"})
+
+
+def test_the_alerts_are_those_that_are_tested(tmp_path: Path) -> None:
+    rules = only(render(mine(tmp_path, "server", "monitoring")), "PrometheusRule")["spec"]
+    assert rules == yaml.safe_load((ROOT / "deploy/prometheus/alerts.yaml").read_text())
+    for name in ("alert", "expr", "annotations"):
+        with pytest.raises(jsonschema.ValidationError):
+            wrong = json.loads(json.dumps(rules).replace(f'"{name}"', f'"{name}s"'))
+            check({"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule", "spec": wrong})
 
 
 # What no schema says.
