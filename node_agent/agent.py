@@ -9,11 +9,12 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
+from rdzv_protocol import VERSION
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import Assignment, Failure, Reply, Start, Wait
 
-from node_agent.config import AgentConfig, LaunchPlan
+from node_agent.config import PROGRAM, AgentConfig, LaunchPlan
 from node_agent.core.effects import WAITING, Exit, Level, OwnEffect, Say, StartWorkers, StopWorkers, WriteFailureReport
 from node_agent.core.events import GaveUp, Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.output.console import ERR, Console
@@ -35,9 +36,11 @@ from node_agent.workers.temp_dir import TempDir
 
 if TYPE_CHECKING:
     from rdzv_protocol.service_manager import ServiceManager
+    from rdzv_protocol.tracing import Attributes, SpanExport
 
     from node_agent.output.event_log import EventLog
     from node_agent.output.metrics import AgentMetrics, Facts
+    from node_agent.output.round_trace import RoundTrace
     from node_agent.workers.file_timer import FileTimer
     from node_agent.workers.warm.pool import WarmPool
 
@@ -89,7 +92,15 @@ class Agent:
         self._temp_dir = TempDir()
         self._warm = _warm_pool(config, console)
         self._specs = SpecMaker(config, self._temp_dir, self._start_warm if self._warm else None)
-        self._logs = AgentLogs(config, console, self._temp_dir, lambda reason: self._runner.feed(GaveUp(reason)))
+        self._spans = _span_export(config, console) if config.traces else None
+        self._trace = _round_trace(config, self._spans)
+        self._logs = AgentLogs(
+            config,
+            console,
+            self._temp_dir,
+            lambda reason: self._runner.feed(GaveUp(reason)),
+            self._trace.first_output if self._trace else None,
+        )
         self._store_host = StoreHost(config.environment, self._fail, self._warm if _preloads_torch(config) else None)
         self._locks_named: set[str] = set()
         self._port: ReservedPort | None = None
@@ -124,6 +135,8 @@ class Agent:
         finally:
             async with AsyncExitStack() as closing:  # all of it, whatever fails
                 closing.callback(self._temp_dir.remove)
+                if self._spans:
+                    closing.push_async_callback(asyncio.to_thread, self._spans.close)
                 if self._live_line:
                     closing.callback(self._live_line.clear)
                 if self._port:
@@ -150,6 +163,8 @@ class Agent:
         """A fresh port each round, unless the user chose one."""
         if self._events:
             self._events.joining()
+        if self._trace:
+            self._trace.joining()
         self._store_host.close()  # that of a round whose workers have succeeded here is no longer needed anywhere
         if self._port is None or self._config.master_port is None:
             used, self._port = self._port, ReservedPort(self._config.master_port or 0)
@@ -175,6 +190,8 @@ class Agent:
     def _start_workers(self, assignment: Assignment) -> None:
         self._told_to_start_at = asyncio.get_running_loop().time()
         is_first, self._assignment = self._assignment is None, assignment
+        if self._trace:
+            self._trace.starting(assignment)
         if is_first and (warning := omp_warning(self._config.environment, assignment.local_world_size)):
             self._console.say(warning, Level.ROUTINE)
         if is_first and (wish := self._config.join.preferred_rank) not in (None, assignment.group_rank):
@@ -238,6 +255,8 @@ class Agent:
         if self._metrics:
             self._metrics.rounds += 1
             self._metrics.spawn.observe(asyncio.get_running_loop().time() - self._told_to_start_at)
+        if self._trace:
+            self._trace.started()
 
     def _say(self, said: Say) -> None:
         if not (self._live_line and said.event == WAITING):
@@ -264,6 +283,8 @@ class Agent:
             self._manager.ready()  # it has been let in: it waits, stands by or has workers
         if self._metrics:
             self._metrics.answered(self._runner.silent_s)
+        if self._trace and isinstance(answer, Reply):
+            self._trace.answered()
         match answer:
             case Reply(directive=Wait() as wait) if self._live_line:
                 self._live_line.show(wait)
@@ -393,6 +414,21 @@ async def _metrics(config: AgentConfig, console: Console) -> "AgentMetrics | Non
     metrics = AgentMetrics(config.metrics_port, console.say)
     await metrics.open()
     return metrics
+
+
+def _span_export(config: AgentConfig, console: Console) -> "SpanExport":
+    from rdzv_protocol.tracing import SpanExport
+
+    about: Attributes = {"service.version": VERSION, "host.name": config.join.node_id, "process.pid": os.getpid()}
+    return SpanExport(PROGRAM, about, console.say)
+
+
+def _round_trace(config: AgentConfig, spans: "SpanExport | None") -> "RoundTrace | None":
+    if spans is None:
+        return None
+    from node_agent.output.round_trace import RoundTrace
+
+    return RoundTrace(config, spans)
 
 
 def _event_log(config: AgentConfig, console: Console) -> "EventLog | None":

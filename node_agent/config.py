@@ -54,6 +54,8 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     """Form of the agent's own lines."""
     metrics_port: tuple[str, int] | None = None
     """Host and port at which the agent shows its metrics; None: nowhere. Port 0: a free one."""
+    traces: bool = False
+    """Export OpenTelemetry spans of this node's way into each round."""
     ready_file: str | None = None
     """File that is there, with the agent's process id, while the agent is part of the run."""
     status_page: bool = True

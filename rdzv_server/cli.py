@@ -13,7 +13,7 @@ import sys
 from dataclasses import fields, replace
 from functools import partial
 from http import HTTPStatus
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import rdzv_protocol
 from rdzv_protocol.certificates import BadCertificate
@@ -31,6 +31,9 @@ from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.etcd_address import EtcdPlace, is_address, join_address
 from rdzv_server.storage.factory import make_store
 from rdzv_server.tasks import first_of
+
+if TYPE_CHECKING:
+    from rdzv_protocol.tracing import Attributes, SpanExport
 
 log = logging.getLogger("rdzv_server")
 
@@ -118,7 +121,7 @@ async def _serve(
 ) -> int:  # fmt: skip
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[str] = loop.create_future()
-    watch = None
+    watch, spans = None, None
 
     def stop(reason: str) -> None:
         if not stopped.done():
@@ -142,6 +145,8 @@ async def _serve(
             log.warning("room for %d connections, and an agent has two: %s", limits.connections, _why_few(config))
         for level, note in security.notes(address):
             log.log(level, note)
+        if config.otel:
+            spans = _export_rounds(server, port)
         if config.exit_when_idle_s is not None and isinstance(server, RendezvousServer):
             from rdzv_server.service.idle_shutdown import IdleWatch
 
@@ -157,8 +162,25 @@ async def _serve(
             log.exception("cannot go on; workers keep running, and their agents try again")
             return ExitCode.FAILED
         exit_code = ExitCode.SUCCEEDED if watch is None or watch.has_succeeded else ExitCode.FAILED
+    if spans:
+        await asyncio.to_thread(spans.close)
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # the exit code stands: a scheduler may send one just now
     return exit_code
+
+
+def _export_rounds(server: HttpServer, port: int) -> "SpanExport":
+    from rdzv_protocol.tracing import SpanExport
+
+    from rdzv_server.service.traces import RoundTraces
+
+    about: Attributes = {
+        "service.version": rdzv_protocol.VERSION,
+        "host.name": socket.gethostname(),
+        "server.port": port,
+    }
+    spans = SpanExport("rdzv-server", about, log.warning)
+    RoundTraces(server.service, spans)
+    return spans
 
 
 def _make_server(config: ServerConfig, port: int) -> tuple[HttpServer, str]:
@@ -334,6 +356,11 @@ def parse(argv: list[str] | None = None) -> ServerConfig:
     for name in ("read_token_file", "admin_token_file"):
         if name in given and config.token_file is None:
             fail(f"{_flag(name)} needs --token-file, too: without it no agent could take part")
+    if config.otel:
+        from rdzv_protocol.tracing import missing
+
+        if what := missing():
+            fail(f"--otel {what}")
     return config if config.listen_fd is None else replace(config, port=0)  # found again by nobody
 
 

@@ -136,6 +136,17 @@ class ServerConfig:
         "routine (default: {})",
         choices=LOG_FORMATS,
     )
+    otel: bool = field(
+        default=False,
+        metadata={
+            "group": "",
+            "flag": {
+                "action": "store_true",
+                "help": "export an OpenTelemetry trace of each round, as OTEL_* variables say (OTLP over HTTP; "
+                "docs/tracing.md); needs the extra otel",
+            },
+        },
+    )
     listen_fd: int | None = _flag(
         None,
         DESCRIPTOR,

@@ -222,6 +222,9 @@ class Arguments(NamedTuple):
     log_format: Annotated[str, _own(
         "NAME", one_of(*LOG_FORMATS), "the agent's own lines: text, or json for collectors of logs; LOGLEVEL=WARNING "
         "leaves out what is routine (default: text)")] = "text"
+    otel: Annotated[bool, _own_switch(
+        "export OpenTelemetry spans of this node's way into each round: join, wait, spawn, first output, as OTEL_* "
+        "variables say (OTLP over HTTP; docs/tracing.md)")] = False
     event_log_handler: Annotated[str, Flag(
         "NAME", one_of("null", "console"), "torchrun's events: null or console")] = "null"
 

@@ -78,6 +78,7 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
         config = replace(config, join=join, worker_variables=found.workers)
     _check_devices(arguments, config)
     _check_ready_file(arguments)
+    _check_tracing(arguments)
     _check_descriptors(config)
     _check_port(arguments, config)
     notes = [found.line] if found else rendezvous.notes(arguments, target, environment)
@@ -128,10 +129,19 @@ def _config(arguments: Arguments, target: Target, environment: Mapping[str, str]
         close_timeout_s=first(arguments.close_timeout, CLOSE_TIMEOUT_S),
         event_log=arguments.event_log_handler,
         metrics_port=arguments.metrics_port,
+        traces=arguments.otel,
         ready_file=arguments.ready_file,
         status_page=not arguments.no_status_page,
         environment={**environment, **added},
     )
+
+
+def _check_tracing(arguments: Arguments) -> None:
+    if arguments.otel:
+        from rdzv_protocol.tracing import missing
+
+        if what := missing():
+            raise UsageError(f"{arguments.source('otel')} {what}")
 
 
 def _own_lines(arguments: Arguments, environment: Mapping[str, str]) -> tuple[LineFormat, list[str]]:

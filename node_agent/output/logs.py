@@ -13,7 +13,7 @@ from node_agent.output.folder import RunFolder, wants_files
 from node_agent.output.line_prefix import line_prefix
 from node_agent.output.log_files import LogFile, LogFiles
 from node_agent.output.routing import Plugin, Route, Routing, by_flags, narrowed, without_files
-from node_agent.output.sinks import AsItComes, Filtered, Lines, Sink, Tail
+from node_agent.output.sinks import AsItComes, Filtered, Lines, Noticed, Sink, Tail
 from node_agent.output.streams import Relay, Stream, pipe_bytes
 from node_agent.workers.temp_dir import TempDir
 
@@ -34,11 +34,13 @@ class RoundLogs:
         prefix: Callable[[int, bool], str],
         console: Console,
         files: LogFiles,
+        on_output: Callable[[], None] | None = None,
     ) -> None:
         self._workers = routing.workers
         self._prefix = prefix
         self._console = console
         self._files = files
+        self._on_output = on_output
         self._one_is_shown = sum(worker.is_shown for worker in self._workers) == 1
         filters = (
             (OUT, routing.filtered_stdout, options.stdout_filters),
@@ -82,6 +84,8 @@ class RoundLogs:
             prefix = self._prefix(local_rank, route.prefixed)
             alone = self._one_is_shown and not prefix
             sinks.append(AsItComes(self._console, fd, self) if alone else Lines(prefix, self._console, fd))
+            if self._on_output:
+                sinks.append(Noticed(self._on_output))
         if fd in self.filtered:
             sinks.append(Filtered(*self.filtered[fd], self._prefix(local_rank, True), self._files.report))
         return sinks
@@ -90,12 +94,19 @@ class RoundLogs:
 class AgentLogs:
     """Opens the logs of each round. Trouble with files stops no run: it is said once, and the console shows the output.
 
-    With `--logs-specs`, `on_error` gets one line if the plug-in cannot do its work.
+    With `--logs-specs`, `on_error` gets one line if the plug-in cannot do its work. `on_output` is told of a round when
+    one of its workers that are shown has written something, and perhaps again.
     """
 
     def __init__(
-        self, config: AgentConfig, console: Console, temp_dir: TempDir, on_error: Callable[[str], None]
+        self,
+        config: AgentConfig,
+        console: Console,
+        temp_dir: TempDir,
+        on_error: Callable[[str], None],
+        on_output: Callable[[Assignment], None] | None = None,
     ) -> None:
+        self._on_output = on_output
         self._config = config
         self._options = config.logs
         self._console = console
@@ -150,7 +161,8 @@ class AgentLogs:
 
     def _round(self, assignment: Assignment, routing: Routing) -> RoundLogs:
         prefix = partial(line_prefix, self._config, assignment)
-        return RoundLogs(routing, self._options, prefix, self._console, self._files)
+        on_output = partial(self._on_output, assignment) if self._on_output else None
+        return RoundLogs(routing, self._options, prefix, self._console, self._files, on_output)
 
     def _start_plugin(self, on_error: Callable[[str], None]) -> Plugin:
         from node_agent.output.logs_specs import LogsPlugin

@@ -163,6 +163,18 @@ class Filtered(Sink):
         return any(text in output for text in self._texts)
 
 
+class Noticed(Sink):
+    """Tells when the worker writes for the first time."""
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell: Callable[[], None] | None = tell
+
+    def take(self, chunk: bytes) -> None:
+        if self._tell:
+            tell, self._tell = self._tell, None
+            tell()
+
+
 class Tail(Sink):
     """Remembers the last of it."""
 

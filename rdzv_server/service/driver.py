@@ -11,6 +11,7 @@ from functools import partial
 
 from rdzv_protocol.errors import ProtocolError, ServerUnavailable, UnknownRun
 from rdzv_protocol.events import EventKind, RunEvent
+from rdzv_protocol.log_lines import Context
 
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record, WakeAgents
 from rdzv_server.core.events import Event, LeaseRenewed, NodeJoined
@@ -31,6 +32,7 @@ log = logging.getLogger("rdzv_server")
 Done = asyncio.Future[RunMachine]
 """Answer to an event: the machine that took it."""
 
+WARNED: frozenset[EventKind] = frozenset({"workers_failed", "run_failed", "warning"})
 UNLOGGED: frozenset[EventKind] = frozenset({"run_created", "node_joined"})
 """Events that the log says nothing of: many, and the round that starts with them says the same."""
 
@@ -261,7 +263,7 @@ class Driver:
                     for agent_id in agent_ids:
                         self.long_polls.wake((run_id, agent_id))
                 case Happened(event) if event.kind not in UNLOGGED:
-                    log.info("run %s round %d: %s", event.run_id, event.round, event.sentence)
+                    _log(event)
                 case ForgetRun(run_id, attempt):
                     await self._write_at_last(partial(self._store.forget, run_id, attempt))
                     self._compaction.forgotten((run_id, attempt))
@@ -280,6 +282,14 @@ class Driver:
             self._timer = None
         if (at := self._registry.next_deadline()) is not None:
             self._timer = asyncio.get_running_loop().call_later(max(0.0, at - now), self._called.set)
+
+
+def _log(event: RunEvent) -> None:
+    about = Context(run_id=event.run_id, attempt=event.attempt, round=event.round, event=event.kind)
+    about["node_id"], about["group_rank"] = event.node_id or "", event.group_rank
+    text = "run %s round %d: %s"
+    level = logging.WARNING if event.kind in WARNED else logging.INFO
+    log.log(level, text, event.run_id, event.round, event.sentence, extra={"about": about})
 
 
 def _concerned(effects: Sequence[Effect]) -> Iterator[Key]:

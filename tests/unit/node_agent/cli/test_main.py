@@ -60,6 +60,7 @@ LANDS = [  # what an agent, its run and its output are told by which flags
     ("ready_file", "/tmp/ready", ["--ready-file", "/tmp/ready"]),
     ("status_page", False, ["--no-status-page"]),
     ("lines", LineFormat("node-agent", is_json=True), ["--log-format", "json"]),
+    ("traces", True, ["--otel"]),
     ("event_log", "console", ["--event-log-handler", "console"]),
     ("command", Command((sys.executable, "-u", "train.py")), []),
     ("join.settings", RequestedSettings(min_nodes=1, max_nodes=1, max_restarts=1), ["--max-restarts", "1"]),

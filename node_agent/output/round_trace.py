@@ -1,0 +1,59 @@
+"""`--otel`: this node's way into each round, as spans: join, wait, spawn, first output."""
+
+import time
+
+from rdzv_protocol.messages import Assignment
+from rdzv_protocol.tracing import Attributes, Part, SpanExport, TracedRound, node_part
+
+from node_agent.config import AgentConfig
+
+
+class RoundTrace:
+    """Notes when the node takes each step, and exports the steps once the round's trace is known."""
+
+    def __init__(self, config: AgentConfig, spans: SpanExport) -> None:
+        self._run_id = config.join.run_id
+        self._node_id = config.join.node_id
+        self._spans = spans
+        self._joined_at = self._answered_at = self._began_at = self._spawned_at = 0.0
+        self._assignment: Assignment | None = None
+
+    def joining(self) -> None:
+        """The join for the next round is sent."""
+        self._joined_at, self._answered_at = time.time(), 0.0
+
+    def answered(self) -> None:
+        """The server has answered: it knows of the node."""
+        self._answered_at = self._answered_at or time.time()
+
+    def starting(self, assignment: Assignment) -> None:
+        """The round has begun: workers are to be started."""
+        self._began_at = time.time()
+        self._assignment = assignment
+        self._step("join", self._joined_at, self._answered_at)
+        self._step("wait", self._answered_at, self._began_at)
+
+    def started(self) -> None:
+        """The workers are there."""
+        self._spawned_at = time.time()
+        self._step("spawn", self._began_at, self._spawned_at)
+
+    def first_output(self, assignment: Assignment) -> None:
+        """One of the round's workers has written something for the first time."""
+        if assignment is self._assignment:
+            self._step("first_output", self._spawned_at, time.time())
+            self._assignment = None
+
+    def _step(self, name: str, began_at: float, ended_at: float) -> None:
+        if (assignment := self._assignment) is None:
+            return
+        round_ = TracedRound(self._run_id, assignment.round, assignment.master_addr, assignment.master_port)
+        node = node_part(assignment.group_rank)
+        attributes: Attributes = {
+            "rdzv.run.id": self._run_id,
+            "rdzv.round": assignment.round,
+            "rdzv.node.id": self._node_id,
+            "rdzv.node.group_rank": assignment.group_rank,
+            "rdzv.node.workers": assignment.local_world_size,
+        }
+        self._spans.add(Part(round_, f"rdzv.node.{name}", f"{node} {name}", node, began_at, ended_at, attributes))

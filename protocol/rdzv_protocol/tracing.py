@@ -1,0 +1,188 @@
+"""OpenTelemetry traces of rounds: one trace a round, of which server and agents each export their part.
+
+Both make the ids of traces and spans from what both know of a round, so that nothing has to travel for it. The SDK is
+imported, spans are built, and exports wait in threads of their own that end with the process: an exporter that hangs
+or refuses costs its spans and one warning, nothing else. It needs the extra `otel`.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from importlib.util import find_spec
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+SCOPE = "rdzv"
+EXPORTER_VARIABLE = "OTEL_TRACES_EXPORTER"
+ROUND = "rdzv.round"
+"""Part of a trace that is its root: the round as it forms."""
+MOST_QUEUED = 8_192
+"""Spans that wait to be built; further ones are dropped."""
+CLOSE_S = 2.0
+"""Longest wait of an exiting process for its last spans; none after a warning."""
+
+
+Attributes = Mapping[str, str | int | float | bool]
+
+
+class TracedRound(NamedTuple):
+    """What tells a round from all others. The master's port is reserved anew for each round, on another attempt too."""
+
+    run_id: str
+    round: int
+    master_addr: str
+    master_port: int
+
+    @property
+    def trace_id(self) -> int:
+        return _number("\0".join(map(str, self)), 16)
+
+    def span_id(self, part: str) -> int:
+        return _number(f"{self.trace_id}\0{part}", 8)
+
+
+class Part(NamedTuple):
+    """One span. Times are wall-clock seconds; a part is named uniquely in its trace; no `parent`: it is the root."""
+
+    round: TracedRound
+    name: str
+    part: str
+    parent: str
+    began_at: float
+    ended_at: float
+    attributes: Attributes
+    error: str = ""
+
+
+def node_part(group_rank: int) -> str:
+    """Name of the part that is one node's way into the round."""
+    return f"node {group_rank}"
+
+
+def missing() -> str:
+    """What has to be installed before anything can be traced, in words; empty: nothing."""
+    try:
+        is_there = find_spec("opentelemetry.sdk") and find_spec("opentelemetry.exporter.otlp.proto.http")
+    except ImportError:
+        is_there = None
+    return "" if is_there else "needs OpenTelemetry's SDK: pip install 'rdzv-server[otel]'"
+
+
+class SpanExport:
+    """Export of this process's spans, as the OTEL_* variables say. No method blocks or raises but `close`, which waits.
+
+    `warn` gets one line, from another thread, if anything is wrong.
+    """
+
+    def __init__(self, service: str, attributes: Attributes, warn: Callable[[str], None]) -> None:
+        self._service = service
+        self._attributes = attributes
+        self._warn = warn
+        self._has_warned = False
+        self._queue: SimpleQueue[Part | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="otel", daemon=True)
+        self._thread.start()
+
+    def add(self, part: Part) -> None:
+        if self._queue.qsize() < MOST_QUEUED:
+            self._queue.put(part)
+
+    def close(self) -> None:
+        """Export what there is, for `CLOSE_S` at most."""
+        self._queue.put(None)
+        self._thread.join(0.0 if self._has_warned else CLOSE_S)
+
+    def _run(self) -> None:
+        handler = _Once(self._complain)
+        sdk = logging.getLogger("opentelemetry")
+        sdk.addHandler(handler)
+        sdk.propagate = False
+        try:
+            provider = self._provider()
+            while (part := self._queue.get()) is not None:
+                _export(provider, part)
+            provider.shutdown()
+        except Exception as error:
+            self._complain(f"{type(error).__name__}: {error}")
+
+    def _provider(self) -> "TracerProvider":
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        names_itself = "OTEL_SERVICE_NAME" in os.environ or "service.name=" in os.environ.get(
+            "OTEL_RESOURCE_ATTRIBUTES", ""
+        )
+        name = {} if names_itself else {"service.name": self._service}
+        resource = Resource.create({**name, **self._attributes})
+        provider = TracerProvider(resource=resource, shutdown_on_exit=False, id_generator=_given_ids())
+        exporter = os.environ.get(EXPORTER_VARIABLE, "otlp")
+        if exporter == "otlp":
+            provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        elif exporter != "none":
+            self._complain(f"{EXPORTER_VARIABLE} is otlp or none, not {exporter!r:.60}")
+        return provider
+
+    def _complain(self, why: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            self._warn(f"--otel: traces are lost, and nothing else: {why}")
+
+
+class _Once(logging.Handler):
+    """Passes on what the SDK warns of."""
+
+    def __init__(self, complain: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._complain = complain
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._complain(record.getMessage())
+
+
+def _given_ids() -> Any:
+    """Generator of the ids that it is given beforehand, in the thread that builds the spans."""
+    from opentelemetry.sdk.trace.id_generator import IdGenerator
+
+    class GivenIds(IdGenerator):
+        part: Part
+
+        def generate_trace_id(self) -> int:
+            return self.part.round.trace_id
+
+        def generate_span_id(self) -> int:
+            return self.part.round.span_id(self.part.part)
+
+    return GivenIds()
+
+
+def _export(provider: "TracerProvider", part: Part) -> None:
+    """Build a span that has ended. Whether it is sampled is decided by its trace's id: by all alike."""
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.trace.sampling import Decision
+    from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags, set_span_in_context
+
+    trace_id = part.round.trace_id
+    if provider.sampler.should_sample(None, trace_id, ROUND).decision is Decision.DROP:
+        return
+    context = Context()
+    if part.parent:
+        flags = TraceFlags(TraceFlags.SAMPLED)
+        parent = SpanContext(trace_id, part.round.span_id(part.parent), is_remote=True, trace_flags=flags)
+        context = set_span_in_context(NonRecordingSpan(parent), context)
+    provider.id_generator.part = part  # type: ignore[attr-defined]
+    times = [int(at * 1e9) for at in (part.began_at, part.ended_at)]
+    span = provider.get_tracer(SCOPE).start_span(part.name, context, attributes=part.attributes, start_time=times[0])
+    if part.error:
+        span.set_status(Status(StatusCode.ERROR, part.error))
+    span.end(max(times))
+
+
+def _number(text: str, size: int) -> int:
+    return int.from_bytes(blake2b(text.encode(errors="replace"), digest_size=size).digest(), "big") or 1

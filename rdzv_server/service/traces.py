@@ -1,0 +1,100 @@
+"""`--otel`: each round as a trace: how it formed, each node's way into it, and how long it ran.
+
+An observer of the service. It keeps in mind only the joins for rounds that form, and the rounds that run: a server that
+starts again, or another one that leads from now on, exports what it has seen itself.
+"""
+
+from collections.abc import Sequence
+
+from rdzv_protocol.events import RunEvent
+from rdzv_protocol.tracing import ROUND, Attributes, Part, SpanExport, TracedRound, node_part
+
+from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record
+from rdzv_server.core.events import NodeJoined
+from rdzv_server.core.run import Membership, Run
+from rdzv_server.service.interface import Service
+
+MOST_NODES = 512
+"""Nodes of a round that have spans of the server's: those with the lowest ranks."""
+ENDS = ("round_opened", "run_succeeded", "run_failed")
+
+
+class RoundTraces:
+    """Exports the rounds of a service's runs."""
+
+    def __init__(self, service: Service, spans: SpanExport) -> None:
+        self._service = service
+        self._spans = spans
+        self._joined_at: dict[str, dict[str, float]] = {}
+        """Latest join of each agent, by run and agent, in the run's own time."""
+        self._running: dict[str, tuple[TracedRound, RunEvent]] = {}
+        """The round that runs, and its start, by run."""
+        service.observe(self._see)
+
+    def _see(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Record(run_id=run_id, at=at, fact=NodeJoined(join)):
+                    self._joined_at.setdefault(run_id, {})[join.agent_id] = at
+                case Happened(event) if event.kind == "round_started":
+                    self._started(event)
+                case Happened(event) if event.kind in ENDS:
+                    self._ended(event)
+                case ForgetRun(run_id=run_id):
+                    self._joined_at.pop(run_id, None)
+
+    def _started(self, event: RunEvent) -> None:
+        joined_at = self._joined_at.pop(event.run_id, {})
+        run = next((run for run in self._service.runs() if _is_of(event, run)), None)
+        if run is None or run.membership is None or event.at is None:
+            return  # it has gone on since: nobody knows its nodes any more
+        members = run.membership
+        traced = TracedRound(event.run_id, event.round, members.master_addr, members.master_port)
+        self._running[event.run_id] = traced, event
+        began_at = event.at - (event.duration_s or 0.0)
+        self._spans.add(Part(traced, ROUND, ROUND, "", began_at, event.at, _attributes(event)))
+        self._add_nodes(run, members, traced, event, joined_at)
+
+    def _add_nodes(
+        self, run: Run, members: Membership, traced: TracedRound, event: RunEvent, joined_at: dict[str, float]
+    ) -> None:
+        for seat in list(members.seats.values())[:MOST_NODES]:
+            at = run.wall_clock(joined_at[seat.agent_id]) if seat.agent_id in joined_at else None
+            if at is not None and event.at is not None:
+                attributes: Attributes = {
+                    "rdzv.run.id": event.run_id,
+                    "rdzv.round": event.round,
+                    "rdzv.node.id": seat.node_id,
+                    "rdzv.node.group_rank": seat.group_rank,
+                    "rdzv.node.workers": seat.local_world_size,
+                }
+                name = node_part(seat.group_rank)
+                self._spans.add(Part(traced, "rdzv.node", name, ROUND, at, event.at, attributes))
+
+    def _ended(self, event: RunEvent) -> None:
+        traced, started = self._running.pop(event.run_id, (None, None))
+        if traced and started and started.at and event.at:
+            is_failure = event.kind == "run_failed" or event.cause == "worker_failure"
+            attributes = {**_attributes(started), "rdzv.round.ended_by": event.cause or event.kind}
+            if is_failure:
+                attributes["error.type"] = event.cause or event.kind
+            error = event.reason if is_failure else ""
+            self._spans.add(Part(traced, "rdzv.round.run", "run", ROUND, started.at, event.at, attributes, error))
+
+
+def _is_of(event: RunEvent, run: Run) -> bool:
+    is_same_round = run.membership is not None and run.membership.round == event.round
+    return (run.run_id, run.attempt) == (event.run_id, event.attempt) and is_same_round
+
+
+def _attributes(event: RunEvent) -> dict[str, str | int | float | bool]:
+    return {
+        "rdzv.run.id": event.run_id,
+        "rdzv.run.attempt": event.attempt,
+        "rdzv.round": event.round,
+        "rdzv.round.cause": event.cause or "",
+        "rdzv.round.charged": bool(event.charged),
+        "rdzv.round.nodes": event.nodes or 0,
+        "rdzv.round.world_size": event.world_size or 0,
+        "rdzv.round.reason": event.reason,
+    }
