@@ -32,7 +32,6 @@ log = logging.getLogger("rdzv_server")
 Done = asyncio.Future[RunMachine]
 """Answer to an event: the machine that took it."""
 
-WARNED: frozenset[EventKind] = frozenset({"workers_failed", "run_failed", "warning"})
 UNLOGGED: frozenset[EventKind] = frozenset({"run_created", "node_joined"})
 """Events that the log says nothing of: many, and the round that starts with them says the same."""
 
@@ -288,8 +287,7 @@ def _log(event: RunEvent) -> None:
     about = Context(run_id=event.run_id, attempt=event.attempt, round=event.round, event=event.kind)
     about["node_id"], about["group_rank"] = event.node_id or "", event.group_rank
     text = "run %s round %d: %s"
-    level = logging.WARNING if event.kind in WARNED else logging.INFO
-    log.log(level, text, event.run_id, event.round, event.sentence, extra={"about": about})
+    log.info(text, event.run_id, event.round, event.sentence, extra={"about": about})
 
 
 def _concerned(effects: Sequence[Effect]) -> Iterator[Key]:
