@@ -104,7 +104,17 @@ LANDS = [  # what an agent, its run and its output are told by which flags
 WITHOUT_A_FLAG = {f"join.settings.{name}" for name in ("scale_up_window_s", "scale_up_cooldown_s")}
 THE_AGENTS_OWN = {
     f"join.{name}"
-    for name in ("agent_id", "after_round", "port", "returning", "hosts_store", "command", "secret", "drains")
+    for name in (
+        "agent_id",
+        "after_round",
+        "port",
+        "returning",
+        "hosts_store",
+        "command",
+        "secret",
+        "drains",
+        "log_dir",
+    )
 }
 
 
