@@ -5,6 +5,7 @@ from pathlib import Path
 import aiohttp
 from rdzv_protocol import paths
 
+from tests.integration.replicas import Replicas
 from tests.support.cluster import Cluster
 from tests.support.programs import Server
 from tests.support.prometheus import Scrape
@@ -59,3 +60,20 @@ async def test_a_scrape_is_there_for_head_and_not_for_post(cluster: Cluster) -> 
             assert answer.status == 200
         async with session.post(paths.METRICS) as answer:
             assert answer.status in (403, 405)
+
+
+async def test_of_several_servers_each_tells_of_the_runs_that_it_leads(replicas: Replicas) -> None:
+    workers = await replicas.nodes("a", "--run-id", "led")
+    first, second = replicas.servers
+    for server, leads in ((first, 1), (second, 0)):
+        said = await scrape(server)
+        assert said("rdzv_server_leader") == said("rdzv_shards_led") == said("rdzv_elections_won_total") == leads
+        assert said("rdzv_runs", phase="running") == len(said.all("rdzv_run_info")) == leads
+        assert said("rdzv_shards") == said("rdzv_server_ready") == 1
+    await first.kill()
+    await second.leads()
+    said = await scrape(second)
+    assert (said("rdzv_server_leader"), said("rdzv_elections_won_total")) == (1, 1)
+    assert said("rdzv_run_nodes", run_id="led", state="running") == 1
+    assert said("rdzv_runs_begun_total") == 0  # which the other has counted
+    await replicas.finish(workers)

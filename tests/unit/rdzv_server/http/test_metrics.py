@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from rdzv_protocol.errors import ServerUnavailable
 from rdzv_protocol.exposition import CONTENT_TYPE
 from rdzv_protocol.messages import Failure, LeaveRequest, PollRequest, ReportRequest
 from rdzv_protocol.settings import RequestedSettings
@@ -15,6 +16,8 @@ from rdzv_protocol.settings import RequestedSettings
 from rdzv_server.http import metrics
 from rdzv_server.http.metrics import LONGEST_LABEL, METRICS, MetricsView, label_of
 from rdzv_server.server import RendezvousServer
+from rdzv_server.service import driver
+from rdzv_server.storage.base import MemoryStore, StoreUnavailable
 from tests.support.prometheus import Scrape, promtool
 from tests.support.scenario import Connection, a_join
 
@@ -134,6 +137,59 @@ async def test_no_run_id_breaks_the_format_or_takes_anothers_name(server):
     assert max(map(len, labels)) <= LONGEST_LABEL
     assert set(HOSTILE[:4]) <= set(labels)
     assert said("rdzv_runs_unlisted") == 1
+
+
+class Untold(dict[str, Any]):
+    """A dict that may be asked for its length and for one entry, and not looked through."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("looked through")
+
+    keys = values = items = __iter__
+
+
+async def test_a_scrape_looks_through_no_runs_nodes(server):
+    await join(server, "run", "a", "b", high=2)
+    (run,) = server.service.runs()
+    run.agents, run.node_ids = Untold(run.agents), Untold(run.node_ids)
+    run.by_state = {state: Untold(agents) for state, agents in run.by_state.items()}
+    assert (await scrape(server))("rdzv_run_nodes", run_id="run", state="running") == 2
+
+
+async def test_others_have_a_turn_while_many_runs_are_looked_at(server, monkeypatch):
+    monkeypatch.setattr(metrics, "RUNS_AT_ONCE", 1)
+    for number in range(20):
+        await join(server, f"run-{number}", "a")
+    samples, turns = asyncio.create_task(MetricsView(server.service, 100)._samples()), 0
+    while not samples.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns >= 20
+
+
+class FullStore(MemoryStore):
+    """Refuses so many writes."""
+
+    def __init__(self, refusals: int) -> None:
+        super().__init__()
+        self._refusals = refusals
+
+    async def append(self, *written: Any) -> None:
+        self._refusals -= 1
+        if self._refusals >= 0:
+            raise StoreUnavailable("the disk is full")
+        await super().append(*written)
+
+
+async def test_an_outage_of_the_store_is_one_however_often_a_write_is_tried(monkeypatch):
+    monkeypatch.setattr(driver, "RETRY_S", 0.0)
+    async with RendezvousServer(store=FullStore(3)) as server:
+        with pytest.raises(ServerUnavailable, match="the disk is full"):
+            await join(server, "run", "a")
+        await join(server, "run", "a")
+        said = await scrape(server)
+        assert (said("rdzv_store_write_failures_total"), said("rdzv_store_outages_total")) == (3, 1)
+        assert said("rdzv_store_write_duration_seconds_count") >= 1
 
 
 async def test_promtool_finds_no_fault_with_any_metric(server):
