@@ -30,7 +30,7 @@ POLICY = (
 HEADERS = routes.HEADERS | {
     "Content-Security-Policy": POLICY,
     "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",  # not no-referrer: forms would then name no origin
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",

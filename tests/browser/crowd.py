@@ -13,8 +13,8 @@ from tests.support.programs import PATIENCE_S
 class Crowd:
     """Runs at one server. An async context manager: in the end every connection is closed."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, port: int, token: str | None = None) -> None:
+        self._port, self._token = port, token
         self._nodes: dict[str, list[Node]] = {}
         self._changed = asyncio.Event()
 
@@ -28,7 +28,7 @@ class Crowd:
         """A run whose first round runs on so many nodes, or on all of these."""
         seats = seats or len(names)
         asked = RequestedSettings(min_nodes=seats, max_nodes=seats, lease_s=600.0, **settings)
-        nodes = [Node(self._port, run_id, name, asked, self._changed.set) for name in names]
+        nodes = [Node(self._port, run_id, name, asked, self._changed.set, self._token) for name in names]
         self._nodes.setdefault(run_id, []).extend(nodes)
         await self._until(lambda: sum(node.assignment is not None for node in nodes) == seats)
         return nodes

@@ -177,7 +177,7 @@ async def test_curl_gets_text_and_programs_get_json(cluster: Cluster, browser: B
     assert page.headers["content-security-policy"].startswith(
         "default-src 'none'; script-src 'self'; style-src 'self';"
     )
-    assert page.headers["x-frame-options"] == "DENY" and page.headers["referrer-policy"] == "no-referrer"
+    assert page.headers["x-frame-options"] == "DENY" and page.headers["referrer-policy"] == "same-origin"
     assert page.headers["x-content-type-options"] == "nosniff"
     for wrong in ("/static/../page.py", "/static/", "/static/page.html", "/run/x"):
         assert (await context.request.get(f"http://{cluster.endpoint}{wrong}")).status == 404

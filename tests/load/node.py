@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from rdzv_protocol.credentials import Credentials
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Assignment, Failure, JoinRequest, Reply
 from rdzv_protocol.settings import RequestedSettings
@@ -24,8 +25,9 @@ class Node:
     """One agent of a run. `changed` is called when its workers start, and when it has ended."""
 
     def __init__(
-        self, port: int, run_id: str, name: str, settings: RequestedSettings, changed: Callable[[], None]
-    ) -> None:
+        self, port: int, run_id: str, name: str, settings: RequestedSettings, changed: Callable[[], None],
+        token: str | None = None,
+    ) -> None:  # fmt: skip
         self.name = name
         self.assignment: Assignment | None = None
         """Assignment of the workers that run now."""
@@ -42,7 +44,12 @@ class Node:
         )  # fmt: skip
         loop = asyncio.get_running_loop()
         self._work = Runner(
-            config, lambda: HttpTransport("127.0.0.1", port, None), "the server", self, loop, hosts_store=False
+            config,
+            lambda: HttpTransport("127.0.0.1", port, _credentials(token)),
+            "the server",
+            self,
+            loop,
+            hosts_store=False,
         )
         self._work.feed(Started())
 
@@ -104,3 +111,11 @@ class Node:
 
     def abort(self) -> None:
         self.perform(Exit(1))
+
+
+def _credentials(token: str | None) -> Credentials | None:
+    if token is None:
+        return None
+    credentials = Credentials()
+    credentials.token = token
+    return credentials

@@ -1,0 +1,121 @@
+"""People come in by token, see and do what it lets them, and nobody does anything in their name."""
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+from rdzv_protocol import paths
+
+from tests.browser.conftest import Tab
+from tests.browser.crowd import Crowd
+from tests.support.programs import Server
+
+TOKENS = {
+    "agent": "agents-0123456789\nteam-0123456789 team-*",
+    "read": "readers-0123456789",
+    "admin": "admins-0123456789",
+}
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> Server:
+    flags = ["--store", "memory"]
+    for role, tokens in TOKENS.items():
+        path = tmp_path / role
+        path.write_text(tokens + "\n")
+        path.chmod(0o600)
+        flags += [{"agent": "--token-file"}.get(role, f"--{role}-token-file"), str(path)]
+    return await Server.listen(*flags)
+
+
+async def log_in(tab: Tab, server: Server, token: str, path: str = "/") -> None:
+    await tab.page.goto(f"http://{server.endpoint}{path}")
+    await tab.page.fill("#token", token)
+    await tab.page.click("main button")
+
+
+async def log_out(tab: Tab) -> None:
+    await tab.page.click("text=Log out")
+    await tab.page.wait_for_selector("#token")
+
+
+async def test_a_token_opens_what_it_is_for(server: Server, tab: Tab) -> None:
+    async with Crowd(server.port, token="agents-0123456789") as crowd:
+        await crowd.run("team-a", ["a"])
+        await crowd.run("other", ["b"])
+        await log_in(tab, server, "wrong", "/runs/team-a")
+        await tab.shows("main", "This server does not know this token.")
+        await tab.is_accessible()
+        await tab.page.fill("#token", "readers-0123456789")
+        await tab.page.click("main button")
+        await tab.shows("#reason", "round 1 runs on 1 node")
+        assert tab.page.url.endswith("/runs/team-a"), "where it was going"
+        assert await tab.page.locator("button[data-path]").count() == 0, "who may look sees no buttons"
+        (cookie,) = await tab.page.context.cookies()
+        assert cookie["httpOnly"] and cookie["sameSite"] == "Strict" and "readers" not in cookie["value"]
+        await log_out(tab)
+        assert await tab.page.context.cookies() == []
+
+        await log_in(tab, server, "team-0123456789")
+        await tab.shows("#runs", "team-a")
+        assert await tab.page.locator("#runs tr").count() == 1
+        await tab.page.goto(f"http://{server.endpoint}/runs/other")
+        await tab.shows("main", "this token is good for runs team-* alone")
+        await log_out(tab)
+
+        await log_in(tab, server, "admins-0123456789", "/runs/other")
+        await tab.page.click("text=Stop run")
+        await tab.page.click("#dialog-do")
+        await tab.shows("#reason", "stopped by an operator")
+
+
+async def test_a_session_ends_with_its_token_and_the_page_asks_for_another(
+    server: Server, tab: Tab, tmp_path: Path
+) -> None:
+    await log_in(tab, server, "readers-0123456789")
+    await tab.is_live()
+    (tmp_path / "read").write_text("another-0123456789\n")
+    server.signal(signal.SIGHUP)
+    await tab.page.wait_for_selector("#token")
+    await tab.page.fill("#token", "another-0123456789")
+    await tab.page.click("main button")
+    await tab.is_live()
+
+
+async def test_a_session_does_nothing_that_the_page_has_not_asked_for(server: Server, tab: Tab) -> None:
+    async with Crowd(server.port, token="agents-0123456789") as crowd:
+        await crowd.run("run", ["a"])
+        await log_in(tab, server, "admins-0123456789", "/runs/run")
+        await tab.is_live()
+        url = f"http://{server.endpoint}"
+        csrf = await tab.page.get_attribute("body", "data-csrf") or ""
+        ask, body = tab.page.context.request, {"run_id": "run"}
+
+        async def act(path: str = paths.STOP, **headers: str) -> int:
+            return (await ask.post(url + path, data=body, headers=headers)).status
+
+        assert await act() == 403, "the cookie alone, which a browser sends by itself"
+        assert await act(**{"X-CSRF-Token": "x" + csrf[1:]}) == 403
+        assert await act(**{"X-CSRF-Token": csrf, "Origin": "http://evil.example"}) == 403
+        assert (await ask.post(f"{url}{paths.LOGOUT}", headers={"Origin": "http://evil.example"})).status == 403
+        assert await act(paths.JOIN, **{"X-CSRF-Token": csrf, "Content-Type": paths.MEDIA_TYPE}) == 403
+        assert (await ask.get(f"{url}{paths.STATUS}", headers={"Origin": "http://evil.example"})).status == 403
+        assert await act(**{"X-CSRF-Token": csrf}) == 200
+
+
+async def test_a_login_leads_nowhere_else(server: Server, tab: Tab) -> None:
+    for to in ("//evil.example", "https://evil.example", "/v1/status", "/runs/\r\nSet-Cookie: a=b"):
+        request = tab.page.context.request
+        answer = await request.post(
+            f"http://{server.endpoint}{paths.LOGIN}", form={"token": "readers-0123456789", "to": to}, max_redirects=0
+        )
+        assert (answer.status, answer.headers["location"]) == (303, "/")
+
+
+async def test_guessing_by_the_login_is_as_slow_as_by_any_other_path(server: Server, tab: Tab) -> None:
+    request, url = tab.page.context.request, f"http://{server.endpoint}{paths.LOGIN}"
+    statuses = await asyncio.gather(
+        *(request.post(url, form={"token": f"guess {number}"}, max_redirects=0) for number in range(140))
+    )
+    assert {answer.status for answer in statuses} == {401, 429}
