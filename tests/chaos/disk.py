@@ -1,30 +1,34 @@
-"""A slow disk, and where small and slow disks are possible."""
+"""A disk that is slow or hangs, and where small and slow disks are possible."""
 
-import asyncio
 import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
 
 from tests.support.disk import why_no_disk
-from tests.support.programs import PATIENCE_S, Program
+from tests.support.process_info import until
+from tests.support.programs import Program
 
 SYNCS = "fsync,fdatasync"
+READS = "pread64"
+"""Calls with which an agent reads its workers' files."""
 
 
-class SlowSyncs:
-    """For a process every sync takes so long, as an async context manager: strace holds the system call up."""
+class SlowCalls:
+    """For a process every such call takes so long, as an async context manager: strace holds the system call up.
 
-    def __init__(self, pid: int, delay_s: float) -> None:
+    One that is held up at the end goes on then.
+    """
+
+    def __init__(self, pid: int, delay_s: float, calls: str = SYNCS) -> None:
         self._pid = pid
-        self._inject = f"inject={SYNCS}:delay_enter={delay_s * 1e6:.0f}"
+        self._calls = calls
+        self._inject = f"inject={calls}:delay_enter={delay_s * 1e6:.0f}"
 
     async def __aenter__(self) -> None:
-        command = ("strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={SYNCS}", "-e", self._inject)
+        command = ("strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={self._calls}", "-e", self._inject)
         self._strace = await Program.start(*command, "-p", str(self._pid))
-        async with asyncio.timeout(PATIENCE_S):
-            while not all(map(_is_traced, _threads(self._pid))):  # noqa: ASYNC110 - nobody tells when it is
-                await asyncio.sleep(0.01)
+        await until(lambda: all(map(_is_traced, _threads(self._pid))))
 
     async def __aexit__(self, *error: object) -> None:
         self._strace.process.terminate()

@@ -22,7 +22,7 @@ from tests.hosts.cluster import SERVER, Hosts
 from tests.hosts.network import Network
 from tests.support.certificates import Authority
 from tests.support.disk import Disk
-from tests.support.process_info import children, is_running
+from tests.support.process_info import children, is_running, until
 from tests.support.programs import Program
 from tests.support.worker_hub import Worker, WorkerHub
 
@@ -113,9 +113,13 @@ class Fleet(Hosts):
     async def fresh_worker(self, name: str) -> int:
         """The pid of a worker on this node that has not met the others yet, once there is one."""
         known = {worker.pid for worker in self.hub.all}
-        async with asyncio.timeout(PATIENCE_S):
-            while not (fresh := traces.workers(self.agents[name].pid, self.script) - known):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        fresh: set[int] = set()
+
+        def has_come() -> bool:
+            fresh.update(traces.workers(self.agents[name].pid, self.script) - known)
+            return bool(fresh)
+
+        await until(has_come, PATIENCE_S)
         return fresh.pop()
 
     # The server.
@@ -128,7 +132,7 @@ class Fleet(Hosts):
     async def start_server_for(self, seconds: float) -> None:
         """Start a server that is killed so soon that it may not have come to anything."""
         server = await self.network[SERVER].start(Program, sys.executable, "-m", "rdzv_server", *self._server_flags)
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds)  # where in its start it dies is the fault
         await server.end()
 
     async def start_etcd(self) -> None:
@@ -224,10 +228,10 @@ class Fleet(Hosts):
         """Return when nothing is left of the run, whose server has ended."""
         if self._etcd:
             await self._etcd.end()
-        until = time.monotonic() + PATIENCE_S
+        give_up_at = time.monotonic() + PATIENCE_S
         while left := [*traces.of(self._mark, self.network), *self._files()]:
-            assert time.monotonic() < until, f"left behind: {', '.join(left)}"
-            await asyncio.sleep(LOOK_S)
+            assert time.monotonic() < give_up_at, f"left behind: {', '.join(left)}"
+            await asyncio.sleep(LOOK_S)  # nobody tells of the end of what nobody may have forgotten
 
     def _files(self) -> list[str]:
         state = (path for path in self.disk.path.iterdir() if path.name != "state.db")
@@ -253,13 +257,13 @@ class Fleet(Hosts):
 
     async def _until(self, why_not: Callable[[View], str]) -> View:
         """The run, once there is no reason why not. Fails with the last one."""
-        until, why = time.monotonic() + PATIENCE_S, "the server does not answer"
-        while time.monotonic() < until:
+        give_up_at, why = time.monotonic() + PATIENCE_S, "the server does not answer"
+        while time.monotonic() < give_up_at:
             with suppress(OSError, HTTPException):  # the server may be down at the moment
                 view = await self.view()
                 if not (why := why_not(view)):
                     return view
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(LOOK_S)  # as an operator looks, also while the server is down
         raise AssertionError(f"after {PATIENCE_S:g} s still: {why}")
 
     async def view(self) -> View:

@@ -11,9 +11,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 from tests.chaos import traces
-from tests.chaos.disk import SlowSyncs
+from tests.chaos.disk import SlowCalls
 from tests.chaos.fleet import NODES, Fleet
 from tests.chaos.ledger import Ledger
+from tests.support.process_info import until
 
 BRIEF_S = 0.8
 """The longest brief fault: a node was heard up to half a lease before, and TCP may pause as long again."""
@@ -33,7 +34,7 @@ class Monkey:
         return self.random.sample(NODES, number)
 
     async def pause(self, least_s: float, most_s: float) -> None:
-        """Let a fault last, or let the next one come so much later."""
+        """Let a fault last, or let the next one come so much later. Chance decides when."""
         await asyncio.sleep(self.random.uniform(least_s, most_s))
 
     async def calm(self) -> None:
@@ -53,12 +54,15 @@ class Monkey:
 
     async def store_host(self) -> str:
         """The node beside whose agent the store is."""
-        for _ in range(200):
-            for name, agent in self.fleet.agents.items():
-                if traces.helpers(agent.pid, "store helper"):
-                    return name
-            await asyncio.sleep(0.1)
-        raise AssertionError("the store has no helper")
+        hosts: list[str] = []
+
+        def has_helper() -> bool:
+            agents = self.fleet.agents.items()
+            hosts.extend(name for name, agent in agents if traces.helpers(agent.pid, "store helper"))
+            return bool(hosts)
+
+        await until(has_helper)
+        return hosts[0]
 
     # Workers and agents.
 
@@ -198,7 +202,7 @@ class Monkey:
     async def disk_slow(self, least_s: float, most_s: float) -> AsyncIterator[None]:
         delay_s = self.random.uniform(least_s, most_s)
         self.say(f"slow the disk: {delay_s:.2f} s a sync")
-        async with SlowSyncs(self.fleet.server.pid, delay_s):
+        async with SlowCalls(self.fleet.server.pid, delay_s):
             yield
         self.say("the disk is fast again")
 

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.disk import SlowSyncs
+from tests.chaos.disk import READS, SlowCalls
+from tests.support.cluster import Cluster
 from tests.support.disk import Disk
+from tests.support.process_info import is_running
 from tests.support.programs import Program
 
 pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("possible")]
@@ -55,9 +57,24 @@ async def writer(tmp_path: Path) -> AsyncIterator[Writer]:
 
 async def test_syncs_are_slow_for_a_while(writer: Writer) -> None:
     await writer.sync_s()
-    async with SlowSyncs(writer.pid, DELAY_S):
+    async with SlowCalls(writer.pid, DELAY_S):
         assert await writer.sync_s() >= DELAY_S
     assert await writer.sync_s() < DELAY_S
+
+
+async def test_a_node_whose_log_files_hang_is_lost_and_comes_back(cluster: Cluster, tmp_path: Path) -> None:
+    """As on a network file system whose server hangs: docs/reliability.md."""
+    flags = ("--nnodes", "1:2", "--last-call-timeout", "500", "--lease", "2", "--log-dir", str(tmp_path), "-t", "3")
+    first = await cluster.nodes("ab", *flags, nproc=1)
+    hangs = next(worker for worker in first if worker.agent_pid == cluster.agents["b"].pid)
+    async with SlowCalls(cluster.agents["b"].pid, 1_000.0, READS):
+        (alone,) = await cluster.hub.group(1)
+        assert is_running(hangs.pid), "its agent cannot stop it"
+    await cluster.agents["b"].line("is no longer part of run .*; joining anew")
+    both = await cluster.hub.group(2)
+    assert not is_running(alone.pid) and not is_running(hangs.pid)
+    assert await cluster.restarts() == {"node_lost": 1, "node_arrived": 1}
+    await cluster.finish(both)
 
 
 def test_a_full_disk_takes_nothing_until_it_is_freed(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,8 @@ def _place(file: Path) -> tuple[str, str]:
 def _machine(runs: int) -> str:
     how_often = "one run of each" if runs == 1 else f"the median of {runs} runs, and the longest"
     linux = platform.release().partition("-")[0]
-    return f"{os.cpu_count()} CPUs, Linux {linux}, Python {platform.python_version()}; {how_often}."
+    machine = f"{os.cpu_count()} CPUs, Linux {linux}, Python {platform.python_version()}"
+    return f"{date.today()}: {machine}; {how_often}."
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
+from statistics import median
 
 import aiohttp
 import pytest
@@ -99,6 +100,7 @@ async def test_no_agent_waits_for_those_who_do_not_read(server: Server) -> None:
         with deaf_readers(server.port):
             beside = [await crowd.poll(number) for number in range(POLLS)]
             during = Footprint.of(server.pid)
+    show(beside)
     assert max(beside) < LONGEST_S
     assert during.rss_mb - before.rss_mb < DEAF * EACH_MB
 
@@ -112,7 +114,13 @@ async def test_agents_have_their_turn_while_others_read(server: Server) -> None:
             beside.append(await crowd.poll(len(beside)))
         for body in await reading:
             assert len(json.loads(body)["runs"]) == RUNS, "every run must be in it"
+    show(beside)
     assert len(beside) > READERS * RUNS / 20 and max(beside) < LONGEST_S
+
+
+def show(polls: Sequence[float]) -> None:
+    """Print what docs/http-api.md tells: `pytest -rP`."""
+    print(f"{len(polls)} polls: {1e3 * median(polls):.1f} ms, at the longest {1e3 * max(polls):.0f} ms")
 
 
 async def read_status(session: aiohttp.ClientSession) -> bytes:
