@@ -26,6 +26,7 @@ from rdzv_protocol.service_manager import FIRST_PASSED, ServiceManager, passed_s
 from rdzv_server.auth.reload import Security
 from rdzv_server.auth.token_files import BadTokenFile
 from rdzv_server.config import CLUSTER, MOST_CONNECTIONS, Limits, ServerConfig
+from rdzv_server.http.exports import BadExport, Exports
 from rdzv_server.server import HttpServer, RendezvousServer, adopt, bind
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.etcd_address import EtcdPlace, is_address, join_address
@@ -80,7 +81,7 @@ def main() -> int:
     sys.setswitchinterval(SWITCH_S)
     try:
         return asyncio.run(_serve(config, _limits(config), Security(config), ServiceManager.of(os.environ)))
-    except (BadTokenFile, BadCertificate, StoreBroken) as error:
+    except (BadTokenFile, BadCertificate, BadExport, StoreBroken) as error:
         fail(str(error))
     except StoreUnavailable as error:
         fail(str(error), ExitCode.START_AGAIN)
@@ -131,10 +132,17 @@ async def _serve(
         loop.add_signal_handler(signum, stop, "workers keep running")
     listener = _listener(config)
     server, place = _make_server(config, listener.getsockname()[1])
-    async with server:
-        await server.listen(listener, security.tls, security.access, limits)
+    exports = Exports(config, server.service)
+
+    def renew() -> None:
         if security.has_files:
-            loop.add_signal_handler(signal.SIGHUP, security.renew, server.renew)
+            security.renew(server.renew)
+        exports.renew()
+
+    async with exports, server:
+        await server.listen(listener, security.tls, security.access, limits)
+        if security.has_files or exports.has_files:
+            loop.add_signal_handler(signal.SIGHUP, renew)
         address, port = listener.getsockname()[:2]
         log.info("listening on %s", reach(address, port, is_tls=security.tls is not None))
         log.info("state in %s%s", place, _remembered(server))
@@ -348,7 +356,8 @@ def parse(argv: list[str] | None = None) -> ServerConfig:
         fail(f"--advertise: HOST:PORT, not {config.advertise!r}")
     if config.is_one_of_several and config.exit_when_idle_s is not None:
         fail("--exit-when-idle: not with --store etcd://, where several servers stand by for any run")
-    for one, other in (("tls_cert", "tls_key"), ("etcd_cert", "etcd_key")):
+    pairs = (("tls_cert", "tls_key"), ("etcd_cert", "etcd_key"), ("webhook", "webhook_secret_file"))
+    for one, other in pairs:
         if (one in given) != (other in given):
             fail(f"{_flag(one)} and {_flag(other)} belong together")
     if config.tls_client_ca is not None and config.tls_cert is None:

@@ -83,8 +83,10 @@ NAME: Kind = ("NAME", str)
 PORT: Kind = ("PORT", _number(int, 0, 65_535, "a port is a number from 0 to 65535"))
 SECONDS: Kind = ("SECONDS", _number(float, 0, 1e9, "a number of seconds"))
 SHARDS: Kind = ("N", _number(int, 1, MOST_SHARDS, f"a number from 1 to {MOST_SHARDS}"))
+URL: Kind = ("URL", str)
 WHERE: Kind = ("WHERE", str)
 
+EVENTS = "events of runs (docs/events.md); SIGHUP has the file opened, and the secret read, again"
 SECURITY = "security (docs/security.md); SIGHUP has these files read again"
 CLUSTER = "one of several servers: --store etcd://HOST,HOST,HOST/CLUSTER"
 
@@ -96,6 +98,7 @@ def _flag(default: object, kind: Kind, text: str, *, group: str = "", **more: ob
     return field(default=default, metadata={"group": group, "flag": shown})
 
 
+_events = partial(_flag, group=EVENTS)
 _security, _cluster = partial(_flag, group=SECURITY), partial(_flag, group=CLUSTER)
 
 
@@ -152,6 +155,14 @@ class ServerConfig:
         DESCRIPTOR,
         "serve on this socket, which the parent process has bound and listens on, instead of --host and --port (one "
         "that systemd passes in LISTEN_FDS is taken by itself)",
+    )
+
+    event_log: str | None = _events(None, FILE, "append every event of every run to this file, as a line of JSON")
+    webhook: str | None = _events(
+        None, URL, "send every event of every run to this address, in order, again until it is taken"
+    )
+    webhook_secret_file: str | None = _events(
+        None, FILE, "file with the secret by which the receiver of --webhook knows that a request is this server's"
     )
 
     token_file: str | None = _security(

@@ -77,6 +77,27 @@ class RunEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return printable(_SENTENCES.get(self.kind, "{reason}").format(reason=self.reason, nodes=_count(self.nodes)))
 
 
+class EventPage(Struct, frozen=True, kw_only=True):
+    """Some events of a run, the oldest first. There are more while `after` is below `last`."""
+
+    events: tuple[RunEvent, ...]
+    after: Annotated[int, Meta(ge=0, le=2**53)]
+    """What to ask for next: the number of the last of these."""
+    last: Annotated[int, Meta(ge=0, le=2**53)]
+    """Number of the last event that there is."""
+
+
+SIGNATURE = "Rdzv-Signature"
+"""Header of a webhook's request: `t=TIME,v1=HEX`. HEX: HMAC-SHA256 of TIME, seconds since 1970, a dot and the body."""
+
+
+class EventDelivery(Struct, frozen=True, kw_only=True):
+    """Body of a webhook's request: the next events of one run. A number that was seen before is a copy."""
+
+    run_id: Id
+    events: tuple[RunEvent, ...]
+
+
 _SENTENCES: dict[str, str] = {
     "round_opened": "opened: {reason}",
     "round_started": "runs on {nodes}: {reason}",

@@ -1,6 +1,7 @@
 """Paths to which messages are sent. The version stands in the path: a `/v2` may live beside a `/v1`.
 
-Ids travel in the body, never in the path, so that no run id can be taken for a path.
+Ids travel in the body, so that no run id can be taken for a path; the one in `EVENTS` is percent-encoded, and whatever
+stands between the path's begin and its end is the id.
 """
 
 API = "/v1/"
@@ -23,6 +24,8 @@ FORGET = "/v1/runs/forget"
 DRAIN = "/v1/nodes/drain"
 CORDON = "/v1/nodes/cordon"
 UNCORDON = "/v1/nodes/uncordon"
+EVENTS = "/v1/runs/{run_id}/events"
+"""What `template_of` calls the path of a run's events."""
 HEALTHZ = "/healthz"
 READYZ = "/readyz"
 LEADERZ = "/leaderz"
@@ -36,3 +39,24 @@ RUN_PAGE = "/runs/"
 
 MEDIA_TYPE = "application/msgpack"
 DEFAULT_PORT = 29400
+
+
+_events_begin, _events_end = EVENTS.split("{run_id}")
+
+
+def template_of(path: str) -> str:
+    """The path with `{run_id}` in the place of a run's id, where it has one."""
+    return path if run_id_of(path) is None else EVENTS
+
+
+def run_id_of(path: str) -> str | None:
+    """The run id in a path that has been decoded; None if it has none."""
+    is_of_events = path.startswith(_events_begin) and path.endswith(_events_end)
+    return path[len(_events_begin) : -len(_events_end)] or None if is_of_events else None
+
+
+def events_of(run_id: str) -> str:
+    """Path of a run's events."""
+    from urllib.parse import quote
+
+    return EVENTS.format(run_id=quote(run_id, safe=""))

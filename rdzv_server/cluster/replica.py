@@ -146,6 +146,12 @@ class Replica:
             raise self._not_leader()
         return events
 
+    async def read_delivered(self, run_id: str) -> int:
+        return await (await self._find_term()).rendezvous.read_delivered(run_id)
+
+    async def write_delivered(self, run_id: str, number: int) -> None:
+        await (await self._find_term()).rendezvous.write_delivered(run_id, number)
+
     def observe(self, observer: Observer) -> None:
         """Tell `observer` of what happens in every term of this server."""
         self._observers.append(observer)

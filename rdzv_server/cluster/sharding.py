@@ -88,6 +88,12 @@ class Sharding:
     async def read_events(self, run_id: str, after: int, most: int) -> Sequence[RunEvent]:
         return await self._of(run_id).read_events(run_id, after, most)
 
+    async def read_delivered(self, run_id: str) -> int:
+        return await self._of(run_id).read_delivered(run_id)
+
+    async def write_delivered(self, run_id: str, number: int) -> None:
+        await self._of(run_id).write_delivered(run_id, number)
+
     def observe(self, observer: Observer) -> None:
         for replica in self._replicas:
             replica.observe(observer)

@@ -17,10 +17,30 @@ from rdzv_protocol.events import EventKind, RunEvent
 from rdzv_protocol.messages import Directive, Failure, Stop
 from rdzv_protocol.settings import RequestedSettings, RunSettings
 
-from rdzv_server.core import admission, completion, events, final_report, rank_assignment, restart_budget, snapshot
+from rdzv_server.core import (
+    admission,
+    completion,
+    events,
+    final_report,
+    rank_assignment,
+    restart_budget,
+    snapshot,
+    time_ledger,
+)
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record, WakeAgents
 from rdzv_server.core.liveness import Leases
-from rdzv_server.core.run import Agent, AgentState, Cause, Departure, FailureRecord, Opening, Run, Stage, remember
+from rdzv_server.core.run import (
+    Agent,
+    AgentState,
+    Cause,
+    Departure,
+    FailureRecord,
+    Opening,
+    Run,
+    Stage,
+    TimeLedger,
+    remember,
+)
 
 DUE_AT_ONCE = 500
 """Agents that are lost in one go when many leases end together: other runs wait meanwhile. The rest is due still."""
@@ -41,6 +61,7 @@ class RunMachine:
             leases=Leases(settings.lease_s, settings.disconnect_grace_s),
             opening=Opening(Cause.FIRST, "the run begins", now, below_since=now),
             event_number=created.event_number,
+            time=TimeLedger(since=now),
         )
         # Every agent that is alive asks within a lease, and must hear of the end: else it would form the run anew.
         self._retention_s = max(retention_s, settings.lease_s)
@@ -388,6 +409,7 @@ class RunMachine:
                 self._end(Stage.SUCCEEDED, f"all workers of {completion.count(len(run.succeeded))} exited 0", None, now)
             elif run.verdict_at is None:
                 run.scale_up_at = admission.next_scale_up(run, now)
+        time_ledger.settle(run, now)
 
     def _watch_minimum(self, now: float) -> None:
         opening, enough = self.run.opening, len(self.run.waiting) >= self.run.settings.min_nodes

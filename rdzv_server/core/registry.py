@@ -51,6 +51,10 @@ class Registry:
         """Every attempt that is remembered, oldest first."""
         return [machine.run for machine in self._machines.values()]
 
+    def attempts_of(self, run_id: str) -> list[Run]:
+        """The attempts of a run that are remembered, oldest first."""
+        return [self._machines[run_id, attempt].run for attempt in self._attempts.get(run_id, ())]
+
     def handle(self, run_id: str, event: Event, now: float) -> tuple[RunMachine, list[Effect]]:
         """Apply an event; the machine that took it. Raises `ProtocolError`, with nothing changed, if it is refused."""
         effects: list[Effect] = []

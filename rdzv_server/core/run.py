@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from enum import StrEnum
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from msgspec import Struct, field
 from rdzv_protocol.messages import Directive, Failure, JoinRequest
@@ -143,6 +143,19 @@ class Opening(Struct):
     """Time of the last join."""
 
 
+TimePhase = Literal["forming", "restarting", "waiting", "running", "ended"]
+"""What a run's time goes into: see `time_ledger`."""
+
+
+class TimeLedger(Struct):
+    """Time that has gone into each phase, up to `since`, when the present one began."""
+
+    phase: TimePhase = "waiting"
+    since: float = float("-inf")
+    spent_s: dict[TimePhase, float] = field(default_factory=dict)
+    restarts_s: dict[Cause, float] = field(default_factory=dict)
+
+
 class RunState(Struct, kw_only=True):
     """All that a restart of the server brings back of a run. Times are the server's, in seconds."""
 
@@ -180,6 +193,7 @@ class RunState(Struct, kw_only=True):
     restarts: dict[Cause, int] = field(default_factory=dict)
     """All restarts, by cause."""
     ledger: list[Restart] = field(default_factory=list)
+    time: TimeLedger = field(default_factory=TimeLedger)
     failures: list[FailureRecord] = field(default_factory=list)
     first_failure: FailureRecord | None = None
     """The root of the first round that had one, whatever explained it in the end."""

@@ -7,13 +7,13 @@ from rdzv_protocol.constraints import Address, Count, Id, NodeCount, Port, Rank,
 from rdzv_protocol.messages import Failure
 from rdzv_protocol.settings import RunSettings
 
-from rdzv_server.core import completion, restart_budget
+from rdzv_server.core import completion, restart_budget, time_ledger
 from rdzv_server.core.run import Agent, AgentState, Cause, Departure, FailureRecord, Restart, Run, Stage
+from rdzv_server.core.time_ledger import Duration, TimeStatus
 
 Phase = Literal["forming", "restarting", "running", "finishing", "succeeded", "failed"]
 NodeState = Literal["waiting", "standby", "running", "stopping", "succeeded", "failed"]
 Status = TypeVar("Status", bound=Struct)
-Duration = Annotated[float, Meta(description="seconds")]
 SHORT_ID, HIDDEN = 12, 8
 """Ids up to this length are shown whole; of longer ones so many characters at the end are not."""
 
@@ -92,6 +92,7 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     restarts: Annotated[dict[str, Count], Meta(description="by cause")]
     age_s: Duration
     phase_age_s: Annotated[float, Meta(description="seconds since it last began to form, began to run, or ended")]
+    time_s: TimeStatus
     deadline_s: Duration | None
     missing: MissingStatus | None
     nodes: list[NodeStatus]
@@ -120,6 +121,7 @@ def view(run: Run, now: float) -> RunStatus:
         restarts={cause.value: run.restarts.get(cause, 0) for cause in Cause if cause is not Cause.FIRST},
         age_s=_round(now - run.created_at),
         phase_age_s=_round(now - _since(run)),
+        time_s=time_ledger.view(run, now),
         deadline_s=_deadline_s(run, now),
         missing=missing(run),
         nodes=[_node(run, agent, now) for agent in sorted(run.agents.values(), key=lambda a: _position(run, a))],

@@ -1,5 +1,6 @@
 """OpenAPI 3.1 document, derived from the routes, the messages with their limits, the refusals and who may do what."""
 
+import re
 from functools import cache
 from http import HTTPStatus
 from typing import Any
@@ -17,7 +18,7 @@ Schema = dict[str, Any]
 Refusals = tuple[type[ProtocolError], ...]
 
 REFERENCE = "#/components/schemas/{name}"
-JSON, TEXT = "application/json", "text/plain"
+JSON, TEXT, EVENT_STREAM = "application/json", "text/plain", "text/event-stream"
 
 INFO = {
     "title": "rdzv-server",
@@ -25,7 +26,8 @@ INFO = {
     "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
     "description": (
         "Rendezvous for elastic PyTorch runs. Agents speak msgpack: a body is one map, and the schemas describe it "
-        "once it is unpacked. Ids travel in the body, never in a path. Operators are answered in JSON or plain text. "
+        "once it is unpacked. Ids travel in the body; one in a path is percent-encoded. "
+        "Operators are answered in JSON or plain text. "
         "A server that was started without tokens asks for none."
     ),
 }
@@ -39,6 +41,8 @@ _TOKENS = {
     Role.READ: "Lets its bearer look at runs.",
     Role.ADMIN: "Lets its bearer do everything.",
 }
+
+_TEXT: Schema = {"schema": {"type": "string"}}
 
 _OF_EVERY_REQUEST: Refusals = (TlsRequired, TooManyRequests, ServerUnavailable)
 
@@ -78,11 +82,11 @@ def _operation(route: Route) -> Schema:
         "security": [{_scheme(role): []} for role in Role if role in roles] + [{}] if roles else [],
         "responses": _responses(route, media, refusals),
     }
-    if route.query:
-        described["parameters"] = [
-            {"name": name, "in": "query", "description": text, "schema": {"type": "string"}}
-            for name, text in route.query
-        ]
+    names = re.findall(r"{(\w+)}", route.path)
+    parameters: list[Schema] = [{"name": name, "in": "path", "required": True, **_TEXT} for name in names]
+    parameters += [{"name": name, "in": "query", "description": text, **_TEXT} for name, text in route.query]
+    if parameters:
+        described["parameters"] = parameters
     if route.request:
         content = {media: {"schema": _reference(route.request)}}
         described["requestBody"] = {"required": True, "content": content}
@@ -95,6 +99,8 @@ def _responses(route: Route, media: str, refusals: Refusals) -> dict[str, Schema
     answers: dict[int, Schema] = {
         200: _content("Yes." if route.no else route.says or route.summary, answer_media, schema)
     }
+    if route.streams:
+        answers[200]["content"][EVENT_STREAM] = {"schema": {"type": "string", "description": route.streams}}
     if route.no:
         answers[503] = _content(route.no, answer_media, schema)
     for status in {refusal.status for refusal in refusals}:

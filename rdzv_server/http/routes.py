@@ -16,11 +16,13 @@ from rdzv_protocol import actions, errors, messages, paths
 from rdzv_protocol.codec import convert, decode, encode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.errors import MalformedMessage, MessageTooLarge, NotLeader, ProtocolError, UnsupportedMediaType
+from rdzv_protocol.events import EventPage
 from rdzv_protocol.exposition import CONTENT_TYPE
 
 from rdzv_server.auth import session
 from rdzv_server.auth.authorization import Caller, Permit
 from rdzv_server.http.connection import HttpConnection
+from rdzv_server.http.events_endpoint import DEFAULT_LIMIT, MOST_EVENTS, STREAM, EventsView, number_of
 from rdzv_server.http.limits import Gatekeeper, RefusalLog, peer_of
 from rdzv_server.http.metrics import MetricsView
 from rdzv_server.http.status_endpoint import Status, StatusView
@@ -35,7 +37,6 @@ OTHER_PATHS = "other"
 """Name in the metrics of all paths that there are not."""
 LINGER_S = 1.0
 """Time for which the rest of a refused request is read and thrown away, so that its sender comes to read the answer."""
-EVENTS = "text/event-stream"
 SHOWN_TO_PEOPLE = ("curl/", "Wget/", "Mozilla/")
 """User agents for which the status is written in lines."""
 HEADERS = {"Server": "rdzv-server", "X-Content-Type-Options": "nosniff"}
@@ -49,6 +50,7 @@ rdzv-server: the rendezvous service for elastic PyTorch runs
 
   GET {paths.STATUS}              every run: its nodes, who is missing and until when, failures, restarts
   GET {paths.STATUS}?run_id=ID    one run
+  GET {paths.EVENTS}   what happened to it, in order
   GET {paths.METRICS}                metrics for Prometheus
   GET {paths.WATCH}               the same as it changes: server-sent events
   GET {paths.READYZ}                 whether runs can be decided about at present
@@ -79,6 +81,8 @@ class Route:
     """Media type of an answer 200, where that does not follow from its type."""
     says: str = ""
     """Meaning of an answer 200, in words; empty: the summary."""
+    streams: str = ""
+    """What is sent as server-sent events to who accepts such, in words; empty: nothing."""
     no: str = ""
     """Meaning of an answer 503 in plain text, if there may be one; 200 is then a yes."""
     done: str = ""
@@ -107,6 +111,7 @@ class HttpApi:
         self._refusals = RefusalLog()
         self._status = StatusView(service)
         self.watch = Watch(service)
+        self._events = EventsView(service)
         self._routes = {route.path: route for route in ROUTES if route.method == "GET" or not read_only}
 
     def serve(self, idle_s: float) -> web.Server:
@@ -130,7 +135,8 @@ class HttpApi:
             return web.Response(status=GONE)
         connection.held_s = 0.0
         answer = await self._answer(request, connection)
-        path = request.path if request.path in self._routes else OTHER_PATHS
+        path = paths.template_of(request.path)
+        path = path if path in self._routes else OTHER_PATHS
         self._measurements.answered(path, answer.status, self._now() - began_at - connection.held_s)
         return answer
 
@@ -168,7 +174,7 @@ class HttpApi:
 
     def _handler(self, request: web.BaseRequest) -> Handler:
         """Raises `web.HTTPException`. HEAD asks for what GET would give."""
-        route = self._routes.get(request.path)
+        route = self._routes.get(request.path) or self._routes.get(paths.template_of(request.path))
         if route is None:
             return _page_handler(request)
         if request.method != route.method and (request.method, route.method) != ("HEAD", "GET"):
@@ -220,6 +226,37 @@ class HttpApi:
         await answer.write_eof()
         return answer
 
+    async def events(self, request: web.BaseRequest) -> web.StreamResponse:
+        """A page, or a stream for who accepts one."""
+        connection, run_id, query = _connection_of(request), paths.run_id_of(request.path), request.rel_url.query
+        if run_id is None:
+            raise web.HTTPNotFound  # the template itself
+        connection.permit.check_run(run_id)
+        after = number_of("after", query.get("after"), 0, 0, 2**53)
+        if STREAM in request.headers.get("Accept", "") and request.method != "HEAD":
+            after = number_of("Last-Event-ID", request.headers.get("Last-Event-ID"), after, 0, 2**53)
+            return await self._stream(request, connection, run_id, after)
+        limit = number_of("limit", query.get("limit"), DEFAULT_LIMIT, 1, MOST_EVENTS)
+        return _json(await self._events.page(run_id, after, limit))
+
+    async def _stream(
+        self, request: web.BaseRequest, connection: HttpConnection, run_id: str, after: int
+    ) -> web.StreamResponse:
+        began_at, access = self._now(), self._gatekeeper.access
+        answer = web.StreamResponse(headers=HEADERS | {"Content-Type": STREAM, "Cache-Control": "no-store"})
+        with self._events.following(run_id):
+            try:
+                async for piece in self._events.stream(run_id, after):
+                    if self._gatekeeper.access is not access:  # tokens were read again: may this caller still look?
+                        break
+                    if not answer.prepared:
+                        await answer.prepare(request)
+                    await answer.write(piece)
+            finally:
+                connection.held(self._now() - began_at)
+        await answer.write_eof()
+        return answer
+
     async def metrics(self, request: web.BaseRequest) -> web.Response:
         _connection_of(request).permit.check_every_run("the metrics are about all runs")
         body = await self._metrics.body()
@@ -231,7 +268,7 @@ class HttpApi:
         permit, access = connection.permit, self._gatekeeper.access
         if run_id is not None:
             permit.check_run(run_id)
-        answer = web.StreamResponse(headers=HEADERS | {"Content-Type": EVENTS, "Cache-Control": "no-store"})
+        answer = web.StreamResponse(headers=HEADERS | {"Content-Type": STREAM, "Cache-Control": "no-store"})
         shows = None if permit.covers_all else permit.covers
         last = request.headers.get("Last-Event-ID", "")
         began_at = self._now()
@@ -394,10 +431,21 @@ ROUTES: tuple[Route, ...] = (
     ),
     _question(
         paths.WATCH, HttpApi.follow, "The status and then its differences, as they come: server-sent events.",
-        media=EVENTS,
+        media=STREAM,
         says="An event `snapshot` with the document, then events `patch`, JSON merge patches (RFC 7386) of it, and "
         "`ping` where nothing happens. Times are seconds since 1970.",
         query=(("run_id", "This run alone, with its nodes; without it all runs, each in a line."),),
+    ),
+    _question(
+        paths.EVENTS, HttpApi.events, "What happened to a run, in order; with `Accept: text/event-stream` as it comes.",
+        answer=EventPage, says="Some of them, and how to ask for the next.",
+        streams="For each event its number as `id`, its kind as `event`, and a RunEvent in JSON as `data`; a comment "
+        "while nothing happens; `event: error` with an ErrorReply before the server ends the stream.",
+        refusals=(MalformedMessage, NotLeader, errors.UnknownRun),
+        query=(
+            ("after", "Number of the last event that is known: those after it. 0, the default: from the begin."),
+            ("limit", f"Events of a page, 1 to {MOST_EVENTS} ({DEFAULT_LIMIT} by default); a stream sends all."),
+        ),
     ),
     _action(paths.STOP, actions.StopRequest, "stopped", "End a run, whatever it does."),
     _question(paths.METRICS, HttpApi.metrics, "Metrics of the server and its runs, in Prometheus' text format."),

@@ -7,6 +7,7 @@ woken or answered: what an agent is told to do has always been written down befo
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 from rdzv_protocol.errors import ProtocolError, ServerUnavailable, UnknownRun
@@ -23,7 +24,7 @@ from rdzv_server.service.fair_scheduler import RoundRobin
 from rdzv_server.service.interface import Observer
 from rdzv_server.service.long_polls import Key, LongPolls
 from rdzv_server.service.measurements import Measurements
-from rdzv_server.storage.base import Store, StoreUnavailable
+from rdzv_server.storage.base import Store, StoreFenced, StoreUnavailable
 from rdzv_server.storage.compaction import Compaction
 from rdzv_server.storage.outage import Outage
 
@@ -153,14 +154,27 @@ class Driver:
 
         All that is returned is written; one that has just been written may come before its observers hear of it.
         """
-        attempts = [run for run in self.runs() if run.run_id == run_id]
-        if not attempts:
-            raise UnknownRun(f"no run {run_id} is known here")
         found: list[RunEvent] = []
-        for run in attempts:
-            if run.event_number > after and len(found) < most:
-                found += await self._store.read_events(run_id, run.attempt, after, most - len(found))
+        with _refusing():
+            for run in self._attempts_of(run_id):
+                if run.event_number > after and len(found) < most:
+                    found += await self._store.read_events(run_id, run.attempt, after, most - len(found))
         return found
+
+    async def read_delivered(self, run_id: str) -> int:
+        """Number of the last event of the run that the webhook's receiver has acknowledged. Raises `UnknownRun`."""
+        with _refusing():
+            return max([await self._store.read_delivered(run_id, run.attempt) for run in self._attempts_of(run_id)])
+
+    async def write_delivered(self, run_id: str, number: int) -> None:
+        """Keep that number. Raises `UnknownRun`."""
+        with _refusing():
+            await self._store.write_delivered(run_id, self._attempts_of(run_id)[-1].attempt, number)
+
+    def _attempts_of(self, run_id: str) -> list[Run]:
+        if attempts := self._registry.attempts_of(run_id):
+            return attempts
+        raise UnknownRun(f"no run {run_id} is known here")
 
     def machine_of(self, run_id: str, agent_id: str) -> RunMachine:
         """The agent's attempt of the run. Raises `AgentFenced` if there is none."""
@@ -288,6 +302,15 @@ def _log(event: RunEvent) -> None:
     about["node_id"], about["group_rank"] = event.node_id or "", event.group_rank
     text = "run %s round %d: %s"
     log.info(text, event.run_id, event.round, event.sentence, extra={"about": about})
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Answer with a refusal while the store cannot be used for what no decision depends on."""
+    try:
+        yield
+    except (StoreUnavailable, StoreFenced) as error:
+        raise ServerUnavailable(str(error)) from None
 
 
 def _concerned(effects: Sequence[Effect]) -> Iterator[Key]:

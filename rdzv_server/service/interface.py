@@ -92,6 +92,12 @@ class Service(Protocol):
         Raises `UnknownRun`, or `NotLeader` on a server that does not lead the run.
         """
 
+    def read_delivered(self, run_id: str) -> Coroutine[Any, Any, int]:
+        """Number of the last event of the run that the webhook's receiver has acknowledged. Raises likewise."""
+
+    def write_delivered(self, run_id: str, number: int) -> Coroutine[Any, Any, None]:
+        """Keep that number. Raises likewise."""
+
     def now(self, run_id: str = "") -> float:
         """Seconds, by the clock that this run is measured with."""
 

@@ -105,6 +105,12 @@ class Rendezvous:
         self._check_open()
         return await self._driver.read_events(run_id, after, most)
 
+    async def read_delivered(self, run_id: str) -> int:
+        return await self._driver.read_delivered(run_id)
+
+    async def write_delivered(self, run_id: str, number: int) -> None:
+        await self._driver.write_delivered(run_id, number)
+
     def state(self) -> ServerState:
         return ServerState(
             epoch=self.epoch,

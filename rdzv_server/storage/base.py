@@ -58,8 +58,14 @@ class Store(Protocol):
         Fewer only if there are no more. Raises as `load`.
         """
 
+    async def read_delivered(self, run_id: str, attempt: int) -> int:
+        """What `write_delivered` was told last of the attempt; 0: nothing. Raises as `load`."""
+
+    async def write_delivered(self, run_id: str, attempt: int, number: int) -> None:
+        """Keep the number of the last event that the webhook's receiver has acknowledged. Raises as `append`."""
+
     async def forget(self, run_id: str, attempt: int) -> None:
-        """Drop an attempt's records and its events. Raises likewise."""
+        """Drop an attempt's records, its events and what has been delivered of them. Raises likewise."""
 
     async def compact(self, records: Sequence[Record]) -> None:
         """These records stand for all of their attempt that were written before, which are dropped.
@@ -77,6 +83,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._records: dict[Key, list[Record]] = {}
         self._events: dict[Key, deque[RunEvent]] = {}
+        self._delivered: dict[Key, int] = {}
 
     async def load(self) -> Sequence[Record]:
         return [record for records in self._records.values() for record in records]
@@ -100,7 +107,14 @@ class MemoryStore:
         begin = max(0, after + 1 - events[0].number)
         return list(islice(events, begin, begin + most))
 
+    async def read_delivered(self, run_id: str, attempt: int) -> int:
+        return self._delivered.get((run_id, attempt), 0)
+
+    async def write_delivered(self, run_id: str, attempt: int, number: int) -> None:
+        self._delivered[run_id, attempt] = number
+
     async def forget(self, run_id: str, attempt: int) -> None:
+        self._delivered.pop((run_id, attempt), None)
         self._records.pop((run_id, attempt), None)
         self._events.pop((run_id, attempt), None)
 

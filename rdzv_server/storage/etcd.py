@@ -2,7 +2,8 @@
 
     PREFIX/format                                     the version of the records, and the number of shards
     PREFIX/shards/SHARD/records/RUN/ATTEMPT/NUMBER    some consecutive records of an attempt, in the numbers' order
-    PREFIX/shards/SHARD/events/RUN/ATTEMPT/LAST       some consecutive events, under the number of the last one
+    PREFIX/shards/SHARD/events/RUN/ATTEMPT/LAST       some consecutive events, under the number of the last one;
+                                                      under 0 the number of the last one that has been delivered
 
 Every write compares the leader key's create revision with the leadership that it is made in. That is the fence: once
 another server leads, or none, nothing more is written, however late a request of the old leader comes.
@@ -129,7 +130,8 @@ class EtcdStore:
             keys, more, _ = await self._client.range(begin, end, KEYS_AT_ONCE, keys_only=True)
             for key in keys:
                 *_, run, attempt, last = key.key.decode().split("/")
-                numbers[unquote(run), int(attempt)] = int(last, 16)
+                if int(last, 16):
+                    numbers[unquote(run), int(attempt)] = int(last, 16)
                 begin = key.key + b"\0"
             await asyncio.sleep(0)
         return numbers
@@ -143,6 +145,13 @@ class EtcdStore:
                 found += [event for event in unpack_events(key.value) if event.number > after]
                 begin = key.key + b"\0"
         return found[:most]
+
+    async def read_delivered(self, run_id: str, attempt: int) -> int:
+        found, _ = await self._client.get(self._folder(run_id, attempt, "events") + b"%016x" % 0)
+        return int(found.value) if found else 0
+
+    async def write_delivered(self, run_id: str, attempt: int, number: int) -> None:
+        await self._write([put(self._folder(run_id, attempt, "events") + b"%016x" % 0, b"%d" % number)])
 
     async def forget(self, run_id: str, attempt: int) -> None:
         folders = [self._folder(run_id, attempt, kind) for kind in ("records", "events")]
@@ -197,7 +206,7 @@ class EtcdStore:
             folder = self._folder(run_id, attempt, "events")
             yield put(folder + b"%016x" % last, body), len(folder) + len(body)
             if (oldest := dropped_below(first, last)) is not None:
-                yield delete(folder, folder + b"%016x" % oldest), 2 * len(folder)
+                yield delete(folder + b"%016x" % 1, folder + b"%016x" % oldest), 2 * len(folder)
 
     def _folder(self, run_id: str, attempt: int, kind: str = "records") -> bytes:
         return f"{self._root}/{kind}/{quote(run_id, safe='')}/{attempt:08d}/".encode()

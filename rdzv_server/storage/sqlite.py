@@ -52,11 +52,13 @@ DELETE FROM events WHERE NOT EXISTS (
     SELECT 1 FROM records WHERE records.run_id = events.run_id AND records.attempt = events.attempt
 );
 """
-"""Beside the records, in the same format: a file of before gets the table, and a program of before leaves it
-alone. `last`: number of the last event that is packed in `body`. Such a program has forgotten attempts without it."""
+"""Beside the records, in the same format: a file of before gets the table, and a program of before leaves it alone,
+also when it forgets an attempt. `last`: number of the last event that is packed in `body`. In row 0 stands the number
+of the last one that has been delivered."""
 _EVENTS_INSERT = "INSERT INTO events (run_id, attempt, last, body) VALUES (?, ?, ?, ?)"
 _EVENTS_DELETE = "DELETE FROM events WHERE run_id = ? AND attempt = ?"
 _EVENTS_SELECT = "SELECT body FROM events WHERE run_id = ? AND attempt = ? AND last > ? ORDER BY last"
+_DELIVERED = "INSERT OR REPLACE INTO events (run_id, attempt, last, body) VALUES (?, ?, 0, ?)"
 EVENTS_OF_ROW = 256
 """Events that are packed together at most."""
 
@@ -94,6 +96,12 @@ class SqliteStore:
 
     async def read_events(self, run_id: str, attempt: int, after: int, most: int) -> Sequence[RunEvent]:
         return await self._call(lambda: self._events(run_id, attempt, after, most))
+
+    async def read_delivered(self, run_id: str, attempt: int) -> int:
+        return await self._call(lambda: self._delivered(run_id, attempt))
+
+    async def write_delivered(self, run_id: str, attempt: int, number: int) -> None:
+        await self._call(lambda: self._transact((_DELIVERED, (run_id, attempt, b"%d" % number))))
 
     async def forget(self, run_id: str, attempt: int) -> None:
         of_attempt = (run_id, attempt)
@@ -141,7 +149,13 @@ class SqliteStore:
     def _event_numbers(self) -> dict[Key, int]:
         assert self._file
         rows = self._file.execute("SELECT run_id, attempt, max(last) FROM events GROUP BY run_id, attempt")
-        return {(run_id, attempt): last for run_id, attempt, last in rows}
+        return {(run_id, attempt): last for run_id, attempt, last in rows if last}
+
+    def _delivered(self, run_id: str, attempt: int) -> int:
+        assert self._file
+        select = "SELECT body FROM events WHERE run_id = ? AND attempt = ? AND last = 0"
+        row = self._file.execute(select, (run_id, attempt)).fetchone()
+        return int(row[0]) if row else 0
 
     def _events(self, run_id: str, attempt: int, after: int, most: int) -> list[RunEvent]:
         assert self._file
@@ -215,7 +229,7 @@ def _event_inserts(events: Sequence[RunEvent]) -> list[Statement]:
     for run_id, attempt, first, last, body in pack_events(events, EVENTS_OF_ROW):
         statements.append((_EVENTS_INSERT, (run_id, attempt, last, body)))
         if (oldest := dropped_below(first, last)) is not None:
-            statements.append((f"{_EVENTS_DELETE} AND last < ?", (run_id, attempt, oldest)))
+            statements.append((f"{_EVENTS_DELETE} AND last > 0 AND last < ?", (run_id, attempt, oldest)))
     return statements
 
 

@@ -11,6 +11,7 @@ from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Assignment, Finish, Start, Stop, Wait
 from rdzv_protocol.settings import RunSettings
 
+from rdzv_server.core import time_ledger
 from rdzv_server.core.effects import Happened, Record
 from rdzv_server.core.events import (
     AgentDisconnected,
@@ -91,6 +92,8 @@ class RunStory(RuleBasedStateMachine):
         self.machine = RunMachine(self.created, self.now, RETENTION_S)
         self.model = Model(low, low + more, max_restarts, scale_up, last_call, window)
         self.records: list[Record] = []
+        self.numbers: list[int] = []
+        """Numbers of the events that were told."""
         self.joins: list[NodeJoined] = []
         self.taken: list[tuple[Event, Any]] = []
         """Requests that had an effect, and what they are to the model."""
@@ -285,6 +288,7 @@ class RunStory(RuleBasedStateMachine):
             effects = self.machine.handle(event, self.now)
             self.run_.validate()
             self.records += [effect for effect in effects if isinstance(effect, Record)]
+            self.numbers += [effect.event.number for effect in effects if isinstance(effect, Happened)]
             started = sum(isinstance(effect, Happened) and effect.event.kind == "round_started" for effect in effects)
             self.formations += [self._formation()] if started == 1 and self.run_.stage is Stage.RUNNING else []
         except ProtocolError as error:
@@ -367,6 +371,23 @@ class RunStory(RuleBasedStateMachine):
             assert snapshot(self.run_) == self.end
         elif self.run_.stage.is_end:
             self.end = snapshot(self.run_)
+
+    @invariant()
+    def the_time_ledger_sums_up_to_the_age_of_the_run(self) -> None:
+        time_s = time_ledger.view(self.run_, self.now)
+        phases = (time_s.running, time_s.forming, time_s.restarting, time_s.waiting)
+        ended_at = self.run_.ended_at
+        assert sum(phases) == pytest.approx(self.now if ended_at is None else ended_at, abs=0.01)
+        assert min(phases) >= 0.0
+        assert sum(time_s.restarts.values()) <= time_s.restarting + time_s.waiting + 0.01
+
+    @invariant()
+    def the_events_are_numbered_without_a_gap(self) -> None:
+        """That of the creation comes with the first thing that happens; here a snapshot may come before."""
+        last = self.run_.event_number
+        if self.numbers:
+            assert self.numbers == list(range(self.numbers[0], last + 1))
+        assert (self.numbers or [last + 1])[0] <= 2
 
     @invariant()
     def the_records_bring_the_run_back(self) -> None:

@@ -1,0 +1,143 @@
+"""Events of a run over HTTP: a page of them as JSON, or all of them as they come as server-sent events.
+
+A stream has no queue of its own. It sends what comes after the last number that it has sent, from the latest events,
+which all streams of a run share, or else from the store. A reader that is slow is not sent more than one page beyond
+what it has read; when it leaves that unread for too long its connection is cut, and it goes on by number.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import msgspec
+from rdzv_protocol.errors import MalformedMessage, NotLeader, ProtocolError, TooManyRequests
+from rdzv_protocol.events import EventPage, RunEvent
+from rdzv_protocol.messages import ErrorReply
+
+from rdzv_server.core.effects import Effect, Happened
+from rdzv_server.service.interface import Service
+
+DEFAULT_LIMIT, MOST_EVENTS = 100, 1_000
+"""Events of a page."""
+STREAM_PAGE = 100
+MOST_STREAMS = 1_000
+"""Streams at a time; beyond it, new ones are refused."""
+HEARTBEAT_S = 5.0
+"""Time after which a stream without news sends a comment, and looks whether this server still leads the run."""
+RECENT = 256
+"""Events that all streams of a run share."""
+RETRY_MS = 1_000
+"""Time after which a browser comes back when its stream has ended."""
+STREAM = "text/event-stream"
+
+
+class _Feed:
+    """Latest events of one run, for those who follow it."""
+
+    def __init__(self) -> None:
+        self.recent: deque[RunEvent] = deque(maxlen=RECENT)
+        self.followers = 0
+        self.changed = asyncio.Event()
+        """Is set with the next event, and replaced."""
+
+    def add(self, event: RunEvent) -> None:
+        self.recent.append(event)
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    def after(self, number: int) -> Sequence[RunEvent] | None:
+        """Events after this one, a page at most; None: only the store can say."""
+        if not self.recent or self.recent[0].number > number + 1:
+            return None
+        return [event for event in self.recent if event.number > number][:STREAM_PAGE]
+
+
+class EventsView:
+    """Events of the runs of one server, for as many readers as there are. One page at a time is read from the store."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._feeds: dict[str, _Feed] = {}
+        self._turn = asyncio.Lock()
+        service.observe(self._observe)
+
+    async def page(self, run_id: str, after: int, limit: int) -> EventPage:
+        """Raises `UnknownRun` or `NotLeader`."""
+        events = tuple(await self._read(run_id, after, limit))
+        last = max((run.event_number for run in self._service.runs() if run.run_id == run_id), default=after)
+        return EventPage(events=events, after=events[-1].number if events else after, last=last)
+
+    async def _read(self, run_id: str, after: int, most: int) -> Sequence[RunEvent]:
+        """One reader at a time: whoever writes waits for one page at most."""
+        async with self._turn:
+            return await self._service.read_events(run_id, after, most)
+
+    @contextmanager
+    def following(self, run_id: str) -> Iterator[None]:
+        """Keep the latest events of the run at hand. Raises `TooManyRequests`."""
+        if sum(feed.followers for feed in self._feeds.values()) >= MOST_STREAMS:
+            raise TooManyRequests(f"{MOST_STREAMS} streams of events are open: try again later, or read pages")
+        feed = self._feeds.setdefault(run_id, _Feed())
+        feed.followers += 1
+        try:
+            yield
+        finally:
+            feed.followers -= 1
+            if not feed.followers:
+                del self._feeds[run_id]
+
+    async def stream(self, run_id: str, after: int) -> AsyncIterator[bytes]:
+        """Pieces of a stream, for ever; it ends with an event `error` if the run cannot be read here any more.
+
+        Only inside `following`. Raises the refusal if it cannot be read at first.
+        """
+        feed, is_first = self._feeds[run_id], True
+        while True:
+            changed, events = feed.changed, feed.after(after)
+            if events is None:
+                try:
+                    events = await self._read(run_id, after, STREAM_PAGE)
+                except ProtocolError as error:
+                    if is_first:
+                        raise
+                    yield _frame("error", _refusal(error))
+                    return
+            if is_first:
+                yield b"retry: %d\n\n" % RETRY_MS
+                is_first = False
+            if events:
+                after = events[-1].number
+                yield b"".join(_frame(event.kind, event, event.number) for event in events)
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await changed.wait()
+                continue
+            feed.recent.clear()  # the next look is at the store, which says whether this server leads the run
+            yield b":\n\n"
+
+    def _observe(self, effects: Sequence[Effect]) -> None:
+        for effect in effects if self._feeds else ():
+            if isinstance(effect, Happened) and (feed := self._feeds.get(effect.event.run_id)):
+                feed.add(effect.event)
+
+
+def number_of(name: str, text: str | None, default: int, low: int, high: int) -> int:
+    """A number of the query or a header. Raises `MalformedMessage`."""
+    if text is None or text == "":
+        return default
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and low <= int(text) <= high):
+        raise MalformedMessage(f"{name} must be a number from {low} to {high}, not {text[:40]!r}")
+    return int(text)
+
+
+def _frame(kind: str, body: RunEvent | ErrorReply, number: int | None = None) -> bytes:
+    begin = b"" if number is None else b"id: %d\n" % number
+    return begin + b"event: %s\ndata: %s\n\n" % (kind.encode(), msgspec.json.encode(body))
+
+
+def _refusal(error: ProtocolError) -> ErrorReply:
+    if isinstance(error, NotLeader):
+        return ErrorReply(code=error.code, message=str(error), leader=error.leader, leadership=error.leadership)
+    return ErrorReply(code=error.code, message=str(error))

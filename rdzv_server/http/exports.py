@@ -1,0 +1,105 @@
+"""Exports of events out of the server, as its settings ask for them: a file, a webhook. Neither harms a run."""
+
+import asyncio
+import logging
+import os
+import stat
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
+
+from rdzv_server.config import ServerConfig
+from rdzv_server.service.event_file import EventFile
+from rdzv_server.service.interface import Service
+
+if TYPE_CHECKING:
+    from rdzv_server.http.webhook import Webhook
+
+log = logging.getLogger("rdzv_server")
+
+
+class BadExport(ValueError):
+    """One line that names the flag, and says what to do."""
+
+
+class Exports:
+    """Exports of one server, while it is entered."""
+
+    def __init__(self, config: ServerConfig, service: Service) -> None:
+        """Raises `BadExport`."""
+        self._config = config
+        self._tasks: list[asyncio.Task[None]] = []
+        self._file: EventFile | None = None
+        self._webhook: Webhook | None = None
+        if config.event_log is not None:
+            try:
+                self._file = EventFile(config.event_log)
+            except OSError as error:
+                raise BadExport(f"--event-log {config.event_log}: {error.strerror or error}") from None
+            service.observe(self._file.observe)
+        if config.webhook is not None:
+            from rdzv_server.http import webhook  # and aiohttp's client with it
+
+            _check_url(config.webhook)
+            self._webhook = webhook.Webhook(service, config.webhook, self._read_secret())
+            service.observe(self._webhook.observe)
+
+    @property
+    def has_files(self) -> bool:
+        """Whether there is anything to open or to read again."""
+        return self._file is not None or self._webhook is not None
+
+    async def __aenter__(self) -> Self:
+        for export in (self._file, self._webhook):
+            if export is not None:
+                self._tasks.append(asyncio.create_task(_guarded(export.run(), type(export).__name__)))
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._file:
+            await self._file.close()
+
+    def renew(self) -> None:
+        """Open the file again, which has been moved away, and read the secret again; if it is bad, keep the old one."""
+        if self._file:
+            self._file.reopen()
+        if self._webhook:
+            try:
+                self._webhook.secret = self._read_secret()
+            except BadExport as error:
+                log.error("SIGHUP: %s; keeping the secret that there is", error)
+
+    def _read_secret(self) -> bytes:
+        path = self._config.webhook_secret_file or ""
+        try:
+            with open(path, "rb") as file:
+                secret = file.read(4_096).strip()
+                is_private = not os.fstat(file.fileno()).st_mode & (stat.S_IRGRP | stat.S_IROTH)
+        except OSError as error:
+            raise BadExport(f"--webhook-secret-file {path}: {error.strerror or error}") from None
+        if not secret:
+            raise BadExport(f"--webhook-secret-file {path}: it is empty; put a secret into it (openssl rand -hex 32)")
+        if not is_private:
+            log.warning("--webhook-secret-file %s: others than its owner can read it; chmod 600 ends that", path)
+        return secret
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        is_good = False
+    if not is_good:
+        raise BadExport("--webhook: give an address as in https://HOST/PATH")
+
+
+async def _guarded(work: Coroutine[Any, Any, None], name: str) -> None:
+    """Log what ends an export; runs go on without it."""
+    try:
+        await work
+    except Exception:
+        log.exception("%s has ended; runs go on, and a restart of the server starts it again", name)

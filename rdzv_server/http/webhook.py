@@ -1,0 +1,150 @@
+"""Webhook: every event of the runs that this server leads, sent to an address of the operator's. `--webhook URL`.
+
+The events of a run are sent in order, some at a time, and each at least once. The number of the last event that the
+receiver has acknowledged is written to the store: after a restart, or on the server that takes over, it goes on there.
+Nothing is set aside in memory: what is to be sent is read from the store when it is its turn.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import random
+import time
+from collections.abc import Sequence
+
+import aiohttp
+import msgspec
+import rdzv_protocol
+from rdzv_protocol.errors import ProtocolError
+from rdzv_protocol.events import SIGNATURE, EventDelivery
+from yarl import URL
+
+from rdzv_server.core.effects import Effect, Happened
+from rdzv_server.service.interface import Service
+from rdzv_server.tasks import first_of
+
+log = logging.getLogger("rdzv_server")
+
+MOST_AT_ONCE = 100
+"""Events of one request."""
+DELIVERIES = 4
+"""Requests at a time, each of another run."""
+ANSWER_S = 10.0
+FIRST_RETRY_S, LONGEST_RETRY_S = 0.5, 60.0
+SWEEP_S = 5.0
+"""Time between two looks for runs with events that have not been sent: those of a server before this one."""
+
+
+class Webhook:
+    """Sender of events to `url`, signed with `secret`. `run` makes it work."""
+
+    def __init__(self, service: Service, url: str, secret: bytes) -> None:
+        self.secret = secret
+        """May be replaced: the requests from then on are signed with it."""
+        self._service = service
+        self._url, self._name = url, f"{URL(url).origin()}"
+        self._pending: dict[str, None] = {}
+        """Runs with events that have not been sent."""
+        self._sending: set[str] = set()
+        self._acknowledged: dict[str, int] = {}
+        """Number of the last event of each run that the receiver has; as far as it has been looked up."""
+        self._changed = asyncio.Event()
+        self._failures = 0
+
+    def observe(self, effects: Sequence[Effect]) -> None:
+        """Note the runs to which something has happened."""
+        for effect in effects:
+            if isinstance(effect, Happened):
+                self._add(effect.event.run_id)
+
+    async def run(self) -> None:
+        """Send, for ever."""
+        timeout = aiohttp.ClientTimeout(total=ANSWER_S)
+        headers = {"User-Agent": f"rdzv-server/{rdzv_protocol.VERSION}", "Content-Type": "application/json"}
+        async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
+            await first_of(self._sweep(), *(self._send_all(session) for _ in range(DELIVERIES)))
+
+    async def _sweep(self) -> None:
+        while True:
+            runs = {run.run_id: run.event_number for run in self._service.runs()}
+            for run_id in self._acknowledged.keys() - runs.keys():
+                del self._acknowledged[run_id]  # forgotten, or led by another server, which writes down what it sends
+            for run_id, number in runs.items():
+                if number > self._acknowledged.get(run_id, -1):
+                    self._add(run_id)
+            await asyncio.sleep(SWEEP_S)
+
+    async def _send_all(self, session: aiohttp.ClientSession) -> None:
+        while True:
+            run_id = await self._next()
+            try:
+                has_more = await self._send_some(session, run_id)
+            except ProtocolError:
+                continue  # it is forgotten, or another server leads; or the sweep finds it again
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                self._add(run_id)
+                self._release(run_id)
+                await self._back_off(error)
+                continue
+            finally:
+                self._release(run_id)
+            if has_more:
+                self._add(run_id)
+
+    async def _next(self) -> str:
+        """A run whose turn it is; nobody else sends its events until it is released."""
+        while True:
+            for run_id in self._pending:
+                if run_id not in self._sending:
+                    del self._pending[run_id]
+                    self._sending.add(run_id)
+                    return run_id
+            changed = self._changed
+            await changed.wait()
+
+    def _add(self, run_id: str) -> None:
+        self._pending.setdefault(run_id)
+        self._notify()
+
+    def _release(self, run_id: str) -> None:
+        self._sending.discard(run_id)
+        self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _send_some(self, session: aiohttp.ClientSession, run_id: str) -> bool:
+        """Send the next events of the run. Whether there may be more."""
+        after = self._acknowledged.get(run_id)
+        if after is None:
+            after = self._acknowledged[run_id] = await self._service.read_delivered(run_id)
+        events = await self._service.read_events(run_id, after, MOST_AT_ONCE)
+        if not events:
+            return False
+        body = msgspec.json.encode(EventDelivery(run_id=run_id, events=tuple(events)))
+        headers = {SIGNATURE: signature(self.secret, body, int(time.time()))}
+        async with session.post(self._url, data=body, headers=headers, allow_redirects=False) as answer:
+            if not 200 <= answer.status < 300:
+                raise aiohttp.ClientError(f"it answers {answer.status} {answer.reason or ''}".rstrip())
+        if self._failures:
+            log.info("--webhook %s answers again; nothing was lost", self._name)
+        self._failures = 0
+        await self._service.write_delivered(run_id, events[-1].number)
+        self._acknowledged[run_id] = events[-1].number
+        return len(events) == MOST_AT_ONCE
+
+    async def _back_off(self, error: Exception) -> None:
+        self._failures += 1
+        if self._failures == 1:
+            why = str(error) or type(error).__name__
+            log.error("--webhook %s: %s; runs go on, and events are sent again until it takes them", self._name, why)
+        longest = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2 ** min(self._failures - 1, 10))
+        await asyncio.sleep(longest * random.uniform(0.5, 1.0))
+
+
+def signature(secret: bytes, body: bytes, at: int) -> str:
+    """Value of the signature's header: the time in seconds since 1970, and HMAC-SHA256 over it, a dot and the body."""
+    digest = hmac.new(secret, b"%d." % at + body, hashlib.sha256).hexdigest()
+    return f"t={at},v1={digest}"

@@ -1,0 +1,100 @@
+"""Event log in a file: every event of the runs that this server leads, as a line of JSON. `--event-log FILE`.
+
+A file that cannot be written harms no run: what is not written waits in memory, bounded, and is tried again.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Sequence
+
+import msgspec
+
+from rdzv_server.core.effects import Effect, Happened
+
+log = logging.getLogger("rdzv_server")
+
+RETRY_S = 1.0
+MOST_WAITING_BYTES = 16 << 20
+"""Lines that wait while the file cannot be written; beyond it, new ones are left out."""
+
+
+class EventFile:
+    """The file at `path`, which is appended to. `run` writes what `observe` is told."""
+
+    def __init__(self, path: str) -> None:
+        """Raises `OSError` if it cannot be opened."""
+        self._path = path
+        self._descriptor = _open(path)
+        self._waiting = bytearray()
+        self._left_out = 0
+        self._is_failing = False
+        self._must_reopen = False
+        self._called = asyncio.Event()
+
+    def observe(self, effects: Sequence[Effect]) -> None:
+        """Take the events among these effects."""
+        for effect in effects:
+            if isinstance(effect, Happened):
+                self._add(msgspec.json.encode(effect.event) + b"\n")
+
+    def reopen(self) -> None:
+        """Open the path again: whoever rotates logs has moved the file away."""
+        self._must_reopen = True
+        self._called.set()
+
+    async def run(self) -> None:
+        """Write what comes, for ever."""
+        while True:
+            await self._called.wait()
+            self._called.clear()
+            await self.flush()
+            if self._waiting:
+                await asyncio.sleep(RETRY_S)
+                self._called.set()
+
+    async def flush(self) -> None:
+        """Write what waits; what cannot be written goes on waiting."""
+        batch, must_reopen = bytes(self._waiting), self._must_reopen
+        self._must_reopen = False
+        written, error = await asyncio.to_thread(self._write, batch, must_reopen)
+        del self._waiting[:written]
+        self._note(error)
+
+    async def close(self) -> None:
+        """Write what waits, once, and let the file go."""
+        await self.flush()
+        os.close(self._descriptor)
+
+    def _add(self, line: bytes) -> None:
+        if len(self._waiting) + len(line) > MOST_WAITING_BYTES:
+            self._left_out += 1
+            return
+        self._waiting += line
+        self._called.set()
+
+    def _write(self, batch: bytes, must_reopen: bool) -> tuple[int, OSError | None]:
+        """In a thread: a disk may hang. Returns how much has been written, and what stopped it."""
+        written = 0
+        try:
+            if must_reopen:
+                descriptor = _open(self._path)
+                os.close(self._descriptor)
+                self._descriptor = descriptor
+            while written < len(batch):
+                written += os.write(self._descriptor, batch[written:])
+        except OSError as error:
+            return written, error
+        return written, None
+
+    def _note(self, error: OSError | None) -> None:
+        if error and not self._is_failing:
+            log.error("--event-log %s: %s; runs go on, and events wait", self._path, error.strerror or error)
+        if self._is_failing and not error:
+            log.info("--event-log %s can be written again; %d events were left out", self._path, self._left_out)
+            self._left_out = 0
+        self._is_failing = error is not None
+
+
+def _open(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)

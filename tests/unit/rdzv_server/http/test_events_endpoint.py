@@ -1,0 +1,239 @@
+"""Events over HTTP: pages, streams, who may read them, and readers that are slow."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+from rdzv_protocol import paths
+from rdzv_protocol.events import EventPage, RunEvent
+from rdzv_protocol.messages import LeaveRequest
+
+from rdzv_server.auth.authorization import Access, Role, Token
+from rdzv_server.config import Limits
+from rdzv_server.http import events_endpoint
+from rdzv_server.server import RendezvousServer, bind
+from tests.support.scenario import Connection, a_join, settings_of
+
+PATIENCE_S = 20.0
+RUN = "a/run with %2F & ?"
+STREAM = {"Accept": "text/event-stream"}
+
+
+class Site:
+    """A server on a real socket, and a client of its events."""
+
+    def __init__(self) -> None:
+        self.server = RendezvousServer()
+        self.joined = 0
+
+    async def open(self, limits: Limits, *tokens: Token) -> None:
+        listener = bind("127.0.0.1", 0)
+        self.port = listener.getsockname()[1]
+        await self.server.start()
+        await self.server.listen(listener, access=Access(tokens), limits=limits)
+        self.session = ClientSession(f"http://127.0.0.1:{self.port}")
+
+    async def close(self) -> None:
+        await self.session.close()
+        await self.server.stop()
+
+    async def happens(self, times: int = 1, run_id: str = RUN) -> None:
+        """So many nodes join, and leave at once: two events each."""
+        for _ in range(times):
+            self.joined += 1
+            name, settings = f"agent-{self.joined}", settings_of("90:100")
+            connection = Connection(name)
+            join = asyncio.create_task(
+                self.server.rendezvous.ask(
+                    a_join(name, run_id=run_id, settings=settings, explicit_run_id=True), connection
+                )
+            )
+            leave = LeaveRequest(run_id=run_id, agent_id=name, reason="SIGTERM")
+            await asyncio.sleep(0)
+            await self.server.rendezvous.ask(leave, connection)
+            join.cancel()
+            await asyncio.gather(join, return_exceptions=True)
+
+    async def page(self, query: str = "", run_id: str = RUN, **headers: str) -> Any:
+        async with self.session.get(f"{paths.events_of(run_id)}{query}", headers=headers) as answer:
+            return answer.status, json.loads(await answer.read())
+
+    async def read(self, count: int, after: int = 0, **headers: str) -> list[dict[str, str]]:
+        """The first frames of a stream that are events, as their fields."""
+        headers = STREAM | ({"Last-Event-ID": str(after)} if after else {}) | headers
+        frames: list[dict[str, str]] = []
+        async with asyncio.timeout(PATIENCE_S), self.session.get(paths.events_of(RUN), headers=headers) as answer:
+            assert (answer.status, answer.content_type) == (200, "text/event-stream")
+            fields: dict[str, str] = {}
+            while len(frames) < count:
+                line = (await answer.content.readline()).decode().rstrip("\n")
+                if line:
+                    name, _, value = line.partition(": ")
+                    fields[name] = value
+                elif fields:
+                    frames += [fields] if "data" in fields else []
+                    fields = {}
+        return frames
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    site = Site()
+    await site.open(Limits())
+    yield site
+    await site.close()
+
+
+# Pages.
+
+
+async def test_a_page_says_what_happened_and_how_to_ask_for_the_next(site):
+    await site.happens(2)
+    status, first = await site.page("?limit=3")
+    assert status == 200
+    assert [(event["number"], event["kind"]) for event in first["events"]] == [
+        (1, "run_created"), (2, "node_joined"), (3, "node_left"),
+    ]  # fmt: skip
+    assert (first["after"], first["last"]) == (3, 5)
+    _, rest = await site.page(f"?after={first['after']}")
+    assert [event["number"] for event in rest["events"]] == [4, 5]
+    assert await site.page("?after=5") == (200, {"events": [], "after": 5, "last": 5})
+    assert rest["events"][0]["node_id"] == "agent-2" and "failure" not in rest["events"][0]
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [("?after=-1", "after must be a number"), ("?after=x", "after"), ("?limit=0", "limit"), ("?limit=1001", "limit")],
+)
+async def test_what_is_no_number_is_refused(site, query, says):
+    await site.happens()
+    status, refusal = await site.page(query)
+    assert (status, refusal["code"]) == (400, "malformed_message") and says in refusal["message"]
+
+
+async def test_a_run_that_there_is_not_is_refused_as_a_page_and_as_a_stream(site):
+    assert (await site.page(run_id="nobody"))[1]["code"] == "unknown_run"
+    status, refusal = await site.page(run_id="nobody", **STREAM)
+    assert (status, refusal["code"]) == (404, "unknown_run")
+
+
+async def test_a_token_for_some_runs_reads_the_events_of_those_alone():
+    site = Site()
+    await site.open(Limits(), Token(Role.AGENT, b"mine", "mine-*"), Token(Role.READ, b"all"))
+    try:
+        await site.happens(run_id="mine-1")
+        await site.happens(run_id="yours-1")
+        mine, everything = {"Authorization": "Bearer mine"}, {"Authorization": "Bearer all"}
+        assert (await site.page(run_id="mine-1", **mine))[0] == 200
+        for accept in ({}, STREAM):
+            assert (await site.page(run_id="yours-1", **mine, **accept))[1]["code"] == "forbidden"
+            assert (await site.page(run_id="yours-1", **accept))[1]["code"] == "unauthorized"
+        assert (await site.page(run_id="yours-1", **everything))[0] == 200
+    finally:
+        await site.close()
+
+
+# Streams.
+
+
+async def test_a_stream_begins_with_what_has_happened_and_goes_on_as_it_happens(site):
+    await site.happens()
+    reading = asyncio.create_task(site.read(7))
+    while not reading.done():
+        await site.happens()
+        await asyncio.sleep(0.01)
+    frames = await reading
+    assert [int(frame["id"]) for frame in frames] == list(range(1, 8))
+    events = [json.loads(frame["data"]) for frame in frames]
+    assert [event["kind"] for event in events] == [frame["event"] for frame in frames]
+    assert events[1]["reason"] == "node agent-1 joined"
+
+
+async def test_a_stream_goes_on_after_the_last_event_that_its_reader_has_seen(site):
+    await site.happens(3)
+    assert [frame["id"] for frame in await site.read(2, after=4)] == ["5", "6"]
+
+
+async def test_what_happens_while_nobody_reads_the_store_is_sent_all_the_same(site, monkeypatch):
+    """More than the streams of a run share."""
+    monkeypatch.setattr(events_endpoint, "RECENT", 4)
+    monkeypatch.setattr(events_endpoint, "STREAM_PAGE", 3)
+    await site.happens()
+    readers = [asyncio.create_task(site.read(41)) for _ in range(3)]
+    await site.happens(20)
+    for frames in await asyncio.gather(*readers):
+        assert [int(frame["id"]) for frame in frames] == list(range(1, 42))
+
+
+async def test_a_stream_without_news_is_kept_alive_by_comments(site, monkeypatch):
+    monkeypatch.setattr(events_endpoint, "HEARTBEAT_S", 0.02)
+    await site.happens()
+    async with asyncio.timeout(PATIENCE_S), site.session.get(paths.events_of(RUN), headers=STREAM) as answer:
+        while await answer.content.readline() != b":\n":
+            pass
+
+
+async def test_a_stream_ends_with_the_reason_when_the_run_is_forgotten(site, monkeypatch):
+    monkeypatch.setattr(events_endpoint, "HEARTBEAT_S", 0.02)
+    await site.happens()
+    async with asyncio.timeout(PATIENCE_S), site.session.get(paths.events_of(RUN), headers=STREAM) as answer:
+        await answer.content.readuntil(b"event: node_left")
+        site.server.rendezvous._driver._registry._forget((RUN, 1))
+        rest = (await answer.content.read()).decode()
+    assert "event: error" in rest and '"code":"unknown_run"' in rest
+
+
+async def test_there_is_a_limit_to_streams_and_a_place_is_free_again(site, monkeypatch):
+    monkeypatch.setattr(events_endpoint, "MOST_STREAMS", 1)
+    await site.happens()
+    async with site.session.get(paths.events_of(RUN), headers=STREAM) as answer:
+        await answer.content.readline()
+        assert (await site.page(**STREAM))[1]["code"] == "too_many_requests"
+        assert (await site.page())[0] == 200
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            async with site.session.get(paths.events_of(RUN), headers=STREAM) as answer:
+                if answer.status == 200:
+                    break
+
+
+async def test_a_reader_that_does_not_read_is_cut_off_and_goes_on_by_number(monkeypatch):
+    site, cut = Site(), asyncio.Event()
+    monkeypatch.setattr(site.server.service, "lost", lambda connection: cut.set())
+    await site.open(Limits(unread_s=0.2))
+    await site.happens()
+    event = RunEvent(number=4, run_id=RUN, attempt=1, round=1, kind="warning", reason="x" * 8_000)
+    pages = 0
+
+    async def read_events(run_id: str, after: int, most: int) -> list[RunEvent]:
+        """A long story, of which no more is read than is sent."""
+        nonlocal pages
+        pages += 1
+        return [RunEvent(**{**fields, "number": after + 1 + place}) for place in range(most)]
+
+    fields = {name: getattr(event, name) for name in RunEvent.__struct_fields__}
+    monkeypatch.setattr(site.server.rendezvous, "read_events", read_events)
+    try:
+        with socket.socket() as lazy:
+            lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            lazy.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(lazy, ("127.0.0.1", site.port))
+            await loop.sock_sendall(
+                lazy, f"GET {paths.events_of(RUN)} HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\n\r\n".encode()
+            )
+            async with asyncio.timeout(PATIENCE_S):
+                await cut.wait()
+        assert pages < 20, "it was sent what a socket holds, and nothing was set aside for it"
+        last = await site.read(3, after=1_000)
+        assert [frame["id"] for frame in last] == ["1001", "1002", "1003"]
+    finally:
+        await site.close()
+
+
+def test_the_page_is_a_message_of_the_protocol():
+    assert {"events", "after", "last"} == set(EventPage.__struct_fields__)

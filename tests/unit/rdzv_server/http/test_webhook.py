@@ -1,0 +1,120 @@
+"""Events to a webhook: in order, none lost, however often the receiver refuses and the server starts again."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from rdzv_protocol.events import SIGNATURE
+from rdzv_protocol.messages import LeaveRequest
+
+from rdzv_server.http import webhook as webhook_module
+from rdzv_server.http.webhook import Webhook, signature
+from rdzv_server.server import RendezvousServer
+from rdzv_server.storage.base import MemoryStore
+from tests.support.receiver import Receiver
+from tests.support.scenario import Connection, a_join, settings_of
+
+SECRET = b"secret"
+RUNS = ["a", "b", "c"]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(webhook_module, "FIRST_RETRY_S", 0.01)
+    monkeypatch.setattr(webhook_module, "LONGEST_RETRY_S", 0.05)
+    monkeypatch.setattr(webhook_module, "SWEEP_S", 0.02)
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    async with Receiver() as receiver:
+        yield receiver
+
+
+@asynccontextmanager
+async def serving(store: MemoryStore, receiver: Receiver | None) -> AsyncIterator[RendezvousServer]:
+    """A server, which sends its events if there is a receiver."""
+    server = RendezvousServer(store=store)
+    sending = None
+    if receiver:
+        webhook = Webhook(server.service, receiver.url, SECRET)
+        server.service.observe(webhook.observe)
+        sending = asyncio.create_task(webhook.run())
+    async with server:
+        yield server
+    if sending:
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+
+
+async def happens(server: RendezvousServer, run_id: str, first: int, times: int) -> None:
+    """So many nodes join and leave: two events each, and one of the run's creation."""
+    for number in range(first, first + times):
+        name, connection = f"agent-{number}", Connection(number)
+        request = a_join(name, run_id=run_id, settings=settings_of("90:100"), explicit_run_id=True)
+        join = asyncio.create_task(server.rendezvous.ask(request, connection))
+        await asyncio.sleep(0)
+        await server.rendezvous.ask(LeaveRequest(run_id=run_id, agent_id=name, reason="SIGTERM"), connection)
+        join.cancel()
+        await asyncio.gather(join, return_exceptions=True)
+
+
+async def test_the_events_of_each_run_come_in_order(receiver):
+    async with serving(MemoryStore(), receiver) as server:
+        await asyncio.gather(*(happens(server, run_id, 0, 5) for run_id in RUNS))
+        for run_id in RUNS:
+            await receiver.has(run_id, 11)
+    assert {run_id: receiver.numbers(run_id) for run_id in RUNS} == {run_id: list(range(1, 12)) for run_id in RUNS}
+
+
+async def test_a_receiver_that_refuses_is_tried_again_and_misses_nothing(receiver, caplog):
+    caplog.set_level("INFO")
+    receiver.answers = [503, 404, 500, 302, 200, 503, 200]
+    async with serving(MemoryStore(), receiver) as server:
+        await happens(server, "a", 0, 2)
+        await receiver.has("a", 5)
+        await happens(server, "a", 2, 2)
+        await receiver.has("a", 9)
+    assert receiver.numbers("a") == list(range(1, 10))
+    said = [record.getMessage() for record in caplog.records if "--webhook" in record.getMessage()]
+    assert "it answers 503" in said[0] and "answers again; nothing was lost" in said[1]
+
+
+async def test_a_server_that_starts_again_goes_on_where_the_one_before_was_acknowledged(receiver):
+    store = MemoryStore()
+    async with serving(store, receiver) as server:
+        await happens(server, "a", 0, 2)
+        await receiver.has("a", 5)
+    seen = receiver.requests
+    async with serving(store, None) as server:
+        await happens(server, "a", 2, 3)
+    async with serving(store, receiver):
+        await receiver.has("a", 11)
+    assert receiver.numbers("a") == list(range(1, 12))
+    assert receiver.first_numbers[seen:] == [6], "what was acknowledged is not sent again"
+
+
+async def test_a_request_that_was_not_acknowledged_is_sent_again_by_the_next_server(receiver):
+    """It came, and the server died before it heard so: the receiver tells copies by their numbers."""
+    store = MemoryStore()
+    receiver.answers = [500] * 1_000
+    async with serving(store, receiver) as server:
+        await happens(server, "a", 0, 1)
+        await receiver.was_asked()
+    receiver.answers = []
+    async with serving(store, receiver):
+        await receiver.has("a", 3)
+    assert receiver.numbers("a") == [1, 2, 3]
+
+
+async def test_every_request_is_signed_over_its_time_and_its_body(receiver):
+    async with serving(MemoryStore(), receiver) as server:
+        await happens(server, "a", 0, 1)
+        await receiver.has("a", 3)
+    for headers, body in receiver.raw:
+        at = int(headers[SIGNATURE].partition(",")[0].removeprefix("t="))
+        assert headers[SIGNATURE] == signature(SECRET, body, at)
+        assert headers[SIGNATURE] != signature(b"another", body, at)
+        assert json.loads(body)["run_id"] == "a"

@@ -1,0 +1,127 @@
+"""Events in a file: rotation, a file that cannot be written, and what waits meanwhile."""
+
+import asyncio
+import json
+import os
+import resource
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+from rdzv_protocol.events import RunEvent
+
+from rdzv_server.core.effects import Happened
+from rdzv_server.service import event_file
+from rdzv_server.service.event_file import EventFile
+
+PATIENCE_S = 10.0
+
+
+def happened(*numbers: int) -> list[Happened]:
+    return [
+        Happened(RunEvent(number=number, run_id="run", attempt=1, round=1, kind="warning", reason="two\nlines"))
+        for number in numbers
+    ]
+
+
+def numbers_in(path: Path) -> list[int]:
+    return [json.loads(line)["number"] for line in path.read_text().splitlines()]
+
+
+@asynccontextmanager
+async def running(file: EventFile) -> AsyncIterator[None]:
+    task = asyncio.create_task(file.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await file.close()
+
+
+@contextmanager
+def full_disk(at_bytes: int) -> Iterator[None]:
+    """No file of this process may grow beyond this."""
+    before, ignored = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (at_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+
+
+async def test_each_event_is_a_line_and_a_file_that_is_there_is_appended_to(tmp_path):
+    path = tmp_path / "events.jsonl"
+    for first in (1, 3):
+        file = EventFile(str(path))
+        async with running(file):
+            file.observe(happened(first, first + 1))
+    assert numbers_in(path) == [1, 2, 3, 4]
+    assert path.stat().st_mode & 0o077 == 0, "others than the owner can read it"
+
+
+async def test_a_file_that_was_moved_away_is_made_anew_when_it_is_told_so(tmp_path):
+    path, old = tmp_path / "events.jsonl", tmp_path / "events.jsonl.1"
+    file = EventFile(str(path))
+    file.observe(happened(1))
+    await file.flush()
+    os.rename(path, old)
+    file.observe(happened(2))
+    await file.flush()
+    file.reopen()
+    file.observe(happened(3))
+    await file.close()
+    assert (numbers_in(old), numbers_in(path)) == ([1, 2], [3])
+
+
+async def test_a_full_disk_is_said_once_and_no_event_is_lost_or_torn(tmp_path, caplog):
+    path = tmp_path / "events.jsonl"
+    file = EventFile(str(path))
+    with full_disk(at_bytes=200):  # in the middle of the second line
+        file.observe(happened(1, 2, 3))
+        for _ in range(3):
+            await file.flush()
+        assert path.stat().st_size == 200
+        assert [record.levelname for record in caplog.records] == ["ERROR"]
+        file.observe(happened(4))
+    await file.close()
+    assert numbers_in(path) == [1, 2, 3, 4]
+    assert "File too large; runs go on" in caplog.text
+
+
+async def test_a_file_that_could_not_be_written_is_tried_again_by_itself(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(event_file, "RETRY_S", 0.01)
+    path, tries = tmp_path / "events.jsonl", asyncio.Queue()
+    file = EventFile(str(path))
+    write = file._write
+    monkeypatch.setattr(file, "_write", lambda *given: (tries.put_nowait(1), write(*given))[1])
+    async with running(file):
+        with full_disk(at_bytes=1):
+            file.observe(happened(1))
+            async with asyncio.timeout(PATIENCE_S):
+                for _ in range(3):
+                    await tries.get()
+    assert numbers_in(path) == [1]
+
+
+async def test_what_waits_is_bounded(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(event_file, "MOST_WAITING_BYTES", 1_000)
+    caplog.set_level("INFO")
+    path = tmp_path / "events.jsonl"
+    file = EventFile(str(path))
+    with full_disk(at_bytes=1):
+        file.observe(happened(*range(1, 100)))
+        await file.flush()
+    await file.flush()
+    written = numbers_in(path)
+    assert written == list(range(1, len(written) + 1)) and 1 < len(written) < 20
+    assert f"{99 - len(written)} events were left out" in caplog.text
+    await file.close()
+
+
+def test_a_place_where_there_can_be_no_file_is_said_at_once(tmp_path):
+    with pytest.raises(OSError, match="No such file"):
+        EventFile(str(tmp_path / "nowhere" / "events.jsonl"))
