@@ -34,7 +34,7 @@ log = logging.getLogger("rdzv_server")
 GONE = 499
 """Status of an answer that nobody reads, because the caller is gone; for the metrics, and nginx's."""
 OTHER_PATHS = "other"
-"""Name in the metrics of all paths that there are not."""
+"""Name in the metrics of all paths but the API's: pages, their files, and what there is not."""
 LINGER_S = 1.0
 """Time for which the rest of a refused request is read and thrown away, so that its sender comes to read the answer."""
 SHOWN_TO_PEOPLE = ("curl/", "Wget/", "Mozilla/")

@@ -8,6 +8,7 @@ from rdzv_protocol.exposition import Metric
 
 from node_agent.output import metrics as agent
 from rdzv_server.http.metrics import METRICS
+from tests.support.prometheus import promtool
 
 PAGE = (Path(__file__).parents[3] / "docs/metrics.md").read_text()
 
@@ -30,3 +31,10 @@ def test_the_page_has_every_metric_of_the_server() -> None:
 
 def test_the_page_has_every_metric_of_an_agent() -> None:
     assert table_of("Metrics of an agent") == rows(agent.METRICS)
+
+
+def test_prometheus_takes_the_configuration_of_the_page(tmp_path: Path) -> None:
+    (config,) = re.findall(r"^```yaml\n(.+?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    (tmp_path / "prometheus.yaml").write_text(config)
+    checked = promtool("check", "config", "--syntax-only", str(tmp_path / "prometheus.yaml"))
+    assert checked.returncode == 0, checked.stdout + checked.stderr
