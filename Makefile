@@ -67,7 +67,7 @@ $(VENV)/bench.done: $(VENV)/examples.done
 	@touch $@
 
 $(VENV)/programs.done: $(VENV)/examples.done
-	@echo "make: what the programs of examples/gallery need (accelerate, lightning, torchdata, torchft, transformers)"
+	@echo "make: what the programs of examples/gallery need (accelerate, deepspeed, lightning, torchdata, torchft, transformers)"
 	@$(PIP_INSTALL) --editable '.[programs]'
 	@touch $@
 

@@ -1,8 +1,8 @@
-"""The examples of `examples/gallery/`: killed on their way, they print what they print undisturbed.
+"""The examples of `examples/gallery/`, by the commands of docs/frameworks.md: killed on their way, they print the same.
 
 What counts is what was printed last for a step: what was trained, but not kept in a checkpoint, is trained again.
 Losses are compared exactly where the world has the same size. Elsewhere sums have another order, and differ in the last
-digits of the type that they are computed in.
+digits of the type that they are computed in. An agent that is killed is started again, as a scheduler does it.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -27,9 +28,14 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 PATIENCE_S = 280.0
 """Several imports of large frameworks, side by side, on a small machine that has other work."""
 
-GALLERY = Path(__file__).parents[2] / "examples" / "gallery"
+ROOT = Path(__file__).parents[2]
+GALLERY = ROOT / "examples" / "gallery"
+PAGE = (ROOT / "docs" / "frameworks.md").read_text()
 INTERRUPTED = PROGRAMS / "interrupted.py"
 QUIET = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore", "TQDM_DISABLE": "1"}
+LONG_TIMERS = {
+    f"PET_{flag[2:].upper().replace('-', '_')}": value for flag, value in zip(PATIENT[::2], PATIENT[1::2], strict=True)
+}
 PRINTED = re.compile(r"(?:epoch=\d+ )?(?P<name>epoch|step)=(?P<number>\d+) rank=0\b.* loss=(?P<loss>\S+)(?P<rest>.*)")
 TORCH_MODULES = "torch.distributed.fsdp,torch.distributed.checkpoint,torch.distributed.nn,torch._dynamo"
 
@@ -38,13 +44,59 @@ Story = dict[int, tuple[float, str]]
 """Loss, and what else was said, of each step or epoch."""
 
 
+# The page.
+
+COMMANDS = ("node-agent --endpoint", "accelerate launch", "fabric run", "torchft_lighthouse", "node-agent --standalone")
+"""Words by which a command of the page is known."""
+
+
+def commands() -> list[str]:
+    """Command lines of the page, without prompt, line breaks and comments."""
+    blocks = "\n".join(re.findall(r"^```console\n(.*?)^```", PAGE, re.M | re.S)).replace("\\\n", " ")
+    return re.findall(r"^\$ (.*?)(?: +# .*)?$", blocks, re.M)
+
+
+async def carry_out(words: str, name: str, folder: Path, env: Mapping[str, str], **yours: str) -> Program:
+    """Start the command of the page with these words, on an example. `yours`: what stands for its capital letters
+    (`HOST_29400` for HOST:29400), and for values of its flags (`nproc`)."""
+    (line,) = (line for line in commands() if words in line)
+    line = line.replace("train.py", f"{INTERRUPTED} {GALLERY / name}.py")
+    for theirs, ours in yours.items():
+        capital = theirs.replace("_", ":")
+        line = re.sub(rf"\b{capital}\b", ours, line) if theirs.isupper() else re.sub(
+            rf"(?<=--{theirs}[ =])\S+", ours, line
+        )  # fmt: skip
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return await Program.start("bash", "-c", f"exec env {line}", env={**QUIET, "PATH": path, **env}, cwd=folder)
+
+
+def test_every_command_of_the_page_is_carried_out_here() -> None:
+    assert [[words in line for words in COMMANDS].count(True) for line in commands()] == [1] * len(COMMANDS)
+
+
+def test_the_pages_lines_for_lightning_give_it_the_size_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    (block,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    found = {"os": os, "lightning": SimpleNamespace(Trainer=dict)}
+    exec(block, found)
+    assert found["trainer"] == {"devices": 4, "num_nodes": 2}
+
+
+# The examples.
+
+
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """A program, what it needs, and what happens to it (see tests/programs/interrupted.py)."""
+    """A program, what it needs, and what happens to it (see tests/programs/interrupted.py).
+
+    Its two workers are on as many nodes as `nodes` has letters.
+    """
 
     needs: str = "torch"
     preload: str
     interruptions: tuple[Interruption, ...]
+    nodes: str = "a"
     environment: Mapping[str, str] = field(default_factory=dict)
     says: str = ""
 
@@ -52,38 +104,71 @@ class Example:
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "train", "SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "4",
          "SLURM_PROCID": "3", "SLURM_LOCALID": "3", "SLURM_NODEID": "1", "SLURM_NNODES": "2"}  # fmt: skip
 """What a task of a Slurm job finds, none of which is so for these workers."""
+EPOCHS = (("epoch=2 ", 1, "kill worker"), ("epoch=3 ", 0, "kill agent"))
+STEPS = (("step=5 ", 1, "kill worker"), ("step=7 ", 0, "kill agent"))
 
 EXAMPLES = {
-    "accelerate_loop": Example(
-        needs="accelerate", preload="accelerate", interruptions=(("epoch=2 ", 1, "kill worker"),)
+    "accelerate_loop": Example(needs="accelerate", preload="accelerate", interruptions=EPOCHS, nodes="ab"),
+    "hf_trainer": Example(
+        needs="transformers",
+        preload="transformers",
+        interruptions=(("step=5 ", 0, "kill worker"), ("step=7 ", 0, "kill agent")),
     ),
-    "hf_trainer": Example(needs="transformers", preload="transformers", interruptions=(("step=5 ", 0, "kill worker"),)),
     "lightning_trainer": Example(
         needs="lightning",
         preload="lightning",
-        interruptions=(("epoch=2 ", 1, "kill worker"),),
+        interruptions=EPOCHS,
         environment=SLURM,
         says="started by TorchElasticEnvironment",
     ),
-    "async_checkpoint": Example(
-        preload=TORCH_MODULES, interruptions=(("step=5 ", 1, "kill worker"), ("step=9 ", 0, "kill worker"))
-    ),
+    "async_checkpoint": Example(preload=TORCH_MODULES, interruptions=STEPS),
+    "deepspeed_zero": Example(needs="deepspeed", preload="deepspeed", interruptions=STEPS),
 }
+_undisturbed: dict[str, Story] = {}
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-async def test_a_killed_worker_changes_nothing(name: str, tmp_path: Path) -> None:
-    example = EXAMPLES[name]
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in EXAMPLES])
+async def test_a_killed_worker_and_a_killed_agent_change_nothing(name: str, tmp_path: Path) -> None:
+    example, folder = EXAMPLES[name], tmp_path / "disturbed"
     pytest.importorskip(example.needs)
-    undisturbed, killed = await asyncio.gather(
-        run(name, tmp_path / "undisturbed", preload=example.preload, env=example.environment),
-        run(name, tmp_path / "killed", *example.interruptions, preload=example.preload, env=example.environment),
+    expected, restarts = await asyncio.gather(
+        undisturbed(name, tmp_path, example.preload, example.environment), disturbed(name, folder)
     )
-    assert story(killed) == story(undisturbed)
-    assert sum("interrupted: " in line for line in killed.out) == len(example.interruptions)
-    assert sum(int(line["number"]) == min(story(killed)) for line in lines(killed)) == 1, "it began only once"
-    assert any(f"{len(example.interruptions)} of them charged" in line for line in killed.err)
-    assert any(example.says in line for line in killed.out)
+    assert story(folder) == expected
+    assert sum(int(line["number"]) == min(expected) for line in lines(folder)) == 1, "it began only once"
+    assert restarts == {"worker_failure": 1, "node_lost": 1, "node_left": 0, "node_arrived": 0}
+    assert example.says in (folder / "printed-0").read_text()
+
+
+async def undisturbed(name: str, folder: Path, preload: str, env: Mapping[str, str] | None = None) -> Story:
+    """What the example tells on one node with two workers, and without the page; made once for all tests."""
+    if name not in _undisturbed:
+        os.mkdir(alone := folder / "undisturbed")
+        flags = ("--standalone", "--nproc", "2", "--preload", preload, str(INTERRUPTED))
+        agent = await start_agent(*flags, env=QUIET | dict(env or {}), cwd=alone, script=GALLERY / f"{name}.py")
+        assert await agent.exit_code(PATIENCE_S) == 0, agent.err
+        _undisturbed[name] = story(alone)
+    return _undisturbed[name]
+
+
+async def disturbed(name: str, folder: Path) -> dict[str, int]:
+    """Carry out the page's first command on each node, again when its agent was killed; the run's restarts."""
+    example = EXAMPLES[name]
+    server = await Server.listen("--store", "memory")
+    env = {**LONG_TIMERS, **example.environment, "PET_PRELOAD": example.preload, "PET_RDZV_ID": "nightly"}
+    env["INTERRUPTIONS"] = json.dumps(example.interruptions)
+    os.mkdir(folder)
+    nproc = str(2 // len(example.nodes))
+
+    async def node(node_id: str) -> int:
+        while True:
+            place = {"HOST_29400": server.endpoint, "nnodes": str(len(example.nodes)), "nproc": nproc}
+            agent = await carry_out("node-agent --endpoint", name, folder, env | {"PET_NODE_ID": node_id}, **place)
+            if (code := await agent.exit_code(PATIENCE_S)) != -9:
+                return code
+
+    assert set(await asyncio.gather(*map(node, example.nodes))) == {0}
+    return dict((await server.run())["restarts"])
 
 
 @pytest.mark.parametrize(
@@ -93,10 +178,10 @@ async def test_a_node_goes_and_another_comes(name: str, needs: str, precision: f
     """Two nodes, one of which is killed with its agent; the other goes on alone, until a third one comes."""
     pytest.importorskip(needs)
     modules = f"{TORCH_MODULES},torchdata.stateful_dataloader" if needs == "torchdata" else TORCH_MODULES
-    undisturbed, changed = await asyncio.gather(
-        run(name, tmp_path / "undisturbed", preload=modules), elastic(name, tmp_path / "changed", modules)
+    expected, changed = await asyncio.gather(
+        undisturbed(name, tmp_path, modules), elastic(name, tmp_path / "changed", modules)
     )
-    expected, found = story(undisturbed), story(changed)
+    found = story(tmp_path / "changed")
     assert found.keys() == expected.keys()
     assert [rest for _, rest in found.values()] == [rest for _, rest in expected.values()]
     for step, (loss, _) in expected.items():
@@ -137,7 +222,7 @@ async def test_torchft_replicas_go_on_while_one_is_started_again(tmp_path: Path)
     """Each replica is a run; one loses its worker. Nobody else is restarted, and both end with the same weights."""
     pytest.importorskip("torchft")
     solo, replicas = await asyncio.gather(
-        replica(await lighthouse(), tmp_path / "solo"), two_replicas(await lighthouse(), tmp_path)
+        replica(await lighthouse(tmp_path), tmp_path / "solo"), two_replicas(await lighthouse(tmp_path), tmp_path)
     )
     assert await solo.exit_code(PATIENCE_S) == 0
     assert [await agent.exit_code(PATIENCE_S) for agent in replicas] == [0, 0]
@@ -156,13 +241,11 @@ async def test_torchft_replicas_go_on_while_one_is_started_again(tmp_path: Path)
     assert not any("restart" in line and "charged" in line for line in replicas[0].err)
 
 
-async def lighthouse() -> str:
-    """Address of a torchft lighthouse that has one replica wait for another if it is alive."""
+async def lighthouse(folder: Path) -> str:
+    """Address of a torchft lighthouse, which has one replica wait for another if it is alive."""
     with free_port() as port:
-        program = Path(sys.executable).with_name("torchft_lighthouse")
-        flags = ("--bind", f"127.0.0.1:{port}", "--min_replicas", "1", "--join_timeout_ms", "60000")
-        await Program.start(str(program), *flags)
-    return f"http://127.0.0.1:{port}"
+        await carry_out("torchft_lighthouse", "", folder, {}, bind=f"127.0.0.1:{port}")
+    return f"127.0.0.1:{port}"
 
 
 async def two_replicas(address: str, folder: Path) -> tuple[Program, Program]:
@@ -179,68 +262,73 @@ async def two_replicas(address: str, folder: Path) -> tuple[Program, Program]:
 
 
 async def replica(address: str, folder: Path, *interruptions: Interruption) -> Program:
-    places = {"TORCHFT_LIGHTHOUSE": address, "RUST_LOG": "warn"}
     os.mkdir(folder)
-    flags = ("--standalone", "--max-restarts", "3", "--preload", "torchft", str(INTERRUPTED))
-    environment = QUIET | places | {"INTERRUPTIONS": json.dumps(interruptions)}
-    return await start_agent(*flags, env=environment, cwd=folder, script=GALLERY / "torchft_replicas.py")
+    env = {"RUST_LOG": "warn", "PET_PRELOAD": "torchft", "INTERRUPTIONS": json.dumps(interruptions)}
+    place = {"HOST_29510": address, "nproc": "1"}
+    return await carry_out("node-agent --standalone", "torchft_replicas", folder, env, **place)
+
+
+# Launchers of the frameworks' own, which have torch's launcher in their process.
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnLauncher:
+    """A command of the page, and how many machines it is carried out on."""
+
+    needs: str
+    script: str
+    machines: int
+    interruption: Interruption
+    yours: Mapping[str, str]
 
 
 OWN_LAUNCHERS = {
-    "accelerate launch": (
-        "01",
-        "accelerate",
-        "accelerate_loop.py",
-        "launch --multi_gpu --same_network --rdzv_backend rdzv-server --rdzv_conf node_id=m{machine} --num_machines 2 "
-        "--num_processes 2 --machine_rank {machine} --mixed_precision no --dynamo_backend no",
+    "accelerate launch": OwnLauncher(
+        needs="accelerate",
+        script="accelerate_loop",
+        machines=2,
+        interruption=("epoch=2 ", 1, "kill worker"),
+        yours={"num_processes": "2"},
     ),
-    "fabric run": (
-        "0",
-        "lightning",
-        "fabric_loop.py",
-        "run --accelerator=cpu --devices=1",
+    "fabric run": OwnLauncher(
+        needs="lightning",
+        script="fabric_loop",
+        machines=1,
+        interruption=("step=3 ", 1, "kill worker"),
+        yours={"devices": "2"},
     ),
 }
 
 
-@pytest.mark.parametrize("launcher", OWN_LAUNCHERS)
-async def test_a_launcher_of_the_frameworks_own_on_our_server(launcher: str, tmp_path: Path) -> None:
-    """It has torch's launcher in its own process, which finds our rendezvous by its entry point (docs/frameworks.md).
+@pytest.mark.parametrize(
+    "words", [pytest.param(words, marks=pytest.mark.xdist_group(each.script)) for words, each in OWN_LAUNCHERS.items()]
+)
+async def test_a_launcher_of_the_frameworks_own_on_our_server(words: str, tmp_path: Path) -> None:
+    """It finds our rendezvous by its entry point, and a killed worker changes nothing there, either.
 
     The server runs on machine 0, at the endpoint, where `accelerate launch` would rather find a free port.
     """
-    names, needs, script, flags = OWN_LAUNCHERS[launcher]
-    pytest.importorskip(needs)
+    launcher = OWN_LAUNCHERS[words]
+    pytest.importorskip(launcher.needs)
     server = await Server.listen("--store", "memory")
-    command = str(Path(sys.executable).with_name(launcher.split()[0]))
+    os.mkdir(folder := tmp_path / "disturbed")
+    env = {"PET_MAX_RESTARTS": "3", "INTERRUPTIONS": json.dumps([launcher.interruption])}
     machines = []
-    for machine in names:
-        place = {"PET_RDZV_ENDPOINT": server.endpoint, "PET_RDZV_BACKEND": "rdzv-server", "PET_RDZV_ID": "nightly"}
-        env = QUIET | place | {"PET_RDZV_CONF": f"node_id=m{machine}"}
-        words = flags.format(machine=machine).split()
-        machines.append(await Program.start(command, *words, str(GALLERY / script), env=env, cwd=tmp_path))
-    assert [await machine.exit_code(PATIENCE_S) for machine in machines] == [0] * len(names)
+    for machine in map(str, range(launcher.machines)):
+        place = {"HOST_29400": server.endpoint, "R": machine, **launcher.yours}
+        env["PET_RDZV_CONF"] = f"node_id=m{machine}"  # they are one machine here
+        machines.append(await carry_out(words, launcher.script, folder, env, **place))
+    expected = await undisturbed(launcher.script, tmp_path, launcher.needs)
+    assert [await machine.exit_code(PATIENCE_S) for machine in machines] == [0] * launcher.machines
+    assert story(folder) == expected
     run = await server.run()
-    assert (run["run_id"], run["phase"], len(run["nodes"])) == ("nightly", "succeeded", len(names))
-    assert any(f" of {len(names)} loss=" in line for line in machines[0].out)
+    assert (run["phase"], len(run["nodes"]), run["restarts"]["worker_failure"]) == ("succeeded", launcher.machines, 1)
 
 
-async def run(
-    name: str, folder: Path, *interruptions: Interruption, preload: str, env: Mapping[str, str] | None = None
-) -> Program:
-    """The example on one node with two workers, to its end."""
-    os.mkdir(folder)
-    flags = ("--standalone", "--nproc", "2", "--max-restarts", "3", "--preload", preload)
-    environment = {**QUIET, **(env or {}), "INTERRUPTIONS": json.dumps(interruptions)}
-    agent = await start_agent(*flags, str(INTERRUPTED), env=environment, cwd=folder, script=GALLERY / f"{name}.py")
-    assert await agent.exit_code(PATIENCE_S) == 0, agent.err
-    return agent
+def story(folder: Path) -> Story:
+    """What was printed last for each step or epoch, by a run in this folder."""
+    return {int(line["number"]): (float(line["loss"]), line["rest"]) for line in lines(folder)}
 
 
-def story(agent: Program) -> Story:
-    """What was printed last for each step or epoch."""
-    return {int(line["number"]): (float(line["loss"]), line["rest"]) for line in lines(agent)}
-
-
-def lines(agent: Program) -> list[re.Match[str]]:
-    return [match for match in map(PRINTED.fullmatch, agent.out) if match]
+def lines(folder: Path) -> list[re.Match[str]]:
+    return [match for match in map(PRINTED.fullmatch, (folder / "printed-0").read_text().splitlines()) if match]

@@ -3,7 +3,7 @@
 That is JSON, a list of `[text, rank, deed]`. When the script first prints a line with that text as that rank, this
 process or its parent, the agent, gets SIGKILL (`kill worker`, `kill agent`), or it waits until there is a file
 `go-<number of the entry>` (`wait`). Each happens once, which a file in the current folder remembers, over restarts and
-lost nodes.
+lost nodes. What each rank prints stands in `printed-<RANK>` as well: an agent that is killed may not have read it yet.
 """
 
 import builtins
@@ -21,6 +21,8 @@ write_line = builtins.print
 def print_and_see(*words: Any, **how: Any) -> None:
     write_line(*words, **how)
     line = " ".join(map(str, words))
+    with open(f"printed-{os.environ['RANK']}", "a") as file:
+        write_line(line, file=file)
     for number, (text, rank, deed) in enumerate(json.loads(os.environ.get("INTERRUPTIONS", "[]"))):
         if text in line and str(rank) == os.environ["RANK"] and is_first(f"interruption-{number}"):
             write_line(f"interrupted: {deed}", flush=True)
