@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rdzv_server.http.limits import Gatekeeper
     from rdzv_server.http.listener import Listener
     from rdzv_server.http.metrics import MetricsView
-    from rdzv_server.service.watch import Watch
+    from rdzv_server.http.routes import HttpApi
 
 SHUTDOWN_S = 0.5
 """Seconds that a closing server gives answers under way to go out."""
@@ -35,9 +35,9 @@ class HttpServer(ABC):
         self.service = service
         self._gatekeeper: Gatekeeper | None = None
         self._listener: Listener | None = None
+        self._api: HttpApi | None = None
         self._http: web.Server | None = None
         self._metrics: MetricsView | None = None
-        self._watch: Watch | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -74,8 +74,8 @@ class HttpServer(ABC):
 
         self._gatekeeper = Gatekeeper(access or Access(), limits)
         self._metrics = MetricsView(self.service, limits.listed_runs)
-        api = HttpApi(self.service, self._gatekeeper, self._metrics, read_only=read_only)
-        self._http, self._watch = api.serve(limits.idle_s), api.watch
+        self._api = HttpApi(self.service, self._gatekeeper, self._metrics, read_only=read_only)
+        self._http = self._api.serve(limits.idle_s)
         # A connection may close between two requests, when no handler could be cancelled.
         self._listener = Listener(bound, self._http, limits, tls, self.service.lost)
         self._metrics.listener = self._listener
@@ -87,9 +87,9 @@ class HttpServer(ABC):
             self._gatekeeper.access, self._listener.tls = access, tls
 
     async def close_http(self) -> None:
-        if self._listener and self._http and self._metrics and self._watch:
+        if self._listener and self._api and self._http and self._metrics:
+            self._api.close()
             self._metrics.close()
-            self._watch.close()
             await self._listener.close()
             self._http.pre_shutdown()
             await self._http.shutdown(SHUTDOWN_S)

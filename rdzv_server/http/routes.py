@@ -108,6 +108,7 @@ class HttpApi:
         self._metrics = metrics
         self._measurements = service.measurements
         self._now = asyncio.get_running_loop().time
+        self._is_closing = False
         self._refusals = RefusalLog()
         self._status = StatusView(service)
         self.watch = Watch(service)
@@ -126,6 +127,11 @@ class HttpApi:
             lingering_time=LINGER_S,
         )
 
+    def close(self) -> None:
+        """Make each answer its connection's last: whoever asks again does so on a new one, of the next server."""
+        self._is_closing = True
+        self.watch.close()
+
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """The answer to a request, whatever happens; measured, but for the time for which it was held."""
         began_at = self._now()
@@ -135,6 +141,8 @@ class HttpApi:
             return web.Response(status=GONE)
         connection.held_s = 0.0
         answer = await self._answer(request, connection)
+        if self._is_closing and not answer.prepared:
+            answer.force_close()
         path = paths.template_of(request.path)
         path = path if path in self._routes else OTHER_PATHS
         self._measurements.answered(path, answer.status, self._now() - began_at - connection.held_s)

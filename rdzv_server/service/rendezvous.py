@@ -20,7 +20,7 @@ from rdzv_server.core import admission, events
 from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.run import AgentState, Run
 from rdzv_server.service.agent_connections import Connections
-from rdzv_server.service.driver import STOPPED, Driver
+from rdzv_server.service.driver import Driver
 from rdzv_server.service.interface import Answer, AnyRequest, Connection, Load, Observer, ServerState
 from rdzv_server.service.long_polls import Key
 
@@ -60,8 +60,6 @@ class Rendezvous:
                 return messages.LeaderReply(leadership=self.leadership, leads=True)
             case messages.ReportRequest() | messages.LeaveRequest():
                 self._check_sender(request)
-            case actions.StopRequest() | actions.AdmitRequest():
-                self._check_open()
         await self._driver.submit(request.run_id, _event(request))
         return messages.Ack(epoch=self.epoch)
 
@@ -102,7 +100,6 @@ class Rendezvous:
         self._driver.observe(observer)
 
     async def read_events(self, run_id: str, after: int, most: int) -> Sequence[RunEvent]:
-        self._check_open()
         return await self._driver.read_events(run_id, after, most)
 
     async def read_delivered(self, run_id: str) -> int:
@@ -123,7 +120,7 @@ class Rendezvous:
         return Load(len(self._long_polls))
 
     def close(self) -> None:
-        """Release every parked poll, and park no more: agents keep their workers and try again."""
+        """Answer every parked poll, and park no more. Nothing is refused for it until the driver stops."""
         self._closing = True
         self._long_polls.wake_all()
 
@@ -153,7 +150,6 @@ class Rendezvous:
     @contextmanager
     def _bound(self, key: Key, connection: Connection) -> Iterator[None]:
         """The connection carries the agent, unless the server refuses it: strangers are not remembered."""
-        self._check_open()
         self.connections.bind(connection, key)
         try:
             yield
@@ -165,7 +161,8 @@ class Rendezvous:
 
     async def _park(self, machine: RunMachine, agent_id: str, hold_s: float, connection: Connection) -> None:
         run = machine.run
-        if agent_id not in run.leases.uncertain:  # or a sign of life is awaited: its next poll, which comes at once
+        is_awaited = agent_id in run.leases.uncertain  # its next poll is a sign of life, and comes at once
+        if not (is_awaited or self._closing):
             loop = asyncio.get_running_loop()
             parked_at = loop.time()
             await self._long_polls.park((run.run_id, agent_id), hold_s)
@@ -173,7 +170,6 @@ class Rendezvous:
         await self._driver.written(machine, agent_id)  # the hold may have ended while a newer directive is written
 
     def _reply(self, machine: RunMachine, agent_id: str, warning: str = "") -> messages.Reply:
-        self._check_open()
         run = machine.run
         revision, directive = machine.directive_for(agent_id, self._driver.now())
         self.replied((run.run_id, agent_id), directive)
@@ -194,10 +190,6 @@ class Rendezvous:
             return  # unless its join is on the way, the driver says the same
         if agent and not hmac.compare_digest(agent.join.secret, digest(request.secret)):
             raise AgentFenced(f"agent {request.agent_id} has joined run {request.run_id} with another secret")
-
-    def _check_open(self) -> None:
-        if self._closing:
-            raise ServerUnavailable(STOPPED)
 
     def _disconnected(self, key: Key) -> None:
         run_id, agent_id = key

@@ -84,6 +84,21 @@ async def test_an_upgrade_refuses_no_connection_and_loses_nothing(managed: Manag
         assert not any("refused" in line for line in agent.err)
 
 
+async def test_an_upgrade_goes_unnoticed_where_nothing_else_happens(managed: ManagedCluster) -> None:
+    """Parked polls are answered, each with the last word on its connection; the next ones wait for the next server."""
+    running = await managed.nodes("a", "--run-id", "one", *PATIENT)
+    forming = await managed.node("c", "--nnodes", "2", "--run-id", "two", *PATIENT)
+    await forming.line("waiting for 1 more node")
+    said = {name: len(agent.err) for name, agent in managed.agents.items()}
+    async with managed.upgrade():
+        pass
+    await managed.node("d", "--run-id", "two", *PATIENT)
+    formed = await managed.hub.group(4)
+    await managed.finish([*running, *formed])
+    for name in said:
+        assert not any("rdzv-server at" in line for line in managed.agents[name].err[said[name] :])
+
+
 async def test_a_server_that_hangs_is_found_out_and_started_again(managed: ManagedCluster) -> None:
     workers = await managed.nodes("a")
     for _ in range(2):

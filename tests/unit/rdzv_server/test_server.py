@@ -231,22 +231,26 @@ async def test_without_the_token_nobody_gets_in(token):
 # Closing.
 
 
-async def test_closing_releases_parked_polls_within_a_second(site):
+async def test_closing_answers_parked_polls_within_a_second(site):
+    """As when their hold ends: the directives stand, and agents ask again, at whichever server is there then."""
     a, b = await two_running(site)
     polls = [asyncio.create_task(agent.poll()) for agent in (a, b)]
     await parked(site, 2)
     async with asyncio.timeout(1.0):
         await site.server.stop()
-        outcomes = await asyncio.gather(*polls, return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes] == [ServerUnavailable] * 2
+        replies = await asyncio.gather(*polls)
+    assert [type(reply.directive) for reply in replies] == [Start] * 2
 
 
-async def test_a_server_that_is_closing_takes_no_new_polls(site):
+async def test_a_server_that_is_closing_answers_polls_at_once_until_it_has_stopped(site):
     a, _ = await two_running(site)
     site.server.rendezvous.close()
-    with pytest.raises(ServerUnavailable, match="shutting down; workers keep running"):
-        await a.poll()
+    async with asyncio.timeout(1.0):
+        assert isinstance((await a.poll()).directive, Start)
     assert site.server.rendezvous.state().unhealthy_reason == "shutting down"
+    await site.server.stop()
+    with pytest.raises(ServerUnavailable, match="shutting down; workers keep running"):
+        await site.server.rendezvous.ask(PollRequest(run_id=RUN_ID, agent_id="a", revision=0), Connection("late"))
 
 
 async def test_a_server_that_closes_takes_nobody_for_lost_whose_connection_it_closes_itself(site):
