@@ -2,14 +2,15 @@
 
 A scheduler that started an agent looks at its exit code, and may call the whole job failed if it was killed: the kernel
 was out of memory, somebody sent SIGKILL. An elastic run goes on without that agent, so its supervisor waits for the end
-of the run, which it asks the server for, and has that for its own exit code.
+of the run, of which the server tells it when it comes, and has that for its own exit code.
 """
 
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
 from logging import ERROR, INFO, WARNING
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
@@ -23,10 +24,12 @@ from node_agent.workers.process import tie_to_parent
 if TYPE_CHECKING:
     from rdzv_protocol.service_manager import ServiceManager
 
-ASK_EVERY_S = 1.0
-"""Less than the time that a server with `--exit-when-idle` goes on after a run that has lost a node."""
+SILENCE_S = 15.0
+"""A server that has said nothing for so long is gone: it says every five seconds that it is there."""
 PATIENCE_S = 30.0
-"""Time that a server which has answered may be away; one that has not is asked once."""
+"""Time that there may be no server which knows the run."""
+RETRY_S = 0.5
+"""Pause before the servers are tried again."""
 ENDS = {"succeeded": ExitCode.SUCCEEDED, "failed": ExitCode.FAILED}
 
 
@@ -105,57 +108,53 @@ class _Verdict:
         assert plan.target.endpoint
         self._plan = plan
         self._servers: tuple[Endpoint, ...] = (plan.target.endpoint, *plan.target.others)
-        self._name = f"run {plan.config.join.run_id}"
+        self._credentials = plan.credentials
+        self._run_id = plan.config.join.run_id
 
     def wait(self) -> int | None:
         """Exit code of the run when it has ended; None if nobody can tell any more how it ended."""
-        answered_at = time.monotonic()
-        while True:
-            phase = self._phase()
-            if phase in ENDS:
-                _say(self._plan, f"{self._name} has {phase}", INFO, f"run_{phase}")
-                return ENDS[phase]
-            now = time.monotonic()
-            if phase:
-                answered_at = now
-            elif now - answered_at > PATIENCE_S:
-                _say(self._plan, f"no server has known {self._name} for {PATIENCE_S:g} s: how it ended cannot be told")
-                return None
-            time.sleep(ASK_EVERY_S)
+        heard_at = time.monotonic()
+        while time.monotonic() < heard_at + PATIENCE_S:
+            for server in self._servers:
+                for phase in self._phases(*server):
+                    if phase in ENDS:
+                        _say(self._plan, f"run {self._run_id} has {phase}", INFO, f"run_{phase}")
+                        return ENDS[phase]
+                    heard_at = time.monotonic()
+            time.sleep(RETRY_S)
+        said = f"no server has known run {self._run_id} for {PATIENCE_S:g} s: how it ended cannot be told"
+        _say(self._plan, said)
+        return None
 
-    def _phase(self) -> str:
-        """Phase of the run; empty if no server knows it at present."""
-        for host, port in self._servers:
-            if phase := self._ask(host, port):
-                return phase
-        return ""
-
-    def _ask(self, host: str, port: int) -> str:
+    def _phases(self, host: str, port: int) -> Iterator[str]:
+        """Phase of the run whenever this server says anything, until it goes or does not know the run."""
         import json
         from http.client import HTTPConnection, HTTPException, HTTPSConnection
         from urllib.parse import quote
 
-        from rdzv_protocol.paths import STATUS
+        from rdzv_protocol.paths import WATCH
 
-        credentials = self._plan.credentials
-        try:
-            tls = credentials.context()
+        token, phase = self._credentials.token, ""
+        with suppress(OSError, HTTPException, ValueError):
+            tls = self._credentials.context()
             http = (
-                HTTPSConnection(host, port, timeout=5.0, context=tls)
+                HTTPSConnection(host, port, timeout=SILENCE_S, context=tls)
                 if tls
-                else HTTPConnection(host, port, timeout=5.0)
+                else HTTPConnection(host, port, timeout=SILENCE_S)
             )
-            headers = {"Authorization": f"Bearer {credentials.token}"} if credentials.token else {}
-            http.request("GET", f"{STATUS}?run_id={quote(self._plan.config.join.run_id, safe='')}", headers=headers)
-            answer = http.getresponse()
-            body = answer.read()
-            http.close()
-            if answer.status == 401:
-                credentials.renew(credentials.token)
-            runs = json.loads(body)["runs"] if answer.status == 200 else []
-            return str(runs[0]["phase"]) if runs else ""
-        except (OSError, HTTPException, ValueError, LookupError, TypeError):
-            return ""
+            with closing(http):
+                headers = {"Authorization": f"Bearer {token}"} if token else {}
+                http.request("GET", f"{WATCH}?run_id={quote(self._run_id, safe='')}", headers=headers)
+                answer = http.getresponse()
+                if answer.status == 401:
+                    self._credentials.renew(token)
+                for line in answer if answer.status == 200 else ():
+                    if line.startswith(b"data: "):
+                        run = json.loads(line[6:]).get("run", {"phase": phase})
+                        phase = run.get("phase", phase) if run else ""
+                        if not phase:
+                            return
+                        yield phase
 
 
 def _say(plan: LaunchPlan, text: str, level: int = WARNING, event: str = "") -> None:

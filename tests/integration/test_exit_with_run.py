@@ -1,11 +1,17 @@
 """`--exit-with-run`: a process that outlives its agent, and exits as the run does."""
 
+import asyncio
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
+from node_agent import supervisor
+from node_agent.cli.parser import read
+from node_agent.cli.plan import plan_launch
+from tests.support.certificates import Authority
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.process_info import is_running, parent
 from tests.support.programs import Program, start_agent
@@ -32,6 +38,43 @@ async def test_a_killed_agents_process_exits_as_the_run_that_goes_on_without_it(
     last.order_exit(code)
     assert [await each.exit_code() for each in (a, c)] == [int(code > 0)] * 2
     await a.line(f"run none has {end}")
+
+
+async def test_it_waits_by_tls_and_a_token_and_outlives_the_server(
+    hub: WorkerHub, authority: Authority, tmp_path: Path
+) -> None:
+    """The server is lost and comes back; the agents' token is replaced meanwhile, in its file and at the server."""
+    pair, tokens, token = authority.issue("server"), tmp_path / "agents", tmp_path / "token"
+    for file in (tokens, token):
+        file.write_text("first\n")
+    store = ("--store", f"sqlite:{tmp_path}/runs.db", "--token-file", str(tokens))
+    async with Cluster(hub, *store, "--tls-cert", pair.cert, "--tls-key", pair.key) as cluster:
+        await cluster.serve()
+        credentials = ("--tls-ca", authority.ca, "--token-file", str(token))
+        a, b = "ab"
+        workers = await cluster.nodes(a + b, "--exit-with-run", "--nnodes", "1:2", *PATIENT, *credentials, nproc=1)
+        lost = of_agent_of(workers, cluster.agents[a])
+        os.kill(lost.agent_pid, signal.SIGKILL)
+        await cluster.agents[a].line(r"waiting for the end of run none")
+        (last,) = await hub.group(1)
+        await cluster.lose_server()
+        await cluster.agents[b].line("lost rdzv-server at")
+        for file in (tokens, token):
+            file.write_text("second\n")
+        await cluster.regain_server()
+        last.order_exit(0)
+        assert [await agent.exit_code() for agent in cluster.agents.values()] == [0, 0]
+        await cluster.agents[a].line("run none has succeeded")
+
+
+async def test_where_no_server_knows_the_run_it_was_a_kill(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(supervisor, "PATIENCE_S", 1.0)
+    words = ("--endpoint", cluster.endpoint, "--run-id", "gone", "-m", "train")
+    verdict = supervisor._Verdict(plan_launch(read(words, {}), {}))
+    assert await asyncio.to_thread(verdict.wait) is None
+    assert "no server has known run gone for 1 s: how it ended cannot be told" in capsys.readouterr().err
 
 
 async def test_a_run_that_dies_with_its_agent_is_reported_as_a_kill(hub: WorkerHub) -> None:
