@@ -1,11 +1,14 @@
 """The job scripts of deploy/slurm on a real Slurm of four nodes: as they are, with options on the command line."""
 
+import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
 
-from tests.support.programs import WORKER, Program
+from tests.support.process_info import until
+from tests.support.programs import TORCH_WORKER, WORKER, Program
 from tests.support.slurm import Slurm
 from tests.support.worker_hub import WorkerHub, of_node
 
@@ -32,10 +35,13 @@ while True:
 """
 
 
-def submit(slurm: Slurm, name: str, hub: WorkerHub | None, *options: str, flags: str = "", server: str = "") -> str:
-    """Submit a script with plain workers, who report to the hub."""
-    env = {**(hub.env if hub else {}), "RDZV_SERVER": server, "PRELOAD": "json"}
-    return slurm.submit(*options, str(SCRIPTS / f"{name}.sbatch"), *flags.split(), WORKER, env=env)
+def submit(
+    slurm: Slurm, name: str, hub: WorkerHub, *options: str,
+    flags: str = "", server: str = "", worker: str = WORKER, preload: str = "json",
+) -> str:  # fmt: skip
+    """Submit a script with workers who report to the hub."""
+    env = {**hub.env, "RDZV_SERVER": server, "PRELOAD": preload}
+    return slurm.submit(*options, str(SCRIPTS / f"{name}.sbatch"), *flags.split(), worker, env=env)
 
 
 def after(slurm: Slurm, job: str) -> str:
@@ -72,20 +78,53 @@ async def test_a_failed_run_is_a_failed_job(slurm: Slurm, hub: WorkerHub) -> Non
     assert "Root Cause" in slurm.output(job)
 
 
-@pytest.mark.parametrize("name", ["elastic", "warm-spares", "login-server"])
+@pytest.mark.parametrize("name", ["elastic", pytest.param("warm-spares", marks=pytest.mark.torch), "login-server"])
 async def test_a_spare_takes_the_place_of_a_lost_node(slurm: Slurm, hub: WorkerHub, name: str) -> None:
     server = await serve(slurm) if name == "login-server" else ""
-    job = submit(slurm, name, hub, flags="--nnodes 2:3 --last-call-timeout 500", server=server)
+    is_warm = name == "warm-spares"  # with torch, and one node less
+    size, how = (2, {"worker": TORCH_WORKER, "preload": "torch.distributed"}) if is_warm else (3, {})
+    flags = f"--nnodes 2:{size} --last-call-timeout 500"
+    job = submit(slurm, name, hub, f"--nodes={size + 1}", flags=flags, server=server, **how)
     chained = after(slurm, job)
-    workers = await hub.group(3)
+    workers = await hub.group(size)
     (lost,) = of_node(workers, 1)
     slurm.lose(lost.env["SLURMD_NODENAME"])
-    workers = await hub.group(3)
+    workers = await hub.group(size)
     assert workers[0].env["TORCHELASTIC_RESTART_COUNT"] == "0"
     for worker in workers:
         worker.order_exit(0)
     assert await slurm.ended(job) == "COMPLETED"
     assert await slurm.ended(chained) == "COMPLETED"
+    assert slurm.output(job).count("workers start warm: torch.distributed imported") == (3 if is_warm else 0)
+
+
+async def test_a_node_that_is_set_down_while_it_works_is_a_lost_node(slurm: Slurm, hub: WorkerHub) -> None:
+    job = submit(slurm, "elastic", hub, flags="--nnodes 2:3 --last-call-timeout 500")
+    (down,) = of_node(await hub.group(3), 1)
+    slurm.set_down(down.env["SLURMD_NODENAME"])
+    await down.gone()
+    for worker in await hub.group(3):
+        worker.order_exit(0)
+    assert await slurm.ended(job) == "COMPLETED"
+
+
+async def test_a_killed_server_is_started_again_and_no_worker_notices(slurm: Slurm, hub: WorkerHub) -> None:
+    job = submit(slurm, "fixed", hub)
+    workers = await hub.group(2)
+    slurm.kill("rdzv-server")
+    await until(lambda: "goes on with 1 run" in slurm.output(job))
+    for worker in workers:
+        worker.order_exit(0)
+    assert await slurm.ended(job) == "COMPLETED"
+    assert len(hub.all) == 2
+
+
+async def test_a_fixed_run_that_has_lost_an_agent_fails_when_it_has_waited_for_it(slurm: Slurm, hub: WorkerHub) -> None:
+    job = submit(slurm, "fixed", hub, flags="--join-timeout 2")
+    workers = await hub.group(2)
+    os.kill(workers[1].agent_pid, signal.SIGKILL)
+    assert await slurm.ended(job) == "FAILED"
+    assert "join timeout: waiting for 1 more node: 1 of 2 joined (n1); gone: n" in slurm.output(job)
 
 
 async def test_a_job_that_has_lost_its_first_node_starts_again(slurm: Slurm, hub: WorkerHub) -> None:
@@ -120,7 +159,7 @@ async def test_scancel_leaves_nothing_behind(slurm: Slurm, hub: WorkerHub) -> No
     for worker in workers:
         await worker.gone()
     assert await slurm.ended(job) == "CANCELLED"
-    assert slurm.processes("node-agent|rdzv-server|worker.py|helper") == []
+    assert slurm.processes("node-agent|rdzv-server|worker.py|helper") == {}
 
 
 async def test_the_command_on_the_page_of_clusters(slurm: Slurm, hub: WorkerHub) -> None:

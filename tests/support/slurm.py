@@ -18,6 +18,7 @@ import asyncio
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -124,6 +125,10 @@ class Slurm:
     def lose(self, node: str) -> None:
         """End every process of the node at once, as a power cut does, and have Slurm know that it is down."""
         self._kill(node)
+        self.set_down(node)
+
+    def set_down(self, node: str) -> None:
+        """Have Slurm take the node for down, as an operator does, whatever runs there."""
         self.call("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=lost")
 
     def repair(self) -> None:
@@ -132,20 +137,26 @@ class Slurm:
         for node in self.nodes:
             if node not in self._processes:
                 self.boot(node)
+            if "down" in self.call("sinfo", "--noheader", f"--nodes={node}", "--format=%T"):
                 self.call("scontrol", "update", f"NodeName={node}", "State=RESUME")
         self._wait(self._is_up)
 
-    def processes(self, pattern: str) -> list[str]:
-        """Command lines that match on the compute nodes."""
+    def processes(self, pattern: str) -> dict[int, str]:
+        """Command lines that match on the compute nodes, by this machine's process ids."""
         roots = {os.stat(f"/proc/{child}/ns/pid").st_ino for child in self._first_processes()}
-        found = []
+        found = {}
         for entry in Path("/proc").iterdir():
             try:
                 if entry.name.isdigit() and os.stat(entry / "ns/pid").st_ino in roots:
-                    found.append((entry / "cmdline").read_text().replace("\0", " ").strip())
+                    found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ").strip()
             except OSError:  # gone, or the machine's own
                 continue
-        return [line for line in found if re.search(pattern, line)]
+        return {pid: line for pid, line in found.items() if re.search(pattern, line)}
+
+    def kill(self, pattern: str) -> None:
+        """Kill the only process on the compute nodes whose command line matches."""
+        (pid,) = self.processes(pattern)
+        os.kill(pid, signal.SIGKILL)
 
     # Commands and jobs.
 
