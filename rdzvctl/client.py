@@ -170,10 +170,10 @@ class Client:
     def latest_events(self, run_id: str, most: int) -> EventPage:
         """The latest events of a run, at most so many; 0: all that there are."""
         ask = partial(self.ask_leader, self._read, "GET")
-        last = ask(f"{_events_of(run_id)}?limit=1")["last"]
+        last = ask(f"{paths.events_of(run_id)}?limit=1")["last"]
         after, found = max(0, last - most) if most else 0, list[Fields]()
         while after < last:
-            page = ask(f"{_events_of(run_id)}?after={after}&limit={PAGE}")
+            page = ask(f"{paths.events_of(run_id)}?after={after}&limit={PAGE}")
             found += page["events"]
             after = page["after"] if page["events"] else last
         return EventPage(found, last)
@@ -187,7 +187,7 @@ class Client:
         while True:
             headers = {"Accept": EVENT_STREAM, "Last-Event-ID": str(after)}
             try:
-                stream = self.ask_leader(lambda answer: answer, "GET", _events_of(run_id), headers=headers)
+                stream = self.ask_leader(lambda answer: answer, "GET", paths.events_of(run_id), headers=headers)
                 is_told = False
                 for event in _events(stream):
                     after = event["number"]
@@ -344,10 +344,6 @@ def _other_leaders(server: Fields) -> dict[str | None, list[int]]:
         leaders.setdefault(shard["leader"], []).append(shard["shard"])
     is_all = server["leads"] and len(leaders) == 1
     return {} if is_all else leaders
-
-
-def _events_of(run_id: str) -> str:
-    return f"/v1/runs/{quote(run_id, safe='')}/events"
 
 
 def _events(answer: Answer) -> Iterator[Fields]:

@@ -21,6 +21,8 @@ MOST_NAMED = 8
 """Runs that an error names."""
 MOST_EVENTS = 100
 """Events that are shown if nobody says how many."""
+LATEST = 20
+"""Events among which the last opening of a round is looked for."""
 MOST_REASON_BYTES = 1_000
 
 
@@ -216,13 +218,22 @@ def _show_run(session: Session, run: Fields) -> None:
 def why(session: Session) -> None:
     run = session.run()
     if session.out.is_json:
-        found = views.why(run, session.endpoint)
+        found = _why(session, run)
         return session.out.json({"run_id": run["run_id"], "phase": run["phase"], **found._asdict()})
     return _show_why(session, run)
 
 
+def _why(session: Session, run: Fields) -> views.Why:
+    """The account of the run. Why it restarts only its events tell, until it has restarted."""
+    if run["phase"] != "restarting":
+        return views.why(run, session.endpoint)
+    events = session.client.latest_events(run["run_id"], LATEST).events
+    opened = [event["reason"] for event in events if event["kind"] == "round_opened"]
+    return views.why(run, session.endpoint, opened[-1] if opened else "")
+
+
 def _show_why(session: Session, run: Fields) -> None:
-    out, found = session.out, views.why(run, session.endpoint)
+    out, found = session.out, _why(session, run)
     out.paragraph(found.text)
     for line in found.evidence:
         out.line(f"    {line}")

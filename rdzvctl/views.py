@@ -233,12 +233,13 @@ class Why(NamedTuple):
     next: list[str]
 
 
-def why(run: Fields, endpoint: str) -> Why:
+def why(run: Fields, endpoint: str, opened: str = "") -> Why:
     """What state the run is in, since when, for whom it waits until when, what failed first, and what to do next.
 
-    `endpoint`: as agents would be given it.
+    `endpoint`: as agents would be given it. `opened`: why the round that forms was opened, if that is known.
     """
-    sentences = [_state(run), *_absent(run)]
+    cause = [f"It restarts because of this: {printable(opened)}."] if opened else []
+    sentences = [_state(run), *cause, *_absent(run)]
     failure = run["first_failure"] or run["end_failure"]
     if failure:
         what = failure_sentence(failure)

@@ -105,6 +105,55 @@ async def test_without_rich_a_terminal_has_plain_columns(cluster: Cluster, tmp_p
         assert re.search(r"^r +running ", shown.text, re.MULTILINE)
 
 
+# Events.
+
+EVENT = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d #(\d+) round (\d+): (.*)"
+
+
+def numbers(lines: list[str]) -> list[int]:
+    found = [re.fullmatch(EVENT, line) for line in lines]
+    assert all(found), lines
+    return [int(match[1]) for match in found if match]
+
+
+async def test_events_are_told_in_the_words_of_the_log(cluster: Cluster) -> None:
+    at = cluster.endpoint
+    workers = await cluster.nodes("ab", "--nnodes", "2", "--run-id", "r/ 1", "--max-restarts", "1", nproc=1)
+    workers[0].order_exit(3)
+    await cluster.finish(await cluster.hub.group(2))
+    out = (await rdzvctl("events", endpoint=at)).lines
+    assert numbers(out) == list(range(1, len(out) + 1))
+    log = "\n".join(cluster.server.err)
+    for line in out:
+        match = re.fullmatch(EVENT, line)
+        assert match and match[3].partition("; ")[0] in log, line
+    assert "run succeeded: all workers of 2 nodes exited 0" in out[-1]
+    done = await rdzvctl("events", "r/ 1", "--last", "2", endpoint=at)
+    assert done.out == out[-2:]
+    assert done.err == [f"rdzvctl: the latest 2 of {len(out)} events; --last 0 shows all that are kept"]
+    events = [json.loads(line) for line in (await rdzvctl("events", "--last", "0", "--json", endpoint=at)).lines]
+    assert [event["number"] for event in events] == numbers(out) and events[-1]["kind"] == "run_succeeded"
+    done = await rdzvctl("events", "r/ 2", endpoint=at)
+    assert done.code == ExitCode.FAILED and "did you mean r/ 1?" in done.err[0]
+
+
+async def test_events_are_followed_over_a_failover(lasting: Cluster) -> None:
+    """None is missing and none comes twice; Ctrl-C is quiet."""
+    workers = await lasting.nodes("a", "--run-id", "r", "--max-restarts", "5", *PATIENT, nproc=1)
+    env = environment(lasting.endpoint)
+    follows = await Program.start(*RDZVCTL, "events", "r", "--follow", env=env)
+    await follows.line("round 1: runs on 1 node")
+    await lasting.lose_server()
+    workers[0].order_exit(3)
+    await lasting.regain_server()
+    await lasting.hub.group(1)
+    await follows.line("round 2: runs on 1 node")
+    follows.signal(signal.SIGINT)
+    assert await follows.exit_code() == 128 + signal.SIGINT
+    assert numbers(follows.out) == list(range(1, len(follows.out) + 1))
+    assert all("no rdzv-server" in line or line.startswith("  ") for line in follows.err), follows.err
+
+
 # Logs.
 
 

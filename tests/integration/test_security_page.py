@@ -64,6 +64,7 @@ WAYS_IN = {
     "metrics",
     "an agent's metrics",
     "files",
+    "rdzvctl",
 }
 
 

@@ -66,6 +66,20 @@ def test_why_names_the_first_failure_with_its_evidence_and_hint() -> None:
     assert found.evidence == ["Traceback:", "  line [2J 3"]
 
 
+def test_why_says_what_a_restart_is_for() -> None:
+    run = told(check(("2", "join a b; lose b")))
+    assert "It restarts because of this: node b was lost." in views.why(run, SERVER, "node b was lost").text
+
+
+def test_an_event_is_a_line_in_the_words_of_the_log() -> None:
+    event = {"number": 3, "run_id": "r", "attempt": 1, "round": 2}
+    event |= {"kind": "round_opened", "reason": "node b\x1b was lost"}
+    assert views.event_line(event) == "- #3 round 2: opened: node b  was lost"
+    newer = {**event, "kind": "of_next_year", "attempt": 2, "by": "admin\n", "at": 1_750_000_000.0}
+    line = views.event_line(newer)
+    assert line.endswith(" #3 attempt 2, round 2: of_next_year: node b  was lost (by admin )") and line.isprintable()
+
+
 def test_why_does_not_say_twice_what_ended_the_run() -> None:
     found = views.why(told(check(("1", "join a; fail a"))), SERVER)
     assert found.text.count("worker rank 0 on node a failed") == 1

@@ -36,7 +36,12 @@ def test_a_shell_gets_a_script_that_it_can_read(shell: str, begins: str, tmp_pat
 
 @pytest.mark.parametrize(
     ("program", "begun", "flag"),
-    [("node-agent", "--standa", "--standalone"), ("rdzv-server", "--exit-when", "--exit-when-idle")],
+    [
+        ("node-agent", "--standa", "--standalone"),
+        ("rdzv-server", "--exit-when", "--exit-when-idle"),
+        ("rdzvctl", "--endp", "--endpoint"),
+        ("rdzvctl", "uncor", "uncordon"),
+    ],
 )
 def test_bash_completes_a_flag(tmp_path: Path, program: str, begun: str, flag: str) -> None:
     script = tmp_path / "completion"

@@ -1,0 +1,78 @@
+"""docs/rdzvctl.md: its commands are those that there are, and do what they should, one after the other."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from rdzvctl.cli import COMMANDS
+from tests.support.cluster import PATIENT, Cluster
+from tests.support.rdzvctl import rdzvctl
+
+PAGE = (Path(__file__).parents[2] / "docs" / "rdzvctl.md").read_text()
+
+
+def block(section: str, number: int = 0) -> list[list[str]]:
+    """Words of the commands of `rdzvctl` in a console block of a section."""
+    text = PAGE.partition(f"## {section}\n")[2].partition("\n## ")[0]
+    lines = re.findall(r"```console\n(.*?)```", text, re.DOTALL)[number].splitlines()
+    return [shlex.split(line, comments=True)[2:] for line in lines if line.startswith("$ rdzvctl")]
+
+
+def test_the_page_has_every_command() -> None:
+    named = {words.split()[0] for words in re.findall(r"`rdzvctl ([a-z].*?)`", PAGE)}
+    assert {command.name for command in COMMANDS} <= named | {"config"}
+
+
+@pytest.fixture
+async def started(cluster: Cluster) -> Cluster:
+    """A run r1 on two nodes, node-7 and node-8."""
+    for name in ("node-7", "node-8"):
+        await cluster.node(name, "--run-id", "r1", "--nnodes", "1:2", *PATIENT, nproc=1)
+    await cluster.hub.group(2)
+    return cluster
+
+
+async def test_questions(started: Cluster) -> None:
+    commands = block("Questions")
+    assert len(commands) > 5
+    for words in commands:
+        assert (await rdzvctl(*words, endpoint=started.endpoint)).lines, words
+
+
+async def test_actions(started: Cluster) -> None:
+    """The node that is drained leaves; the run goes on with the other one, until it is stopped and forgotten."""
+    drain, uncordon, resize, restart, stop, forget = block("Actions")
+    for words in (drain, uncordon, resize):
+        assert (await rdzvctl(*words, endpoint=started.endpoint)).lines, words
+        if words is drain:
+            await started.agents.pop("node-7").exit_code()
+            await started.hub.group(1)
+    assert (await started.server.run())["max_nodes"] == 4
+    assert (await rdzvctl(*restart, endpoint=started.endpoint)).lines
+    await started.hub.group(1)
+    assert (await rdzvctl(*stop, endpoint=started.endpoint)).lines
+    assert await started.agents.pop("node-8").exit_code() == 1
+    assert (await rdzvctl(*forget, endpoint=started.endpoint)).lines
+    assert (await started.server.status())["runs"] == []
+
+
+async def test_contexts(cluster: Cluster, tmp_path: Path) -> None:
+    env = {"RDZV_CONFIG": str(tmp_path / "config.toml")}
+    (tmp_path / "lab.token").write_text("0123456789abcdef0123456789abcdef\n")
+    for words in block("Where"):
+        if "--tls-ca" in words:
+            del words[words.index("--tls-ca") :]
+        given = [cluster.endpoint if "29400" in word else word.replace("~", str(tmp_path)) for word in words]
+        assert (await rdzvctl(*given, env=env)).lines, words
+
+
+def test_the_page_shows_the_file_as_it_is_written(tmp_path: Path) -> None:
+    from rdzvctl import contexts
+
+    (shown,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    path = tmp_path / "config.toml"
+    path.write_text(shown)
+    contexts.load(str(path)).write()
+    assert path.read_text().replace('[contexts."lab"]', "[contexts.lab]") == shown
