@@ -208,6 +208,8 @@ def nodes(session: Session) -> None:
 
 def _show_run(session: Session, run: Fields) -> None:
     _show_why(session, run)
+    if spent := views.time_line(run):
+        session.out.paragraph(spent)
     session.out.line()
     session.out.table(views.nodes_table(run))
     if run["history"]:

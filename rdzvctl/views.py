@@ -19,6 +19,8 @@ STYLES = {
     "waiting": "yellow",
     "stopping": "yellow",
     "standby": "cyan",
+    "cordoned": "cyan",
+    "draining": "yellow",
     "failed": "red",
     "gone": "red",
     "disconnected": "red",
@@ -132,14 +134,23 @@ def _node_row(run: Fields, node: Fields) -> tuple[str, ...]:
     notes = [nodes(node["failures"], "failure")] if node["failures"] else []
     if not node["connected"] and node["lease_left_s"] is not None:
         notes.append(f"disconnected: lost within {_lost_within(run, node)}")
-    if node.get("cordoned"):
-        notes.append("cordoned")
+    if node.get("drain_left_s") is not None:
+        notes.append(f"its workers have {age(node['drain_left_s'])} left")
+    if cordon := node.get("cordon"):
+        notes.append(_cordon(cordon))
     ranks = node["ranks"]
     shown = f"{ranks[0]}-{ranks[1]}" if ranks and ranks[0] != ranks[1] else str(ranks[0]) if ranks else "-"
     return (
         printable(node["node_id"]), state, _rank(node["group_rank"]), shown, age(node["lease_age_s"]),
         printable(node["addr"]), "; ".join(notes),
     )  # fmt: skip
+
+
+def _cordon(cordon: Fields) -> str:
+    """Who keeps the node out, why, and until when."""
+    until = f" until {strftime('%Y-%m-%d %H:%M', localtime(cordon['until']))}" if cordon["until"] else ""
+    reason = f": {printable(cordon['reason'])}" if cordon["reason"] else ""
+    return f"cordoned by {printable(cordon['by'])}{until}{reason}"
 
 
 def _lost_within(run: Fields, node: Fields) -> str:
@@ -162,6 +173,15 @@ def restarts_table(run: Fields) -> Table:
 
 
 # Sentences.
+
+
+def time_line(run: Fields) -> str:
+    """What the run's time went into, of servers that count it."""
+    spent = run.get("time_s", {})
+    shown = [
+        f"{age(spent[name])} {name}" for name in ("running", "forming", "restarting", "waiting") if spent.get(name)
+    ]
+    return f"Its time: {', '.join(shown)}." if shown else ""
 
 
 def one_line(run: Fields) -> str:

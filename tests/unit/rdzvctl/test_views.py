@@ -125,6 +125,21 @@ def test_nodes_are_listed_by_rank_then_standbys_then_those_that_are_gone() -> No
     assert rows["c"][1:3] == ("gone", "2")
 
 
+def test_a_node_says_who_keeps_it_out_and_what_its_workers_have_left() -> None:
+    run = told(running("2", *"ab"))
+    cordon = {"node_id": "a", "by": "admin 10.0.0.1", "reason": "ECC errors", "until": None, "drained": True}
+    run["nodes"][0] |= {"state": "draining", "cordon": cordon, "drain_left_s": 90.0}
+    (row, _) = views.nodes_table(run).rows
+    assert row[1] == "draining"
+    assert row[-1] == "its workers have 1m30s left; cordoned by admin 10.0.0.1: ECC errors"
+
+
+def test_a_run_says_what_its_time_went_into() -> None:
+    run = {"time_s": {"running": 7_500.0, "forming": 12.0, "restarting": 0.0, "waiting": 0.0, "restarts": {}}}
+    assert views.time_line(run) == "Its time: 2h5m running, 12s forming."
+    assert views.time_line({}) == ""
+
+
 HOSTILE = "r\x1b[2J\x07\N{RIGHT-TO-LEFT OVERRIDE}[red]x[/]\n"
 
 
