@@ -9,6 +9,7 @@ import rdzv_protocol
 from msgspec import json
 from rdzv_protocol import paths
 from rdzv_protocol.errors import Forbidden, ProtocolError, ServerUnavailable, TlsRequired, TooManyRequests, Unauthorized
+from rdzv_protocol.events import SIGNATURE, EventDelivery, RunEvent
 from rdzv_protocol.messages import ErrorReply
 
 from rdzv_server.auth.authorization import Role, roles_for
@@ -54,12 +55,13 @@ def document(routes: tuple[Route, ...]) -> dict[str, Any]:
     for route in routes:
         by_path.setdefault(route.path, {})[route.method.lower()] = _operation(route)
     kinds = {kind for route in routes for kind in (route.request, route.answer) if kind not in (None, str, dict)}
-    _, schemas = json.schema_components([*kinds, ErrorReply], ref_template=REFERENCE)
+    _, schemas = json.schema_components([*kinds, ErrorReply, EventDelivery, RunEvent], ref_template=REFERENCE)
     return {
         "openapi": "3.1.0",
         "info": INFO,
         "tags": [{"name": name, "description": text} for name, text in _TAGS.items()],
         "paths": by_path,
+        "webhooks": {"events": {"post": _WEBHOOK}},
         "components": {
             "schemas": json.decode(json.encode(schemas, order="sorted")),  # no tuples
             "securitySchemes": {
@@ -121,6 +123,20 @@ def _reference(kind: Any) -> Schema:
 
 def _content(text: str, media: str, schema: Schema) -> Schema:
     return {"description": text, "content": {media: {"schema": schema}}}
+
+
+_WEBHOOK: Schema = {
+    "operationId": "webhook",
+    "summary": "What `rdzv-server --webhook URL` sends: the next events of a run, again until they are taken.",
+    "parameters": [
+        {
+            "name": SIGNATURE, "in": "header", "required": True, **_TEXT,
+            "description": "t=TIME,v1=HEX: seconds since 1970; HMAC-SHA256 of TIME, a dot and the body.",
+        }
+    ],
+    "requestBody": {"required": True, "content": {JSON: {"schema": _reference(EventDelivery)}}},
+    "responses": {"2XX": {"description": "They are taken."}, "default": {"description": "They are sent again."}},
+}  # fmt: skip
 
 
 def _scheme(role: Role) -> str:

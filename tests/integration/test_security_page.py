@@ -63,6 +63,8 @@ WAYS_IN = {
     "hosted server",
     "metrics",
     "an agent's metrics",
+    "the webhook",
+    "the event log",
     "files",
     "rdzvctl",
 }

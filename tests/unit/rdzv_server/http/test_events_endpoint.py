@@ -137,6 +137,23 @@ async def test_a_token_for_some_runs_reads_the_events_of_those_alone():
         await site.close()
 
 
+async def test_a_stream_ends_when_the_tokens_are_read_again(monkeypatch):
+    """Whoever may still read comes back with its last number."""
+    monkeypatch.setattr(events_endpoint, "HEARTBEAT_S", 0.02)
+    site = Site()
+    await site.open(Limits(), Token(Role.READ, b"old"))
+    try:
+        await site.happens()
+        headers = STREAM | {"Authorization": "Bearer old"}
+        async with asyncio.timeout(PATIENCE_S), site.session.get(paths.events_of(RUN), headers=headers) as answer:
+            await answer.content.readuntil(b"event: node_left")
+            site.server.renew(Access([Token(Role.READ, b"new")]), None)
+            assert b"event: node" not in await answer.content.read()
+        assert (await site.page(**headers))[1]["code"] == "unauthorized"
+    finally:
+        await site.close()
+
+
 # Streams.
 
 

@@ -6,10 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from jsonschema import Draft202012Validator
 from rdzv_protocol.events import SIGNATURE
 from rdzv_protocol.messages import LeaveRequest
 
 from rdzv_server.http import webhook as webhook_module
+from rdzv_server.http.openapi import document
+from rdzv_server.http.routes import ROUTES
 from rdzv_server.http.webhook import Webhook, signature
 from rdzv_server.server import RendezvousServer
 from rdzv_server.storage.base import MemoryStore
@@ -118,3 +121,5 @@ async def test_every_request_is_signed_over_its_time_and_its_body(receiver):
         assert headers[SIGNATURE] == signature(SECRET, body, at)
         assert headers[SIGNATURE] != signature(b"another", body, at)
         assert json.loads(body)["run_id"] == "a"
+        schema = {"$ref": "#/components/schemas/EventDelivery", "components": document(ROUTES)["components"]}
+        Draft202012Validator(schema).validate(json.loads(body))
