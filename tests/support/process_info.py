@@ -1,14 +1,16 @@
 """Facts of processes that are not children of the test: their state, parents, children and end, and what they hold."""
 
 import asyncio
+import ctypes
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 PATIENCE_S = 30.0
 PAGE_BYTES = 4096
+PR_SET_CHILD_SUBREAPER = 36
 
 
 def stat(pid: int) -> list[str]:
@@ -41,6 +43,17 @@ def children(pid: int) -> set[int]:
         with suppress(FileNotFoundError, ProcessLookupError):  # a thread that is gone
             found.update(map(int, (task / "children").read_text().split()))
     return found
+
+
+@contextmanager
+def subreaper() -> Iterator[None]:
+    """Meanwhile this process adopts what loses its parent, as an agent does."""
+    prctl = ctypes.CDLL(None).prctl
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 def command_line(pid: int) -> str:

@@ -1,7 +1,6 @@
 """A real agent with real workers, at a server that a test plays, with a console that remembers."""
 
 import asyncio
-import ctypes
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -24,10 +23,10 @@ from node_agent.core.backoff import Unreachable
 from node_agent.core.command import Command
 from node_agent.workers.orphans import reap
 from tests.support.console import FakeConsole
+from tests.support.process_info import subreaper
 from tests.unit.node_agent.story import join
 
 PATIENCE_S = 10.0
-PR_SET_CHILD_SUBREAPER = 36
 Fate = Directive | ProtocolError | Unreachable
 
 
@@ -132,13 +131,11 @@ class Rig:
 
 @asynccontextmanager
 async def rig(*args: Any, **config: Any) -> AsyncIterator[Rig]:
-    """A rig that leaves no process behind. Meanwhile this process adopts what loses its parent, as an agent does."""
-    prctl = ctypes.CDLL(None).prctl
-    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    made = Rig(*args, **config)
-    try:
-        yield made
-    finally:
-        await made.close()
-        reap()
-        prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+    """A rig that leaves no process behind."""
+    with subreaper():
+        made = Rig(*args, **config)
+        try:
+            yield made
+        finally:
+            await made.close()
+            reap()

@@ -1,12 +1,11 @@
 """The warm pool with a real fork server: it is full again whatever became of its processes, or says that it is not."""
 
 import asyncio
-import ctypes
 import errno
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,19 +16,9 @@ from node_agent.workers.process import own_children
 from node_agent.workers.warm import pool as pool_module
 from node_agent.workers.warm.pool import WarmPool
 from tests.support.console import PATIENCE_S
-from tests.support.process_info import until
+from tests.support.process_info import subreaper, until
 
-PR_SET_CHILD_SUBREAPER = 36
 COMMAND = (sys.executable, "-c", "import sys; sys.exit(3)")
-
-
-@pytest.fixture
-def subreaper() -> Iterator[None]:
-    """This process adopts what loses its parent, as an agent does."""
-    libc = ctypes.CDLL(None)
-    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    yield
-    libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 @pytest.fixture
@@ -43,17 +32,20 @@ async def closing_pool(
 ) -> AsyncIterator[WarmPool]:
     """A pool of two processes, of which nothing is left in the end."""
     before = children()
-    pool = WarmPool(modules, COMMAND, environment, 2, log)
-    yield pool
-    pool.close()
-    async with asyncio.timeout(PATIENCE_S):
-        while children() - before:  # one that nobody had heard of yet ends by itself
-            reap()
-            await asyncio.sleep(0.01)
+
+    def are_gone() -> bool:  # one that nobody had heard of yet ends by itself
+        reap()
+        return not children() - before
+
+    with subreaper():
+        pool = WarmPool(modules, COMMAND, environment, 2, log)
+        yield pool
+        pool.close()
+        await until(are_gone)
 
 
 @pytest.fixture
-async def pool(subreaper: None, said: list[str], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WarmPool]:
+async def pool(said: list[str], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WarmPool]:
     monkeypatch.setattr(pool_module, "NOTICE_S", 1000.0)
     async with closing_pool(["json"], dict(os.environ), said.append) as pool:
         yield pool
@@ -80,7 +72,7 @@ async def test_it_fills_up_again_after_a_start_that_did_not_come_about(pool: War
 
 
 async def test_an_import_that_takes_long_is_told(
-    subreaper: None, said: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    said: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It takes until somebody writes into a pipe: the test, once it has been told."""
     monkeypatch.setattr(pool_module, "NOTICE_S", 0.0)
