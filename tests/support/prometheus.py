@@ -53,7 +53,7 @@ class Scrape:
 
 
 class Prometheus(Program):
-    """A real Prometheus on loopback, which scrapes and evaluates rules every 0.2 s."""
+    """A real Prometheus on loopback, which scrapes and evaluates rules twice a second."""
 
     port: int
 
@@ -62,7 +62,7 @@ class Prometheus(Program):
         """Start it with its data in `folder`. `targets`: HOST:PORT of those to scrape, by the job's name."""
         need_prometheus()
         config = {
-            "global": {"scrape_interval": "200ms", "scrape_timeout": "200ms", "evaluation_interval": "200ms"},
+            "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"},
             "rule_files": [str(rules)] if rules else [],
             "scrape_configs": [
                 {"job_name": job, "static_configs": [{"targets": list(places)}]} for job, places in targets.items()
