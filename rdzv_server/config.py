@@ -131,7 +131,7 @@ class ServerConfig:
         "so many of the runs that go on, the oldest first, have series of their own in GET /metrics (default: {}; 0: "
         "totals alone)",
     )
-    """Thirteen series each: as many as one Prometheus takes without a thought."""
+    """Seventeen series each: as many as one Prometheus takes without a thought."""
     log_format: str = _flag(
         "text",
         FORMAT,

@@ -14,7 +14,7 @@ from typing import get_args
 import rdzv_protocol
 from rdzv_protocol.exposition import Histogram, Kind, Metric, Sample, exposition
 
-from rdzv_server.core import restart_budget
+from rdzv_server.core import restart_budget, time_ledger
 from rdzv_server.core.run import AgentState, Cause, Run, Stage
 from rdzv_server.core.status_view import Phase, phase
 from rdzv_server.http.listener import Listener
@@ -90,6 +90,7 @@ RUN_FORMING = _gauge("run_forming_seconds", "Time for which the run has been for
 RUN_RESTARTS = _counter(
     "run_restarts_total", "Restarts of the run; worker_failure alone is charged.", "run_id", "cause"
 )
+RUN_TIME = _counter("run_time_seconds_total", "What the run's time has gone into.", "run_id", "phase")
 RUN_RESTARTS_LEFT = _gauge("run_restarts_left", "Restarts that may still be charged before the run fails.", "run_id")
 
 
@@ -234,6 +235,9 @@ class _Survey:
         yield Sample(RUN_WORLD_SIZE, world_size, (label,))
         yield Sample(RUN_FORMING, _forming_s(run, now), (label,))
         yield Sample(RUN_RESTARTS_LEFT, restart_budget.left(run, now), (label,))
+        spent = time_ledger.view(run, now)
+        for name in ("running", "forming", "restarting", "waiting"):
+            yield Sample(RUN_TIME, getattr(spent, name), (label, name))
         for cause in RESTART_CAUSES:
             yield Sample(RUN_RESTARTS, run.restarts.get(cause, 0), (label, cause.value))
 

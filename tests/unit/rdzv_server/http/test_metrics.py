@@ -51,6 +51,8 @@ async def test_runs_and_nodes_are_counted_by_what_they_do(server):
     assert [said("rdzv_nodes", state=state) for state in ("running", "standby", "waiting")] == [3, 1, 0]
     assert said("rdzv_run_nodes", run_id="spare", state="standby") == 1
     assert said("rdzv_run_world_size", run_id="short") == 2
+    assert said("rdzv_run_time_seconds_total", run_id="short", phase="waiting") < 60
+    assert set(said.all("rdzv_run_time_seconds_total", run_id="short", phase="restarting").values()) == {0.0}
     assert said("rdzv_server_ready") == said("rdzv_server_leader") == said("rdzv_shards_led") == 1
 
 
