@@ -172,6 +172,20 @@ async def test_the_command_on_the_page_of_clusters(slurm: Slurm, hub: WorkerHub)
     assert await slurm.ended(job) == "COMPLETED"
 
 
+@pytest.mark.parametrize("words", ["--endpoint auto ", "--endpoint auto@login:29400 "])
+async def test_the_commands_on_the_page_of_schedulers(slurm: Slurm, hub: WorkerHub, words: str) -> None:
+    """No flags but that: the first node hosts the server. And with a server that is there for everybody."""
+    page = (ROOT / "docs" / "schedulers.md").read_text().replace("\\\n", " ")
+    (command,) = {line for line in re.findall(r"^srun .*", page, re.MULTILINE) if words in line}
+    if "login" in words:
+        await serve(slurm)
+    job = slurm.submit("--nodes=4", "--no-kill", "--wrap", command.replace("train.py", WORKER), env=hub.env)
+    for worker in await hub.group(4):
+        worker.order_exit(0)
+    assert await slurm.ended(job) == "COMPLETED"
+    assert "rdzv-server at n1:" in slurm.output(job) or "login" in words
+
+
 async def test_jobs_of_an_array_join_and_leave(slurm: Slurm, hub: WorkerHub) -> None:
     job = submit(
         slurm, "array", hub, "--array=1-3", flags="--nnodes 2:3 --last-call-timeout 500", server=await serve(slurm)
