@@ -127,3 +127,34 @@ async def test_a_server_s_log_is_as_quiet_as_loglevel_says(cluster: Cluster) -> 
     silent.signal(signal.SIGTERM)
     await silent.exit_code()
     assert silent.err == []
+
+
+async def test_the_log_says_each_transition_once_and_with_its_reason(cluster: Cluster) -> None:
+    server = await cluster.serve(*JSON)
+    flags = ("--run-id", "train", "--nnodes", "1:2", "--max-restarts", "3", *PATIENT, "--last-call-timeout", "0")
+    await cluster.nodes("a", *flags, nproc=1)
+    await cluster.node("b", *flags, nproc=1)  # arrives
+    workers = await cluster.hub.group(2)
+    workers[1].order_exit(3)  # fails
+    await cluster.hub.group(2)
+    await cluster.agents.pop("b").kill()  # is lost
+    await cluster.hub.group(1)
+    await cluster.node("c", *flags, nproc=1)  # arrives
+    await cluster.hub.group(2)
+    leaving = cluster.agents.pop("c")
+    leaving.signal(signal.SIGTERM)  # leaves
+    await leaving.exit_code()
+    await cluster.finish(await cluster.hub.group(1))
+    await server.line("run succeeded")
+
+    events = json.loads(await server.get("/v1/runs/train/events"))["events"]
+    kinds = {"node_lost", "node_left", "workers_failed", "round_opened", "round_started", "run_succeeded"}
+    transitions = [event for event in events if event["kind"] not in ("run_created", "node_joined")]
+    assert {event["kind"] for event in transitions} == kinds
+    logged = [line for line in objects(server.err) if line.get("run_id") == "train"]
+    assert [(line["event"], line["round"], line["attempt"]) for line in logged] == [
+        (event["kind"], event["round"], event["attempt"]) for event in transitions
+    ]
+    for line, event in zip(logged, transitions, strict=True):
+        assert event["reason"] in line["message"]
+        assert line.get("node_id") == event.get("node_id")

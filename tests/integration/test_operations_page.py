@@ -1,0 +1,274 @@
+"""docs/operations.md: each symptom is made with real processes, and whatever the page quotes is what they say then."""
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.integration.replicas import Replicas
+from tests.support.certificates import Authority
+from tests.support.cluster import Cluster
+from tests.support.disk import Disk
+from tests.support.etcd import etcd_cluster, need_etcd
+from tests.support.programs import Program, Server, start_agent
+from tests.support.worker_hub import WorkerHub
+
+PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+SLOW = ("--lease", "500", "--join-timeout", "500", "--shutdown-timeout", "5", "--last-call-timeout", "0")
+TRAIN = ("--run-id", "train")
+TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")
+
+
+class Told(dict[str, list[str]]):
+    """What each source has told, by its name in the page's quotations."""
+
+    def of(self, source: str, *programs: Program) -> None:
+        self.setdefault(source, []).extend(TIME.sub("", line) for program in programs for line in program.err)
+
+    async def by_operators(self, server: Server) -> None:
+        """What the status, `rdzvctl why` and the metrics tell just now."""
+        why = await Program.start(
+            sys.executable, "-m", "rdzvctl", "--endpoint", server.endpoint, "why", "train", env={"COLUMNS": "500"}
+        )
+        assert await why.exit_code() == 0
+        self.setdefault("why", []).extend(why.out)
+        self.setdefault("status", []).extend((await server.get("/v1/status?run_id=train")).splitlines())
+        self.setdefault("metrics", []).extend((await server.get("/metrics")).splitlines())
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a symptom is made."""
+
+    hub: WorkerHub
+    folder: Path
+    authority: Authority
+
+    @asynccontextmanager
+    async def cluster(self, *flags: str) -> AsyncIterator[Cluster]:
+        async with Cluster(self.hub, *flags) as cluster:
+            await cluster.serve()
+            yield cluster
+
+
+Story = Callable[[Place, Told], Awaitable[None]]
+STORIES: dict[str, Story] = {}
+
+
+def symptom(heading: str) -> Callable[[Story], Story]:
+    def add(story: Story) -> Story:
+        STORIES[heading] = story
+        return story
+
+    return add
+
+
+@symptom("A run does not start")
+async def waits(place: Place, told: Told) -> None:
+    async with place.cluster() as cluster:
+        a = await cluster.node("a", *TRAIN, "--nnodes", "2", *SLOW)
+        await a.line("waiting for 1 more node")
+        await told.by_operators(cluster.server)
+        told.of("node-agent", a)
+        told.of("rdzv-server", cluster.server)
+
+
+@symptom("A run has stopped")
+async def stopped(place: Place, told: Told) -> None:
+    async with place.cluster() as cluster:
+        workers = await cluster.nodes("a", *TRAIN, *SLOW, nproc=1)
+        workers[0].order_exit(3)
+        assert await cluster.agents["a"].exit_code() == 1
+        await told.by_operators(cluster.server)
+        told.of("node-agent", cluster.agents["a"])
+        told.of("rdzv-server", cluster.server)
+
+
+@symptom("A node is lost")
+async def lost(place: Place, told: Told) -> None:
+    async with place.cluster() as cluster:
+        await cluster.nodes("ab", *TRAIN, "--nnodes", "2", *SLOW, nproc=1)
+        await cluster.agents.pop("b").kill()
+        await cluster.agents["a"].line("waiting for 1 more node")
+        await told.by_operators(cluster.server)
+        told.of("node-agent", cluster.agents["a"])
+        told.of("rdzv-server", cluster.server)
+
+
+@symptom("A worker fails again and again")
+async def fails(place: Place, told: Told) -> None:
+    async with place.cluster() as cluster:
+        await cluster.node("a", *TRAIN, "--max-restarts", "1", *SLOW, nproc=1)
+        for _ in range(2):
+            (worker,) = await cluster.hub.group(1)
+            worker.kill()
+        assert await cluster.agents["a"].exit_code() == 1
+        await told.by_operators(cluster.server)
+        told.of("node-agent", cluster.agents["a"])
+        told.of("rdzv-server", cluster.server)
+
+
+@symptom("A run restarts too often")
+async def restarts(place: Place, told: Told) -> None:
+    async with place.cluster() as cluster:
+        await cluster.nodes("a", *TRAIN, "--nnodes", "1:2", *SLOW, nproc=1)
+        await cluster.node("b", *TRAIN, *SLOW, nproc=1)
+        await cluster.hub.group(2)
+        await cluster.agents.pop("b").kill()
+        await cluster.hub.group(1)
+        await told.by_operators(cluster.server)
+        told.of("rdzv-server", cluster.server)
+
+
+@symptom("The server cannot be reached")
+async def unreachable(place: Place, told: Told) -> None:
+    async with place.cluster() as cluster:
+        await cluster.nodes("a", *TRAIN, *SLOW, nproc=1)
+        await cluster.lose_server()
+        await cluster.agents["a"].line("lost rdzv-server")
+        new = await cluster.node("b", *TRAIN, "--connect-timeout", "2", *SLOW, nproc=1)
+        assert await new.exit_code() == 75
+        told.of("node-agent", cluster.agents["a"], cluster.agents.pop("b"))
+
+
+@symptom("The server is upgraded")
+async def upgraded(place: Place, told: Told) -> None:
+    async with place.cluster("--store", f"sqlite:{place.folder}/state.db") as durable:
+        (worker,) = await durable.nodes("a", *TRAIN, *SLOW, nproc=1)
+        durable.server.signal(signal.SIGTERM)
+        assert await durable.server.exit_code() == 0
+        old = durable.server
+        await durable.regain_server()
+        await durable.agents["a"].line("reached rdzv-server")
+        told.of("rdzv-server", old, durable.server)
+        told.of("node-agent", durable.agents["a"])
+        assert worker.pid and durable.hub.survivors() == [worker.pid]
+
+
+@symptom("The store cannot be written")
+async def cannot_write(place: Place, told: Told) -> None:
+    disk_path = place.folder / "disk"
+    if os.geteuid():
+        pytest.skip("only root may mount")
+    with Disk(disk_path) as disk:
+        async with place.cluster("--store", f"sqlite:{disk_path}/state.db") as cluster:
+            await cluster.nodes("a", *TRAIN, "--nnodes", "1:2", *SLOW, nproc=1)
+            disk.fill()
+            b = await cluster.node("b", *TRAIN, *SLOW, nproc=1)
+            await b.line("cannot write to")
+            await cluster.server.line("nothing is decided")
+            told["readyz"] = [await _refused(cluster.server, "/readyz")]
+            disk.free()
+            await cluster.server.line("can be written again")
+            told.of("node-agent", b)
+            told.of("rdzv-server", cluster.server)
+
+
+@symptom("There is no leader")
+async def no_leader(place: Place, told: Told) -> None:
+    need_etcd()
+    (place.folder / "etcd").mkdir()
+    with etcd_cluster(place.folder / "etcd", 3) as etcd:
+        async with Replicas(place.hub, etcd, "operations") as replicas:
+            leader = await replicas.replicate()
+            await leader.leads()
+            agent = await replicas.node("a", *TRAIN, *SLOW, nproc=1)
+            await replicas.hub.group(1)
+            for member in etcd.members[:2]:
+                member.kill()
+            await leader.line("cannot renew this server's lease")
+            await agent.line("lost rdzv-server")
+            told.of("rdzv-server", leader)
+            told.of("node-agent", agent)
+
+
+@symptom("An agent says that it is no longer part of the run")
+async def fenced(place: Place, told: Told) -> None:
+    async with place.cluster() as cluster:
+        await cluster.nodes("a", *TRAIN, "--lease", "1", "--shutdown-timeout", "5", nproc=1)
+        agent = cluster.agents["a"]
+        agent.signal(signal.SIGSTOP)
+        await cluster.server.line("node a lost")
+        agent.signal(signal.SIGCONT)
+        await agent.line("joining anew")
+        await cluster.hub.group(1)
+        told.of("node-agent", agent)
+        told.of("rdzv-server", cluster.server)
+
+
+@symptom("The disk is full of logs")
+async def full(place: Place, told: Told) -> None:
+    if os.geteuid():
+        pytest.skip("only root may mount")
+    with Disk(place.folder / "disk") as disk:
+        script = "import os\nwhile os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': print('x' * 10_000)\n"
+        program = disk.path.parent / "train.py"
+        program.write_text(script)
+        flags = ("--standalone", "--max-restarts", "1", "-r", "1", "--log-dir", str(disk.path))
+        agent = await start_agent(*flags, script=program)
+        assert await agent.exit_code() == 0
+    told.of("node-agent", agent)
+
+
+@symptom("Tokens, certificates and clocks")
+async def refused(place: Place, told: Told) -> None:
+    path = place.folder
+    (path / "token").write_text("s" * 32 + "\n")
+    (path / "other").write_text("t" * 32 + "\n")
+    server = await Server.listen("--token-file", str(path / "token"))
+    wrong = await start_agent("--endpoint", server.endpoint, "--token-file", str(path / "other"), *TRAIN)
+    none = await start_agent("--endpoint", server.endpoint, *TRAIN)
+    assert [await wrong.exit_code(), await none.exit_code()] == [77, 77]
+    tls = await Server.listen(*_shown(place.authority))
+    names = ("--endpoint", f"localhost:{tls.port}", *TRAIN)
+    plain = await start_agent(*names)
+    stranger = await start_agent(*names, "--tls-ca", Authority(path, "other").ca)
+    assert [await plain.exit_code(), await stranger.exit_code()] == [77, 77]
+    told.of("node-agent", wrong, none, plain, stranger)
+    told.of("rdzv-server", server)
+
+
+def _shown(authority: Authority) -> tuple[str, ...]:
+    pair = authority.issue("server")
+    return ("--tls-cert", pair.cert, "--tls-key", pair.key)
+
+
+async def _refused(server: Server, path: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        "curl", "-s", f"http://{server.endpoint}{path}", stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await process.communicate()
+    return out.decode()
+
+
+def entries() -> dict[str, list[tuple[str, str]]]:
+    """The quoted lines of each symptom, with their source."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for section in PAGE.read_text().split("\n## ")[1:]:
+        heading, _, body = section.partition("\n")
+        blocks = re.findall(r"^```([\w-]+)\n(.*?)^```", body, re.M | re.S)
+        found[heading] = [(source, line) for source, text in blocks for line in text.splitlines()]
+    return found
+
+
+def test_every_symptom_is_made_here() -> None:
+    assert entries().keys() == STORIES.keys()
+    assert all(entries().values()), "each has something to look for"
+
+
+@pytest.mark.parametrize("heading", STORIES)
+async def test_what_the_page_quotes_is_what_is_said(
+    hub: WorkerHub, tmp_path: Path, authority: Authority, heading: str
+) -> None:
+    told = Told()
+    await STORIES[heading](Place(hub, tmp_path, authority), told)
+    for source, line in entries().get(heading, []):
+        pattern = ".*".join(map(re.escape, line.split("…")))
+        assert any(re.search(pattern, each) for each in told[source]), (source, line, told[source])
