@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 from importlib import import_module
 
-from rdzv_protocol.messages import Ack, LeaderReply, Reply, Request, Start
+from rdzv_protocol.messages import Ack, Reply, Request, Start
 from rdzv_protocol.paths import STATUS
 
 from node_agent.transport.base import raise_in_loop
@@ -37,7 +37,7 @@ class InProcessTransport:
 
     async def exchange(self, request: Request) -> Reply | Ack:
         answer = await self._rendezvous.ask(request, self)
-        assert not isinstance(answer, LeaderReply)
+        assert isinstance(answer, Reply | Ack)
         self._answered(answer)
         return answer
 

@@ -186,7 +186,8 @@ class Wait(Struct, frozen=True, kw_only=True, tag_field="tag", tag="wait"):
     remaining_s: Seconds | None = None
     """Longest time left, if there is a limit."""
     ending: Name | None = None
-    """End of that time: the round `starts`, the run `gives_up`, or the running round `ends` to admit this node."""
+    """End of that time: the round `starts`, the run `gives_up`, the running round `ends` to admit this node, or
+    this node is `uncordoned`."""
 
     @property
     def sentence(self) -> str:
@@ -196,7 +197,11 @@ class Wait(Struct, frozen=True, kw_only=True, tag_field="tag", tag="wait"):
         return f"{self.reason}; {_ENDINGS.get(self.ending or '', 'in {:.1f} s').format(self.remaining_s)}"
 
 
-_ENDINGS = {"starts": "starts in {:.0f} s", "gives_up": "gives up in {:.0f} s"}
+_ENDINGS = {
+    "starts": "starts in {:.0f} s",
+    "gives_up": "gives up in {:.0f} s",
+    "uncordoned": "uncordoned in {:.0f} s",
+}
 
 
 class Start(Struct, frozen=True, kw_only=True, tag_field="tag", tag="start"):

@@ -147,6 +147,11 @@ class Permit:
         """Whether the request may be about every run."""
         return self.tokens is None or any(token.runs == ANY_RUN for token in self.tokens)
 
+    @property
+    def role(self) -> str:
+        """Role of the token that let it in; empty if none was asked for."""
+        return self.tokens[0].role.value if self.tokens else ""
+
     def covers(self, run_id: str) -> bool:
         """Whether the request may be about this run."""
         return self.tokens is None or any(token.covers(run_id) for token in self.tokens)

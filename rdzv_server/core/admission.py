@@ -10,6 +10,7 @@ from hmac import compare_digest
 from itertools import islice
 
 from msgspec import Struct
+from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced, MalformedMessage, NodeRankTaken, ServerUnavailable, SettingsConflict
 from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.settings import RequestedSettings, RunSettings
@@ -37,6 +38,7 @@ class Claim(Struct, frozen=True):
 
 
 _NO_CLAIM = Claim()
+_SEATLESS = (AgentState.CORDONED, AgentState.DRAINING)
 
 
 def settings_of(join: JoinRequest) -> RunSettings:
@@ -63,11 +65,17 @@ def check(run: Run, join: JoinRequest, agreed: RequestedSettings | None) -> None
         raise ServerUnavailable(f"run {run.run_id} holds {MOST_AGENTS} agents, as many as a run may")
     if join.agent_id in run.departed_ids or join.after_round > 0:
         raise AgentFenced(f"agent {join.agent_id} of node {join.node_id} is no longer part of run {run.run_id}")
-    if join.settings != agreed and (conflicts := join.settings.conflicts(run.settings)):
+    if join.settings != agreed and (found := conflicts(run, join)):
         raise SettingsConflict(
-            f"run {run.run_id} has other settings: {'; '.join(conflicts)}. "
+            f"run {run.run_id} has other settings: {'; '.join(found)}. "
             "Start every agent of a run with the same values, or leave them out to take the run's"
         )
+
+
+def conflicts(run: Run, join: JoinRequest) -> list[str]:
+    """Settings that the join asks for otherwise than the run has them; an operator's word on its size stands."""
+    asked = replace(join.settings, min_nodes=None, max_nodes=None) if run.is_resized else join.settings
+    return asked.conflicts(run.settings)
 
 
 def claim(run: Run, join: JoinRequest, now: float) -> Claim:
@@ -97,7 +105,11 @@ def claim(run: Run, join: JoinRequest, now: float) -> Claim:
 
 def _has_just_joined(run: Run, agent_id: str, now: float) -> bool:
     leases = run.leases
-    return agent_id in run.waiting and agent_id not in leases.uncertain and now < leases.renewed_at[agent_id] + JUST_S
+    return (
+        run.agents[agent_id].has_joined
+        and agent_id not in leases.uncertain
+        and now < leases.renewed_at[agent_id] + JUST_S
+    )
 
 
 def answers_until(run: Run, agent_id: str, now: float) -> float:
@@ -110,7 +122,11 @@ def answers_until(run: Run, agent_id: str, now: float) -> float:
 
 
 def differs(run: Run, join: JoinRequest) -> str:
-    """Warning about an agent that runs another command than the run's first; empty if there is nothing to say."""
+    """Warning about an agent that asks for another size than an operator gave the run, or runs another command than the
+    run's first; empty if there is nothing to say.
+    """
+    if run.is_resized and (sizes := join.settings.conflicts(run.settings)):
+        return f"an operator has resized run {run.run_id}: {'; '.join(sizes)}"
     first = run.agents.get(run.command_of)
     if first is None or not join.command or join.command == first.join.command:
         return ""
@@ -132,6 +148,8 @@ def choose(run: Run) -> list[Agent]:
     taken = run.membership.seats if run.membership else {}
     old = [agent for agent_id, agent in run.waiting.items() if agent_id in taken] if taken else []
     new = (agent for agent_id, agent in run.waiting.items() if agent_id not in taken)
+    if len(old) > seats:  # the run was resized: who has the first ranks keeps them
+        old.sort(key=lambda agent: taken[agent.agent_id].group_rank)
     chosen = old[:seats]
     return chosen + list(islice(new, seats - len(chosen)))
 
@@ -141,7 +159,9 @@ def is_uncertain(run: Run) -> bool:
     uncertain = run.leases.uncertain
     if not uncertain:
         return False
-    return len(run.waiting) <= run.settings.max_nodes or any(agent.agent_id in uncertain for agent in choose(run))
+    if len(run.waiting) <= run.settings.max_nodes:
+        return any(run.agents[agent_id].state not in _SEATLESS for agent_id in uncertain)
+    return any(agent.agent_id in uncertain for agent in choose(run))
 
 
 def free_seats(run: Run) -> int:

@@ -74,6 +74,15 @@ def standby(run: Run, now: float) -> Wait:
     return Wait(reason=f"standing by: round {run.round} has its {count(_seated(run))}")
 
 
+def cordoned(run: Run, node_id: str, now: float) -> Wait:
+    """Directive of an agent that has joined, and whose node is cordoned."""
+    cordon = run.cordons[node_id]
+    text = f"standing by: node {node_id} is cordoned{cordon.reason and ': '}{cordon.reason}"
+    if cordon.until is None:
+        return Wait(reason=text)
+    return Wait(reason=text, remaining_s=max(0.0, cordon.until - now), ending="uncordoned")
+
+
 def running_reason(run: Run) -> str:
     """The sentence about a running round, for status."""
     seated, done = count(_seated(run)), len(run.succeeded)
@@ -105,7 +114,8 @@ def shortfall(run: Run) -> str:
     if run.stopping:
         text += f"; {_stopping(run)}"
     gone = [departure.node_id for departure in run.departures if left_a_seat(run, departure)]
-    return text + (f"; gone: {_listed(gone, len(gone))}" if gone else "")
+    text += f"; gone: {_listed(gone, len(gone))}" if gone else ""
+    return text + (f"; cordoned: {names(run.cordoned)}" if run.cordoned else "")
 
 
 def left_a_seat(run: Run, departure: Departure) -> bool:

@@ -3,7 +3,7 @@
 from msgspec import Struct
 from rdzv_protocol.events import RunEvent
 
-from rdzv_server.core.events import Fact, RunCreated, SnapshotPart
+from rdzv_server.core.events import CordonsKept, Fact, RunCreated, SnapshotPart
 
 
 class Record(Struct, frozen=True):
@@ -12,7 +12,7 @@ class Record(Struct, frozen=True):
     run_id: str
     attempt: int
     at: float
-    fact: Fact | RunCreated | SnapshotPart
+    fact: Fact | RunCreated | SnapshotPart | CordonsKept
 
 
 class WakeAgents(Struct, frozen=True):

@@ -26,17 +26,32 @@ class RunCreated(Struct, frozen=True):
     """Number of the last event of the attempt before."""
 
 
+class Cordon(Struct, frozen=True, kw_only=True):
+    """A node that gets no seat in a new round, why, and until when; None: until it is uncordoned."""
+
+    node_id: str
+    reason: str
+    by: str
+    until: float | None
+    request_id: str = ""
+    wall_at: float | None = None
+    """The server's wall clock when it was cordoned."""
+    drain_until: float | None = None
+    """End of the time that its workers have for a checkpoint, if it is drained."""
+
+
 class NodeJoined(Struct, frozen=True):
     """An agent is ready for a round. `server_addr` is the server's own address as this agent reaches it.
 
     `replaces`: the agents that it is the restart of; whoever tells the run of a join leaves that to the run.
-    `wall_at`: the server's wall clock, for the run that the join may found.
+    `wall_at`: the server's wall clock, for the run that the join may found. `cordon`: that of its node, if it has one.
     """
 
     join: JoinRequest
     server_addr: str
     replaces: tuple[str, ...] = ()
     wall_at: float | None = None
+    cordon: Cordon | None = None
 
 
 class NodeLost(Struct, frozen=True):
@@ -82,14 +97,69 @@ class CauseNotFound(Struct, frozen=True):
     """The cause of a failure that is a consequence has not been reported in time."""
 
 
-class ArrivalsAdmitted(Struct, frozen=True):
-    """The running round ends so that waiting agents get a seat."""
+class Operation(Struct, frozen=True):
+    """An operator's action. `by`: who, the role of a token and an address; `request_id`: empty for none."""
+
+    reason: str = ""
+    by: str = ""
+    request_id: str = ""
 
 
-class RunStopped(Struct, frozen=True):
+class ArrivalsAdmitted(Operation, frozen=True):
+    """The running round ends so that waiting agents get a seat: by the run's policy, or by an operator."""
+
+
+class RunStopped(Operation, frozen=True):
     """An operator ended the run."""
 
-    reason: str
+
+class RunRestarted(Operation, frozen=True):
+    """An operator has the workers of every node restarted."""
+
+
+class RunResized(Operation, frozen=True, kw_only=True):
+    """An operator gave the run other limits of its number of nodes."""
+
+    min_nodes: int
+    max_nodes: int
+
+
+class RunForgotten(Operation, frozen=True, kw_only=True):
+    """An operator has no more use for this ended run."""
+
+    run_id: str
+
+
+class NodeOperation(Operation, frozen=True, kw_only=True):
+    """An operator's action on a node, for all runs. `wall_at` and `life`: as those of `RunCreated`."""
+
+    node_id: str
+    wall_at: float | None = None
+    life: Life = Life()
+
+
+class NodeCordoned(NodeOperation, frozen=True, kw_only=True):
+    """The node stands by in every new round, for `for_s` seconds or until it is uncordoned."""
+
+    for_s: float | None = None
+
+
+class NodeDrained(NodeCordoned, frozen=True, kw_only=True):
+    """The node is cordoned, and its agents leave: their workers have `deadline_s` seconds for a checkpoint."""
+
+    deadline_s: float
+
+
+class NodeUncordoned(NodeOperation, frozen=True):
+    """The node may take part in new rounds again."""
+
+
+class CordonsKept(Struct, frozen=True):
+    """Snapshot of all cordons and of the latest requests about nodes, in place of what led to them: see `cordons`."""
+
+    cordons: tuple[Cordon, ...] = ()
+    answers: dict[str, str] = {}
+    life: Life = Life()
 
 
 class RunSuperseded(Struct, frozen=True):
@@ -119,6 +189,8 @@ class TimePassed(Struct, frozen=True):
     """A deadline may have come."""
 
 
+NodeFact = NodeCordoned | NodeDrained | NodeUncordoned
+OperatorsFact = ArrivalsAdmitted | RunStopped | RunRestarted | RunResized | RunForgotten | NodeFact
 Fact = (
     NodeJoined
     | NodeLost
@@ -128,8 +200,7 @@ Fact = (
     | RoundCompleted
     | JoinTimedOut
     | CauseNotFound
-    | ArrivalsAdmitted
-    | RunStopped
+    | OperatorsFact
     | RunSuperseded
 )
 Sign = LeaseRenewed | AgentDisconnected | TimePassed

@@ -2,7 +2,8 @@
 
     FORMING --RoundCompleted--> RUNNING --every participant succeeded--> SUCCEEDED
        ^                                      |
-       +--failure, loss, leave, arrival-------+--budget spent, fatal exit code--> FAILED
+       +--failure, loss, leave, arrival,------+--budget spent, fatal exit code--> FAILED
+       |  operator's action
        +--JoinTimedOut--> FAILED                any --RunStopped--> FAILED
 
 An event that is refused raises a `ProtocolError` and changes nothing. A repeated one is accepted and changes nothing.
@@ -12,9 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
-from rdzv_protocol.errors import AgentFenced, NobodyWaits, StaleRound
+from rdzv_protocol.errors import AgentFenced, StaleRound
 from rdzv_protocol.events import EventKind, RunEvent
-from rdzv_protocol.messages import Directive, Failure, Stop
+from rdzv_protocol.messages import Directive, Drain, Failure, Stop
 from rdzv_protocol.settings import RequestedSettings, RunSettings
 
 from rdzv_server.core import (
@@ -22,6 +23,7 @@ from rdzv_server.core import (
     completion,
     events,
     final_report,
+    operations,
     rank_assignment,
     restart_budget,
     snapshot,
@@ -69,7 +71,7 @@ class RunMachine:
         """`next_deadline` as of the last event that was taken."""
         self._effects: list[Effect] = []
         """Effects that are to be returned next: at first that of the run's creation."""
-        self._happened("run_created", self.run.opening.reason, now)
+        self.tell("run_created", self.run.opening.reason, now)
         self._agreed: RequestedSettings | None = None
         """Settings that the last new agent asked for: nearly all of them ask for the same."""
         self._snapshot: list[bytes] = []
@@ -113,13 +115,16 @@ class RunMachine:
     def directive_for(self, agent_id: str, now: float) -> tuple[int, Directive]:
         """The agent's revision and what it must do now. Raises `AgentFenced` if it is not part of the run."""
         agent = self._agent(agent_id)
-        return agent.revision, agent.directive or self._implied(agent, now)
+        directive = agent.directive or self._implied(agent, now)
+        if isinstance(directive, Drain):
+            directive = replace(directive, remaining_s=max(0.0, agent.drain_until - now))
+        return agent.revision, directive
 
     def next_deadline(self) -> float | None:
         """Time at which `TimePassed` is due next, if nothing else happens before."""
         run = self.run
         if run.ended_at is not None:
-            return run.ended_at + self._retention_s
+            return self._forget_at(run.ended_at)
         own = completion.deadline(run) if run.stage is Stage.FORMING else run.verdict_at or run.scale_up_at
         lease = run.leases.next_deadline()
         if own is None or lease is None:
@@ -135,8 +140,12 @@ class RunMachine:
             self._apply(fact, now)
             self._complete_if_ready(now)
         ended_at = self.run.ended_at
-        if ended_at is not None and now >= ended_at + self._retention_s:
+        if ended_at is not None and now >= self._forget_at(ended_at):
             self._effects.append(ForgetRun(self.run.run_id, self.run.attempt))
+
+    def _forget_at(self, ended_at: float) -> float:
+        at, sooner = ended_at + self._retention_s, self.run.forget_at
+        return at if sooner is None else min(at, sooner)
 
     def _due(self, now: float) -> events.Fact | None:
         run = self.run
@@ -228,13 +237,7 @@ class RunMachine:
             self._lose_corroborated(list(run.failed), now, event.agent_id)
         return event
 
-    def _check_admission(self, event: events.ArrivalsAdmitted, now: float) -> events.ArrivalsAdmitted:
-        run = self.run
-        if run.stage is not Stage.RUNNING or not run.waiting or admission.free_seats(run) <= 0:
-            raise NobodyWaits(f"no node stands by for a free seat in run {run.run_id}")
-        return event
-
-    def _check_end(self, event: events.RunStopped | events.RunSuperseded, now: float) -> events.Fact | None:
+    def _check_end(self, event: events.RunSuperseded, now: float) -> events.Fact | None:
         return None if self.run.stage.is_end else event
 
     def _is_new(self, report: events.WorkersSucceeded | events.WorkersFailed) -> bool:
@@ -248,8 +251,9 @@ class RunMachine:
         agent = self._agent(report.agent_id)
         if report.agent_id in run.failed or report.agent_id in run.succeeded:
             return False
-        has_joined = agent.state is AgentState.WAITING
-        is_last = not has_joined or (run.stage is Stage.FORMING and run.seat_of(report.agent_id) is not None)
+        if agent.state is AgentState.DRAINING:
+            return False
+        is_last = not agent.has_joined or (run.stage is Stage.FORMING and run.seat_of(report.agent_id) is not None)
         if agent.round != report.round or not is_last:
             raise StaleRound(f"round {report.round} of run {run.run_id} is over for node {agent.node_id}")
         return True
@@ -264,7 +268,7 @@ class RunMachine:
             return
         for agent_id in agent_ids:
             others_failed = len(run.failed) > (agent_id in run.failed) or reporter not in (None, agent_id)
-            if others_failed and agent_id in run.leases.absent_since and agent_id not in run.waiting:
+            if others_failed and agent_id in run.leases.absent_since and run.agents[agent_id].has_part:
                 self._apply(events.NodeLost(agent_id, "its connection closed and other nodes' workers failed"), now)
 
     # Facts are recorded, applied, and draw their conclusions.
@@ -277,26 +281,31 @@ class RunMachine:
     def _joined(self, fact: events.NodeJoined, now: float) -> None:
         run, join = self.run, fact.join
         for agent_id in fact.replaces:  # before the newcomer counts
-            self._depart(self._agent(agent_id), Cause.NODE_LOST, "a new agent of the same node joined", now)
+            self.depart(self._agent(agent_id), Cause.NODE_LOST, "a new agent of the same node joined", now)
         agent = run.agents.get(join.agent_id)
         if agent is None:
             agent = Agent(join, fact.server_addr)
             if join.command and run.command_of not in run.agents:
                 run.command_of = join.agent_id
             elif warning := admission.differs(run, join):
-                self._happened("warning", warning, now, node_id=join.node_id)
-            self._happened("node_joined", f"node {join.node_id} joined", now, node_id=join.node_id)
+                self.tell("warning", warning, now, node_id=join.node_id)
+            self.tell("node_joined", f"node {join.node_id} joined", now, node_id=join.node_id)
         agent.join, agent.server_addr = join, fact.server_addr
-        run.move(agent, AgentState.WAITING)
-        run.opening.joined_at = now
+        if fact.cordon:
+            operations.keep_out(self, fact.cordon)
+        if agent.node_id in run.cordons:
+            run.move(agent, AgentState.CORDONED)
+        else:
+            run.move(agent, AgentState.WAITING)
+            run.opening.joined_at = now
         run.leases.renew(agent.agent_id, now)
-        self._direct(agent, None)
+        self.direct(agent, None)
 
     def _lost(self, fact: events.NodeLost, now: float) -> None:
-        self._depart(self._agent(fact.agent_id), Cause.NODE_LOST, fact.cause, now)
+        self.depart(self._agent(fact.agent_id), Cause.NODE_LOST, fact.cause, now)
 
     def _left(self, fact: events.NodeLeft, now: float) -> None:
-        self._depart(self._agent(fact.agent_id), Cause.NODE_LEFT, fact.reason, now)
+        self.depart(self._agent(fact.agent_id), Cause.NODE_LEFT, fact.reason, now)
 
     def _failed(self, fact: events.WorkersFailed, now: float) -> None:
         run, failure, agent = self.run, fact.failure, self._agent(fact.agent_id)
@@ -306,12 +315,12 @@ class RunMachine:
         self._tell_of_failure(record, reason, now)
         verdict = restart_budget.verdict(run, failure.exit_code, now)
         if restart_budget.is_fatal(run, failure.exit_code):
-            self._end(Stage.FAILED, f"{reason}; {verdict}", failure, now)
+            self.end(Stage.FAILED, f"{reason}; {verdict}", failure, now)
         elif run.stage is Stage.FORMING:
             if run.first_of_round is record and run.opening.cause is Cause.WORKER_FAILURE:
                 run.opening.reason = reason
         elif verdict is None:
-            self._open(Cause.WORKER_FAILURE, reason, now)
+            self.open_round(Cause.WORKER_FAILURE, reason, now)
         elif restart_budget.awaits_cause(run, record):
             run.verdict_at, run.scale_up_at = run.verdict_at or now + restart_budget.CAUSE_WINDOW_S, None
         else:
@@ -325,9 +334,9 @@ class RunMachine:
         assert self.run.first_of_round
         root = self.run.first_of_round.failure
         if verdict := restart_budget.verdict(self.run, root.exit_code, now):
-            self._end(Stage.FAILED, f"{root.sentence}; {verdict}", root, now)
+            self.end(Stage.FAILED, f"{root.sentence}; {verdict}", root, now)
         else:
-            self._open(Cause.WORKER_FAILURE, root.sentence, now)
+            self.open_round(Cause.WORKER_FAILURE, root.sentence, now)
 
     def _succeeded(self, fact: events.WorkersSucceeded, now: float) -> None:
         self.run.move(self._agent(fact.agent_id), AgentState.SUCCEEDED)
@@ -335,16 +344,10 @@ class RunMachine:
 
     def _timed_out(self, fact: events.JoinTimedOut, now: float) -> None:
         self.run.join_timed_out = True
-        self._end(Stage.FAILED, f"join timeout: {completion.shortfall(self.run)}", None, now)
-
-    def _stopped(self, fact: events.RunStopped, now: float) -> None:
-        self._end(Stage.FAILED, f"stopped by an operator{fact.reason and ': '}{fact.reason}", None, now)
+        self.end(Stage.FAILED, f"join timeout: {completion.shortfall(self.run)}", None, now)
 
     def _superseded(self, fact: events.RunSuperseded, now: float) -> None:
-        self._end(Stage.FAILED, "every node left, and a new attempt began", None, now)
-
-    def _admitted(self, fact: events.ArrivalsAdmitted, now: float) -> None:
-        self._open(Cause.NODE_ARRIVED, completion.arrivals(self.run), now)
+        self.end(Stage.FAILED, "every node left, and a new attempt began", None, now)
 
     def _completed(self, fact: events.RoundCompleted, now: float) -> None:
         run = self.run
@@ -356,10 +359,10 @@ class RunMachine:
         run.move_all(ordered, AgentState.RUNNING)
         for agent in ordered:
             agent.round = run.round
-            self._direct(agent, None)
-        self._wake(ordered)
+            self.direct(agent, None)
+        self.wake(ordered)
         opening = run.opening
-        self._happened(
+        self.tell(
             "round_started", fact.reason, now, cause=opening.cause.value, nodes=len(ordered),
             charged=opening.cause is Cause.WORKER_FAILURE, world_size=run.membership.world_size,
             duration_s=now - opening.at,
@@ -367,23 +370,28 @@ class RunMachine:
 
     # Steps that several facts share.
 
-    def _depart(self, agent: Agent, cause: Cause, detail: str, now: float) -> None:
+    def depart(self, agent: Agent, cause: Cause, detail: str, now: float) -> None:
         run, seat = self.run, self.run.seat_of(agent.agent_id)
         was = agent.state
-        verb = "left" if cause is Cause.NODE_LEFT else "lost"
+        left = cause is not Cause.NODE_LOST
+        verb = "left" if left else "lost"
         reason = f"node {agent.node_id} {verb}: {detail}"
         run.remove(agent)
         group_rank = seat.group_rank if seat else None
-        left = cause is Cause.NODE_LEFT
         departure = Departure(agent.node_id, agent.agent_id, agent.round, group_rank, left, detail, now)
         remember(run.departures, departure)
-        self._happened("node_left" if left else "node_lost", reason, now, node_id=agent.node_id, group_rank=group_rank)
+        self.tell("node_left" if left else "node_lost", reason, now, node_id=agent.node_id, group_rank=group_rank)
+        self.left_its_place(agent, was, cause, reason, now)
+
+    def left_its_place(self, agent: Agent, was: AgentState, cause: Cause, reason: str, now: float) -> None:
+        """Draw the conclusions for its round from an agent that is gone, or goes. `was`: its state before."""
+        run = self.run
         if was is AgentState.RUNNING:
-            self._open(cause, reason, now)
-        elif seat and run.stage is Stage.FORMING:
+            self.open_round(cause, reason, now)
+        elif run.stage is Stage.FORMING and run.seat_of(agent.agent_id):
             restart_budget.reclassify(run.opening, cause, reason)
 
-    def _open(self, cause: Cause, reason: str, now: float) -> None:
+    def open_round(self, cause: Cause, reason: str, now: float) -> None:
         """Open the next round: every participant stops its workers and joins again."""
         run = self.run
         ending, run.round = run.round, run.round + 1
@@ -395,9 +403,9 @@ class RunMachine:
         stop = Stop(round=ending, reason=reason)
         run.move_all(stopped, AgentState.STOPPING)
         for agent in stopped:
-            self._direct(agent, stop)
-        self._wake(stopped)
-        self._happened("round_opened", reason, now, cause=cause.value)
+            self.direct(agent, stop)
+        self.wake(stopped)
+        self.tell("round_opened", reason, now, cause=cause.value)
 
     def _settle(self, now: float) -> None:
         """Draw the conclusions of whatever has just changed."""
@@ -406,7 +414,7 @@ class RunMachine:
             self._watch_minimum(now)
         elif run.stage is Stage.RUNNING:
             if run.membership and len(run.succeeded) == len(run.membership.seats):
-                self._end(Stage.SUCCEEDED, f"all workers of {completion.count(len(run.succeeded))} exited 0", None, now)
+                self.end(Stage.SUCCEEDED, f"all workers of {completion.count(len(run.succeeded))} exited 0", None, now)
             elif run.verdict_at is None:
                 run.scale_up_at = admission.next_scale_up(run, now)
         time_ledger.settle(run, now)
@@ -418,7 +426,7 @@ class RunMachine:
         elif not enough and opening.min_since is not None:
             opening.min_since, opening.below_since = None, now
 
-    def _end(self, stage: Stage, reason: str, failure: Failure | None, now: float) -> None:
+    def end(self, stage: Stage, reason: str, failure: Failure | None, now: float) -> None:
         run = self.run
         run.stage, run.ended_at, run.scale_up_at, run.verdict_at = stage, now, None, None
         run.end_reason = reason
@@ -426,10 +434,10 @@ class RunMachine:
         run.leases.clear()
         finish = final_report.finish(run)
         for agent in run.agents.values():
-            self._direct(agent, finish)
-        self._wake(run.agents.values())
+            self.direct(agent, finish)
+        self.wake(run.agents.values())
         ended_by = final_report.details(run.end_failure) if run.end_failure else None
-        self._happened("run_succeeded" if stage is Stage.SUCCEEDED else "run_failed", reason, now, failure=ended_by)
+        self.tell("run_succeeded" if stage is Stage.SUCCEEDED else "run_failed", reason, now, failure=ended_by)
 
     # Helpers.
 
@@ -438,6 +446,8 @@ class RunMachine:
         if agent.state is AgentState.WAITING:
             forming = self.run.stage is Stage.FORMING
             return completion.wait(self.run, now) if forming else completion.standby(self.run, now)
+        if agent.state is AgentState.CORDONED:
+            return completion.cordoned(self.run, agent.node_id, now)
         return rank_assignment.start(self.run, agent.join.agent_id)
 
     def _agent(self, agent_id: str) -> Agent:
@@ -446,14 +456,14 @@ class RunMachine:
         except KeyError:
             raise AgentFenced(f"agent {agent_id} is no longer part of run {self.run.run_id}") from None
 
-    def _direct(self, agent: Agent, directive: Directive | None) -> None:
+    def direct(self, agent: Agent, directive: Directive | None) -> None:
         self.run.revision += 1
         agent.directive, agent.revision = directive, self.run.revision
 
-    def _wake(self, agents: Iterable[Agent]) -> None:
+    def wake(self, agents: Iterable[Agent]) -> None:
         self._effects.append(WakeAgents(self.run.run_id, tuple([agent.join.agent_id for agent in agents])))
 
-    def _happened(self, kind: EventKind, reason: str, now: float, **more: Any) -> None:
+    def tell(self, kind: EventKind, reason: str, now: float, **more: Any) -> None:
         run = self.run
         run.event_number += 1
         event = RunEvent(
@@ -469,7 +479,7 @@ class RunMachine:
         told = (final_report.details if is_remembered else final_report.summary)(failure)
         seat = run.seat_of(record.agent_id)
         group_rank = seat.group_rank if seat else None
-        self._happened("workers_failed", reason, now, node_id=failure.node_id, group_rank=group_rank, failure=told)
+        self.tell("workers_failed", reason, now, node_id=failure.node_id, group_rank=group_rank, failure=told)
 
     def _taken(self) -> list[Effect]:
         effects, self._effects = self._effects, []
@@ -481,8 +491,14 @@ _CHECKS: dict[type[events.Event], Callable[[RunMachine, Any, float], events.Fact
     events.NodeLeft: RunMachine._check_leave,
     events.WorkersFailed: RunMachine._check_failure,
     events.WorkersSucceeded: RunMachine._check_success,
-    events.ArrivalsAdmitted: RunMachine._check_admission,
-    events.RunStopped: RunMachine._check_end,
+    events.ArrivalsAdmitted: operations.check_admission,
+    events.RunStopped: operations.check_stop,
+    events.RunRestarted: operations.check,
+    events.RunResized: operations.check,
+    events.RunForgotten: operations.check_forgotten,
+    events.NodeCordoned: operations.check_node,
+    events.NodeUncordoned: operations.check_node,
+    events.NodeDrained: operations.check_node,
     events.RunSuperseded: RunMachine._check_end,
     events.LeaseRenewed: RunMachine._renewed,
     events.AgentDisconnected: RunMachine._disconnected,
@@ -499,8 +515,14 @@ _TRANSITIONS: dict[type[events.Fact], Callable[[RunMachine, Any, float], None]] 
     events.RoundCompleted: RunMachine._completed,
     events.JoinTimedOut: RunMachine._timed_out,
     events.CauseNotFound: RunMachine._cause_not_found,
-    events.ArrivalsAdmitted: RunMachine._admitted,
-    events.RunStopped: RunMachine._stopped,
+    events.ArrivalsAdmitted: operations.admit,
+    events.RunStopped: operations.stop,
+    events.RunRestarted: operations.restart,
+    events.RunResized: operations.resize,
+    events.RunForgotten: operations.forget,
+    events.NodeCordoned: operations.cordon,
+    events.NodeUncordoned: operations.uncordon,
+    events.NodeDrained: operations.drain,
     events.RunSuperseded: RunMachine._superseded,
 }
 """Facts, each with what it does when it happens and when it is replayed."""

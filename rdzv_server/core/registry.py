@@ -8,16 +8,26 @@ one that finds a run which every node has left, if nobody asked for that run by 
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush, nsmallest
 
-from rdzv_protocol.errors import AgentFenced, RunFailed, RunSucceeded, ServerUnavailable, UnknownRun
+from msgspec.structs import replace
+from rdzv_protocol.errors import (
+    AgentFenced,
+    RunFailed,
+    RunGoesOn,
+    RunSucceeded,
+    ServerUnavailable,
+    UnknownNode,
+    UnknownRun,
+)
 from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import JoinRequest
 
 from rdzv_server.config import MOST_RUNS
-from rdzv_server.core import admission, snapshot
+from rdzv_server.core import admission, events, snapshot
+from rdzv_server.core.cordons import JOURNAL, Cordons
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record
-from rdzv_server.core.events import Event, Life, NodeJoined, RunCreated, RunSuperseded, TimePassed
+from rdzv_server.core.events import CordonsKept, Event, Life, NodeJoined, RunCreated, RunSuperseded, TimePassed
 from rdzv_server.core.machine import RunMachine
-from rdzv_server.core.run import Run, Stage
+from rdzv_server.core.run import HEARD_OF_S, Run, Stage
 
 Key = tuple[str, int]
 """run_id and attempt."""
@@ -26,8 +36,6 @@ SPARE_DEADLINES = 64
 """Deadlines that may be stale beside as many as there are runs."""
 ROOM = 100
 """Part of all attempts that is forgotten when there is no room, a hundredth: looking for them takes time."""
-HEARD_OF_S = 60.0
-"""Time within which an agent that lives hears that its run has ended, however long its lease is."""
 
 
 class Registry:
@@ -46,6 +54,9 @@ class Registry:
         self._deadlines: list[tuple[float, Key]] = []
         self._armed: dict[Key, float] = {}
         self._life = Life()
+        self.cordons = Cordons()
+        self.knows_all_runs = True
+        """Whether no other server has runs of which nodes may be a part: else none can be said to be unknown."""
 
     def runs(self) -> list[Run]:
         """Every attempt that is remembered, oldest first."""
@@ -55,11 +66,20 @@ class Registry:
         """The attempts of a run that are remembered, oldest first."""
         return [self._machines[run_id, attempt].run for attempt in self._attempts.get(run_id, ())]
 
-    def handle(self, run_id: str, event: Event, now: float) -> tuple[RunMachine, list[Effect]]:
-        """Apply an event; the machine that took it. Raises `ProtocolError`, with nothing changed, if it is refused."""
+    def handle(self, run_id: str, event: Event, now: float) -> tuple[RunMachine | None, list[Effect]]:
+        """Apply an event; the machine that took it, if it is one run's.
+
+        Raises `ProtocolError`, with nothing changed, if it is refused.
+        """
         effects: list[Effect] = []
         if isinstance(event, NodeJoined):
             machine, effects = self._machine_to_join(event, now)
+            if cordon := self.cordons.by_node.get(event.join.node_id):
+                event = replace(event, cordon=cordon)
+        elif isinstance(event, events.NodeOperation):
+            return None, self._operate_on_node(event, now)
+        elif isinstance(event, events.RunForgotten):
+            return None, self._forget_run(event, now)
         else:
             machine = self._machine_for(run_id, event)
         return machine, effects + self._tell(machine, event, now)
@@ -76,14 +96,57 @@ class Registry:
         """Let every run whose deadline has come draw its conclusions."""
         effects: list[Effect] = []
         for key in self._due(now):
-            machine = self._machines[key]
-            happened = machine.handle(TimePassed(), now)
-            effects += happened
-            if any(isinstance(effect, ForgetRun) for effect in happened):
-                self._forget(key)
-            else:
-                self._arm(machine, machine.deadline)
+            effects += self._let_go(self._machines[key], TimePassed(), now)
+        for node_id in self.cordons.expired(now):
+            effects += self._operate_on_node(events.NodeUncordoned("its time is over", node_id=node_id), now)
         return effects
+
+    def answer_to(self, run_id: str, request_id: str) -> str:
+        """Sentence with which an operator's request has been answered; empty if it is not known."""
+        latest = self._latest_machine(run_id)
+        answer = latest.run.answers.get(request_id) if latest else None
+        return answer or self.cordons.answers.get(request_id, "")
+
+    def _operate_on_node(self, event: events.NodeFact, now: float) -> list[Effect]:
+        """Act on a node in all runs, then for those to come.
+
+        Of a batch that is written in part the beginning counts: the request is remembered, last, when all is done.
+        """
+        if event.request_id in self.cordons.answers:
+            return []
+        concerned = [machine for machine in self._machines.values() if _concerns(event, machine.run)]
+        is_known = concerned or event.node_id in self.cordons.by_node or not self.knows_all_runs
+        if isinstance(event, events.NodeDrained) and not is_known:
+            raise UnknownNode(f"no agent of node {event.node_id} is part of a run here; to keep it out, cordon it")
+        self.cordons.check_room(event)
+        effects = [effect for machine in concerned for effect in self._tell(machine, event, now)]
+        return effects + self._keep(replace(event, life=self._life), now)
+
+    def _forget_run(self, event: events.RunForgotten, now: float) -> list[Effect]:
+        if event.request_id in self.cordons.answers:
+            return []
+        latest = self._latest_machine(event.run_id)
+        if latest is None:
+            raise UnknownRun(f"no run {event.run_id} is known here")
+        if not latest.run.stage.is_end:
+            raise RunGoesOn(f"run {event.run_id} goes on ({latest.run.stage}): stop it first (POST /v1/runs/stop)")
+        effects: list[Effect] = []
+        for attempt in list(self._attempts[event.run_id]):
+            effects += self._let_go(self._machines[event.run_id, attempt], event, now)
+        return effects + self._keep(event, now)
+
+    def _let_go(self, machine: RunMachine, event: Event, now: float) -> list[Effect]:
+        """Let the machine handle an event after which it may be forgotten."""
+        happened = machine.handle(event, now)
+        if any(isinstance(effect, ForgetRun) for effect in happened):
+            self._forget((machine.run.run_id, machine.run.attempt))
+        else:
+            self._arm(machine, machine.deadline)
+        return happened
+
+    def _keep(self, fact: events.NodeFact | events.RunForgotten, now: float) -> list[Effect]:
+        self.cordons.apply(fact, now)
+        return [Record(JOURNAL, 0, now, fact)]
 
     def _due(self, now: float) -> list[Key]:
         """The attempts whose deadline has come, each once: one with more to do than it does in one go is due again."""
@@ -97,7 +160,8 @@ class Registry:
 
     def next_deadline(self) -> float | None:
         """Time at which `pass_time` is due next; it may turn out then that the deadline has moved on."""
-        return self._deadlines[0][0] if self._deadlines else None
+        at, uncordoned_at = self._deadlines[0][0] if self._deadlines else None, self.cordons.next_deadline()
+        return at if uncordoned_at is None else uncordoned_at if at is None else min(at, uncordoned_at)
 
     def machine_of(self, run_id: str, agent_id: str) -> RunMachine:
         """The attempt that the agent is part of, else the latest. Raises `AgentFenced` if there is none."""
@@ -111,11 +175,15 @@ class Registry:
 
         Those of the creation come with the next record; a snapshot has none.
         """
+        if record.run_id == JOURNAL:
+            self.cordons.apply(record.fact, record.at)
+            return []
         key = (record.run_id, record.attempt)
         effects: Sequence[Effect] = ()
         if isinstance(record.fact, RunCreated):
             self._create(record.fact, record.at)
         else:
+            assert not isinstance(record.fact, CordonsKept)
             effects = self._machines[key].replay(record.fact, record.at)
         self._arm(self._machines[key], self._machines[key].next_deadline())
         return [effect.event for effect in effects if isinstance(effect, Happened)]
@@ -128,6 +196,8 @@ class Registry:
 
     def snapshot(self, key: Key, now: float) -> list[Record]:
         """Records to replay in place of all that led to this attempt; none if it has ended, or is forgotten."""
+        if key == (JOURNAL, 0):
+            return [Record(*key, now, self.cordons.snapshot(self._life))]
         machine = self._machines.get(key)
         if machine is None or machine.run.stage.is_end:
             return []
@@ -206,7 +276,7 @@ class Registry:
             raise RunSucceeded(f"run {run.run_id} has already succeeded: {run.end_reason}. --rerun starts it again")
         if run.stage.is_end:
             return True
-        return not run.agents and (not join.explicit_run_id or bool(join.settings.conflicts(run.settings)))
+        return not run.agents and (not join.explicit_run_id or bool(admission.conflicts(run, join)))
 
     def _create(self, created: RunCreated, now: float) -> RunMachine:
         machine = RunMachine(created, now, self._retention_s)
@@ -255,3 +325,7 @@ class Registry:
         self._attempts[run_id].remove(attempt)
         if not self._attempts[run_id]:
             del self._attempts[run_id], self._latest[run_id], self._event_numbers[run_id]
+
+
+def _concerns(event: events.NodeFact, run: Run) -> bool:
+    return not run.stage.is_end and (event.node_id in run.node_ids or event.node_id in run.cordons)

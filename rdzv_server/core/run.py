@@ -8,8 +8,13 @@ from msgspec import Struct, field
 from rdzv_protocol.messages import Directive, Failure, JoinRequest
 from rdzv_protocol.settings import RunSettings
 
+from rdzv_server.core.events import Cordon
 from rdzv_server.core.liveness import Leases
 
+HEARD_OF_S = 60.0
+"""Time within which an agent that lives hears that its run has ended, however long its lease is."""
+REQUESTS = 64
+"""Latest operators' requests of a run whose repetition is recognized."""
 HISTORY = 64
 """Restarts, failures and departures that a run remembers one by one; the counters never forget."""
 
@@ -39,10 +44,15 @@ class AgentState(StrEnum):
     """Was told to stop its workers and has not joined again: the next round waits for it while it is alive."""
     SUCCEEDED = "succeeded"
     """All of its workers exited 0."""
+    CORDONED = "cordoned"
+    """Has joined; no workers. Its node is cordoned: it gets no seat."""
+    DRAINING = "draining"
+    """Was told to leave, and stops its workers: no round waits for it or counts with it."""
 
 
 _WAITING, _RUNNING, _STOPPING = AgentState.WAITING, AgentState.RUNNING, AgentState.STOPPING
 """For what is looked up with every event: an enumeration finds its members slowly."""
+_WITHOUT_PART = (AgentState.WAITING, AgentState.CORDONED, AgentState.DRAINING)
 
 
 class Cause(StrEnum):
@@ -53,6 +63,9 @@ class Cause(StrEnum):
     NODE_LOST = "node_lost"
     NODE_LEFT = "node_left"
     NODE_ARRIVED = "node_arrived"
+    NODE_DRAINED = "node_drained"
+    RUN_RESTARTED = "run_restarted"
+    RUN_RESIZED = "run_resized"
 
 
 class Agent(Struct):
@@ -65,6 +78,18 @@ class Agent(Struct):
     """The last round that it had a seat in; 0 for none."""
     directive: Directive | None = None
     revision: int = 0
+    drain_until: float = 0.0
+    """End of the time that its workers have, if it is drained."""
+
+    @property
+    def has_part(self) -> bool:
+        """Whether it takes part in the last completed round, as far as it depends on itself."""
+        return self.state not in _WITHOUT_PART
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether it is ready for a round, which it may be kept out of."""
+        return self.state is _WAITING or self.state is AgentState.CORDONED
 
     @property
     def agent_id(self) -> str:
@@ -171,6 +196,12 @@ class RunState(Struct, kw_only=True):
     round: int = 1
     """The round that is forming or running."""
     agents: dict[str, Agent] = field(default_factory=dict)
+    cordons: dict[str, Cordon] = field(default_factory=dict)
+    """Cordons of nodes that are, or have been, part of the run."""
+    answers: dict[str, str] = field(default_factory=dict)
+    """Ids of the latest operators' requests, each with the sentence that it was answered with."""
+    is_resized: bool = False
+    """Whether an operator has changed the limits of the number of nodes that the agents ask for."""
     command_of: str = ""
     """The agent that the commands of the others are compared with: the first, or the first after it was gone."""
     membership: Membership | None = None
@@ -209,6 +240,8 @@ class RunState(Struct, kw_only=True):
     """Whether it has failed because too few nodes had joined in time."""
     end_failure: Failure | None = None
     ended_at: float | None = None
+    forget_at: float | None = None
+    """Time at which the run, which an operator has no more use for, is forgotten."""
 
 
 class Run(RunState, kw_only=True):
@@ -224,7 +257,7 @@ class Run(RunState, kw_only=True):
     node_ranks: dict[int, str] = field(default_factory=dict)
     """Agent that claims each `--node-rank`."""
     survivors: int = 0
-    """Agents of the membership that are still part of the run."""
+    """Agents of the membership that are still part of the run, and are not drained."""
 
     def wall_clock(self, at: float) -> float | None:
         """A time of the run in seconds since 1970, for people."""
@@ -234,6 +267,11 @@ class Run(RunState, kw_only=True):
     def waiting(self) -> OrderedDict[str, Agent]:
         """Agents that have joined, in the order of joining."""
         return self.by_state[_WAITING]
+
+    @property
+    def cordoned(self) -> OrderedDict[str, Agent]:
+        """Agents that have joined, and whose node is cordoned."""
+        return self.by_state[AgentState.CORDONED]
 
     @property
     def stopping(self) -> OrderedDict[str, Agent]:
@@ -247,6 +285,22 @@ class Run(RunState, kw_only=True):
     def seat_of(self, agent_id: str) -> Seat | None:
         """The agent's seat in the last completed round."""
         return self.membership.seats.get(agent_id) if self.membership else None
+
+    def is_survivor(self, agent: Agent) -> bool:
+        return agent.state is not AgentState.DRAINING and self.seat_of(agent.agent_id) is not None
+
+    def agents_of(self, node_id: str) -> list[Agent]:
+        return [self.agents[agent_id] for agent_id in self.node_ids.get(node_id, ())]
+
+    def drain(self, agent: Agent, until: float) -> None:
+        """Count the agent out: it leaves."""
+        self.survivors -= self.is_survivor(agent)
+        self.move(agent, AgentState.DRAINING)
+        agent.drain_until = until
+
+    def answer(self, request_id: str, sentence: str) -> None:
+        """Remember with what an operator's request was answered, and forget the oldest."""
+        remember_answer(self.answers, request_id, sentence, REQUESTS)
 
     def move(self, agent: Agent, state: AgentState) -> None:
         """Put the agent, known or new, into `state`."""
@@ -280,7 +334,7 @@ class Run(RunState, kw_only=True):
         node_rank = agent.join.node_rank
         if node_rank is not None and self.node_ranks.get(node_rank) == agent.agent_id:
             del self.node_ranks[node_rank]
-        self.survivors -= self.seat_of(agent.agent_id) is not None
+        self.survivors -= self.is_survivor(agent)
         self.leases.drop(agent.agent_id)
         self.departed_ids.add(agent.agent_id)
 
@@ -294,13 +348,19 @@ class Run(RunState, kw_only=True):
         assert namesakes == {(agent.node_id, agent_id) for agent_id, agent in agents.items()}
         assert all(agents[agent_id].join.node_rank == rank for rank, agent_id in self.node_ranks.items())
         assert not self.departed_ids & agents.keys()
+        assert all(
+            (agent.node_id in self.cordons) == (agent in self.cordoned.values())
+            for agent in agents.values()
+            if agent.has_joined
+        )
+        assert len(self.answers) <= REQUESTS and self.settings.min_nodes <= self.settings.max_nodes
         seats = membership.seats if membership else {}
-        assert self.survivors == len(seats.keys() & agents.keys())
+        assert self.survivors == sum(self.is_survivor(agent) for agent in agents.values())
         assert self.succeeded | self.failed <= seats.keys()
         if self.stage is Stage.FORMING:
-            assert {agent.state for agent in agents.values()} <= {AgentState.WAITING, AgentState.STOPPING}
+            assert all(agent.state is AgentState.STOPPING for agent in agents.values() if agent.has_part)
         elif self.stage is Stage.RUNNING:
-            seated = agents.keys() - self.waiting.keys()
+            seated = {agent_id for agent_id, agent in agents.items() if agent.has_part}
             assert membership and membership.round == self.round and seated <= seats.keys() and not self.stopping
             assert all(agents[agent_id].round == self.round for agent_id in seated)
         enough = self.opening.min_since is not None
@@ -314,8 +374,18 @@ class Run(RunState, kw_only=True):
         assert leases.renewed_at.keys() == (set() if self.stage.is_end else agents.keys())
         assert leases.absent_since.keys() | leases.probed_until.keys() <= leases.uncertain.keys() <= agents.keys()
         assert list(leases.renewed_at.values()) == sorted(leases.renewed_at.values())
-        for agent_id in leases.absent_since.keys() - self.waiting.keys():
-            assert self.failed <= {agent_id}, f"{agent_id} is absent, and others failed"
+        for agent_id in leases.absent_since:
+            assert not agents[agent_id].has_part or self.failed <= {agent_id}, (
+                f"{agent_id} is absent, and others failed"
+            )
+
+
+def remember_answer(answers: dict[str, str], request_id: str, sentence: str, most: int) -> None:
+    """Add to the answered requests, of which the oldest are forgotten beyond so many."""
+    if request_id:
+        answers[request_id] = sentence
+        while len(answers) > most:
+            del answers[next(iter(answers))]
 
 
 def remember(history: list[T], item: T) -> None:

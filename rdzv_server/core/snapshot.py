@@ -38,4 +38,4 @@ def restore(run: Run, data: bytes) -> None:
     run.agents = {}
     for agent in state.agents.values():
         run.move(agent, agent.state)
-        run.survivors += run.seat_of(agent.agent_id) is not None
+        run.survivors += run.is_survivor(agent)

@@ -8,14 +8,25 @@ from rdzv_protocol.messages import Failure
 from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core import completion, restart_budget, time_ledger
+from rdzv_server.core.events import Cordon
 from rdzv_server.core.run import Agent, AgentState, Cause, Departure, FailureRecord, Restart, Run, Stage
 from rdzv_server.core.time_ledger import Duration, TimeStatus
 
 Phase = Literal["forming", "restarting", "running", "finishing", "succeeded", "failed"]
-NodeState = Literal["waiting", "standby", "running", "stopping", "succeeded", "failed"]
+NodeState = Literal["waiting", "standby", "cordoned", "running", "stopping", "draining", "succeeded", "failed"]
 Status = TypeVar("Status", bound=Struct)
 SHORT_ID, HIDDEN = 12, 8
 """Ids up to this length are shown whole; of longer ones so many characters at the end are not."""
+
+
+class CordonStatus(Struct, frozen=True, kw_only=True):
+    """A node that gets no seat in a new round: who said so, why, and for how long."""
+
+    node_id: Id
+    by: str
+    reason: str
+    left_s: Annotated[float | None, Meta(description="seconds until it is uncordoned; null: until somebody does it")]
+    drained: Annotated[bool, Meta(description="its agents were told to leave")]
 
 
 class NodeStatus(Struct, frozen=True, kw_only=True):
@@ -36,6 +47,8 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     lease_left_s: Duration | None
     failures: Count
     log_dir: Annotated[str, Meta(description="folder on the node with its workers' log files; empty: there are none")]
+    cordon: CordonStatus | None
+    drain_left_s: Annotated[float | None, Meta(description="seconds that its workers have left, if it is drained")]
 
 
 class MissingStatus(Struct, frozen=True, kw_only=True):
@@ -193,6 +206,19 @@ def _node(run: Run, agent: Agent, now: float) -> NodeStatus:
         lease_left_s=None if lease_until is None else _round(lease_until - now),
         failures=run.failures_by_node.get(agent.node_id, 0),
         log_dir=agent.join.log_dir,
+        cordon=cordon(run.cordons[agent.node_id], now) if agent.node_id in run.cordons else None,
+        drain_left_s=_round(max(0.0, agent.drain_until - now)) if agent.state is AgentState.DRAINING else None,
+    )
+
+
+def cordon(given: Cordon, now: float) -> CordonStatus:
+    """Status of a cordon."""
+    return CordonStatus(
+        node_id=given.node_id,
+        by=given.by,
+        reason=given.reason,
+        left_s=None if given.until is None else _round(max(0.0, given.until - now)),
+        drained=given.drain_until is not None,
     )
 
 

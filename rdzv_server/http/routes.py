@@ -26,7 +26,7 @@ from rdzv_server.http.events_endpoint import DEFAULT_LIMIT, MOST_EVENTS, STREAM,
 from rdzv_server.http.limits import Gatekeeper, RefusalLog, peer_of
 from rdzv_server.http.metrics import MetricsView
 from rdzv_server.http.status_endpoint import Status, StatusView
-from rdzv_server.service.interface import AnyRequest, Service
+from rdzv_server.service.interface import Action, AnyRequest, Service
 from rdzv_server.service.watch import Watch
 
 log = logging.getLogger("rdzv_server")
@@ -85,8 +85,6 @@ class Route:
     """What is sent as server-sent events to who accepts such, in words; empty: nothing."""
     no: str = ""
     """Meaning of an answer 503 in plain text, if there may be one; 200 is then a yes."""
-    done: str = ""
-    """Text of the log when an operator's request has been carried out."""
     query: tuple[tuple[str, str], ...] = ()
     """Parameters behind the `?`, with what they do."""
     refusals: tuple[type[ProtocolError], ...] = ()
@@ -209,15 +207,12 @@ class HttpApi:
         return _packed(await self._service.ask(message, connection))
 
     async def act(self, request: web.BaseRequest) -> web.Response:
-        """Do what an operator asks, and log that it is done, if there was anything to do."""
+        """Do what an operator asks."""
         route, connection = self._routes[request.path], _connection_of(request)
         message = _read_json(route.request, await _body(request))
-        _turn_to(connection, message)
-        is_going_on = message.run_id in self._going_on()
-        answer = await self._service.ask(message, connection)
-        if is_going_on:
-            log.info("run %s: %s by %s", message.run_id, route.done, peer_of(request.remote or ""))
-        return _json(answer)
+        action = Action(message, f"{connection.permit.role} {peer_of(request.remote or '')}".strip())
+        _turn_to(connection, action)
+        return _json(await self._service.ask(action, connection))
 
     async def status(self, request: web.BaseRequest) -> web.StreamResponse:
         query, permit = request.rel_url.query, _connection_of(request).permit
@@ -399,10 +394,11 @@ def _agents(path: str, request: Any, answer: Any, summary: str, *refusals: type[
     )  # fmt: skip
 
 
-def _action(path: str, request: Any, done: str, summary: str, *refusals: type[ProtocolError]) -> Route:
+def _action(path: str, request: Any, *refusals: type[ProtocolError]) -> Route:
     return Route(
-        method="POST", path=path, handler=HttpApi.act, summary=summary, request=request, answer=messages.Ack, done=done,
-        says="It is done, or was before.", refusals=(*_OF_EVERY_MESSAGE, NotLeader, errors.UnknownRun, *refusals),
+        method="POST", path=path, handler=HttpApi.act, summary=(request.__doc__ or "").partition("\n")[0],
+        request=request, answer=actions.Done, says="It is done, or was before.",
+        refusals=(*_OF_EVERY_MESSAGE, NotLeader, *refusals),
     )  # fmt: skip
 
 
@@ -455,12 +451,15 @@ ROUTES: tuple[Route, ...] = (
             ("limit", f"Events of a page, 1 to {MOST_EVENTS} ({DEFAULT_LIMIT} by default); a stream sends all."),
         ),
     ),
-    _action(paths.STOP, actions.StopRequest, "stopped", "End a run, whatever it does."),
     _question(paths.METRICS, HttpApi.metrics, "Metrics of the server and its runs, in Prometheus' text format."),
-    _action(
-        paths.ADMIT, actions.AdmitRequest, "nodes that stand by were admitted",
-        "Give the free seats of a running round to nodes that stand by.", errors.NobodyWaits,
-    ),
+    _action(paths.STOP, actions.StopRequest, errors.UnknownRun),
+    _action(paths.RESTART, actions.RestartRequest, errors.UnknownRun, errors.RunEnded),
+    _action(paths.RESIZE, actions.ResizeRequest, errors.UnknownRun, errors.RunEnded),
+    _action(paths.ADMIT, actions.AdmitRequest, errors.UnknownRun, errors.RunEnded, errors.NobodyWaits),
+    _action(paths.FORGET, actions.ForgetRequest, errors.UnknownRun, errors.RunGoesOn),
+    _action(paths.DRAIN, actions.DrainRequest, errors.UnknownNode),
+    _action(paths.CORDON, actions.CordonRequest),
+    _action(paths.UNCORDON, actions.UncordonRequest),
     _question(paths.ROOT, HttpApi.root, "Where to look, for people."),
     _question(paths.HEALTHZ, HttpApi.healthz, "Whether the process answers."),
     _question(paths.READYZ, HttpApi.readyz, "Whether the server can decide.", no="It cannot; the body says why."),
@@ -558,14 +557,18 @@ def _read_json(kind: type[Message], body: bytes) -> Message:
     try:
         value = msgspec.json.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError):  # the last: a hundred thousand brackets
-        raise MalformedMessage('the body is not JSON: give {"run_id": "..."}') from None
+        raise MalformedMessage(f"the body is not JSON: give {_example(kind)}") from None
     return convert(kind, value)
+
+
+def _example(kind: type[Any]) -> str:
+    return '{"node_id": "..."}' if issubclass(kind, actions.NodeAction) else '{"run_id": "..."}'
 
 
 def _turn_to(connection: HttpConnection, message: AnyRequest) -> None:
     """From here on the connection takes its turns with the message's run. Raises `Forbidden`."""
     if not isinstance(message, messages.LeaderRequest):  # which names a run at most
-        connection.permit.check_run(message.run_id)
+        connection.permit.check_run(message.run_id)  # that of an action on a node is in no pattern but that of all
         connection.run = message.run_id
 
 

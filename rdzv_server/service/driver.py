@@ -15,10 +15,11 @@ from rdzv_protocol.events import EventKind, RunEvent
 from rdzv_protocol.log_lines import Context
 
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record, WakeAgents
-from rdzv_server.core.events import Event, LeaseRenewed, NodeJoined
+from rdzv_server.core.events import Event, LeaseRenewed, NodeJoined, OperatorsFact
 from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
+from rdzv_server.core.status_view import CordonStatus, cordon
 from rdzv_server.service.clock import Clock
 from rdzv_server.service.fair_scheduler import RoundRobin
 from rdzv_server.service.interface import Observer
@@ -30,8 +31,8 @@ from rdzv_server.storage.outage import Outage
 
 log = logging.getLogger("rdzv_server")
 
-Done = asyncio.Future[RunMachine]
-"""Answer to an event: the machine that took it."""
+Done = asyncio.Future[RunMachine | None]
+"""Answer to an event: the machine that took it, if it is one run's."""
 
 UNLOGGED: frozenset[EventKind] = frozenset({"run_created", "node_joined"})
 """Events that the log says nothing of: many, and the round that starts with them says the same."""
@@ -110,7 +111,25 @@ class Driver:
         await self._store.close()
 
     async def submit(self, run_id: str, event: Event) -> RunMachine:
-        """Apply an event; returns once its records are written. Raises the `ProtocolError` that refuses it."""
+        """Apply an event of a run; returns once its records are written. Raises the `ProtocolError` that refuses it."""
+        machine = await self._take(run_id, event)
+        assert machine is not None
+        return machine
+
+    async def act(self, run_id: str, fact: OperatorsFact) -> str:
+        """Do what an operator asks; the sentence that answers it. Raises the `ProtocolError` that refuses it."""
+        await self._take(run_id, fact)
+        return self.answer_to(run_id, fact.request_id)
+
+    def answer_to(self, run_id: str, request_id: str) -> str:
+        """Sentence with which an operator's request has been answered; empty if it has not been, or is forgotten."""
+        return self._registry.answer_to(run_id, request_id)
+
+    def cordons(self) -> list[CordonStatus]:
+        now = self.now()
+        return [cordon(given, now) for given in self._registry.cordons.by_node.values()]
+
+    async def _take(self, run_id: str, event: Event) -> RunMachine | None:
         if self._has_stopped:
             raise ServerUnavailable(STOPPED)
         if isinstance(event, NodeJoined) and self.unhealthy_reason:
@@ -205,7 +224,7 @@ class Driver:
 
     async def _take_batch(self) -> None:
         effects: list[Effect] = []
-        answers: list[tuple[Done | None, RunMachine | ProtocolError]] = []
+        answers: list[tuple[Done | None, RunMachine | ProtocolError | None]] = []
         now, was_held_up = self._clock.now(), self._clock.was_held_up()
         if was_held_up:
             self._registry.resume(now)
@@ -323,7 +342,7 @@ def _concerned(effects: Sequence[Effect]) -> Iterator[Key]:
                 yield run_id, join.agent_id
 
 
-def _answer(done: Done | None, answer: RunMachine | ProtocolError) -> None:
+def _answer(done: Done | None, answer: RunMachine | ProtocolError | None) -> None:
     if done is None or done.done():
         return
     if isinstance(answer, ProtocolError):

@@ -4,18 +4,33 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Annotated, Any, NamedTuple, Protocol
 
 from msgspec import Meta, Struct
-from rdzv_protocol.actions import AdmitRequest, StopRequest
+from rdzv_protocol.actions import ActionRequest, Done, NodeAction
 from rdzv_protocol.constraints import Id, Revision
 from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import Ack, LeaderReply, LeaderRequest, Reply, Request
 
+from rdzv_server.core.cordons import JOURNAL
 from rdzv_server.core.effects import Effect
 from rdzv_server.core.run import Run
+from rdzv_server.core.status_view import CordonStatus
 from rdzv_server.service.measurements import Measurements
 
-AnyRequest = Request | StopRequest | AdmitRequest | LeaderRequest
-"""A request, all but the last about one run, which the leader of that run answers."""
-Answer = Reply | Ack | LeaderReply
+
+class Action(Struct, frozen=True):
+    """What an operator asks for, and who that is: the role of the token, if there is one, and the address."""
+
+    request: ActionRequest
+    by: str
+
+    @property
+    def run_id(self) -> str:
+        """Id of the run that it is about; that of the journal for an action on a node, which is about all runs."""
+        return JOURNAL if isinstance(self.request, NodeAction) else self.request.run_id
+
+
+AnyRequest = Request | Action | LeaderRequest
+"""A request, all but the last about one run, or all runs, which the leader of that run answers."""
+Answer = Reply | Ack | Done | LeaderReply
 Observer = Callable[[Sequence[Effect]], None]
 """Is told of the effects of each batch once they are written and carried out. It returns soon; one that raises is told
 no more."""
@@ -54,6 +69,7 @@ class ServerState(Struct, frozen=True, kw_only=True):
     leadership: Annotated[Revision, Meta(description="number of the latest one of several servers that is known")] = 0
     shards: Annotated[list[ShardView], Meta(description="who leads each shard; empty: a server alone")] = []
     uptime_s: Annotated[float, Meta(description="seconds")]
+    cordons: Annotated[list[CordonStatus], Meta(description="for all runs, those to come included")] = []
 
 
 class Load(NamedTuple):

@@ -3,14 +3,16 @@
 import asyncio
 import hashlib
 import hmac
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from msgspec.structs import replace
 from rdzv_protocol import actions, messages
-from rdzv_protocol.errors import AgentFenced, ProtocolError, ServerUnavailable
+from rdzv_protocol.errors import AgentFenced, MalformedMessage, ProtocolError, ServerUnavailable
 from rdzv_protocol.events import RunEvent
 from rdzv_protocol.settings import RunSettings
 from rdzv_protocol.text import printable
@@ -18,11 +20,13 @@ from rdzv_protocol.timing import HOLDS_PER_LEASE, LONGEST_HOLD_S
 
 from rdzv_server.core import admission, events
 from rdzv_server.core.machine import RunMachine
-from rdzv_server.core.run import AgentState, Run
+from rdzv_server.core.run import Run
 from rdzv_server.service.agent_connections import Connections
 from rdzv_server.service.driver import Driver
-from rdzv_server.service.interface import Answer, AnyRequest, Connection, Load, Observer, ServerState
+from rdzv_server.service.interface import Action, Answer, AnyRequest, Connection, Load, Observer, ServerState
 from rdzv_server.service.long_polls import Key
+
+log = logging.getLogger("rdzv_server")
 
 FIRST_HOLD_S = 1.0
 """A join that waits is answered this soon, so that a person soon reads whom it waits for."""
@@ -60,6 +64,8 @@ class Rendezvous:
                 return messages.LeaderReply(leadership=self.leadership, leads=True)
             case messages.ReportRequest() | messages.LeaveRequest():
                 self._check_sender(request)
+            case Action():
+                return await self._act(request)
         await self._driver.submit(request.run_id, _event(request))
         return messages.Ack(epoch=self.epoch)
 
@@ -70,7 +76,7 @@ class Rendezvous:
         with self._bound(key, connection):
             machine = await self._enter(events.NodeJoined(join, connection.server_addr, wall_at=time.time()))
         agent = machine.run.agents.get(request.agent_id)
-        if agent and agent.state is AgentState.WAITING:
+        if agent and agent.has_joined:
             await self._park(machine, request.agent_id, _first_hold_s(machine.run.settings), connection)
         return self._reply(machine, request.agent_id, admission.differs(machine.run, request))
 
@@ -86,6 +92,17 @@ class Rendezvous:
         if request.hold and agent and agent.revision <= request.revision:
             await self._park(machine, request.agent_id, _hold_s(machine.run.settings), connection)
         return self._reply(machine, request.agent_id)
+
+    async def _act(self, action: Action) -> actions.Done:
+        """Do what an operator asks. A request without an id gets one: it is no other's repetition."""
+        request, run_id = action.request, action.run_id
+        fact = _operation(action, request.request_id or os.urandom(8).hex())
+        was_done = self._driver.answer_to(run_id, fact.request_id)
+        sentence = await self._driver.act(run_id, fact)
+        if sentence and not was_done:
+            about = f"node {request.node_id}" if isinstance(request, actions.NodeAction) else f"run {run_id}"
+            log.info("%s: %s by %s", about, _DONE[type(request)], action.by)
+        return actions.Done(epoch=self.epoch, message=sentence or f"run {run_id} was over before")
 
     def lost(self, connection: Connection) -> None:
         self.connections.lost(connection)
@@ -114,6 +131,7 @@ class Rendezvous:
             unhealthy_reason="shutting down" if self._closing else self._driver.unhealthy_reason,
             leadership=self.leadership,
             uptime_s=round(self._driver.now() - self._driver.started_at, 3),
+            cordons=self._driver.cordons(),
         )
 
     def load(self) -> Load:
@@ -197,9 +215,47 @@ class Rendezvous:
             self._driver.notify(run_id, events.AgentDisconnected(agent_id))
 
 
-def _event(
-    request: messages.ReportRequest | messages.LeaveRequest | actions.StopRequest | actions.AdmitRequest,
-) -> events.Event:
+_DONE: dict[type[actions.ActionRequest], str] = {
+    actions.StopRequest: "stopped",
+    actions.RestartRequest: "restarted",
+    actions.ResizeRequest: "resized",
+    actions.AdmitRequest: "nodes that stand by were admitted",
+    actions.ForgetRequest: "forgotten",
+    actions.CordonRequest: "cordoned",
+    actions.UncordonRequest: "uncordoned",
+    actions.DrainRequest: "drained",
+}
+"""For the log: what an operator has done."""
+
+
+def _operation(action: Action, request_id: str) -> events.OperatorsFact:
+    """Event that an operator's request is. Raises `MalformedMessage`."""
+    wanted = action.request
+    given = {"reason": printable(wanted.reason), "by": action.by, "request_id": request_id}
+    match wanted:
+        case actions.StopRequest():
+            return events.RunStopped(**given)
+        case actions.RestartRequest():
+            return events.RunRestarted(**given)
+        case actions.AdmitRequest():
+            return events.ArrivalsAdmitted(**given)
+        case actions.ForgetRequest(run_id=run_id):
+            return events.RunForgotten(run_id=run_id, **given)
+        case actions.ResizeRequest(min_nodes=low, max_nodes=high):
+            if low > high:
+                raise MalformedMessage(f"min_nodes {low} is above max_nodes {high}: ask for MIN:MAX")
+            return events.RunResized(min_nodes=low, max_nodes=high, **given)
+    node: dict[str, Any] = {"node_id": wanted.node_id, "wall_at": time.time(), **given}
+    match wanted:
+        case actions.DrainRequest(deadline_s=deadline_s, for_s=for_s):
+            return events.NodeDrained(deadline_s=deadline_s, for_s=for_s, **node)
+        case actions.CordonRequest(for_s=for_s):
+            return events.NodeCordoned(for_s=for_s, **node)
+        case actions.UncordonRequest():
+            return events.NodeUncordoned(**node)
+
+
+def _event(request: messages.ReportRequest | messages.LeaveRequest) -> events.Event:
     """Event that a request tells of."""
     match request:
         case messages.ReportRequest(failure=messages.Failure() as failure):
@@ -208,10 +264,6 @@ def _event(
             return events.WorkersSucceeded(request.agent_id, request.round)
         case messages.LeaveRequest():
             return events.NodeLeft(request.agent_id, printable(request.reason))
-        case actions.StopRequest():
-            return events.RunStopped(printable(request.reason))
-        case actions.AdmitRequest():
-            return events.ArrivalsAdmitted()
 
 
 def digest(secret: str) -> str:

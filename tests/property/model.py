@@ -5,6 +5,7 @@ who has a seat, and what every restart costs; ranks and sentences are left to th
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 LEASE_S, GRACE_S = 20.0, 1.0
 JOIN_TIMEOUT_S, LAST_CALL_S = 60.0, 5.0
@@ -44,6 +45,11 @@ class Agent:
     """When it answered a probe."""
 
     @property
+    def idle(self) -> bool:
+        """Takes no part in the last round: it waits, or leaves."""
+        return self.state in ("waiting", "cordoned", "draining")
+
+    @property
     def uncertain(self) -> bool:
         return self.absent is not None or self.probed_until is not None or self.unheard
 
@@ -63,6 +69,12 @@ class Model:
     turns: int = 0
     agents: list[Agent] = field(default_factory=list)
     departed: set[str] = field(default_factory=set)
+    cordoned: set[str] = field(default_factory=set)
+    """Nodes."""
+    requests: set[str] = field(default_factory=set)
+    """Those of operators that were carried out."""
+    ranks: dict[str, int] = field(default_factory=dict)
+    """Group ranks of the last completed round, which the model is told: it knows no rules of ranks."""
     seated: list[str] = field(default_factory=list)
     """Participants of the last completed round, gone or not."""
     finished: set[str] = field(default_factory=set)
@@ -124,7 +136,9 @@ class Model:
         if any(self._is_proven(rival, now) for rival in rivals):
             raise Refused("node_rank_taken")
         for agent in claimed:
-            has_just_joined = agent.state == "waiting" and now < agent.heard + JUST_S and not agent.uncertain
+            has_just_joined = (
+                agent.state in ("waiting", "cordoned") and now < agent.heard + JUST_S and not agent.uncertain
+            )
             if agent.absent is None and not self._is_proven(agent, now) and (agent in rivals or not has_just_joined):
                 self._probe(agent, now)
         if any(rival.absent is None for rival in rivals):
@@ -247,6 +261,56 @@ class Model:
                 return
             self._conclude(now)
 
+    # Operators.
+
+    def operate(self, request: str, kind: str, now: float, *about: Any) -> None:
+        """Carry a request out, once; one about a node is none of a run that is over."""
+        if request not in self.requests and not (self.over and kind in ("cordon", "uncordon", "drain")):
+            if kind == "admit":
+                self._check_admission()
+            elif self.over:
+                raise Refused("run_ended")
+            self.requests.add(request)
+            getattr(self, f"_{kind}")(*about, now)
+            self._conclude(now)
+        self.pass_time(now)
+
+    def _restart(self, now: float) -> None:
+        if self.stage == "running":
+            self._open("run_restarted", now)
+
+    def _resize(self, low: int, high: int, now: float) -> None:
+        self.low, self.high = low, high
+        if self.stage == "running" and len(self.in_state("running")) > high and not self.finished:
+            self._open("run_resized", now)
+
+    def _check_admission(self) -> None:
+        seats = 0 if self.finished else self.high - len(self.in_state("running"))
+        if self.stage != "running" or not self.in_state("waiting") or seats <= 0:
+            raise Refused("nobody_waits")
+
+    def _admit(self, now: float) -> None:
+        self._open("node_arrived", now)
+
+    def _cordon(self, node: str, now: float) -> None:
+        self.cordoned.add(node)
+        for agent in self._of(node, "waiting"):
+            agent.state = "cordoned"
+
+    def _uncordon(self, node: str, now: float) -> None:
+        self.cordoned.discard(node)
+        for agent in self._of(node, "cordoned"):
+            self._wait(agent, now)
+
+    def _drain(self, node: str, now: float) -> None:
+        self._cordon(node, now)
+        for agent in self._of(node, "cordoned", "running", "stopping", "succeeded"):
+            was, agent.state = agent.state, "draining"
+            self._lose_place(agent, was, "node_drained", now)
+
+    def _of(self, node: str, *states: str) -> list[Agent]:
+        return [agent for agent in self.in_state(*states) if agent.node == node]
+
     # Rules.
 
     def _is_news(self, name: str, round: int) -> bool:
@@ -255,7 +319,9 @@ class Model:
             raise Refused("agent_fenced")
         if name in self.failed or name in self.finished:
             return False
-        overtaken = agent.state == "waiting" and self.stage == "forming" and name in self.seated
+        if agent.state == "draining":
+            return False
+        overtaken = agent.state in ("waiting", "cordoned") and self.stage == "forming" and name in self.seated
         if not (agent.state in ("running", "stopping") or overtaken) or agent.round != round:
             raise Refused("stale_round")
         return True
@@ -271,12 +337,16 @@ class Model:
 
     def _wait(self, agent: Agent, now: float) -> None:
         self.joins += 1
-        agent.state, agent.joined, self.joined_at = "waiting", self.joins, now
+        agent.state, agent.joined = "cordoned" if agent.node in self.cordoned else "waiting", self.joins
+        self.joined_at = now if agent.state == "waiting" else self.joined_at
 
     def _depart(self, agent: Agent, cause: str, now: float) -> None:
         self.agents.remove(agent)
         self.departed.add(agent.name)
-        if agent.state == "running":
+        self._lose_place(agent, agent.state, cause, now)
+
+    def _lose_place(self, agent: Agent, was: str, cause: str, now: float) -> None:
+        if was == "running":
             self._open(cause, now)
             return
         free = self.cause in ("worker_failure", "node_arrived")
@@ -286,7 +356,7 @@ class Model:
     def _lose_corroborated(self, now: float, reporter: str | None) -> None:
         for agent in sorted(self.agents, key=lambda a: a.absent_turn):
             witnesses = self.failed | ({reporter} if reporter else set())
-            if agent.absent is not None and agent.state != "waiting" and witnesses - {agent.name}:
+            if agent.absent is not None and not agent.idle and witnesses - {agent.name}:
                 self._depart(agent, "node_lost", now)
                 self._conclude(now)
 
@@ -303,11 +373,18 @@ class Model:
 
     def _is_uncertain(self) -> bool:
         """Whether one that would get a seat may be dead."""
-        chosen = self._chosen()
-        return any(agent.uncertain for agent in (chosen if len(self.in_state("waiting")) > self.high else self.agents))
+        seatless = self.in_state("cordoned", "draining")
+        others = [agent for agent in self.agents if agent not in seatless]
+        return any(
+            agent.uncertain for agent in (self._chosen() if len(self.in_state("waiting")) > self.high else others)
+        )
 
     def _chosen(self) -> list[Agent]:
-        return sorted(self.in_state("waiting"), key=lambda a: (a.name not in self.seated, a.joined))[: self.high]
+        waiting = sorted(self.in_state("waiting"), key=lambda a: (a.name not in self.seated, a.joined))
+        old = [agent for agent in waiting if agent.name in self.seated]
+        if len(old) > self.high:
+            return sorted(old, key=lambda a: self.ranks[a.name])[: self.high]
+        return waiting[: self.high]
 
     def _open(self, cause: str, now: float) -> None:
         self.stage, self.round, self.cause = "forming", self.round + 1, cause
@@ -333,7 +410,7 @@ class Model:
 
     def _is_ready(self) -> bool:
         joined = len(self.in_state("waiting"))
-        survivors = [name for name in self.seated if self.find(name)]
+        survivors = [agent for agent in self.agents if agent.name in self.seated and agent.state != "draining"]
         if self.stage != "forming" or self.in_state("stopping") or self._is_uncertain():
             return False
         return joined >= self.high or bool(survivors and joined >= self.low)

@@ -8,25 +8,32 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from rdzv_protocol.errors import ProtocolError
-from rdzv_protocol.messages import Assignment, Finish, Start, Stop, Wait
+from rdzv_protocol.messages import Assignment, Drain, Finish, Start, Stop, Wait
 from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core import time_ledger
 from rdzv_server.core.effects import Happened, Record
 from rdzv_server.core.events import (
     AgentDisconnected,
+    ArrivalsAdmitted,
     Event,
     LeaseRenewed,
+    NodeCordoned,
+    NodeDrained,
+    NodeFact,
     NodeJoined,
     NodeLeft,
+    NodeUncordoned,
     RoundCompleted,
     RunCreated,
+    RunResized,
+    RunRestarted,
     TimePassed,
     WorkersFailed,
     WorkersSucceeded,
 )
 from rdzv_server.core.machine import RunMachine
-from rdzv_server.core.run import AgentState, Run, Stage
+from rdzv_server.core.run import AgentState, Run, Seat, Stage
 from rdzv_server.core.snapshot import take
 from rdzv_server.storage.record_codec import pack, unpack
 from tests.property import model as rules
@@ -35,12 +42,15 @@ from tests.support.scenario import RETENTION_S, SERVER_ADDR, a_failure, a_join, 
 
 NAMES = [f"agent{index}" for index in range(16)]
 NODES = ["a", "b", "c", "d"]
-REQUESTS = (NodeJoined, NodeLeft, WorkersFailed, WorkersSucceeded)
+ACTIONS = (RunRestarted, RunResized, ArrivalsAdmitted, NodeCordoned, NodeUncordoned, NodeDrained)
+REQUESTS = (NodeJoined, NodeLeft, WorkersFailed, WorkersSucceeded, *ACTIONS)
 DIRECTIVES = {
     "waiting": Wait,
     "running": Start,
     "succeeded": Start,
     "stopping": Stop,
+    "cordoned": Wait,
+    "draining": Drain,
 }
 
 places = st.integers(0, 9)
@@ -95,8 +105,11 @@ class RunStory(RuleBasedStateMachine):
         self.numbers: list[int] = []
         """Numbers of the events that were told."""
         self.joins: list[NodeJoined] = []
+        self.requests = 0
         self.taken: list[tuple[Event, Any]] = []
         """Requests that had an effect, and what they are to the model."""
+        self.limits: list[tuple[int, int]] = []
+        """Limits of the number of nodes, at each formation."""
         self.formations: list[dict[str, Assignment]] = []
         self.counters: list[int] = []
         self.end: object = None
@@ -214,6 +227,39 @@ class RunStory(RuleBasedStateMachine):
         elif not self.run_.stage.is_end:
             self.the_next_deadline_comes()
 
+    @rule(kind=st.sampled_from([RunRestarted, ArrivalsAdmitted]), really=st.booleans())
+    def an_operator_acts_on_the_run(self, kind: type[RunRestarted | ArrivalsAdmitted], really: bool) -> None:
+        if really:
+            request = self._request()
+            name = "restart" if kind is RunRestarted else "admit"
+            self._both(kind("why", "me", request), lambda: self.model.operate(request, name, self.now))
+
+    @rule(low=st.integers(1, 3), more=st.integers(0, 2), really=st.booleans())
+    def an_operator_resizes_the_run(self, low: int, more: int, really: bool) -> None:
+        if really:
+            request, high = self._request(), low + more
+            self._both(
+                RunResized("why", "me", request, min_nodes=low, max_nodes=high),
+                lambda: self.model.operate(request, "resize", self.now, low, high),
+            )
+
+    @rule(kind=st.sampled_from([NodeCordoned, NodeUncordoned, NodeUncordoned, NodeDrained]), place=places)
+    def an_operator_acts_on_a_node(self, kind: type[NodeFact], place: int) -> None:
+        agent = self.run_.agents.get(self._who(place))
+        node, request = agent.node_id if agent else NODES[0], self._request()
+        if kind is NodeUncordoned and self.run_.cordons:
+            node = min(self.run_.cordons)
+        more = {"deadline_s": 30.0} if kind is NodeDrained else {}
+        name = {NodeCordoned: "cordon", NodeUncordoned: "uncordon", NodeDrained: "drain"}[kind]
+        self._both(
+            kind("why", "me", request, node_id=node, **more),
+            lambda: self.model.operate(request, name, self.now, node),
+        )
+
+    def _request(self) -> str:
+        self.requests += 1
+        return str(self.requests)
+
     @rule(seconds=steps, silent=st.booleans())
     def time_passes(self, seconds: float, silent: bool) -> None:
         """Usually those that are connected are heard."""
@@ -291,6 +337,7 @@ class RunStory(RuleBasedStateMachine):
             self.numbers += [effect.event.number for effect in effects if isinstance(effect, Happened)]
             started = sum(isinstance(effect, Happened) and effect.event.kind == "round_started" for effect in effects)
             self.formations += [self._formation()] if started == 1 and self.run_.stage is Stage.RUNNING else []
+            self.limits += [self._size()] * (len(self.formations) - len(self.limits))
         except ProtocolError as error:
             refusal = error.code
         try:
@@ -298,6 +345,7 @@ class RunStory(RuleBasedStateMachine):
         except Refused as error:
             expected = str(error)
         assert refusal == expected, event
+        self.model.ranks = {name: seat.group_rank for name, seat in self._seats().items()}
         if refusal:
             assert snapshot(self.run_) == before
         else:
@@ -308,6 +356,12 @@ class RunStory(RuleBasedStateMachine):
         if len(self.records) == recorded:
             silent = {"leases", "revision"}
             assert _without(snapshot(self.run_), silent) == _without(before, silent), "changed, but not recorded"
+
+    def _seats(self) -> dict[str, Seat]:
+        return self.run_.membership.seats if self.run_.membership else {}
+
+    def _size(self) -> tuple[int, int]:
+        return self.run_.settings.min_nodes, self.run_.settings.max_nodes
 
     def _formation(self) -> dict[str, Assignment]:
         directives = {name: self.machine.directive_for(name, self.now)[1] for name in self.run_.agents}
@@ -349,7 +403,7 @@ class RunStory(RuleBasedStateMachine):
     @invariant()
     def the_last_formation_is_sound(self) -> None:
         for formation in self.formations[-1:]:
-            _check_formation(formation, self.run_)
+            _check_formation(formation, self.run_, *self.limits[-1])
 
     @invariant()
     def ranks_are_sticky(self) -> None:
@@ -401,10 +455,10 @@ def _round_of(formation: dict[str, Assignment]) -> int:
     return next(iter(formation.values())).round
 
 
-def _check_formation(formation: dict[str, Assignment], run: Run) -> None:
+def _check_formation(formation: dict[str, Assignment], run: Run, low: int, high: int) -> None:
     places = sorted(formation.values(), key=lambda place: place.group_rank)
     assert [place.group_rank for place in places] == list(range(len(places)))
-    assert run.settings.min_nodes <= len(places) <= run.settings.max_nodes
+    assert low <= len(places) <= high
     ranks = [rank for place in places for rank in place.ranks]
     assert ranks == list(range(places[0].world_size))
     shared = {

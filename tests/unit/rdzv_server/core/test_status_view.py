@@ -118,7 +118,15 @@ def test_restarts_are_counted_apart():
     run.join("c")
     run.join("a")
     seen = view(run)
-    assert seen["restarts"] == {"worker_failure": 1, "node_lost": 1, "node_left": 0, "node_arrived": 1}
+    assert seen["restarts"] == {
+        "worker_failure": 1,
+        "node_lost": 1,
+        "node_left": 0,
+        "node_arrived": 1,
+        "node_drained": 0,
+        "run_restarted": 0,
+        "run_resized": 0,
+    }
     assert (seen["restart_count"], seen["max_restarts"]) == (1, 3)
 
 

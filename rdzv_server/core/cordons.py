@@ -1,0 +1,66 @@
+"""Cordons of a server's nodes, for all runs, those to come included; with the latest requests about nodes.
+
+They are recorded beside the runs, as facts of the run without a name (`JOURNAL`). A run knows those of its own nodes,
+as facts of its own: a replay of its records needs no others.
+"""
+
+from rdzv_protocol.errors import ServerUnavailable
+
+from rdzv_server.core import events, operations
+from rdzv_server.core.events import Cordon, CordonsKept, Life
+from rdzv_server.core.run import remember_answer
+
+JOURNAL = ""
+"""In place of a run id, which no run can have, with attempt 0."""
+MOST_CORDONS = 1_000
+"""Cordons of a server: a snapshot of them is one record."""
+MOST_ANSWERS = 256
+"""Latest requests whose repetition is recognized."""
+
+
+class Cordons:
+    """All cordons, by node. Times are the server's, in seconds."""
+
+    def __init__(self) -> None:
+        self.by_node: dict[str, Cordon] = {}
+        self.answers: dict[str, str] = {}
+        """Ids of the latest requests about nodes, and of forgotten runs, each with the sentence that answered it."""
+
+    def check_room(self, event: events.NodeFact) -> None:
+        """Raise `ServerUnavailable` if this would be one cordon too many."""
+        is_new = isinstance(event, events.NodeCordoned) and event.node_id not in self.by_node
+        if is_new and len(self.by_node) >= MOST_CORDONS:
+            raise ServerUnavailable(f"this server has {MOST_CORDONS} cordons, as many as it may: uncordon some nodes")
+
+    def apply(self, fact: object, at: float) -> None:
+        """Note what an operator did, when it happens and when it is replayed."""
+        match fact:
+            case CordonsKept():
+                self.by_node = {cordon.node_id: cordon for cordon in fact.cordons}
+                self.answers = dict(fact.answers)
+            case events.NodeDrained():
+                self._keep(fact, operations.drained(fact), at)
+            case events.NodeCordoned():
+                self._keep(fact, operations.cordoned(fact), at)
+            case events.NodeUncordoned():
+                self.by_node.pop(fact.node_id, None)
+                self._answer(fact, operations.uncordoned(fact))
+            case events.RunForgotten():
+                self._answer(fact, f"run {fact.run_id} is forgotten")
+
+    def expired(self, now: float) -> list[str]:
+        """Nodes whose time is over."""
+        return [cordon.node_id for cordon in self.by_node.values() if cordon.until is not None and now >= cordon.until]
+
+    def next_deadline(self) -> float | None:
+        return min((cordon.until for cordon in self.by_node.values() if cordon.until is not None), default=None)
+
+    def snapshot(self, life: Life) -> CordonsKept:
+        return CordonsKept(tuple(self.by_node.values()), self.answers, life)
+
+    def _keep(self, fact: events.NodeCordoned, sentence: str, at: float) -> None:
+        self.by_node[fact.node_id] = operations.cordon_of(fact, at)
+        self._answer(fact, sentence)
+
+    def _answer(self, fact: events.Operation, sentence: str) -> None:
+        remember_answer(self.answers, fact.request_id, sentence, MOST_ANSWERS)

@@ -1,0 +1,211 @@
+"""Operators' actions on a run: what is refused, and what each one changes.
+
+A check gives the fact to be recorded, or None for a request that was carried out before. Whatever a transition does
+stands in one sentence: the event's, which answers the request, too, and answers it again if it is repeated.
+"""
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+from rdzv_protocol.errors import NobodyWaits, RunEnded
+from rdzv_protocol.events import EventKind
+from rdzv_protocol.messages import Drain
+from rdzv_protocol.text import clip
+
+from rdzv_server.core import admission, completion, events
+from rdzv_server.core.events import Cordon
+from rdzv_server.core.run import HEARD_OF_S, Agent, AgentState, Cause, Run, Stage
+
+if TYPE_CHECKING:
+    from rdzv_server.core.machine import RunMachine
+
+AN_OPERATOR = "an operator"
+REASON_BYTES = 128
+"""Of a reason, what a cordon keeps: there may be a thousand."""
+
+
+# Checks.
+
+
+def check(machine: "RunMachine", event: events.OperatorsFact, now: float) -> events.Fact | None:
+    """Refuse an action on a run that is over. Raises `RunEnded`."""
+    run = machine.run
+    if event.request_id in run.answers:
+        return None
+    if run.stage.is_end:
+        raise RunEnded(f"run {run.run_id} is over, it has {run.stage}: {run.end_reason}; start its agents anew")
+    return event
+
+
+def check_stop(machine: "RunMachine", event: events.RunStopped, now: float) -> events.Fact | None:
+    return None if machine.run.stage.is_end else check(machine, event, now)
+
+
+def check_admission(machine: "RunMachine", event: events.ArrivalsAdmitted, now: float) -> events.Fact | None:
+    """Refuse to admit nobody. Raises `NobodyWaits`."""
+    run = machine.run
+    if event.request_id in run.answers:
+        return None
+    if run.stage is not Stage.RUNNING or not run.waiting or admission.free_seats(run) <= 0:
+        raise NobodyWaits(f"no node stands by for a free seat in run {run.run_id}")
+    return event
+
+
+def check_node(machine: "RunMachine", event: events.NodeFact, now: float) -> events.Fact | None:
+    """An action on a node changes nothing in a run that is over."""
+    return None if machine.run.stage.is_end or event.request_id in machine.run.answers else event
+
+
+def check_forgotten(machine: "RunMachine", event: events.RunForgotten, now: float) -> events.Fact | None:
+    """The registry has checked that the run is over."""
+    return None if machine.run.forget_at is not None else event
+
+
+# Transitions.
+
+
+def stop(machine: "RunMachine", fact: events.RunStopped, now: float) -> None:
+    sentence = f"stopped by {AN_OPERATOR}{_because(fact)}"
+    _tell(machine, "run_stopped", fact, sentence, now)
+    machine.end(Stage.FAILED, sentence, None, now)
+
+
+def restart(machine: "RunMachine", fact: events.RunRestarted, now: float) -> None:
+    """Restart what runs. While a round forms, the workers are stopped already."""
+    sentence = f"restarted by {AN_OPERATOR}{_because(fact)}"
+    _tell(machine, "run_restarted", fact, sentence, now)
+    if machine.run.stage is Stage.RUNNING:
+        machine.open_round(Cause.RUN_RESTARTED, sentence, now)
+
+
+def admit(machine: "RunMachine", fact: events.ArrivalsAdmitted, now: float) -> None:
+    sentence = completion.arrivals(machine.run)
+    if fact.by:
+        _tell(machine, "nodes_admitted", fact, f"{sentence}; {AN_OPERATOR} admits them{_because(fact)}", now)
+    machine.open_round(Cause.NODE_ARRIVED, sentence, now)
+
+
+def resize(machine: "RunMachine", fact: events.RunResized, now: float) -> None:
+    """Set the limits. Too many participants go on with fewer at once, unless some have finished their work."""
+    run = machine.run
+    run.settings = replace(run.settings, min_nodes=fact.min_nodes, max_nodes=fact.max_nodes)
+    run.is_resized = True
+    size = f"{fact.min_nodes}:{fact.max_nodes}"
+    sentence = f"resized to {size} nodes by {AN_OPERATOR}{_because(fact)}"
+    _tell(machine, "run_resized", fact, sentence, now)
+    if run.stage is Stage.RUNNING and len(run.running) > fact.max_nodes and not run.succeeded:
+        machine.open_round(Cause.RUN_RESIZED, sentence, now)
+
+
+def forget(machine: "RunMachine", fact: events.RunForgotten, now: float) -> None:
+    """Forget a run soon: every agent that lives has to hear of its end before, or would form it anew."""
+    run = machine.run
+    assert run.ended_at is not None
+    run.forget_at = max(now, run.ended_at + min(run.settings.lease_s, HEARD_OF_S))
+    run.answer(fact.request_id, forgotten(run, now))
+
+
+def forgotten(run: Run, now: float) -> str:
+    """Sentence about a run that is forgotten, or will be."""
+    left_s = (run.forget_at or now) - now
+    when = f" in {left_s:.0f} s, when its agents have heard of its end" if left_s > 0 else ""
+    return f"run {run.run_id} is forgotten{when}"
+
+
+def cordon(machine: "RunMachine", fact: events.NodeCordoned, now: float) -> None:
+    keep_out(machine, cordon_of(fact, now))
+    _tell(machine, "node_cordoned", fact, cordoned(fact), now, node_id=fact.node_id)
+
+
+def keep_out(machine: "RunMachine", cordon: Cordon) -> None:
+    """From now on the node's agents stand by: those that wait, and whoever joins."""
+    run = machine.run
+    run.cordons[cordon.node_id] = cordon
+    kept_out = [agent for agent in run.agents_of(cordon.node_id) if agent.state is AgentState.WAITING]
+    _move(machine, kept_out, AgentState.CORDONED)
+
+
+def uncordon(machine: "RunMachine", fact: events.NodeUncordoned, now: float) -> None:
+    run = machine.run
+    run.cordons.pop(fact.node_id, None)
+    let_in = [agent for agent in run.agents_of(fact.node_id) if agent.state is AgentState.CORDONED]
+    _move(machine, let_in, AgentState.WAITING)
+    run.opening.joined_at = now if let_in else run.opening.joined_at
+    _tell(machine, "node_uncordoned", fact, uncordoned(fact), now, node_id=fact.node_id)
+
+
+def drain(machine: "RunMachine", fact: events.NodeDrained, now: float) -> None:
+    """Cordon the node, and have its agents leave. Those that do not know how are fenced: they come back to stand by."""
+    run, sentence = machine.run, drained(fact)
+    keep_out(machine, cordon_of(fact, now))
+    _tell(machine, "node_drained", fact, sentence, now, node_id=fact.node_id)
+    for agent in run.agents_of(fact.node_id):
+        if agent.join.drains:
+            _drain(machine, agent, sentence, now + fact.deadline_s, now)
+        else:
+            machine.wake([agent])
+            machine.depart(agent, Cause.NODE_DRAINED, "drained", now)
+
+
+def _drain(machine: "RunMachine", agent: Agent, sentence: str, until: float, now: float) -> None:
+    run, was = machine.run, agent.state
+    if was is AgentState.DRAINING and until >= agent.drain_until:
+        return
+    run.drain(agent, until)
+    machine.direct(agent, Drain(reason=sentence, remaining_s=until - now))
+    machine.wake([agent])
+    machine.left_its_place(agent, was, Cause.NODE_DRAINED, sentence, now)
+
+
+def _move(machine: "RunMachine", agents: list[Agent], state: AgentState) -> None:
+    for agent in agents:
+        machine.run.move(agent, state)
+        machine.direct(agent, None)
+    if agents:
+        machine.wake(agents)
+
+
+# Words.
+
+
+def cordon_of(fact: events.NodeCordoned, now: float) -> Cordon:
+    """Cordon that follows from an action at this time."""
+    return Cordon(
+        node_id=fact.node_id,
+        reason=clip(fact.reason, REASON_BYTES),
+        by=fact.by,
+        until=None if fact.for_s is None else now + fact.for_s,
+        request_id=fact.request_id,
+        wall_at=fact.wall_at,
+        drain_until=now + fact.deadline_s if isinstance(fact, events.NodeDrained) else None,
+    )
+
+
+def cordoned(fact: events.NodeCordoned) -> str:
+    for_s = "" if fact.for_s is None else f" for {fact.for_s:.0f} s"
+    return f"node {fact.node_id} is cordoned{for_s} by {AN_OPERATOR}{_because(fact)}"
+
+
+def uncordoned(fact: events.NodeUncordoned) -> str:
+    return f"node {fact.node_id} is uncordoned{f' by {AN_OPERATOR}' if fact.by else ''}{_because(fact)}"
+
+
+def drained(fact: events.NodeDrained) -> str:
+    return f"node {fact.node_id} is drained by {AN_OPERATOR}{_because(fact)}"
+
+
+def _because(fact: events.Operation) -> str:
+    return f": {fact.reason}" if fact.reason else ""
+
+
+def _tell(
+    machine: "RunMachine",
+    kind: EventKind,
+    fact: events.Operation,
+    sentence: str,
+    now: float,
+    node_id: str | None = None,
+) -> None:
+    """Note the action as an event, and as the answer to its request."""
+    machine.run.answer(fact.request_id, sentence)
+    machine.tell(kind, sentence, now, by=fact.by, request_id=fact.request_id or None, node_id=node_id)
