@@ -36,6 +36,8 @@ class Cordon(Struct, frozen=True, kw_only=True):
     request_id: str = ""
     wall_at: float | None = None
     """The server's wall clock when it was cordoned."""
+    wall_until: float | None = None
+    """The same when it will be uncordoned, for people."""
     drain_until: float | None = None
     """End of the time that its workers have for a checkpoint, if it is drained."""
 

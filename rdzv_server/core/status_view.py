@@ -25,7 +25,7 @@ class CordonStatus(Struct, frozen=True, kw_only=True):
     node_id: Id
     by: str
     reason: str
-    left_s: Annotated[float | None, Meta(description="seconds until it is uncordoned; null: until somebody does it")]
+    until: Annotated[float | None, Meta(description="when it is uncordoned, seconds since 1970; null: not by itself")]
     drained: Annotated[bool, Meta(description="its agents were told to leave")]
 
 
@@ -206,18 +206,18 @@ def _node(run: Run, agent: Agent, now: float) -> NodeStatus:
         lease_left_s=None if lease_until is None else _round(lease_until - now),
         failures=run.failures_by_node.get(agent.node_id, 0),
         log_dir=agent.join.log_dir,
-        cordon=cordon(run.cordons[agent.node_id], now) if agent.node_id in run.cordons else None,
+        cordon=cordon(run.cordons[agent.node_id]) if agent.node_id in run.cordons else None,
         drain_left_s=_round(max(0.0, agent.drain_until - now)) if agent.state is AgentState.DRAINING else None,
     )
 
 
-def cordon(given: Cordon, now: float) -> CordonStatus:
+def cordon(given: Cordon) -> CordonStatus:
     """Status of a cordon."""
     return CordonStatus(
         node_id=given.node_id,
         by=given.by,
         reason=given.reason,
-        left_s=None if given.until is None else _round(max(0.0, given.until - now)),
+        until=given.wall_until,
         drained=given.drain_until is not None,
     )
 

@@ -126,8 +126,7 @@ class Driver:
         return self._registry.answer_to(run_id, request_id)
 
     def cordons(self) -> list[CordonStatus]:
-        now = self.now()
-        return [cordon(given, now) for given in self._registry.cordons.by_node.values()]
+        return [cordon(given) for given in self._registry.cordons.by_node.values()]
 
     async def _take(self, run_id: str, event: Event) -> RunMachine | None:
         if self._has_stopped:
