@@ -20,6 +20,7 @@ from rdzv_server.cluster.election import Election, Leadership
 from rdzv_server.cluster.membership import Leader
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
+from rdzv_server.core.status_view import CordonStatus
 from rdzv_server.service.driver import STOPPED, Driver
 from rdzv_server.service.interface import Answer, AnyRequest, Connection, Observer
 from rdzv_server.service.measurements import Measurements
@@ -210,6 +211,10 @@ class Replica:
     @property
     def epoch(self) -> str:
         return self._term.rendezvous.epoch if self._term else ""
+
+    @property
+    def cordons(self) -> list[CordonStatus]:
+        return self._term.driver.cordons() if self._term else []
 
     @property
     def leads(self) -> bool:

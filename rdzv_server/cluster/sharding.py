@@ -132,6 +132,7 @@ class Sharding:
             leadership=max(replica.leadership for replica in replicas),
             shards=[ShardView(shard, replica.leader, replica.leadership) for shard, replica in enumerate(replicas)],
             uptime_s=round(self.now() - self._started_at, 3),
+            cordons=next((replica.cordons for replica in replicas if replica.acts), []),
         )
 
     def _unhealthy_reason(self) -> str | None:

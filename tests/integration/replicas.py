@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgpack
 from rdzv_protocol import paths
 from rdzv_protocol.codec import decode
-from rdzv_protocol.messages import Directive, JoinRequest, PollRequest, Reply, Start, Wait
+from rdzv_protocol.messages import Directive, Drain, JoinRequest, PollRequest, Reply, Start, Wait
 from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.transport.failover import Failover
@@ -141,7 +141,7 @@ def check_leaders(exchanges: Sequence[Exchange], may_return: bool) -> None:
             assert leaders.setdefault(reply.leadership, exchange.proxy) == exchange.proxy
             assert reply.leadership >= latest, "a leader of the past has answered"
             latest = reply.leadership
-            if not isinstance(reply.directive, Wait):
+            if not isinstance(reply.directive, Wait | Drain):  # which say how much time is left
                 request = decode(REQUESTS[exchange.path], exchange.request)
                 key = (request.run_id, request.agent_id, reply.revision)
                 assert told.setdefault(key, reply.directive) == reply.directive

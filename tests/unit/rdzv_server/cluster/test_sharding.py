@@ -20,6 +20,7 @@ from rdzv_server.cluster.membership import READY  # noqa: E402
 from rdzv_server.cluster.placement import shard_of  # noqa: E402
 from rdzv_server.cluster.sharding import Sharding  # noqa: E402
 from rdzv_server.config import ServerConfig  # noqa: E402
+from rdzv_server.service.interface import Action  # noqa: E402
 from rdzv_server.storage.base import StoreBroken  # noqa: E402
 from rdzv_server.storage.etcd_client import EtcdClient, delete, put  # noqa: E402
 
@@ -118,7 +119,7 @@ async def test_who_is_cut_off_leads_nothing_before_another_does_and_is_left_its_
         await asyncio.sleep(0.005)
     assert first.shards.state().unhealthy_reason == "etcd does not answer: this server's leadership is not certain"
     with pytest.raises(NotLeader):
-        await first.shards.ask(StopRequest(run_id=run_of(lost[0])), OPERATOR)
+        await first.shards.ask(Action(StopRequest(run_id=run_of(lost[0])), "me"), OPERATOR)
     await second.leads(4)
     gate.release()
     await first.leads(2)
@@ -165,10 +166,10 @@ async def test_whoever_is_asked_names_the_leader_of_the_runs_shard(start):
     await until(lambda: all(shard.leader for shard in first.shards.state().shards))
     theirs, ours = run_of(second.led[0]), run_of(first.led[0])
     with pytest.raises(NotLeader) as refusal:
-        await first.shards.ask(StopRequest(run_id=theirs), OPERATOR)
+        await first.shards.ask(Action(StopRequest(run_id=theirs), "me"), OPERATOR)
     assert refusal.value.leader == "b:1"
     with pytest.raises(UnknownRun):
-        await first.shards.ask(StopRequest(run_id=ours), OPERATOR)
+        await first.shards.ask(Action(StopRequest(run_id=ours), "me"), OPERATOR)
     for run_id, leader in ((theirs, "b:1"), (ours, "a:1")):
         reply = await first.shards.ask(LeaderRequest(after=0, run_id=run_id), OPERATOR)
         assert (reply.leader, reply.leads) == (leader, leader == "a:1")

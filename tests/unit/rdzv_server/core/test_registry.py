@@ -58,7 +58,7 @@ class Server:
 
     def handle(self, run_id, event):
         machine, effects = self.registry.handle(run_id, event, self.now)
-        self._note(effects, [machine.run])
+        self._note(effects, [machine.run] if machine else self.registry.runs())
 
     def passes(self, seconds):
         end = self.now + seconds

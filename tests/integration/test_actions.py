@@ -1,0 +1,179 @@
+"""Operators' actions with real agents and workers: drain, cordon, restart, resize, forget; twice, and over failover."""
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from rdzv_protocol.exit_codes import ExitCode
+from rdzv_protocol.paths import CORDON, DRAIN, FORGET, RESIZE, RESTART, UNCORDON
+
+from tests.integration.replicas import Replicas
+from tests.support.cluster import PATIENT, Cluster
+from tests.support.programs import PATIENCE_S, Server
+from tests.support.worker_hub import Worker, all_run
+
+NOW = ("--last-call-timeout", "0")
+
+
+async def act(server: Server, path: str, **body: Any) -> tuple[int, dict[str, Any]]:
+    """Status and answer."""
+    return await asyncio.to_thread(_post, f"http://{server.endpoint}{path}", body)
+
+
+def _post(url: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode()), timeout=30) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as refusal:
+        with refusal:
+            return refusal.code, json.load(refusal)
+
+
+async def leader(cluster: Cluster) -> Server:
+    return await cluster.leader() if isinstance(cluster, Replicas) else cluster.server
+
+
+async def states(server: Server) -> dict[str, str]:
+    return {node["node_id"]: node["state"] for node in (await server.run())["nodes"]}
+
+
+async def save_at_sigterm(workers: list[Worker], checkpoint: Path) -> None:
+    for number, worker in enumerate(workers):
+        await worker.tell(f"save {checkpoint}{number}")
+
+
+async def forgets(server: Server) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while (await server.status())["runs"]:
+            await asyncio.sleep(0.05)
+
+
+async def test_a_drained_node_saves_while_a_standby_takes_its_seat(cluster: Cluster, tmp_path: Path) -> None:
+    flags = ("--nnodes", "2", "--run-id", "r", *PATIENT)
+    first = await cluster.nodes("ab", *flags)
+    spare = await cluster.node("c", *flags)
+    await spare.line("standing by")
+    ours = [worker for worker in first if worker.agent_pid == cluster.agents["b"].pid]
+    await save_at_sigterm(ours, tmp_path / "checkpoint")
+    answer = {"node_id": "b", "deadline_s": 600, "reason": "its fan", "request_id": "t-7"}
+    said = "node b is drained by an operator: its fan"
+    assert (await act(cluster.server, DRAIN, **answer))[1]["message"] == said
+    second = await cluster.hub.group(4)
+    assert {worker.agent_pid for worker in second} == {cluster.agents["a"].pid, spare.pid}
+    assert all_run(ours), "they write a checkpoint, and nobody waits for them"
+    assert (await states(cluster.server))["b"] == "draining"
+    assert (await act(cluster.server, DRAIN, **answer))[1]["message"] == said, "asked twice, done once"
+    for number in range(2):
+        (tmp_path / f"checkpoint{number}.end").touch()
+    assert await cluster.agents["b"].exit_code() == ExitCode.START_AGAIN
+    assert [(tmp_path / f"checkpoint{number}").read_text() for number in range(2)] == ["saved"] * 2
+    assert await cluster.restarts() == {"node_drained": 1}
+    assert sum("node b: drained by 127.0.0.1" in line for line in cluster.server.err) == 1
+    again = await cluster.node("b", *flags)
+    await again.line("standing by: node b is cordoned: its fan")
+    await cluster.finish(second)
+
+
+async def test_workers_that_do_not_end_are_killed_at_the_deadline_and_idle_nodes_leave_at_once(
+    cluster: Cluster,
+) -> None:
+    flags = ("--nnodes", "1:2", "--run-id", "r", *PATIENT, *NOW)
+    first = await cluster.nodes("a", *flags)
+    for worker in first:
+        await worker.tell("ignore SIGTERM")
+    standby = await cluster.node("b", "--scale-up", "immediate", *flags)
+    await act(cluster.server, CORDON, node_id="b")
+    await standby.line("standing by: node b is cordoned")
+    await act(cluster.server, DRAIN, node_id="b")
+    assert await standby.exit_code() == ExitCode.START_AGAIN
+    await act(cluster.server, DRAIN, node_id="a", deadline_s=0.2)
+    assert await cluster.agents["a"].exit_code() == ExitCode.START_AGAIN
+    assert not any(map(all_run, [[worker] for worker in first]))
+
+
+async def test_a_drain_and_a_cordon_outlast_the_server_and_their_requests_are_known_to_the_next(
+    lasting: Cluster, tmp_path: Path
+) -> None:
+    flags = ("--nnodes", "1:2", "--run-id", "r", *PATIENT)
+    first = await lasting.nodes("ab", *flags)
+    ours = [worker for worker in first if worker.agent_pid == lasting.agents["b"].pid]
+    await save_at_sigterm(ours, tmp_path / "checkpoint")
+    drain = {"node_id": "b", "deadline_s": 600, "for_s": 86_400, "request_id": "1"}
+    answered = await act(await leader(lasting), DRAIN, **drain)
+    second = [worker.agent_pid for worker in await lasting.hub.group(2)]
+    await lasting.restart_server()
+    server = await leader(lasting)
+    assert (await act(server, DRAIN, **drain))[1]["message"] == answered[1]["message"]
+    restart = {"run_id": "r", "request_id": "2"}
+    assert (await act(server, RESTART, **restart))[0] == 200
+    third = await lasting.hub.group(2)
+    await lasting.restart_server() if not isinstance(lasting, Replicas) else None
+    server = await leader(lasting)
+    assert (await act(server, RESTART, **restart))[0] == 200
+    (kept,) = (await server.status())["server"]["cordons"]
+    assert (kept["node_id"], kept["drained"], kept["by"]) == ("b", True, "127.0.0.1")
+    for number in range(2):
+        (tmp_path / f"checkpoint{number}.end").touch()
+    assert await lasting.agents.pop("b").exit_code() == ExitCode.START_AGAIN
+    await server.line("node b left: drained")
+    assert all_run(third) and {*second, *(worker.agent_pid for worker in third)} == {lasting.agents["a"].pid}
+    await lasting.finish(third)
+    restarts = (await server.run())["restarts"]
+    assert [cause for cause, times in restarts.items() if times] == ["node_drained", "run_restarted"]
+
+
+async def test_a_run_shrinks_and_grows_while_it_runs_and_agents_keep_their_flags(cluster: Cluster) -> None:
+    flags = ("--nnodes", "3", "--run-id", "r", *PATIENT, *NOW)
+    first = await cluster.nodes("abc", *flags, nproc=1)
+    ranked = {worker.agent_pid: worker.group_rank for worker in first}
+    assert (await act(cluster.server, RESIZE, run_id="r", min_nodes=1, max_nodes=2))[0] == 200
+    second = await cluster.hub.group(2)
+    assert {worker.agent_pid: worker.group_rank for worker in second} == {
+        pid: rank for pid, rank in ranked.items() if rank < 2
+    }
+    late = await cluster.node("d", *flags, nproc=1)
+    await late.line("an operator has resized run r: min_nodes is 1 here, not 3; max_nodes is 2 here, not 3")
+    assert (await act(cluster.server, RESIZE, run_id="r", min_nodes=1, max_nodes=4))[0] == 200
+    third = await cluster.hub.group(4)
+    assert (await act(cluster.server, RESIZE, run_id="r", min_nodes=3, max_nodes=2))[0] == 400
+    await cluster.finish(third)
+    assert await cluster.restarts() == {"run_resized": 1, "node_arrived": 1}
+
+
+async def test_a_cordoned_node_takes_part_again_when_its_time_is_over(cluster: Cluster) -> None:
+    flags = ("--nnodes", "2", "--run-id", "r", *PATIENT)
+    await act(cluster.server, CORDON, node_id="b", reason="burn-in")
+    agent = await cluster.node("b", *flags)
+    await agent.line("standing by: node b is cordoned: burn-in")
+    other = await cluster.node("a", *flags)
+    await other.line("waiting for 1 more node: 1 of 2 joined .a.; cordoned: b")
+    assert (await act(cluster.server, CORDON, node_id="b", for_s=0.2))[0] == 200
+    workers = await cluster.hub.group(4)
+    assert (await act(cluster.server, UNCORDON, node_id="b"))[0] == 200, "it is not cordoned: nothing to do"
+    await cluster.finish(workers)
+
+
+async def test_a_run_that_is_over_is_forgotten_and_one_that_goes_on_is_not(cluster: Cluster) -> None:
+    workers = await cluster.nodes("a", "--run-id", "r", *PATIENT, "--lease", "1", nproc=1)
+    status, refusal = await act(cluster.server, FORGET, run_id="r")
+    assert (status, refusal["code"]) == (409, "run_goes_on") and "stop it first" in refusal["message"]
+    await cluster.finish(workers)
+    assert (await act(cluster.server, FORGET, run_id="r", request_id="1"))[0] == 200
+    await forgets(cluster.server)
+    assert (await act(cluster.server, FORGET, run_id="r", request_id="1"))[0] == 200
+    for path in (FORGET, RESTART):
+        assert (await act(cluster.server, path, run_id="r"))[1]["code"] == "unknown_run"
+    assert (await act(cluster.server, DRAIN, node_id="x"))[1]["code"] == "unknown_node"
+
+
+async def test_who_acts_is_what_the_server_sees(cluster: Cluster) -> None:
+    workers = await cluster.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
+    assert (await act(cluster.server, RESTART, run_id="r", by="somebody else", reason="a\nb"))[0] == 200
+    await workers[0].gone()
+    await cluster.server.line(r"run r: restarted by 127\.0\.0\.1$")
+    second = await cluster.hub.group(1)
+    assert (await cluster.server.run())["history"][0]["reason"] == "restarted by an operator: a b"
+    await cluster.finish(second)
