@@ -47,7 +47,7 @@ async def save_at_sigterm(workers: list[Worker], checkpoint: Path) -> None:
 
 async def forgets(server: Server) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        while (await server.status())["runs"]:
+        while (await server.status())["runs"]:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
