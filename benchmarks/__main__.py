@@ -23,6 +23,7 @@ from benchmarks import (
     shards,
     single_node,
     timers,
+    watchers,
 )
 from benchmarks.launchers import OURS, Plan, torch_is_installed, why_no_etcd
 from benchmarks.machine import machine
@@ -48,6 +49,7 @@ MEASUREMENTS: dict[str, tuple[str, Measure]] = {
     "round": ("the server's core forms a round, without a network", formation.measure),
     "swarm": ("up to 10,000 simulated nodes at a real server", rounds.measure),
     "neighbours": ("what another run notices of 10,000 nodes", neighbours.measure),
+    "watchers": ("the page of 1,000 nodes, and what another run notices of 10,000 that are watched", watchers.measure),
     "shards": ("sixteen runs at one server, and shared by four", shards.measure),
     "logs": ("workers that write as fast as they may", logs.measure),
 }

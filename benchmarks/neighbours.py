@@ -22,6 +22,7 @@ from benchmarks.machine import on_cpu
 from benchmarks.results import Row
 from benchmarks.stage import Broken, Stage, free_port
 from benchmarks.swarm import NODES_CPU, SERVER_CPU, Swarm
+from benchmarks.swarm import RUN_ID as SWARM_ID
 from node_agent.transport.http import HttpTransport
 
 NODES = 10_000
@@ -54,10 +55,14 @@ class TimedSwarm(Swarm):
         super()._started()
 
 
-def measure(plan: Plan) -> list[Row]:
-    """Milliseconds: one row for each phase and figure; a sample is the worst of a phase."""
-    runs = [_run() for _ in range(min(plan.repeat, REPEAT))]
-    return [row for phase in PHASES for row in _rows(phase, [run[phase] for run in runs])]
+def measure(plan: Plan, watchers: int = 0) -> list[Row]:
+    """Milliseconds: one row for each phase and figure; a sample is the worst of a phase.
+
+    `watchers`: how many watch the server meanwhile.
+    """
+    runs = [_run(watchers > 0) for _ in range(min(plan.repeat, REPEAT))]
+    beside = f", {watchers} watch" if watchers else ""
+    return [row for phase in PHASES for row in _rows(f"{phase}{beside}", [run[phase] for run in runs])]
 
 
 def _rows(phase: str, samples: list[list[Note]]) -> Iterator[Row]:
@@ -74,7 +79,7 @@ def _rows(phase: str, samples: list[list[Note]]) -> Iterator[Row]:
             yield Row(measurement=f"{name}, 99 of 100", subject=subject, unit="ms", samples=percentile)
 
 
-def _run() -> Phases:
+def _run(is_watched: bool) -> Phases:
     """One swarm's life, and what the pair has noted in each phase of it."""
     with Stage() as stage:
         port, notes_path = free_port(), os.path.join(stage.folder, "notes")
@@ -83,6 +88,8 @@ def _run() -> Phases:
         stage.wait_for_port(port)
         with on_cpu(NODES_CPU), open(notes_path, "wb") as notes:
             stage.start([sys.executable, "-m", "benchmarks.neighbours", str(port)], stdout=notes.fileno())
+            if is_watched:
+                stage.start([sys.executable, "-m", "benchmarks.watchers", str(port), SWARM_ID])
             begins_s = asyncio.run(_live(TimedSwarm(NODES, port)))
             notes_of_all = _read_until(notes_path, begins_s[-1])
     return _sorted(notes_of_all, begins_s)
