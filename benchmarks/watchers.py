@@ -43,7 +43,10 @@ def _page(repeat: int) -> Iterator[Row]:
     yield Row(
         measurement="page, HTML", subject=subject, unit="ms", samples=[took for took, _ in pages], bar=PAGE_BAR_MS
     )
-    took_ms, kilobytes = [took for took, _ in documents], [page[1] + each[1] for page, each in zip(pages, documents)]
+    took_ms, kilobytes = (
+        [took for took, _ in documents],
+        [page[1] + each[1] for page, each in zip(pages, documents, strict=True)],
+    )
     yield Row(measurement="page, all nodes", subject=subject, unit="ms", samples=took_ms, bar=PAGE_BAR_MS)
     yield Row(measurement="page, size", subject=subject, unit="kB", samples=kilobytes, bar=SIZE_BAR_KB)
 

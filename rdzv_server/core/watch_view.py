@@ -90,6 +90,13 @@ class RunView(RunSummary, frozen=True, kw_only=True, omit_defaults=True):
     quiet_after_s: float
     """A node of which nothing has been heard for this long is named as quiet."""
     restarts: dict[str, int] = {}
+    event_number: int
+    """Number of the latest event."""
+    time_s: dict[str, float] = {}
+    """What the run's time went into until `time_since`."""
+    time_in: str
+    """What it goes into since then."""
+    time_since: At
     missing: dict[str, MissingView] = {}
     """Seats whose node is gone, by group rank."""
     first_failure: FailureView | None = None
@@ -117,6 +124,10 @@ def view(run: Run, now: float, clock: Clock) -> Document:
             lease_s=run.settings.lease_s,
             quiet_after_s=quiet_after_s(run),
             restarts={cause.value: times for cause, times in run.restarts.items()},
+            event_number=run.event_number,
+            time_s={word: round(seconds, 1) for word, seconds in run.time.spent_s.items() if word != "ended"},
+            time_in=run.time.phase,
+            time_since=clock(run.time.since),
             missing=_missing(run, clock),
             first_failure=_failure(run.first_failure, clock),
             end_failure=_failure(run.first_of_round if run.end_failure else None, clock),

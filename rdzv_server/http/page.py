@@ -35,7 +35,6 @@ HEADERS = routes.HEADERS | {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-EVENTS = "/v1/runs/{run_id}/events"
 FOR_A_DAY = "max-age=86400, immutable"
 """Of files: a page asks for each by what is in it."""
 
@@ -110,8 +109,7 @@ def show(
     """A page. `has`: paths on which the caller finds actions."""
     offered = [button for button in BUTTONS if button.path in has] if access.may_act(caller) else []
     html = _environment().get_template(f"{name}.html").render(
-        run_id=run_id, version=rdzv_protocol.VERSION, buttons=offered, csrf=access.csrf(caller),
-        has_events=EVENTS in has, **more
+        run_id=run_id, version=rdzv_protocol.VERSION, buttons=offered, csrf=access.csrf(caller), **more
     )  # fmt: skip
     return web.Response(text=html, status=status, headers=HEADERS, content_type="text/html")
 

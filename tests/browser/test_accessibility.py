@@ -43,6 +43,7 @@ async def test_nothing_stands_in_anybodys_way(cluster: Cluster, browser: Browser
         await tab.shows("#states-legend", "2 standby")
         await nodes[40].gone()
         await tab.shows("#reason", "round 3 runs on 64 nodes")
+        await tab.shows("#events", "node gpu-40 lost")
         await tab.is_accessible()
         await tab.picture(f"page-run-{scheme}", full=True)
         await tab.page.click(".node >> nth=5")

@@ -48,6 +48,10 @@ async def test_a_run_forms_and_a_failure_is_on_the_page_within_a_second(cluster:
     assert re.search(r"worker rank 1 on node \w failed: exit code 3", await tab.text("#failure-sentence"))
     assert await tab.text("#evidence") == "what it said last"
     await tab.shows("#facts", "1 of 3 used")
+    await tab.shows("#rounds tr >> nth=0", "charged")
+    await tab.shows("#rounds tr >> nth=1", "worker rank 1 on node")
+    await tab.shows("#time-legend", "running")
+    await tab.shows("#events", "round started")
     assert await tab.page.evaluate("window.isSame"), "nothing was reloaded"
     await cluster.agents["b"].end()
     await tab.shows("#nodes", "missing")

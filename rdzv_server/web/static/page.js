@@ -467,11 +467,9 @@ function move(event) {
 // Time.
 
 function drawTime(run) {
-  const spent = run.time_s || {};
-  const parts = Object.entries(spent).map(([word, seconds]) => {
-    const own = word === run.time_in ? now() - run.time_at : 0;
-    return [word, seconds + Math.max(0, own)];
-  }).filter(([, seconds]) => seconds > 0);
+  const spent = { ...run.time_s };
+  if (run.ended_at === undefined) spent[run.time_in] = (spent[run.time_in] || 0) + Math.max(0, now() - run.time_since);
+  const parts = Object.entries(spent).filter(([, seconds]) => seconds > 0);
   byId("time").hidden = parts.length === 0;
   if (!parts.length) return;
   const whole = parts.reduce((sum, part) => sum + part[1], 0);
@@ -487,7 +485,7 @@ const events = {
   last: 0, seen: "", busy: false, rounds: new Map(), open: null,
 
   async look(run) {
-    const stamp = `${run.attempt} ${run.event_number ?? `${run.round} ${run.phase} ${run.reason}`}`;
+    const stamp = `${run.attempt} ${run.event_number}`;
     if (this.busy || stamp === this.seen) return;
     this.busy = true;
     this.seen = stamp;
@@ -499,7 +497,7 @@ const events = {
   },
 
   async fetch() {
-    if (runId === "." || runId === ".." || !document.body.dataset.hasEvents) return;
+    if (runId === "." || runId === "..") return;
     for (;;) {
       const path = `/v1/runs/${encodeURIComponent(runId)}/events?after=${this.last}&limit=${EVENTS_AT_ONCE}`;
       const answer = await fetch(path, { headers: { Accept: "application/json" } });
