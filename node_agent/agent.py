@@ -18,7 +18,6 @@ from node_agent.config import PROGRAM, AgentConfig, LaunchPlan
 from node_agent.core.effects import WAITING, Exit, Level, OwnEffect, Say, StartWorkers, StopWorkers, WriteFailureReport
 from node_agent.core.events import GaveUp, Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.output.console import ERR, Console
-from node_agent.output.live_line import LiveLine
 from node_agent.output.logs import AgentLogs, RoundLogs
 from node_agent.output.routing import PluginFailed
 from node_agent.runner import CRASH_MARGIN_S, Runner
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from rdzv_protocol.tracing import Attributes, SpanExport
 
     from node_agent.output.event_log import EventLog
+    from node_agent.output.live_line import LiveLine
     from node_agent.output.metrics import AgentMetrics, Facts
     from node_agent.output.round_trace import RoundTrace
     from node_agent.workers.file_timer import FileTimer
@@ -110,7 +110,7 @@ class Agent:
         """Start of workers that waits until a plug-in has said where their output goes, and until they can be warm."""
         self._file_timer: FileTimer | None = None
         self._events = _event_log(config, console)
-        self._live_line = LiveLine(console) if console.has_live_line else None
+        self._live_line = _live_line(console)
         self._exit_code: asyncio.Future[ExitCode] = loop.create_future()
         joining = replace(config, join=replace(config.join, log_dir=self._logs.announced_path))
         self._runner = Runner(joining, make_transport, where, self, loop, hosts_store=self._store_host.is_available)
@@ -429,6 +429,14 @@ def _round_trace(config: AgentConfig, spans: "SpanExport | None") -> "RoundTrace
     from node_agent.output.round_trace import RoundTrace
 
     return RoundTrace(config, spans)
+
+
+def _live_line(console: Console) -> "LiveLine | None":
+    if not console.has_live_line:
+        return None
+    from node_agent.output.live_line import LiveLine
+
+    return LiveLine(console)
 
 
 def _event_log(config: AgentConfig, console: Console) -> "EventLog | None":
