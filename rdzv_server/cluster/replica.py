@@ -16,6 +16,7 @@ from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import LeaderReply, LeaderRequest
 from rdzv_protocol.timing import LEADER_HOLD_S
 
+from rdzv_server.cluster.cordon_follower import CordonFollower
 from rdzv_server.cluster.election import Election, Leadership
 from rdzv_server.cluster.membership import Leader
 from rdzv_server.core.registry import Registry
@@ -60,8 +61,13 @@ class Replica:
         make_registry: Callable[[], Registry],
         name: str = "",
         measurements: Measurements | None = None,
+        follower: CordonFollower | None = None,
     ) -> None:
-        """`make_store`: of a leadership's number. `name`: which of this server's shards it is, for the log."""
+        """`make_store`: of a leadership's number. `name`: which of this server's shards it is, for the log.
+
+        `follower`: of what another shard decides about nodes; None for the one that decides.
+        """
+        self._follower = follower
         self.leadership = 0
         """Number of the latest leadership that is known."""
         self._prefix = f"{name}: " if name else ""
@@ -98,10 +104,13 @@ class Replica:
         """Act as the leader until a write is fenced. Raises `StoreBroken`."""
         try:
             await Outage("cannot take over yet").outlast(term.driver.start, RETRY_S)
+            if self._follower:
+                await first_of(self._follower.catch_up_at_last(term.driver), term.driver.crashed())
             self._set(term, None)
             count = len(term.driver.runs())
             log.info("%sleading: %d run%s", self._prefix, count, "s" * (count != 1))
-            await term.driver.crashed()
+            follows = [self._follower.run(term.driver)] if self._follower else []
+            await first_of(term.driver.crashed(), *follows)
         except StoreFenced as error:
             return str(error)
         raise AssertionError("a driver never ends by itself")

@@ -14,6 +14,7 @@ from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import LeaderReply
 from rdzv_protocol.timing import LEADER_HOLD_S
 
+from rdzv_server.cluster.cordon_follower import CordonFollower
 from rdzv_server.cluster.election import Election
 from rdzv_server.cluster.lease import RETRY_S
 from rdzv_server.cluster.membership import Membership
@@ -45,12 +46,13 @@ class Sharding:
         self._membership = membership = Membership(client, prefix, address, config)
         max_runs = -(-config.max_runs // config.shards)  # of the whole cluster; a shard takes its part
         self.measurements = Measurements()
-        make_registry = partial(Registry, config.retention_s, max_runs)
+        make_registry = partial(Registry, config.retention_s, max_runs, knows_all_runs=config.shards == 1)
         self._replicas = [
             Replica(
                 Election(client, membership, shard), address,
                 partial(EtcdStore, client, f"{prefix}/shards/{shard}", membership.leader_key(shard)), make_registry,
                 f"shard {shard}" if config.shards > 1 else "", self.measurements,
+                CordonFollower(client, f"{prefix}/shards/0") if shard else None,
             )
             for shard in range(config.shards)
         ]  # fmt: skip

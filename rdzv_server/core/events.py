@@ -38,8 +38,8 @@ class Cordon(Struct, frozen=True, kw_only=True):
     """The server's wall clock when it was cordoned."""
     wall_until: float | None = None
     """The same when it will be uncordoned, for people."""
-    drain_until: float | None = None
-    """End of the time that its workers have for a checkpoint, if it is drained."""
+    drain_s: float | None = None
+    """Time that its workers have for a checkpoint, if it is drained."""
 
 
 class NodeJoined(Struct, frozen=True):
@@ -141,9 +141,13 @@ class NodeOperation(Operation, frozen=True, kw_only=True):
 
 
 class NodeCordoned(NodeOperation, frozen=True, kw_only=True):
-    """The node stands by in every new round, for `for_s` seconds or until it is uncordoned."""
+    """The node stands by in every new round, for `for_s` seconds or until it is uncordoned.
+
+    `wall_until`: the end of that time by the wall clock, if it did not begin now, but with a cordon of another shard.
+    """
 
     for_s: float | None = None
+    wall_until: float | None = None
 
 
 class NodeDrained(NodeCordoned, frozen=True, kw_only=True):

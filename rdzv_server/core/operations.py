@@ -177,9 +177,13 @@ def cordon_of(fact: events.NodeCordoned, now: float) -> Cordon:
         until=None if fact.for_s is None else now + fact.for_s,
         request_id=fact.request_id,
         wall_at=fact.wall_at,
-        wall_until=None if fact.for_s is None or fact.wall_at is None else fact.wall_at + fact.for_s,
-        drain_until=now + fact.deadline_s if isinstance(fact, events.NodeDrained) else None,
+        wall_until=fact.wall_until or _wall_until(fact),
+        drain_s=fact.deadline_s if isinstance(fact, events.NodeDrained) else None,
     )
+
+
+def _wall_until(fact: events.NodeCordoned) -> float | None:
+    return None if fact.for_s is None or fact.wall_at is None else fact.wall_at + fact.for_s
 
 
 def cordoned(fact: events.NodeCordoned) -> str:

@@ -41,7 +41,7 @@ ROOM = 100
 class Registry:
     """All attempts of all runs, at most `max_runs`. `retention_s`: how long an ended one is remembered."""
 
-    def __init__(self, retention_s: float, max_runs: int = MOST_RUNS) -> None:
+    def __init__(self, retention_s: float, max_runs: int = MOST_RUNS, *, knows_all_runs: bool = True) -> None:
         self._retention_s = retention_s
         self._max_runs = max_runs
         self._machines: dict[Key, RunMachine] = {}
@@ -55,7 +55,7 @@ class Registry:
         self._armed: dict[Key, float] = {}
         self._life = Life()
         self.cordons = Cordons()
-        self.knows_all_runs = True
+        self.knows_all_runs = knows_all_runs
         """Whether no other server has runs of which nodes may be a part: else none can be said to be unknown."""
 
     def runs(self) -> list[Run]:

@@ -218,7 +218,7 @@ def cordon(given: Cordon) -> CordonStatus:
         by=given.by,
         reason=given.reason,
         until=given.wall_until,
-        drained=given.drain_until is not None,
+        drained=given.drain_s is not None,
     )
 
 

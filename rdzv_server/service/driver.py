@@ -125,6 +125,10 @@ class Driver:
         """Sentence with which an operator's request has been answered; empty if it has not been, or is forgotten."""
         return self._registry.answer_to(run_id, request_id)
 
+    @property
+    def registry(self) -> Registry:
+        return self._registry
+
     def cordons(self) -> list[CordonStatus]:
         return [cordon(given) for given in self._registry.cordons.by_node.values()]
 

@@ -212,6 +212,24 @@ class EtcdStore:
         return f"{self._root}/{kind}/{quote(run_id, safe='')}/{attempt:08d}/".encode()
 
 
+async def read_journal(client: EtcdClient, folder: bytes) -> tuple[list[Record], int]:
+    """Records of a journal that another server writes, and etcd's revision when they were begun to be read.
+
+    Raises `StoreBroken` or `StoreUnavailable`.
+    """
+    chunks: list[tuple[int, list[Record]]] = []
+    begin, more, revision = folder, True, 0
+    while more:
+        keys, more, now = await client.range(begin, end_of(folder), PAGE_KEYS)
+        revision = revision or now
+        try:
+            chunks += [_unpack(key.key, key.value) for key in keys]
+        except MalformedRecord as error:
+            raise StoreBroken(f"what {client.name} holds below {folder.decode()} is damaged ({error})") from error
+        begin = keys[-1].key + b"\0" if keys else begin
+    return [record for _, records in sorted(chunks, key=itemgetter(0)) for record in records], revision
+
+
 def _unpack(key: bytes, value: bytes) -> tuple[int, list[Record]]:
     """The number of a key, and the records that it holds. Raises `MalformedRecord`."""
     try:

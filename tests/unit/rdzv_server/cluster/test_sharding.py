@@ -5,12 +5,12 @@ import random
 from collections.abc import AsyncIterator
 
 import pytest
-from rdzv_protocol.actions import StopRequest
+from rdzv_protocol.actions import CordonRequest, DrainRequest, StopRequest, UncordonRequest
 from rdzv_protocol.errors import NotLeader, UnknownRun
 from rdzv_protocol.messages import LeaderReply, LeaderRequest
 
 from tests.support.etcd import need_etcd
-from tests.support.scenario import Connection
+from tests.support.scenario import Connection, a_join, settings_of
 from tests.unit.rdzv_server.cluster.conftest import PATIENCE_S, until
 
 need_etcd()
@@ -233,3 +233,31 @@ async def test_what_a_hand_deletes_is_written_again(start, client, prefix, what)
     await server.leads(4)
     state = server.shards.state()
     assert state.unhealthy_reason is None and state.leads, "ready again"
+
+
+async def test_what_is_decided_about_a_node_every_shard_does_also_under_its_next_leader(start):
+    first = start("a:1")
+    await first.leads(4)
+    second = start("b:1")
+    await second.leads(2)
+    await first.leads(2)
+    decides, other = (first, second) if 0 in first.led else (second, first)
+    shard = other.led[0]
+    run_id = run_of(shard)
+    await other.shards.ask(a_join("n", run_id=run_id, settings=settings_of("1", lease_s=60.0)), OPERATOR)
+    with pytest.raises(NotLeader):
+        await other.shards.ask(Action(DrainRequest(node_id="n"), "me"), OPERATOR)
+    drain = Action(DrainRequest(node_id="n", for_s=600.0, reason="why", request_id="1"), "me")
+    await decides.shards.ask(drain, OPERATOR)
+    await until(lambda: [agent.state for run in other.shards.runs() for agent in run.agents.values()] == ["draining"])
+    (theirs,), (ours,) = other.shards.state().cordons, decides.shards.state().cordons
+    assert (theirs.node_id, theirs.by, theirs.reason, theirs.until) == ("n", "me", "why", ours.until)
+    await decides.shards.ask(Action(UncordonRequest(node_id="n"), "me"), OPERATOR)
+    await until(lambda: other.shards.state().cordons == [])
+    await decides.shards.ask(Action(CordonRequest(node_id="n"), "me"), OPERATOR)
+    await other.end()
+    await decides.leads(4)
+    again = run_of(shard) + "-again"
+    again = next(name for name in (f"{again}{number}" for number in range(100)) if shard_of(name, SHARDS) == shard)
+    reply = await decides.shards.ask(a_join("n", run_id=again), OPERATOR)
+    assert reply.directive.reason == "standing by: node n is cordoned"

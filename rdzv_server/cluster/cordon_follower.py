@@ -1,0 +1,80 @@
+"""Follower of a cluster's cordons: shard 0 decides about nodes, and the leaders of the other shards do as it did.
+
+What the leader of shard 0 has recorded in its journal is read before this shard's leader answers anybody, and again
+whenever it has changed. See ADR 44.
+"""
+
+import logging
+import time
+from typing import Any
+
+from rdzv_protocol.errors import ProtocolError
+
+from rdzv_server.core import events
+from rdzv_server.core.cordons import JOURNAL, Cordons
+from rdzv_server.service.driver import Driver
+from rdzv_server.storage.etcd import read_journal
+from rdzv_server.storage.etcd_client import EtcdClient, end_of
+from rdzv_server.storage.outage import Outage
+
+log = logging.getLogger("rdzv_server")
+
+RETRY_S = 1.0
+SOON_S = 1.0
+"""A cordon that ends so soon is followed no more: by this shard's clock it may have ended."""
+
+
+class CordonFollower:
+    """`root`: of shard 0's keys."""
+
+    def __init__(self, client: EtcdClient, root: str) -> None:
+        self._client = client
+        self._folder = f"{root}/records/{JOURNAL}/".encode()
+        self._revision = 0
+
+    async def catch_up(self, driver: Driver) -> None:
+        """Do what is recorded and has not been done here. Raises `StoreBroken` or `StoreUnavailable`."""
+        records, self._revision = await read_journal(self._client, self._folder)
+        decided = Cordons()
+        for record in records:
+            decided.apply(record.fact, record.at)
+        for fact in differences(decided, driver.registry.cordons, time.time()):
+            try:
+                await driver.act(JOURNAL, fact)
+            except ProtocolError as error:
+                log.warning("node %s: cannot be cordoned for this shard, too: %s", fact.node_id, error)
+
+    async def catch_up_at_last(self, driver: Driver) -> None:
+        """The same, however long etcd does not answer. Raises `StoreBroken`."""
+        await Outage("cordons are not followed").outlast(lambda: self.catch_up(driver), RETRY_S)
+
+    async def run(self, driver: Driver) -> None:
+        """Do whatever is recorded, for ever. Raises `StoreBroken`."""
+        while True:
+            await self._client.changed(self._folder, self._revision + 1, end_of(self._folder))
+            await self.catch_up_at_last(driver)
+
+
+def differences(decided: Cordons, known: Cordons, wall_now: float) -> list[events.NodeFact]:
+    """What has to happen here, where the `known` cordons are, after what was `decided` by another clock."""
+    facts: list[events.NodeFact] = [
+        events.NodeUncordoned(node_id=node_id) for node_id in known.by_node if node_id not in decided.by_node
+    ]
+    for node_id, cordon in decided.by_node.items():
+        own, until = known.by_node.get(node_id), cordon.wall_until
+        is_done = own is not None and own.wall_at == cordon.wall_at
+        if not is_done and (until is None or until > wall_now + SOON_S):
+            facts.append(_repeated(cordon, wall_now))
+    return facts
+
+
+def _repeated(cordon: events.Cordon, wall_now: float) -> events.NodeFact:
+    given: dict[str, Any] = {
+        "reason": cordon.reason, "by": cordon.by, "request_id": cordon.request_id, "node_id": cordon.node_id,
+        "wall_at": cordon.wall_at, "wall_until": cordon.wall_until,
+        "for_s": None if cordon.wall_until is None else cordon.wall_until - wall_now,
+    }  # fmt: skip
+    if cordon.drain_s is None:
+        return events.NodeCordoned(**given)
+    left_s = max(0.0, (cordon.wall_at or wall_now) + cordon.drain_s - wall_now)
+    return events.NodeDrained(deadline_s=left_s, **given)
