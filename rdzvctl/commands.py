@@ -302,7 +302,8 @@ def act(action: Action, session: Session) -> None:
     if out.is_json:
         return out.json({"action": action.name, **body, "message": message})
     kind, name = next(iter(target.items()))
-    return out.line(f"{kind.partition('_')[0]} {printable(name)}: {printable(message)}")
+    named = f"{kind.partition('_')[0]} {name}"
+    return out.line(printable(message if message.startswith(named) else f"{named}: {message}"))
 
 
 def _more(action: Action, given: Mapping[str, Any]) -> Fields:
