@@ -38,6 +38,8 @@ class Action(NamedTuple):
     """To a node, for all runs; else to one run."""
     flags: Sequence[str] = ()
     """Fields of the request that are flags, or follow the name: see `FIELDS_OF_ACTIONS` in `cli`."""
+    of_absent: bool = False
+    """To a node that no run need have."""
     of_ended: bool = False
     """To a run that has ended; else to one that goes on."""
 
@@ -66,7 +68,7 @@ ACTIONS = (
         "cordon", "give a node no seat in new rounds; what runs there goes on", paths.CORDON, of_node=True,
         flags=("for_s",),
     ),
-    Action("uncordon", "let a node take part in new rounds again", paths.UNCORDON, of_node=True),
+    Action("uncordon", "let a node take part in new rounds again", paths.UNCORDON, of_node=True, of_absent=True),
 )  # fmt: skip
 
 
@@ -287,7 +289,7 @@ def logs(session: Session) -> None:
 def act(action: Action, session: Session) -> None:
     """Have it done, once it is sure that it is meant. The request id makes a repetition harmless."""
     given, out = session.given, session.out
-    target, shown = _node_target(session) if action.of_node else _run_target(action, session)
+    target, shown = _node_target(action, session) if action.of_node else _run_target(action, session)
     if action.question and sys.stdin.isatty() and not given.get("yes"):
         out.note(shown)
         if not confirmed(action.question, sys.stdin):
@@ -325,9 +327,11 @@ def _run_target(action: Action, session: Session) -> tuple[Fields, str]:
     return {"run_id": run["run_id"]}, views.one_line(run)
 
 
-def _node_target(session: Session) -> tuple[Fields, str]:
+def _node_target(action: Action, session: Session) -> tuple[Fields, str]:
     """The node, and what runs there now. A node that no run has now is looked for by its name."""
     node_id = session.given["node_id"]
+    if action.of_absent:
+        return {"node_id": node_id}, f"node {node_id}"
     all_runs = [run for run in session.overview().runs if not views.is_over(run)]
     there = [(run, node) for run in all_runs for node in run["nodes"] if node["node_id"] == node_id]
     if there:

@@ -267,6 +267,43 @@ async def test_a_standby_is_admitted(cluster: Cluster) -> None:
     await cluster.finish(await cluster.hub.group(4))
 
 
+async def test_an_action_with_a_request_id_is_carried_out_once(lasting: Cluster) -> None:
+    """However often it is asked for, and at the next leader, too."""
+    await lasting.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
+    words = ("restart", "r", "--request-id", "night-1", "--reason", "new data")
+    first = (await rdzvctl(*words, endpoint=lasting.endpoint)).lines
+    assert first == ["run r: restarted by an operator: new data"]
+    await lasting.hub.group(1)
+    await lasting.lose_server()
+    await lasting.regain_server()
+    assert (await rdzvctl(*words, endpoint=lasting.endpoint)).lines == first
+    events = (await rdzvctl("events", "r", endpoint=lasting.endpoint)).lines
+    assert sum("restarted by an operator: new data (by " in line for line in events) == 1
+
+
+async def test_a_node_is_cordoned_for_a_time(cluster: Cluster) -> None:
+    at = cluster.endpoint
+    await cluster.nodes("ab", "--run-id", "r", "--nnodes", "2", *PATIENT, nproc=1)
+    done = await rdzvctl("cordon", "b", "--for", "10m", "--reason", "ECC errors", endpoint=at)
+    assert done.lines == ["node b is cordoned for 600 s by an operator: ECC errors"]
+    (row,) = (line for line in (await rdzvctl("nodes", endpoint=at)).lines if line.startswith("b "))
+    assert re.search(r"cordoned by .* until \d{4}-\d\d-\d\d \d\d:\d\d: ECC errors$", row)
+    assert (await rdzvctl("uncordon", "b", endpoint=at)).lines == ["node b is uncordoned by an operator"]
+    done = await rdzvctl("drain", "node-b", endpoint=at)
+    assert done.code == ExitCode.FAILED and done.err[0].startswith("rdzvctl: no run has a node node-b now")
+
+
+async def test_a_node_is_drained_when_that_is_confirmed(cluster: Cluster) -> None:
+    await cluster.nodes("ab", "--run-id", "r", "--nnodes", "1:2", *PATIENT, nproc=1)
+    async with terminal(cluster, "drain", "a", "--deadline", "30s") as shown:
+        await shown.shows(r"node a: running in run r\n.*\[y/N\] ")
+        shown.type("y\n")
+        await shown.shows(r"node a is drained by an operator")
+        assert await shown.exit_code() == 0
+    assert await cluster.agents.pop("a").exit_code() == ExitCode.START_AGAIN
+    await cluster.hub.group(1)
+
+
 # What goes wrong.
 
 

@@ -41,6 +41,22 @@ async def test_questions(started: Cluster) -> None:
         assert (await rdzvctl(*words, endpoint=started.endpoint)).lines, words
 
 
+async def test_actions(started: Cluster) -> None:
+    """The node that is drained leaves; the run goes on with the other one, until it is stopped and forgotten."""
+    drain, uncordon, resize, restart, stop, forget = block("Actions")
+    for words in (drain, uncordon, resize):
+        assert (await rdzvctl(*words, endpoint=started.endpoint)).lines, words
+        if words is drain:
+            await started.agents.pop("node-7").exit_code()
+            await started.hub.group(1)
+    assert (await started.server.run())["max_nodes"] == 4
+    assert (await rdzvctl(*restart, endpoint=started.endpoint)).lines
+    await started.hub.group(1)
+    assert (await rdzvctl(*stop, endpoint=started.endpoint)).lines
+    assert await started.agents.pop("node-8").exit_code() == 1
+    assert "run r1 is forgotten" in (await rdzvctl(*forget, endpoint=started.endpoint)).lines[0]
+
+
 async def test_contexts(cluster: Cluster, tmp_path: Path) -> None:
     env = {"RDZV_CONFIG": str(tmp_path / "config.toml")}
     (tmp_path / "lab.token").write_text("0123456789abcdef0123456789abcdef\n")
