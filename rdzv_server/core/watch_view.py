@@ -79,6 +79,8 @@ class NodeView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     group_rank: int | None = None
     node_rank: int | None = None
     first_rank: int | None = None
+    cordoned: bool = False
+    """Whether it gets no seat in a new round."""
     failures: int = 0
 
 
@@ -149,6 +151,7 @@ def node(run: Run, agent: Agent) -> Document:
             group_rank=seat.group_rank if seat else None,
             node_rank=agent.join.node_rank,
             first_rank=seat.first_rank if seat else None,
+            cordoned=agent.node_id in run.cordons,
             failures=run.failures_by_node.get(agent.node_id, 0),
         )
     )

@@ -23,7 +23,7 @@ from msgspec import Struct
 from rdzv_protocol.errors import ServerUnavailable
 
 from rdzv_server.core import watch_view
-from rdzv_server.core.effects import Effect, ForgetRun, Record, WakeAgents
+from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record, WakeAgents
 from rdzv_server.core.run import Run, Stage
 from rdzv_server.core.watch_view import Document, difference, merge
 from rdzv_server.service.interface import Service
@@ -182,6 +182,11 @@ class RunFeed(Feed):
         """These agents have changed."""
         self._changed_agents.update(dict.fromkeys(agent_ids))
 
+    def note_node(self, node_id: str | None) -> None:
+        """Something has happened to the agents of this node."""
+        if self._run and node_id is not None:
+            self.note(self._run.node_ids.get(node_id, ()))
+
     async def update(self, run: Run | None, now: Now) -> None:
         """Publish what has changed."""
         if run is not self._run:  # another attempt, or the same run at a new leader
@@ -285,6 +290,8 @@ class Watch:
                     self._note(run_id, agent_ids)
                 case ForgetRun(run_id):
                     self._note(run_id, ())
+                case Happened(event):
+                    self._note(event.run_id, (), event.node_id)
 
     async def follow(
         self, peer: str, run_id: str | None, last_event_id: str = "", shows: Shows | None = None
@@ -339,11 +346,12 @@ class Watch:
         if feed not in self._watchers and self._feeds.get(run_id) is feed:
             del self._feeds[run_id]
 
-    def _note(self, run_id: str, agent_ids: Iterable[str]) -> None:
+    def _note(self, run_id: str, agent_ids: Iterable[str], node_id: str | None = None) -> None:
         if isinstance(of_all := self._feeds.get(None), RunsFeed):
             of_all.note(run_id)
         if isinstance(of_run := self._feeds.get(run_id), RunFeed):
             of_run.note(agent_ids)
+            of_run.note_node(node_id)
         if of_all or of_run:
             self._changed.add(run_id)
             self._wake.set()

@@ -77,6 +77,29 @@ async def test_an_operator_stops_a_run_by_button_and_says_why(cluster: Cluster, 
     tab.is_content()
 
 
+async def test_a_node_is_drained_by_button_and_the_others_go_on(cluster: Cluster, tab: Tab) -> None:
+    await cluster.nodes("ab", *FLAGS)
+    await cluster.node("c", *FLAGS)
+    await cluster.hub.group(6)
+    await tab.open(cluster, "/runs/r%2F1")
+    await tab.shows("#reason", "round 2 runs on 3 nodes")
+    await tab.page.locator(".node", has_text="· b").click()
+    await tab.page.click("text=Drain")
+    await tab.shows("#dialog-title", "Drain: node b")
+    await tab.page.fill("#ask-deadline", "20")
+    await tab.page.fill("#ask-reason", "a fan has failed")
+    await tab.page.click("#dialog-do")
+    await tab.shows("#reason", "round 3 runs on 2 nodes")
+    await tab.shows("#events", "a fan has failed")
+    await cluster.agents["b"].exit_code()
+    assert await tab.page.locator(".node", has_text="· b").count() == 0
+    await tab.page.locator(".node", has_text="· a").click()
+    await tab.page.click("text=Cordon >> nth=0")
+    await tab.page.click("#dialog-do")
+    await tab.shows("#nodes", "cordoned")
+    tab.is_content()
+
+
 async def test_a_refused_action_is_said_in_the_dialog(cluster: Cluster, tab: Tab) -> None:
     await cluster.nodes("ab", *FLAGS)
     await tab.open(cluster, "/runs/r%2F1")

@@ -4,7 +4,7 @@
 
 const SILENCE_MS = 15000; // the server says something every 5 s
 const AGAIN_MS = 1000;
-const MOST_EVENTS = 100;
+const MOST_EVENTS = 30;
 const EVENTS_AT_ONCE = 1000;
 const TONES = {
   running: "good", finishing: "done", succeeded: "done", forming: "calm", waiting: "calm", standby: "none",

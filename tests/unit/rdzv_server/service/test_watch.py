@@ -114,9 +114,9 @@ class Story:
         self.watch = Watch(server.rendezvous)
         self._tasks: list[asyncio.Task[Any]] = []
 
-    async def join(self, *names: str, run_id: str = RUN_ID, node: str | None = None) -> None:
+    async def join(self, *names: str, run_id: str = RUN_ID, node: str | None = None, nodes: str = "2:4") -> None:
         """Their joins are taken; the answers come when they come."""
-        settings = settings_of("2:4", last_call_timeout_s=0.0, max_restarts=3)
+        settings = settings_of(nodes, last_call_timeout_s=0.0, max_restarts=3)
         for name in names:
             request = a_join(name, settings=settings, node=node, run_id=run_id)
             self._tasks.append(asyncio.create_task(self.server.rendezvous.ask(request, Connection(name))))
@@ -199,6 +199,18 @@ async def test_no_id_that_lets_others_speak_in_an_agents_name_is_told(story: Sto
     reader = Reader()
     await reader.follow(story.follow(), lambda document: "run" in document and len(states(document)) == 1)
     assert name not in json.dumps(reader.document)
+
+
+async def test_a_run_of_1000_nodes_is_told_in_less_than_a_megabyte_a_little_at_a_time(story: Story) -> None:
+    await story.join(*(f"node-{number}-of-the-cluster-with-a-long-name" for number in range(1_000)), nodes="1000")
+    await Reader().follow(story.follow(), lambda document: len(states(document)) == 1_000)
+    reader, sizes = Reader(), []
+    async with asyncio.timeout(PATIENCE_S), aclosing(story.follow()) as events:
+        while not reader.last_event_id:
+            sizes.append(len(event := await anext(events)))
+            reader.take(event)
+    assert set(states(reader.document).values()) == {"running"}
+    assert sum(sizes) < 1_000_000 and max(sizes) < 50_000
 
 
 async def test_so_many_may_watch_and_half_of_them_from_one_address(story: Story) -> None:
