@@ -4,12 +4,16 @@ The last call is far longer than the tests wait: what happens here happens becau
 by torchrun, each agent for itself, so that TORCHELASTIC_RESTART_COUNT may differ within a round: it is not looked at.
 """
 
+import asyncio
+import json
 import os
 import signal
+import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from rdzv_protocol.paths import DRAIN
 
 from tests.support.process_info import is_running
 from tests.support.programs import TORCH_WORKER, WORKER, Program, Server
@@ -162,3 +166,12 @@ async def test_a_torchrun_that_is_told_to_go_leaves_and_the_others_go_on(torchru
     assert await agent.exit_code() != 0
     (gone,) = (await torchruns.server.run())["departures"]
     assert (gone["node_id"], gone["left"], gone["cause"]) == (leaver, True, "torchrun exits")
+
+
+async def test_a_drained_torchrun_exits_and_the_others_go_on(torchruns: Torchruns) -> None:
+    await torchruns.nodes("ab", "--nnodes=1:2")
+    body = json.dumps({"node_id": "b", "deadline_s": 60}).encode()
+    request = urllib.request.Request(f"http://{torchruns.server.endpoint}{DRAIN}", body)
+    await asyncio.to_thread(lambda: urllib.request.urlopen(request, timeout=30).close())
+    assert await torchruns.agents.pop("b").exit_code(PATIENCE_S) == 1
+    await torchruns.finish(await torchruns.hub.group(2))
