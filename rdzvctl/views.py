@@ -74,8 +74,11 @@ def is_over(run: Fields) -> bool:
 
 
 def server_lines(servers: Iterable[Fields]) -> list[str]:
-    """One line a server: where it is, whether it can decide, who leads."""
-    return [_server(server) for server in servers]
+    """One line a server: where it is, whether it can decide, who leads; then one for each node that is cordoned."""
+    known = [*servers]
+    cordons = {cordon["node_id"]: cordon for server in known for cordon in server.get("cordons", ())}
+    kept_out = [f"node {printable(node_id)}: {_cordon(cordon)}" for node_id, cordon in sorted(cordons.items())]
+    return [_server(server) for server in known] + kept_out
 
 
 def _server(server: Fields) -> str:

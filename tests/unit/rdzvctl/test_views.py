@@ -134,6 +134,14 @@ def test_a_node_says_who_keeps_it_out_and_what_its_workers_have_left() -> None:
     assert row[-1] == "its workers have 1m30s left; cordoned by admin 10.0.0.1: ECC errors"
 
 
+def test_servers_and_the_nodes_that_they_keep_out() -> None:
+    cordon = {"node_id": "n\x1b7", "by": "admin 10.0.0.1", "reason": "", "until": None, "drained": False}
+    server = {"address": "a:1", "version": "1", "ready": True, "unhealthy_reason": None, "leads": True, "leader": None}
+    server |= {"shards": [], "uptime_s": 61.0, "cordons": [cordon]}
+    lines = ["rdzv-server 1 at a:1: ready; up 1m1s", "node n 7: cordoned by admin 10.0.0.1"]
+    assert views.server_lines([server]) == lines
+
+
 def test_a_run_says_what_its_time_went_into() -> None:
     run = {"time_s": {"running": 7_500.0, "forming": 12.0, "restarting": 0.0, "waiting": 0.0, "restarts": {}}}
     assert views.time_line(run) == "Its time: 2h5m running, 12s forming."
