@@ -194,6 +194,8 @@ class Driver:
             await self._store.write_delivered(run_id, self._attempts_of(run_id)[-1].attempt, number)
 
     def _attempts_of(self, run_id: str) -> list[Run]:
+        if self._has_stopped:
+            raise ServerUnavailable(STOPPED)
         if attempts := self._registry.attempts_of(run_id):
             return attempts
         raise UnknownRun(f"no run {run_id} is known here")

@@ -52,6 +52,20 @@ async def serving(store: MemoryStore, receiver: Receiver | None) -> AsyncIterato
         await asyncio.gather(sending, return_exceptions=True)
 
 
+class NotingStore(MemoryStore):
+    """Says when this number has been delivered."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.delivered = asyncio.Event()
+        self._number = number
+
+    async def write_delivered(self, run_id: str, attempt: int, number: int) -> None:
+        await super().write_delivered(run_id, attempt, number)
+        if number >= self._number:
+            self.delivered.set()
+
+
 async def happens(server: RendezvousServer, run_id: str, first: int, times: int) -> None:
     """So many nodes join and leave: two events each, and one of the run's creation."""
     for number in range(first, first + times):
@@ -86,10 +100,11 @@ async def test_a_receiver_that_refuses_is_tried_again_and_misses_nothing(receive
 
 
 async def test_a_server_that_starts_again_goes_on_where_the_one_before_was_acknowledged(receiver):
-    store = MemoryStore()
+    store = NotingStore(5)
     async with serving(store, receiver) as server:
         await happens(server, "a", 0, 2)
         await receiver.has("a", 5)
+        await store.delivered.wait()  # or it would be sent again, as a copy
     seen = receiver.requests
     async with serving(store, None) as server:
         await happens(server, "a", 2, 3)
