@@ -136,7 +136,7 @@ async def test_a_killed_worker_and_a_killed_agent_change_nothing(name: str, tmp_
     )
     assert story(folder) == expected
     assert sum(int(line["number"]) == min(expected) for line in lines(folder)) == 1, "it began only once"
-    assert restarts == {"worker_failure": 1, "node_lost": 1, "node_left": 0, "node_arrived": 0}
+    assert restarts == {"worker_failure": 1, "node_lost": 1}
     assert example.says in (folder / "printed-0").read_text()
 
 
@@ -168,7 +168,12 @@ async def disturbed(name: str, folder: Path) -> dict[str, int]:
                 return code
 
     assert set(await asyncio.gather(*map(node, example.nodes))) == {0}
-    return dict((await server.run())["restarts"])
+    return await restarts_of(server)
+
+
+async def restarts_of(server: Server) -> dict[str, int]:
+    """Restarts of the server's only run, by cause."""
+    return {cause: times for cause, times in (await server.run())["restarts"].items() if times}
 
 
 @pytest.mark.parametrize(
@@ -213,8 +218,7 @@ async def elastic(name: str, folder: Path, preload: str) -> Program:
     assert await goes.exit_code(PATIENCE_S) == -9
     comes = await join("c")
     assert [await agent.exit_code(PATIENCE_S) for agent in (stays, comes)] == [0, 0]
-    restarts = (await server.run())["restarts"]
-    assert restarts == {"worker_failure": 0, "node_lost": 1, "node_left": 0, "node_arrived": 1}
+    assert await restarts_of(server) == {"node_lost": 1, "node_arrived": 1}
     return stays
 
 
