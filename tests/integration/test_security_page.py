@@ -65,6 +65,7 @@ WAYS_IN = {
     "an agent's metrics",
     "the webhook",
     "the event log",
+    "traces",
     "files",
     "rdzvctl",
 }
