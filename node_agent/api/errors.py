@@ -133,7 +133,7 @@ def _kept(content: dict[str, Any] | None) -> str:
     """A file for torch's `@record`, which copies what it finds there. It goes with this process."""
     if content is None:
         return ""
-    folder = TempDir()
+    folder = TempDir(is_locked=False)
     atexit.register(folder.remove)
     with suppress(OSError):
         path = folder.path("error.json")

@@ -117,7 +117,7 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
         self._home = os.getpid()
         self._pids: Awaited[dict[int, int]] = Awaited()
         self._group: AllOrNothing | None = None
-        self._scratch = TempDir()
+        self._scratch = TempDir(is_locked=False)
         self._is_program_ending = False
 
     def pids(self) -> dict[int, int]:

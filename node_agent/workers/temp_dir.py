@@ -15,29 +15,38 @@ _RANDOM_BYTES = 8
 class TempDir:
     """Made on first use, for this user alone. No part of its path comes from a run id or a node id."""
 
-    def __init__(self) -> None:
-        self.folder = temporary_path(PREFIX)
+    def __init__(self, *, is_locked: bool = True) -> None:
+        """`is_locked` False: for a program that keeps many of them open; nobody removes one that is left over."""
+        self._is_locked = is_locked
+        self._is_made = False
+        self.folder = temporary_path(PREFIX if is_locked else f"{PREFIX}-kept")
         """Path of the folder, whether it has been made or not."""
         self._lock = -1
         """Descriptor of the folder, whose lock says that this process lives."""
 
     def path(self, name: str) -> str:
         """A path within the folder, which exists then. Raises `OSError`."""
-        if self._lock < 0:
+        if not self._is_made:
             self._make()
+            self._is_made = True
         return os.path.join(self.folder, name)
 
     def remove(self) -> None:
-        if self._lock >= 0:
-            import shutil
+        if not self._is_made:
+            return
+        import shutil
 
-            shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._is_made = False
+        if self._is_locked:
             os.close(self._lock)
-            self._lock = -1
             _remove_left_over(os.path.dirname(self.folder))
 
     def _make(self) -> None:
         """Lock it before anybody else can find it."""
+        if not self._is_locked:
+            os.makedirs(self.folder, mode=0o700, exist_ok=True)
+            return
         new = f"{self.folder}.new"
         os.makedirs(new, mode=0o700, exist_ok=True)
         self._lock = os.open(new, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

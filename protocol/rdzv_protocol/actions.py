@@ -10,9 +10,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from rdzv_protocol.constraints import Id, Line, NodeCount, Seconds, Sentence
+from rdzv_protocol.constraints import PRINTABLE, Id, Line, NodeCount, Seconds, Sentence
 
-RequestId = Annotated[str, Meta(max_length=128, pattern=r"^[\x21-\x7e]*(?![\s\S])")]
+RequestId = Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
 Deadline = Annotated[float, Meta(ge=0, le=604_800)]
 """Seconds, at most a week."""
 

@@ -9,8 +9,10 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 from rdzv_protocol.errors import MalformedMessage, NotLeader, ProtocolError, TooManyRequests
 from rdzv_protocol.events import EventPage, RunEvent
 from rdzv_protocol.messages import ErrorReply
@@ -20,6 +22,10 @@ from rdzv_server.service.interface import Service
 
 DEFAULT_LIMIT, MOST_EVENTS = 100, 1_000
 """Events of a page."""
+LAST_NUMBER = 2**53
+After = Annotated[int, Meta(ge=0, le=LAST_NUMBER)]
+Limit = Annotated[int, Meta(ge=1, le=MOST_EVENTS)]
+"""Parameters of a page."""
 STREAM_PAGE = 100
 MOST_STREAMS = 1_000
 """Streams at a time; beyond it, new ones are refused."""

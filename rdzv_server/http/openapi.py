@@ -86,7 +86,10 @@ def _operation(route: Route) -> Schema:
     }
     names = re.findall(r"{(\w+)}", route.path)
     parameters: list[Schema] = [{"name": name, "in": "path", "required": True, **_TEXT} for name in names]
-    parameters += [{"name": name, "in": "query", "description": text, **_TEXT} for name, text in route.query]
+    parameters += [
+        {"name": name, "in": "query", "description": text, "schema": json.schema(kind)}
+        for name, kind, text in route.query
+    ]
     if parameters:
         described["parameters"] = parameters
     if route.request:

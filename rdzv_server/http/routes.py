@@ -22,7 +22,16 @@ from rdzv_protocol.exposition import CONTENT_TYPE
 from rdzv_server.auth import session
 from rdzv_server.auth.authorization import Caller, Permit
 from rdzv_server.http.connection import HttpConnection
-from rdzv_server.http.events_endpoint import DEFAULT_LIMIT, MOST_EVENTS, STREAM, EventsView, number_of
+from rdzv_server.http.events_endpoint import (
+    DEFAULT_LIMIT,
+    LAST_NUMBER,
+    MOST_EVENTS,
+    STREAM,
+    After,
+    EventsView,
+    Limit,
+    number_of,
+)
 from rdzv_server.http.limits import Gatekeeper, RefusalLog, peer_of
 from rdzv_server.http.metrics import MetricsView
 from rdzv_server.http.status_endpoint import Status, StatusView
@@ -85,8 +94,8 @@ class Route:
     """What is sent as server-sent events to who accepts such, in words; empty: nothing."""
     no: str = ""
     """Meaning of an answer 503 in plain text, if there may be one; 200 is then a yes."""
-    query: tuple[tuple[str, str], ...] = ()
-    """Parameters behind the `?`, with what they do."""
+    query: tuple[tuple[str, Any, str], ...] = ()
+    """Parameters behind the `?`, with their types and what they do."""
     refusals: tuple[type[ProtocolError], ...] = ()
     """Beside those that any request may meet."""
 
@@ -235,9 +244,9 @@ class HttpApi:
         if run_id is None:
             raise web.HTTPNotFound  # the template itself
         connection.permit.check_run(run_id)
-        after = number_of("after", query.get("after"), 0, 0, 2**53)
+        after = number_of("after", query.get("after"), 0, 0, LAST_NUMBER)
         if STREAM in request.headers.get("Accept", "") and request.method != "HEAD":
-            after = number_of("Last-Event-ID", request.headers.get("Last-Event-ID"), after, 0, 2**53)
+            after = number_of("Last-Event-ID", request.headers.get("Last-Event-ID"), after, 0, LAST_NUMBER)
             return await self._stream(request, connection, run_id, after)
         limit = number_of("limit", query.get("limit"), DEFAULT_LIMIT, 1, MOST_EVENTS)
         return _json(await self._events.page(run_id, after, limit))
@@ -429,8 +438,8 @@ ROUTES: tuple[Route, ...] = (
         paths.STATUS, HttpApi.status, "The server and every run that it remembers.", answer=Status,
         says="Durations are seconds.",
         query=(
-            ("run_id", "This run alone."),
-            ("pretty", "Whether in lines, for people: 0 or 1; without it, for curl, wget and browsers."),
+            ("run_id", str, "This run alone."),
+            ("pretty", str, "Whether in lines, for people: 0 or 1; without it, for curl, wget and browsers."),
         ),
     ),
     _question(
@@ -438,7 +447,7 @@ ROUTES: tuple[Route, ...] = (
         media=STREAM,
         says="An event `snapshot` with the document, then events `patch`, JSON merge patches (RFC 7386) of it, and "
         "`ping` where nothing happens. Times are seconds since 1970.",
-        query=(("run_id", "This run alone, with its nodes; without it all runs, each in a line."),),
+        query=(("run_id", str, "This run alone, with its nodes; without it all runs, each in a line."),),
     ),
     _question(
         paths.EVENTS, HttpApi.events, "What happened to a run, in order; with `Accept: text/event-stream` as it comes.",
@@ -447,8 +456,8 @@ ROUTES: tuple[Route, ...] = (
         "while nothing happens; `event: error` with an ErrorReply before the server ends the stream.",
         refusals=(MalformedMessage, NotLeader, errors.UnknownRun),
         query=(
-            ("after", "Number of the last event that is known: those after it. 0, the default: from the begin."),
-            ("limit", f"Events of a page, 1 to {MOST_EVENTS} ({DEFAULT_LIMIT} by default); a stream sends all."),
+            ("after", After, "Number of the last event that is known: those after it. 0, the default: from the begin."),
+            ("limit", Limit, f"Events of a page, 1 to {MOST_EVENTS} ({DEFAULT_LIMIT} by default); a stream sends all."),
         ),
     ),
     _question(paths.METRICS, HttpApi.metrics, "Metrics of the server and its runs, in Prometheus' text format."),

@@ -1,5 +1,6 @@
 """schemathesis at a running server: requests that its OpenAPI document describes, and requests that it rules out."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -25,13 +26,16 @@ from schemathesis.specs.openapi.checks import (
 
 NAMES = ("run", "../../etc/passwd", '{run="x"}')
 """A few, so that requests are about the same runs and agents."""
+OF_EACH_KIND = 12
+"""Requests of each kind to each path, after those of all kinds in any order, which may come to few of one."""
 LEASE_S = 2.0
 """Long enough to be still there when the next request comes. A poll is parked for half of it."""
 LARGEST, SMALLEST = 2**64 - 1, -(2**63)
 """Limits of msgpack's integers."""
 
-_BEYOND_SCHEMA = re.compile(r"is above max_nodes|must keep its node id")
-"""Refusals that a schema cannot describe: how fields, and requests, go together."""
+_BEYOND_SCHEMA = re.compile(r"is above max_nodes|must keep its node id|must be an integer .*, not -?\d+\.0\b")
+"""Refusals that a schema cannot describe: how fields, and requests, go together; and 2.0, which JSON Schema takes for
+an integer."""
 
 _names = st.sampled_from(NAMES) | st.text(min_size=1, max_size=20).filter(str.isprintable)
 schemathesis.openapi.format("name", _names)
@@ -51,7 +55,9 @@ def unpack(context: DeserializationContext, response: Response) -> Any:
 def described_requests_are_taken(context: CheckContext, response: Response, case: Case) -> None:
     """Check that what the document describes is never called malformed."""
     if _is_described(case) and response.status_code == 400:
-        assert _BEYOND_SCHEMA.search(msgpack.unpackb(response.content)["message"]), response.content
+        is_packed = response.headers["content-type"][0].startswith(paths.MEDIA_TYPE)
+        refusal = msgpack.unpackb(response.content) if is_packed else json.loads(response.content)
+        assert _BEYOND_SCHEMA.search(refusal["message"]), response.content
 
 
 CHECKS = [
@@ -78,13 +84,12 @@ class Fuzzer:
         """Number of answers of each path by status."""
         self._seated = {"run_id": "", "agent_id": ""}
         """The agent that was let in last."""
+        self._node_id = ""
 
     def run(self, examples: int) -> None:
         cases = [cases for operation in self.operations for cases in _cases(operation)]
         (status,) = (operation for operation in self.operations if operation.path == paths.STATUS)
 
-        @hypothesis.settings(max_examples=examples, suppress_health_check=list(HealthCheck))
-        @given(st.one_of(cases))
         def is_answered(case: Case) -> None:
             if isinstance(case.body, dict) and _is_described(case):
                 case.body |= self._steer(case.operation.path, case.body)
@@ -93,16 +98,23 @@ class Fuzzer:
             self.statuses[case.operation.path][response.status_code] += 1
             if case.operation.path == paths.JOIN and response.status_code == 200:
                 self._seated = {name: case.body[name] for name in self._seated}
+                self._node_id = case.body["node_id"]
                 status.validate_response(session.get(f"{self._url}{paths.STATUS}"))
 
         with requests.Session() as session:
             session.trust_env = False
-            is_answered()
+            for strategy, number in ((st.one_of(cases), examples), *((each, OF_EACH_KIND) for each in cases)):
+                sent = hypothesis.settings(max_examples=number, suppress_health_check=list(HealthCheck))
+                sent(given(strategy)(is_answered))()
 
     def _steer(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Changes that lead where something happens: to runs that let newcomers in, to agents and rounds that exist,
         and past long polls."""
         agent = self._seated if body.get("agent_id") in NAMES else {}
+        if "agent_id" not in body and path != paths.LEADER:  # an operator's
+            run_id = self._seated["run_id"]
+            seated = {"node_id": self._node_id} if "node_id" in body else {"run_id": run_id} if run_id else {}
+            return seated if self._node_id and sum(self.statuses[path].values()) % 2 else {}
         match path:
             case paths.JOIN:
                 count = sum(self.statuses[path].values())

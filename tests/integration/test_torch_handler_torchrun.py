@@ -107,7 +107,7 @@ async def test_a_killed_worker_restarts_every_node_once(torchruns: Torchruns, sc
     assert first[0].env["MASTER_PORT"] != second[0].env["MASTER_PORT"]
     await torchruns.finish(second)
     run = await torchruns.server.run()
-    assert run["restarts"] == {"worker_failure": 1, "node_lost": 0, "node_left": 0, "node_arrived": 0}
+    assert {cause: times for cause, times in run["restarts"].items() if times} == {"worker_failure": 1}
 
 
 async def test_a_third_node_makes_the_run_larger(torchruns: Torchruns) -> None:

@@ -85,8 +85,11 @@ async def site() -> AsyncIterator[Site]:
 
 
 async def two_running(site: Site) -> tuple[Agent, Agent]:
+    """Agents of a round that has formed; a has joined first."""
     a, b = site.agent("a"), site.agent("b")
-    await asyncio.gather(a.join("2"), b.join("2"))
+    first = asyncio.create_task(a.join("2"))
+    await parked(site, 1)
+    await asyncio.gather(first, b.join("2"))
     await asyncio.gather(a.told(Start), b.told(Start))
     return a, b
 
