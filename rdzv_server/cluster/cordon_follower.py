@@ -1,7 +1,7 @@
 """Follower of a cluster's cordons: shard 0 decides about nodes, and the leaders of the other shards do as it did.
 
 What the leader of shard 0 has recorded in its journal is read before this shard's leader answers anybody, and again
-whenever it has changed. See ADR 44.
+whenever it has changed. See ADR 41.
 """
 
 import logging
