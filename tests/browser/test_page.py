@@ -9,7 +9,7 @@ from playwright.async_api import Browser
 from tests.browser.conftest import PHONE, Tab
 from tests.browser.crowd import Crowd
 from tests.integration.replicas import Replicas
-from tests.support.cluster import PATIENT, Cluster
+from tests.support.cluster import ALL_COME, PATIENT, Cluster
 from tests.support.programs import Server
 from tests.support.worker_hub import WorkerHub
 
@@ -165,7 +165,7 @@ async def test_whatever_a_run_or_a_node_is_called_and_has_written_it_is_text(clu
 
 
 async def test_all_of_it_works_by_keyboard(cluster: Cluster, tab: Tab) -> None:
-    await cluster.nodes("abc", *FLAGS)
+    await cluster.nodes("abc", *FLAGS, *ALL_COME)
     await tab.open(cluster, "/runs/r%2F1")
     await tab.page.wait_for_selector(".node")
     press = tab.page.keyboard.press
