@@ -19,7 +19,7 @@ from rdzv_protocol import paths
 
 from rdzv_server.auth import session
 from rdzv_server.auth.authorization import Access, Caller
-from rdzv_server.http import routes
+from rdzv_server.http import answers
 
 WEB = Path(__file__).parents[1] / "web"
 STATIC = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -27,7 +27,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )
-HEADERS = routes.HEADERS | {
+HEADERS = answers.HEADERS | {
     "Content-Security-Policy": POLICY,
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "same-origin",  # not no-referrer: forms would then name no origin

@@ -7,20 +7,18 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
 from aiohttp import web
-from multidict import CIMultiDict
 from rdzv_protocol import actions, errors, messages, paths
-from rdzv_protocol.codec import convert, decode, encode
+from rdzv_protocol.codec import decode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.errors import MalformedMessage, MessageTooLarge, NotLeader, ProtocolError, UnsupportedMediaType
 from rdzv_protocol.events import EventPage
 from rdzv_protocol.exposition import CONTENT_TYPE
 
-from rdzv_server.auth import session
 from rdzv_server.auth.authorization import Caller, Permit
+from rdzv_server.http.answers import HEADERS, json_of, packed, plain_text, refusal_of
 from rdzv_server.http.connection import HttpConnection
 from rdzv_server.http.events_endpoint import (
     DEFAULT_LIMIT,
@@ -34,6 +32,15 @@ from rdzv_server.http.events_endpoint import (
 )
 from rdzv_server.http.limits import Gatekeeper, RefusalLog, peer_of
 from rdzv_server.http.metrics import MetricsView
+from rdzv_server.http.requests import (
+    caller_of,
+    check_framing,
+    connection_of,
+    read_body,
+    read_json,
+    tell_to_go_on,
+    turn_to,
+)
 from rdzv_server.http.status_endpoint import Status, StatusView
 from rdzv_server.service.interface import Action, AnyRequest, Service
 from rdzv_server.service.watch import Watch
@@ -48,20 +55,14 @@ LINGER_S = 1.0
 """Time for which the rest of a refused request is read and thrown away, so that its sender comes to read the answer."""
 SHOWN_TO_PEOPLE = ("curl/", "Wget/", "Mozilla/")
 """User agents for which the status is written in lines."""
-HEADERS = {"Server": "rdzv-server", "X-Content-Type-Options": "nosniff"}
-"""Headers of every answer: no version for those who look for one, and no guesses at what a body is."""
-_MSGPACK = CIMultiDict(HEADERS | {"Content-Type": paths.MEDIA_TYPE})
-_BROWSER_HEADERS = frozenset({"origin", "referer", "accept-language", "sec-fetch-site", "sec-fetch-mode"})
-"""Headers of which every browser sends at least one with each request; no agent, curl or probe does by itself."""
-
 WELCOME = f"""\
 rdzv-server: the rendezvous service for elastic PyTorch runs
 
   GET {paths.STATUS}              every run: its nodes, who is missing and until when, failures, restarts
   GET {paths.STATUS}?run_id=ID    one run
   GET {paths.EVENTS}   what happened to it, in order
+  GET {paths.WATCH}               the status as it changes: server-sent events
   GET {paths.METRICS}                metrics for Prometheus
-  GET {paths.WATCH}               the same as it changes: server-sent events
   GET {paths.READYZ}                 whether runs can be decided about at present
   GET {paths.OPENAPI}           the whole API, for programs
 
@@ -70,7 +71,6 @@ In a browser this address shows all of it, and stays current.
 Take part from each node:  node-agent --endpoint HOST:PORT --nnodes N --nproc M train.py
 """
 
-Message = TypeVar("Message")
 Handler = Callable[["HttpApi", web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
@@ -143,7 +143,7 @@ class HttpApi:
         """The answer to a request, whatever happens; measured, but for the time for which it was held."""
         began_at = self._now()
         try:
-            connection = _connection_of(request)
+            connection = connection_of(request)
         except ConnectionError:
             return web.Response(status=GONE)
         connection.held_s = 0.0
@@ -161,7 +161,7 @@ class HttpApi:
                 self._let_in(connection, request)
                 handler = self._handler(request)
                 if "Expect" in request.headers:
-                    await _tell_to_go_on(request)
+                    await tell_to_go_on(request)
                 return await handler(self, request)
             finally:
                 connection.request_answered()
@@ -173,14 +173,14 @@ class HttpApi:
                 raise ConnectionResetError from error
             if isinstance(error, ProtocolError):
                 self._note(request, error)
-            return _refusal(request, error)
+            return refusal_of(request, error)
 
     def _let_in(self, connection: HttpConnection, request: web.BaseRequest) -> None:
         """Raise the `ProtocolError` that refuses the request for what stands above its body."""
-        caller, now = _caller_of(request), asyncio.get_running_loop().time()
+        caller, now = caller_of(request), asyncio.get_running_loop().time()
         if connection.lacks_tls:
             raise errors.TlsRequired("this server speaks TLS: start the agent with --tls-ca (curl: https://)")
-        _check_framing(request)
+        check_framing(request)
         if not request.body_exists:
             connection.request_arrived()
         permit = self._gatekeeper.check(request.method, request.path, caller, connection.credential, now)
@@ -200,7 +200,7 @@ class HttpApi:
     def _note(self, request: web.BaseRequest, error: ProtocolError) -> None:
         now = asyncio.get_running_loop().time()
         if isinstance(error, errors.Unauthorized | errors.Forbidden):
-            self._gatekeeper.note_refusal(_caller_of(request), now)
+            self._gatekeeper.note_refusal(caller_of(request), now)
         if not self._service.state().unhealthy_reason:  # which is said by itself
             self._refusals.note(peer_of(request.remote or ""), error, now)
 
@@ -208,23 +208,23 @@ class HttpApi:
 
     async def take(self, request: web.BaseRequest) -> web.Response:
         """Answer an agent's message."""
-        connection = _connection_of(request)
-        message: AnyRequest = decode(self._routes[request.path].request, await _body(request))
-        _turn_to(connection, message)
+        connection = connection_of(request)
+        message: AnyRequest = decode(self._routes[request.path].request, await read_body(request))
+        turn_to(connection, message)
         if isinstance(message, messages.JoinRequest) and connection.permit.has_quota:
             connection.permit.check_quota(message.run_id, self._going_on())
-        return _packed(await self._service.ask(message, connection))
+        return packed(await self._service.ask(message, connection))
 
     async def act(self, request: web.BaseRequest) -> web.Response:
         """Do what an operator asks."""
-        route, connection = self._routes[request.path], _connection_of(request)
-        message = _read_json(route.request, await _body(request))
+        route, connection = self._routes[request.path], connection_of(request)
+        message = read_json(route.request, await read_body(request))
         action = Action(message, f"{connection.permit.role} {peer_of(request.remote or '')}".strip())
-        _turn_to(connection, action)
-        return _json(await self._service.ask(action, connection))
+        turn_to(connection, action)
+        return json_of(await self._service.ask(action, connection))
 
     async def status(self, request: web.BaseRequest) -> web.StreamResponse:
-        query, permit = request.rel_url.query, _connection_of(request).permit
+        query, permit = request.rel_url.query, connection_of(request).permit
         only = query.get("run_id")
         in_lines = query.get("pretty") not in ("0", "false") and (
             "pretty" in query or request.headers.get("User-Agent", "").startswith(SHOWN_TO_PEOPLE)
@@ -240,7 +240,7 @@ class HttpApi:
 
     async def events(self, request: web.BaseRequest) -> web.StreamResponse:
         """A page, or a stream for who accepts one."""
-        connection, run_id, query = _connection_of(request), paths.run_id_of(request.path), request.rel_url.query
+        connection, run_id, query = connection_of(request), paths.run_id_of(request.path), request.rel_url.query
         if run_id is None:
             raise web.HTTPNotFound  # the template itself
         connection.permit.check_run(run_id)
@@ -249,7 +249,7 @@ class HttpApi:
             after = number_of("Last-Event-ID", request.headers.get("Last-Event-ID"), after, 0, LAST_NUMBER)
             return await self._stream(request, connection, run_id, after)
         limit = number_of("limit", query.get("limit"), DEFAULT_LIMIT, 1, MOST_EVENTS)
-        return _json(await self._events.page(run_id, after, limit))
+        return json_of(await self._events.page(run_id, after, limit))
 
     async def _stream(
         self, request: web.BaseRequest, connection: HttpConnection, run_id: str, after: int
@@ -270,13 +270,13 @@ class HttpApi:
         return answer
 
     async def metrics(self, request: web.BaseRequest) -> web.Response:
-        _connection_of(request).permit.check_every_run("the metrics are about all runs")
+        connection_of(request).permit.check_every_run("the metrics are about all runs")
         body = await self._metrics.body()
         return web.Response(body=body, headers=HEADERS | {"Content-Type": CONTENT_TYPE})
 
     async def follow(self, request: web.BaseRequest) -> web.StreamResponse:
         """Send the status, and then what changes in it, until the caller goes or is not let in any more."""
-        connection, run_id = _connection_of(request), request.rel_url.query.get("run_id")
+        connection, run_id = connection_of(request), request.rel_url.query.get("run_id")
         permit, access = connection.permit, self._gatekeeper.access
         if run_id is not None:
             permit.check_run(run_id)
@@ -307,7 +307,7 @@ class HttpApi:
         """Page of all runs, or of one."""
         from rdzv_server.http import page
 
-        caller, is_of_run = _caller_of(request), request.path != paths.ROOT
+        caller, is_of_run = caller_of(request), request.path != paths.ROOT
         run_id = page.run_id_of(request) if is_of_run else ""
         try:
             permit = self._check_look(request, caller)
@@ -327,13 +327,13 @@ class HttpApi:
         """Form of the login; a token that is sent by it becomes a session."""
         from rdzv_server.http import page
 
-        caller = _caller_of(request)
+        caller = caller_of(request)
         if request.method != "POST":
             to = request.rel_url.query.get("to", paths.ROOT)
             return self._show("login", replace(caller, session=""), to=page.local(to), refusal="")
         if not caller.is_own_page:
             raise errors.Forbidden(f"the web page {caller.origin} may not log anybody in")
-        form = page.form(await _body(request))
+        form = page.form(await read_body(request))
         token, to = form.get("token", ""), page.local(form.get("to", ""))
         try:
             self._check_look(request, replace(caller, authorization=f"Bearer {token}", session=""))
@@ -346,7 +346,7 @@ class HttpApi:
     async def logout(self, request: web.BaseRequest) -> web.Response:
         from rdzv_server.http import page
 
-        caller = _caller_of(request)
+        caller = caller_of(request)
         if not caller.is_own_page:
             raise errors.Forbidden(f"the web page {caller.origin} may not log anybody out")
         return page.redirected(paths.ROOT, caller, "")
@@ -363,30 +363,30 @@ class HttpApi:
 
     def _check_look(self, request: web.BaseRequest, caller: Caller) -> Permit:
         """Permit to look, for a page. Raises the `ProtocolError` that refuses it."""
-        now, credential = asyncio.get_running_loop().time(), _connection_of(request).credential
+        now, credential = asyncio.get_running_loop().time(), connection_of(request).credential
         return self._gatekeeper.check("GET", paths.WATCH, caller, credential, now)
 
     async def openapi(self, request: web.BaseRequest) -> web.Response:
         from rdzv_server.http.openapi import document
 
-        return _json(document(ROUTES))
+        return json_of(document(ROUTES))
 
     async def root(self, request: web.BaseRequest) -> web.Response:
         """The page for browsers; curl and programs get text."""
         is_for_people = "text/html" in request.headers.get("Accept", "")
-        return await self.page(request) if is_for_people else _text(WELCOME)
+        return await self.page(request) if is_for_people else plain_text(WELCOME)
 
     async def healthz(self, request: web.BaseRequest) -> web.Response:
-        return _text("ok\n")
+        return plain_text("ok\n")
 
     async def readyz(self, request: web.BaseRequest) -> web.Response:
         reason = self._service.state().unhealthy_reason
-        return _text(f"{reason or 'ready'}\n", 503 if reason else 200)
+        return plain_text(f"{reason or 'ready'}\n", 503 if reason else 200)
 
     async def leaderz(self, request: web.BaseRequest) -> web.Response:
         state = self._service.state()
         leads = state.leads and not state.unhealthy_reason
-        return _text("leads\n" if leads else "does not lead\n", 200 if leads else 503)
+        return plain_text("leads\n" if leads else "does not lead\n", 200 if leads else 503)
 
     def _going_on(self) -> set[str]:
         """Ids of the runs that have not ended."""
@@ -501,128 +501,6 @@ def _page_handler(request: web.BaseRequest) -> Handler:
     return PAGES[method, path]
 
 
-# Requests.
-
-
-def _connection_of(request: web.BaseRequest) -> HttpConnection:
-    connection = request.transport.get_protocol() if request.transport else None
-    if not isinstance(connection, HttpConnection):
-        raise ConnectionResetError
-    return connection
-
-
-def _caller_of(request: web.BaseRequest) -> Caller:
-    headers = request.headers
-    cookies = request.cookies if "Cookie" in headers else {}
-    return Caller(
-        peer=request.remote or "",
-        authorization=headers.get("Authorization", ""),
-        session=cookies.get(session.cookie_name(request.host), ""),
-        csrf=headers.get("X-CSRF-Token", ""),
-        host=request.host,
-        origin=headers.get("Origin"),
-        is_browser=not _BROWSER_HEADERS.isdisjoint(map(str.lower, headers))
-        or headers.get("User-Agent", "").startswith("Mozilla/"),
-        is_tls=request.secure,
-    )
-
-
-def _check_framing(request: web.BaseRequest) -> None:
-    """Refuse what no body of ours looks like, before any byte of it is read and whoever sends it.
-
-    Raises `UnsupportedMediaType` or `MessageTooLarge`.
-    """
-    if "Content-Encoding" in request.headers:
-        raise UnsupportedMediaType("a body may not be compressed: leave Content-Encoding out")
-    if (request.content_length or 0) > MAX_MESSAGE_BYTES:
-        raise MessageTooLarge(f"a message has at most {MAX_MESSAGE_BYTES} bytes")
-    if request.method == "POST" and request.path.startswith(paths.AGENT) and request.content_type != paths.MEDIA_TYPE:
-        raise UnsupportedMediaType(f"an agent's message is {paths.MEDIA_TYPE}: send it with this Content-Type")
-
-
-async def _tell_to_go_on(request: web.BaseRequest) -> None:
-    """Have the body sent: curl asks before it sends a large one. Raises `web.HTTPExpectationFailed`."""
-    if request.headers["Expect"].lower() != "100-continue":
-        raise web.HTTPExpectationFailed
-    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-
-async def _body(request: web.BaseRequest) -> bytes:
-    content = request.content
-    try:
-        if content.is_eof() and content.total_bytes <= MAX_MESSAGE_BYTES:
-            body = content.read_nowait()  # as a rule all of it came with the headers
-        else:
-            body = await request.read()
-    except (web.HTTPException, ConnectionError):
-        raise
-    except Exception as error:  # a chunked or compressed body that is not one
-        raise MalformedMessage(f"the body cannot be read: {type(error).__name__}") from None
-    _connection_of(request).request_arrived()
-    return body
-
-
-def _read_json(kind: type[Message], body: bytes) -> Message:
-    try:
-        value = msgspec.json.decode(body)
-    except (msgspec.MsgspecError, ValueError, RecursionError):  # the last: a hundred thousand brackets
-        raise MalformedMessage(f"the body is not JSON: give {_example(kind)}") from None
-    return convert(kind, value)
-
-
-def _example(kind: type[Any]) -> str:
-    return '{"node_id": "..."}' if issubclass(kind, actions.NodeAction) else '{"run_id": "..."}'
-
-
-def _turn_to(connection: HttpConnection, message: AnyRequest) -> None:
-    """From here on the connection takes its turns with the message's run. Raises `Forbidden`."""
-    if not isinstance(message, messages.LeaderRequest):  # which names a run at most
-        connection.permit.check_run(message.run_id)  # that of an action on a node is in no pattern but that of all
-        connection.run = message.run_id
-
-
-# Answers.
-
-
-def _packed(message: Any, status: int = 200) -> web.Response:
-    return web.Response(body=encode(message), status=status, headers=_MSGPACK)
-
-
-def _text(text: str, status: int = 200) -> web.Response:
-    return web.Response(text=text, status=status, headers=HEADERS)
-
-
-def _json(value: Any, status: int = 200) -> web.Response:
-    body = msgspec.json.encode(value)
-    return web.Response(body=body, status=status, headers=HEADERS, content_type="application/json", charset="utf-8")
-
-
-def _refusal(request: web.BaseRequest, error: Exception) -> web.Response:
-    """The answer to a request that failed, which tells nothing of our own insides."""
-    match error:
-        case ProtocolError():
-            return _refused(request, error)
-        case web.HTTPRequestEntityTooLarge():
-            return _refused(request, MessageTooLarge(f"a message has at most {MAX_MESSAGE_BYTES} bytes"))
-        case web.HTTPException():
-            answer = _text(f"{error.status} {error.reason}\n", error.status)
-            if "Allow" in error.headers:
-                answer.headers["Allow"] = error.headers["Allow"]
-            return answer
-    log.error("%s %s failed", request.method, request.path, exc_info=error)
-    return _refused(request, errors.ServerUnavailable("internal error; the server's log has the details"))
-
-
-def _refused(request: web.BaseRequest, error: ProtocolError) -> web.Response:
-    leader = {"leader": error.leader, "leadership": error.leadership} if isinstance(error, NotLeader) else {}
-    reply = messages.ErrorReply(code=error.code, message=str(error), **leader)  # type: ignore[arg-type]
-    is_agents = request.path.startswith(paths.AGENT) and request.method == "POST"
-    answer = (_packed if is_agents else _json)(reply, error.status)
-    if isinstance(error, MessageTooLarge | UnsupportedMediaType):
-        answer.force_close()  # what follows on the connection is the body that nobody reads
-    return answer
-
-
 # aiohttp.
 
 
@@ -646,6 +524,6 @@ class _RequestHandler(web.RequestHandler):
     ) -> web.StreamResponse:
         if request.writer.output_size:
             raise ConnectionResetError
-        answer = _text(f"{status} {HTTPStatus(status).phrase}\n", status)
+        answer = plain_text(f"{status} {HTTPStatus(status).phrase}\n", status)
         answer.force_close()
         return answer

@@ -1,0 +1,59 @@
+"""Answers: messages in msgpack, JSON, plain text, and the refusal of whatever went wrong."""
+
+import logging
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from multidict import CIMultiDict
+from rdzv_protocol import errors, messages, paths
+from rdzv_protocol.codec import encode
+from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
+from rdzv_protocol.errors import MessageTooLarge, NotLeader, ProtocolError, UnsupportedMediaType
+
+log = logging.getLogger("rdzv_server")
+
+HEADERS = {"Server": "rdzv-server", "X-Content-Type-Options": "nosniff"}
+"""Headers of every answer: no version for those who look for one, and no guesses at what a body is."""
+_MSGPACK = CIMultiDict(HEADERS | {"Content-Type": paths.MEDIA_TYPE})
+
+
+def packed(message: Any, status: int = 200) -> web.Response:
+    """Message in msgpack, for an agent."""
+    return web.Response(body=encode(message), status=status, headers=_MSGPACK)
+
+
+def plain_text(text: str, status: int = 200) -> web.Response:
+    return web.Response(text=text, status=status, headers=HEADERS)
+
+
+def json_of(value: Any, status: int = 200) -> web.Response:
+    """Message or map in JSON, for people and their programs."""
+    body = msgspec.json.encode(value)
+    return web.Response(body=body, status=status, headers=HEADERS, content_type="application/json", charset="utf-8")
+
+
+def refusal_of(request: web.BaseRequest, error: Exception) -> web.Response:
+    """The answer to a request that failed, which tells nothing of our own insides."""
+    match error:
+        case ProtocolError():
+            return _refused(request, error)
+        case web.HTTPRequestEntityTooLarge():
+            return _refused(request, MessageTooLarge(f"a message has at most {MAX_MESSAGE_BYTES} bytes"))
+        case web.HTTPException():
+            answer = plain_text(f"{error.status} {error.reason}\n", error.status)
+            if "Allow" in error.headers:
+                answer.headers["Allow"] = error.headers["Allow"]
+            return answer
+    log.error("%s %s failed", request.method, request.path, exc_info=error)
+    return _refused(request, errors.ServerUnavailable("internal error; the server's log has the details"))
+
+
+def _refused(request: web.BaseRequest, error: ProtocolError) -> web.Response:
+    leader = {"leader": error.leader, "leadership": error.leadership} if isinstance(error, NotLeader) else {}
+    reply = messages.ErrorReply(code=error.code, message=str(error), **leader)  # type: ignore[arg-type]
+    is_agents = request.path.startswith(paths.AGENT) and request.method == "POST"
+    answer = (packed if is_agents else json_of)(reply, error.status)
+    if isinstance(error, MessageTooLarge | UnsupportedMediaType):
+        answer.force_close()  # what follows on the connection is the body that nobody reads
+    return answer

@@ -1,0 +1,101 @@
+"""Requests as they come: who sends them, what is refused before a body is read, and the message in the body."""
+
+from typing import Any, TypeVar
+
+import msgspec
+from aiohttp import web
+from rdzv_protocol import actions, messages, paths
+from rdzv_protocol.codec import convert
+from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
+from rdzv_protocol.errors import MalformedMessage, MessageTooLarge, UnsupportedMediaType
+
+from rdzv_server.auth import session
+from rdzv_server.auth.authorization import Caller
+from rdzv_server.http.connection import HttpConnection
+from rdzv_server.service.interface import AnyRequest
+
+Message = TypeVar("Message")
+
+_BROWSER_HEADERS = frozenset({"origin", "referer", "accept-language", "sec-fetch-site", "sec-fetch-mode"})
+"""Headers of which every browser sends at least one with each request; no agent, curl or probe does by itself."""
+
+
+def connection_of(request: web.BaseRequest) -> HttpConnection:
+    """Connection over which the request came. Raises `ConnectionResetError` if it has closed."""
+    connection = request.transport.get_protocol() if request.transport else None
+    if not isinstance(connection, HttpConnection):
+        raise ConnectionResetError
+    return connection
+
+
+def caller_of(request: web.BaseRequest) -> Caller:
+    """Sender of the request, as far as its address and its headers tell."""
+    headers = request.headers
+    cookies = request.cookies if "Cookie" in headers else {}
+    return Caller(
+        peer=request.remote or "",
+        authorization=headers.get("Authorization", ""),
+        session=cookies.get(session.cookie_name(request.host), ""),
+        csrf=headers.get("X-CSRF-Token", ""),
+        host=request.host,
+        origin=headers.get("Origin"),
+        is_browser=not _BROWSER_HEADERS.isdisjoint(map(str.lower, headers))
+        or headers.get("User-Agent", "").startswith("Mozilla/"),
+        is_tls=request.secure,
+    )
+
+
+def check_framing(request: web.BaseRequest) -> None:
+    """Refuse what no body of ours looks like, before any byte of it is read and whoever sends it.
+
+    Raises `UnsupportedMediaType` or `MessageTooLarge`.
+    """
+    if "Content-Encoding" in request.headers:
+        raise UnsupportedMediaType("a body may not be compressed: leave Content-Encoding out")
+    if (request.content_length or 0) > MAX_MESSAGE_BYTES:
+        raise MessageTooLarge(f"a message has at most {MAX_MESSAGE_BYTES} bytes")
+    if request.method == "POST" and request.path.startswith(paths.AGENT) and request.content_type != paths.MEDIA_TYPE:
+        raise UnsupportedMediaType(f"an agent's message is {paths.MEDIA_TYPE}: send it with this Content-Type")
+
+
+async def tell_to_go_on(request: web.BaseRequest) -> None:
+    """Have the body sent: curl asks before it sends a large one. Raises `web.HTTPExpectationFailed`."""
+    if request.headers["Expect"].lower() != "100-continue":
+        raise web.HTTPExpectationFailed
+    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
+async def read_body(request: web.BaseRequest) -> bytes:
+    """The whole body. Raises `MalformedMessage` if it is framed wrongly, `web.HTTPRequestEntityTooLarge`."""
+    content = request.content
+    try:
+        if content.is_eof() and content.total_bytes <= MAX_MESSAGE_BYTES:
+            body = content.read_nowait()  # as a rule all of it came with the headers
+        else:
+            body = await request.read()
+    except (web.HTTPException, ConnectionError):
+        raise
+    except Exception as error:  # a chunked or compressed body that is not one
+        raise MalformedMessage(f"the body cannot be read: {type(error).__name__}") from None
+    connection_of(request).request_arrived()
+    return body
+
+
+def read_json(kind: type[Message], body: bytes) -> Message:
+    """The message of an operator. Raises `MalformedMessage`, with an example."""
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError):  # the last: a hundred thousand brackets
+        raise MalformedMessage(f"the body is not JSON: give {_example(kind)}") from None
+    return convert(kind, value)
+
+
+def _example(kind: type[Any]) -> str:
+    return '{"node_id": "..."}' if issubclass(kind, actions.NodeAction) else '{"run_id": "..."}'
+
+
+def turn_to(connection: HttpConnection, message: AnyRequest) -> None:
+    """From here on the connection takes its turns with the message's run. Raises `Forbidden`."""
+    if not isinstance(message, messages.LeaderRequest):  # which names a run at most
+        connection.permit.check_run(message.run_id)  # that of an action on a node is in no pattern but that of all
+        connection.run = message.run_id
