@@ -27,7 +27,7 @@ BUSY_S = 5.0
 """Time that a busy machine may take beside the time that the rules allow."""
 PATIENT = ("--last-call-timeout", "500", "--join-timeout", "500", "--shutdown-timeout", "500")
 FOR_EVER = ("--lease", "500", "--disconnect-grace", "500", *PATIENT)
-SECONDS, AGES = re.compile(r"\d+(\.\d+)? s\b"), ("age_s", "_left_s", "deadline_s")
+SECONDS, AGES = re.compile(r"\d+(\.\d+)? s\b"), ("age_s", "_left_s", "deadline_s", "time_s")
 ALARMS = re.compile("stopping|joining anew|leaving|lost|error|Traceback")
 
 
