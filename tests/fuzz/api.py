@@ -85,6 +85,7 @@ class Fuzzer:
         self._seated = {"run_id": "", "agent_id": ""}
         """The agent that was let in last."""
         self._node_id = ""
+        self._seats = 0
 
     def run(self, examples: int) -> None:
         cases = [cases for operation in self.operations for cases in _cases(operation)]
@@ -104,8 +105,21 @@ class Fuzzer:
         with requests.Session() as session:
             session.trust_env = False
             for strategy, number in ((st.one_of(cases), examples), *((each, OF_EACH_KIND) for each in cases)):
+                self._seat(session)
                 sent = hypothesis.settings(max_examples=number, suppress_health_check=list(HealthCheck))
                 sent(given(strategy)(is_answered))()
+
+    def _seat(self, session: requests.Session) -> None:
+        """Let an agent into a run of its own, so that there is one that goes on, whatever was ended before."""
+        self._seats += 1
+        name = f"seated-{self._seats}"
+        self._node_id, self._seated = name, {"run_id": name, "agent_id": name}
+        place = {"node_id": name, "after_round": 0, "addr": "127.0.0.1", "port": 29_500, "local_world_size": 1}
+        join = self._seated | place | {"settings": {"lease_s": LEASE_S}}
+        answer = session.post(
+            f"{self._url}{paths.JOIN}", msgpack.packb(join), headers={"Content-Type": paths.MEDIA_TYPE}
+        )
+        assert answer.status_code == 200, answer.content
 
     def _steer(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Changes that lead where something happens: to runs that let newcomers in, to agents and rounds that exist,
