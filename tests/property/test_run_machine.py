@@ -299,6 +299,8 @@ class RunStory(RuleBasedStateMachine):
         self.machine = RunMachine(self.created, 0.0, RETENTION_S)
         for record in self.records:
             self.machine.replay(record.fact, record.at)
+        if not self.records:  # a server writes the creation down with the first join, and tells of it then
+            self.numbers.clear()
         self.machine.restart(self.now)
         self.run_.validate()
         self.model.restart(list(self.run_.agents), self.now)

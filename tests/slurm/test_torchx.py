@@ -44,7 +44,7 @@ async def nodes_of_round(folder: Path, size: int) -> list[str]:
 
 
 async def test_an_elastic_job_loses_a_node_and_succeeds(slurm: Slurm, tmp_path: Path) -> None:
-    job = await submit(slurm, tmp_path, "-j", "2:3x1", "--cpu", "4", "--server", "role")
+    job = await submit(slurm, tmp_path, "-j", "2:3x1", "--cpu", "4", "--server", "role", "--env", "LOGLEVEL=INFO")
     nodes = await nodes_of_round(tmp_path, 3)
     lost = next(node for node in nodes if node != slurm.job(job)["BatchHost"])
     slurm.lose(lost)
