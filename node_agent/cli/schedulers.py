@@ -307,7 +307,7 @@ class Found(NamedTuple):
     sort_key: str
     """Place of this node among those that have no rank yet."""
     environment: Environment
-    """What workers inherit: without what is the agent's alone."""
+    """Environment that workers inherit, without the variables that are meant for the agent alone."""
     workers: Mapping[str, str]
     """Variables of each worker that get the value of another one."""
 

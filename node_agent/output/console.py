@@ -41,7 +41,7 @@ class Console:
     def __init__(self, form: LineFormat, loop: asyncio.AbstractEventLoop) -> None:
         self._form = form
         self.context: Context = {}
-        """What the agent's own lines are about, in JSON."""
+        """Fields of every JSON line of the agent: its run, node and round."""
         self._loop = loop
         self._lock = threading.Lock()
         self.pending = 0
@@ -185,7 +185,10 @@ class _Screen:
         self.thread.start()
 
     def erased(self) -> bytes:
-        """What takes the live line away: spaces over it, and over a ^C behind it. Terminals need not know more."""
+        """Bytes that blank the live line, with a ^C that a terminal has echoed behind it; empty if there is none.
+
+        Carriage returns and spaces alone, which every terminal knows.
+        """
         columns, self.live = self.live, 0
         return b"\r" + b" " * (columns + 2) + b"\r" if columns else b""
 

@@ -66,7 +66,7 @@ class Facts(NamedTuple):
 
 
 class AgentMetrics:
-    """What an agent counts, and the port at which it is asked for that.
+    """Counters of one agent, and the port at which Prometheus scrapes them.
 
     `say` is told of the port, and of what goes wrong. Raises `UsageError` if the port cannot be had.
     """

@@ -89,7 +89,7 @@ class Done(Struct, frozen=True, kw_only=True):
 
     epoch: Id
     message: Sentence
-    """What has been done, for a person: the same sentence as in the run's events."""
+    """Sentence about the action, for a person: the one that the run's event has as its reason."""
 
 
 ActionRequest = (

@@ -48,7 +48,7 @@ class RunEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`node_joined`: an agent that is new to the attempt; nobody who rejoins. `workers_failed`: a node's workers.
     `warning`: what a person should look at, though the run goes on. The last seven: what an operator did."""
     reason: Sentence
-    """What happened and why, in words: the same in the log, the status and every tool."""
+    """Sentence about what happened and why: the same in the log, the status and every tool."""
     at: WallClock | None = None
     """The server's wall clock, seconds since 1970."""
     node_id: Id | None = None

@@ -42,6 +42,12 @@ class Told(dict[str, list[str]]):
         self.setdefault("status", []).extend((await server.get("/v1/status?run_id=train")).splitlines())
         self.setdefault("metrics", []).extend((await server.get("/metrics")).splitlines())
 
+    async def by_all(self, cluster: Cluster) -> None:
+        """What operators are told, and what agent a and the server have logged."""
+        await self.by_operators(cluster.server)
+        self.of("node-agent", cluster.agents["a"])
+        self.of("rdzv-server", cluster.server)
+
 
 @dataclass(frozen=True)
 class Place:
@@ -86,9 +92,7 @@ async def stopped(place: Place, told: Told) -> None:
         workers = await cluster.nodes("a", *TRAIN, *SLOW, nproc=1)
         workers[0].order_exit(3)
         assert await cluster.agents["a"].exit_code() == 1
-        await told.by_operators(cluster.server)
-        told.of("node-agent", cluster.agents["a"])
-        told.of("rdzv-server", cluster.server)
+        await told.by_all(cluster)
 
 
 @symptom("A node is lost")
@@ -97,9 +101,7 @@ async def lost(place: Place, told: Told) -> None:
         await cluster.nodes("ab", *TRAIN, "--nnodes", "2", *SLOW, nproc=1)
         await cluster.agents.pop("b").kill()
         await cluster.agents["a"].line("waiting for 1 more node")
-        await told.by_operators(cluster.server)
-        told.of("node-agent", cluster.agents["a"])
-        told.of("rdzv-server", cluster.server)
+        await told.by_all(cluster)
 
 
 @symptom("A worker fails again and again")
@@ -110,9 +112,7 @@ async def fails(place: Place, told: Told) -> None:
             (worker,) = await cluster.hub.group(1)
             worker.kill()
         assert await cluster.agents["a"].exit_code() == 1
-        await told.by_operators(cluster.server)
-        told.of("node-agent", cluster.agents["a"])
-        told.of("rdzv-server", cluster.server)
+        await told.by_all(cluster)
 
 
 @symptom("A run restarts too often")
