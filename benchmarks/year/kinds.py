@@ -1,0 +1,73 @@
+"""Kinds of faults, and the table that says which of them a class of the trace is taken for.
+
+The trace says which part of a server was at fault, not what that did to the processes. So this table is an assumption,
+and is stated with every figure that rests on it.
+"""
+
+from enum import StrEnum
+from random import Random
+
+
+class Kind(StrEnum):
+    """Effect of a fault on a node's processes."""
+
+    CRASH = "crash"
+    """A worker ends by a signal or an error."""
+    HANG = "hang"
+    """A worker stands still, and its peers wait for it; its agent lives."""
+    DEATH = "death"
+    """The node dies, and closes no connection."""
+    CUT = "cut"
+    """The node's network is cut: it lives, and nobody hears it."""
+    AGENT_KILLED = "agent killed"
+    """Agent and workers are killed; the node lives, and its kernel closes their connections."""
+    SLOW = "slow"
+    """The node takes longer for a step than the others."""
+    DRAIN = "drain"
+    """An operator takes the node out of the run."""
+
+
+Odds = tuple[tuple[Kind, int], ...]
+"""Kinds, each with how many times it comes of all those in the row."""
+
+_SLOW_GPU = ("GPU PCI link width low", "GPU P2P Bandwidth Low", "GPU Temperature High")
+_DEAD: Odds = ((Kind.DEATH, 1),)
+_DRAINED: Odds = ((Kind.DRAIN, 1),)
+_SOFTWARE: Odds = ((Kind.AGENT_KILLED, 1), (Kind.HANG, 1))
+_ANY: Odds = ((Kind.CRASH, 1), (Kind.HANG, 1), (Kind.DEATH, 1))
+_CLASSES: dict[str, Odds] = {
+    "GPU": ((Kind.CRASH, 2), (Kind.HANG, 1)),
+    "Parameter Plane Cable": ((Kind.CUT, 1), (Kind.HANG, 1)),
+    "NIC": ((Kind.CUT, 1), (Kind.HANG, 1)),
+    "Fan": _DEAD,
+    "Power Supply": _DEAD,
+    "Motherboard": _DEAD,
+    "Motherboard Battery": _DEAD,
+    "Riser Card": _DEAD,
+    "RAID Card": _DEAD,
+    "CPU": _DEAD,
+    "System Crash": _DEAD,
+    "Software Tool": _SOFTWARE,
+    "Operating System": _SOFTWARE,
+    "File System": _SOFTWARE,
+    "Firmware": _SOFTWARE,
+    "Unknown Error": _ANY,
+    "Other Failures": _ANY,
+    "Stress Test Failure": _DRAINED,
+    "Change": _DRAINED,
+    "Test": _DRAINED,
+    "Training Task Troubleshooting": _DRAINED,
+}
+STAYS_BAD = frozenset(("GPU",))
+"""Classes whose node lives on, and whose workers fail again until the fault has been repaired."""
+
+
+def odds(class_: str, description: str) -> Odds:
+    """Kinds that a fault of the trace may be. Raises `KeyError` for a class that has no row."""
+    return ((Kind.SLOW, 1),) if description in _SLOW_GPU else _CLASSES[class_]
+
+
+def draw(class_: str, description: str, rng: Random) -> Kind:
+    kinds, weights = zip(*odds(class_, description), strict=True)
+    (kind,) = rng.choices(kinds, weights)
+    return Kind(kind)

@@ -1,0 +1,137 @@
+"""The trace: faults of a real cluster, and as many as another number of nodes would have had, by a seed.
+
+The original has bursts (gaps with a coefficient of variation of 1.76) and lemons (the worst 20 servers have a quarter
+of all faults). `poisson` keeps rate, classes and times to repair, and nothing else; `bursty` keeps all of it.
+"""
+
+import csv
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate, pairwise
+from random import Random
+from typing import Literal
+
+from benchmarks.year import kinds
+from benchmarks.year.kinds import Kind
+
+DAYS, SERVERS = 348.0, 400
+DAY_S = 86_400.0
+ATTRIBUTION = (
+    "Faults: InfiniteHBD trace (stepfun-ai/InfiniteHBD-Trace, StepFun, ACM SIGCOMM 2025, arXiv 2502.03885, Apache-2.0)."
+)
+Shape = Literal["poisson", "bursty"]
+_FILE = os.path.join(os.path.dirname(__file__), "cluster-faults.csv")
+
+
+@dataclass(frozen=True, slots=True)
+class TracedFault:
+    """A row of the trace. Times are in days since its beginning."""
+
+    start_day: float
+    end_day: float
+    server: int
+    class_: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that happens to a node at `at_s`, and is repaired `repair_s` later."""
+
+    at_s: float
+    repair_s: float
+    node: int
+    kind: Kind
+    stays_bad: bool
+    """Whether the node lives, and workers that start on it fail again until it is repaired."""
+
+
+@cache
+def load() -> tuple[TracedFault, ...]:
+    """All faults of the trace, in the order of their begin."""
+    with open(_FILE, encoding="utf-8", newline="") as file:
+        rows = [
+            TracedFault(
+                float(row["start_day"]), float(row["end_day"]), int(row["node"]), row["class"], row["description"]
+            )
+            for row in csv.DictReader(file)
+        ]
+    return tuple(sorted(rows, key=lambda row: row.start_day))
+
+
+def resample(nodes: int, seed: int, shape: Shape = "bursty", days: float = DAYS) -> list[Fault]:
+    """Faults of `nodes` nodes in the first `days` of a year, in their order; the same for the same arguments."""
+    rng = Random(f"{seed} {nodes} {shape}")
+    times = _TIMES[shape](nodes, rng)
+    pick = _EvenNodes(nodes, rng) if shape == "poisson" else _Lemons(nodes, rng)
+    faults = [_fault(at, pick(), rng) for at in times]
+    return [fault for fault in faults if fault.at_s < days * DAY_S]
+
+
+def _fault(at_day: float, node: int, rng: Random) -> Fault:
+    """A fault of a class, and with a repair, that a row of the trace had."""
+    row = rng.choice(load())
+    kind = kinds.draw(row.class_, row.description, rng)
+    lives = kind in (Kind.CRASH, Kind.HANG)
+    repair_s = max(row.end_day - row.start_day, 1e-3) * DAY_S
+    return Fault(at_day * DAY_S, repair_s, node, kind, lives and row.class_ in kinds.STAYS_BAD)
+
+
+def _poisson(nodes: int, rng: Random) -> list[float]:
+    """Times of a Poisson process with the trace's rate per node."""
+    rate = len(load()) / SERVERS * nodes / DAYS
+    times, at = [], rng.expovariate(rate)
+    while at < DAYS:
+        times.append(at)
+        at += rng.expovariate(rate)
+    return times
+
+
+def _bursty(nodes: int, rng: Random) -> list[float]:
+    """As many copies of the cluster as it takes: each a part of the trace's own times, shifted around the year.
+
+    So that bursts stay bursts; the last copy keeps each fault with the chance that its share of servers makes.
+    """
+    times = []
+    for number in range(-(-nodes // SERVERS)):
+        share = min(1.0, nodes / SERVERS - number)
+        shift = rng.uniform(0.0, DAYS)
+        times += [(row.start_day + shift) % DAYS for row in load() if rng.random() < share]
+    return sorted(times)
+
+
+_TIMES = {"poisson": _poisson, "bursty": _bursty}
+
+
+class _EvenNodes:
+    """Every node fails as often as any other."""
+
+    def __init__(self, nodes: int, rng: Random) -> None:
+        self._nodes, self._rng = nodes, rng
+
+    def __call__(self) -> int:
+        return self._rng.randrange(self._nodes)
+
+
+class _Lemons:
+    """Nodes that fail as unevenly as the trace's servers: each is one of those, drawn, with its number of faults."""
+
+    def __init__(self, nodes: int, rng: Random) -> None:
+        counts = Counter(row.server for row in load())
+        servers = [counts.get(server, 0) for server in range(SERVERS)]
+        self._weights = list(accumulate(rng.choice(servers) for _ in range(nodes)))
+        self._nodes, self._rng = range(nodes), rng
+
+    def __call__(self) -> int:
+        (node,) = self._rng.choices(self._nodes, cum_weights=self._weights)
+        return node
+
+
+def variation(faults: Sequence[float]) -> float:
+    """Coefficient of variation of the gaps between these times: 1 without bursts."""
+    gaps = [after - before for before, after in pairwise(faults)]
+    mean = sum(gaps) / len(gaps)
+    return (sum((gap - mean) ** 2 for gap in gaps) / len(gaps)) ** 0.5 / mean

@@ -1,0 +1,47 @@
+"""The trace of a year's faults, and what is drawn from it."""
+
+from collections import Counter
+
+import pytest
+
+from benchmarks.year import kinds, trace
+from benchmarks.year.kinds import Kind
+
+
+def test_the_trace_is_what_it_is_said_to_be():
+    rows = trace.load()
+    worst = Counter(row.server for row in rows).most_common(20)
+    assert (len(rows), len({row.server for row in rows})) == (584, 231)
+    assert all(0 <= row.start_day <= trace.DAYS + 1 and row.end_day >= row.start_day for row in rows)
+    assert sum(count for _, count in worst) / len(rows) == pytest.approx(0.24, abs=0.01)
+    assert trace.variation([row.start_day for row in rows]) == pytest.approx(1.76, abs=0.01)
+
+
+def test_every_class_of_the_trace_has_its_kinds():
+    for row in trace.load():
+        assert kinds.odds(row.class_, row.description), row
+
+
+@pytest.mark.parametrize("shape", ["poisson", "bursty"])
+@pytest.mark.parametrize("nodes", [128, 1_024, 10_000])
+def test_any_number_of_nodes_has_the_traces_rate(nodes, shape):
+    faults = trace.resample(nodes, seed=1, shape=shape)
+    expected = len(trace.load()) / trace.SERVERS * nodes
+    assert len(faults) == pytest.approx(expected, rel=4 / expected**0.5)
+    assert [fault.at_s for fault in faults] == sorted(fault.at_s for fault in faults)
+    assert all(0 <= fault.node < nodes for fault in faults)
+    assert {fault.kind for fault in faults} >= {Kind.CRASH, Kind.HANG, Kind.DEATH, Kind.DRAIN}
+
+
+def test_a_seed_gives_the_same_year_and_another_one_another():
+    assert trace.resample(128, 7) == trace.resample(128, 7) != trace.resample(128, 8)
+
+
+def test_bursts_and_lemons_are_kept_where_they_are_asked_for():
+    even, uneven = (trace.resample(trace.SERVERS, 3, shape) for shape in ("poisson", "bursty"))
+    gaps = [trace.variation([fault.at_s for fault in faults]) for faults in (even, uneven)]
+    worst = [
+        sum(n for _, n in Counter(f.node for f in faults).most_common(20)) / len(faults) for faults in (even, uneven)
+    ]
+    assert gaps[0] == pytest.approx(1.0, abs=0.2) and gaps[1] > 1.4
+    assert worst[0] < 0.16 < 0.2 < worst[1]
