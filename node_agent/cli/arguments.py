@@ -10,7 +10,7 @@ from functools import partial
 from typing import Annotated, Any, NamedTuple, cast
 
 from rdzv_protocol.flag_values import LOG_FORMATS, node_counts
-from rdzv_protocol.settings import ScaleUp
+from rdzv_protocol.settings import RankPolicy, ScaleUp
 
 from node_agent.cli.values import (
     BACKENDS,
@@ -195,6 +195,13 @@ class Arguments(NamedTuple):
     scale_up: Annotated[ScaleUp | None, _setting(
         "WHEN", one_of("immediate", "cooldown", "manual"), "when an arrival restarts the run: immediate, cooldown or "
         "manual (default: immediate)")] = None
+    rank_policy: Annotated[RankPolicy | None, _setting(
+        "HOW", one_of("sticky", "topology", "fill-gaps"), "group ranks of each round: sticky (nodes keep theirs, in "
+        "their order), topology (by --topology or the scheduler's network, so that neighbours stay together), "
+        "fill-gaps (of fewer nodes only the last ones move) (default: sticky)")] = None
+    topology: Annotated[str, _own(
+        "PLACE", name_or_none, "this node's place in the network, such as spine1.rack07.node3: nodes get their ranks "
+        "in this order (default: the scheduler's, with --endpoint auto)")] = ""
     rerun: Annotated[bool, _own_switch("begin again a run that has already succeeded")] = False
 
     log_dir: Annotated[str, Flag(

@@ -13,7 +13,7 @@ from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.cli import rendezvous
 from node_agent.cli.arguments import FLAGS, LONGEST_LEASE_S, SHORTEST_LEASE_S, Arguments
-from node_agent.cli.values import known_signals
+from node_agent.cli.values import known_signals, sort_key
 from node_agent.config import PROGRAM, AgentConfig, LaunchPlan, Target, UsageError
 from node_agent.core.command import LOCAL_RANK, Command
 from node_agent.core.log_options import NO_FILES, LogOptions
@@ -74,7 +74,7 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
     command = _command(arguments, environment, use_env) if arguments.script else Command(())
     config = _config(arguments, target, inherited, command)
     if found:
-        join = replace(config.join, sort_key=found.sort_key)
+        join = replace(config.join, sort_key=config.join.sort_key or found.sort_key)
         config = replace(config, join=join, worker_variables=found.workers)
     _check_devices(arguments, config)
     _check_ready_file(arguments)
@@ -111,6 +111,7 @@ def _config(arguments: Arguments, target: Target, environment: Mapping[str, str]
             role=arguments.role,
             node_rank=target.node_rank,
             preferred_rank=target.preferred_rank,
+            sort_key=sort_key(arguments.topology),
             addr=target.local_addr or "",
             settings=settings(arguments, alone=target.endpoint is None),
             agent_id="",
@@ -167,6 +168,7 @@ def settings(arguments: Arguments, *, alone: bool = False) -> RequestedSettings:
         disconnect_grace_s=arguments.disconnect_grace,
         scale_up=arguments.scale_up,
         fatal_exit_codes=arguments.fatal_exit_codes,
+        rank_policy=arguments.rank_policy,
     )
 
 

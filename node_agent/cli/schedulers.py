@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 from zlib import crc32
 
 from node_agent.cli.arguments import Arguments, read
+from node_agent.cli.values import sort_key
 from node_agent.config import UsageError
 
 Environment = Mapping[str, str]
@@ -346,7 +347,7 @@ def find(arguments: Arguments, environment: Environment) -> Found:
     return Found(
         filled,
         f"{flag}: {row.name}: {', '.join(each for each in said if each)}",
-        re.sub(r"\d+", lambda digits: digits[0].zfill(8), (order or rank)[1]),
+        sort_key((order or rank)[1]),
         {name: value for name, value in environment.items() if not name.startswith(AGENTS_ALONE)},
         {name: source for name, source in WORKERS.items() if name in environment},
     )

@@ -3,6 +3,7 @@
 Each raises `ValueError` with one line that says what the argument takes.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
@@ -14,6 +15,7 @@ BACKENDS = ("c10d", "static", "etcd", "etcd-v2", "rdzv-server")
 """torchrun's, and the name of our plug-in for torchrun. All of them are served by rdzv-server."""
 PLACES = ("auto", "cpu", "gpu", "xpu")
 TRUE, FALSE = ("true", "t", "yes", "y", "on"), ("false", "f", "no", "n", "off")
+LONGEST_SORT_KEY = 512
 UNCATCHABLE = ("SIGKILL", "SIGSTOP")
 
 
@@ -36,6 +38,11 @@ def modules(given: object) -> tuple[str, ...]:
         if not all(part.isidentifier() for part in each.split(".")):
             raise ValueError(f"names of modules, such as torch or torch,numpy.random, not {each!r:.60}")
     return found
+
+
+def sort_key(place: str) -> str:
+    """Text by which nodes are sorted, of a place such as rack7.node12: its numbers count as numbers."""
+    return re.sub(r"\d+", lambda digits: digits[0].zfill(8), place)[:LONGEST_SORT_KEY]
 
 
 def name_or_none(given: object) -> str:

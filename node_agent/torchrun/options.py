@@ -42,9 +42,9 @@ def read(params: RendezvousParameters) -> HandlerConfig:
     """The configuration that torchrun hands over. Raises `ValueError` with one line that names the option.
 
     `join_timeout`, `last_call_timeout`, `read_timeout` and `close_timeout` are torchrun's own; `keep_alive_interval`
-    times `keep_alive_max_attempt` is the lease. Ours besides: `disconnect_grace`, `scale_up`, `connect_timeout`,
-    `node_id`, `token_file`, `tls_ca`, `tls_cert` and `tls_key`. Options that are not ours are left alone, as torchrun's
-    handlers do.
+    times `keep_alive_max_attempt` is the lease. Ours besides: `disconnect_grace`, `scale_up`, `rank_policy`,
+    `connect_timeout`, `node_id`, `token_file`, `tls_ca`, `tls_cert` and `tls_key`. Options that are not ours are left
+    alone, as torchrun's handlers do.
 
     The run's restart budget is torchrun's `--max-restarts`, which every agent counts for itself and tells nobody. So
     the server is asked for restarts without end, and told when an agent has none left.

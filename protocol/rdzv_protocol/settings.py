@@ -11,6 +11,7 @@ from msgspec import Meta, Struct, structs
 from rdzv_protocol.constraints import Count, NodeCount, Seconds, WorkerExitCode
 
 ScaleUp = Literal["immediate", "cooldown", "manual"]
+RankPolicy = Literal["sticky", "topology", "fill-gaps"]
 Codes = Annotated[tuple[WorkerExitCode, ...], Meta(max_length=32)]
 LAST_CALL_QUIET_S, LAST_CALL_MOST_S = 5.0, 30.0
 """Last call of a run that was given none. It may be short: a node that comes later costs a restart that is free."""
@@ -46,6 +47,9 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     """With `cooldown`: the least time between a round's start and the restart that admits arrivals."""
     fatal_exit_codes: Codes = ()
     """Worker exit codes that fail the run whatever the budget."""
+    rank_policy: RankPolicy = "sticky"
+    """Group ranks of a new round: those of before in their order, by the nodes' places in the network (`sort_key`), or
+    those of before while the last ones move into the gaps."""
 
 
 class RequestedSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -63,6 +67,7 @@ class RequestedSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     scale_up_window_s: Seconds | None = None
     scale_up_cooldown_s: Seconds | None = None
     fatal_exit_codes: Codes | None = None
+    rank_policy: RankPolicy | None = None
 
     def resolve(self) -> RunSettings:
         """Settings of a run that this request creates."""

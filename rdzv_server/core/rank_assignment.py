@@ -5,24 +5,27 @@ Each node gets a key, and the order of the keys is the order of the group ranks:
 it has one, else its last group rank, else the rank that it prefers, else the lowest key that nobody has: the nodes that
 have none of these get theirs in the order of their `sort_key`, such as their place in the network's tree. Worker ranks
 follow the group ranks, cumulative over each node's own local_world_size.
+
+That is the policy `sticky`. With `topology` no rank is sticky: all nodes without a rank that they asked for are in the
+order of their `sort_key` in every round, so that those of one block stay beside each other whoever replaces whom. With
+`fill-gaps` the others stay where they are when a round has fewer nodes, and the last ones move into the gaps.
 """
 
 from itertools import count
-from operator import attrgetter
+from math import inf
 
 from rdzv_protocol.messages import Assignment, Start
 
 from rdzv_server.core.run import Agent, Membership, Run, Seat
 
-_sort_key = attrgetter("join.sort_key")
-
 
 def order(run: Run, chosen: list[Agent]) -> list[Agent]:
     """The chosen agents by group rank."""
+    policy = run.settings.rank_policy
     keys = {agent.join.agent_id: agent.join.node_rank for agent in chosen if agent.join.node_rank is not None}
     taken = set(keys.values())
     seats = run.membership.seats if run.membership else {}
-    for agent in chosen if seats else ():
+    for agent in chosen if seats and policy != "topology" else ():
         agent_id = agent.join.agent_id
         seat = None if agent_id in keys else seats.get(agent_id)
         if seat and seat.group_rank not in taken:
@@ -33,12 +36,32 @@ def order(run: Run, chosen: list[Agent]) -> list[Agent]:
         if wish is not None and wish not in taken and agent.join.agent_id not in keys:
             keys[agent.join.agent_id] = wish
             taken.add(wish)
-    newcomers = sorted((agent for agent in chosen if agent.join.agent_id not in keys), key=_sort_key)
+    newcomers = sorted(
+        (agent for agent in chosen if agent.join.agent_id not in keys),
+        key=lambda agent: (agent.join.sort_key, _last_rank(seats, agent)),
+    )
     if not keys:
         return newcomers
     vacant = (key for key in count() if key not in taken)
     keys.update((agent.join.agent_id, key) for agent, key in zip(newcomers, vacant, strict=False))
+    if policy == "fill-gaps":
+        _fill_gaps(keys, chosen)
     return sorted(chosen, key=lambda agent: keys[agent.join.agent_id])
+
+
+def _last_rank(seats: dict[str, Seat], agent: Agent) -> float:
+    """Group rank of the round before; those that had none come last."""
+    seat = seats.get(agent.join.agent_id)
+    return seat.group_rank if seat else inf
+
+
+def _fill_gaps(keys: dict[str, int], chosen: list[Agent]) -> None:
+    """Move those beyond the number of nodes into the gaps before it, but for whoever claims its rank."""
+    taken = set(keys.values())
+    gaps = (key for key in range(len(chosen)) if key not in taken)
+    beyond = [agent for agent in chosen if keys[agent.join.agent_id] >= len(chosen) and agent.join.node_rank is None]
+    for agent in sorted(beyond, key=lambda agent: keys[agent.join.agent_id]):
+        keys[agent.join.agent_id] = next(gaps)
 
 
 def assign(run: Run, ordered: list[Agent], reason: str) -> Membership:

@@ -71,6 +71,7 @@ class RunStory(RuleBasedStateMachine):
         scale_up=st.sampled_from(["immediate", "immediate", "cooldown", "manual"]),
         last_call=st.sampled_from([rules.LAST_CALL_S, None]),
         window=st.sampled_from([None, None, 30.0]),
+        rank_policy=st.sampled_from(["sticky", "sticky", "topology", "fill-gaps"]),
         joined=st.sampled_from([0, 2, 3, 4, 5]),
     )
     def found(
@@ -81,6 +82,7 @@ class RunStory(RuleBasedStateMachine):
         scale_up: str,
         last_call: float | None,
         window: float | None,
+        rank_policy: str,
         joined: int,
     ) -> None:
         settings = RunSettings(
@@ -96,6 +98,7 @@ class RunStory(RuleBasedStateMachine):
             scale_up_window_s=rules.WINDOW_S,
             scale_up_cooldown_s=rules.COOLDOWN_S,
             fatal_exit_codes=(rules.FATAL,),
+            rank_policy=rank_policy,
         )
         self.now = 0.0
         self.created = RunCreated("run", 1, explicit=True, settings=settings)
@@ -126,18 +129,21 @@ class RunStory(RuleBasedStateMachine):
         node=st.sampled_from(NODES),
         node_rank=st.one_of(st.none(), st.none(), st.none(), st.integers(0, 3)),
         size=st.integers(1, 4),
+        block=st.sampled_from(["", "s0", "s1"]),
     )
-    def a_new_agent_joins(self, node: str, node_rank: int | None, size: int) -> None:
+    def a_new_agent_joins(self, node: str, node_rank: int | None, size: int, block: str = "") -> None:
         for name in NAMES:
             if name not in self.run_.agents and name not in self.run_.departed_ids:
-                self._join(NodeJoined(a_join(name, node=node, node_rank=node_rank, local_world_size=size), SERVER_ADDR))
+                join = a_join(name, node=node, node_rank=node_rank, local_world_size=size, sort_key=block)
+                self._join(NodeJoined(join, SERVER_ADDR))
                 return
 
     @precondition(lambda self: self._stopped())
     @rule(data=st.data(), size=st.integers(1, 4))
     def an_agent_rejoins(self, data: st.DataObject, size: int) -> None:
         agent = self.run_.agents[data.draw(st.sampled_from(self._stopped()))]
-        changed = {"node_rank": agent.join.node_rank, "local_world_size": size, "after_round": agent.round}
+        kept = {"node_rank": agent.join.node_rank, "sort_key": agent.join.sort_key}
+        changed = {"local_world_size": size, "after_round": agent.round, **kept}
         self._join(NodeJoined(a_join(agent.agent_id, node=agent.node_id, **changed), SERVER_ADDR))
 
     @precondition(lambda self: self._stopped())
@@ -146,7 +152,8 @@ class RunStory(RuleBasedStateMachine):
         for name in self._stopped():
             if name in self._stopped():
                 agent = self.run_.agents[name]
-                join = a_join(name, node=agent.node_id, node_rank=agent.join.node_rank, after_round=agent.round)
+                kept = {"node_rank": agent.join.node_rank, "sort_key": agent.join.sort_key}
+                join = a_join(name, node=agent.node_id, after_round=agent.round, **kept)
                 self._join(NodeJoined(join, SERVER_ADDR))
 
     @precondition(lambda self: self.joins)
@@ -174,7 +181,8 @@ class RunStory(RuleBasedStateMachine):
         name = self._who(place)
         known = self.run_.agents.get(name)
         join = known.join if known else a_join(name)
-        claim = a_join(name, node=join.node_id, node_rank=join.node_rank, after_round=after_round)
+        kept = {"node_rank": join.node_rank, "sort_key": join.sort_key}
+        claim = a_join(name, node=join.node_id, after_round=after_round, **kept)
         self._join(NodeJoined(claim, SERVER_ADDR))
 
     @rule(place=places, delay=delays, exit_code=exit_codes, is_consequence=st.booleans())
@@ -408,13 +416,24 @@ class RunStory(RuleBasedStateMachine):
             _check_formation(formation, self.run_, *self.limits[-1])
 
     @invariant()
-    def ranks_are_sticky(self) -> None:
+    def ranks_follow_the_policy(self) -> None:
+        policy = self.run_.settings.rank_policy
         for before, after in pairwise(self.formations[-2:]):
             if _round_of(after) != _round_of(before) + 1 or any(
                 self._claims_a_rank(name) for name in (*before, *after)
             ):
                 continue
             stayed = [name for name in after if name in before]
+            if policy == "topology":
+                self._check_blocks(after)
+                continue
+            if policy == "fill-gaps":
+                assert all(
+                    before[name].group_rank == after[name].group_rank
+                    for name in stayed
+                    if before[name].group_rank < len(after)
+                )
+                continue
             assert sorted(stayed, key=lambda n: before[n].group_rank) == sorted(
                 stayed, key=lambda n: after[n].group_rank
             )
@@ -448,6 +467,12 @@ class RunStory(RuleBasedStateMachine):
     @invariant()
     def the_records_bring_the_run_back(self) -> None:
         assert durable(replayed(self.created, self.records)) == durable(self.run_)
+
+    def _check_blocks(self, formation: dict[str, Assignment]) -> None:
+        """Nodes of one block have ranks beside each other."""
+        blocks = {event.join.agent_id: event.join.sort_key for event in self.joins}
+        ordered = [blocks[name] for name in sorted(formation, key=lambda name: formation[name].group_rank)]
+        assert ordered == sorted(ordered)
 
     def _claims_a_rank(self, name: str) -> bool:
         return any(event.join.agent_id == name and event.join.node_rank is not None for event in self.joins)

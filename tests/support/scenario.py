@@ -94,7 +94,9 @@ class Scenario:
         """Each agent joins; one that is known says that its workers of the last round have stopped."""
         for name in names:
             known = self.run.agents.get(name)
-            joined = {"node": known.node_id, "after_round": known.round} if known else {}
+            joined: dict[str, Any] = {}
+            if known:
+                joined = {"node": known.node_id, "after_round": known.round, "sort_key": known.join.sort_key}
             self.handle(NodeJoined(a_join(name, **(joined | changes)), SERVER_ADDR))
 
     def fails(self, name: str, *, round: int | None = None, **evidence: Any) -> None:

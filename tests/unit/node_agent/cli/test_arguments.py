@@ -52,6 +52,8 @@ TABLE = {  # by argument: a good text, a bad one, and what is said to that
     "lease": ("10", "0", "a number of seconds from 0.1 to 86400, not '0'"),
     "disconnect_grace": ("2", "soon", SECONDS + "'soon'"),
     "scale_up": ("manual", "later", "immediate, cooldown or manual, not 'later'"),
+    "rank_policy": ("topology", "random", "sticky, topology or fill-gaps, not 'random'"),
+    "topology": ("rack1.node2", "two\nlines", NAME + "'two\\nlines'"),
     "preload": ("torch,numpy.random", "torch,", "names of modules, such as torch or torch,numpy.random, not ''"),
     "log_dir": ("logs", "train.py", "train.py is a file: name a folder, or /dev/null for no files"),
     "redirects": ("3", "4", STREAMS),

@@ -41,6 +41,7 @@ LANDS = [  # what an agent, its run and its output are told by which flags
     ("join.role", "trainer", ["--role", "trainer"]),
     ("join.node_rank", 3, ["--endpoint", "host:1", "--node-rank", "3"]),
     ("join.preferred_rank", 3, ["--rdzv-backend=c10d", "--rdzv-endpoint=192.0.2.1", "--nnodes=4", "--node-rank=3"]),
+    ("join.sort_key", "rack00000007.n00000012", ["--topology", "rack7.n12"]),
     ("join.sort_key", "", ["--node-rank", "0"]),  # and what a scheduler says: see test_schedulers
     ("worker_variables", {}, []),
     ("join.addr", "10.0.0.7", ["--local-addr", "10.0.0.7"]),
@@ -84,6 +85,7 @@ LANDS = [  # what an agent, its run and its output are told by which flags
         ("disconnect_grace_s", 0.5, ["--disconnect-grace", "0.5"]),
         ("scale_up", "manual", ["--scale-up", "manual"]),
         ("fatal_exit_codes", (2, -9), ["--fatal-exit-codes", "2,-9"]),
+        ("rank_policy", "fill-gaps", ["--rank-policy", "fill-gaps"]),
     ]),
 
     ("logs.log_dir", "logs", ["--log-dir", "logs"]),

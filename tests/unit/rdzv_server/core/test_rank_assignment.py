@@ -45,6 +45,33 @@ def ranks_of(run, name):
         "2:4", "join a sort_key=5; join b sort_key=6; form; join d sort_key=4; join c sort_key=3; join b a",
         {"ranks": "a b c d"},
     ),
+    # by topology
+    "blocks stay contiguous after a replacement": (
+        "4 rank_policy=topology",
+        "join a sort_key=s0.1; join c sort_key=s1.1; join b sort_key=s0.2; join d sort_key=s1.2", {"ranks": "a b c d"},
+        "lose a; join e sort_key=s1.3; join d c b", {"ranks": "b c d e"},
+        "lose d; join f sort_key=s0.0; join b c e", {"ranks": "f b c e"},
+    ),
+    "without places in the network the order stays, and who comes is last": (
+        "3 rank_policy=topology", "join a b c; lose b; join d c a", {"ranks": "a c d"},
+    ),
+    "a rank that was asked for goes before the place in the network": (
+        "3 rank_policy=topology",
+        "join a sort_key=1 node_rank=2; join b sort_key=3; join c sort_key=2",
+        "lose b; join b2 sort_key=3; join c; join a node_rank=2", {"ranks": "c b2 a"},
+    ),
+    # without gaps
+    "the last nodes move into the gaps, and the others stay": (
+        "2:5 rank_policy=fill-gaps", "join a b c d e; lose b; join e d c a", {"ranks": "a e c d"},
+        "lose a; join e c d", {"ranks": "d e c"},
+    ),
+    "a replacement goes into the gap itself": (
+        "3 rank_policy=fill-gaps", "join a b c; lose a; join d c b", {"ranks": "d b c"},
+    ),
+    "who claims a rank is not moved": (
+        "2:3 rank_policy=fill-gaps",
+        "join a b; join c node_rank=2; lose a; join b; join c node_rank=2", {"ranks": "b c"},
+    ),
     # the master
     "it is reserved anew in every round": (
         "2 max_restarts=1", "join a b; fail a; join a port=31000; join b port=32000",
