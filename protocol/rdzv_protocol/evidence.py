@@ -1,0 +1,107 @@
+"""Evidence of a hang: what the workers of one node were doing when they were looked at, in a bounded size.
+
+The files that it was made of stay on the node, with the logs of the round.
+"""
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Annotated
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from rdzv_protocol.constraints import Count, Line, Lines, Name, Rank, Seconds, Traceback
+from rdzv_protocol.text import clip, printable
+
+MOST_GROUPS = 32
+MOST_FRAMES = 24
+OUTERMOST_FRAMES = 8
+"""Frames kept of the outer end of a stack that has too many; the others are of the inner end."""
+MOST_BYTES = 32 * 1024
+"""Size of all names of files and functions in one node's evidence, in UTF-8."""
+
+_MOST_FUNCTION, _MOST_FILE = 96, 192
+FunctionName = Annotated[str, Meta(max_length=_MOST_FUNCTION)]
+FilePath = Annotated[str, Meta(max_length=_MOST_FILE)]
+
+
+class Frame(Struct, frozen=True, kw_only=True):
+    """One frame of a Python stack."""
+
+    function: FunctionName
+    file: FilePath
+    """Path on the node; the end of one that is too long."""
+    line: Count = 0
+
+
+class ProcessState(Enum):
+    """State of a process, by the letter of /proc/PID/stat."""
+
+    ALIVE = "alive"
+    """It runs, or sleeps as a process does that waits for something."""
+    STOPPED = "stopped"
+    TRACED = "traced"
+    """A debugger holds it."""
+    UNINTERRUPTIBLE = "uninterruptible"
+    """Uninterruptible sleep (state D) at each of several looks: it waits for a disk, a file system or a driver."""
+    ENDED = "ended"
+
+
+class StackGroup(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Workers whose main threads had the same Python stack and state."""
+
+    ranks: Annotated[tuple[Rank, ...], Meta(max_length=1_024)]
+    frames: Annotated[tuple[Frame, ...], Meta(max_length=MOST_FRAMES)] = ()
+    """Innermost first; empty if no Python stack could be had."""
+    state: ProcessState = ProcessState.ALIVE
+    wchan: Name | None = None
+    """Function of the kernel in which the first of them sleeps."""
+    step: Count | None = None
+    """Step that the script has told by `node_agent.progress`."""
+    collective: Count | None = None
+    """Number of the last collective of the default process group, by torch's flight recorder."""
+
+
+class Evidence(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="tag", tag="evidence"):
+    """What the workers of one node were doing."""
+
+    groups: Annotated[tuple[StackGroup, ...], Meta(max_length=MOST_GROUPS)]
+    folder: Line = ""
+    """Folder on the node that has all of it in files."""
+    problems: Lines = ()
+    """What could not be had, and why, for a person."""
+    flight_recorder: Traceback = ()
+    """What torch's `torchfrtrace` says about this node's flight recorder dumps."""
+    took_s: Seconds = 0.0
+
+
+def frame(function: str, file: str, line: int) -> Frame:
+    """Frame with names that are fit to travel."""
+    return Frame(
+        function=clip(_sendable(function), _MOST_FUNCTION),
+        file=_sendable(file)[-_MOST_FILE:],
+        line=max(0, min(line, 10_000_000)),
+    )
+
+
+def bounded(groups: Iterable[StackGroup]) -> tuple[StackGroup, ...]:
+    """The groups within the limits: of too many the largest are left out, and of too large a stack its middle."""
+    kept, left = [], MOST_BYTES
+    for group in sorted(groups, key=lambda group: len(group.ranks))[:MOST_GROUPS]:  # the odd ones tell the most
+        frames = _both_ends(group.frames)
+        size = sum(len(each.function.encode()) + len(each.file.encode()) for each in frames)
+        if size > left:
+            frames, size = (), 0
+        left -= size
+        kept.append(replace(group, frames=frames))
+    return tuple(sorted(kept, key=lambda group: group.ranks))
+
+
+def _both_ends(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    if len(frames) <= MOST_FRAMES:
+        return frames
+    return frames[: MOST_FRAMES - OUTERMOST_FRAMES] + frames[-OUTERMOST_FRAMES:]
+
+
+def _sendable(text: str) -> str:
+    return printable(text.encode(errors="replace").decode())

@@ -1,0 +1,343 @@
+"""Summary of the stacks of all ranks of a round that hangs: one sentence, and the ranks that the others wait for.
+
+    15 ranks in all_reduce at train.py:88; rank 7 in DataLoader at data.py:31
+
+Equal stacks are one cluster, named by what the user's innermost line calls: frames of torch and of the standard
+library are skipped for the line. Whom the others wait for, the first rule tells that can: a process that does not run
+(stopped, held by a debugger, in uninterruptible sleep), the ranks that are elsewhere than in the collective that the
+others are in, those in another collective, those of which nothing could be had, the last one to have begun a
+collective, the lowest step, the ranks that are elsewhere than most. Where none can, the sentence says so.
+"""
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from msgspec import Struct
+from rdzv_protocol.evidence import Evidence, Frame, ProcessState, StackGroup
+from rdzv_protocol.text import clip, printable
+
+MOST_CLUSTERS = 5
+"""Clusters that are named in the sentence."""
+MOST_RANKS = 3
+"""Ranks of a cluster that are named one by one."""
+MOST_CULPRITS = 16
+SENTENCE_BYTES = 900
+NAME_BYTES, PLACE_BYTES = 48, 96
+
+_TORCH = re.compile(r"/(?:(?:site|dist)-packages|pytorch)/torch(?:_npu|_xla)?/")
+_STANDARD_LIBRARY = re.compile(r"^<frozen |/lib(?:64)?/python3[.0-9]*/(?!site-packages/|dist-packages/)")
+_PACKAGES = re.compile(r"^.*/(?:site|dist)-packages/")
+_COLLECTIVE = re.compile(
+    r"^(?:send|recv|(?:send|recv)_object_list|batch_isend_irecv|barrier|monitored_barrier|new_\w*group\w*|split_group|"
+    r"(?:init|destroy)_process_group|(?:all|reduce|broadcast|gather|scatter|permute)\w*)$"
+)
+
+
+class _Operation(Struct, frozen=True):
+    """What a line is in when it calls one of these files: `name` empty: the function that it calls."""
+
+    file: str
+    """End of the path, or a part of it that ends in a slash."""
+    name: str = ""
+    waits_for_others: bool | None = False
+    """Whether it returns only when the other ranks have come, too; None: that cannot be seen from Python."""
+
+
+_OPERATIONS = (
+    _Operation("torch/utils/data/", "DataLoader"),
+    _Operation("torch/distributed/checkpoint/", "checkpoint", None),
+    _Operation("torch/distributed/rendezvous.py", "init_process_group", True),
+    _Operation("torch/distributed/distributed_c10d.py", "", True),
+    _Operation("torch/distributed/nn/functional.py", "", True),
+    _Operation("torch/distributed/_functional_collectives.py", "", True),
+    _Operation("torch/nn/parallel/", "DistributedDataParallel", None),
+    _Operation("torch/distributed/fsdp/", "FSDP", None),
+    _Operation("torch/_tensor.py", "", None),
+    _Operation("torch/autograd/", "backward", None),
+    _Operation("torch/cuda/", "", None),
+    _Operation("torch/optim/", "optimizer.step", None),
+)
+"""In the order in which they are looked for, among the frames that the user's line has called, outermost first."""
+
+
+class Culprit(Struct, frozen=True):
+    """A rank that the others wait for, by the evidence."""
+
+    rank: int
+    node_id: str
+
+
+class StackSummary(Struct, frozen=True, kw_only=True):
+    """What all ranks were doing, for people, and who is to blame."""
+
+    sentence: str
+    culprits: tuple[Culprit, ...] = ()
+    """The first of them by rank; empty: it cannot be told."""
+    why: str = ""
+    """What singles them out: "stopped", "not in the collective"."""
+    stack: tuple[str, ...] = ()
+    """Python stack of the first culprit as a traceback has it, its innermost call last."""
+    wchan: str = ""
+
+
+class _Cluster(Struct, kw_only=True):
+    """Ranks at one place in one state."""
+
+    place: str
+    state: ProcessState
+    waits_for_others: bool | None
+    wchan: str
+    frames: tuple[Frame, ...]
+    ranks: list[int]
+
+    @property
+    def words(self) -> str:
+        where = f"in {self.place}" if self.place else "without a Python stack"
+        wchan = f" (kernel: {self.wchan})" if self.wchan and (self._halted or not self.place) else ""
+        return f"{self._halted}{where}{wchan}"
+
+    @property
+    def _halted(self) -> str:
+        return f"{_HALTED[self.state]} " if self.state in _HALTED else ""
+
+
+_HALTED = {
+    ProcessState.STOPPED: "stopped (SIGSTOP)",
+    ProcessState.TRACED: "held by a debugger",
+    ProcessState.UNINTERRUPTIBLE: "in uninterruptible sleep",
+    ProcessState.ENDED: "ended",
+}
+
+
+class _Facts(Struct, kw_only=True):
+    """All that the rules look at."""
+
+    clusters: Sequence[_Cluster]
+    steps: dict[int, int]
+    collectives: dict[int, int]
+    silent: Collection[int]
+    """Ranks of nodes that did not answer."""
+    count: int
+
+
+def summarise(evidence: Mapping[str, Evidence], silent: Mapping[str, Collection[int]]) -> StackSummary:
+    """Summary of what the nodes said, by node id. `silent`: ranks of the nodes that did not answer in time."""
+    groups = [(node, group) for node, each in sorted(evidence.items()) for group in each.groups]
+    node_of = {rank: node for node, group in groups for rank in group.ranks}
+    silent = {node: left for node, ranks in sorted(silent.items()) if (left := set(ranks) - node_of.keys())}
+    node_of |= {rank: node for node, ranks in silent.items() for rank in ranks}
+    facts = _Facts(
+        clusters=_clustered([group for _, group in groups]),
+        steps={rank: group.step for _, group in groups for rank in group.ranks if group.step is not None},
+        collectives={rank: group.collective for _, group in groups for rank in group.ranks if group.collective},
+        silent={rank for ranks in silent.values() for rank in ranks},
+        count=len(node_of),
+    )
+    why, guilty = _verdict(facts)
+    culprits = tuple(Culprit(rank, node_of[rank]) for rank in sorted(guilty)[:MOST_CULPRITS])
+    first = next((cluster for cluster in facts.clusters if culprits and culprits[0].rank in cluster.ranks), None)
+    return StackSummary(
+        sentence=clip("; ".join(_sentence(facts, guilty, why, silent)), SENTENCE_BYTES),
+        culprits=culprits,
+        why=why,
+        stack=_as_traceback(first.frames) if first else (),
+        wchan=first.wchan if first else "",
+    )
+
+
+# Clusters.
+
+
+def _clustered(groups: Sequence[StackGroup]) -> list[_Cluster]:
+    """The largest first; each rank once."""
+    clusters: dict[tuple[str, ProcessState], _Cluster] = {}
+    seen: set[int] = set()
+    for group in groups:
+        place, waits = place_of(group.frames)
+        cluster = clusters.setdefault(
+            (place, group.state),
+            _Cluster(
+                place=place,
+                state=group.state,
+                waits_for_others=waits,
+                wchan=clip(printable(group.wchan or ""), NAME_BYTES),
+                frames=group.frames,
+                ranks=[],
+            ),
+        )
+        cluster.ranks += [rank for rank in group.ranks if rank not in seen]
+        seen.update(group.ranks)
+    for cluster in clusters.values():
+        cluster.ranks.sort()
+    return sorted((each for each in clusters.values() if each.ranks), key=lambda each: (-len(each.ranks), each.ranks))
+
+
+def place_of(frames: Sequence[Frame]) -> tuple[str, bool | None]:
+    """Place of a stack in words, "all_reduce at train.py:88", and whether it waits for other ranks (None: who knows).
+
+    Empty for no stack.
+    """
+    if not frames:
+        return "", None
+    user = _first(frames, lambda path: not _STANDARD_LIBRARY.search(path) and not _TORCH.search(path))
+    at = frames[user]
+    called = list(reversed(frames[:user]))  # outermost first
+    operation, waits = _operation(called)
+    return f"{clip(printable(operation or at.function), NAME_BYTES)} at {_short(at.file)}:{at.line}", waits
+
+
+def _first(frames: Sequence[Frame], is_wanted: Callable[[str], bool]) -> int:
+    """Index of the innermost frame whose file is wanted; 0 if none is."""
+    return next((index for index, frame in enumerate(frames) if is_wanted(frame.file)), 0)
+
+
+def _operation(called: Sequence[Frame]) -> tuple[str, bool | None]:
+    """Name of what is called, and whether that waits for others."""
+    for operation in _OPERATIONS:
+        for frame in called:
+            name = operation.name or _public_name(frame.function)
+            if name and operation.file in frame.file:
+                waits = operation.waits_for_others
+                return name, bool(_COLLECTIVE.match(name)) if waits else waits
+    is_own_work = called and not any(_TORCH.search(frame.file) for frame in called)
+    return next(filter(None, (_public_name(frame.function) for frame in called)), ""), False if is_own_work else None
+
+
+def _public_name(function: str) -> str:
+    """Function's own name without its class's; empty for one that nobody calls by name."""
+    name = function.rpartition(".")[2]
+    return "" if name.startswith(("_", "<")) or name == "wrapper" else name
+
+
+def _short(path: str) -> str:
+    """File's name; with its package's, where it is an installed one."""
+    in_package = _PACKAGES.sub("", path)
+    short = path.rpartition("/")[2] if in_package == path else in_package
+    return clip(printable(short), PLACE_BYTES)
+
+
+# Whom the others wait for.
+
+
+def _verdict(facts: _Facts) -> tuple[str, set[int]]:
+    for why, rule in _RULES:
+        guilty = rule(facts)
+        if guilty and (len(guilty) < facts.count or facts.count == 1):
+            return why, guilty
+    return "", set()
+
+
+def _halted(facts: _Facts) -> set[int]:
+    return _ranks(facts, lambda cluster: cluster.state in _HALTED)
+
+
+def _elsewhere(facts: _Facts) -> set[int]:
+    """Where a collective cannot be seen, ranks are elsewhere only if most others are in one that can."""
+    waiting = _ranks(facts, lambda cluster: cluster.waits_for_others is True)
+    surely = _ranks(facts, lambda cluster: cluster.waits_for_others is False)
+    perhaps = _ranks(facts, lambda cluster: cluster.waits_for_others is None and bool(cluster.place))
+    if not waiting:
+        return set()
+    return surely or (perhaps if len(perhaps) <= len(waiting) else set())
+
+
+def _in_another_collective(facts: _Facts) -> set[int]:
+    """The lesser part, where all are in some collective, and more than half of them at one place."""
+    waiting = [cluster for cluster in facts.clusters if cluster.waits_for_others]
+    return _lesser_part(waiting, facts.count) if len(waiting) == len(facts.clusters) > 1 else set()
+
+
+def _silent(facts: _Facts) -> set[int]:
+    are_waiting = facts.clusters and all(cluster.waits_for_others for cluster in facts.clusters)
+    return set(facts.silent) if are_waiting else set()
+
+
+def _behind(of: Callable[[_Facts], dict[int, int]]) -> Callable[[_Facts], set[int]]:
+    def behind(facts: _Facts) -> set[int]:
+        numbers = of(facts)
+        lowest = min(numbers.values(), default=0)
+        return {rank for rank, number in numbers.items() if number == lowest} if len(numbers) == facts.count else set()
+
+    return behind
+
+
+def _elsewhere_than_most(facts: _Facts) -> set[int]:
+    seen = [cluster for cluster in facts.clusters if cluster.place]
+    return _lesser_part(seen, facts.count) if facts.count > 2 else set()
+
+
+_RULES: tuple[tuple[str, Callable[[_Facts], set[int]]], ...] = (
+    ("does not run", _halted),
+    ("is not in the collective that the others wait in", _elsewhere),
+    ("is in another collective than the others", _in_another_collective),
+    ("did not answer while the others wait in a collective", _silent),
+    ("has begun fewer collectives than the others", _behind(lambda facts: facts.collectives)),
+    ("is at a lower step than the others", _behind(lambda facts: facts.steps)),
+    ("is elsewhere than most", _elsewhere_than_most),
+)
+
+
+def _lesser_part(clusters: Sequence[_Cluster], count: int) -> set[int]:
+    """Ranks of all but the largest cluster, if that has more than half of `count`."""
+    if not clusters or len(clusters[0].ranks) * 2 <= count:
+        return set()
+    return {rank for cluster in clusters[1:] for rank in cluster.ranks}
+
+
+def _ranks(facts: _Facts, is_meant: Callable[[_Cluster], bool]) -> set[int]:
+    return {rank for cluster in facts.clusters if is_meant(cluster) for rank in cluster.ranks}
+
+
+# Words.
+
+
+def _sentence(facts: _Facts, guilty: set[int], why: str, silent: Mapping[str, Collection[int]]) -> list[str]:
+    named = _named_clusters(facts.clusters, guilty)
+    parts = [f"{_who(cluster.ranks, facts.count)} {cluster.words}" for cluster in named]
+    if more := sum(len(each.ranks) for each in facts.clusters) - sum(len(each.ranks) for each in named):
+        parts.append(f"{more} more elsewhere")
+    if silent:
+        nodes = list(silent)
+        others = f" and {len(nodes) - 1} more nodes" if len(nodes) > 1 else ""
+        parts.append(f"nothing of {_who(sorted(facts.silent), facts.count)} (node {clip(nodes[0], 64)}{others})")
+    if not parts:
+        return ["no stacks could be had"]
+    if not guilty and facts.count > 1:
+        parts.append("which rank the others wait for cannot be told")
+    elif facts.count > 1 and not _goes_without_saying(facts, guilty):
+        parts.append(_blame(guilty, why))
+    return parts
+
+
+def _goes_without_saying(facts: _Facts, guilty: set[int]) -> bool:
+    """Whether all but a few are at one place, and those few are to blame."""
+    places = [set(cluster.ranks) for cluster in facts.clusters] + ([set(facts.silent)] if facts.silent else [])
+    return len(places) == 2 and guilty == places[1] and len(places[0]) > len(places[1])
+
+
+def _named_clusters(clusters: Sequence[_Cluster], guilty: set[int]) -> Sequence[_Cluster]:
+    """The largest ones, and of those who are to blame the first."""
+    if len(clusters) <= MOST_CLUSTERS:
+        return clusters
+    largest = list(clusters[: MOST_CLUSTERS - 1])
+    to_blame = (each for each in clusters[MOST_CLUSTERS - 1 :] if not guilty.isdisjoint(each.ranks))
+    return [*largest, next(to_blame, clusters[MOST_CLUSTERS - 1])]
+
+
+def _blame(guilty: set[int], why: str) -> str:
+    plural = why.replace("is ", "are ", 1).replace("has ", "have ", 1) if len(guilty) > 1 else why
+    return f"{_who(sorted(guilty))} {plural}"
+
+
+def _who(ranks: Sequence[int], count: int = 0) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) == count:
+        return f"all {count} ranks"
+    if len(ranks) > MOST_RANKS:
+        return f"{len(ranks)} ranks"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def _as_traceback(frames: Sequence[Frame]) -> tuple[str, ...]:
+    return tuple(f'  File "{frame.file}", line {frame.line}, in {frame.function}' for frame in reversed(frames))

@@ -1,0 +1,258 @@
+"""The sentence that tells what all ranks were doing, and the rank that they wait for."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rdzv_protocol.evidence import (
+    MOST_BYTES,
+    MOST_FRAMES,
+    MOST_GROUPS,
+    Evidence,
+    Frame,
+    ProcessState,
+    StackGroup,
+    bounded,
+    frame,
+)
+from rdzv_protocol.messages import Failure
+
+from rdzv_server.core.stack_summary import MOST_CULPRITS, SENTENCE_BYTES, StackSummary, place_of, summarise
+
+TORCH = "/venv/lib/python3.11/site-packages/torch"
+MAIN = frame("<module>", "/home/a/train.py", 120)
+
+ALL_REDUCE = (
+    frame("all_reduce", f"{TORCH}/distributed/distributed_c10d.py", 3252),
+    frame("_exception_logger.<locals>.wrapper", f"{TORCH}/distributed/c10d_logger.py", 83),
+    frame("step", "/home/a/train.py", 88),
+    MAIN,
+)
+BARRIER = (frame("barrier", f"{TORCH}/distributed/distributed_c10d.py", 5200), frame("save", "/home/a/train.py", 97))
+DATA_LOADER = (
+    frame("wait", "/usr/lib/python3.11/multiprocessing/connection.py", 948),
+    frame("_MultiProcessingDataLoaderIter._try_get_data", f"{TORCH}/utils/data/dataloader.py", 1310),
+    frame("_BaseDataLoaderIter.__next__", f"{TORCH}/utils/data/dataloader.py", 741),
+    frame("batches", "/home/a/data.py", 31),
+    MAIN,
+)
+BACKWARD = (
+    frame("_engine_run_backward", f"{TORCH}/autograd/graph.py", 829),
+    frame("backward", f"{TORCH}/autograd/__init__.py", 359),
+    frame("Tensor.backward", f"{TORCH}/_tensor.py", 625),
+    frame("step", "/home/a/train.py", 85),
+)
+OWN_LOOP = (frame("tokenize", "/home/a/data.py", 12), MAIN)
+LINEAR = (
+    frame("Linear.forward", f"{TORCH}/nn/modules/linear.py", 134),
+    frame("Module._call_impl", f"{TORCH}/nn/modules/module.py", 1790),
+    frame("Module._wrapped_call_impl", f"{TORCH}/nn/modules/module.py", 1779),
+    frame("Net.forward", "/home/a/model.py", 44),
+)
+
+
+def group(ranks: object, frames: tuple[Frame, ...] = ALL_REDUCE, **more: object) -> StackGroup:
+    return StackGroup(ranks=tuple(ranks) if not isinstance(ranks, int) else (ranks,), frames=frames, **more)
+
+
+def summary_of(*groups: StackGroup, silent: dict[str, list[int]] | None = None) -> StackSummary:
+    """Of as many nodes as there are groups."""
+    evidence = {f"node{number}": Evidence(groups=(each,)) for number, each in enumerate(groups)}
+    return summarise(evidence, silent or {})
+
+
+def test_the_rank_that_is_not_in_the_collective_is_named() -> None:
+    waiting = Evidence(groups=(group([8, 9, 10, 11, 12, 13, 14, 15]),))
+    odd = Evidence(groups=(group([0, 1, 2, 3, 4, 5, 6]), group(7, DATA_LOADER)))
+    summary = summarise({"a": odd, "b": waiting}, {})
+    assert summary.sentence == "15 ranks in all_reduce at train.py:88; rank 7 in DataLoader at data.py:31"
+    assert [(culprit.rank, culprit.node_id) for culprit in summary.culprits] == [(7, "a")]
+    assert summary.stack[-2:] == (
+        f'  File "{TORCH}/utils/data/dataloader.py", line 1310, in _MultiProcessingDataLoaderIter._try_get_data',
+        '  File "/usr/lib/python3.11/multiprocessing/connection.py", line 948, in wait',
+    )
+
+
+@pytest.mark.parametrize(
+    ("frames", "place", "waits"),
+    [
+        (ALL_REDUCE, "all_reduce at train.py:88", True),
+        (BARRIER, "barrier at train.py:97", True),
+        (DATA_LOADER, "DataLoader at data.py:31", False),
+        (BACKWARD, "backward at train.py:85", None),
+        (OWN_LOOP, "tokenize at data.py:12", None),
+        (LINEAR, "forward at model.py:44", None),
+        ((frame("get", "/usr/lib/python3.11/queue.py", 171), MAIN), "get at train.py:120", False),
+        ((frame("get_rank", f"{TORCH}/distributed/distributed_c10d.py", 9), MAIN), "get_rank at train.py:120", False),
+        ((frame("run", "/home/torch/optim/x.py", 3),), "run at x.py:3", None),
+        (
+            (*ALL_REDUCE[:2], frame("Trainer.step", "/v/lib/python3.11/site-packages/transformers/trainer.py", 25)),
+            "all_reduce at transformers/trainer.py:25",
+            True,
+        ),
+        ((), "", None),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_place_of_a_stack(frames: tuple[Frame, ...], place: str, waits: bool | None) -> None:
+    assert place_of(frames) == (place, waits)
+
+
+EVERYBODY_ELSE = group(range(1, 8))
+
+
+@pytest.mark.parametrize(
+    ("groups", "culprits", "sentence"),
+    [
+        pytest.param(
+            [group(0, state=ProcessState.STOPPED), EVERYBODY_ELSE],
+            [0],
+            "7 ranks in all_reduce at train.py:88; rank 0 stopped (SIGSTOP) in all_reduce at train.py:88",
+            id="a stopped process, though it is in the collective",
+        ),
+        pytest.param(
+            [
+                group(0, (), state=ProcessState.UNINTERRUPTIBLE, wchan="nfs_wait"),
+                group(range(1, 7)),
+                group(7, OWN_LOOP),
+            ],
+            [0],
+            "6 ranks in all_reduce at train.py:88; rank 0 in uninterruptible sleep without a Python stack (kernel: "
+            "nfs_wait); rank 7 in tokenize at data.py:12; rank 0 does not run",
+            id="a process in uninterruptible sleep, rather than one that is elsewhere",
+        ),
+        pytest.param(
+            [group(0, DATA_LOADER), group(1, OWN_LOOP), group(range(2, 8))],
+            [0],
+            "6 ranks in all_reduce at train.py:88; rank 0 in DataLoader at data.py:31; rank 1 in tokenize at "
+            "data.py:12; rank 0 is not in the collective that the others wait in",
+            id="one that surely is elsewhere, rather than one that may be in a collective",
+        ),
+        pytest.param(
+            [group([0, 1, 2], DATA_LOADER), group(3)],
+            [0, 1, 2],
+            "ranks 0, 1 and 2 in DataLoader at data.py:31; rank 3 in all_reduce at train.py:88; ranks 0, 1 and 2 are "
+            "not in the collective that the others wait in",
+            id="three whom one waits for",
+        ),
+        pytest.param(
+            [group(0, OWN_LOOP), group(1)],
+            [0],
+            "rank 0 in tokenize at data.py:12; rank 1 in all_reduce at train.py:88; rank 0 is not in the collective "
+            "that the others wait in",
+            id="one of two",
+        ),
+        pytest.param(
+            [group(range(7)), group(7, BARRIER)],
+            [7],
+            "7 ranks in all_reduce at train.py:88; rank 7 in barrier at train.py:97",
+            id="another collective",
+        ),
+        pytest.param(
+            [group(0), group(1, BARRIER)],
+            [],
+            "rank 0 in all_reduce at train.py:88; rank 1 in barrier at train.py:97; which rank the others wait for "
+            "cannot be told",
+            id="two in different collectives",
+        ),
+        pytest.param(
+            [group(range(7), collective=41), group(7, collective=40)],
+            [7],
+            "all 8 ranks in all_reduce at train.py:88; rank 7 has begun fewer collectives than the others",
+            id="fewer collectives",
+        ),
+        pytest.param(
+            [group(range(6), step=12), group([6, 7], step=11)],
+            [6, 7],
+            "all 8 ranks in all_reduce at train.py:88; ranks 6 and 7 are at a lower step than the others",
+            id="a lower step",
+        ),
+        pytest.param(
+            [group(range(7), OWN_LOOP), group(7, BACKWARD)],
+            [7],
+            "7 ranks in tokenize at data.py:12; rank 7 in backward at train.py:85",
+            id="elsewhere than most, where no collective is seen",
+        ),
+        pytest.param(
+            [group(range(8))],
+            [],
+            "all 8 ranks in all_reduce at train.py:88; which rank the others wait for cannot be told",
+            id="all in the same collective",
+        ),
+        pytest.param(
+            [group(range(8), state=ProcessState.STOPPED)],
+            [],
+            "all 8 ranks stopped (SIGSTOP) in all_reduce at train.py:88; which rank the others wait for cannot be told",
+            id="all stopped",
+        ),
+        pytest.param([group(0, OWN_LOOP)], [], "rank 0 in tokenize at data.py:12", id="alone"),
+        pytest.param([], [], "no stacks could be had", id="nothing"),
+    ],
+)
+def test_who_is_to_blame(groups: list[StackGroup], culprits: list[int], sentence: str) -> None:
+    summary = summary_of(*groups)
+    assert [culprit.rank for culprit in summary.culprits] == culprits
+    assert summary.sentence == sentence
+
+
+def test_a_node_that_does_not_answer_is_to_blame_while_the_others_wait_for_it() -> None:
+    summary = summary_of(group(range(4)), silent={"node9": [4, 5]})
+    assert summary.sentence == "4 ranks in all_reduce at train.py:88; nothing of ranks 4 and 5 (node node9)"
+    assert {(culprit.rank, culprit.node_id) for culprit in summary.culprits} == {(4, "node9"), (5, "node9")}
+
+
+def test_a_node_that_does_not_answer_is_not_to_blame_where_somebody_else_is() -> None:
+    summary = summary_of(group(range(3)), group(3, DATA_LOADER), silent={"node9": [4, 5]})
+    assert [culprit.rank for culprit in summary.culprits] == [3]
+
+
+def test_ten_thousand_ranks_at_as_many_places_are_one_short_sentence() -> None:
+    groups = [group(rank, (frame("x" * 500, f"/{'y' * 500}/train.py", rank),)) for rank in range(10_000)]
+    summary = summary_of(*groups)
+    assert len(summary.sentence.encode()) <= SENTENCE_BYTES
+    assert "9995 more elsewhere" in summary.sentence
+    Failure(node_id="a", rank=0, local_rank=0, pid=1, exit_code=1, cause=summary.sentence)
+
+
+names = st.text(max_size=8) | st.sampled_from(["\ud800", "é" * 300])
+frames_of_any_kind = st.one_of(
+    st.sampled_from([ALL_REDUCE, BARRIER, DATA_LOADER, BACKWARD, LINEAR, ()]),
+    st.lists(st.builds(frame, names, names, st.integers()), max_size=3).map(tuple),
+    st.builds(lambda made, count: (made,) * count, st.builds(frame, names, names, st.integers()), st.integers(0, 60)),
+)
+groups_of_any_kind = st.builds(
+    StackGroup,
+    ranks=st.lists(st.integers(0, 50), max_size=6).map(tuple),
+    frames=frames_of_any_kind,
+    state=st.sampled_from(ProcessState),
+    wchan=st.sampled_from([None, "futex_do_wait", "w" * 128]),
+    step=st.none() | st.integers(0, 3),
+    collective=st.none() | st.integers(0, 3),
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.lists(groups_of_any_kind, max_size=5), max_size=6),
+    st.dictionaries(st.sampled_from("xyz"), st.lists(st.integers(40, 90), max_size=5), max_size=3),
+)
+def test_any_evidence_gives_a_sentence_whose_culprits_were_there(
+    evidence: dict[str, list[StackGroup]], silent: dict[str, list[int]]
+) -> None:
+    said = {node: Evidence(groups=tuple(groups)) for node, groups in evidence.items()}
+    summary = summarise(said, silent)
+    ranks_of = {node: {rank for each in groups for rank in each.ranks} for node, groups in evidence.items()}
+    ranks_of |= {node: set(ranks) for node, ranks in silent.items()}
+    assert 0 < len(summary.sentence.encode()) <= SENTENCE_BYTES
+    assert summary.sentence.isprintable()
+    assert len(summary.culprits) <= MOST_CULPRITS
+    assert all(culprit.rank in ranks_of[culprit.node_id] for culprit in summary.culprits)
+    count = len(set().union(*ranks_of.values()) if ranks_of else set())
+    assert count > len(summary.culprits) or count in (0, 1) or len(summary.culprits) == MOST_CULPRITS
+    assert summarise(dict(reversed(said.items())), silent) == summary  # whoever answers first
+
+
+@given(st.lists(groups_of_any_kind, max_size=40))
+def test_one_nodes_groups_stay_within_the_limits(groups: list[StackGroup]) -> None:
+    kept = bounded(groups)
+    assert len(kept) == min(len(groups), MOST_GROUPS)
+    assert all(len(each.frames) <= MOST_FRAMES for each in kept)
+    assert sum(len(f.function.encode()) + len(f.file.encode()) for g in kept for f in g.frames) <= MOST_BYTES
