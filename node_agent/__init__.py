@@ -6,15 +6,18 @@ Nothing here imports torch, and nothing on the way to the first worker imports w
 As a library it has torch's launcher API, by the names below: see docs/python-api.md.
 """
 
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False  # a script that imports `progress` alone need not import typing, which takes longer
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from node_agent.api.default_logs_specs import DefaultLogsSpecs, LogsDest, to_map
     from node_agent.api.elastic_launch import elastic_launch
     from node_agent.api.errors import ChildFailedError, LaunchError, ProcessFailure, SignalException
     from node_agent.api.launch_config import LaunchConfig
     from node_agent.api.processes import PContext, RunProcsResult, start_processes, start_processes_async
     from node_agent.core.log_options import Std
+    from node_agent.in_worker import progress
 
 __all__ = [
     "ChildFailedError",
@@ -28,17 +31,18 @@ __all__ = [
     "SignalException",
     "Std",
     "elastic_launch",
+    "progress",
     "start_processes",
     "start_processes_async",
     "to_map",
 ]
 
 
-_MODULES = ("core.log_options", "api.errors", "api.default_logs_specs", "api.launch_config", "api.processes",
-            "api.elastic_launch")  # fmt: skip
+_MODULES = ("in_worker", "core.log_options", "api.errors", "api.default_logs_specs", "api.launch_config",
+            "api.processes", "api.elastic_launch")  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Imported when it is first asked for: `node-agent` and its workers need none of it."""
     from importlib import import_module
 

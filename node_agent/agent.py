@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from rdzv_protocol import VERSION
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.messages import Assignment, Failure, Reply, Start, Wait
+from rdzv_protocol.messages import Assignment, Failure, Progress, Reply, Start, Wait
 
 from node_agent.config import PROGRAM, AgentConfig, LaunchPlan
 from node_agent.core.effects import WAITING, Exit, Level, OwnEffect, Say, StartWorkers, StopWorkers, WriteFailureReport
@@ -29,6 +29,7 @@ from node_agent.workers.group import WorkerGroup
 from node_agent.workers.orphans import Orphans
 from node_agent.workers.ports import ReservedPort
 from node_agent.workers.process import Process, given_up
+from node_agent.workers.progress_files import ProgressFiles
 from node_agent.workers.spec import SpecMaker
 from node_agent.workers.store import StoreHost
 from node_agent.workers.temp_dir import TempDir
@@ -106,6 +107,7 @@ class Agent:
         self._port: ReservedPort | None = None
         self._assignment: Assignment | None = None
         self._group: WorkerGroup | None = None
+        self._progress: ProgressFiles | None = None
         self._starting: asyncio.Task[None] | None = None
         """Start of workers that waits until a plug-in has said where their output goes, and until they can be warm."""
         self._file_timer: FileTimer | None = None
@@ -145,6 +147,8 @@ class Agent:
                     closing.callback(self._file_timer.close)
                 if self._warm:
                     closing.callback(self._warm.close)
+                if self._progress:
+                    closing.callback(self._progress.close)
                 closing.callback(self._store_host.shutdown)
                 closing.push_async_callback(self._logs.close)
                 closing.push_async_callback(self._runner.close)
@@ -171,6 +175,9 @@ class Agent:
             if used:
                 used.release()  # after the new one was reserved, so that the two differ
         return self._port.number
+
+    def progress(self) -> Progress | None:
+        return self._progress.summary(asyncio.get_running_loop().time()) if self._progress else None
 
     def perform(self, effect: OwnEffect) -> None:
         if self._live_line and not isinstance(effect, Say):
@@ -244,8 +251,9 @@ class Agent:
 
     def _start_group(self, assignment: Assignment, logs: RoundLogs) -> None:
         round_ = assignment.round
+        self._progress = ProgressFiles(round_, assignment.local_world_size)
         self._group = WorkerGroup(
-            self._specs.specs(assignment, logs),
+            self._specs.specs(assignment, logs, self._progress),
             succeeded=lambda: self._workers_succeeded(round_),
             failed=lambda failure: self._worker_failed(round_, failure),
             stopped=lambda left: self._workers_stopped(round_, left),
@@ -368,6 +376,9 @@ class Agent:
     def _workers_stopped(self, round_: int, left: list[int]) -> None:
         for pid in left:
             self._console.say(given_up(pid))
+        if self._progress:
+            self._progress.close()
+            self._progress = None
         if self._orphans:
             self._orphans.end()
         self._store_host.close()

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced, ProtocolError, StaleRound
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.messages import Ack, Failure, JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest
+from rdzv_protocol.messages import Ack, Failure, JoinRequest, LeaveRequest, PollRequest, Progress, Reply, ReportRequest
 
 from node_agent.config import AgentConfig
 from node_agent.core import events, wording
@@ -44,6 +44,9 @@ class Host(Protocol):
 
         Raises `OSError`, after which the agent gives up.
         """
+
+    def progress(self) -> Progress | None:
+        """What its workers tell of their progress; None: nothing."""
 
     def perform(self, effect: OwnEffect) -> None:
         """Carry out what the machine wants done."""
@@ -175,7 +178,8 @@ class Runner:
             case JoinRequest():
                 self._join(effect)
             case PollRequest():
-                self._spawn(self._exchange(effect), self._exchanges)
+                poll = replace(effect, progress=self._host.progress())
+                self._spawn(self._exchange(poll), self._exchanges)
             case ReportRequest():
                 self._spawn(self._notify(effect), self._notifications)
             case LeaveRequest():

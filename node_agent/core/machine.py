@@ -16,6 +16,7 @@ for ever. Without workers nobody gains by waiting: as long as for the first answ
 
 from enum import Enum
 from math import inf
+from typing import Any
 
 from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced, ProtocolError, RunFailed, RunSucceeded
@@ -238,7 +239,7 @@ class AgentMachine:
     def _leave(self, reason: str) -> None:
         self._effects.append(LeaveRequest(**self._sender(), reason=reason))
 
-    def _sender(self) -> dict[str, str]:
+    def _sender(self) -> dict[str, Any]:
         return {"run_id": self._join.run_id, "agent_id": self.agent_id, "secret": self._join.secret}
 
     # The server comes and goes.

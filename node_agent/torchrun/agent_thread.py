@@ -149,6 +149,9 @@ class AgentThread:
             case Exit():
                 self._end(Ended())
 
+    def progress(self) -> None:
+        """Nothing: its workers are torch's."""
+
     def answered(self, answer: Reply | ProtocolError) -> None:
         match answer:
             case Reply(directive=Finish() as finish):

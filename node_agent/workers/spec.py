@@ -10,6 +10,7 @@ from node_agent.output.logs import RoundLogs
 from node_agent.workers.environment import ENABLE_FILE_TIMER, TIMER_FILE, worker_environment
 from node_agent.workers.group import WorkerSpec
 from node_agent.workers.process import CommandProcess, Process
+from node_agent.workers.progress_files import ProgressFiles
 from node_agent.workers.temp_dir import TempDir
 
 StartWorker = Callable[[int, Mapping[str, str], Collection[int], int, int], Process]
@@ -48,11 +49,11 @@ class SpecMaker:
             for rank in range(assignment.local_world_size)
         ]
 
-    def specs(self, assignment: Assignment, logs: RoundLogs) -> list[WorkerSpec]:
+    def specs(self, assignment: Assignment, logs: RoundLogs, progress: ProgressFiles) -> list[WorkerSpec]:
         """One for each local rank."""
         specs = []
         for local_rank, environment in enumerate(self.environments(assignment)):
-            environment |= logs.environment(local_rank)
+            environment |= {**logs.environment(local_rank), **progress.environment(local_rank)}
             cpus = self._config.cpus[local_rank] if self._config.cpus else ()
             spec = WorkerSpec(
                 node_id=self._config.join.node_id,

@@ -31,6 +31,7 @@ from rdzv_protocol.constraints import (
     Secret,
     Sentence,
     SortKey,
+    Step,
     Traceback,
     WallClock,
     WorkerCount,
@@ -125,6 +126,23 @@ class JoinRequest(Struct, frozen=True, kw_only=True):
     """Chosen by the agent: from then on every request of this `agent_id` must bear the same. Empty: none has to."""
 
 
+class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a node's workers of `round` have told of their own progress, by `node_agent.progress`."""
+
+    round: Round
+    lowest_step: Step | None = None
+    """Step of the worker that is furthest behind; None: none has named one."""
+    highest_step: Step | None = None
+    age_s: Seconds = 0.0
+    """Time since the worker that has been silent for longest told something."""
+    step_s: Seconds | None = None
+    """Seconds that a step takes at present, those of the slowest worker; None: not known yet."""
+    checkpoint_step: Step | None = None
+    """Step of the last complete checkpoint."""
+    checkpoint_s: Seconds = 0.0
+    """Seconds that have gone into checkpoints in this round."""
+
+
 class PollRequest(Struct, frozen=True, kw_only=True):
     """Answered once the agent's directive is newer than `revision`; at once if not `hold`."""
 
@@ -133,6 +151,7 @@ class PollRequest(Struct, frozen=True, kw_only=True):
     revision: Revision
     hold: bool = True
     secret: Secret = ""
+    progress: Progress | None = None
 
 
 class ReportRequest(Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """Events of a run. Durable facts are recorded and replayed; signs of life and time are not."""
 
 from msgspec import Struct
-from rdzv_protocol.messages import Failure, JoinRequest
+from rdzv_protocol.messages import Failure, JoinRequest, Progress
 from rdzv_protocol.settings import RunSettings
 
 
@@ -180,9 +180,10 @@ class SnapshotPart(Struct, frozen=True):
 
 
 class LeaseRenewed(Struct, frozen=True):
-    """A sign of life: a request came in, or the agent's connection is back."""
+    """A sign of life: a request came in, or the agent's connection is back; with it what its workers tell."""
 
     agent_id: str
+    progress: Progress | None = None
 
 
 class AgentDisconnected(Struct, frozen=True):

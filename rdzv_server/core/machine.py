@@ -24,6 +24,7 @@ from rdzv_server.core import (
     events,
     final_report,
     operations,
+    progress,
     rank_assignment,
     restart_budget,
     snapshot,
@@ -88,12 +89,12 @@ class RunMachine:
             self.deadline = self.next_deadline()
         return self._taken()
 
-    def renew(self, agent_id: str, now: float) -> bool:
+    def renew(self, event: events.LeaseRenewed, now: float) -> bool:
         """Take an `LeaseRenewed` from which nothing but a fresh lease follows. False, with nothing changed: another."""
-        run = self.run
+        run, agent_id = self.run, event.agent_id
         if run.stage.is_end or agent_id in run.leases.uncertain or agent_id not in run.agents:
             return False
-        run.leases.renew(agent_id, now)
+        self._renewed(event, now)
         return True
 
     def replay(self, fact: events.Fact | events.SnapshotPart, at: float) -> Sequence[Effect]:
@@ -175,6 +176,8 @@ class RunMachine:
     def _renewed(self, event: events.LeaseRenewed, now: float) -> None:
         if event.agent_id in self.run.agents and not self.run.stage.is_end:
             self.run.leases.renew(event.agent_id, now)
+            if event.progress is not None:
+                progress.note(self.run, event.agent_id, event.progress, now)
 
     def _disconnected(self, event: events.AgentDisconnected, now: float) -> None:
         self.run.leases.disconnect(event.agent_id, now)
@@ -396,6 +399,7 @@ class RunMachine:
         run = self.run
         ending, run.round = run.round, run.round + 1
         run.stage, run.scale_up_at, run.verdict_at = Stage.FORMING, None, None
+        run.progress.clear()
         run.opening = Opening(cause, reason, now, below_since=now)
         stopped = [
             agent for state in (AgentState.RUNNING, AgentState.SUCCEEDED) for agent in run.by_state[state].values()

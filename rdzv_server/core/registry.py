@@ -84,13 +84,13 @@ class Registry:
             machine = self._machine_for(run_id, event)
         return machine, effects + self._tell(machine, event, now)
 
-    def renew(self, run_id: str, agent_id: str, now: float) -> RunMachine | None:
+    def renew(self, run_id: str, event: events.LeaseRenewed, now: float) -> RunMachine | None:
         """Take a sign of life from which nothing but a fresh lease follows. None, with nothing changed: another.
 
         Its run's deadline may stand as it is: it turns out to have moved on when it comes.
         """
-        machine = self._machine_with(run_id, agent_id)
-        return machine if machine is not None and machine.renew(agent_id, now) else None
+        machine = self._machine_with(run_id, event.agent_id)
+        return machine if machine is not None and machine.renew(event, now) else None
 
     def pass_time(self, now: float) -> list[Effect]:
         """Let every run whose deadline has come draw its conclusions."""

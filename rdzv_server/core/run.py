@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Literal, TypeVar
 
 from msgspec import Struct, field
-from rdzv_protocol.messages import Directive, Failure, JoinRequest
+from rdzv_protocol.messages import Directive, Failure, JoinRequest, Progress
 from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core.events import Cordon
@@ -181,6 +181,13 @@ class TimeLedger(Struct):
     restarts_s: dict[Cause, float] = field(default_factory=dict)
 
 
+class ProgressSign(Struct, frozen=True):
+    """Progress of a node's workers, and the server's time by which it was told."""
+
+    progress: Progress
+    at: float
+
+
 class RunState(Struct, kw_only=True):
     """All that a restart of the server brings back of a run. Times are the server's, in seconds."""
 
@@ -256,6 +263,8 @@ class Run(RunState, kw_only=True):
     """Agents of each node: one, as a rule."""
     node_ranks: dict[int, str] = field(default_factory=dict)
     """Agent that claims each `--node-rank`."""
+    progress: dict[str, ProgressSign] = field(default_factory=dict)
+    """Latest progress of the running round, by agent: a sign, which a restart of the server forgets until the next."""
     survivors: int = 0
     """Agents of the membership that are still part of the run, and are not drained."""
 
@@ -336,6 +345,7 @@ class Run(RunState, kw_only=True):
             del self.node_ranks[node_rank]
         self.survivors -= self.is_survivor(agent)
         self.leases.drop(agent.agent_id)
+        self.progress.pop(agent.agent_id, None)
         self.departed_ids.add(agent.agent_id)
 
     def validate(self) -> None:

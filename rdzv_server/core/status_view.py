@@ -1,15 +1,26 @@
 """Status of a run as operators see it. Durations are seconds; ages count from now."""
 
+from collections.abc import Collection
 from typing import Annotated, Literal, TypeVar
 
 from msgspec import Meta, Struct, structs
-from rdzv_protocol.constraints import Address, Count, Id, NodeCount, Port, Rank, RoleName, Round, WorkerCount
+from rdzv_protocol.constraints import Address, Count, Id, NodeCount, Port, Rank, RoleName, Round, Step, WorkerCount
 from rdzv_protocol.messages import Failure
 from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core import completion, restart_budget, time_ledger
 from rdzv_server.core.events import Cordon
-from rdzv_server.core.run import Agent, AgentState, Cause, Departure, FailureRecord, Restart, Run, Stage
+from rdzv_server.core.run import (
+    Agent,
+    AgentState,
+    Cause,
+    Departure,
+    FailureRecord,
+    ProgressSign,
+    Restart,
+    Run,
+    Stage,
+)
 from rdzv_server.core.time_ledger import Duration, TimeStatus
 
 Phase = Literal["forming", "restarting", "running", "finishing", "succeeded", "failed"]
@@ -27,6 +38,19 @@ class CordonStatus(Struct, frozen=True, kw_only=True):
     reason: str
     until: Annotated[float | None, Meta(description="when it is uncordoned, seconds since 1970; null: not by itself")]
     drained: Annotated[bool, Meta(description="its agents were told to leave")]
+
+
+class ProgressStatus(Struct, frozen=True, kw_only=True):
+    """Progress that workers have told with `node_agent.progress`: of a node's, or of all of the run's."""
+
+    lowest_step: Annotated[Step | None, Meta(description="of the worker that is furthest behind")]
+    highest_step: Step | None
+    step_s: Annotated[float | None, Meta(description="seconds that a step takes at present, where it takes longest")]
+    age_s: Annotated[
+        float, Meta(description="seconds since the worker that has been silent for longest told something")
+    ]
+    checkpoint_step: Annotated[Step | None, Meta(description="of the last complete checkpoint of this round")]
+    checkpoint_s: Annotated[float, Meta(description="seconds that have gone into checkpoints in this round")]
 
 
 class NodeStatus(Struct, frozen=True, kw_only=True):
@@ -49,6 +73,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     log_dir: Annotated[str, Meta(description="folder on the node with its workers' log files; empty: there are none")]
     cordon: CordonStatus | None
     drain_left_s: Annotated[float | None, Meta(description="seconds that its workers have left, if it is drained")]
+    progress: ProgressStatus | None
 
 
 class MissingStatus(Struct, frozen=True, kw_only=True):
@@ -107,6 +132,7 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     phase_age_s: Annotated[float, Meta(description="seconds since it last began to form, began to run, or ended")]
     time_s: TimeStatus
     deadline_s: Duration | None
+    progress: ProgressStatus | None
     missing: MissingStatus | None
     nodes: list[NodeStatus]
     first_failure: FailureStatus | None
@@ -136,6 +162,7 @@ def view(run: Run, now: float) -> RunStatus:
         phase_age_s=_round(now - _since(run)),
         time_s=time_ledger.view(run, now),
         deadline_s=_deadline_s(run, now),
+        progress=_progress(run.progress.values(), now),
         missing=missing(run),
         nodes=[_node(run, agent, now) for agent in sorted(run.agents.values(), key=lambda a: _position(run, a))],
         first_failure=_failure(run.first_failure, now) if run.first_failure else None,
@@ -208,6 +235,21 @@ def _node(run: Run, agent: Agent, now: float) -> NodeStatus:
         log_dir=agent.join.log_dir,
         cordon=cordon(run.cordons[agent.node_id]) if agent.node_id in run.cordons else None,
         drain_left_s=_round(max(0.0, agent.drain_until - now)) if agent.state is AgentState.DRAINING else None,
+        progress=_progress([sign] if (sign := run.progress.get(agent.agent_id)) else [], now),
+    )
+
+
+def _progress(signs: Collection[ProgressSign], now: float) -> ProgressStatus | None:
+    if not signs:
+        return None
+    told = [sign.progress for sign in signs]
+    return ProgressStatus(
+        lowest_step=min((each.lowest_step for each in told if each.lowest_step is not None), default=None),
+        highest_step=max((each.highest_step for each in told if each.highest_step is not None), default=None),
+        step_s=max((_round(each.step_s) for each in told if each.step_s is not None), default=None),
+        age_s=_round(max(now - sign.at + sign.progress.age_s for sign in signs)),
+        checkpoint_step=max((each.checkpoint_step for each in told if each.checkpoint_step is not None), default=None),
+        checkpoint_s=_round(max(each.checkpoint_s for each in told)),
     )
 
 

@@ -146,14 +146,14 @@ class Driver:
         finally:
             del self._unanswered[done]
 
-    async def renew(self, run_id: str, agent_id: str) -> RunMachine:
-        """Renew the agent's lease. 10,000 idle nodes do nothing else: no batch is made for it, if that is all.
+    async def renew(self, run_id: str, event: LeaseRenewed) -> RunMachine:
+        """Renew an agent's lease. 10,000 idle nodes do nothing else: no batch is made for it, if that is all.
 
         Raises the `ProtocolError` that refuses it.
         """
         is_all = not self._inbox and self._is_written.is_set() and not self._has_stopped
-        machine = self._registry.renew(run_id, agent_id, self._clock.now()) if is_all else None
-        return machine or await self.submit(run_id, LeaseRenewed(agent_id))
+        machine = self._registry.renew(run_id, event, self._clock.now()) if is_all else None
+        return machine or await self.submit(run_id, event)
 
     async def written(self, machine: RunMachine, agent_id: str) -> None:
         """Return once all that the core has for the agent is written down: before, it may not be told."""

@@ -85,7 +85,7 @@ class Rendezvous:
         key = (request.run_id, request.agent_id)
         self._check_sender(request)
         with self._bound(key, connection):
-            machine = await self._driver.renew(*key)
+            machine = await self._driver.renew(request.run_id, events.LeaseRenewed(request.agent_id, request.progress))
         if probe := self._probes.pop(key, None):
             probe.set()
         agent = machine.run.agents.get(request.agent_id)

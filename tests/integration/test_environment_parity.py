@@ -87,6 +87,10 @@ DIFFERENCES: Mapping[str, Difference] = {
     "environment/TORCHELASTIC_ERROR_FILE": Difference(
         "in a folder with a random name; ends as torchrun's does: attempt_<n>/<local rank>/error.json", is_error_file
     ),
+    "environment/NODE_AGENT_PROGRESS_FILE": Difference(
+        "memory in which a worker may tell its progress: a descriptor of the agent's, of no use to anybody else",
+        every(lambda value: re.fullmatch(r"/proc/\d+/fd/\d+", value) is not None),
+    ),
     "environment/NODE_AGENT_ID": Difference(
         "torchrun has none: it marks what a worker starts, so that nothing of it outlives its round and its agent",
         every(lambda value: re.fullmatch(r"[0-9a-f]{16}", value) is not None),
@@ -128,7 +132,12 @@ DIFFERENCES: Mapping[str, Difference] = {
         every(lambda value: value == [True, True]),
     ),
 }  # fmt: skip
-ALWAYS = ("environment/NODE_AGENT_ID", "environment/TORCHELASTIC_ERROR_FILE", "process/death signal")
+ALWAYS = (
+    "environment/NODE_AGENT_ID",
+    "environment/NODE_AGENT_PROGRESS_FILE",
+    "environment/TORCHELASTIC_ERROR_FILE",
+    "process/death signal",
+)
 FREE_PLACE = ("environment/MASTER_ADDR", "environment/MASTER_PORT")
 CHILD_OF_MULTIPROCESSING = (
     "process/leads its session", "process/leads its group", "process/other descriptors", "python/command",

@@ -99,6 +99,9 @@ class Node:
                 self.exit_code = code
                 self._changed()
 
+    def progress(self) -> None:
+        pass
+
     def answered(self, answer: Reply | ProtocolError) -> None:
         if not isinstance(answer, Reply):
             self.warnings.append(str(answer))

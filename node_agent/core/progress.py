@@ -1,0 +1,63 @@
+"""Progress of a node's workers, from what each of them has told by `node_agent.progress`."""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+from rdzv_protocol.messages import Progress
+
+
+class Spent(Struct, frozen=True):
+    """What a worker has done of one kind: how often, its seconds in all, and the longest of them."""
+
+    times: int = 0
+    total_s: float = 0.0
+    longest_s: float = 0.0
+
+
+class Reading(Struct, frozen=True):
+    """What one worker has told so far. `at` is the agent's monotonic clock, when it told the last."""
+
+    number: int
+    """How often it has told something."""
+    step: int | None
+    checkpoint_step: int | None
+    kind: str
+    at: float
+    spent: dict[str, Spent]
+
+
+class Pace:
+    """Seconds that a node's steps take at present: those that were done between two looks, of the slowest worker."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, Spent] = {}
+        self.step_s: float | None = None
+
+    def look(self, readings: dict[int, Reading]) -> None:
+        """Take the latest readings, by local rank."""
+        found = []
+        for rank, reading in readings.items():
+            spent, before = reading.spent["step"], self._last.get(rank, Spent())
+            if spent.times > before.times:
+                found.append((spent.total_s - before.total_s) / (spent.times - before.times))
+                self._last[rank] = spent
+        if found:
+            self.step_s = max(found)
+
+
+def summary(round_: int, readings: Iterable[Reading], pace: Pace, now: float) -> Progress | None:
+    """Progress of a node in a round; None while no worker has told anything."""
+    told = list(readings)
+    if not told:
+        return None
+    steps = [reading.step for reading in told if reading.step is not None]
+    checkpoints = [reading.checkpoint_step for reading in told if reading.checkpoint_step is not None]
+    return Progress(
+        round=round_,
+        lowest_step=min(steps, default=None),
+        highest_step=max(steps, default=None),
+        age_s=max(0.0, now - min(reading.at for reading in told)),
+        step_s=pace.step_s,
+        checkpoint_step=max(checkpoints, default=None),
+        checkpoint_s=max(reading.spent["checkpoint"].total_s for reading in told),
+    )

@@ -1,0 +1,85 @@
+"""What a worker tells its agent, without dependencies: this is imported into the training script.
+
+`progress` writes into a small piece of memory that the agent shares with each worker (`NODE_AGENT_PROGRESS_FILE`). It
+makes no system call that could block and wakes nobody up: the agent reads it when it has reason to. Without an agent it
+does nothing.
+"""
+
+import mmap
+import os
+import struct
+import time
+from _thread import allocate_lock
+
+PROGRESS_FILE = "NODE_AGENT_PROGRESS_FILE"
+MAGIC = b"node-agent progress 1\0\0\0"
+"""Begin of the file: whoever finds something else there has another file under that name, and leaves it alone."""
+KINDS = ("step", "checkpoint", "evaluation", "other")
+HEADER = struct.Struct(f"={len(MAGIC)}sQ")
+"""The magic and the number of records that have been written; the latest one is in slot number % 2."""
+RECORD = struct.Struct("=QqqQd" + "Qdd" * len(KINDS))
+"""Number of the record, step, step of the last checkpoint (-1: none), index of the kind, monotonic seconds; then for
+each kind how often it was, its seconds in all, and the longest of them."""
+FILE_BYTES = HEADER.size + 2 * RECORD.size
+_LARGEST = 2**53
+
+
+def progress(step: int | None = None, kind: str = "step") -> None:
+    """Tell the agent of this worker that a step, a checkpoint or an evaluation is done.
+
+    Call it where each ends: the time since the call before is what it took. `step` is the number of steps done, which
+    may begin anywhere and may go back after a restart; None: the same as before. `kind`: "step", "checkpoint" (the
+    checkpoint of `step` is complete, and can be resumed from), "evaluation", or any other word.
+
+    It takes some microseconds, and does nothing if no agent is there. A worker from which none comes for long is
+    what `--progress-timeout` is about; the server shows the steps and how long they take.
+    """
+    global _memory, _is_looked_for
+    if not _is_looked_for:
+        _is_looked_for, _memory = True, _open(os.environ.get(PROGRESS_FILE, ""))
+    if _memory is not None and _lock.acquire(False):  # else a signal handler, or another thread, is in here, too
+        try:
+            _write(_memory, step, kind)
+        finally:
+            _lock.release()
+
+
+_memory: mmap.mmap | None = None
+_is_looked_for = False
+_lock = allocate_lock()
+
+
+def _open(path: str) -> mmap.mmap | None:
+    """The agent's memory; None without an agent, or where its file cannot be seen from here."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        memory = mmap.mmap(descriptor, FILE_BYTES)
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(descriptor)
+    return memory if memory[: len(MAGIC)] == MAGIC else None
+
+
+def _write(memory: mmap.mmap, step: int | None, kind: str) -> None:
+    """Fill the slot that nobody reads, then point to it."""
+    _, number = HEADER.unpack_from(memory)
+    _, last_step, checkpoint_step, _, last_at, *spent = RECORD.unpack_from(memory, offset(number))
+    now, index = time.monotonic(), KINDS.index(kind) if kind in KINDS else len(KINDS) - 1
+    new_step = min(max(0, int(step)), _LARGEST) if step is not None else last_step if number else -1
+    checkpoint = new_step if kind == "checkpoint" else checkpoint_step if number else -1
+    if number:
+        took = now - last_at
+        times, total, longest = spent[3 * index : 3 * index + 3]
+        spent[3 * index : 3 * index + 3] = times + 1, total + took, max(longest, took)
+    record = RECORD.pack(number + 1, new_step, checkpoint, index, now, *spent)
+    memory[offset(number + 1) : offset(number + 1) + RECORD.size] = record
+    HEADER.pack_into(memory, 0, MAGIC, number + 1)
+
+
+def offset(number: int) -> int:
+    """Place of the record with this number in the file."""
+    return HEADER.size + number % 2 * RECORD.size

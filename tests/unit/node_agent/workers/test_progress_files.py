@@ -1,0 +1,89 @@
+"""What workers tell with `node_agent.progress`, and what the agent makes of it."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from node_agent import in_worker
+from node_agent.in_worker import FILE_BYTES, HEADER, MAGIC, PROGRESS_FILE
+from node_agent.workers.progress_files import ProgressFiles
+
+TELL = "from node_agent import progress\nimport time\n"
+STEPS = """
+progress(step=4)
+time.sleep(0.02)
+progress(step=5)
+time.sleep(0.05)
+progress(step=5, kind="checkpoint")
+"""
+ALONE = "import sys; from node_agent import progress; progress(step=1); print(*sorted({'torch', 'msgspec', 'asyncio'} "
+ALONE += "& set(sys.modules)))"
+
+
+@pytest.fixture
+def files() -> Iterator[ProgressFiles]:
+    files = ProgressFiles(7, 2)
+    yield files
+    files.close()
+
+
+def run(script: str, **variables: str) -> str:
+    environment = {**os.environ, **variables}
+    done = subprocess.run((sys.executable, "-c", script), env=environment, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return done.stdout.strip()
+
+
+def test_the_agent_reads_what_each_worker_has_told(files: ProgressFiles) -> None:
+    assert files.summary(time.monotonic()) is None, "nothing has been told"
+    run(TELL + STEPS, **files.environment(0))
+    run(TELL + "progress(step=3)", **files.environment(1))
+    found = files.summary(time.monotonic())
+    assert found and (found.round, found.lowest_step, found.highest_step) == (7, 3, 5)
+    assert found.checkpoint_step == 5 and found.checkpoint_s >= 0.05
+    assert found.step_s is not None and 0.02 <= found.step_s < found.checkpoint_s, "the checkpoint is no step"
+    assert found.age_s > 0
+
+
+def test_the_longest_of_each_kind_is_remembered(files: ProgressFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_worker, "_memory", in_worker._open(files.environment(0)[PROGRESS_FILE]))
+    monkeypatch.setattr(in_worker, "_is_looked_for", True)
+    for now, kind in ((10.0, "step"), (11.0, "step"), (14.0, "step"), (15.0, "step"), (25.0, "lunch")):
+        monkeypatch.setattr(in_worker, "time", SimpleNamespace(monotonic=lambda now=now: now))
+        in_worker.progress(step=int(now), kind=kind)
+    reading = files.read()[0]
+    assert (reading.spent["step"].times, reading.spent["step"].total_s, reading.spent["step"].longest_s) == (3, 5, 3)
+    assert reading.spent["other"].longest_s == 10 and reading.at == 25.0 and reading.step == 25
+    in_worker.progress()
+    assert files.read()[0].step == 25, "no other step was named"
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/nonexistent", "/proc/1/fd/0", __file__], ids=["none", "gone", "hidden", "other"]
+)
+def test_without_an_agent_nothing_happens(path: str) -> None:
+    before = Path(__file__).read_bytes()
+    assert run(TELL + "progress(step=1); print('goes on')", **{PROGRESS_FILE: path}) == "goes on"
+    assert Path(__file__).read_bytes() == before
+
+
+def test_a_worker_that_was_stopped_while_it_wrote_leaves_the_record_before(files: ProgressFiles) -> None:
+    run(TELL + "progress(step=1); progress(step=2)", **files.environment(0))
+    descriptor = os.open(files.environment(0)[PROGRESS_FILE], os.O_RDWR)
+    os.pwrite(descriptor, b"\xff" * 20, in_worker.offset(3))  # the next slot, half written
+    assert files.read()[0].step == 2
+    os.pwrite(descriptor, HEADER.pack(MAGIC, 3), 0)
+    assert files.read() == {}, "a record that does not bear its number is none"
+    os.ftruncate(descriptor, FILE_BYTES // 2)
+    assert files.read() == {}, "nor is one that is cut off"
+    os.close(descriptor)
+
+
+def test_telling_costs_a_script_no_import_of_note() -> None:
+    assert run(ALONE) == ""
