@@ -5,8 +5,11 @@ headers say so to the browser. All that a script or an agent has written is text
 care of `page.js`, which never makes markup of text.
 """
 
+import asyncio
 import hashlib
-from dataclasses import dataclass
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,11 +18,14 @@ from urllib.parse import parse_qsl, quote, unquote
 import rdzv_protocol
 from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from rdzv_protocol import paths
+from rdzv_protocol import errors, paths
 
 from rdzv_server.auth import session
-from rdzv_server.auth.authorization import Access, Caller
+from rdzv_server.auth.authorization import Caller, Permit
 from rdzv_server.http import answers
+from rdzv_server.http.limits import Gatekeeper
+from rdzv_server.http.requests import caller_of, connection_of, read_body
+from rdzv_server.service.interface import Service
 
 WEB = Path(__file__).parents[1] / "web"
 STATIC = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -35,6 +41,7 @@ HEADERS = answers.HEADERS | {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+NoteRefusal = Callable[[web.BaseRequest, errors.ProtocolError], None]
 FOR_A_DAY = "max-age=86400, immutable"
 """Of files: a page asks for each by what is in it."""
 
@@ -91,7 +98,115 @@ BUTTONS = (
 """Buttons of a page; those whose path the server has not are left out."""
 
 
-def run_id_of(request: web.BaseRequest) -> str:
+class Pages:
+    """Pages of one server.
+
+    `note` is told of each login that is refused. `has`: paths on which the server has anything; buttons of others are
+    left out.
+    """
+
+    def __init__(self, service: Service, gatekeeper: Gatekeeper, note: NoteRefusal, *, has: frozenset[str]) -> None:
+        self._service = service
+        self._gatekeeper = gatekeeper
+        self._note = note
+        self._buttons = [button for button in BUTTONS if button.path in has]
+
+    async def answer(self, request: web.BaseRequest) -> web.Response:
+        """The page, or its file. Raises `web.HTTPException` if there is none, and the `ProtocolError` that refuses."""
+        method, path = "GET" if request.method == "HEAD" else request.method, request.path
+        folder = path[: path.find("/", 1) + 1]
+        handlers = _HANDLERS.get(folder or path, {})
+        if not handlers:
+            raise web.HTTPNotFound
+        if method not in handlers:
+            raise web.HTTPMethodNotAllowed(request.method, handlers)
+        return await handlers[method](self, request)
+
+    async def _file(self, request: web.BaseRequest) -> web.Response:
+        name = request.path.removeprefix(paths.STATIC)
+        if name not in STATIC:
+            raise web.HTTPNotFound
+        headers = HEADERS | {"Cache-Control": FOR_A_DAY}
+        return web.Response(body=_read(name), headers=headers, content_type=STATIC[name], charset="utf-8")
+
+    async def _runs(self, request: web.BaseRequest) -> web.Response:
+        """Page of all runs."""
+        return self._looked_at(request, "runs", paths.ROOT, "")
+
+    async def _run(self, request: web.BaseRequest) -> web.Response:
+        """Page of one run."""
+        run_id = _run_id_of(request)
+        return self._looked_at(request, "run", path_of(run_id), run_id) if run_id else _redirected(paths.ROOT)
+
+    def _looked_at(self, request: web.BaseRequest, name: str, path: str, run_id: str) -> web.Response:
+        """The page, or the way to the login and back to it."""
+        caller = caller_of(request)
+        try:
+            permit = self._check_look(request, caller)
+            if run_id:
+                permit.check_run(run_id)
+        except errors.Unauthorized:
+            if caller.authorization:
+                raise
+            return _redirected(f"{paths.LOGIN}?to={quote(path, safe='')}")
+        except errors.Forbidden as error:
+            return self._show("refused", caller, status=403, refusal=str(error))
+        return self._show(name, caller, run_id=run_id)
+
+    async def _login(self, request: web.BaseRequest) -> web.Response:
+        """Form of the login."""
+        return self._show_login(caller_of(request), request.rel_url.query.get("to", paths.ROOT))
+
+    async def _log_in(self, request: web.BaseRequest) -> web.Response:
+        """A token that is sent by the form becomes a session."""
+        caller = caller_of(request)
+        if not caller.is_own_page:
+            raise errors.Forbidden(f"the web page {caller.origin} may not log anybody in")
+        form = _form(await read_body(request))
+        token, to = form.get("token", ""), form.get("to", "")
+        try:
+            self._check_look(request, replace(caller, authorization=f"Bearer {token}", session=""))
+        except errors.Unauthorized as error:
+            self._note(request, error)
+            return self._show_login(caller, to, status=401, refusal="This server does not know this token.")
+        return _redirected(_local(to), caller, self._gatekeeper.access.log_in(token, time.time()))
+
+    async def _log_out(self, request: web.BaseRequest) -> web.Response:
+        caller = caller_of(request)
+        if not caller.is_own_page:
+            raise errors.Forbidden(f"the web page {caller.origin} may not log anybody out")
+        return _redirected(paths.ROOT, caller, "")
+
+    def _check_look(self, request: web.BaseRequest, caller: Caller) -> Permit:
+        """Permit to look. Raises the `ProtocolError` that refuses it."""
+        now, credential = asyncio.get_running_loop().time(), connection_of(request).credential
+        return self._gatekeeper.check("GET", paths.WATCH, caller, credential, now)
+
+    def _show_login(self, caller: Caller, to: str, *, status: int = 200, refusal: str = "") -> web.Response:
+        return self._show("login", replace(caller, session=""), status=status, to=_local(to), refusal=refusal)
+
+    def _show(self, name: str, caller: Caller, *, run_id: str = "", status: int = 200, **more: Any) -> web.Response:
+        access = self._gatekeeper.access
+        offered = self._buttons if access.may_act(caller) else []
+        html = _environment().get_template(f"{name}.html").render(
+            run_id=run_id, version=rdzv_protocol.VERSION, buttons=offered, csrf=access.csrf(caller), **more
+        )  # fmt: skip
+        return web.Response(text=html, status=status, headers=HEADERS, content_type="text/html")
+
+
+Handler = Callable[[Pages, web.BaseRequest], Awaitable[web.Response]]
+
+_HANDLERS: dict[str, dict[str, Handler]] = {
+    paths.ROOT: {"GET": Pages._runs},
+    paths.RUN_PAGE: {"GET": Pages._run},
+    paths.STATIC: {"GET": Pages._file},
+    paths.LOGIN: {"GET": Pages._login, "POST": Pages._log_in},
+    paths.LOGOUT: {"POST": Pages._log_out},
+}
+"""Handlers by path, or by the folder that it is in, and by method."""
+
+
+def _run_id_of(request: web.BaseRequest) -> str:
     """Id of the run that the path names, or, where no path can (`.` and `..`), the query; empty for none."""
     url = request.rel_url
     return unquote(url.raw_path.removeprefix(paths.RUN_PAGE)) or url.query.get("run_id", "")
@@ -102,27 +217,7 @@ def path_of(run_id: str) -> str:
     return paths.RUN_PAGE + (f"?run_id={run_id}" if run_id in (".", "..") else quote(run_id, safe=""))
 
 
-def show(
-    name: str, caller: Caller, access: Access, *, run_id: str = "", has: frozenset[str] = frozenset(),
-    status: int = 200, **more: Any,
-) -> web.Response:  # fmt: skip
-    """A page. `has`: paths on which the caller finds actions."""
-    offered = [button for button in BUTTONS if button.path in has] if access.may_act(caller) else []
-    html = _environment().get_template(f"{name}.html").render(
-        run_id=run_id, version=rdzv_protocol.VERSION, buttons=offered, csrf=access.csrf(caller), **more
-    )  # fmt: skip
-    return web.Response(text=html, status=status, headers=HEADERS, content_type="text/html")
-
-
-def file(name: str) -> web.Response:
-    """A file of the pages. Raises `web.HTTPNotFound`."""
-    if name not in STATIC:
-        raise web.HTTPNotFound
-    headers = HEADERS | {"Cache-Control": FOR_A_DAY}
-    return web.Response(body=_read(name), headers=headers, content_type=STATIC[name], charset="utf-8")
-
-
-def redirected(to: str, caller: Caller | None = None, of: str | None = None) -> web.Response:
+def _redirected(to: str, caller: Caller | None = None, of: str | None = None) -> web.Response:
     """The way to another page, for this caller with the session `of`; empty: with none any more."""
     answer = web.Response(status=303, headers=HEADERS | {"Location": to})
     if caller is not None and of is not None:
@@ -133,17 +228,12 @@ def redirected(to: str, caller: Caller | None = None, of: str | None = None) -> 
     return answer
 
 
-def login_path(to: str) -> str:
-    """Path of the login that leads on to a page."""
-    return f"{paths.LOGIN}?to={quote(to, safe='')}"
-
-
-def local(to: str) -> str:
+def _local(to: str) -> str:
     """The path, if it is one of a page here; else that of all runs."""
     return to if to.startswith(paths.RUN_PAGE) and to.isascii() and to.isprintable() else paths.ROOT
 
 
-def form(body: bytes) -> dict[str, str]:
+def _form(body: bytes) -> dict[str, str]:
     """Fields of a form that a page has sent. Whatever is none has none."""
     return dict(parse_qsl(body.decode(errors="replace"), max_num_fields=8)) if body.count(b"&") < 8 else {}
 

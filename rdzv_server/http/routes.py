@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 from rdzv_protocol import actions, errors, messages, paths
@@ -17,7 +17,6 @@ from rdzv_protocol.errors import MalformedMessage, MessageTooLarge, NotLeader, P
 from rdzv_protocol.events import EventPage
 from rdzv_protocol.exposition import CONTENT_TYPE
 
-from rdzv_server.auth.authorization import Caller, Permit
 from rdzv_server.http.answers import HEADERS, json_of, packed, plain_text, refusal_of
 from rdzv_server.http.connection import HttpConnection
 from rdzv_server.http.events_endpoint import (
@@ -44,6 +43,9 @@ from rdzv_server.http.requests import (
 from rdzv_server.http.status_endpoint import Status, StatusView
 from rdzv_server.service.interface import Action, AnyRequest, Service
 from rdzv_server.service.watch import Watch
+
+if TYPE_CHECKING:
+    from rdzv_server.http.page import Pages
 
 log = logging.getLogger("rdzv_server")
 
@@ -191,7 +193,7 @@ class HttpApi:
         """Raises `web.HTTPException`. HEAD asks for what GET would give."""
         route = self._routes.get(request.path) or self._routes.get(paths.template_of(request.path))
         if route is None:
-            return _page_handler(request)
+            return HttpApi.page
         if request.method != route.method and (request.method, route.method) != ("HEAD", "GET"):
             allowed = ["GET", "HEAD"] if route.method == "GET" else [route.method]
             raise web.HTTPMethodNotAllowed(request.method, allowed)
@@ -301,70 +303,16 @@ class HttpApi:
         await answer.write_eof()
         return answer
 
-    # Pages. jinja2 is imported when the first one is asked for.
-
     async def page(self, request: web.BaseRequest) -> web.Response:
-        """Page of all runs, or of one."""
-        from rdzv_server.http import page
+        """A page for people, or a file of one: no part of the API."""
+        return await self._pages.answer(request)
 
-        caller, is_of_run = caller_of(request), request.path != paths.ROOT
-        run_id = page.run_id_of(request) if is_of_run else ""
-        try:
-            permit = self._check_look(request, caller)
-            if is_of_run:
-                permit.check_run(run_id)
-        except errors.Unauthorized:
-            if caller.authorization:
-                raise
-            return page.redirected(page.login_path(page.path_of(run_id) if is_of_run else paths.ROOT))
-        except errors.Forbidden as error:
-            return self._show("refused", caller, status=403, refusal=str(error))
-        if is_of_run and not run_id:
-            return page.redirected(paths.ROOT)
-        return self._show("run" if is_of_run else "runs", caller, run_id=run_id)
+    @cached_property
+    def _pages(self) -> "Pages":
+        """Made when the first one is asked for: jinja2 is imported for it."""
+        from rdzv_server.http.page import Pages
 
-    async def login(self, request: web.BaseRequest) -> web.Response:
-        """Form of the login; a token that is sent by it becomes a session."""
-        from rdzv_server.http import page
-
-        caller = caller_of(request)
-        if request.method != "POST":
-            to = request.rel_url.query.get("to", paths.ROOT)
-            return self._show("login", replace(caller, session=""), to=page.local(to), refusal="")
-        if not caller.is_own_page:
-            raise errors.Forbidden(f"the web page {caller.origin} may not log anybody in")
-        form = page.form(await read_body(request))
-        token, to = form.get("token", ""), page.local(form.get("to", ""))
-        try:
-            self._check_look(request, replace(caller, authorization=f"Bearer {token}", session=""))
-        except errors.Unauthorized as error:
-            self._note(request, error)
-            refusal = "This server does not know this token."
-            return self._show("login", replace(caller, session=""), status=401, to=to, refusal=refusal)
-        return page.redirected(to, caller, self._gatekeeper.access.log_in(token, time.time()))
-
-    async def logout(self, request: web.BaseRequest) -> web.Response:
-        from rdzv_server.http import page
-
-        caller = caller_of(request)
-        if not caller.is_own_page:
-            raise errors.Forbidden(f"the web page {caller.origin} may not log anybody out")
-        return page.redirected(paths.ROOT, caller, "")
-
-    async def static(self, request: web.BaseRequest) -> web.Response:
-        from rdzv_server.http import page
-
-        return page.file(request.path.removeprefix(paths.STATIC))
-
-    def _show(self, name: str, caller: Caller, **more: Any) -> web.Response:
-        from rdzv_server.http import page
-
-        return page.show(name, caller, self._gatekeeper.access, has=frozenset(self._routes), **more)
-
-    def _check_look(self, request: web.BaseRequest, caller: Caller) -> Permit:
-        """Permit to look, for a page. Raises the `ProtocolError` that refuses it."""
-        now, credential = asyncio.get_running_loop().time(), connection_of(request).credential
-        return self._gatekeeper.check("GET", paths.WATCH, caller, credential, now)
+        return Pages(self._service, self._gatekeeper, self._note, has=frozenset(self._routes))
 
     async def openapi(self, request: web.BaseRequest) -> web.Response:
         from rdzv_server.http.openapi import document
@@ -475,30 +423,6 @@ ROUTES: tuple[Route, ...] = (
     _question(paths.LEADERZ, HttpApi.leaderz, "Whether this server leads.", no="Another one leads, or none."),
     _question(paths.OPENAPI, HttpApi.openapi, "This document.", answer=dict),
 )  # fmt: skip
-
-
-# Pages, which are no part of the API.
-
-PAGES: dict[tuple[str, str], Handler] = {
-    ("GET", paths.LOGIN): HttpApi.login,
-    ("POST", paths.LOGIN): HttpApi.login,
-    ("POST", paths.LOGOUT): HttpApi.logout,
-}
-
-
-def _page_handler(request: web.BaseRequest) -> Handler:
-    """Raises `web.HTTPException` if the path is no page's, either."""
-    method, path = "GET" if request.method == "HEAD" else request.method, request.path
-    if method == "GET" and path.startswith(paths.RUN_PAGE):
-        return HttpApi.page
-    if method == "GET" and path.startswith(paths.STATIC):
-        return HttpApi.static
-    allowed = [each for each, of_page in PAGES if of_page == path]
-    if not allowed:
-        raise web.HTTPNotFound
-    if method not in allowed:
-        raise web.HTTPMethodNotAllowed(request.method, allowed)
-    return PAGES[method, path]
 
 
 # aiohttp.

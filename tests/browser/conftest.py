@@ -1,22 +1,31 @@
-"""Debian's Chromium, driven by Playwright, and the promise that it has nothing to complain of."""
+"""Debian's Chromium, driven by Playwright, and the promise that it has nothing to complain of.
+
+One browser serves all tests of a process: so these and their fixtures share one event loop.
+"""
 
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page, async_playwright
 
-from tests.integration.conftest import etcd, replicas, unserved
+from tests.integration.conftest import etcd
+from tests.integration.replicas import Replicas
 from tests.support.cluster import Cluster
-from tests.support.programs import PATIENCE_S
+from tests.support.etcd import Etcd
+from tests.support.programs import PATIENCE_S, Server, ended_programs
+from tests.support.worker_hub import WorkerHub
 
-__all__ = ["etcd", "replicas", "unserved"]
+__all__ = ["etcd"]
 
 CHROMIUM = shutil.which("chromium")
-PHONE = {"width": 390, "height": 844}
+PHONE: Any = {"width": 390, "height": 844}
+DESKTOP: Any = {"width": 1200, "height": 860}
 SCREENSHOTS = os.environ.get("SCREENSHOTS", "")
 """Folder for the pictures of the README: SCREENSHOTS=docs/images."""
 
@@ -32,10 +41,29 @@ class Tab:
         page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
 
-    async def open(self, cluster: Cluster, path: str = "/") -> None:
+    async def open(self, server: Cluster | Server, path: str = "/") -> None:
         """Open a page of the server, and wait until it is current."""
-        await self.page.goto(f"http://{cluster.endpoint}{path}")
+        await self.page.goto(f"http://{server.endpoint}{path}")
         await self.is_live()
+
+    async def stays(self) -> None:
+        """From now on `is_same` says whether the page was loaded anew."""
+        await self.page.evaluate("window.isSame = true")
+
+    async def is_same(self) -> bool:
+        return bool(await self.page.evaluate("window.isSame"))
+
+    async def act(self, button: str, **answers: str) -> None:
+        """Press a button, fill in what its dialog asks for by the ids of its fields, and have it done."""
+        await self.page.get_by_role("button", name=button, exact=True).click()
+        for field, answer in answers.items():
+            await self.page.fill(f"#ask-{field}", answer)
+        await self.page.click("#dialog-do")
+        await self.shows("#done", f"{button}: done")
+
+    async def choose(self, node: str) -> None:
+        """Choose a node of the grid."""
+        await self.page.locator(".node", has_text=f"· {node}").click()
 
     async def is_live(self) -> None:
         await self.page.wait_for_selector("#live[data-word=live]")
@@ -66,12 +94,45 @@ class Tab:
         assert self.complaints == []
 
 
-@pytest.fixture(autouse=True)
-def programs_end_with_each_test(programs: None) -> None:
-    pass
+NewTab = Callable[..., Awaitable[Tab]]
 
 
-@pytest.fixture
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+
+
+@pytest_asyncio.fixture(loop_scope="session", autouse=True)
+async def programs() -> AsyncIterator[None]:
+    """Every program that the test starts ends with it."""
+    async with ended_programs():
+        yield
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def hub(programs: None, tmp_path: Path) -> AsyncIterator[WorkerHub]:
+    async with WorkerHub(tmp_path / "hub") as hub:
+        yield hub
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def cluster(hub: WorkerHub) -> AsyncIterator[Cluster]:
+    async with Cluster(hub) as cluster:
+        await cluster.serve()
+        yield cluster
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def replicas(hub: WorkerHub, etcd: Etcd, request: pytest.FixtureRequest) -> AsyncIterator[Replicas]:
+    """Two servers, of which the first leads."""
+    async with Replicas(hub, etcd, request.node.name) as replicas:
+        await (await replicas.replicate()).leads()
+        await (await replicas.replicate()).line("following")
+        yield replicas
+
+
+@pytest_asyncio.fixture(loop_scope="session", scope="session")
 async def browser() -> AsyncIterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("Chromium is not installed")
@@ -86,8 +147,22 @@ def pictures(tmp_path: Path) -> Path:
     return Path(SCREENSHOTS) if SCREENSHOTS else tmp_path
 
 
-@pytest.fixture
-async def tab(browser: Browser, pictures: Path) -> Tab:
+@pytest_asyncio.fixture(loop_scope="session")
+async def new_tab(browser: Browser, pictures: Path) -> AsyncIterator[NewTab]:
+    """Opens windows, each with cookies of its own: a desktop's unless the options say otherwise."""
+    contexts = []
+
+    async def new_tab(**options: Any) -> Tab:
+        context = await browser.new_context(**({"viewport": DESKTOP, "color_scheme": "light"} | options))
+        contexts.append(context)
+        return Tab(await context.new_page(), pictures)
+
+    yield new_tab
+    for context in contexts:
+        await context.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def tab(new_tab: NewTab) -> Tab:
     """A window of a desktop."""
-    context = await browser.new_context(viewport={"width": 1200, "height": 800}, color_scheme="light")
-    return Tab(await context.new_page(), pictures)
+    return await new_tab()

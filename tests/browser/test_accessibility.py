@@ -1,11 +1,8 @@
 """Every page in both schemes: axe-core finds nothing. SCREENSHOTS=docs/images has the pictures of the docs taken."""
 
-from pathlib import Path
-
 import pytest
-from playwright.async_api import Browser
 
-from tests.browser.conftest import PHONE, Tab
+from tests.browser.conftest import DESKTOP, PHONE, NewTab
 from tests.browser.crowd import Crowd
 from tests.support.cluster import Cluster
 
@@ -22,9 +19,8 @@ EVIDENCE = {
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_nothing_stands_in_anybodys_way(cluster: Cluster, browser: Browser, pictures: Path, scheme: str) -> None:
-    context = await browser.new_context(viewport={"width": 1200, "height": 860}, color_scheme=scheme)  # type: ignore[arg-type]
-    tab = Tab(await context.new_page(), pictures)
+async def test_nothing_stands_in_anybodys_way(cluster: Cluster, new_tab: NewTab, scheme: str) -> None:
+    tab = await new_tab(color_scheme=scheme)
     async with Crowd(cluster.server.port) as crowd:
         names = [f"gpu-{number:02}" for number in range(66)]
         nodes = await crowd.run("pretrain-7b", names, seats=64, max_restarts=3)
@@ -47,7 +43,7 @@ async def test_nothing_stands_in_anybodys_way(cluster: Cluster, browser: Browser
         await tab.is_accessible()
         await tab.page.set_viewport_size({"width": 1200, "height": 1420})
         await tab.picture(f"page-run-{scheme}")
-        await tab.page.set_viewport_size({"width": 1200, "height": 860})
+        await tab.page.set_viewport_size(DESKTOP)
         await tab.page.click(".node >> nth=5")
         await tab.page.click("text=Stop run")
         await tab.is_accessible()
@@ -58,11 +54,10 @@ async def test_nothing_stands_in_anybodys_way(cluster: Cluster, browser: Browser
         await tab.tone("#phase", "bad")
         await tab.is_accessible()
         await tab.picture(f"page-failed-{scheme}", full=True)
-        await tab.page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+        await tab.page.set_viewport_size(PHONE)
         await tab.is_accessible()
         await tab.picture(f"page-phone-{scheme}")
     await tab.open(cluster, "/runs/none%20such")
     await tab.shows("#no-run", "No run of this id is known here")
     await tab.is_accessible()
     tab.is_content()
-    await context.close()

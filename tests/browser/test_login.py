@@ -5,10 +5,12 @@ import signal
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from rdzv_protocol import paths
 
-from tests.browser.conftest import Tab
+from tests.browser.conftest import NewTab, Tab
 from tests.browser.crowd import Crowd
+from tests.support.certificates import Authority
 from tests.support.programs import Server
 
 TOKENS = {
@@ -19,18 +21,24 @@ TOKENS = {
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> Server:
+def with_tokens(tmp_path: Path) -> tuple[str, ...]:
+    """Flags of a server with a token for each role."""
     flags = ["--store", "memory"]
     for role, tokens in TOKENS.items():
         path = tmp_path / role
         path.write_text(tokens + "\n")
         path.chmod(0o600)
         flags += [{"agent": "--token-file"}.get(role, f"--{role}-token-file"), str(path)]
-    return await Server.listen(*flags)
+    return tuple(flags)
 
 
-async def log_in(tab: Tab, server: Server, token: str, path: str = "/") -> None:
-    await tab.page.goto(f"http://{server.endpoint}{path}")
+@pytest_asyncio.fixture(loop_scope="session")
+async def server(with_tokens: tuple[str, ...]) -> Server:
+    return await Server.listen(*with_tokens)
+
+
+async def log_in(tab: Tab, server: Server, token: str, path: str = "/", scheme: str = "http") -> None:
+    await tab.page.goto(f"{scheme}://{server.endpoint}{path}")
     await tab.page.fill("#token", token)
     await tab.page.click("main button")
 
@@ -68,6 +76,23 @@ async def test_a_token_opens_what_it_is_for(server: Server, tab: Tab) -> None:
         await tab.page.click("text=Stop run")
         await tab.page.click("#dialog-do")
         await tab.shows("#reason", "stopped by an operator")
+
+
+async def test_over_tls_a_session_never_travels_without_it(
+    with_tokens: tuple[str, ...], authority: Authority, new_tab: NewTab
+) -> None:
+    pair = authority.issue("server")
+    server = await Server.listen(*with_tokens, "--tls-cert", pair.cert, "--tls-key", pair.key)
+    tab = await new_tab(ignore_https_errors=True, color_scheme="dark")
+    await tab.page.goto(f"https://{server.endpoint}/")
+    await tab.is_accessible()
+    await log_in(tab, server, "readers-0123456789", scheme="https")
+    await tab.is_live()
+    (cookie,) = await tab.page.context.cookies()
+    assert cookie["secure"] and cookie["httpOnly"] and cookie["sameSite"] == "Strict"
+    await log_out(tab)
+    assert await tab.page.context.cookies() == []
+    tab.is_content()
 
 
 async def test_a_session_ends_with_its_token_and_the_page_asks_for_another(

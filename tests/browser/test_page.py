@@ -4,9 +4,7 @@ import re
 import signal
 import time
 
-from playwright.async_api import Browser
-
-from tests.browser.conftest import PHONE, Tab
+from tests.browser.conftest import PHONE, NewTab, Tab
 from tests.browser.crowd import Crowd
 from tests.integration.replicas import Replicas
 from tests.support.cluster import ALL_COME, PATIENT, Cluster
@@ -35,7 +33,7 @@ async def test_a_run_forms_and_a_failure_is_on_the_page_within_a_second(cluster:
     await tab.page.click("text=r/1")
     await tab.shows("#reason", "round 1 runs on 2 nodes")
     assert tab.page.url.endswith("/runs/r%2F1")
-    await tab.page.evaluate("window.isSame = true")
+    await tab.stays()
     shows = tab.page.evaluate_handle(WHEN_IT_SHOWS, "#failure:not([hidden])")
     await workers[1].tell("complain what it said last")
     killed_at = time.time()
@@ -52,7 +50,7 @@ async def test_a_run_forms_and_a_failure_is_on_the_page_within_a_second(cluster:
     await tab.shows("#rounds tr >> nth=1", "worker rank 1 on node")
     await tab.shows("#time-legend", "running")
     await tab.shows("#events", "round started")
-    assert await tab.page.evaluate("window.isSame"), "nothing was reloaded"
+    assert await tab.is_same(), "nothing was reloaded"
     await cluster.agents["b"].end()
     await tab.shows("#nodes", "missing")
     await tab.shows("#reason", "waiting for 1 more node")
@@ -83,21 +81,54 @@ async def test_a_node_is_drained_by_button_and_the_others_go_on(cluster: Cluster
     await cluster.hub.group(6)
     await tab.open(cluster, "/runs/r%2F1")
     await tab.shows("#reason", "round 2 runs on 3 nodes")
-    await tab.page.locator(".node", has_text="· b").click()
-    await tab.page.click("text=Drain")
-    await tab.shows("#dialog-title", "Drain: node b")
-    await tab.page.fill("#ask-deadline", "20")
-    await tab.page.fill("#ask-reason", "a fan has failed")
-    await tab.page.click("#dialog-do")
+    await tab.choose("b")
+    await tab.act("Drain", deadline="20", reason="a fan has failed")
     await tab.shows("#reason", "round 3 runs on 2 nodes")
     await tab.shows("#events", "a fan has failed")
     await cluster.agents["b"].exit_code()
     assert await tab.page.locator(".node", has_text="· b").count() == 0
-    await tab.page.locator(".node", has_text="· a").click()
-    await tab.page.click("text=Cordon >> nth=0")
-    await tab.page.click("#dialog-do")
-    await tab.shows("#nodes", "cordoned")
     tab.is_content()
+
+
+async def test_every_other_action_has_its_button(cluster: Cluster, tab: Tab) -> None:
+    async with Crowd(cluster.server.port) as crowd:
+        await crowd.run("run", "abc")
+        await tab.open(cluster, "/runs/run")
+        await tab.shows("#reason", "round 1 runs on 3 nodes")
+        await tab.act("Restart", reason="a new version of the data")
+        await tab.shows("#reason", "round 2 runs on 3 nodes")
+        await tab.shows("#rounds", "restarted by an operator: a new version of the data")
+        await tab.act("Resize", min="1", max="2")
+        await tab.shows("#reason", "round 3 runs on 2 nodes")
+        await tab.shows("#facts", "2 of 1 to 2")
+        await tab.choose("a")
+        await tab.act("Cordon", **{"for": "3600"}, reason="its fan")
+        await tab.shows("#nodes", "cordoned")
+        await tab.act("Uncordon")
+        await tab.shows("#events", "node a is uncordoned by an operator")
+        assert "cordoned" not in await tab.text("#nodes")
+        await tab.act("Stop run")
+        await tab.act("Forget")
+        assert await tab.page.is_hidden("text=Stop run")
+        (run,) = (await cluster.server.status())["runs"]
+        assert run["phase"] == "failed"
+    tab.is_content()
+
+
+async def test_the_page_of_a_standalone_run_has_no_buttons(cluster: Cluster, tab: Tab) -> None:
+    agent = await cluster.agent("a", "--standalone")
+    address = (await agent.line(r"status: http://(127\.0\.0\.1:\d+)/v1/status"))[1]
+    (worker,) = await cluster.hub.group(1)
+    await tab.page.goto(f"http://{address}/")
+    await tab.shows("#runs", "round 1 runs on 1 node")
+    await tab.page.click("#runs a")
+    await tab.shows("#events", "round started")
+    await tab.page.click(".node")
+    await tab.shows("#node-facts", "under ")
+    assert await tab.page.locator("button[data-path]").count() == 0
+    await tab.is_accessible()
+    await cluster.finish([worker])
+    await tab.shows("#live", "connection lost, trying again")
 
 
 async def test_a_refused_action_is_said_in_the_dialog(cluster: Cluster, tab: Tab) -> None:
@@ -115,14 +146,39 @@ async def test_a_page_outlives_its_server(hub: WorkerHub, tab: Tab, tmp_path: ob
         await cluster.nodes("ab", *FLAGS)
         await tab.open(cluster, "/runs/r%2F1")
         await tab.shows("#reason", "round 1 runs on 2 nodes")
-        await tab.page.evaluate("window.isSame = true")
+        await tab.stays()
         await cluster.lose_server()
         await tab.shows("#live", "connection lost, trying again")
         await cluster.regain_server()
         await tab.is_live()
         await cluster.agents["b"].end()
         await tab.shows("#reason", "waiting for 1 more node")
-        assert await tab.page.evaluate("window.isSame")
+        assert await tab.is_same()
+
+
+async def test_a_page_goes_on_at_the_server_that_takes_over(replicas: Replicas, tab: Tab, new_tab: NewTab) -> None:
+    """One page is open at the follower, another at an address behind which stands whoever leads, as a Service's."""
+    leader, follower = replicas.servers[:2]
+    await replicas.nodes("ab", *FLAGS, nproc=1)
+    of_service = await new_tab()
+    await of_service.page.goto(f"http://{leader.proxy.address}/runs/r%2F1")
+    await of_service.shows("#reason", "round 1 runs on 2 nodes")
+    await of_service.stays()
+    await tab.open(follower, "/runs/r%2F1")
+    await tab.shows("#leaders", "This server follows; another one leads.")
+    await tab.stays()
+    await leader.kill()
+    await follower.leads()
+    leader.proxy.target = follower.endpoint
+    for each in (tab, of_service):
+        await each.shows("#reason", "round 1 runs on 2 nodes")
+        await each.is_live()
+    assert await tab.page.is_hidden("#leaders")
+    await replicas.agents["b"].end()
+    for each in (tab, of_service):
+        await each.shows("#reason", "waiting for 1 more node")
+        await each.shows("#events", "node b lost")
+        assert await each.is_same()
 
 
 async def test_a_server_that_follows_names_the_leader_and_links_there(replicas: Replicas, tab: Tab) -> None:
@@ -195,8 +251,8 @@ async def test_all_of_it_works_by_keyboard(cluster: Cluster, tab: Tab) -> None:
     assert await tab.page.evaluate("document.activeElement.textContent") == "Stop run", "where one was before"
 
 
-async def test_curl_gets_text_and_programs_get_json(cluster: Cluster, browser: Browser) -> None:
-    context = await browser.new_context()
+async def test_curl_gets_text_and_programs_get_json(cluster: Cluster, tab: Tab) -> None:
+    context = tab.page.context
     plain = await context.request.get(f"http://{cluster.endpoint}/", headers={"Accept": "*/*"})
     assert plain.headers["content-type"].startswith("text/plain") and "In a browser" in await plain.text()
     page = await context.request.get(f"http://{cluster.endpoint}/", headers={"Accept": "text/html"})
@@ -208,13 +264,11 @@ async def test_curl_gets_text_and_programs_get_json(cluster: Cluster, browser: B
     assert page.headers["x-content-type-options"] == "nosniff"
     for wrong in ("/static/../page.py", "/static/", "/static/page.html", "/run/x"):
         assert (await context.request.get(f"http://{cluster.endpoint}{wrong}")).status == 404
-    await context.close()
 
 
-async def test_on_a_phone_nothing_is_cut_off(cluster: Cluster, browser: Browser, pictures: object) -> None:
+async def test_on_a_phone_nothing_is_cut_off(cluster: Cluster, new_tab: NewTab) -> None:
     await cluster.nodes("ab", *FLAGS)
-    context = await browser.new_context(viewport=PHONE, is_mobile=True, device_scale_factor=2, color_scheme="light")
-    tab = Tab(await context.new_page(), pictures)  # type: ignore[arg-type]
+    tab = await new_tab(viewport=PHONE, is_mobile=True, device_scale_factor=2)
     await tab.open(cluster)
     await tab.shows("#runs", "round 1 runs on 2 nodes")
     await tab.is_accessible()
