@@ -23,6 +23,7 @@ ATTRIBUTION = (
     "Faults: InfiniteHBD trace (stepfun-ai/InfiniteHBD-Trace, StepFun, ACM SIGCOMM 2025, arXiv 2502.03885, Apache-2.0)."
 )
 Shape = Literal["poisson", "bursty"]
+SHAPES: tuple[Shape, ...] = ("bursty", "poisson")
 _FILE = os.path.join(os.path.dirname(__file__), "cluster-faults.csv")
 
 

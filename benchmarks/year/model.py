@@ -1,0 +1,113 @@
+"""Cost of training: what a restart, a checkpoint and a person take, the ledger of a year's time, and the formula.
+
+The published formula (Kokolis et al., "Revisiting Reliability in Large-Scale Machine Learning Research Clusters",
+arXiv 2410.21680) for a long run on `n` nodes that fail `r` times a day each: the effective training time ratio, ETTR,
+is about 1 - n * r * (u + c / 2), with the time `u` from a failure to the next step, and `c` between checkpoints.
+"""
+
+from dataclasses import dataclass, field
+from math import fsum
+
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Assumed durations in seconds, the same for all launchers."""
+
+    checkpoint_every_s: float = 600.0
+    """Training between two checkpoints."""
+    checkpoint_s: float = 0.0
+    """Time in which training stands still for one: none, it is written beside the training."""
+    start_s: float = 120.0
+    """From the start of all workers to their first step: imports, connections, reading the checkpoint."""
+    stop_s: float = 3.0
+    """From SIGTERM to the end of a node's workers."""
+    person_s: float = 3600.0
+    """From the moment at which nothing goes on without a person until one has seen to it, day and night."""
+    slow_factor: float = 1.2
+    """Duration of a step while one node is slow."""
+
+
+def formula(nodes: int, faults_per_node_day: float, overhead_s: float, costs: Costs) -> float:
+    """ETTR by the published formula."""
+    return 1 - nodes * faults_per_node_day / DAY_S * (overhead_s + costs.checkpoint_every_s / 2)
+
+
+PHASES = ("starting", "detecting", "restarting", "waiting", "person")
+"""What the time goes into in which nobody trains: workers start; a fault is there and not known; a round forms; there
+are fewer nodes than the minimum; a person is awaited."""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Time of one run, by what it went into. `full`: nodes of a run that lacks none."""
+
+    costs: Costs
+    full: int
+    phase: str = "restarting"
+    since_s: float = 0.0
+    rate: float = 1.0
+    """Speed of the training, of 1."""
+    nodes: int = 0
+    """Nodes that train."""
+    spent_s: dict[str, float] = field(default_factory=dict)
+    span_s: float = 0.0
+    """Training since the beginning of this round, of which what follows the last checkpoint may be lost."""
+    node_s: float = 0.0
+    """Training that was kept, times the nodes that took part."""
+
+    def enter(self, phase: str, now: float) -> None:
+        """Enter the time up to now, and begin another phase. Training that ends like this loses what was not saved."""
+        self._advance(now)
+        if phase != "training":
+            self._settle(self.span_s % self.costs.checkpoint_every_s)
+        self.phase = phase
+
+    def at_rate(self, rate: float, now: float) -> None:
+        self._advance(now)
+        self.rate = rate
+
+    def on(self, nodes: int) -> None:
+        """So many nodes train from now on."""
+        assert self.span_s == 0
+        self.nodes = nodes
+
+    def save(self, now: float) -> None:
+        """All that has been done is saved: at the end of the year, or because the end of the round was announced."""
+        self._advance(now)
+        self._settle(0.0)
+
+    @property
+    def ettr(self) -> float:
+        """Training that was kept, of all time."""
+        return self.spent_s.get("training", 0.0) / self.total_s
+
+    @property
+    def goodput(self) -> float:
+        """The same with the share of nodes that took part."""
+        return self.node_s / self.full / self.total_s
+
+    @property
+    def total_s(self) -> float:
+        return fsum(self.spent_s.values())
+
+    def _advance(self, now: float) -> None:
+        passed_s, self.since_s = now - self.since_s, now
+        if self.phase != "training":
+            self._spend(self.phase, passed_s)
+            return
+        costs = self.costs
+        steps_s = passed_s * self.rate * costs.checkpoint_every_s / (costs.checkpoint_every_s + costs.checkpoint_s)
+        self.span_s += steps_s
+        self._spend("slowed", passed_s * (1 - self.rate))
+        self._spend("checkpointing", passed_s * self.rate - steps_s)
+
+    def _settle(self, lost_s: float) -> None:
+        kept_s, self.span_s = self.span_s - lost_s, 0.0
+        self._spend("training", kept_s)
+        self._spend("lost", lost_s)
+        self.node_s += kept_s * self.nodes
+
+    def _spend(self, phase: str, seconds: float) -> None:
+        self.spent_s[phase] = self.spent_s.get(phase, 0.0) + seconds

@@ -1,0 +1,142 @@
+"""Scenarios of the year in simulated time: policies of ours, ways to run torchrun, and the formula beside them."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from benchmarks.year import trace
+from benchmarks.year.model import Costs, Ledger, formula
+from benchmarks.year.simulation import Policy, Simulation, pool_size
+from benchmarks.year.torchrun_model import TorchrunPolicy, TorchrunYear
+from benchmarks.year.trace import DAYS, Shape
+
+OURS = "node-agent"
+COSTS = Costs()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One row: a launcher, what is chosen, and for how many nodes."""
+
+    about: str
+    nodes: int
+    policy: Policy | TorchrunPolicy = field(default_factory=Policy)
+    shape: Shape = "bursty"
+    days: float = DAYS
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of a scenario. Shares are parts of the wall clock."""
+
+    launcher: str
+    about: str
+    nodes: int
+    shape: str
+    days: float
+    faults: int
+    faults_in_run: int
+    persons: int
+    first_person_day: float | None
+    ettr: float
+    goodput: float
+    ideal: float
+    """ETTR by the formula for the faults that hit the run, were each noticed at once, and no other restart there."""
+    shares: dict[str, float]
+    restarts: int
+    took_s: float
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+_RETRIED = TorchrunPolicy(max_restarts=100, retry_s=60.0)
+
+
+def every(days_of_10_000: float) -> list[Scenario]:
+    """All scenarios, the largest first. A year of 10,000 nodes takes hours: of it the first days alone."""
+    vast = [Scenario(about="2 % spares", nodes=10_000, shape=shape, days=days_of_10_000) for shape in trace.SHAPES]
+    return [*vast, *_of(1_024), *_of(128)]
+
+
+def _of(nodes: int) -> list[Scenario]:
+    """Scenarios in which one thing at a time is chosen otherwise."""
+    policies: list[tuple[str, Policy | TorchrunPolicy, Shape]] = [
+        ("2 % spares", Policy(), "bursty"),
+        ("2 % spares, faults without bursts", Policy(), "poisson"),
+        ("no spares", Policy(spares=0.0), "bursty"),
+        ("1 % spares", Policy(spares=0.01), "bursty"),
+        ("5 % spares", Policy(spares=0.05), "bursty"),
+        ("lease of 60 s", Policy(lease_s=60.0), "bursty"),
+        ("hangs noticed after 10 min", Policy(hang_noticed_s=600.0), "bursty"),
+        ("hangs noticed after 30 min", Policy(hang_noticed_s=1800.0), "bursty"),
+        ("bad nodes stay in", Policy(exclude_after=None), "bursty"),
+        ("torchrun, retry loop, 10 min time-out", _RETRIED, "bursty"),
+        ("torchrun, retry loop, 30 min time-out", _at(_RETRIED, collective_timeout_s=1800.0), "bursty"),
+        ("torchrun, 3 restarts, 10 min time-out", TorchrunPolicy(), "bursty"),
+    ]
+    return [Scenario(about=about, nodes=nodes, policy=policy, shape=shape) for about, policy, shape in policies]
+
+
+def _at(policy: TorchrunPolicy, **otherwise: float) -> TorchrunPolicy:
+    return TorchrunPolicy(**{**asdict(policy), **otherwise})
+
+
+def play(scenario: Scenario, told: Callable[[float], None] = lambda day: None) -> Outcome:
+    """Let the scenario's year pass. Raises `Violation` when an invariant does not hold."""
+    began_s, nodes, policy = time.monotonic(), scenario.nodes, scenario.policy
+    pool = nodes + round(nodes * policy.spares)
+    faults = trace.resample(pool, scenario.seed, scenario.shape, scenario.days)
+    if isinstance(policy, Policy):
+        assert pool == pool_size(nodes, policy)
+        year = Simulation(nodes, faults, policy, COSTS, seed=scenario.seed, days=scenario.days).play(told)
+        launcher, restarts = OURS, year.rounds - 1
+    else:
+        year = TorchrunYear(nodes, faults, policy, COSTS, scenario.days).play()
+        launcher, restarts = "torchrun", year.restarts
+    return Outcome(
+        launcher=launcher,
+        about=scenario.about,
+        nodes=nodes,
+        shape=scenario.shape,
+        days=scenario.days,
+        faults=year.faults,
+        faults_in_run=year.faults_in_run,
+        persons=year.persons,
+        first_person_day=year.first_person_day,
+        ettr=year.ledger.ettr,
+        goodput=year.ledger.goodput,
+        ideal=formula(nodes, year.faults_in_run / nodes / scenario.days, COSTS.start_s, COSTS),
+        shares=_shares(year.ledger),
+        restarts=restarts,
+        took_s=time.monotonic() - began_s,
+    )
+
+
+def play_all(scenarios: Sequence[Scenario], processes: int, note: Callable[[str], None]) -> list[Outcome]:
+    """Outcomes in the scenarios' order; one that fails is told, and left out."""
+    found: dict[int, Outcome] = {}
+    with ProcessPoolExecutor(processes) as pool:
+        futures = {pool.submit(play, scenario): number for number, scenario in enumerate(scenarios)}
+        for done in as_completed(futures):
+            number = futures[done]
+            scenario = scenarios[number]
+            title = f"simulation: {scenario.nodes} nodes, {scenario.about}, {scenario.shape}"
+            try:
+                found[number] = outcome = done.result()
+            except Exception as error:
+                note(f"{title}: FAILED: {type(error).__name__}: {error}")
+            else:
+                note(f"{title}: ETTR {outcome.ettr:.2%}, {outcome.persons} persons ({outcome.took_s:.0f} s)")
+    return [found[number] for number in sorted(found)]
+
+
+def named(outcomes: Iterable[Outcome], about: str, nodes: int) -> Outcome | None:
+    return next((each for each in outcomes if (each.about, each.nodes) == (about, nodes)), None)
+
+
+def _shares(ledger: Ledger) -> dict[str, float]:
+    return {phase: seconds / ledger.total_s for phase, seconds in ledger.spent_s.items() if seconds > 0}

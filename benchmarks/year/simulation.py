@@ -1,0 +1,662 @@
+"""A year on our cores: the server's and the agents' state machines, unchanged, in simulated time.
+
+Only what happens around faults is simulated, message by message. Quiet time is skipped: an agent that is well renews
+its lease for ever, and one that falls silent gets back the sign of life that it would have given last. What else is
+left out is in docs/adr/0049-a-year-in-minutes.md.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from math import inf, isclose
+from random import Random
+from typing import Any
+
+from rdzv_protocol.errors import ProtocolError
+from rdzv_protocol.messages import (
+    Assignment,
+    Failure,
+    JoinRequest,
+    LeaveRequest,
+    PollRequest,
+    Reply,
+    ReportRequest,
+)
+from rdzv_protocol.settings import RequestedSettings
+from rdzv_protocol.timing import HOLDS_PER_LEASE
+
+from benchmarks.year.kinds import Kind
+from benchmarks.year.model import Costs, Ledger
+from benchmarks.year.trace import DAY_S, DAYS, Fault
+from node_agent.core import events as agent_events
+from node_agent.core.effects import Exit, StartWorkers, StopWorkers
+from node_agent.core.machine import AgentMachine
+from rdzv_server.core import completion, events, time_ledger
+from rdzv_server.core.effects import Effect, Happened, WakeAgents
+from rdzv_server.core.registry import Registry
+from rdzv_server.core.run import Agent, Run, Stage
+
+RUN_ID = "year"
+LATENCY_S = 0.002
+"""Of a message, in either direction."""
+SERVICE_RESTART_S = 5.0
+"""After which a service manager starts an agent again that has exited, or whose node is back."""
+DRAIN_S = 60.0
+QUIET_S = 300.0
+"""Without an event for so long, everything must have found its place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What an operator chooses, and how soon a hang is noticed."""
+
+    spares: float = 0.02
+    """Standbys, as a part of the run's nodes."""
+    shrink: float = 0.1
+    """Part of its nodes without which the run still goes on."""
+    lease_s: float = 10.0
+    hang_noticed_s: float = 30.0
+    """From the last step to the end of the worker to blame: detection, evidence and all."""
+    slow_noticed_s: float | None = 600.0
+    """Time after which a slow node is drained; None: it stays until it is repaired."""
+    exclude_after: int | None = 2
+    """Failures of a node's workers within `exclude_window_s` that keep it out for `exclude_for_s`."""
+    exclude_window_s: float = 3600.0
+    exclude_for_s: float = DAY_S
+    max_restarts: int = 20
+    restart_window_s: float | None = 86_400.0
+
+    def settings(self, nodes: int) -> RequestedSettings:
+        return RequestedSettings(
+            min_nodes=nodes - int(nodes * self.shrink),
+            max_nodes=nodes,
+            max_restarts=self.max_restarts,
+            restart_window_s=self.restart_window_s,
+            lease_s=self.lease_s,
+        )
+
+
+class Node:
+    """A machine of the pool with its agent, if one runs."""
+
+    __slots__ = (
+        "agent",
+        "assignment",
+        "bad_until",
+        "down_until",
+        "hears",
+        "index",
+        "life",
+        "name",
+        "parked",
+        "until_s",
+    )
+
+    def __init__(self, index: int) -> None:
+        self.index, self.name = index, f"node{index}"
+        self.life = 0
+        """Agents that were started here: what was sent to, or set for, an earlier one is for nobody."""
+        self.agent: AgentMachine | None = None
+        self.assignment: Assignment | None = None
+        """Of the workers that run."""
+        self.parked: PollRequest | JoinRequest | None = None
+        self.hears = True
+        """Whether network and machine let it speak with the server."""
+        self.down_until = 0.0
+        """The end of a fault that it does not survive, or that keeps it from the network."""
+        self.bad_until = 0.0
+        """Workers that start here fail until then."""
+        self.until_s = 0.0
+        """The end of the fault that it has."""
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+
+@dataclass(slots=True)
+class Year:
+    """Result of a simulation."""
+
+    nodes: int
+    days: float
+    ledger: Ledger
+    faults: int = 0
+    faults_in_run: int = 0
+    """Those that hit a node that took part."""
+    persons: int = 0
+    first_person_day: float | None = None
+    rounds: int = 0
+    restarts: dict[str, int] = field(default_factory=dict)
+    kinds: Counter[str] = field(default_factory=Counter)
+    checks: int = 0
+
+
+class Simulation:
+    """One run of `nodes` nodes over `days` days, with these faults of the pool's nodes."""
+
+    def __init__(
+        self, nodes: int, faults: list[Fault], policy: Policy, costs: Costs, *, seed: int = 0, days: float = DAYS
+    ) -> None:
+        self.now = 0.0
+        self.registry = Registry(retention_s=3600.0)
+        self.policy, self.costs = policy, costs
+        self.pool = [Node(index) for index in range(pool_size(nodes, policy))]
+        self.year = Year(nodes, days, Ledger(costs, nodes))
+        self._rng = Random(f"year {seed}")
+        self._end_s = days * DAY_S
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._number = 0
+        self._by_agent: dict[str, Node] = {}
+        self._started: set[int] = set()
+        """Nodes whose workers of this round have started."""
+        self._training_round = 0
+        """Attempt and round are new with each: the round whose workers take steps."""
+        self._stuck: dict[int, float] = {}
+        """Nodes of the running round because of which no step is taken, since when."""
+        self._slow: set[int] = set()
+        self._silent: dict[str, float] = {}
+        self._armed_s = inf
+        self._failed_at: dict[int, list[float]] = {}
+        self._awaits_person = False
+        self._holders: dict[int, str] = {}
+        self.run: Run | None = None
+        """The latest attempt."""
+        self._is_accounted = False
+        for fault in faults:
+            self.at(fault.at_s, self._strike, fault)
+
+    def play(self, told: Callable[[float], None] = lambda day: None) -> Year:
+        """Let the year pass. Raises `Violation`. `told`: what is to be called each day."""
+        for node in self.pool:
+            self.at(0.0, self._start_agent, node)
+        next_day = DAY_S
+        while self._heap and self._heap[0][0] <= self._end_s:
+            at_s, _, call, args = heappop(self._heap)
+            if at_s - self.now > QUIET_S:
+                self._check_quiet()
+            if at_s >= next_day:
+                told(next_day / DAY_S)
+                next_day += DAY_S
+            self.now = at_s
+            call(*args)
+            if not self._is_accounted:
+                self._account()
+        self.now = self._end_s
+        self._finish()
+        return self.year
+
+    # Time.
+
+    def at(self, when_s: float, call: Callable[..., None], *args: Any) -> None:
+        self._number += 1
+        heappush(self._heap, (when_s, self._number, call, args))
+
+    def later(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:
+        self.at(self.now + delay_s, call, *args)
+
+    # Agents.
+
+    def _start_agent(self, node: Node) -> None:
+        if node.agent is not None or self.now < node.down_until or self._awaits_person:
+            return
+        node.life += 1
+        node.hears = True
+        join = JoinRequest(
+            run_id=RUN_ID,
+            agent_id=f"{node.name}-{node.life}",
+            node_id=node.name,
+            after_round=0,
+            addr=node.name,
+            port=1 + node.life % 60_000,
+            local_world_size=1,
+            settings=self.policy.settings(self.year.nodes),
+            explicit_run_id=True,
+            drains=True,
+        )
+        node.agent = AgentMachine(join, server="the server")
+        self._feed(node, node.life, agent_events.Started())
+
+    def _feed(self, node: Node, life: int, event: agent_events.Event) -> None:
+        """Let the node's agent handle an event that was meant for this life of it."""
+        if life != node.life or node.agent is None:
+            return
+        for effect in node.agent.handle(event, self.now):
+            self._perform(node, effect)
+        if node.agent is not None and (at := node.agent.next_deadline()) is not None:
+            self.at(max(at, self.now), self._deadline, node, node.life)
+
+    def _deadline(self, node: Node, life: int) -> None:
+        if life == node.life and node.agent is not None:
+            at = node.agent.next_deadline()
+            if at is not None and at <= self.now and node.hears:
+                self._feed(node, life, agent_events.TimePassed())
+
+    def _perform(self, node: Node, effect: object) -> None:
+        match effect:
+            case JoinRequest() | PollRequest():
+                node.parked = effect
+                self._by_agent[effect.agent_id] = node
+                if node.hears:
+                    self.later(LATENCY_S, self._asked, node, node.life, effect)
+            case ReportRequest() | LeaveRequest():
+                if node.hears:
+                    self.later(LATENCY_S, self._told, effect)
+            case StartWorkers(assignment):
+                self._workers_start(node, assignment)
+            case StopWorkers():
+                round_ = node.agent.round if node.agent else 0
+                self.later(self.costs.stop_s, self._workers_stopped, node, node.life, round_)
+            case Exit():
+                self._exits(node)
+
+    def _exits(self, node: Node) -> None:
+        self._workers_gone(node)
+        self._gone(node)
+        self.later(SERVICE_RESTART_S, self._start_agent, node)
+
+    def _gone(self, node: Node) -> None:
+        """The agent's process has ended."""
+        if node.agent is not None:
+            self._by_agent.pop(node.agent.agent_id, None)
+        node.agent, node.parked = None, None
+
+    # Workers.
+
+    def _workers_start(self, node: Node, assignment: Assignment) -> None:
+        run = self.run
+        assert run and run.membership
+        node.assignment = assignment
+        if assignment.round != run.round or run.stage is not Stage.RUNNING:
+            return  # it has heard too late, and will hear that too
+        holder = self._holders.setdefault(assignment.group_rank, node.name)
+        if holder != node.name:
+            raise Violation(f"{holder} and {node.name} both have rank {assignment.group_rank} of round {run.round}")
+        self._started.add(node.index)
+        if len(self._started) == len(run.membership.seats):
+            key = (run.attempt, run.round)
+            self.later(self.costs.start_s, self._training_begins, key)
+        if self.now < node.bad_until:
+            self.later(
+                self.costs.start_s * self._rng.uniform(0.5, 1.0), self._fails, node, assignment, "it is still bad"
+            )
+
+    def _training_begins(self, key: tuple[int, int]) -> None:
+        run = self.run
+        if run and (run.attempt, run.round) == key and run.stage is Stage.RUNNING and run.membership:
+            self._training_round, self._is_accounted = run.round, False
+            self.year.ledger.on(len(run.membership.seats))
+
+    def _workers_stopped(self, node: Node, life: int, round_: int) -> None:
+        if life == node.life:
+            node.assignment = None
+        self._feed(node, life, agent_events.WorkersStopped(round_))
+
+    def _workers_gone(self, node: Node) -> None:
+        node.assignment = None
+
+    def _fails(self, node: Node, assignment: Assignment, why: str) -> None:
+        """A worker ends with an error, if this is still the round of which it is a part."""
+        if node.assignment is not assignment or node.agent is None:
+            return
+        failure = Failure(
+            node_id=node.name,
+            rank=assignment.first_rank,
+            local_rank=0,
+            pid=1,
+            exit_code=1,
+            cause="exit code 1",
+            error=why,
+        )
+        self._feed(node, node.life, agent_events.WorkerFailed(assignment.round, failure))
+
+    # The server.
+
+    def _asked(self, node: Node, life: int, request: JoinRequest | PollRequest) -> None:
+        if life != node.life or node.parked is not request or not node.hears:
+            return
+        try:
+            if isinstance(request, JoinRequest):
+                self._tell(events.NodeJoined(request, "server"))
+            else:
+                self._sign(request.agent_id)
+            machine = self.registry.machine_of(RUN_ID, request.agent_id)
+            agent = machine.run.agents.get(request.agent_id)
+        except ProtocolError as error:
+            self._answer(node, error)
+            return
+        if isinstance(request, PollRequest):
+            holds = request.hold and agent is not None and agent.revision <= request.revision
+        else:
+            holds = node.agent is not None and node.agent.is_known and agent is not None and agent.has_joined
+        if not holds:
+            self._reply(node)
+
+    def _told(self, request: ReportRequest | LeaveRequest) -> None:
+        try:
+            match request:
+                case ReportRequest(failure=Failure() as failure):
+                    self._tell(events.WorkersFailed(request.agent_id, request.round, failure))
+                    self._exclude(failure.node_id)
+                case LeaveRequest():
+                    self._tell(events.NodeLeft(request.agent_id, request.reason))
+        except ProtocolError:
+            pass  # stale: the round is over
+
+    def _tell(self, event: events.Event) -> None:
+        _, effects = self.registry.handle(RUN_ID, event, self.now)
+        if agent_id := getattr(event, "agent_id", None) or (event.join.agent_id if hasattr(event, "join") else None):
+            self._vouch(agent_id)
+        self._carry_out(effects)
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        self._is_accounted &= self.year.ledger.phase != "waiting"  # which ends with a join
+        for effect in effects:
+            match effect:
+                case WakeAgents(agent_ids=agent_ids):
+                    for agent_id in agent_ids:
+                        if (node := self._by_agent.get(agent_id)) and node.parked and node.hears:
+                            self._reply(node)
+                case Happened(event):
+                    self._happened(event.kind, event.reason)
+        self._arm()
+
+    def _happened(self, kind: str, reason: str) -> None:
+        self.year.kinds[kind] += 1
+        self._is_accounted = False
+        if kind == "run_created":
+            self.run = self.registry.attempts_of(RUN_ID)[-1]
+        if kind in ("round_opened", "run_failed"):
+            self._started, self._holders, self._stuck = set(), {}, {}
+            self._training_round = 0
+        elif kind == "round_started":
+            self._started, self._holders, self._stuck = set(), {}, {}
+            self.year.rounds += 1
+        if kind == "run_failed" and not self._awaits_person:
+            self._needs_person()
+
+    def _reply(self, node: Node) -> None:
+        """Answer what the node's agent has asked last, with what it must do by now."""
+        request = node.parked
+        if request is None:
+            return
+        node.parked = None
+        self.later(LATENCY_S, self._answered, node, node.life, request.agent_id)
+
+    def _answered(self, node: Node, life: int, agent_id: str) -> None:
+        if life != node.life or node.agent is None:
+            return
+        if not node.hears:
+            node.parked = PollRequest(run_id=RUN_ID, agent_id=agent_id, revision=0)  # lost on its way: asked again
+            return
+        try:
+            revision, directive = self.registry.machine_of(RUN_ID, agent_id).directive_for(agent_id, self.now)
+        except ProtocolError as error:
+            self._feed(node, life, agent_events.Answered(error))
+            return
+        reply = Reply(epoch="1", revision=revision, lease_s=self.policy.lease_s, directive=directive)
+        self._feed(node, life, agent_events.Answered(reply))
+
+    def _answer(self, node: Node, error: ProtocolError) -> None:
+        node.parked = None
+        self.later(LATENCY_S, self._feed, node, node.life, agent_events.Answered(error))
+
+    def _arm(self) -> None:
+        at = self.registry.next_deadline()
+        if at is not None and at < self._armed_s:
+            self._armed_s = at
+            self.at(max(at, self.now), self._pass_time)
+
+    def _pass_time(self) -> None:
+        self._armed_s = inf
+        self._carry_out(self.registry.pass_time(self.now))
+
+    # Signs of life.
+
+    def _sign(self, agent_id: str) -> None:
+        """A poll came. Raises `ProtocolError` if its agent is not part of the run."""
+        if self.registry.renew(RUN_ID, agent_id, self.now) is None:
+            self._tell(events.LeaseRenewed(agent_id))
+        self._vouch(agent_id)
+
+    def _vouch(self, agent_id: str) -> None:
+        """Renew the lease of an agent that is well for ever: it would poll twice in each, and nothing would follow."""
+        node, run = self._by_agent.get(agent_id), self.run
+        if run and node and node.hears and agent_id in run.leases.renewed_at:
+            run.leases.renewed_at[agent_id] = inf
+            run.leases.renewed_at.move_to_end(agent_id)
+
+    def _silence(self, node: Node) -> None:
+        """The node is not heard any more: its lease is what it was when it polled last."""
+        node.hears = False
+        run = self.run
+        if run is None or node.agent is None or node.agent.agent_id not in run.leases.renewed_at:
+            return
+        heard_at = self.now - self._rng.uniform(0.0, self.policy.lease_s / HOLDS_PER_LEASE)
+        self._silent[node.agent.agent_id] = heard_at
+        renewed_at = run.leases.renewed_at
+        for agent_id, at in sorted(self._silent.items(), key=lambda item: -item[1]):
+            if agent_id in renewed_at:
+                renewed_at[agent_id] = at
+                renewed_at.move_to_end(agent_id, last=False)
+            else:
+                del self._silent[agent_id]
+        self._tell(events.TimePassed())
+
+    # Faults.
+
+    def _strike(self, fault: Fault) -> None:
+        self.year.faults += 1
+        self._is_accounted = False
+        node = self.pool[fault.node]
+        if self.now < max(node.until_s, node.down_until) or node.agent is None:
+            return  # it is out already
+        takes_part = self._takes_part(node)
+        self.year.faults_in_run += takes_part
+        node.until_s = self.now + fault.repair_s
+        if fault.stays_bad:
+            node.bad_until = node.until_s
+        _STRIKES[fault.kind](self, node, fault)
+
+    def _takes_part(self, node: Node) -> bool:
+        run = self.run
+        in_round = run is not None and run.stage is Stage.RUNNING and node.assignment is not None
+        return in_round and run is not None and node.assignment is not None and node.assignment.round == run.round
+
+    def _crash(self, node: Node, fault: Fault) -> None:
+        if node.assignment:
+            self._fails(node, node.assignment, "a fault")
+
+    def _hang(self, node: Node, fault: Fault) -> None:
+        if self._takes_part(node) and node.assignment:
+            self._stuck[node.index] = self.now
+            self.later(self.policy.hang_noticed_s, self._fails, node, node.assignment, "it hung")
+
+    def _die(self, node: Node, fault: Fault) -> None:
+        self._gets_stuck(node)
+        node.down_until = node.until_s
+        self._silence(node)
+        self._workers_gone(node)
+        self._gone(node)
+        node.life += 1
+        self.at(node.until_s + SERVICE_RESTART_S, self._start_agent, node)
+
+    def _is_killed(self, node: Node, fault: Fault) -> None:
+        """Its connections close, which the server sees, and its grace begins."""
+        self._gets_stuck(node)
+        agent_id = node.agent.agent_id if node.agent else ""
+        node.down_until = node.until_s
+        self._workers_gone(node)
+        self._gone(node)
+        node.life += 1
+        self._silent.pop(agent_id, None)
+        with suppress(ProtocolError):
+            self._tell(events.AgentDisconnected(agent_id))
+        self.at(node.until_s + SERVICE_RESTART_S, self._start_agent, node)
+
+    def _is_cut(self, node: Node, fault: Fault) -> None:
+        self._gets_stuck(node)
+        self._silence(node)
+        self.at(node.until_s, self._heals, node, node.life)
+
+    def _heals(self, node: Node, life: int) -> None:
+        if life != node.life or node.agent is None:
+            return
+        node.hears = True
+        agent_id = node.agent.agent_id
+        self._silent.pop(agent_id, None)
+        self._by_agent[agent_id] = node
+        if node.parked is not None:
+            self._asked(node, life, node.parked)
+        else:
+            node.parked = PollRequest(run_id=RUN_ID, agent_id=agent_id, revision=0)
+            self._asked(node, life, node.parked)
+
+    def _is_slow(self, node: Node, fault: Fault) -> None:
+        self._slow.add(node.index)
+        self.at(node.until_s, self._is_fast, node)
+        self._look_at_slow(node)
+
+    def _is_fast(self, node: Node) -> None:
+        self._slow.discard(node.index)
+        self._is_accounted = False
+
+    def _look_at_slow(self, node: Node) -> None:
+        """Have it replaced once it has been slow for a while with a part in the run."""
+        if self.policy.slow_noticed_s is not None:
+            self.later(self.policy.slow_noticed_s, self._replace, node)
+
+    def _replace(self, node: Node) -> None:
+        if node.index not in self._slow:
+            return
+        if self._takes_part(node):
+            self._drain(node, None)
+        else:
+            self._look_at_slow(node)
+
+    def _drain(self, node: Node, fault: Fault | None) -> None:
+        for_s = max(node.until_s - self.now, 1.0)
+        self._operate(events.NodeDrained("maintenance", node_id=node.name, deadline_s=DRAIN_S, for_s=for_s))
+
+    def _exclude(self, node_id: str) -> None:
+        """The rule by which a node whose workers fail again and again is kept out: as an operator's script would."""
+        node = self.pool[int(node_id.removeprefix("node"))]
+        most = self.policy.exclude_after
+        recent = [at for at in self._failed_at.get(node.index, []) if at > self.now - self.policy.exclude_window_s]
+        self._failed_at[node.index] = [*recent, self.now]
+        if most is not None and len(recent) + 1 >= most:
+            for_s = self.policy.exclude_for_s
+            self._operate(events.NodeCordoned("its workers fail", by="rule", node_id=node.name, for_s=for_s))
+
+    def _operate(self, event: events.NodeFact) -> None:
+        with suppress(ProtocolError):  # the node is part of no run
+            self._tell(event)
+
+    def _gets_stuck(self, node: Node) -> None:
+        if self._takes_part(node):
+            self._stuck[node.index] = self.now
+
+    # A person.
+
+    def _needs_person(self) -> None:
+        self._awaits_person = True
+        self.year.persons += 1
+        if self.year.first_person_day is None:
+            self.year.first_person_day = self.now / DAY_S
+        self.later(self.costs.person_s, self._person_comes)
+
+    def _person_comes(self) -> None:
+        """Takes out what is bad, until it is repaired, and starts everything else again."""
+        self._awaits_person = False
+        for node in self.pool:
+            if self.now < node.bad_until:
+                node.down_until = node.bad_until
+                self.at(node.bad_until + SERVICE_RESTART_S, self._start_agent, node)
+            self._start_agent(node)
+
+    # What must hold.
+
+    def _account(self) -> None:
+        """Enter into the ledger what the time goes into from now on."""
+        self._is_accounted = True
+        ledger, phase = self.year.ledger, self._phase()
+        if phase != ledger.phase:
+            ledger.enter(phase, self.now)
+        run = self.run
+        is_slow = bool(self._slow) and any(self._takes_part(self.pool[index]) for index in self._slow)
+        rate = 1 / self.costs.slow_factor if is_slow else 1.0
+        if rate != ledger.rate and run:
+            ledger.at_rate(rate, self.now)
+
+    def _phase(self) -> str:
+        run = self.run
+        if run is None or run.stage.is_end:
+            return "person"
+        if run.stage is Stage.FORMING:
+            return "waiting" if time_ledger.phase(run) == "waiting" else "restarting"
+        if self._stuck:
+            return "detecting"
+        return "training" if self._training_round == run.round else "starting"
+
+    def _check_quiet(self) -> None:
+        """Nothing has happened for a while: every agent that is well has found its place, and nobody else's."""
+        run = self.run
+        if run is None or self._awaits_person:
+            return
+        self.year.checks += 1
+        if run.stage is Stage.FORMING and not completion.deadline(run):
+            raise Violation(f"round {run.round} forms without an end")
+        ranks = []
+        for node in self.pool:
+            if node.agent is None or not node.hears:
+                continue
+            agent = run.agents.get(node.agent.agent_id)
+            if agent is None:
+                raise Violation(f"{node.name} is well, {node.agent.state}, and not part of the run")
+            ranks += self._rank_of(run, node, agent)
+        is_whole = run.stage is Stage.RUNNING and not self._stuck
+        if is_whole and run.membership and sorted(ranks) != list(range(run.membership.world_size)):
+            raise Violation(f"round {run.round} has other ranks than its own: {len(ranks)}")
+
+    def _rank_of(self, run: Run, node: Node, agent: Agent) -> list[int]:
+        if node.assignment is None:
+            if agent.has_part:
+                raise Violation(f"{node.name} has a seat in round {run.round} and no workers")
+            return []
+        if node.assignment.round != run.round:
+            raise Violation(f"{node.name} still works in round {node.assignment.round}, and round {run.round} is there")
+        return [node.assignment.first_rank]
+
+    def _finish(self) -> None:
+        year, run = self.year, self.run
+        year.ledger.save(self.now)
+        assert run
+        year.restarts = {cause.value: number for cause, number in run.restarts.items()}
+        self._check_sums(run)
+
+    def _check_sums(self, run: Run) -> None:
+        if not isclose(self.year.ledger.total_s, self.now, rel_tol=1e-9):
+            raise Violation(f"the ledger has {self.year.ledger.total_s} s of {self.now}")
+        status = time_ledger.view(run, self.now)
+        until = run.ended_at if run.ended_at is not None else self.now
+        told = status.running + status.forming + status.restarting + status.waiting
+        if not isclose(told, until - run.created_at, rel_tol=1e-9, abs_tol=0.1):
+            raise Violation(f"the server's ledger has {told} s of {until - run.created_at}")
+
+
+_STRIKES: dict[Kind, Callable[[Simulation, Node, Fault], None]] = {
+    Kind.CRASH: Simulation._crash,
+    Kind.HANG: Simulation._hang,
+    Kind.DEATH: Simulation._die,
+    Kind.CUT: Simulation._is_cut,
+    Kind.AGENT_KILLED: Simulation._is_killed,
+    Kind.SLOW: Simulation._is_slow,
+    Kind.DRAIN: Simulation._drain,
+}
+
+
+def pool_size(nodes: int, policy: Policy) -> int:
+    """Nodes of the run, and its spares."""
+    return nodes + round(nodes * policy.spares)

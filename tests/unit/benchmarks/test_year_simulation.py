@@ -1,0 +1,138 @@
+"""A short year on our cores in simulated time: nothing that is forbidden happens, and nobody is needed."""
+
+from dataclasses import asdict
+
+import pytest
+
+from benchmarks.year import trace
+from benchmarks.year.kinds import Kind
+from benchmarks.year.model import Costs, Ledger, formula
+from benchmarks.year.scenarios import Scenario, play
+from benchmarks.year.simulation import Policy, Simulation, Violation, pool_size
+from benchmarks.year.torchrun_model import TorchrunPolicy, TorchrunYear
+from benchmarks.year.trace import DAY_S, Fault
+
+COSTS = Costs()
+HOUR_S = 3600.0
+WITHOUT_SPARES = Policy(spares=0.0, shrink=0.5)
+
+
+def year_of(*faults: Fault, nodes: int = 8, policy: Policy = WITHOUT_SPARES, days: float = 1.0):
+    return Simulation(nodes, list(faults), policy, COSTS, days=days).play()
+
+
+def fault(
+    kind: Kind, at_s: float = HOUR_S, *, node: int = 1, repair_s: float = HOUR_S, stays_bad: bool = False
+) -> Fault:
+    return Fault(at_s, repair_s, node, kind, stays_bad)
+
+
+def spent(year) -> dict[str, float]:
+    return {phase: seconds for phase, seconds in year.ledger.spent_s.items() if seconds > 0.5}
+
+
+def test_a_quiet_day_is_all_training():
+    year = year_of()
+    assert (year.rounds, year.persons) == (1, 0)
+    assert spent(year) == pytest.approx({"starting": COSTS.start_s, "training": DAY_S - COSTS.start_s}, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "noticed_s", "cause"),
+    [
+        (Kind.CRASH, 0.0, "worker_failure"),
+        (Kind.HANG, WITHOUT_SPARES.hang_noticed_s, "worker_failure"),
+        (Kind.AGENT_KILLED, 1.0, "node_lost"),
+        (Kind.DEATH, WITHOUT_SPARES.lease_s, "node_lost"),
+        (Kind.CUT, WITHOUT_SPARES.lease_s, "node_lost"),
+        (Kind.DRAIN, 0.0, "node_drained"),
+    ],
+)
+def test_each_kind_of_fault_is_noticed_in_its_time_and_survived(kind, noticed_s, cause):
+    year = year_of(fault(kind, HOUR_S + COSTS.start_s + 100))
+    assert year.persons == 0 and year.restarts[cause] == 1
+    assert noticed_s / 2 - 0.1 <= spent(year).get("detecting", 0.0) <= noticed_s + 0.1
+    assert year.ledger.spent_s["lost"] <= COSTS.checkpoint_every_s * year.rounds
+    back = 0 if kind in (Kind.CRASH, Kind.HANG) else 1
+    assert year.restarts.get("node_arrived", 0) == back, "the node is back once it has been repaired"
+
+
+def test_a_spare_takes_the_place_and_nothing_restarts_when_the_node_is_back():
+    year = year_of(fault(Kind.DEATH), nodes=10, policy=Policy(spares=0.1))
+    assert year.restarts == {"node_lost": 1}
+    assert year.ledger.goodput == pytest.approx(year.ledger.ettr)
+
+
+def test_a_bad_node_is_kept_out_and_without_that_rule_a_person_is_needed():
+    bad = fault(Kind.CRASH, repair_s=10 * HOUR_S, stays_bad=True)
+    assert year_of(bad).persons == 0
+    year = year_of(bad, policy=Policy(spares=0.0, shrink=0.5, exclude_after=None))
+    assert year.persons == 1
+    assert spent(year)["person"] == pytest.approx(COSTS.person_s, abs=1)
+
+
+def test_a_slow_node_is_replaced_once_it_has_been_noticed():
+    slow = fault(Kind.SLOW, repair_s=10 * HOUR_S)
+    quickly, never = (year_of(slow, policy=Policy(spares=0.5, slow_noticed_s=after_s)) for after_s in (600.0, None))
+    assert spent(quickly)["slowed"] == pytest.approx(600 * (1 - 1 / COSTS.slow_factor), rel=0.1)
+    assert spent(never)["slowed"] > 10 * spent(quickly)["slowed"]
+
+
+def test_a_second_fault_during_the_recovery_from_the_first_is_survived():
+    for after_s in (0.001, 1.0, 3.004, 4.0, 60.0):
+        year = year_of(fault(Kind.CRASH), fault(Kind.DEATH, HOUR_S + after_s, node=2))
+        assert year.persons == 0 and year.checks
+
+
+@pytest.mark.parametrize("shape", trace.SHAPES)
+def test_a_month_of_real_faults_needs_nobody(shape):
+    policy = Policy(spares=0.05)
+    faults = trace.resample(pool_size(128, policy), 4, shape, days=30)
+    year = Simulation(128, faults, policy, COSTS, days=30).play()
+    assert year.persons == 0 and year.faults_in_run > 5 and year.checks > year.faults_in_run
+    assert year.ledger.ettr > formula(128, year.faults_in_run / 128 / 30, COSTS.start_s, COSTS) - 0.01
+
+
+def test_the_same_seed_tells_the_same_story_twice():
+    outcomes = [asdict(play(Scenario(about="", nodes=32, days=60, seed=3))) for _ in range(2)]
+    for outcome in outcomes:
+        del outcome["took_s"]
+    assert outcomes[0] == outcomes[1]
+
+
+def test_a_broken_promise_is_noticed():
+    simulation = Simulation(4, [], WITHOUT_SPARES, COSTS, days=1)
+    simulation.at(HOUR_S, lambda: setattr(simulation.pool[2], "assignment", None))
+    simulation.at(2 * HOUR_S, lambda: None)
+    with pytest.raises(Violation, match="node2 has a seat in round 1 and no workers"):
+        simulation.play()
+
+
+# The ledger, and the model of torchrun.
+
+
+def test_what_was_not_saved_is_lost_and_all_sums_up():
+    ledger = Ledger(Costs(checkpoint_every_s=100, checkpoint_s=25), full=2, phase="training", nodes=1)
+    ledger.at_rate(0.5, 500.0)
+    ledger.enter("detecting", 1000.0)
+    ledger.enter("starting", 1010.0)
+    expected = {"training": 600.0, "lost": 0.0, "checkpointing": 150.0, "slowed": 250.0, "detecting": 10.0}
+    assert {phase: ledger.spent_s[phase] for phase in expected} == pytest.approx(expected)
+    assert (ledger.total_s, ledger.node_s) == (1010.0, 600.0)
+
+
+def torchrun_year(*faults: Fault, days: float = 1.0, **policy: float) -> TorchrunYear:
+    return TorchrunYear(8, list(faults), TorchrunPolicy(spares=0.0, shrink=0.5, **policy), COSTS, days).play()
+
+
+def test_torchrun_waits_for_the_time_out_and_for_a_person_when_the_rendezvous_host_dies():
+    year = torchrun_year(fault(Kind.HANG))
+    assert (year.persons, year.ledger.spent_s["detecting"]) == (0, 600.0)
+    assert torchrun_year(fault(Kind.DEATH, node=0)).persons == 1
+    assert torchrun_year(fault(Kind.DEATH)).ledger.total_s == pytest.approx(DAY_S)
+
+
+@pytest.mark.parametrize(("retry_s", "persons"), [(None, 1), (60.0, 0)])
+def test_torchrun_runs_out_of_restarts_and_a_retry_loop_begins_again(retry_s, persons):
+    crashes = [fault(Kind.CRASH, HOUR_S * hour, repair_s=1.0) for hour in range(1, 6)]
+    assert torchrun_year(*crashes, retry_s=retry_s).persons == persons
