@@ -5,7 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -13,10 +13,21 @@ from rdzv_protocol import VERSION
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import Assignment, Failure, Progress, Reply, Start, Wait
+from rdzv_protocol.queries import LogTail, Query, QueryAnswer, Refused, TailLog
 
 from node_agent.config import PROGRAM, AgentConfig, LaunchPlan
-from node_agent.core.effects import WAITING, Exit, Level, OwnEffect, Say, StartWorkers, StopWorkers, WriteFailureReport
-from node_agent.core.events import GaveUp, Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
+from node_agent.core.effects import (
+    WAITING,
+    Ask,
+    Exit,
+    Level,
+    OwnEffect,
+    Say,
+    StartWorkers,
+    StopWorkers,
+    WriteFailureReport,
+)
+from node_agent.core.events import Answer, GaveUp, Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.output.console import ERR, Console
 from node_agent.output.logs import AgentLogs, RoundLogs
 from node_agent.output.routing import PluginFailed
@@ -44,6 +55,10 @@ if TYPE_CHECKING:
     from node_agent.output.round_trace import RoundTrace
     from node_agent.workers.file_timer import FileTimer
     from node_agent.workers.warm.pool import WarmPool
+
+
+QUERIES = (TailLog,)
+"""Kinds of the server's queries that this agent answers."""
 
 
 def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
@@ -115,7 +130,11 @@ class Agent:
         self._live_line = _live_line(console)
         self._exit_code: asyncio.Future[ExitCode] = loop.create_future()
         joining = replace(config, join=replace(config.join, log_dir=self._logs.announced_path))
-        self._runner = Runner(joining, make_transport, where, self, loop, hosts_store=self._store_host.is_available)
+        self._runner = Runner(
+            joining, make_transport, where, self, loop, hosts_store=self._store_host.is_available, queries=QUERIES
+        )
+        self._answering: set[asyncio.Task[None]] = set()
+        """Queries of the server that are being looked into."""
         self._told_to_start_at = 0.0
         self._metrics = metrics
         if metrics:
@@ -152,6 +171,8 @@ class Agent:
                 closing.callback(self._store_host.shutdown)
                 closing.push_async_callback(self._logs.close)
                 closing.push_async_callback(self._runner.close)
+                for task in self._answering:
+                    closing.callback(task.cancel)
 
     def _signalled(self, name: str) -> None:
         self._tell_of_the_end()
@@ -191,6 +212,8 @@ class Agent:
                 self._say(effect)
             case WriteFailureReport():
                 self._write_failure_report(effect)
+            case Ask(query):
+                self._ask(query)
             case Exit(code):
                 self._ended(code)
 
@@ -334,6 +357,29 @@ class Agent:
             workers_running=len(group.pids) if group else 0,
             last_output_at=group.last_output_at if group else None,
             silent_s=self._runner.silent_s,
+        )
+
+    # What the server asks.
+
+    def _ask(self, query: Query) -> None:
+        """Find out what the server wants to know, beside everything else."""
+        task = asyncio.create_task(self._find_out(query))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+        task.add_done_callback(raise_in_loop)
+
+    async def _find_out(self, query: Query) -> None:
+        answer: QueryAnswer = Refused(reason=f"node {self._config.join.node_id} was not done in time")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(query.remaining_s):
+                match query:
+                    case TailLog():
+                        answer = await self._tail_log(query)
+        self._runner.feed(Answer(query.number, answer))
+
+    async def _tail_log(self, query: TailLog) -> LogTail | Refused:
+        return Refused(
+            reason=f"node {self._config.join.node_id} shows no logs: its agent runs without --allow-log-reads"
         )
 
     # What happens to the workers.

@@ -10,12 +10,24 @@ traceback, the workers are stopped, the agent leaves the run and exits with 1. I
 import asyncio
 import os
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Protocol
 
 from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced, ProtocolError, StaleRound
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.messages import Ack, Failure, JoinRequest, LeaveRequest, PollRequest, Progress, Reply, ReportRequest
+from rdzv_protocol.messages import (
+    Ack,
+    AnswerRequest,
+    Failure,
+    JoinRequest,
+    LeaveRequest,
+    PollRequest,
+    Progress,
+    Reply,
+    ReportRequest,
+)
+from rdzv_protocol.queries import Query
 
 from node_agent.config import AgentConfig
 from node_agent.core import events, wording
@@ -28,6 +40,8 @@ from node_agent.transport.retrying import RetryingClient
 
 CRASH_MARGIN_S = 5.0
 """Time beyond its workers' grace period that an agent has to end in order after an exception."""
+ANSWER_TIMEOUT_S = 10.0
+"""Longest time for which an answer to a query is tried: then nobody waits for it, and a report may."""
 MOST_REPORTS = 3
 """Tracebacks that are logged: the same callback may fail again and again."""
 
@@ -75,7 +89,9 @@ class Runner:
         loop: asyncio.AbstractEventLoop,
         *,
         hosts_store: bool,
+        queries: tuple[type[Query], ...] = (),
     ) -> None:
+        """`queries`: the kinds that the host answers."""
         self._machine = AgentMachine(
             replace(
                 config.join,
@@ -84,6 +100,7 @@ class Runner:
                 hosts_store=hosts_store,
                 command=config.command.fingerprint,
                 drains=True,
+                queries=tuple(str(kind.__struct_config__.tag) for kind in queries),
             ),
             server=where,
             connect_timeout_s=config.connect_timeout_s,
@@ -157,6 +174,12 @@ class Runner:
         except ProtocolError as error:
             self.feed(events.GaveUp(f"rdzv-server refused what this node had to say: {error}", ExitCode.REFUSED))
 
+    async def _answer(self, answer: AnswerRequest) -> None:
+        """Answer a query. It is open until then, and nothing depends on it: a server that does not take it may be."""
+        with suppress(ProtocolError, ServerLost, TimeoutError):
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                await self._side_client.ask(answer)
+
     async def close(self) -> None:
         """Deliver the last reports, within `close_timeout_s`, or say that it was in vain, and close the connections."""
         for timer in (self._timer, self._abort_timer):
@@ -182,6 +205,8 @@ class Runner:
                 self._spawn(self._exchange(poll), self._exchanges)
             case ReportRequest():
                 self._spawn(self._notify(effect), self._notifications)
+            case AnswerRequest():
+                self._spawn(self._answer(effect), self._exchanges)
             case LeaveRequest():
                 self._leave = self._spawn(self._notify(effect), self._notifications)
             case _:

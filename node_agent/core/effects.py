@@ -10,6 +10,7 @@ from enum import Enum, auto
 from msgspec import Struct
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import Assignment, Failure, Finish, Request
+from rdzv_protocol.queries import Query
 
 
 class StartWorkers(Struct, frozen=True):
@@ -77,12 +78,18 @@ class WriteFailureReport(Struct, frozen=True):
         return (self.finish.failure or self.finish.first_failure) if self.finish else None
 
 
+class Ask(Struct, frozen=True):
+    """Find out what the server asks; answered with `Answer`, as soon as can be."""
+
+    query: Query
+
+
 class Exit(Struct, frozen=True):
     """End the process: no worker is left."""
 
     code: ExitCode
 
 
-OwnEffect = StartWorkers | StopWorkers | Say | WriteFailureReport | Exit
+OwnEffect = StartWorkers | StopWorkers | Say | WriteFailureReport | Ask | Exit
 """Effects that the agent carries out itself; the other ones are requests, which it sends to the server."""
 Effect = Request | OwnEffect

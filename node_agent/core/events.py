@@ -4,6 +4,7 @@ from msgspec import Struct
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import Failure, Reply
+from rdzv_protocol.queries import QueryAnswer
 
 from node_agent.core.backoff import Unreachable
 
@@ -56,6 +57,13 @@ class GaveUp(Struct, frozen=True):
     exit_code: ExitCode = ExitCode.NODE_UNFIT
 
 
+class Answer(Struct, frozen=True):
+    """What the server asks with the query of this number has been found out, or why it cannot be."""
+
+    number: int
+    answer: QueryAnswer
+
+
 class Crashed(Struct, frozen=True):
     """This process has met with an exception that nobody expected: it must go, whatever state it is in."""
 
@@ -75,6 +83,7 @@ Event = (
     | WorkersStopped
     | Signalled
     | GaveUp
+    | Answer
     | Crashed
     | TimePassed
 )

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced, ProtocolError, RunFailed, RunSucceeded
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import (
+    AnswerRequest,
     Assignment,
     Drain,
     Failure,
@@ -35,11 +36,22 @@ from rdzv_protocol.messages import (
     Stop,
     Wait,
 )
+from rdzv_protocol.queries import QueryAnswer
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from node_agent.core import events, wording
 from node_agent.core.backoff import HINTS, Unreachable
-from node_agent.core.effects import WAITING, Effect, Exit, Level, Say, StartWorkers, StopWorkers, WriteFailureReport
+from node_agent.core.effects import (
+    WAITING,
+    Ask,
+    Effect,
+    Exit,
+    Level,
+    Say,
+    StartWorkers,
+    StopWorkers,
+    WriteFailureReport,
+)
 
 LONGEST_REASON = 500
 NOT_STARTED = 127
@@ -113,6 +125,8 @@ class AgentMachine:
         self._failure_said = ""
         self._warning = ""
         """Latest warning of the server."""
+        self._asked: frozenset[int] = frozenset()
+        """Numbers of the queries that were open when the server answered last."""
         self._effects: list[Effect] = []
 
     @property
@@ -157,6 +171,8 @@ class AgentMachine:
                 self._signalled(name)
             case events.GaveUp(reason, exit_code):
                 self._give_up(reason, exit_code, is_server_lost=exit_code is ExitCode.START_AGAIN)
+            case events.Answer(number, answer):
+                self._answer(number, answer)
             case events.Crashed(reason):
                 self._crashed(reason)
             case events.Started():
@@ -188,6 +204,18 @@ class AgentMachine:
                 self._drain(drain, now)
             case Finish() as finish:
                 self._finish(finish)
+        self._take_queries(reply)
+
+    def _take_queries(self, reply: Reply) -> None:
+        """Find out what is asked for the first time: open queries are in every reply."""
+        if self.state is not State.ENDING:
+            self._effects += [Ask(query) for query in reply.queries if query.number not in self._asked]
+            self._asked = frozenset(query.number for query in reply.queries)
+
+    def _answer(self, number: int, answer: QueryAnswer) -> None:
+        """Answer a query, unless nobody waits for that any more."""
+        if number in self._asked and self.state is not State.ENDING:
+            self._effects.append(AnswerRequest(**self._sender(), number=number, answer=answer))
 
     def _refused(self, error: ProtocolError) -> None:
         if self.state is State.ENDING:
@@ -234,7 +262,8 @@ class AgentMachine:
 
     def _poll(self, *, hold: bool) -> None:
         self._busy = True
-        self._effects.append(PollRequest(**self._sender(), revision=self._revision, hold=hold))
+        asked = tuple(sorted(self._asked))
+        self._effects.append(PollRequest(**self._sender(), revision=self._revision, hold=hold, asked=asked))
 
     def _leave(self, reason: str) -> None:
         self._effects.append(LeaveRequest(**self._sender(), reason=reason))
@@ -368,6 +397,7 @@ class AgentMachine:
         self.is_member = False
         self._incarnation += 1
         self._after_round = self._revision = 0
+        self._asked = frozenset()
 
     # What the workers do.
 

@@ -33,6 +33,7 @@ _PATHS: dict[type[messages.Request | messages.LeaderRequest], str] = {
     messages.PollRequest: paths.POLL,
     messages.ReportRequest: paths.REPORT,
     messages.LeaveRequest: paths.LEAVE,
+    messages.AnswerRequest: paths.ANSWER,
     messages.LeaderRequest: paths.LEADER,
 }
 

@@ -4,13 +4,16 @@ Each may be repeated: `request_id`, chosen by whoever asks, names one wish. A se
 that has been carried out changes nothing, whatever has happened since, and is answered with the same sentence; the
 server remembers the latest ids of each run, and of actions on nodes, also over a restart and at the next leader. Who
 acts is not in the message: the server knows it from the token and the connection.
+
+`LogsRequest` changes nothing; it is here because it asks for what only people who may act may see.
 """
 
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from rdzv_protocol.constraints import PRINTABLE, Id, Line, NodeCount, Seconds, Sentence
+from rdzv_protocol.constraints import PRINTABLE, Id, Line, NodeCount, Rank, Round, Seconds, Sentence
+from rdzv_protocol.queries import FileOffset, LineCount, LogText, Stream
 
 RequestId = Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
 Deadline = Annotated[float, Meta(ge=0, le=604_800)]
@@ -90,6 +93,36 @@ class Done(Struct, frozen=True, kw_only=True):
     epoch: Id
     message: Sentence
     """Sentence about the action, for a person: the one that the run's event has as its reason."""
+
+
+class LogsRequest(Struct, frozen=True, kw_only=True):
+    """Read the end of a worker's log file through the agent of its node, which has to allow that."""
+
+    run_id: Id
+    rank: Rank
+    """Of the worker, in the last round that has started."""
+    stream: Stream = "stderr"
+    lines: LineCount = 50
+    """Lines before the end of the file."""
+    offset: FileOffset | None = None
+    """Where to begin in the file, in bytes, instead of `lines` before its end: to go on after an earlier answer."""
+
+
+class WorkerLog(Struct, frozen=True, kw_only=True):
+    """The end of a worker's log file, or what has been added to it."""
+
+    node_id: Id
+    rank: Rank
+    round: Round
+    stream: Stream
+    path: Line
+    """The file, on that node."""
+    text: LogText
+    """What stands in it: whatever the worker has written, control characters included."""
+    offset: FileOffset
+    """Where `text` ends in the file, in bytes: what to ask for next."""
+    is_cut: bool = False
+    """There was more to read than one answer has: the oldest of it is left out."""
 
 
 ActionRequest = (

@@ -71,6 +71,18 @@ class UnknownNode(ProtocolError, code="unknown_node", status=404):
     """An operator drains a node of which no agent is part of a run."""
 
 
+class UnknownRank(ProtocolError, code="unknown_rank", status=404):
+    """An operator asks for a worker that there is not."""
+
+
+class QueryRefused(ProtocolError, code="query_refused", status=409):
+    """An agent does not answer what an operator wants to know of it, or cannot."""
+
+
+class NoAnswer(ProtocolError, code="no_answer", status=409):
+    """An agent has not answered in time."""
+
+
 class RunEnded(ProtocolError, code="run_ended", status=409):
     """An operator acts on a run that is over."""
 

@@ -1,9 +1,10 @@
 """Every message on the wire, as an immutable type that decoding and the published schema are derived from.
 
 An agent sends `JoinRequest` (itself the first long poll), then one `PollRequest` after another, and in between
-`ReportRequest` when its workers have ended and `LeaveRequest` when it goes. The server answers a join and a poll
-with a `Reply`, whose directive says what the agent must do now; a report and a leave with an `Ack`; and a request
-that it refuses with an `ErrorReply`. Directives are level-triggered: the latest one stands until another replaces it.
+`ReportRequest` when its workers have ended, `AnswerRequest` when it was asked something and `LeaveRequest` when it
+goes. The server answers a join and a poll with a `Reply`, whose directive says what the agent must do now; the others
+with an `Ack`; and a request that it refuses with an `ErrorReply`. Directives are level-triggered: the latest one stands
+until another replaces it. So are queries (`rdzv_protocol.queries`), which stand until they are answered.
 
 Of several servers one leads at a time. The others refuse all of this and name the leader; they are asked with a
 `LeaderRequest`, a long poll, too, so that an agent hears of a new leader also while the old one hangs.
@@ -37,6 +38,7 @@ from rdzv_protocol.constraints import (
     WorkerCount,
     WorkerExitCode,
 )
+from rdzv_protocol.queries import Queries, QueryAnswer, QueryNumber, QueryNumbers
 from rdzv_protocol.settings import RequestedSettings
 from rdzv_protocol.text import clip, printable
 
@@ -122,6 +124,8 @@ class JoinRequest(Struct, frozen=True, kw_only=True):
     """A short hash of what the workers run, without what differs from node to node: nodes of one run have the same."""
     drains: bool = False
     """The agent knows the directive `drain`."""
+    queries: Annotated[tuple[Name, ...], Meta(max_length=32)] = ()
+    """Tags of the queries that the agent knows: it is asked no others."""
     secret: Secret = ""
     """Chosen by the agent: from then on every request of this `agent_id` must bear the same. Empty: none has to."""
 
@@ -144,7 +148,7 @@ class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PollRequest(Struct, frozen=True, kw_only=True):
-    """Answered once the agent's directive is newer than `revision`; at once if not `hold`."""
+    """Answered once the agent's directive is newer than `revision`, or a query is open; at once if not `hold`."""
 
     run_id: Id
     agent_id: Id
@@ -152,6 +156,8 @@ class PollRequest(Struct, frozen=True, kw_only=True):
     hold: bool = True
     secret: Secret = ""
     progress: Progress | None = None
+    asked: QueryNumbers = ()
+    """Numbers of the open queries that the agent knows of: the poll is held in spite of them."""
 
 
 class ReportRequest(Struct, frozen=True, kw_only=True):
@@ -170,6 +176,16 @@ class LeaveRequest(Struct, frozen=True, kw_only=True):
     run_id: Id
     agent_id: Id
     reason: Line
+    secret: Secret = ""
+
+
+class AnswerRequest(Struct, frozen=True, kw_only=True):
+    """The answer to a query of the server."""
+
+    run_id: Id
+    agent_id: Id
+    number: QueryNumber
+    answer: QueryAnswer
     secret: Secret = ""
 
 
@@ -291,10 +307,12 @@ class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Number of this server's leadership. A higher one is later; 0: the server is the only one."""
     warning: Sentence = ""
     """With the answer to a join: what a person should look at, though the agent may go on."""
+    queries: Queries = ()
+    """What the server asks of the agent beside its directive; the same in every reply, until it is answered."""
 
 
 class Ack(Struct, frozen=True, kw_only=True):
-    """The report or the leave has been taken, or had been taken before."""
+    """The report, the leave or the answer has been taken, or had been taken before."""
 
     epoch: Id
 
@@ -327,5 +345,5 @@ class LeaderReply(Struct, frozen=True, kw_only=True):
     """Whether this server itself leads."""
 
 
-Request = JoinRequest | PollRequest | ReportRequest | LeaveRequest
+Request = JoinRequest | PollRequest | ReportRequest | LeaveRequest | AnswerRequest
 Message = Request | Reply | Ack | ErrorReply | LeaderRequest | LeaderReply

@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 from rdzv_protocol.events import RunEvent
+from rdzv_protocol.queries import QueryAnswer
 
 from rdzv_server.core.events import CordonsKept, Fact, RunCreated, SnapshotPart
 
@@ -35,4 +36,13 @@ class ForgetRun(Struct, frozen=True):
     attempt: int
 
 
-Effect = Record | WakeAgents | Happened | ForgetRun
+class QueryClosed(Struct, frozen=True):
+    """An operator's question, named by its `token`, is answered for good by the node; None: its time is over."""
+
+    token: str
+    node_id: str
+    round: int
+    answer: QueryAnswer | None
+
+
+Effect = Record | WakeAgents | Happened | ForgetRun | QueryClosed

@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 from rdzv_protocol.messages import Failure, JoinRequest, Progress
+from rdzv_protocol.queries import QueryAnswer, Stream
 from rdzv_protocol.settings import RunSettings
 
 
@@ -192,6 +193,28 @@ class AgentDisconnected(Struct, frozen=True):
     agent_id: str
 
 
+class LogAsked(Struct, frozen=True):
+    """An operator wants to see the end of a worker's log within `within_s` seconds.
+
+    `token` names the question in its `QueryClosed`.
+    """
+
+    token: str
+    rank: int
+    stream: Stream
+    lines: int
+    offset: int | None
+    within_s: float
+
+
+class QueryAnswered(Struct, frozen=True):
+    """An agent has answered one of its open queries."""
+
+    agent_id: str
+    number: int
+    answer: QueryAnswer
+
+
 class TimePassed(Struct, frozen=True):
     """A deadline may have come."""
 
@@ -210,5 +233,5 @@ Fact = (
     | OperatorsFact
     | RunSuperseded
 )
-Sign = LeaseRenewed | AgentDisconnected | TimePassed
+Sign = LeaseRenewed | AgentDisconnected | LogAsked | QueryAnswered | TimePassed
 Event = Fact | Sign

@@ -25,6 +25,7 @@ from rdzv_server.core import (
     final_report,
     operations,
     progress,
+    queries,
     rank_assignment,
     restart_budget,
     snapshot,
@@ -127,18 +128,19 @@ class RunMachine:
         if run.ended_at is not None:
             return self._forget_at(run.ended_at)
         own = completion.deadline(run) if run.stage is Stage.FORMING else run.verdict_at or run.scale_up_at
-        lease = run.leases.next_deadline()
-        if own is None or lease is None:
-            return lease if own is None else own
-        return own if own < lease else lease
+        lease, query = run.leases.next_deadline(), run.queries.next_deadline()
+        return min((at for at in (own, lease, query) if at is not None), default=None)
 
     # What time brings: what follows from silence is a fact, and recorded as such.
 
     def _pass_time(self, now: float) -> None:
         for _ in range(DUE_AT_ONCE):
-            if (fact := self._due(now)) is None:
+            if late := self.run.queries.expired(now):
+                queries.close(self, self.run.agents[late[0]], late[1], None, now)
+            elif fact := self._due(now):
+                self._apply(fact, now)
+            else:
                 break
-            self._apply(fact, now)
             self._complete_if_ready(now)
         ended_at = self.run.ended_at
         if ended_at is not None and now >= self._forget_at(ended_at):
@@ -375,6 +377,7 @@ class RunMachine:
 
     def depart(self, agent: Agent, cause: Cause, detail: str, now: float) -> None:
         run, seat = self.run, self.run.seat_of(agent.agent_id)
+        queries.close_all(self, [agent], f"the agent of node {agent.node_id} is gone: {detail}", now)
         was = agent.state
         left = cause is not Cause.NODE_LOST
         verb = "left" if left else "lost"
@@ -440,6 +443,7 @@ class RunMachine:
         for agent in run.agents.values():
             self.direct(agent, finish)
         self.wake(run.agents.values())
+        queries.close_all(self, run.agents.values(), f"run {run.run_id} has {stage}: {reason}", now)
         ended_by = final_report.details(run.end_failure) if run.end_failure else None
         self.tell("run_succeeded" if stage is Stage.SUCCEEDED else "run_failed", reason, now, failure=ended_by)
 
@@ -463,6 +467,10 @@ class RunMachine:
     def direct(self, agent: Agent, directive: Directive | None) -> None:
         self.run.revision += 1
         agent.directive, agent.revision = directive, self.run.revision
+
+    def emit(self, effect: Effect) -> None:
+        """Have the shell do this, with the other effects of the event."""
+        self._effects.append(effect)
 
     def wake(self, agents: Iterable[Agent]) -> None:
         self._effects.append(WakeAgents(self.run.run_id, tuple([agent.join.agent_id for agent in agents])))
@@ -504,6 +512,8 @@ _CHECKS: dict[type[events.Event], Callable[[RunMachine, Any, float], events.Fact
     events.NodeUncordoned: operations.check_node,
     events.NodeDrained: operations.check_node,
     events.RunSuperseded: RunMachine._check_end,
+    events.LogAsked: queries.ask_for_log,
+    events.QueryAnswered: queries.answered,
     events.LeaseRenewed: RunMachine._renewed,
     events.AgentDisconnected: RunMachine._disconnected,
     events.TimePassed: RunMachine._time_passed,

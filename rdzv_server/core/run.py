@@ -10,6 +10,7 @@ from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core.events import Cordon
 from rdzv_server.core.liveness import Leases
+from rdzv_server.core.queries import Queries
 
 HEARD_OF_S = 60.0
 """Time within which an agent that lives hears that its run has ended, however long its lease is."""
@@ -255,6 +256,7 @@ class Run(RunState, kw_only=True):
     """One attempt of a run: its state, the leases of its agents, and what is looked up by other keys."""
 
     leases: Leases
+    queries: Queries = field(default_factory=Queries)
     by_state: dict[AgentState, OrderedDict[str, Agent]] = field(
         default_factory=lambda: {state: OrderedDict() for state in AgentState}
     )

@@ -29,6 +29,9 @@ _ROUTINE = (
     errors.RunFailed,
     errors.UnknownRun,
     errors.NobodyWaits,
+    errors.UnknownRank,
+    errors.QueryRefused,
+    errors.NoAnswer,
 )
 """Refusals that belong to the course of things, or that their sender reads at once."""
 

@@ -41,7 +41,7 @@ from rdzv_server.http.requests import (
     turn_to,
 )
 from rdzv_server.http.status_endpoint import Status, StatusView
-from rdzv_server.service.interface import Action, AnyRequest, Service
+from rdzv_server.service.interface import Action, AnyRequest, Question, Service
 from rdzv_server.service.watch import Watch
 
 if TYPE_CHECKING:
@@ -218,12 +218,13 @@ class HttpApi:
         return packed(await self._service.ask(message, connection))
 
     async def act(self, request: web.BaseRequest) -> web.Response:
-        """Do what an operator asks."""
+        """Do what an operator asks, or find out from an agent what one wants to know."""
         route, connection = self._routes[request.path], connection_of(request)
         message = read_json(route.request, await read_body(request))
-        action = Action(message, f"{connection.permit.role} {peer_of(request.remote or '')}".strip())
-        turn_to(connection, action)
-        return json_of(await self._service.ask(action, connection))
+        by = f"{connection.permit.role} {peer_of(request.remote or '')}".strip()
+        wish = Question(message, by) if isinstance(message, actions.LogsRequest) else Action(message, by)
+        turn_to(connection, wish)
+        return json_of(await self._service.ask(wish, connection))
 
     async def status(self, request: web.BaseRequest) -> web.StreamResponse:
         query, permit = request.rel_url.query, connection_of(request).permit
@@ -351,11 +352,16 @@ def _agents(path: str, request: Any, answer: Any, summary: str, *refusals: type[
     )  # fmt: skip
 
 
-def _action(path: str, request: Any, *refusals: type[ProtocolError]) -> Route:
+def _action(
+    path: str,
+    request: Any,
+    *refusals: type[ProtocolError],
+    answer: Any = actions.Done,
+    says: str = "It is done, or was before.",
+) -> Route:
     return Route(
         method="POST", path=path, handler=HttpApi.act, summary=(request.__doc__ or "").partition("\n")[0],
-        request=request, answer=actions.Done, says="It is done, or was before.",
-        refusals=(*_OF_EVERY_MESSAGE, NotLeader, *refusals),
+        request=request, answer=answer, says=says, refusals=(*_OF_EVERY_MESSAGE, NotLeader, *refusals),
     )  # fmt: skip
 
 
@@ -378,6 +384,10 @@ ROUTES: tuple[Route, ...] = (
         NotLeader, errors.AgentFenced, errors.StaleRound,
     ),
     _agents(paths.LEAVE, messages.LeaveRequest, messages.Ack, "Leave the run.", NotLeader, errors.AgentFenced),
+    _agents(
+        paths.ANSWER, messages.AnswerRequest, messages.Ack, "Answer a query of the server.",
+        NotLeader, errors.AgentFenced,
+    ),
     _agents(
         paths.LEADER, messages.LeaderRequest, messages.LeaderReply,
         "Ask one of several servers who leads: a long poll.",
@@ -417,6 +427,10 @@ ROUTES: tuple[Route, ...] = (
     _action(paths.DRAIN, actions.DrainRequest, errors.UnknownNode),
     _action(paths.CORDON, actions.CordonRequest),
     _action(paths.UNCORDON, actions.UncordonRequest),
+    _action(
+        paths.LOGS, actions.LogsRequest, errors.UnknownRun, errors.UnknownRank, errors.RunEnded, errors.QueryRefused,
+        errors.NoAnswer, errors.TooManyRequests, answer=actions.WorkerLog, says="What the agent has read.",
+    ),
     _question(paths.ROOT, HttpApi.root, "Where to look, for people."),
     _question(paths.HEALTHZ, HttpApi.healthz, "Whether the process answers."),
     _question(paths.READYZ, HttpApi.readyz, "Whether the server can decide.", no="It cannot; the body says why."),

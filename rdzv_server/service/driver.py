@@ -14,8 +14,8 @@ from rdzv_protocol.errors import ProtocolError, ServerUnavailable, UnknownRun
 from rdzv_protocol.events import EventKind, RunEvent
 from rdzv_protocol.log_lines import Context
 
-from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record, WakeAgents
-from rdzv_server.core.events import Event, LeaseRenewed, NodeJoined, OperatorsFact
+from rdzv_server.core.effects import Effect, ForgetRun, Happened, QueryClosed, Record, WakeAgents
+from rdzv_server.core.events import Event, LeaseRenewed, LogAsked, NodeJoined, OperatorsFact
 from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
@@ -61,6 +61,8 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._unanswered: dict[Done, Event] = {}
+        self._questions: dict[str, asyncio.Future[QueryClosed]] = {}
+        """Operators' questions to agents that are under way, by token."""
         self._is_written = asyncio.Event()
         self._is_written.set()
         self._unwritten: set[Key] = set()
@@ -103,6 +105,9 @@ class Driver:
         self._is_written.set()
         for done in self._unanswered:
             _answer(done, ServerUnavailable(STOPPED))
+        for closed in self._questions.values():
+            if not closed.done():
+                closed.set_exception(ServerUnavailable(STOPPED))
         if self._timer:
             self._timer.cancel()
         if self._task:
@@ -120,6 +125,16 @@ class Driver:
         """Do what an operator asks; the sentence that answers it. Raises the `ProtocolError` that refuses it."""
         await self._take(run_id, fact)
         return self.answer_to(run_id, fact.request_id)
+
+    async def ask_agent(self, run_id: str, asked: LogAsked) -> QueryClosed:
+        """Have an agent asked; how that ended. Raises the `ProtocolError` that refuses it."""
+        closed: asyncio.Future[QueryClosed] = asyncio.get_running_loop().create_future()
+        self._questions[asked.token] = closed
+        try:
+            await self.submit(run_id, asked)
+            return await closed
+        finally:
+            del self._questions[asked.token]
 
     def answer_to(self, run_id: str, request_id: str) -> str:
         """Sentence with which an operator's request has been answered; empty if it has not been, or is forgotten."""
@@ -301,6 +316,9 @@ class Driver:
                         self.long_polls.wake((run_id, agent_id))
                 case Happened(event) if event.kind not in UNLOGGED:
                     _log(event)
+                case QueryClosed(token) if closed := self._questions.get(token):
+                    if not closed.done():
+                        closed.set_result(effect)
                 case ForgetRun(run_id, attempt):
                     await self._write_at_last(partial(self._store.forget, run_id, attempt))
                     self._compaction.forgotten((run_id, attempt))

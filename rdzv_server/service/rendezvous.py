@@ -12,8 +12,16 @@ from typing import Any
 
 from msgspec.structs import replace
 from rdzv_protocol import actions, messages
-from rdzv_protocol.errors import AgentFenced, MalformedMessage, ProtocolError, ServerUnavailable
+from rdzv_protocol.errors import (
+    AgentFenced,
+    MalformedMessage,
+    NoAnswer,
+    ProtocolError,
+    QueryRefused,
+    ServerUnavailable,
+)
 from rdzv_protocol.events import RunEvent
+from rdzv_protocol.queries import LogTail, Refused
 from rdzv_protocol.settings import RunSettings
 from rdzv_protocol.text import printable
 from rdzv_protocol.timing import HOLDS_PER_LEASE, LONGEST_HOLD_S
@@ -23,7 +31,7 @@ from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.run import Run
 from rdzv_server.service.agent_connections import Connections
 from rdzv_server.service.driver import Driver
-from rdzv_server.service.interface import Action, Answer, AnyRequest, Connection, Load, Observer, ServerState
+from rdzv_server.service.interface import Action, Answer, AnyRequest, Connection, Load, Observer, Question, ServerState
 from rdzv_server.service.long_polls import Key
 
 log = logging.getLogger("rdzv_server")
@@ -32,6 +40,9 @@ FIRST_HOLD_S = 1.0
 """A join that waits is answered this soon, so that a person soon reads whom it waits for."""
 FIRST_HOLD_A_NODE_S = 0.5e-3
 """If so many nodes are expected that this comes to more, this soon: else they would be answered while they arrive."""
+_Told = messages.ReportRequest | messages.LeaveRequest | messages.AnswerRequest
+AGENT_ANSWERS_S = 5.0
+"""An agent that is reached answers an operator's question in a fraction of this."""
 
 
 class Rendezvous:
@@ -62,10 +73,11 @@ class Rendezvous:
                 return await self._poll(request, connection)
             case messages.LeaderRequest():
                 return messages.LeaderReply(leadership=self.leadership, leads=True)
-            case messages.ReportRequest() | messages.LeaveRequest():
-                self._check_sender(request)
             case Action():
                 return await self._act(request)
+            case Question():
+                return await self._ask_for_log(request, connection)
+        self._check_sender(request)
         await self._driver.submit(request.run_id, _event(request))
         return messages.Ack(epoch=self.epoch)
 
@@ -89,7 +101,8 @@ class Rendezvous:
         if probe := self._probes.pop(key, None):
             probe.set()
         agent = machine.run.agents.get(request.agent_id)
-        if request.hold and agent and agent.revision <= request.revision:
+        has_news = agent is None or agent.revision > request.revision
+        if request.hold and not has_news and not machine.run.queries.has_news(request.agent_id, request.asked):
             await self._park(machine, request.agent_id, _hold_s(machine.run.settings), connection)
         return self._reply(machine, request.agent_id)
 
@@ -103,6 +116,29 @@ class Rendezvous:
             about = f"node {request.node_id}" if isinstance(request, actions.NodeAction) else f"run {run_id}"
             log.info("%s: %s by %s", about, _DONE[type(request)], action.by)
         return actions.Done(epoch=self.epoch, message=sentence or f"run {run_id} was over before")
+
+    async def _ask_for_log(self, question: Question, connection: Connection) -> actions.WorkerLog:
+        """The end of a worker's log, through its agent. Raises `NoAnswer` or `QueryRefused`, beside the core's own."""
+        wanted, asked_at = question.request, self._driver.now()
+        asked = events.LogAsked(
+            os.urandom(8).hex(), wanted.rank, wanted.stream, wanted.lines, wanted.offset, AGENT_ANSWERS_S
+        )
+        try:
+            closed = await self._driver.ask_agent(wanted.run_id, asked)
+        finally:
+            connection.held(self._driver.now() - asked_at)
+        match closed.answer:
+            case None:
+                raise NoAnswer(f"the agent of node {closed.node_id} has not answered within {AGENT_ANSWERS_S:g} s")
+            case Refused(reason=reason):
+                raise QueryRefused(printable(reason))
+            case LogTail() as tail:
+                where = f"rank {wanted.rank} on node {closed.node_id}"
+                log.info("run %s: the log of %s was read by %s", wanted.run_id, where, question.by)
+                return actions.WorkerLog(
+                    node_id=closed.node_id, rank=wanted.rank, round=closed.round, stream=wanted.stream,
+                    path=tail.path, text=tail.text, offset=tail.offset, is_cut=tail.is_cut,
+                )  # fmt: skip
 
     def lost(self, connection: Connection) -> None:
         self.connections.lost(connection)
@@ -189,7 +225,8 @@ class Rendezvous:
 
     def _reply(self, machine: RunMachine, agent_id: str, warning: str = "") -> messages.Reply:
         run = machine.run
-        revision, directive = machine.directive_for(agent_id, self._driver.now())
+        now = self._driver.now()
+        revision, directive = machine.directive_for(agent_id, now)
         self.replied((run.run_id, agent_id), directive)
         return messages.Reply(
             epoch=self.epoch,
@@ -198,9 +235,10 @@ class Rendezvous:
             directive=directive,
             leadership=self.leadership,
             warning=warning,
+            queries=run.queries.of(agent_id, now),
         )
 
-    def _check_sender(self, request: messages.PollRequest | messages.ReportRequest | messages.LeaveRequest) -> None:
+    def _check_sender(self, request: messages.PollRequest | _Told) -> None:
         """Raise `AgentFenced` if the request does not bear the secret with which its agent has joined."""
         try:
             agent = self._driver.machine_of(request.run_id, request.agent_id).run.agents.get(request.agent_id)
@@ -255,7 +293,7 @@ def _operation(action: Action, request_id: str) -> events.OperatorsFact:
             return events.NodeUncordoned(**node)
 
 
-def _event(request: messages.ReportRequest | messages.LeaveRequest) -> events.Event:
+def _event(request: _Told) -> events.Event:
     """Event that a request tells of."""
     match request:
         case messages.ReportRequest(failure=messages.Failure() as failure):
@@ -264,6 +302,8 @@ def _event(request: messages.ReportRequest | messages.LeaveRequest) -> events.Ev
             return events.WorkersSucceeded(request.agent_id, request.round)
         case messages.LeaveRequest():
             return events.NodeLeft(request.agent_id, printable(request.reason))
+        case messages.AnswerRequest():
+            return events.QueryAnswered(request.agent_id, request.number, request.answer)
 
 
 def digest(secret: str) -> str:

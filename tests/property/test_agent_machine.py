@@ -3,11 +3,13 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from rdzv_protocol.errors import AgentFenced, NodeRankTaken, RunSucceeded
-from rdzv_protocol.messages import JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest
+from rdzv_protocol.messages import AnswerRequest, JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest
+from rdzv_protocol.queries import LogTail, TailLog
 
 from node_agent.core.backoff import Unreachable
-from node_agent.core.effects import Effect, Exit, StartWorkers, StopWorkers
+from node_agent.core.effects import Ask, Effect, Exit, StartWorkers, StopWorkers
 from node_agent.core.events import (
+    Answer,
     Answered,
     ConnectionFailed,
     Crashed,
@@ -52,6 +54,10 @@ class AgentStory(RuleBasedStateMachine):
         self.started: list[int] = []
         self.ids = {self.machine.agent_id}
         self.exits: list[int] = []
+        self.open: list[int] = []
+        """Numbers of the server's open queries."""
+        self.taken_up: set[int] = set()
+        self.answered: set[int] = set()
         self.handle(Started())
 
     # What happens.
@@ -85,6 +91,18 @@ class AgentStory(RuleBasedStateMachine):
         self.asked -= 1
         self.revision = 0
         self.handle(Answered(error("no")))
+
+    @rule(closes=st.booleans())
+    def the_server_has_another_query(self, closes: bool) -> None:
+        """It is in every reply from now on; perhaps those before are over."""
+        self.open = [*([] if closes else self.open[-3:]), max([*self.open, *self.taken_up, 0]) + 1]
+
+    @precondition(lambda self: self.taken_up)
+    @rule(data=st.data())
+    def a_query_is_answered(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from(sorted(self.taken_up)))
+        if number not in self.answered:
+            self.handle(Answer(number, LogTail(path="/log", text="", offset=0)))
 
     @precondition(lambda self: self.workers and not self.settled)
     @rule()
@@ -153,7 +171,11 @@ class AgentStory(RuleBasedStateMachine):
         self.asked -= 1
         revision = max(0, self.revision + step)
         self.revision = max(revision, self.revision)
-        self.handle(Answered(Reply(epoch="e", revision=revision, lease_s=LEASE_S, directive=directive)))
+        queries = tuple(
+            TailLog(number=number, round=1, remaining_s=5.0, rank=0, stream="stderr", lines=9) for number in self.open
+        )
+        reply = Reply(epoch="e", revision=revision, lease_s=LEASE_S, directive=directive, queries=queries)
+        self.handle(Answered(reply))
 
     def handle(self, event: Event) -> None:
         ended = bool(self.exits)
@@ -168,7 +190,8 @@ class AgentStory(RuleBasedStateMachine):
                 self.ask(agent_id)
                 assert not self.workers, "joined beside workers of the round before"
                 assert after_round >= max(self.started, default=0), "joined after a round that is not its last"
-            case PollRequest(agent_id=agent_id, hold=hold):
+            case PollRequest(agent_id=agent_id, hold=hold, asked=asked):
+                assert set(asked) <= self.taken_up, "says that it knows of a query that it has not taken up"
                 assert hold or self.workers, "a short poll without workers that stop"
                 self.ask(agent_id)
             case StartWorkers(assignment):
@@ -182,6 +205,13 @@ class AgentStory(RuleBasedStateMachine):
             case ReportRequest(agent_id=agent_id, round=round_):
                 assert round_ == self.started[-1]
                 assert agent_id == self.machine.agent_id
+            case Ask(query):
+                assert query.number not in self.taken_up, "took a query up twice"
+                self.taken_up.add(query.number)
+            case AnswerRequest(agent_id=agent_id, number=number):
+                assert agent_id == self.machine.agent_id
+                assert number in self.taken_up - self.answered, "answered what it was not asked, or twice"
+                self.answered.add(number)
             case LeaveRequest(agent_id=agent_id):
                 assert agent_id == self.machine.agent_id
             case Exit(code):
@@ -194,6 +224,7 @@ class AgentStory(RuleBasedStateMachine):
         if agent_id not in self.ids:
             self.ids.add(agent_id)
             self.started = []  # another run, as far as this agent knows
+            self.open, self.taken_up, self.answered = [], set(), set()
 
     # What holds at all times.
 

@@ -9,21 +9,24 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Assignment, Drain, Finish, Start, Stop, Wait
+from rdzv_protocol.queries import Refused as QueryRefusal
 from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core import time_ledger
-from rdzv_server.core.effects import Happened, Record
+from rdzv_server.core.effects import Happened, QueryClosed, Record
 from rdzv_server.core.events import (
     AgentDisconnected,
     ArrivalsAdmitted,
     Event,
     LeaseRenewed,
+    LogAsked,
     NodeCordoned,
     NodeDrained,
     NodeFact,
     NodeJoined,
     NodeLeft,
     NodeUncordoned,
+    QueryAnswered,
     RoundCompleted,
     RunCreated,
     RunResized,
@@ -33,6 +36,7 @@ from rdzv_server.core.events import (
     WorkersSucceeded,
 )
 from rdzv_server.core.machine import RunMachine
+from rdzv_server.core.queries import MOST_OPEN
 from rdzv_server.core.run import AgentState, Run, Seat, Stage
 from rdzv_server.core.snapshot import take
 from rdzv_server.storage.record_codec import pack, unpack
@@ -109,6 +113,9 @@ class RunStory(RuleBasedStateMachine):
         """Numbers of the events that were told."""
         self.joins: list[NodeJoined] = []
         self.requests = 0
+        self.questions = 0
+        self.open_questions: set[str] = set()
+        """Tokens of the questions to agents that have been asked and have not ended."""
         self.taken: list[tuple[Event, Any]] = []
         """Requests that had an effect, and what they are to the model."""
         self.limits: list[tuple[int, int]] = []
@@ -264,6 +271,40 @@ class RunStory(RuleBasedStateMachine):
             lambda: self.model.operate(request, name, self.now, node),
         )
 
+    @rule(rank=st.integers(0, 5), within_s=st.sampled_from([0.5, 5.0, 60.0]))
+    def an_operator_asks_for_a_log(self, rank: int, within_s: float) -> None:
+        self.questions += 1
+        token, refusal = str(self.questions), self._refuses_question(rank)
+
+        def model() -> None:
+            if refusal:
+                raise Refused(refusal)
+            self.open_questions.add(token)
+
+        self._both(LogAsked(token, rank, "stderr", 10, None, within_s), model)
+
+    def _refuses_question(self, rank: int) -> str:
+        if self.run_.stage.is_end:
+            return "run_ended"
+        owners = [n for n, seat in self._seats().items() if 0 <= rank - seat.first_rank < seat.local_world_size]
+        if not owners:
+            return "unknown_rank"
+        if owners[0] not in self.run_.agents:
+            return "query_refused"
+        return "too_many_requests" if len(self.run_.queries.of(owners[0], self.now)) == MOST_OPEN else ""
+
+    @precondition(lambda self: self.run_.queries.by_agent)
+    @rule(data=st.data(), is_known=st.sampled_from([True, True, True, False]))
+    def an_agent_answers(self, data: st.DataObject, is_known: bool) -> None:
+        """Its answer ends the question that it was asked; one that arrives again, or late, changes nothing."""
+        agent_id = data.draw(st.sampled_from(sorted(self.run_.queries.by_agent)))
+        number = data.draw(st.sampled_from([query.number for query in self.run_.queries.of(agent_id, self.now)]))
+        answer = QueryAnswered(agent_id, number + (not is_known) * 10**9, QueryRefusal(reason="no"))
+        asked = len(self.open_questions)
+        self._both(answer, lambda: None)
+        self._both(answer, lambda: None)
+        assert len(self.open_questions) == asked - is_known
+
     def _request(self) -> str:
         self.requests += 1
         return str(self.requests)
@@ -295,10 +336,10 @@ class RunStory(RuleBasedStateMachine):
         machine = RunMachine(self.created, 0.0, RETENTION_S)
         for record in self.records:
             machine.replay(record.fact, record.at)
-        unordered = {"agents", "node_ids", "node_ranks", "leases"}
+        unordered = {"agents", "node_ids", "node_ranks", "leases", "queries"}
         assert _without(snapshot(machine.run), unordered) == _without(snapshot(self.run_), unordered)
         assert machine.run.agents == self.run_.agents
-        machine.run.leases = self.run_.leases  # the one thing that is not kept
+        machine.run.leases, machine.run.queries = self.run_.leases, self.run_.queries  # which are not kept
         self.machine = machine
 
     @precondition(lambda self: not self.run_.stage.is_end)
@@ -310,6 +351,7 @@ class RunStory(RuleBasedStateMachine):
         if not self.records:  # a server writes the creation down with the first join, and tells of it then
             self.numbers.clear()
         self.machine.restart(self.now)
+        self.open_questions.clear()
         self.run_.validate()
         self.model.restart(list(self.run_.agents), self.now)
 
@@ -344,6 +386,7 @@ class RunStory(RuleBasedStateMachine):
             effects = self.machine.handle(event, self.now)
             self.run_.validate()
             self.records += [effect for effect in effects if isinstance(effect, Record)]
+            self.open_questions -= {effect.token for effect in effects if isinstance(effect, QueryClosed)}
             self.numbers += [effect.event.number for effect in effects if isinstance(effect, Happened)]
             started = sum(isinstance(effect, Happened) and effect.event.kind == "round_started" for effect in effects)
             self.formations += [self._formation()] if started == 1 and self.run_.stage is Stage.RUNNING else []
@@ -364,7 +407,7 @@ class RunStory(RuleBasedStateMachine):
         if isinstance(event, REQUESTS) and len(self.records) > recorded:
             self.taken.append((event, model))
         if len(self.records) == recorded:
-            silent = {"leases", "revision"}
+            silent = {"leases", "revision", "queries"}
             assert _without(snapshot(self.run_), silent) == _without(before, silent), "changed, but not recorded"
 
     def _seats(self) -> dict[str, Seat]:
@@ -402,6 +445,15 @@ class RunStory(RuleBasedStateMachine):
             if isinstance(directive, Stop | Start):
                 told = directive.round if isinstance(directive, Stop) else directive.assignment.round
                 assert told <= self.run_.round and (agent.round == told or isinstance(directive, Stop))
+
+    @invariant()
+    def every_question_is_open_at_an_agent_that_is_there_or_has_ended(self) -> None:
+        queries = self.run_.queries
+        assert queries.by_agent.keys() <= self.run_.agents.keys()
+        opened = [query for name in queries.by_agent for query in queries.of(name, self.now)]
+        assert len(opened) == len(self.open_questions) and all(query.remaining_s > 0 for query in opened)
+        assert all(0 < len(asked) <= MOST_OPEN for asked in queries.by_agent.values())
+        assert not (opened and self.run_.stage.is_end)
 
     @invariant()
     def counters_never_fall(self) -> None:

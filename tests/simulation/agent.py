@@ -4,9 +4,19 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 from rdzv_protocol.errors import ProtocolError
-from rdzv_protocol.messages import JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest, Request
+from rdzv_protocol.messages import (
+    AnswerRequest,
+    JoinRequest,
+    LeaveRequest,
+    PollRequest,
+    Reply,
+    ReportRequest,
+    Request,
+)
+from rdzv_protocol.queries import LogTail, Query, Refused
 
-from node_agent.core.effects import Effect, Exit, Say, StartWorkers, StopWorkers, WriteFailureReport
+from node_agent.core.effects import Ask, Effect, Exit, Say, StartWorkers, StopWorkers, WriteFailureReport
+from node_agent.core.events import Answer as QueryAnswer
 from node_agent.core.events import Answered, ConnectionFailed, Event, Signalled, Started, TimePassed
 from node_agent.core.machine import AgentMachine
 from simulation.client import Answer, Client
@@ -18,6 +28,8 @@ if TYPE_CHECKING:
     from simulation.cluster import Cluster
 
 LAST_REPORT_TIMEOUT_S = 2.0
+LOOKS_UP_S = (0.0, 0.01, 0.01, 7.0)
+"""Times that it may take to find out what the server asks: also longer than anybody waits."""
 
 
 class AgentProcess:
@@ -88,7 +100,7 @@ class AgentProcess:
                 self._send(replace(effect, port=self.port))
             case PollRequest():
                 self._send(effect)
-            case ReportRequest() | LeaveRequest():
+            case ReportRequest() | LeaveRequest() | AnswerRequest():
                 self.side_client.ask(effect, lambda answer: self._cluster.note(self.name, answer))
             case StartWorkers(assignment):
                 assert self.live_workers is None, "an agent starts workers beside those of another round"
@@ -100,8 +112,16 @@ class AgentProcess:
                 self._exit(code)
             case WriteFailureReport(finish=finish):
                 self._cluster.watch.reported(self, finish)
+            case Ask(query):
+                self.host.later(self._cluster.rng.choice(LOOKS_UP_S), lambda: self._look_up(query))
             case Say():
                 pass
+
+    def _look_up(self, query: Query) -> None:
+        """Answer with who this is and which round is asked about, if it is the last one here."""
+        tail = LogTail(path=self.agent_id, text=str(query.round), offset=query.number)
+        is_here = query.round == self.machine.round
+        self.feed(QueryAnswer(query.number, tail if is_here else Refused(reason="another round")))
 
     def _send(self, request: Request) -> None:
         assert self.client.is_idle, "an agent has two requests under way"

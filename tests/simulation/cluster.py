@@ -5,10 +5,12 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from rdzv_protocol.actions import LogsRequest
 from rdzv_protocol.messages import Assignment, JoinRequest
 from rdzv_protocol.settings import RequestedSettings
 
 from rdzv_server.core.run import Run
+from rdzv_server.service.interface import Question
 from simulation.agent import AgentProcess
 from simulation.clock import Clock
 from simulation.invariants import Watch
@@ -88,6 +90,7 @@ class Cluster:
             local_world_size=local_world_size,
             settings=self._settings,
             explicit_run_id=self._explicit,
+            queries=("tail_log",),
         )
         self.note(join.agent_id, "starts")
         agent = AgentProcess(self, host, join)
@@ -138,6 +141,13 @@ class Cluster:
         if connection := agent.client.connection:
             self.note(agent.name, "its connection breaks")
             self.network.break_(connection)
+
+    def ask_for_log(self, rank: int) -> None:
+        """An operator asks for the end of a worker's log."""
+        self.note("operator", f"asks for the log of rank {rank}")
+        question = Question(LogsRequest(run_id=RUN_ID, rank=rank), "an operator")
+        asked_at = self.watch.asked()
+        self.server.ask(question, lambda answer: self.watch.answered(question, asked_at, answer))
 
     # Time.
 

@@ -104,6 +104,7 @@ class Schedule:
         cluster.passes(AFTERMATH_S)
         cluster.until(self.is_settled, self._patience_s(), "every agent has its place, or the run is over")
         cluster.passes(2 * self._settings.lease_s)
+        assert not cluster.watch.open_questions, f"a question to an agent is left open\n{cluster.story()}"
         assert self.is_settled(), f"settled, and then unsettled again\n{cluster.story()}"
         self._finish_work()
         cluster.until(lambda: not cluster.live, 60.0, "every agent exits once the work is done")
@@ -208,6 +209,10 @@ class Schedule:
         if self.cluster.hosts:
             self._rng.choice(self.cluster.hosts).stop_takes_s = (1.0, self._rng.choice((2.0, SLOWEST_STOP_S)))
 
+    def _logs_are_read(self) -> None:
+        for _ in range(self._rng.choice((1, 1, 3, 20))):
+            self.cluster.ask_for_log(self._rng.randint(0, 4))
+
     def _pick(self) -> AgentProcess | None:
         live = self.cluster.live
         return self._rng.choice(live) if live else None
@@ -221,8 +226,9 @@ class Schedule:
         _connection_breaks,
         _stops_grow_slow,
         _arrive,
+        _logs_are_read,
     )
-    _weights = (6, 2, 2, 2, 2, 2, 2, 2)
+    _weights = (6, 2, 2, 2, 2, 2, 2, 2, 2)
 
 
 def _is_placed(run: Run, process: AgentProcess) -> bool:

@@ -6,6 +6,16 @@ Promises of the server's core alone, such as complete and sticky ranks, are left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rdzv_protocol.actions import WorkerLog
+from rdzv_protocol.errors import (
+    NoAnswer,
+    ProtocolError,
+    QueryRefused,
+    RunEnded,
+    TooManyRequests,
+    UnknownRank,
+    UnknownRun,
+)
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import Assignment, Failure, Finish, Start
 from rdzv_protocol.timing import HOLDS_PER_LEASE
@@ -13,6 +23,8 @@ from rdzv_protocol.timing import HOLDS_PER_LEASE
 from rdzv_server.core import final_report
 from rdzv_server.core.rank_assignment import start
 from rdzv_server.core.run import Agent, AgentState, Cause, Departure, Restart, Run, Stage
+from rdzv_server.service.interface import Question
+from rdzv_server.service.rendezvous import AGENT_ANSWERS_S
 from simulation.agent import AgentProcess
 from simulation.clock import Clock
 from simulation.server import Server
@@ -46,6 +58,8 @@ class Watch:
         self._processes: dict[str, AgentProcess] = {}
         self._attempts: dict[int, Seen] = {}
         self._started: dict[tuple[str, int, int], str] = {}
+        self.open_questions = 0
+        """Questions of operators to agents that have not ended."""
 
     def know(self, process: AgentProcess) -> None:
         self._processes[process.name] = process
@@ -71,6 +85,22 @@ class Watch:
             reserved = (process.host.addr, process.port)
             assert (assignment.master_addr, assignment.master_port) == reserved, "the master's port is not reserved"
         return run.attempt
+
+    def asked(self) -> float:
+        """Note that an operator has a question for an agent; the time at which it was asked."""
+        self.open_questions += 1
+        return self._clock.now
+
+    def answered(self, question: Question, asked_at: float, answer: WorkerLog | ProtocolError) -> None:
+        """Check the answer: in time, and from an agent that had the rank in the round that it names."""
+        self.open_questions -= 1
+        assert self._clock.now <= asked_at + AGENT_ANSWERS_S + EPSILON, "a question was left open"
+        if isinstance(answer, WorkerLog):
+            attempt, agent_id = self._run_of(answer.path).attempt, answer.path
+            assert question.request.rank in self._seen(attempt).rounds[answer.round][agent_id].ranks
+            assert answer.text == str(answer.round), "the answer is about another round"
+        else:
+            assert isinstance(answer, UnknownRun | UnknownRank | RunEnded | QueryRefused | NoAnswer | TooManyRequests)
 
     def reported(self, process: AgentProcess, finish: Finish | None) -> None:
         """Check what an agent shows its people at the end of a failed run."""

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rdzv_protocol.actions import WorkerLog
 from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.events import RunEvent
@@ -13,11 +14,12 @@ from rdzv_server.core.effects import Record
 from rdzv_server.core.liveness import Leases
 from rdzv_server.core.registry import Registry
 from rdzv_server.service.driver import Driver
+from rdzv_server.service.interface import Question
 from rdzv_server.service.long_polls import Key
 from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.storage.base import MemoryStore
 from simulation.clock import Clock
-from simulation.network import Connection
+from simulation.network import Connection, Host
 
 RETENTION_S = 86_400.0
 
@@ -107,6 +109,7 @@ class Server:
         self._clock = clock
         self._loop = Loop(clock)
         self._polls: dict[Connection, list[asyncio.Task[None]]] = {}
+        self._operators = Host(clock, "operators", "10.0.1.1")
         driver = Driver(self.registry, TracedStore(trace))
         self._rendezvous = ObservedRendezvous(driver)
         self._rendezvous.epoch = "epoch-1"
@@ -131,6 +134,19 @@ class Server:
         for run in self.registry.runs():
             if isinstance(request, JoinRequest | ReportRequest) and request.agent_id in run.agents:
                 self._hear_what_counts(request, run.leases)
+
+    def ask(self, question: Question, ended: Callable[[WorkerLog | ProtocolError], None]) -> None:
+        """Have an operator ask; `ended` is told how that ended."""
+        self._loop.do(self._loop.start, self._ask(question, ended))
+
+    async def _ask(self, question: Question, ended: Callable[[WorkerLog | ProtocolError], None]) -> None:
+        try:
+            answer = await self._rendezvous.ask(question, Connection(self._operators))
+        except ProtocolError as error:
+            ended(error)
+        else:
+            assert isinstance(answer, WorkerLog)
+            ended(answer)
 
     def lost(self, connection: Connection) -> None:
         """The connection closed: what it asked for is given up, and agents that have no other are absent."""

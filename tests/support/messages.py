@@ -6,14 +6,14 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from hypothesis import strategies as st
 from msgspec import Meta
-from rdzv_protocol import messages
-from rdzv_protocol.actions import ActionRequest, Done
+from rdzv_protocol import messages, queries
+from rdzv_protocol.actions import ActionRequest, Done, LogsRequest, WorkerLog
 from rdzv_protocol.messages import Message
 
 KINDS: tuple[Any, ...] = get_args(Message)
 """Everything that is sent as a whole."""
-PARTS = [kind for kind in vars(messages).values() if getattr(kind, "__struct_fields__", ())]
-PARTS += [*get_args(ActionRequest), Done]
+PARTS = [kind for kind in (vars(messages) | vars(queries)).values() if getattr(kind, "__struct_fields__", ())]
+PARTS = [*dict.fromkeys(PARTS), *get_args(ActionRequest), LogsRequest, Done, WorkerLog]
 """Everything that is sent, whole or as a part."""
 
 

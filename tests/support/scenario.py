@@ -56,7 +56,7 @@ def a_join(agent: str, *, node: str | None = None, after_round: int = 0, **chang
     """A join of `agent`, on the node of the same name."""
     node_id = node or agent
     place = {"addr": f"host-{node_id}", "port": 29_500 + after_round}
-    given = {"run_id": RUN_ID, "local_world_size": 1, "drains": True, **place}
+    given = {"run_id": RUN_ID, "local_world_size": 1, "drains": True, "queries": ("tail_log",), **place}
     return JoinRequest(agent_id=agent, node_id=node_id, after_round=after_round, **(given | changes))
 
 
@@ -235,8 +235,8 @@ def replayed(created: RunCreated, records: Iterable[Record], created_at: float =
 
 
 def durable(run: Run) -> dict[str, Any]:
-    """All that a restart of the server must bring back: everything but who was heard when."""
-    return {name: value for name, value in snapshot(run).items() if name != "leases"}
+    """All that a restart of the server must bring back: everything but who was heard when, and who is asked what."""
+    return {name: value for name, value in snapshot(run).items() if name not in ("leases", "queries")}
 
 
 def snapshot(run: Run) -> dict[str, Any]:
@@ -244,6 +244,7 @@ def snapshot(run: Run) -> dict[str, Any]:
     plain = {name: _plain(getattr(run, name)) for name in run.__struct_fields__}
     leases = run.leases
     plain["leases"] = [list(leases.renewed_at.items()), list(leases.absent_since.items()), dict(leases.probed_until)]
+    plain["queries"] = {agent_id: dict(asked) for agent_id, asked in run.queries.by_agent.items()}
     return plain
 
 

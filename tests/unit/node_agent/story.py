@@ -20,6 +20,7 @@ from rdzv_protocol.messages import (
     Stop,
     Wait,
 )
+from rdzv_protocol.queries import Queries
 
 from node_agent.core.effects import Effect
 from node_agent.core.events import (
@@ -118,10 +119,15 @@ class Story:
     def handle(self, event: Event) -> None:
         self.effects = self.machine.handle(event, self.now)
 
-    def is_told(self, directive: Directive, *, revision: int | None = None, warning: str = "") -> None:
+    def is_told(
+        self, directive: Directive, *, revision: int | None = None, warning: str = "", queries: Queries = ()
+    ) -> None:
         """The server answers the request under way, with a new revision unless a test says otherwise."""
         self.revision = self.revision + 1 if revision is None else revision
-        reply = Reply(epoch="epoch", revision=self.revision, lease_s=LEASE_S, directive=directive, warning=warning)
+        reply = Reply(
+            epoch="epoch", revision=self.revision, lease_s=LEASE_S, directive=directive, warning=warning,
+            queries=queries,
+        )  # fmt: skip
         self.handle(Answered(reply))
 
     def time_passes(self, seconds: float) -> None:

@@ -115,6 +115,7 @@ THE_AGENTS_OWN = {
         "command",
         "secret",
         "drains",
+        "queries",
         "log_dir",
     )
 }

@@ -4,6 +4,7 @@ from functools import partial
 from operator import methodcaller
 
 import pytest
+from msgspec.structs import replace
 from rdzv_protocol.errors import (
     AgentFenced,
     NodeRankTaken,
@@ -13,11 +14,14 @@ from rdzv_protocol.errors import (
     Unauthorized,
 )
 from rdzv_protocol.exit_codes import ExitCode
+from rdzv_protocol.messages import AnswerRequest
+from rdzv_protocol.queries import LogTail, TailLog
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from node_agent.core.backoff import HINTS, Unreachable
-from node_agent.core.effects import Exit, Level, Say, StartWorkers, StopWorkers, WriteFailureReport
+from node_agent.core.effects import Ask, Exit, Level, Say, StartWorkers, StopWorkers, WriteFailureReport
 from node_agent.core.events import (
+    Answer,
     Answered,
     ConnectionFailed,
     GaveUp,
@@ -459,3 +463,44 @@ def test_when_an_agent_is_part_of_its_run(events, is_member):
     for event in events:
         event(agent)
     assert agent.machine.is_member == is_member
+
+
+# Queries of the server.
+
+
+def queries(*numbers: int) -> tuple[TailLog, ...]:
+    return tuple(TailLog(number=n, round=1, remaining_s=5.0, rank=2, stream="stderr", lines=9) for n in numbers)
+
+
+TAIL = LogTail(path="/stderr.log", text="Boom", offset=4)
+
+
+def test_a_query_is_taken_up_once_though_every_reply_has_it_and_the_polls_say_so():
+    agent = Story()
+    agent.is_told(start(), queries=queries(7))
+    assert Ask(*queries(7)) in agent.effects
+    assert replace(poll(), asked=(7,)) in agent.effects
+    agent.is_told(start(), queries=queries(7, 8))
+    assert [effect for effect in agent.effects if isinstance(effect, Ask)] == [Ask(*queries(8))]
+    assert replace(poll(revision=2), asked=(7, 8)) in agent.effects
+
+
+def test_it_is_answered_beside_the_poll_and_not_when_nobody_waits_for_it_any_more():
+    agent = Story()
+    agent.is_told(start(), queries=queries(7, 8))
+    agent.handle(Answer(7, TAIL))
+    assert agent.effects == [AnswerRequest(run_id="run", agent_id="a.1", number=7, answer=TAIL)]
+    agent.is_told(start())
+    agent.handle(Answer(8, TAIL))
+    assert agent.effects == []
+
+
+def test_an_agent_that_ends_or_is_fenced_answers_nothing_of_before():
+    agent = Story()
+    agent.is_told(start(), queries=queries(7))
+    agent.handle(Answered(AgentFenced("no longer part of the run")))
+    agent.handle(Answer(7, TAIL))
+    assert agent.effects == []
+    agent = Story()
+    agent.is_told(finish(), queries=queries(7))
+    assert not [effect for effect in agent.effects if isinstance(effect, Ask)]

@@ -3,13 +3,16 @@
 import asyncio
 
 import pytest
-from rdzv_protocol.errors import AgentFenced, NodeRankTaken, ServerUnavailable
-from rdzv_protocol.messages import PollRequest, Reply, Start, Wait
+from rdzv_protocol.actions import LogsRequest
+from rdzv_protocol.errors import AgentFenced, NoAnswer, NodeRankTaken, QueryRefused, ServerUnavailable
+from rdzv_protocol.messages import AnswerRequest, PollRequest, Reply, Start, Wait
+from rdzv_protocol.queries import LogTail, QueryAnswer, Refused
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from rdzv_server.core import admission
 from rdzv_server.server import RendezvousServer
 from rdzv_server.service import rendezvous
+from rdzv_server.service.interface import Question
 from tests.support.scenario import RUN_ID, Connection, a_join, settings_of
 
 SHORT_S = 0.6
@@ -94,3 +97,74 @@ async def test_a_request_whose_connection_is_closed_joins_nothing():
         with pytest.raises(ServerUnavailable):
             await server.rendezvous.ask(request, Connection("evicted", is_closed=True))
         assert server.rendezvous.runs() == []
+
+
+# Questions of operators to agents.
+
+QUESTION = Question(LogsRequest(run_id=RUN_ID, rank=0), "admin 10.0.0.7")
+OPERATOR = Connection("operator")
+
+
+async def a_running_agent(server: RendezvousServer) -> Reply:
+    request = a_join("a", settings=settings_of("1", lease_s=LONG_S))
+    return await server.rendezvous.ask(request, Connection("a"))
+
+
+async def polls(server: RendezvousServer, reply: Reply, asked: tuple[int, ...] = ()) -> Reply:
+    poll = PollRequest(run_id=RUN_ID, agent_id="a", revision=reply.revision, asked=asked)
+    return await server.rendezvous.ask(poll, Connection("a"))
+
+
+async def answers(server: RendezvousServer, number: int, answer: QueryAnswer) -> None:
+    request = AnswerRequest(run_id=RUN_ID, agent_id="a", number=number, answer=answer)
+    await server.rendezvous.ask(request, Connection("a", "beside"))
+
+
+async def test_a_question_reaches_a_parked_poll_at_once_and_its_answer_whoever_asked(caplog):
+    caplog.set_level("INFO", "rdzv_server")
+    async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
+        reply = await a_running_agent(server)
+        parked = asyncio.create_task(polls(server, reply))
+        question = asyncio.create_task(server.rendezvous.ask(QUESTION, OPERATOR))
+        reply = await parked
+        (query,) = reply.queries
+        assert (query.rank, query.stream, query.lines) == (0, "stderr", 50)
+        held = asyncio.create_task(polls(server, reply, (query.number,)))
+        again = await polls(server, reply)  # the reply was lost: whoever does not know of it is told again
+        assert [each.number for each in again.queries] == [query.number]
+        await answers(server, query.number, LogTail(path="/x.log", text="Boom", offset=4))
+        log = await question
+        assert (log.node_id, log.path, log.text, log.round) == ("a", "/x.log", "Boom", 1)
+        assert "the log of rank 0 on node a was read by admin 10.0.0.7" in caplog.text
+        held.cancel()
+
+
+async def test_a_refusal_of_the_agent_reaches_whoever_asked_as_one_line():
+    async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
+        reply = await a_running_agent(server)
+        question = asyncio.create_task(server.rendezvous.ask(QUESTION, OPERATOR))
+        (query,) = (await polls(server, reply)).queries
+        await answers(server, query.number, Refused(reason="not\nhere\x1b[2J"))
+        with pytest.raises(QueryRefused, match=r"^not.here") as refusal:
+            await question
+        assert str(refusal.value).isprintable()
+
+
+async def test_an_agent_that_is_silent_keeps_nobody_waiting(monkeypatch):
+    monkeypatch.setattr(rendezvous, "AGENT_ANSWERS_S", 0.1)
+    async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
+        await a_running_agent(server)
+        with pytest.raises(NoAnswer, match=r"the agent of node a has not answered within 0\.1 s"):
+            await server.rendezvous.ask(QUESTION, OPERATOR)
+
+
+async def test_a_server_that_ends_and_an_operator_who_goes_leave_nothing_behind():
+    async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
+        reply = await a_running_agent(server)
+        gone, waits = (asyncio.create_task(server.rendezvous.ask(QUESTION, OPERATOR)) for _ in range(2))
+        queries = (await polls(server, reply)).queries
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        await answers(server, queries[0].number, Refused(reason="late"))
+    with pytest.raises(ServerUnavailable):
+        await waits

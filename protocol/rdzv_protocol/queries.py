@@ -1,0 +1,65 @@
+"""What the server asks an agent beside its directive, and what the agent answers.
+
+Open queries travel in every `Reply`, until they are answered or their time is over: a lost reply is harmless. An agent
+names with its join the kinds that it knows, by their tags, and is asked no others. It answers each number once. Queries
+are not durable: after a failover whoever asked asks again.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from rdzv_protocol.constraints import Line, Rank, Round, Seconds, Sentence
+
+QueryNumber = Annotated[int, Meta(ge=0, le=2**53)]
+QueryNumbers = Annotated[tuple[QueryNumber, ...], Meta(max_length=64)]
+Stream = Literal["stdout", "stderr"]
+MOST_LOG_LINES = 1_000
+LineCount = Annotated[int, Meta(ge=1, le=MOST_LOG_LINES)]
+LOG_BYTES = 65_536
+"""Bytes of a log file that one answer has at most: as text they are never more than a message may have."""
+LogText = Annotated[str, Meta(max_length=LOG_BYTES)]
+FileOffset = Annotated[int, Meta(ge=0, le=2**53)]
+
+
+class TailLog(Struct, frozen=True, kw_only=True, tag_field="tag", tag="tail_log"):
+    """The last lines that one of this node's workers has written; answered with `LogTail`."""
+
+    number: QueryNumber
+    """Name of the query at this agent. Later ones have higher numbers."""
+    round: Round
+    """The round whose workers are meant."""
+    remaining_s: Seconds
+    """Time after which nobody waits for the answer any more."""
+    rank: Rank
+    stream: Stream
+    lines: LineCount
+    offset: FileOffset | None = None
+    """Where to begin in the file, in bytes, instead of `lines` before its end: to go on after an earlier answer."""
+
+
+Query = TailLog
+"""Each kind has `number`, `round` and `remaining_s`, which mean what they mean in `TailLog`."""
+
+
+class LogTail(Struct, frozen=True, kw_only=True, tag_field="tag", tag="log_tail"):
+    """The end of a worker's log file."""
+
+    path: Line
+    """The file, on its node."""
+    text: LogText
+    """What was read of it, as UTF-8; what is none is replaced. It may have any characters, control ones included."""
+    offset: FileOffset
+    """Where `text` ends in the file, in bytes: what to ask for next."""
+    is_cut: bool = False
+    """There was more to read than one answer has: the oldest of it is left out."""
+
+
+class Refused(Struct, frozen=True, kw_only=True, tag_field="tag", tag="refused"):
+    """The query is not answered, and why: for a person."""
+
+    reason: Sentence
+
+
+QueryAnswer = LogTail | Refused
+Queries = Annotated[tuple[Query, ...], Meta(max_length=16)]

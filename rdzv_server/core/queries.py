@@ -1,0 +1,169 @@
+"""Open queries: what a run's agents are asked beside their directives, for whom, and until when.
+
+They are signs, not facts: nothing of them is recorded, and whatever is concluded from an answer is a fact of its own.
+Each ends once, and whoever asked is told: with the agent's answer, with `Refused` if the agent is gone or the run has
+ended, or with None when its time is over.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+from rdzv_protocol.errors import QueryRefused, RunEnded, TooManyRequests, UnknownRank
+from rdzv_protocol.queries import Query, QueryAnswer, Refused, TailLog
+
+from rdzv_server.core import events
+from rdzv_server.core.effects import QueryClosed
+
+if TYPE_CHECKING:
+    from rdzv_server.core.machine import RunMachine
+    from rdzv_server.core.run import Agent, Run, Seat
+
+MOST_OPEN = 8
+"""Open queries of one agent."""
+NUMBERS_PER_S = 1_000
+"""A query's number is its time in so many parts of a second, or the next one that is free: so the numbers of a server
+are none of the one before, whose answers may still be under way."""
+
+Closed = Callable[["RunMachine", "Agent", Query, QueryAnswer | None, float], None]
+"""Is told of the end of a query: machine, agent, query, answer, now."""
+
+
+_NOTHING: dict[int, "OpenQuery"] = {}
+
+
+class OpenQuery(Struct, frozen=True):
+    query: Query
+    until: float
+    """Time by the server's clock at which nobody waits for the answer any more."""
+    closed: Closed
+
+
+class Queries:
+    """The open queries of one run, by agent and number. Times are the server's, in seconds."""
+
+    def __init__(self) -> None:
+        self.by_agent: dict[str, dict[int, OpenQuery]] = {}
+        self._last = 0
+        self._due: list[tuple[float, str, int]] = []
+        """Ends of all of them, the next one first, among those of queries that are closed."""
+
+    def add(self, agent_id: str, number: int, opened: OpenQuery) -> None:
+        self.by_agent.setdefault(agent_id, {})[number] = opened
+        heappush(self._due, (opened.until, agent_id, number))
+
+    def next_number(self, now: float) -> int:
+        self._last = max(self._last + 1, int(now * NUMBERS_PER_S))
+        return self._last
+
+    def of(self, agent_id: str, now: float) -> tuple[Query, ...]:
+        """What the agent is asked, with the time that is left."""
+        asked = self.by_agent.get(agent_id)
+        if not asked:
+            return ()
+        return tuple(replace(each.query, remaining_s=max(0.0, each.until - now)) for each in asked.values())
+
+    def has_news(self, agent_id: str, known: Iterable[int]) -> bool:
+        """Whether the agent is asked something beside the queries with these numbers."""
+        return not self.by_agent.get(agent_id, _NOTHING).keys() <= set(known)
+
+    def take(self, agent_id: str, number: int) -> OpenQuery | None:
+        """Close the query, if it is open."""
+        asked = self.by_agent.get(agent_id, {})
+        opened = asked.pop(number, None)
+        if opened and not asked:
+            del self.by_agent[agent_id]
+        return opened
+
+    def expired(self, now: float) -> tuple[str, int] | None:
+        """A query whose time is over."""
+        at = self.next_deadline()
+        return self._due[0][1:] if at is not None and now >= at else None
+
+    def next_deadline(self) -> float | None:
+        while self._due and self._due[0][2] not in self.by_agent.get(self._due[0][1], ()):
+            heappop(self._due)
+        return self._due[0][0] if self._due else None
+
+
+def knows(agent: "Agent", kind: type[Query]) -> bool:
+    """Whether the agent said with its join that it knows queries of this kind."""
+    return kind.__struct_config__.tag in agent.join.queries
+
+
+def ask(
+    machine: "RunMachine", agent: "Agent", kind: type[Query], within_s: float, closed: Closed, now: float, **fields: Any
+) -> None:
+    """Ask the agent, which knows the kind, about its last round; `closed` is told of the end, within so many seconds.
+
+    Raises `TooManyRequests` if it has not answered others yet.
+    """
+    queries = machine.run.queries
+    if len(queries.by_agent.get(agent.agent_id, ())) >= MOST_OPEN:
+        raise TooManyRequests(f"node {agent.node_id} has {MOST_OPEN} queries to answer already: try again")
+    number = queries.next_number(now)
+    query = kind(number=number, round=agent.round, remaining_s=within_s, **fields)
+    queries.add(agent.agent_id, number, OpenQuery(query, now + within_s, closed))
+    machine.wake([agent])
+
+
+def close(machine: "RunMachine", agent: "Agent", number: int, answer: QueryAnswer | None, now: float) -> None:
+    """End the query, if it is open, and tell whoever asked."""
+    if opened := machine.run.queries.take(agent.agent_id, number):
+        opened.closed(machine, agent, opened.query, answer, now)
+
+
+def close_all(machine: "RunMachine", agents: "Iterable[Agent]", reason: str, now: float) -> None:
+    """End what these agents are asked: none of them will answer."""
+    for agent in agents:
+        for number in list(machine.run.queries.by_agent.get(agent.agent_id, ())):
+            close(machine, agent, number, Refused(reason=reason), now)
+
+
+def answered(machine: "RunMachine", event: events.QueryAnswered, now: float) -> None:
+    """Take an agent's answer; one that comes too late, or again, or from nobody that is known, says nothing."""
+    if agent := machine.run.agents.get(event.agent_id):
+        close(machine, agent, event.number, event.answer, now)
+
+
+# Operators' questions.
+
+
+def ask_for_log(machine: "RunMachine", event: events.LogAsked, now: float) -> None:
+    """Ask the agent of a rank for the end of a worker's log.
+
+    Raises `UnknownRank`, `RunEnded`, `QueryRefused` or `TooManyRequests`.
+    """
+    run = machine.run
+    if run.stage.is_end:
+        raise RunEnded(
+            f"run {run.run_id} is over, it has {run.stage}, and its agents are gone: see the files themselves"
+        )
+    seat = _seat_of_rank(run, event.rank)
+    agent = run.agents.get(seat.agent_id)
+    if agent is None:
+        raise QueryRefused(f"the agent of node {seat.node_id}, which had rank {event.rank} last, is gone")
+    if not knows(agent, TailLog):
+        raise QueryRefused(f"the agent of node {seat.node_id} is older than this server: it cannot be asked for logs")
+    fields = {"rank": event.rank, "stream": event.stream, "lines": event.lines, "offset": event.offset}
+    ask(machine, agent, TailLog, event.within_s, partial(_answer_operator, event.token), now, **fields)
+
+
+def _answer_operator(
+    token: str, machine: "RunMachine", agent: "Agent", query: Query, answer: QueryAnswer | None, now: float
+) -> None:
+    machine.emit(QueryClosed(token, agent.node_id, query.round, answer))
+
+
+def _seat_of_rank(run: "Run", rank: int) -> "Seat":
+    """The seat that had the rank in the last round. Raises `UnknownRank`."""
+    if run.membership is None:
+        raise UnknownRank(f"run {run.run_id} has no ranks yet: its first round has not started")
+    for seat in run.membership.seats.values():
+        if seat.first_rank <= rank < seat.first_rank + seat.local_world_size:
+            return seat
+    most = run.membership.world_size - 1
+    raise UnknownRank(f"run {run.run_id} has no rank {rank}: those of round {run.membership.round} are 0 to {most}")

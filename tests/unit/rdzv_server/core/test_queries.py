@@ -1,0 +1,156 @@
+"""What an agent is asked beside its directive: once, in time, and only if it knows how to answer."""
+
+import pytest
+from rdzv_protocol.errors import ProtocolError, QueryRefused, RunEnded, TooManyRequests, UnknownRank
+from rdzv_protocol.queries import LogTail, Refused, TailLog
+
+from rdzv_server.core.effects import QueryClosed, Record
+from rdzv_server.core.events import LogAsked, QueryAnswered, RunStopped
+from rdzv_server.core.queries import MOST_OPEN
+from rdzv_server.core.run import Stage
+from tests.support.scenario import Scenario, running
+
+TAIL = LogTail(path="/logs/0/stderr.log", text="Boom\n", offset=5)
+WITHIN_S = 5.0
+
+
+def asks(run: Scenario, rank: int = 0, token: str = "t") -> None:
+    run.handle(LogAsked(token, rank, "stderr", 10, None, WITHIN_S))
+
+
+def asked(run: Scenario, name: str) -> tuple[TailLog, ...]:
+    return run.run.queries.of(name, run.now)
+
+
+def closed(run: Scenario) -> list[QueryClosed]:
+    return [effect for effect in run.effects if isinstance(effect, QueryClosed)]
+
+
+def test_the_agent_that_has_the_rank_is_woken_and_asked_until_it_answers():
+    run = running("2", "a", "b")
+    asks(run, rank=1)
+    assert run.woken() == ["b"] and asked(run, "a") == ()
+    (query,) = asked(run, "b")
+    assert (query.rank, query.round, query.remaining_s) == (1, 1, WITHIN_S)
+    run.passes(2.0)
+    assert asked(run, "b")[0].remaining_s == WITHIN_S - 2.0
+    run.handle(QueryAnswered("b", query.number, TAIL))
+    assert closed(run) == [QueryClosed("t", "b", 1, TAIL)]
+    assert asked(run, "b") == ()
+    assert not [effect for effect in run.effects if isinstance(effect, Record)]
+
+
+def test_an_answer_counts_once_and_from_whoever_was_asked():
+    run = running("2", "a", "b")
+    asks(run, rank=1)
+    (query,) = asked(run, "b")
+    for stray in (QueryAnswered("a", query.number, TAIL), QueryAnswered("b", query.number + 1, TAIL)):
+        run.handle(stray)
+        assert closed(run) == []
+    run.handle(QueryAnswered("b", query.number, TAIL))
+    run.handle(QueryAnswered("b", query.number, TAIL))
+    assert closed(run) == []
+
+
+def test_numbers_rise_also_within_an_instant_and_over_a_restart_of_the_server():
+    run = running("1", "a")
+    for token in ("1", "2"):
+        asks(run, token=token)
+    before = [query.number for query in asked(run, "a")]
+    run.passes(0.01)
+    run.restarts()
+    assert asked(run, "a") == ()
+    asks(run)
+    assert before[0] < before[1] < asked(run, "a")[0].number
+
+
+def test_it_has_news_until_it_names_the_numbers_that_it_knows():
+    run = running("1", "a")
+    queries = run.run.queries
+    assert not queries.has_news("a", ())
+    asks(run)
+    (query,) = asked(run, "a")
+    assert queries.has_news("a", ()) and not queries.has_news("a", (query.number,))
+
+
+def test_a_query_whose_time_is_over_ends_without_an_answer():
+    run = running("1", "a")
+    asks(run)
+    run.passes(WITHIN_S)
+    assert closed(run) == [QueryClosed("t", "a", 1, None)]
+    assert asked(run, "a") == () and run.stage is Stage.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("ending", "reason"),
+    [
+        (lambda run: run.leaves("b"), "the agent of node b is gone: SIGTERM"),
+        (lambda run: run.is_lost("b"), "the agent of node b is gone: its connection closed"),
+        (lambda run: run.handle(RunStopped("enough", "me", "1")), "run run has failed: stopped by an operator: enough"),
+    ],
+    ids=["leaves", "lost", "run ends"],
+)
+def test_whoever_asked_is_told_at_once_when_nobody_can_answer_any_more(ending, reason):
+    run = running("2", "a", "b")
+    asks(run, rank=1)
+    ending(run)
+    (end,) = closed(run)
+    assert isinstance(end.answer, Refused) and end.answer.reason.startswith(reason)
+
+
+def test_while_the_next_round_forms_the_last_one_is_asked_about():
+    run = running("2", "a", "b", max_restarts=1)
+    run.fails("b")
+    run.join("b")
+    asks(run, rank=1)
+    assert asked(run, "b")[0].round == 1
+    run.join("a")
+    run.handle(QueryAnswered("b", asked(run, "b")[0].number, TAIL))
+    assert closed(run) == [QueryClosed("t", "b", 1, TAIL)]
+
+
+@pytest.mark.parametrize(
+    ("before", "rank", "refusal", "words"),
+    [
+        (lambda: Scenario("2"), 0, UnknownRank, "run run has no ranks yet: its first round has not started"),
+        (lambda: running("2", "a", "b"), 2, UnknownRank, "no rank 2: those of round 1 are 0 to 1"),
+        (lambda: _ended(), 0, RunEnded, "run run is over, it has succeeded"),
+        (lambda: _without("b"), 1, QueryRefused, "the agent of node b, which had rank 1 last, is gone"),
+        (lambda: _old("a"), 0, QueryRefused, "the agent of node a is older than this server"),
+        (lambda: _busy(), 0, TooManyRequests, f"node a has {MOST_OPEN} queries to answer already"),
+    ],
+    ids=["no round yet", "no such rank", "ended", "gone", "old agent", "too many"],
+)
+def test_what_cannot_be_asked_is_refused_with_the_reason_and_nobody_is_asked(before, rank, refusal, words):
+    run = before()
+    open_before = sum(map(len, run.run.queries.by_agent.values()))
+    with pytest.raises(refusal, match=words) as raised:
+        asks(run, rank)
+    assert isinstance(raised.value, ProtocolError)
+    assert sum(map(len, run.run.queries.by_agent.values())) == open_before
+
+
+def _ended() -> Scenario:
+    run = running("1", "a")
+    run.succeeds("a")
+    return run
+
+
+def _without(name: str) -> Scenario:
+    run = running("2", "a", "b")
+    run.leaves(name)
+    return run
+
+
+def _old(name: str) -> Scenario:
+    run = Scenario("1")
+    run.join(name, queries=())
+    run.ends_last_call()
+    return run
+
+
+def _busy() -> Scenario:
+    run = running("1", "a")
+    for token in range(MOST_OPEN):
+        asks(run, token=str(token))
+    return run
