@@ -19,6 +19,7 @@ from node_agent.config import PROGRAM, AgentConfig, LaunchPlan
 from node_agent.core.effects import (
     WAITING,
     Ask,
+    CheckNode,
     Exit,
     Level,
     OwnEffect,
@@ -27,7 +28,16 @@ from node_agent.core.effects import (
     StopWorkers,
     WriteFailureReport,
 )
-from node_agent.core.events import Answer, GaveUp, Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
+from node_agent.core.events import (
+    Answer,
+    GaveUp,
+    NodeChecked,
+    Signalled,
+    Started,
+    WorkerFailed,
+    WorkersStopped,
+    WorkersSucceeded,
+)
 from node_agent.output.console import ERR, Console
 from node_agent.output.logs import AgentLogs, RoundLogs
 from node_agent.output.routing import PluginFailed
@@ -49,6 +59,7 @@ if TYPE_CHECKING:
     from rdzv_protocol.service_manager import ServiceManager
     from rdzv_protocol.tracing import Attributes, SpanExport
 
+    from node_agent.checks.pre_join import PreJoinCheck
     from node_agent.output.event_log import EventLog
     from node_agent.output.live_line import LiveLine
     from node_agent.output.metrics import AgentMetrics, Facts
@@ -126,6 +137,7 @@ class Agent:
         self._starting: asyncio.Task[None] | None = None
         """Start of workers that waits until a plug-in has said where their output goes, and until they can be warm."""
         self._file_timer: FileTimer | None = None
+        self._check: PreJoinCheck | None = None
         self._events = _event_log(config, console)
         self._live_line = _live_line(console)
         self._exit_code: asyncio.Future[ExitCode] = loop.create_future()
@@ -168,6 +180,8 @@ class Agent:
                     closing.callback(self._warm.close)
                 if self._progress:
                     closing.callback(self._progress.close)
+                if self._check:
+                    closing.callback(self._check.close)
                 closing.callback(self._store_host.shutdown)
                 closing.push_async_callback(self._logs.close)
                 closing.push_async_callback(self._runner.close)
@@ -208,6 +222,8 @@ class Agent:
                 self._start_workers(assignment)
             case StopWorkers():
                 self._stop_workers(effect)
+            case CheckNode(after_failure):
+                self._check_node(after_failure)
             case Say():
                 self._say(effect)
             case WriteFailureReport():
@@ -216,6 +232,15 @@ class Agent:
                 self._ask(query)
             case Exit(code):
                 self._ended(code)
+
+    def _check_node(self, after_failure: bool) -> None:
+        from node_agent.checks.pre_join import PreJoinCheck
+
+        if self._check is None:
+            assert self._config.node_check
+            node_id, environment = self._config.join.node_id, self._config.environment
+            self._check = PreJoinCheck(self._config.node_check, node_id, environment, self._console.say)
+        self._check.start(after_failure, lambda unfit: self._runner.feed(NodeChecked(unfit)))
 
     def _start_workers(self, assignment: Assignment) -> None:
         self._told_to_start_at = asyncio.get_running_loop().time()

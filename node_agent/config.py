@@ -21,6 +21,24 @@ SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 """torchrun's default for `--signals-to-handle`."""
 
 
+class NodeCheck(Struct, frozen=True, kw_only=True):
+    """Checks of this node before it joins; see `node_agent.checks`. Durations are seconds."""
+
+    names: tuple[str, ...] = ()
+    """Built-in checks, each perhaps with a limit: `disk`, `disk=20`."""
+    command: str = ""
+    """The user's own check, for a shell; empty: none."""
+    limit_s: float = 60.0
+    """Longest time of each of the two."""
+    server: Endpoint | None = None
+    """Server whose clock is compared with this node's."""
+    tls: tuple[str, str | None, str | None] | None = None
+    """Files for a server that speaks TLS: its authorities ("system": those that the system trusts), this node's
+    certificate, and its key."""
+    folder: str = ""
+    """Folder of the workers' log files; empty: a temporary one."""
+
+
 class AgentConfig(Struct, frozen=True, kw_only=True):
     """The command line, checked. Durations are seconds."""
 
@@ -56,6 +74,8 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     """Host and port at which the agent shows its metrics; None: nowhere. Port 0: a free one."""
     traces: bool = False
     """Export OpenTelemetry spans of this node's way into each round."""
+    node_check: NodeCheck | None = None
+    """Checks of this node before it joins; None: it is not checked."""
     ready_file: str | None = None
     """File that is there, with the agent's process id, while the agent is part of the run."""
     status_page: bool = True

@@ -16,6 +16,7 @@ from node_agent.cli.values import (
     BACKENDS,
     PLACES,
     Read,
+    checks,
     codes,
     filters,
     modules,
@@ -161,6 +162,17 @@ class Arguments(NamedTuple):
     ready_file: Annotated[str | None, _own(
         "FILE", text, "keep the agent's process id in this file while the agent is part of the run, taking part or "
         "standing by: for readiness probes (test -e FILE)")] = None
+    check: Annotated[tuple[str, ...], _own(
+        "NAME,NAME", checks, "check this node before it joins, and again when its workers have ended; one that is "
+        "unfit leaves the run, with exit code 71: gpus (there, and of one kind; gpus=8: so many), ecc, xid (errors "
+        "since boot), disk, shm (GiB free; default: 1), clock (seconds off the server's; default: 5), ports")] = ()
+    pre_join_check: Annotated[str, _own(
+        "CMD", text, "the same by a command of your own, for a shell. Exit code 0: fit; 71: unfit; another: the check "
+        "is broken, and the node joins. What it writes is the evidence")] = ""
+    pre_join_check_timeout: Annotated[float, _own(
+        "S", seconds(0.1, 3_600), "a check that takes longer is killed, and the node unfit (default: 60)")] = 60.0
+    check_only: Annotated[bool, _own_switch(
+        "check this node now, show a table, and exit with 0 or 71; no SCRIPT is needed")] = False
     role: Annotated[str, Flag("NAME", name_or_none, "name of the workers' role (default: default)")] = "default"
     virtual_local_rank: Annotated[bool, _switch(
         "each worker has LOCAL_RANK 0 and sees its own GPU alone, as device 0")] = False

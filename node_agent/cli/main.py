@@ -24,6 +24,10 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
     try:
         arguments = read(sys.argv[1:] if argv is None else argv, os.environ)
         plan = plan_launch(arguments, os.environ, use_env=use_env)
+        if arguments.check_only:
+            from node_agent.checks import by_hand
+
+            return by_hand.run(plan.config)
         if arguments.exit_with_run:
             from node_agent import supervisor
 

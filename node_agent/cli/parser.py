@@ -43,7 +43,7 @@ TORCHRUNS = frozenset(spelling for flag in FLAGS.values() for spelling in flag.t
 def read(argv: Sequence[str], environment: Mapping[str, str]) -> Arguments:
     """The arguments of a command line. Raises `UsageError`; `SystemExit` after --help and the like."""
     given = vars(Parser().read(argv))
-    script, args = given.pop("script"), given.pop("args")
+    script, args = given.pop("script") or "", given.pop("args") or ()
     return make({**_from_variables(environment), **given}, script, args)
 
 
@@ -90,8 +90,9 @@ class Parser(argparse.ArgumentParser):
             )
         group = self.add_argument_group("and then")
         group.add_argument("script", metavar="SCRIPT", help="what each worker runs; ${local_rank} in it, and in what "
-                           "follows, is the worker's local rank")  # fmt: skip
-        group.add_argument("args", metavar="...", nargs=argparse.REMAINDER, help="its arguments")
+                           "follows, is the worker's local rank").required = False  # fmt: skip
+        rest = group.add_argument("args", metavar="...", nargs=argparse.REMAINDER, help="its arguments")
+        rest.required = False
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
         """The flags that are given, each with the spelling and the text; `script` and `args`. Raises `UsageError`."""
@@ -102,6 +103,8 @@ class Parser(argparse.ArgumentParser):
             words = [word.partition("=")[0] for word in argv]
             typed = [word for word in words if len(word) > 2 and any(name.startswith(word) for name in names)]
             self.error(f"{[*typed, *names][0]}: {error.message}")
+        if namespace.script is None and not hasattr(namespace, "check_only"):
+            self.error("the following arguments are required: SCRIPT, ...")
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}{_instead_of(unknown[0])}")
         return namespace

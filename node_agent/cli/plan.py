@@ -14,7 +14,7 @@ from rdzv_protocol.settings import RequestedSettings
 from node_agent.cli import rendezvous
 from node_agent.cli.arguments import FLAGS, LONGEST_LEASE_S, SHORTEST_LEASE_S, Arguments
 from node_agent.cli.values import known_signals, sort_key
-from node_agent.config import PROGRAM, AgentConfig, LaunchPlan, Target, UsageError
+from node_agent.config import PROGRAM, AgentConfig, LaunchPlan, NodeCheck, Target, UsageError
 from node_agent.core.command import LOCAL_RANK, Command
 from node_agent.core.log_options import NO_FILES, LogOptions
 from node_agent.output.folder import trouble_with
@@ -131,9 +131,28 @@ def _config(arguments: Arguments, target: Target, environment: Mapping[str, str]
         event_log=arguments.event_log_handler,
         metrics_port=arguments.metrics_port,
         traces=arguments.otel,
+        node_check=_node_check(arguments, target),
         ready_file=arguments.ready_file,
         status_page=not arguments.no_status_page,
         environment={**environment, **added},
+    )
+
+
+def _node_check(arguments: Arguments, target: Target) -> NodeCheck | None:
+    """Checks of this node. A server that this node hosts itself has the node's clock."""
+    if not arguments.check and not arguments.pre_join_check:
+        if arguments.check_only:
+            source = arguments.source("check_only")
+            raise UsageError(f"{source} needs --check or --pre-join-check: what is to be checked")
+        return None
+    tls = _tls(arguments, target)
+    return NodeCheck(
+        names=arguments.check,
+        command=arguments.pre_join_check,
+        limit_s=arguments.pre_join_check_timeout,
+        server=None if target.hosts else target.endpoint,
+        tls=(tls.ca, tls.cert, tls.key) if tls else None,
+        folder=arguments.log_dir if arguments.log_dir != NO_FILES else "",
     )
 
 

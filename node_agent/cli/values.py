@@ -45,6 +45,19 @@ def sort_key(place: str) -> str:
     return re.sub(r"\d+", lambda digits: digits[0].zfill(8), place)[:LONGEST_SORT_KEY]
 
 
+CHECKS = ("gpus", "ecc", "xid", "disk", "shm", "clock", "ports")
+
+
+def checks(given: object) -> tuple[str, ...]:
+    """Names of built-in checks, each perhaps with a limit, with commas."""
+    found = tuple(each.strip() for each in text(given).split(",")) if given else ()
+    for each in found:
+        name, has_limit, limit = each.partition("=")
+        if name not in CHECKS or (has_limit and re.fullmatch(r"\d{1,7}(\.\d{1,3})?", limit) is None):
+            raise ValueError(f"names of checks ({', '.join(CHECKS)}), such as gpus or disk=20, not {each!r:.60}")
+    return found
+
+
 def name_or_none(given: object) -> str:
     """A name, or an empty text, which stands for the default."""
     return name(given) if given else ""

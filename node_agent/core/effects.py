@@ -28,6 +28,13 @@ class StopWorkers(Struct, frozen=True):
     grace_s: float | None = None
 
 
+class CheckNode(Struct, frozen=True):
+    """Find out whether this node is fit for a round; answered by `NodeChecked`."""
+
+    after_failure: bool = False
+    """A worker of this node has failed since the last check."""
+
+
 class Level(Enum):
     """Weight of a line for the person who watches; `number` is its weight in `logging`."""
 
@@ -90,6 +97,6 @@ class Exit(Struct, frozen=True):
     code: ExitCode
 
 
-OwnEffect = StartWorkers | StopWorkers | Say | WriteFailureReport | Ask | Exit
+OwnEffect = StartWorkers | StopWorkers | CheckNode | Say | WriteFailureReport | Ask | Exit
 """Effects that the agent carries out itself; the other ones are requests, which it sends to the server."""
 Effect = Request | OwnEffect

@@ -44,6 +44,13 @@ class WorkersStopped(Struct, frozen=True):
     round: int
 
 
+class NodeChecked(Struct, frozen=True):
+    """The check of this node, which `CheckNode` asked for, is over. `unfit`: reason why it must not take part, with the
+    evidence; empty: it may."""
+
+    unfit: str = ""
+
+
 class Signalled(Struct, frozen=True):
     """The agent was asked to go: by a scheduler, or by Ctrl-C."""
 
@@ -81,6 +88,7 @@ Event = (
     | WorkersSucceeded
     | WorkerFailed
     | WorkersStopped
+    | NodeChecked
     | Signalled
     | GaveUp
     | Answer

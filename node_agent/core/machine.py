@@ -10,6 +10,10 @@ While its workers stop the agent does not park polls but sends short ones, so th
 the moment the last worker is gone. A drained agent goes on polling, so that people see that its node is not empty yet,
 and leaves when it is.
 
+A node that is to be checked is checked before it joins, and again when its workers have ended: it joins when it is
+found fit, goes on telling the server meanwhile that it lives, and leaves if it is found unfit. A check holds until
+workers have run here.
+
 How long it goes on without the server depends on its workers. While they run: as long as the user allows, by default
 for ever. Without workers nobody gains by waiting: as long as for the first answer. Then it exits by their result.
 """
@@ -37,6 +41,7 @@ from rdzv_protocol.messages import (
     Wait,
 )
 from rdzv_protocol.queries import QueryAnswer
+from rdzv_protocol.text import clip
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from node_agent.core import events, wording
@@ -44,6 +49,7 @@ from node_agent.core.backoff import HINTS, Unreachable
 from node_agent.core.effects import (
     WAITING,
     Ask,
+    CheckNode,
     Effect,
     Exit,
     Level,
@@ -77,7 +83,7 @@ class State(Enum):
 
 class AgentMachine:
     """State of one agent. `join` is its request, whose `agent_id` is unique among all agent processes; an agent that is
-    fenced comes back under a new one. `server` names the server for people.
+    fenced comes back under a new one. `server` names the server for people. `checks`: the node is to be checked.
     """
 
     def __init__(
@@ -87,6 +93,7 @@ class AgentMachine:
         server: str,
         connect_timeout_s: float = inf,
         server_lost_timeout_s: float = inf,
+        checks: bool = False,
     ) -> None:
         self.state = State.JOINING
         self.round = 0
@@ -105,6 +112,14 @@ class AgentMachine:
         """The server expects a join: this agent is new, or was told to stop, or was fenced."""
         self._has_workers = False
         self._stop_asked = False
+        self._checks = checks
+        self._is_checking = False
+        self._is_checked = not checks
+        """Whether this node has been found fit since workers ran here last, or need not be."""
+        self._has_failed = False
+        """A worker of this node has failed since the last check."""
+        self._check_at_end = False
+        """The run has ended because of this node's worker: whether the node is unfit decides the exit code."""
         self._drains_until = inf
         self._keep_alive_at: float | None = None
         self._exit_code = ExitCode.FAILED
@@ -167,6 +182,8 @@ class AgentMachine:
                 self._worker_failed(round_, failure)
             case events.WorkersStopped(round_):
                 self._workers_stopped(round_, now)
+            case events.NodeChecked(unfit):
+                self._checked(unfit, now)
             case events.Signalled(name):
                 self._signalled(name)
             case events.GaveUp(reason, exit_code):
@@ -176,7 +193,7 @@ class AgentMachine:
             case events.Crashed(reason):
                 self._crashed(reason)
             case events.Started():
-                self._silent_since, self._notice_at = now, now + QUIET_S
+                self._expect_server(now)
             case events.TimePassed():
                 self._time_passed(now)
 
@@ -235,7 +252,7 @@ class AgentMachine:
     def _proceed(self, now: float) -> None:
         """Do what the state calls for: exit, become ready for the next round, or send the next message."""
         if self.state is State.ENDING:
-            if not self._has_workers:
+            if not self._has_workers and (not self._check_at_end or self._is_fit()):
                 self.state = State.EXITED
                 self._effects.append(Exit(self._exit_code))
             return
@@ -244,7 +261,7 @@ class AgentMachine:
             self._end(ExitCode.START_AGAIN)
             self._proceed(now)
             return
-        if self.state is State.STOPPING and self._may_join and not self._has_workers:
+        if self.state is State.STOPPING and not self._has_workers and self._is_fit() and self._may_join:
             self.state, self._keep_alive_at = State.JOINING, None
         if not self._busy:
             self._send_next(now)
@@ -252,7 +269,7 @@ class AgentMachine:
     def _send_next(self, now: float) -> None:
         if not self._may_join:
             self._poll(hold=True)
-        elif self.state is State.JOINING:
+        elif self.state is State.JOINING and self._is_fit():
             self._may_join, self._busy = False, True
             returning = self._incarnation > 1
             join = replace(self._join, agent_id=self.agent_id, after_round=self._after_round, returning=returning)
@@ -265,13 +282,40 @@ class AgentMachine:
         asked = tuple(sorted(self._asked))
         self._effects.append(PollRequest(**self._sender(), revision=self._revision, hold=hold, asked=asked))
 
-    def _leave(self, reason: str) -> None:
-        self._effects.append(LeaveRequest(**self._sender(), reason=reason))
+    def _leave(self, reason: str, *, unfit: bool = False) -> None:
+        self._effects.append(LeaveRequest(**self._sender(), reason=reason, unfit=unfit))
 
     def _sender(self) -> dict[str, Any]:
         return {"run_id": self._join.run_id, "agent_id": self.agent_id, "secret": self._join.secret}
 
+    # The node is checked.
+
+    def _is_fit(self) -> bool:
+        """Whether this node may go on. Else a check is under way, which begins now if it has not begun."""
+        if not self._is_checked and not self._is_checking:
+            self._is_checking = True
+            self._effects.append(CheckNode(self._has_failed))
+        return self._is_checked
+
+    def _checked(self, unfit: str, now: float) -> None:
+        self._is_checking, self._is_checked, self._has_failed = False, True, False
+        if not unfit:
+            self._expect_server(now)
+        elif self.state is State.ENDING:
+            if self._check_at_end:
+                self._log(f"error: {unfit}", Level.ERROR, "node_unfit")
+                self._exit_code = ExitCode.NODE_UNFIT
+        elif self.state is not State.DRAINING:
+            if self.is_known:
+                self._leave(clip(unfit, LONGEST_REASON), unfit=True)
+            self._give_up(unfit, ExitCode.NODE_UNFIT)
+
     # The server comes and goes.
+
+    def _expect_server(self, now: float) -> None:
+        """From now on the server's first answer is waited for, unless the node is checked first."""
+        if self._is_checked and not self.is_known and self._silent_since is None:
+            self._silent_since, self._notice_at = now, now + QUIET_S
 
     def silent_s(self, now: float) -> float:
         """Time for which the server, which has answered before, does not answer."""
@@ -345,7 +389,7 @@ class AgentMachine:
     def _start(self, assignment: Assignment) -> None:
         if self.state is not State.JOINING or self._may_join or assignment.round <= self._after_round:
             return
-        self.state, self._has_workers = State.RUNNING, True
+        self.state, self._has_workers, self._is_checked = State.RUNNING, True, not self._checks
         self.round = self._after_round = assignment.round
         self._say(wording.started(assignment), Level.ROUTINE, "round_started")
         self._effects.append(StartWorkers(assignment))
@@ -380,6 +424,7 @@ class AgentMachine:
     def _finish(self, finish: Finish) -> None:
         self._say(wording.finished(finish), *_END[finish.succeeded])
         self._end(ExitCode.SUCCEEDED if finish.succeeded else self._failed_code(finish.failure))
+        self._check_at_end = self._exit_code is ExitCode.FAILED and self._is_own(finish.failure)
         if not finish.succeeded:
             self._effects.append(WriteFailureReport(finish.reason, finish))
 
@@ -416,7 +461,7 @@ class AgentMachine:
             self._failure_said = failure.sentence
             self._effects.append(self.report(round_, failure))
             self._stop_workers()
-            self.state = State.STOPPING
+            self.state, self._has_failed = State.STOPPING, True
 
     def _workers_stopped(self, round_: int, now: float) -> None:
         if round_ == self.round:
@@ -448,6 +493,8 @@ class AgentMachine:
         elif self._has_workers:
             self._say(f"{name} again: killing the workers", event="node_left")
             self._effects.append(StopWorkers(name, kill=True))
+        else:
+            self._check_at_end = False
 
     def _crashed(self, reason: str) -> None:
         if self.state is not State.ENDING:
@@ -455,6 +502,7 @@ class AgentMachine:
             self._leave(reason[:LONGEST_REASON])
             self._effects.append(WriteFailureReport(reason))
         self._end(ExitCode.FAILED)
+        self._check_at_end = False
 
     def _give_up(self, reason: str, exit_code: ExitCode, *, is_server_lost: bool = False) -> None:
         self._log(f"error: {reason}", Level.ERROR, "gave_up")
@@ -469,10 +517,13 @@ class AgentMachine:
 
     def _failed_code(self, root: Failure | None) -> ExitCode:
         """Exit code after a failed run: whether this node's hardware, or a worker that it could not start, ended it."""
-        if root is None or root.node_id != self._join.node_id:
+        if root is None or not self._is_own(root):
             return ExitCode.FAILED
         is_unfit = root.hint == wording.UNFIT or (root.pid, root.exit_code) == (0, NOT_STARTED)
         return ExitCode.NODE_UNFIT if is_unfit else ExitCode.FAILED
+
+    def _is_own(self, root: Failure | None) -> bool:
+        return root is not None and root.node_id == self._join.node_id
 
     def _end(self, exit_code: ExitCode) -> None:
         self._stop_workers()

@@ -177,6 +177,8 @@ class LeaveRequest(Struct, frozen=True, kw_only=True):
     agent_id: Id
     reason: Line
     secret: Secret = ""
+    unfit: bool = False
+    """A check has found the node unfit: `reason` has the evidence."""
 
 
 class AnswerRequest(Struct, frozen=True, kw_only=True):

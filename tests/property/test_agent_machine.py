@@ -7,7 +7,7 @@ from rdzv_protocol.messages import AnswerRequest, JoinRequest, LeaveRequest, Pol
 from rdzv_protocol.queries import LogTail, TailLog
 
 from node_agent.core.backoff import Unreachable
-from node_agent.core.effects import Ask, Effect, Exit, StartWorkers, StopWorkers
+from node_agent.core.effects import Ask, CheckNode, Effect, Exit, StartWorkers, StopWorkers
 from node_agent.core.events import (
     Answer,
     Answered,
@@ -15,6 +15,7 @@ from node_agent.core.events import (
     Crashed,
     Event,
     GaveUp,
+    NodeChecked,
     Signalled,
     Started,
     TimePassed,
@@ -40,9 +41,11 @@ WAIT_S = 30.0
 class AgentStory(RuleBasedStateMachine):
     """Plays the shell: answers what was asked, and knows which workers there are."""
 
-    @initialize()
-    def is_up(self) -> None:
-        self.machine = AgentMachine(join("a"), server="host:1", connect_timeout_s=WAIT_S)
+    @initialize(checks=st.booleans())
+    def is_up(self, checks: bool) -> None:
+        self.machine = AgentMachine(join("a"), server="host:1", connect_timeout_s=WAIT_S, checks=checks)
+        self.checks, self.checking, self.is_fit = checks, False, not checks
+        """Whether the node is to be checked, is being checked, and has been found fit since workers ran on it."""
         self.now = 0.0
         self.revision = 0
         self.asked = 0
@@ -122,6 +125,13 @@ class AgentStory(RuleBasedStateMachine):
         round_, self.workers = self.workers, 0
         self.handle(WorkersStopped(round_))
 
+    @precondition(lambda self: self.checking)
+    @rule(unfit=st.sampled_from(["", "", "", "node a is unfit"]))
+    def the_check_is_over(self, unfit: str) -> None:
+        self.checking, self.is_fit = False, not unfit
+        self.handle(NodeChecked(unfit))
+        assert self.is_fit or self.workers or self.exits, "an unfit node stays"
+
     @rule(round_=rounds, kind=st.sampled_from([WorkersSucceeded, WorkersStopped]))
     def an_old_rounds_workers_are_heard_of(self, round_: int, kind) -> None:
         if round_ < self.machine.round:
@@ -189,16 +199,20 @@ class AgentStory(RuleBasedStateMachine):
             case JoinRequest(agent_id=agent_id, after_round=after_round):
                 self.ask(agent_id)
                 assert not self.workers, "joined beside workers of the round before"
+                assert self.is_fit, "joined without a check"
                 assert after_round >= max(self.started, default=0), "joined after a round that is not its last"
             case PollRequest(agent_id=agent_id, hold=hold, asked=asked):
                 assert set(asked) <= self.taken_up, "says that it knows of a query that it has not taken up"
-                assert hold or self.workers, "a short poll without workers that stop"
+                assert hold or self.workers or self.checking, "a short poll without workers that stop"
                 self.ask(agent_id)
             case StartWorkers(assignment):
                 assert not self.workers, "started workers beside others"
                 assert assignment.round not in self.started, "started a round twice"
-                self.workers, self.settled = assignment.round, False
+                self.workers, self.settled, self.is_fit = assignment.round, False, not self.checks
                 self.started.append(assignment.round)
+            case CheckNode():
+                assert not self.workers and not self.checking, "checked beside workers, or twice at once"
+                self.checking = True
             case StopWorkers():
                 assert self.workers, "stopped workers that are not there"
                 self.settled = True
@@ -241,11 +255,11 @@ class AgentStory(RuleBasedStateMachine):
     def it_is_never_silent_for_good(self) -> None:
         """Something is under way with the server, or due, or workers are about to go, or it is over."""
         due = self.machine.next_deadline() is not None
-        assert self.asked or due or self.exits or (self.workers and self.settled)
+        assert self.asked or due or self.exits or self.checking or (self.workers and self.settled)
 
     @invariant()
     def no_exit_is_withheld(self) -> None:
-        assert self.machine.state is not State.ENDING or self.workers
+        assert self.machine.state is not State.ENDING or self.workers or self.checking
 
 
 TestAgentStory = AgentStory.TestCase

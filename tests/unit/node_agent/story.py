@@ -101,14 +101,14 @@ def report(agent_id: str = "a.1", round: int = 1, failure: Failure | None = None
     return ReportRequest(run_id="run", agent_id=agent_id, round=round, failure=failure)
 
 
-def leave(agent_id: str = "a.1", reason: str = "SIGTERM") -> LeaveRequest:
-    return LeaveRequest(run_id="run", agent_id=agent_id, reason=reason)
+def leave(agent_id: str = "a.1", reason: str = "SIGTERM", *, unfit: bool = False) -> LeaveRequest:
+    return LeaveRequest(run_id="run", agent_id=agent_id, reason=reason, unfit=unfit)
 
 
 class Story:
     """One agent, from its start on."""
 
-    def __init__(self, **limits: float) -> None:
+    def __init__(self, **limits: Any) -> None:
         self.machine = AgentMachine(join("a"), server="host:1", **limits)
         self.now = 100.0
         self.revision = 0

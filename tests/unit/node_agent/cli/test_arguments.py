@@ -40,6 +40,8 @@ TABLE = {  # by argument: a good text, a bad one, and what is said to that
     "local_addr": ("10.0.0.2", "two\nlines", NAME + "'two\\nlines'"),
     "metrics_port": ("0", "http", "a port from 0 to 65535, or HOST:PORT, not 'http'"),
     "ready_file": ("ready", "gone/ready", "'gone/ready' is not a file in a folder that is there and may be written to"),
+    "check": ("gpus,disk=20", "gpu", "names of checks (gpus, ecc, xid, disk, shm, clock, ports), such as gpus"),
+    "pre_join_check_timeout": ("9", "0", "a number of seconds from 0.1 to 3600, not '0'"),
     "role": ("trainer", "x" * 129, NAME + "'xxxx"),
     "numa_binding": ("socket", "core", "node, socket, exclusive or core-complex, not 'core'"),
     "shutdown_timeout": ("7", "-1", SECONDS + "'-1'"),
@@ -80,7 +82,9 @@ MORE_BAD = [
     ("fatal_exit_codes", "256", "a whole number from -255 to 255, not '256'"),
     ("lease", "86401", "a number of seconds from 0.1 to 86400, not '86401'"),
 ]
-ANY_TEXT = dict(zip((*LISTS, "log_line_prefix_template"), ("a,,b", "c", "<${rank}>"), strict=True))
+ANY_TEXT = dict(
+    zip((*LISTS, "log_line_prefix_template", "pre_join_check"), ("a,,b", "c", "<${rank}>", "exit 0"), strict=True)
+)
 SWITCHES = {argument: "true" for argument, flag in FLAGS.items() if not flag.metavar}
 # fmt: on
 GOOD = {argument: good for argument, (good, *_) in TABLE.items()} | ANY_TEXT | SWITCHES

@@ -10,7 +10,7 @@ from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.cli import main
-from node_agent.config import AgentConfig, LaunchPlan, UsageError
+from node_agent.config import AgentConfig, LaunchPlan, NodeCheck, UsageError
 from node_agent.core.command import Command
 from node_agent.core.log_options import LogOptions, Std
 from tests.unit.node_agent.command_lines import plan
@@ -59,6 +59,10 @@ LANDS = [  # what an agent, its run and its output are told by which flags
     ("metrics_port", ("127.0.0.1", 9400), ["--metrics-port", "9400"]),
     ("metrics_port", ("::", 0), ["--metrics-port", "[::]:0"]),
     ("ready_file", "/tmp/ready", ["--ready-file", "/tmp/ready"]),
+    ("node_check", None, []),
+    ("node_check", NodeCheck(names=("disk=20", "shm"), folder="logs"), ["--check", "disk=20,shm", "--log-dir", "logs"]),
+    ("node_check", NodeCheck(command="exit 0", limit_s=9.0, server=("host", 1)),
+     ["--pre-join-check", "exit 0", "--pre-join-check-timeout", "9", "--endpoint", "host:1"]),
     ("status_page", False, ["--no-status-page"]),
     ("lines", LineFormat("node-agent", is_json=True), ["--log-format", "json"]),
     ("traces", True, ["--otel"]),

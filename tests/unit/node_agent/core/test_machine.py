@@ -19,12 +19,13 @@ from rdzv_protocol.queries import LogTail, TailLog
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from node_agent.core.backoff import HINTS, Unreachable
-from node_agent.core.effects import Ask, Exit, Level, Say, StartWorkers, StopWorkers, WriteFailureReport
+from node_agent.core.effects import Ask, CheckNode, Exit, Level, Say, StartWorkers, StopWorkers, WriteFailureReport
 from node_agent.core.events import (
     Answer,
     Answered,
     ConnectionFailed,
     GaveUp,
+    NodeChecked,
     Signalled,
     Started,
     TimePassed,
@@ -432,6 +433,52 @@ OUTAGES = {  # limits of the wait, what happens, and what the agent does at the 
 @pytest.mark.parametrize(("limits", "events", "does"), OUTAGES.values(), ids=OUTAGES)
 def test_what_an_agent_does_without_a_server(limits, events, does):
     agent = Story(**limits)
+    for event in events:
+        event(agent)
+    assert agent.effects == does
+
+
+FIT, UNFIT_CHECK = happens(NodeChecked()), "node a is unfit: --check disk says so"
+unfit = happens(NodeChecked(UNFIT_CHECK))
+CHECKED_RUN = [FIT, RUNS]
+UNFIT_SAID = [Say(f"error: {UNFIT_CHECK}", Level.ERROR, "gave_up"), WriteFailureReport(UNFIT_CHECK), Exit(NODE_UNFIT)]
+OWN_END = finish(succeeded=False, failure=a_failure())
+# fmt: off
+CHECKS = {  # what happens to an agent whose node is checked, and what it does at the last of it
+    "a node is checked before it joins": ([], [CheckNode()]),
+    "and joins when it is fit": ([FIT], [join("a.1", after_round=0)]),
+    "an unfit one does not": ([unfit], UNFIT_SAID),
+    "the server is not missed meanwhile": ([passes(300.0)], []),
+    "a signal ends the wait": ([signalled()], [*SIGTERM, SIGTERM_REPORT, Exit(START_AGAIN)]),
+    "it is checked again when its workers have stopped": ([*CHECKED_RUN, told(stop(1)), gone], [CheckNode()]),
+    "the server hears meanwhile that it lives":
+        ([*CHECKED_RUN, told(stop(1)), gone, told(stop(1), revision=2), passes(LEASE_S / HOLDS_PER_LEASE)],
+         [poll(revision=2, hold=False)]),
+    "and when it is fit it joins":
+        ([*CHECKED_RUN, told(stop(1)), gone, told(stop(1), revision=2), FIT], [join(after_round=1)]),
+    "a worker's failure has it checked at once": ([*CHECKED_RUN, fails, gone], [CheckNode(after_failure=True)]),
+    "an unfit one tells the server why it leaves":
+        ([*CHECKED_RUN, fails, gone, unfit], [leave(reason=UNFIT_CHECK, unfit=True), *UNFIT_SAID]),
+    "a run that ends over this node's worker has it checked before the exit":
+        ([*CHECKED_RUN, fails, told(OWN_END), gone], [CheckNode(after_failure=True)]),
+    "whose code says that it is unfit":
+        ([*CHECKED_RUN, fails, told(OWN_END), gone, unfit],
+         [Say(f"error: {UNFIT_CHECK}", Level.ERROR, "node_unfit"), Exit(NODE_UNFIT)]),
+    "or how the run ended": ([*CHECKED_RUN, fails, told(OWN_END), gone, FIT], [Exit(1)]),
+    "a signal is not kept waiting for that": ([*CHECKED_RUN, fails, told(OWN_END), gone, signalled()], [Exit(1)]),
+    "a run that ends over another node's does not": ([*CHECKED_RUN, told(FAILED), gone], [Exit(1)]),
+    "a drained node is not checked":
+        ([*CHECKED_RUN, told(drain()), gone], [leave(reason="drained"), Exit(START_AGAIN)]),
+    "a node that has run nothing since need not be checked again":
+        ([FIT, told(stop(1, AFTER_ELSEWHERE))],
+         [Say(f"round 1 is over before it began here: {AFTER_ELSEWHERE}", event="round_opened"), join(after_round=1)]),
+}
+# fmt: on
+
+
+@pytest.mark.parametrize(("events", "does"), CHECKS.values(), ids=CHECKS)
+def test_what_an_agent_does_whose_node_is_checked(events, does):
+    agent = Story(checks=True)
     for event in events:
         event(agent)
     assert agent.effects == does

@@ -1,0 +1,247 @@
+"""Built-in checks of a node, as a program of its own that needs Python alone: `--check gpus,disk=20`.
+
+Its argument is JSON: `names`, `server`, `tls`, `folder`, `limit_s`, `is_brief`. It writes one line a check: its name,
+`ok`, `UNFIT` or `unknown`, and what was found. Exit code 71 if a check has found the node unfit, else 0. What cannot be
+looked at, for want of a permission or a program, says nothing about the node, but for GPUs: whoever asks for them has
+some.
+"""
+
+import json
+import os
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from email.utils import parsedate_to_datetime
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+
+GIB = 1 << 30
+PORTS = 8
+"""Ports that an agent and its workers use at a time, and some more."""
+FEWEST_INODES = 1_000
+ANSWER_S = 20.0
+"""Time within which nvidia-smi and the server answer, if they are well."""
+GPU_FIELDS = (
+    "index", "name", "memory.total", "ecc.errors.uncorrected.volatile.total", "remapped_rows.failure"
+)  # fmt: skip
+HARDWARE_XIDS = {
+    48: "a double-bit ECC error",
+    64: "a failed row remapping",
+    74: "an NVLink error",
+    79: "a GPU that has fallen off the bus",
+    95: "an uncontained ECC error",
+    119: "a GPU whose firmware does not answer",
+    120: "an error of a GPU's firmware",
+}
+"""Xids that NVIDIA's catalogue puts down to the GPU or its link; 13, 31, 43, 45 and the like are the program's."""
+_XID = re.compile(r"NVRM: Xid \((PCI:)?([0-9a-fA-F:.]+)\): (\d+)")
+
+
+class Unfit(Exception):
+    """The node is not fit, in one line."""
+
+
+class Unknown(Exception):
+    """That cannot be found out here, in one line: why."""
+
+
+class Asked:
+    """What the agent asks for."""
+
+    def __init__(self, text: str) -> None:
+        given = json.loads(text)
+        self.names: list[str] = given["names"]
+        self.server: tuple[str, int] | None = given["server"]
+        self.tls: tuple[str, str | None, str | None] | None = given["tls"]
+        self.folder: str = given["folder"] or tempfile.gettempdir()
+        self.is_brief: bool = given["is_brief"]
+        self.answer_s = min(ANSWER_S, given["limit_s"] / 2)
+
+
+def gpus(asked: Asked, number: float | None) -> str:
+    """The GPUs are there, so many of them if that was asked for, and of one kind."""
+    found = _gpus(asked)
+    kinds = sorted({f"{name} with {memory} MiB" for _, name, memory, *_ in found})
+    if number is not None and len(found) != number:
+        raise Unfit(f"{len(found)} GPUs, not {number:g}: one is lost, or hidden from this process")
+    if not found:
+        raise Unfit("nvidia-smi lists no GPU")
+    if len(kinds) > 1:
+        raise Unfit(f"GPUs of several kinds: {', '.join(kinds)}")
+    return f"{len(found)} x {kinds[0]}"
+
+
+def ecc(asked: Asked, most: float | None) -> str:
+    """No GPU has had uncorrectable memory errors since the driver was loaded, or has run out of spare rows."""
+    counted = 0
+    for index, _, _, errors, remapping in _gpus(asked):
+        if remapping not in ("0", "No") and remapping.isalnum():
+            raise Unfit(f"GPU {index} could not remap a row of its memory: replace it")
+        if errors.isdigit():
+            counted += 1
+            if int(errors) > (most or 0):
+                raise Unfit(f"GPU {index} has had {errors} uncorrectable ECC errors since its driver was loaded")
+    if not counted:
+        raise Unknown("no GPU here counts ECC errors")
+    return f"no uncorrectable error on {counted} GPUs"
+
+
+def xid(asked: Asked, most: float | None) -> str:
+    """The kernel's log has no Xid since boot that NVIDIA puts down to the hardware."""
+    done = _run(["dmesg"], asked.answer_s)
+    if done is None:
+        raise Unknown("dmesg is not there, or may not read the kernel's log")
+    found = [(place, int(number)) for _, place, number in _XID.findall(done)]
+    bad = [(place, number) for place, number in found if number in HARDWARE_XIDS]
+    if len(bad) > (most or 0):
+        place, number = bad[-1]
+        raise Unfit(f"Xid {number} of GPU {place} since boot: {HARDWARE_XIDS[number]}")
+    return f"no Xid of broken hardware since boot ({len(found)} others)"
+
+
+def disk(asked: Asked, gib: float | None) -> str:
+    """There is room for log files, which are written while the run goes on."""
+    return _room(asked.folder, 1.0 if gib is None else gib, "remove what is not needed there")
+
+
+def shm(asked: Asked, gib: float | None) -> str:
+    """There is room in /dev/shm, which data loaders and NCCL use."""
+    return _room("/dev/shm", 1.0 if gib is None else gib, "docker run --shm-size, an emptyDir of medium Memory")
+
+
+def clock(asked: Asked, most_s: float | None) -> str:
+    """The clocks of this node and of the server agree: certificates, tokens and people's logs depend on it."""
+    if asked.server is None:
+        raise Unknown("there is no server to compare with: give --endpoint")
+    most_s = 5.0 if most_s is None else most_s
+    asked_at, served_at, answered_at = _server_time(asked)
+    early, late = asked_at - served_at, answered_at - served_at - 1.0  # whole seconds, rounded down
+    ahead = late if late > 0 else min(0.0, early)
+    if abs(ahead) > most_s:
+        way = "ahead of" if ahead > 0 else "behind"
+        raise Unfit(f"this node's clock is {abs(ahead):.0f} s {way} the server's: set it (chronyc makestep)")
+    return f"within {max(abs(ahead), 1.0):.0f} s of the server's"
+
+
+def ports(asked: Asked, number: float | None) -> str:
+    """So many ports are free, and this node can reach itself over one."""
+    wanted, opened = int(number or PORTS), []
+    try:
+        for _ in range(wanted):
+            opened.append(socket.create_server(("", 0)))
+        with socket.create_connection(("127.0.0.1", opened[0].getsockname()[1]), asked.answer_s):
+            pass
+    except OSError as error:
+        raise Unfit(f"{len(opened)} of {wanted} ports could be had: {error.strerror or error}") from None
+    finally:
+        for each in opened:
+            each.close()
+    return f"{wanted} free ports"
+
+
+CHECKS: dict[str, Callable[[Asked, float | None], str]] = {
+    "gpus": gpus, "ecc": ecc, "xid": xid, "disk": disk, "shm": shm, "clock": clock, "ports": ports
+}  # fmt: skip
+"""By name. Each is given its limit, if one was given: a number of GPUs, errors, GiB, seconds or ports."""
+
+
+def main(argument: str) -> int:
+    """Run the checks that are asked for, write what they have found, and return the exit code."""
+    asked = Asked(argument)
+    verdicts = list(_verdicts(asked))
+    for name, verdict, text in verdicts:
+        if verdict == "UNFIT" or not asked.is_brief:
+            line = f"{name}: {text}" if asked.is_brief else f"{name:<6} {verdict:<8} {text}"
+            print(line, flush=True)  # noqa: T201
+    return os.EX_OSERR if any(verdict == "UNFIT" for _, verdict, _ in verdicts) else os.EX_OK
+
+
+def _verdicts(asked: Asked) -> Iterator[tuple[str, str, str]]:
+    for each in asked.names:
+        name, _, limit = each.partition("=")
+        try:
+            yield name, "ok", CHECKS[name](asked, float(limit) if limit else None)
+        except Unfit as unfit:
+            yield name, "UNFIT", str(unfit)
+        except Unknown as unknown:
+            yield name, "unknown", str(unknown)
+
+
+def _gpus(asked: Asked) -> list[list[str]]:
+    """Values of `GPU_FIELDS`, one row a GPU."""
+    if shutil.which("nvidia-smi") is None:
+        raise Unfit("there is no nvidia-smi on PATH: no NVIDIA driver is installed, or this container does not see it")
+    query = ["nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits"]
+    process = subprocess.Popen(query, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        output = process.communicate(timeout=asked.answer_s)[0].decode(errors="replace")
+    except subprocess.TimeoutExpired:
+        process.kill()  # and nobody waits for it: it may be in uninterruptible sleep
+        raise Unfit(f"nvidia-smi has not answered within {asked.answer_s:g} s: the driver hangs") from None
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    if process.returncode:
+        said = " ".join(lines)[:300]
+        raise Unfit(f"nvidia-smi fails with {process.returncode}: {said}")
+    rows = [[value.strip() for value in line.split(",")] for line in lines]
+    if lost := [line for line, row in zip(lines, rows, strict=True) if len(row) != len(GPU_FIELDS)]:
+        raise Unfit(f"nvidia-smi says: {lost[0][:300]}")
+    return rows
+
+
+def _run(command: list[str], within_s: float) -> str | None:
+    """What a program writes; None if it is not there, fails, or takes too long."""
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=within_s)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+
+
+def _room(folder: str, gib: float, advice: str) -> str:
+    try:
+        while not os.path.exists(folder):
+            folder = os.path.dirname(folder) or "."
+        found = os.statvfs(folder)
+    except OSError as error:
+        raise Unfit(f"{folder}: {error.strerror}") from None
+    free = found.f_bavail * found.f_frsize / GIB
+    if free < gib:
+        raise Unfit(f"{free:.2f} GiB free in {folder}, fewer than {gib:g}: {advice}")
+    if found.f_files and found.f_favail < FEWEST_INODES:
+        raise Unfit(f"{found.f_favail} files may still be made in {folder} (df -i): {advice}")
+    return f"{free:.1f} GiB free in {folder}"
+
+
+def _server_time(asked: Asked) -> tuple[float, float, float]:
+    """The node's clock before the question, the server's in between, and the node's again. Seconds since 1970."""
+    assert asked.server
+    host, port = asked.server
+    http = HTTPConnection(host, port, timeout=asked.answer_s)
+    if asked.tls:
+        http = HTTPSConnection(host, port, timeout=asked.answer_s, context=_tls(*asked.tls))
+    try:
+        http.connect()
+        asked_at = time.time()
+        http.request("GET", "/healthz")
+        date = http.getresponse().headers["Date"]
+        return asked_at, parsedate_to_datetime(date or "").timestamp(), time.time()
+    except (OSError, HTTPException, ValueError, TypeError) as error:
+        raise Unknown(f"the server at {host}:{port} does not say what time it is ({error})") from None
+    finally:
+        http.close()
+
+
+def _tls(ca: str, cert: str | None, key: str | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=None if ca == "system" else ca)
+    if cert:
+        context.load_cert_chain(cert, key)
+    return context
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,207 @@
+"""Check of this node before it joins: built-in checks (`--check`), then the user's command (`--pre-join-check`).
+
+Each is a child in a session of its own, tied to the agent's life, with a time limit. Exit code 0: the node is fit. 71
+(`ExitCode.NODE_UNFIT`), or no end within the limit: it is unfit, for a health check that hangs is itself a sign of a
+broken node. Any other code says that the check is broken, which says nothing about the node: that is warned of, and the
+node joins.
+"""
+
+import asyncio
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+
+import msgspec
+from rdzv_protocol.exit_codes import ExitCode
+from rdzv_protocol.text import clip, last_lines, one_line, printable
+
+from node_agent.config import NodeCheck
+from node_agent.core.effects import WAITING, Level
+from node_agent.failures.diagnose import exit_status
+from node_agent.workers.process import CommandProcess, own_children, signal_group
+
+QUIET_S = 2.0
+"""A check that takes longer is said."""
+TAIL_BYTES, TAIL_LINES, EVIDENCE_BYTES = 16_384, 8, 700
+"""What is kept of a check's output, and what of it is evidence."""
+PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "built_in_helper.py")
+_READS = 8
+"""Reads that empty a pipe, whatever still writes to it."""
+_DEVNULL = -3  # subprocess.DEVNULL
+
+
+def commands(check: NodeCheck) -> Iterator[tuple[str, Sequence[str]]]:
+    """What the check executes, each with its name for people."""
+    if check.names:
+        yield f"--check {','.join(check.names)}", built_in(check, is_brief=True)
+    if check.command:
+        yield f"--pre-join-check {shlex.quote(clip(printable(check.command), 80))}", ("/bin/sh", "-c", check.command)
+
+
+def built_in(check: NodeCheck, *, is_brief: bool = False) -> Sequence[str]:
+    """Command of the built-in checks. `is_brief`: it writes of what is not well alone."""
+    asked = {**msgspec.to_builtins(check), "is_brief": is_brief}
+    return (sys.executable, "-IS", PROGRAM, msgspec.json.encode(asked).decode())
+
+
+class PreJoinCheck:
+    """Checks of one node, one at a time. `say` takes the agent's own lines."""
+
+    def __init__(
+        self, check: NodeCheck, node_id: str, environment: Mapping[str, str], say: Callable[[str, Level, str], None]
+    ) -> None:
+        self._check, self._node_id, self._environment, self._say = check, node_id, environment, say
+        self._loop = asyncio.get_running_loop()
+        self._left: list[tuple[str, Sequence[str]]] = []
+        self._child: _Child | None = None
+        self._began_at = 0.0
+        self._done: Callable[[str], None] = lambda unfit: None
+        self._quiet: asyncio.TimerHandle | None = None
+
+    def start(self, after_failure: bool, done: Callable[[str], None]) -> None:
+        """Check the node; `done` is told why it is unfit, or nothing."""
+        self._done, self._began_at, self._left = done, self._loop.time(), list(commands(self._check))
+        self._reason = "after_failure" if after_failure else "join"
+        self._quiet = self._loop.call_later(QUIET_S, self._tell_of_wait)
+        self._loop.call_soon(self._next)
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        self._left = []
+        if self._quiet:
+            self._quiet.cancel()
+        if self._child:
+            self._child.kill()
+
+    def _next(self) -> None:
+        if self._left:
+            name, command = self._left.pop(0)
+            own = {"NODE_AGENT_CHECK": self._reason, "NODE_AGENT_NODE_ID": self._node_id}
+            try:
+                self._child = _Child(command, {**self._environment, **own}, self._check.limit_s, self._ended(name))
+            except OSError as error:
+                self._warn(f"{name} could not be started: {error.strerror or error}")
+                self._loop.call_soon(self._next)
+        else:
+            took_s = self._loop.time() - self._began_at
+            if took_s >= QUIET_S:
+                self._say(f"this node has been checked, in {took_s:.1f} s", Level.NOTICE, WAITING)
+            self._end("")
+
+    def _ended(self, name: str) -> Callable[[int | None, str], None]:
+        def ended(exit_code: int | None, output: str) -> None:
+            self._child = None
+            wrote = evidence(output)
+            if exit_code is None:
+                self._end(f"node {self._node_id} is unfit: {name} took more than {self._check.limit_s:g} s{wrote}")
+            elif exit_code == ExitCode.NODE_UNFIT:
+                self._end(f"node {self._node_id} is unfit: {name} says so{wrote}")
+            else:
+                if exit_code:
+                    self._warn(f"{name} failed ({exit_status(exit_code).cause}){wrote}")
+                self._next()
+
+        return ended
+
+    def _warn(self, what: str) -> None:
+        code = ExitCode.NODE_UNFIT.value
+        self._say(f"{what}; only exit code {code} says that a node is unfit: it joins", Level.WARNING, "check_failed")
+
+    def _tell_of_wait(self) -> None:
+        running = [name for name, _ in commands(self._check)]
+        name = running[len(running) - len(self._left) - 1]
+        text = f"checking this node before it joins: {name} runs, for at most {self._check.limit_s:g} s"
+        self._say(text, Level.NOTICE, WAITING)
+
+    def _end(self, unfit: str) -> None:
+        if self._quiet:
+            self._quiet.cancel()
+        self._left = []
+        self._done(unfit)
+
+
+def evidence(output: str) -> str:
+    """The end of what a check has written, as the end of a sentence; empty if it has written nothing."""
+    lines = [printable(line).strip() for line in output.splitlines() if one_line([line])]
+    kept = last_lines(lines, TAIL_LINES, EVIDENCE_BYTES)
+    return f": {' | '.join(kept)}" if kept else ""
+
+
+class _Child:
+    """A running check. `ended` is told its exit code, None if it took too long, and what it wrote."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        limit_s: float,
+        ended: Callable[[int | None, str], None],
+    ) -> None:
+        self._ended: Callable[[int | None, str], None] | None = ended
+        self._loop = asyncio.get_running_loop()
+        self._output = b""
+        self._pipe, theirs = os.pipe()
+        try:
+            os.set_blocking(self._pipe, False)
+            self._process = CommandProcess(command, environment, theirs, theirs, stdin=_DEVNULL)
+        except BaseException:
+            os.close(self._pipe)
+            raise
+        finally:
+            os.close(theirs)
+        self._loop.add_reader(self._pipe, self._read)
+        self._loop.add_reader(self._process.fileno(), self._exited)
+        self._timer = self._loop.call_later(limit_s, self._took_too_long)
+
+    def kill(self) -> None:
+        """Kill it, and wait for nothing: it may be in uninterruptible sleep."""
+        self._ended = None
+        self._timer.cancel()
+        signal_group(self._process.pid, signal.SIGKILL)
+        self._let_go()
+        self._loop.remove_reader(self._process.fileno())
+        self._process.disown()
+        own_children.discard(self._process.pid)  # whoever reaps orphans reaps it
+        with suppress(ChildProcessError):
+            os.waitpid(self._process.pid, os.WNOHANG)
+
+    def _took_too_long(self) -> None:
+        """It is reaped when it goes, and nobody waits for that."""
+        signal_group(self._process.pid, signal.SIGKILL)
+        self._read()
+        self._tell(None)
+
+    def _exited(self) -> None:
+        self._loop.remove_reader(self._process.fileno())
+        signal_group(self._process.pid, signal.SIGKILL)  # what it left behind; before the wait
+        for _ in range(_READS):
+            self._read()
+        self._let_go()
+        self._tell(self._process.reap())
+
+    def _tell(self, exit_code: int | None) -> None:
+        self._timer.cancel()
+        ended, self._ended = self._ended, None
+        if ended:
+            ended(exit_code, self._output.decode(errors="replace"))
+
+    def _read(self) -> None:
+        """Take what there is, a bounded part at a time: the loop has other work."""
+        if self._pipe < 0:
+            return
+        try:
+            chunk = os.read(self._pipe, TAIL_BYTES)
+        except BlockingIOError:
+            return
+        self._output = (self._output + chunk)[-TAIL_BYTES:]
+        if not chunk:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self._pipe >= 0:
+            self._loop.remove_reader(self._pipe)
+            os.close(self._pipe)
+            self._pipe = -1
