@@ -12,6 +12,7 @@ import requests
 import schemathesis
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 from rdzv_protocol import paths
 from schemathesis import Case, DeserializationContext, GenerationMode, Response, SerializationContext
 from schemathesis.checks import CheckContext, not_a_server_error
@@ -76,7 +77,8 @@ class Fuzzer:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        published = schemathesis.openapi.from_dict(_with_few_names(requests.get(f"{url}{paths.OPENAPI}").json()))
+        self._document = requests.get(f"{url}{paths.OPENAPI}").json()
+        published = schemathesis.openapi.from_dict(_with_few_names(self._document))
         published.config.update(base_url=url)
         operations = (found.ok() for found in published.get_all_operations())
         self.operations: list[APIOperation] = [each for each in operations if not _is_endless(each)]
@@ -88,7 +90,7 @@ class Fuzzer:
         self._seats = 0
 
     def run(self, examples: int) -> None:
-        cases = [cases for operation in self.operations for cases in _cases(operation)]
+        cases = [cases for operation in self.operations for cases in self._cases(operation)]
         (status,) = (operation for operation in self.operations if operation.path == paths.STATUS)
 
         def is_answered(case: Case) -> None:
@@ -108,6 +110,20 @@ class Fuzzer:
                 self._seat(session)
                 sent = hypothesis.settings(max_examples=number, suppress_health_check=list(HealthCheck))
                 sent(given(strategy)(is_answered))()
+
+    def _cases(self, operation: APIOperation) -> Iterator[st.SearchStrategy[Case]]:
+        if operation.body:
+            is_described = Draft202012Validator(self._body(operation)).is_valid
+            # A text that is no name of ours may be one of the document's.
+            yield operation.as_strategy(generation_mode=GenerationMode.NEGATIVE).filter(
+                lambda case: not isinstance(case.body, dict) or not is_described(_fitting(case.body))
+            )
+        yield operation.as_strategy(generation_mode=GenerationMode.POSITIVE)
+
+    def _body(self, operation: APIOperation) -> dict[str, Any]:
+        """The schema of the operation's body, as the server's document has it."""
+        (described,) = self._document["paths"][operation.path][operation.method]["requestBody"]["content"].values()
+        return {"components": self._document["components"], **described["schema"]}
 
     def _seat(self, session: requests.Session) -> None:
         """Let an agent into a run of its own, so that there is one that goes on, whatever was ended before."""
@@ -150,12 +166,6 @@ def _with_few_names(schema: Any) -> Any:
         return schema
     named = {"format": "name"} if isinstance(schema.get("pattern"), str) else {}
     return {name: _with_few_names(each) for name, each in schema.items() if not (named and name == "pattern")} | named
-
-
-def _cases(operation: APIOperation) -> Iterator[st.SearchStrategy[Case]]:
-    if operation.body:
-        yield operation.as_strategy(generation_mode=GenerationMode.NEGATIVE)
-    yield operation.as_strategy(generation_mode=GenerationMode.POSITIVE)
 
 
 def _is_endless(operation: APIOperation) -> bool:

@@ -141,14 +141,25 @@ async def test_before_the_time_limit_workers_save_and_the_job_starts_again(slurm
     env = {"RDZV_SERVER": await serve(slurm), "PRELOAD": "json"}
     jobs = {}
     for name in ("fixed", "elastic", "warm-spares", "login-server", "array"):
-        options = ("--time=1", "--signal=B:USR1@60", *(["--array=1"] if name == "array" else ["--nodes=2"]))
+        options = ("--time=30", "--signal=B:USR1@60", *(["--array=1"] if name == "array" else ["--nodes=2"]))
         script = (str(SCRIPTS / f"{name}.sbatch"), "saves.py", f"{slurm.folder}/{name}")
         jobs[name] = slurm.submit(*options, *script, env=env)
+    nodes = {name: 1 + (name != "array") for name in jobs}
+    for name, job in jobs.items():
+        await until(lambda job=job, nodes=nodes[name]: slurm.output(job).count("trains") == nodes)
+        slurm.limit(job, minutes=2)
     for name, job in jobs.items():
         assert await slurm.reaches(job, "COMPLETED", restarts=1)
         written = slurm.output(job)
         for words in ("trains", "SIGUSR1: leaving the run", "saved", "goes on from what it saved"):
-            assert written.count(words) >= 1 + (name != "array"), words
+            assert written.count(words) >= nodes[name], words
+
+
+async def test_a_wrong_flag_fails_the_job_even_while_its_server_starts(slurm: Slurm, hub: WorkerHub) -> None:
+    names = ("fixed", "elastic", "warm-spares")
+    for job in [submit(slurm, name, hub, "--nodes=2", flags="--max-resets 3") for name in names]:
+        assert await slurm.ended(job) == "FAILED"
+        assert "--max-resets" in slurm.output(job)
 
 
 async def test_scancel_leaves_nothing_behind(slurm: Slurm, hub: WorkerHub) -> None:

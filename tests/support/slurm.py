@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -138,7 +138,8 @@ class Slurm:
             if node not in self._processes:
                 self.boot(node)
             if "down" in self.call("sinfo", "--noheader", f"--nodes={node}", "--format=%T"):
-                self.call("scontrol", "update", f"NodeName={node}", "State=RESUME")
+                with suppress(subprocess.CalledProcessError):  # it has just come back by itself
+                    self.call("scontrol", "update", f"NodeName={node}", "State=RESUME")
         self._wait(self._is_up)
 
     def processes(self, pattern: str) -> dict[int, str]:
@@ -205,6 +206,10 @@ class Slurm:
     async def ended(self, job: str) -> str:
         """State in which the job has ended."""
         return await self.reaches(job, *ENDS)
+
+    def limit(self, job: str, minutes: int) -> None:
+        """Give a job that runs another time limit. Slurm looks at it twice a minute."""
+        self.call("scontrol", "update", f"JobId={job}", f"TimeLimit={minutes}")
 
     # Inside.
 
