@@ -1,6 +1,7 @@
 """Status of a run as operators see it. Durations are seconds; ages count from now."""
 
 from collections.abc import Collection
+from heapq import nsmallest
 from typing import Annotated, Literal, TypeVar
 
 from msgspec import Meta, Struct, structs
@@ -164,7 +165,7 @@ def view(run: Run, now: float) -> RunStatus:
         deadline_s=_deadline_s(run, now),
         progress=_progress(run.progress.values(), now),
         missing=missing(run),
-        nodes=[_node(run, agent, now) for agent in sorted(run.agents.values(), key=lambda a: _position(run, a))],
+        nodes=nodes(run, now),
         first_failure=_failure(run.first_failure, now) if run.first_failure else None,
         end_failure=_failure(run.first_of_round, now) if run.end_failure and run.first_of_round else None,
         failures=[_failure(record, now) for record in run.failures],
@@ -172,6 +173,13 @@ def view(run: Run, now: float) -> RunStatus:
         history=[_aged(RestartStatus, restart, now) for restart in run.ledger],
         settings=run.settings,
     )
+
+
+def nodes(run: Run, now: float, first: int = 0, most: int | None = None) -> list[NodeStatus]:
+    """Agents of the run by group rank, then those without a seat: from this place on, so many of them at most."""
+    until = len(run.agents) if most is None else first + most
+    ordered = nsmallest(until, run.agents.values(), key=lambda agent: _position(run, agent))
+    return [_node(run, agent, now) for agent in ordered[first:]]
 
 
 def phase(run: Run) -> Phase:

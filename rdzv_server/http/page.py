@@ -22,7 +22,10 @@ from rdzv_protocol import errors, paths
 
 from rdzv_server.auth import session
 from rdzv_server.auth.authorization import Caller, Permit
+from rdzv_server.core import status_view, watch_view
+from rdzv_server.core.run import Run
 from rdzv_server.http import answers
+from rdzv_server.http.events_endpoint import number_of
 from rdzv_server.http.limits import Gatekeeper
 from rdzv_server.http.requests import caller_of, connection_of, read_body
 from rdzv_server.service.interface import Service
@@ -42,6 +45,11 @@ HEADERS = answers.HEADERS | {
     "Cache-Control": "no-store",
 }
 NoteRefusal = Callable[[web.BaseRequest, errors.ProtocolError], None]
+Shown = dict[str, Any]
+"""What a template is given."""
+ROWS, ATTEMPTS, LAST_ROW = 256, 16, 10**6
+"""Rows of a plain table, which is made at once: agents wait for it a few milliseconds; attempts that are told of."""
+AT = "%Y-%m-%d %H:%M:%S"
 FOR_A_DAY = "max-age=86400, immutable"
 """Of files: a page asks for each by what is in it."""
 
@@ -131,15 +139,19 @@ class Pages:
 
     async def _runs(self, request: web.BaseRequest) -> web.Response:
         """Page of all runs."""
-        return self._looked_at(request, "runs", paths.ROOT, "")
+        return self._looked_at(request, "runs", paths.ROOT, "", self._plain_runs)
 
     async def _run(self, request: web.BaseRequest) -> web.Response:
         """Page of one run."""
         run_id = _run_id_of(request)
-        return self._looked_at(request, "run", path_of(run_id), run_id) if run_id else _redirected(paths.ROOT)
+        if not run_id:
+            return _redirected(paths.ROOT)
+        return self._looked_at(request, "run", path_of(run_id), run_id, self._plain_run)
 
-    def _looked_at(self, request: web.BaseRequest, name: str, path: str, run_id: str) -> web.Response:
-        """The page, or the way to the login and back to it."""
+    def _looked_at(
+        self, request: web.BaseRequest, name: str, path: str, run_id: str, plain: Callable[[Permit, str, int], Shown]
+    ) -> web.Response:
+        """The page, or the way to the login and back to it. With `?plain=FIRST` as tables, which need no script."""
         caller = caller_of(request)
         try:
             permit = self._check_look(request, caller)
@@ -151,7 +163,29 @@ class Pages:
             return _redirected(f"{paths.LOGIN}?to={quote(path, safe='')}")
         except errors.Forbidden as error:
             return self._show("refused", caller, status=403, refusal=str(error))
-        return self._show(name, caller, run_id=run_id)
+        if (first := request.rel_url.query.get("plain")) is None:
+            return self._show(name, caller, run_id=run_id)
+        shown = plain(permit, run_id, number_of("plain", first, 0, 0, LAST_ROW))
+        return self._show(
+            f"plain_{name}", caller, run_id=run_id, path=path, at=time.strftime(AT, time.gmtime()), **shown
+        )
+
+    def _plain_runs(self, permit: Permit, _: str, first: int) -> Shown:
+        latest = {run.run_id: run for run in self._service.runs() if permit.covers(run.run_id)}
+        runs = sorted(latest.values(), key=lambda run: run.created_at, reverse=True)[first : first + ROWS]
+        shown = [self._with_ages(run, watch_view.summary) for run in runs]
+        return {"runs": shown, "first": first, "count": len(latest)}
+
+    def _plain_run(self, permit: Permit, run_id: str, first: int) -> Shown:
+        attempts = [run for run in self._service.runs() if run.run_id == run_id]
+        shown = [self._with_ages(run, watch_view.view) for run in reversed(attempts[-ATTEMPTS:])]
+        nodes = status_view.nodes(attempts[-1], self._service.now(run_id), first, ROWS) if attempts else []
+        return {"attempts": shown, "nodes": nodes, "first": first, "count": len(attempts[-1].agents) if attempts else 0}
+
+    def _with_ages(self, run: Run, view: Callable[[Run, float, watch_view.Clock], Shown]) -> Shown:
+        """What is watched of a run, with the seconds since each time in its place."""
+        now = self._service.now(run.run_id)
+        return view(run, now, lambda at: now - at)
 
     async def _login(self, request: web.BaseRequest) -> web.Response:
         """Form of the login."""
@@ -238,13 +272,30 @@ def _form(body: bytes) -> dict[str, str]:
     return dict(parse_qsl(body.decode(errors="replace"), max_num_fields=8)) if body.count(b"&") < 8 else {}
 
 
+def _duration(seconds: float) -> str:
+    """A time in words, as `page.js` has them."""
+    whole = max(0, round(seconds))
+    for below, unit, unit_s, smaller, smaller_s in _UNITS:
+        if whole < below:
+            return f"{whole // unit_s} {unit}" + (f" {whole % unit_s // smaller_s} {smaller}" if smaller else "")
+    raise AssertionError
+
+
+_UNITS = (
+    (100, "s", 1, "", 1), (6_000, "min", 60, "s", 1), (172_800, "h", 3_600, "min", 60),
+    (float("inf"), "d", 86_400, "h", 3_600),
+)  # fmt: skip
+"""Below which a time is told in which units."""
+
+
 @cache
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(WEB / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    environment.globals |= {"static": _static, "path_of": path_of, "paths": paths}
+    environment.globals |= {"static": _static, "path_of": path_of, "paths": paths, "ROWS": ROWS}
+    environment.filters["duration"] = _duration
     return environment
 
 

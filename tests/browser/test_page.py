@@ -115,6 +115,39 @@ async def test_every_other_action_has_its_button(cluster: Cluster, tab: Tab) -> 
     tab.is_content()
 
 
+async def test_without_a_script_there_are_plain_tables(cluster: Cluster, new_tab: NewTab) -> None:
+    """An ended attempt and one that goes on, with more nodes than a table has rows, and one that is gone."""
+    tab = await new_tab(java_script_enabled=False)
+    async with Crowd(cluster.server.port) as crowd:
+        names = [f"node-{number:03}" for number in range(258)]
+        await crowd.run("a/b", ["node-x"], max_restarts=0)
+        await crowd.fail("a/b", error="<b>boom</b>")
+        nodes = await crowd.run("a/b", names, disconnect_grace_s=0.0)
+        await tab.page.goto(f"http://{cluster.endpoint}/")
+        await tab.page.click("noscript a")
+        await tab.shows("table", "round 1 runs on 258 nodes")
+        await tab.page.click("text=a/b")
+        await tab.shows("main", "Nodes 1 to 256 of 258.")
+        rows = await tab.page.locator("table >> nth=0").locator("tbody tr").all_inner_texts()
+        assert [int(row.split("\t")[0]) for row in rows] == list(range(256)), "by group rank"
+        assert all(0.0 <= float(row.split("\t")[5].removesuffix(" s")) < 600.0 for row in rows), "the ages of the leases"
+        await tab.shows("table >> nth=1", "no restarts left: 0 of 0 used")
+        await tab.page.click("text=The next")
+        await tab.shows("main", "Nodes 257 to 258 of 258.")
+        await nodes[7].gone()
+        await cluster.server.line("node-007 lost")
+        await tab.page.click("text=The first")
+        await tab.shows("main", "missing: node node-007")
+        live = await new_tab()
+        await live.open(cluster, "/runs/a%2Fb")
+        await live.shows("#attempts", "no restarts left: 0 of 0 used")
+        assert await live.page.locator("#attempts tr").count() == 1
+    for wrong in ("x", "-1", "9" * 30):
+        url, headers = f"http://{cluster.endpoint}/?plain={wrong}", {"Accept": "text/html"}
+        assert (await tab.page.context.request.get(url, headers=headers)).status == 400
+    tab.is_content()
+
+
 async def test_the_page_of_a_standalone_run_has_no_buttons(cluster: Cluster, tab: Tab) -> None:
     agent = await cluster.agent("a", "--standalone")
     address = (await agent.line(r"status: http://(127\.0\.0\.1:\d+)/v1/status"))[1]

@@ -92,6 +92,19 @@ function bar(element, legend, parts) {
   }));
 }
 
+function line(long, texts, alsoLong) {
+  // of a table; cells with sentences are wide
+  const row = document.createElement("tr");
+  row.append(...texts.map((text, index) => {
+    const cell = document.createElement(index ? "td" : "th");
+    if (!index) cell.scope = "row";
+    if (index === long || index === alsoLong) cell.className = "long";
+    cell.textContent = text;
+    return cell;
+  }));
+  return row;
+}
+
 // The stream.
 
 function merge(target, patch) {
@@ -482,18 +495,29 @@ function drawTime(run) {
 // Events: the latest, and the rounds that they tell of.
 
 const events = {
-  last: 0, seen: "", busy: false, rounds: new Map(), open: null,
+  last: 0, seen: "", busy: false, rounds: new Map(), attempts: new Map(),
 
   async look(run) {
     const stamp = `${run.attempt} ${run.event_number}`;
     if (this.busy || stamp === this.seen) return;
     this.busy = true;
     this.seen = stamp;
+    if (run.event_number < this.last) this.forget();
     try {
       await this.fetch();
-    } catch { /* the next difference asks again */ }
+      setTimeout(() => shown.run && this.look(shown.run), 250); // what has happened meanwhile
+    } catch {
+      this.seen = ""; // the next difference asks again
+    }
     this.busy = false;
-    if (shown.run) this.again = setTimeout(() => shown.run && this.look(shown.run), 250);
+  },
+
+  forget() {
+    // The run was forgotten, and another one has its id: events are numbered anew.
+    this.last = 0;
+    this.rounds.clear();
+    this.attempts.clear();
+    byId("events").replaceChildren();
   },
 
   async fetch() {
@@ -501,7 +525,7 @@ const events = {
     for (;;) {
       const path = `/v1/runs/${encodeURIComponent(runId)}/events?after=${this.last}&limit=${EVENTS_AT_ONCE}`;
       const answer = await fetch(path, { headers: { Accept: "application/json" } });
-      if (!answer.ok) return;
+      if (!answer.ok) throw new Error(answer.statusText);
       const found = (await answer.json()).events || [];
       found.forEach((event) => this.take(event));
       this.draw(found);
@@ -512,7 +536,12 @@ const events = {
   take(event) {
     this.last = event.number;
     const key = `${event.attempt} ${event.round}`;
-    if (event.kind === "run_created") this.rounds.set(`${event.attempt} 1`, { event, opened: event });
+    if (event.kind === "run_created") {
+      this.rounds.set(`${event.attempt} 1`, { event, opened: event });
+      this.attempts.set(event.attempt, { created: event, rounds: 1 });
+    }
+    const attempt = this.attempts.get(event.attempt);
+    if (attempt) attempt.rounds = event.round;
     if (event.kind === "round_opened") {
       const before = this.rounds.get(`${event.attempt} ${event.round - 1}`);
       if (before) before.ended = event;
@@ -520,7 +549,10 @@ const events = {
     }
     const round = this.rounds.get(key);
     if (round && event.kind === "round_started") round.started = event;
-    if (round && (event.kind === "run_failed" || event.kind === "run_succeeded")) round.ended = event;
+    if (event.kind === "run_failed" || event.kind === "run_succeeded") {
+      if (round) round.ended = event;
+      if (attempt) attempt.ended = event;
+    }
   },
 
   draw(found) {
@@ -542,28 +574,30 @@ const events = {
     while (list.children.length > MOST_EVENTS) list.lastChild.remove();
     byId("events-card").hidden = list.children.length === 0;
     this.drawRounds();
+    this.drawAttempts();
+  },
+
+  drawAttempts() {
+    const isEarlier = ({ created, ended }) => ended && created.attempt < shown.run.attempt;
+    const earlier = [...this.attempts.values()].filter(isEarlier).reverse();
+    byId("attempts-card").hidden = earlier.length === 0;
+    byId("attempts").replaceChildren(...earlier.map(({ created, ended, rounds }) => line(2, [
+      `${created.attempt}`, ended.kind.slice("run_".length), ended.reason, `${rounds}`, duration(ended.at - created.at),
+      new Date(created.at * 1000).toLocaleString(),
+    ])));
   },
 
   drawRounds() {
     const known = [...this.rounds.values()].reverse();
     byId("rounds-card").hidden = known.length === 0;
     byId("rounds").replaceChildren(...known.map(({ event, opened, started, ended }) => {
-      const row = document.createElement("tr");
       const ranFor = started && ended ? duration(ended.at - started.at) : started ? "runs" : "";
-      const texts = [
+      return line(6, [
         event.attempt > 1 ? `${event.round} (attempt ${event.attempt})` : `${event.round}`, opened.reason,
         started ? (started.charged ? "charged" : "free") : "not yet",
         started ? `${started.nodes} (${plural(started.world_size, "worker")})` : "",
         started && started.duration_s !== undefined ? duration(started.duration_s) : "", ranFor, ended ? ended.reason : "",
-      ];
-      row.append(...texts.map((text, index) => {
-        const cell = document.createElement(index ? "td" : "th");
-        if (!index) cell.scope = "row";
-        if (index === 1 || index === 6) cell.className = "long";
-        cell.textContent = text;
-        return cell;
-      }));
-      return row;
+      ], 1);
     }));
   },
 };
@@ -572,8 +606,8 @@ const events = {
 
 function ask(button) {
   const dialog = byId("dialog"), asks = button.dataset.asks.split(" ");
-  const subject = button.dataset.ofNode ? `node ${cells.get(chosen).name}` : runId;
-  fill(byId("dialog-title"), `${button.textContent}: ${subject}`);
+  const node = button.dataset.ofNode ? cells.get(chosen).name : ""; // the cell may go while somebody fills in a reason
+  fill(byId("dialog-title"), `${button.textContent}: ${node ? `node ${node}` : runId}`);
   fill(byId("dialog-means"), button.dataset.means);
   fill(byId("dialog-do"), button.textContent);
   byId("dialog-do").className = button.className;
@@ -589,13 +623,12 @@ function ask(button) {
   const requestId = crypto.getRandomValues(new Uint32Array(4)).join("-"); // one for all attempts: it is done once
   dialog.querySelector("form").onsubmit = (event) => {
     event.preventDefault();
-    act(button, asks, requestId);
+    act(button, asks, { request_id: requestId, ...(node ? { node_id: node } : { run_id: runId }) });
   };
   dialog.showModal();
 }
 
-async function act(button, asks, requestId) {
-  const body = { request_id: requestId, ...(button.dataset.ofNode ? { node_id: cells.get(chosen).name } : { run_id: runId }) };
+async function act(button, asks, body) {
   for (const name of asks.filter(Boolean)) {
     const input = byId("dialog").querySelector(`[data-ask="${name}"] input`);
     if (input.type !== "number") body[name] = input.value;
@@ -606,7 +639,7 @@ async function act(button, asks, requestId) {
   try {
     const headers = { "Content-Type": "application/json", "X-CSRF-Token": document.body.dataset.csrf };
     const answer = await fetch(button.dataset.path, { method: "POST", headers, body: JSON.stringify(body) });
-    const said = await answer.json();
+    const said = await answer.json().catch(() => ({ message: `${answer.status} ${answer.statusText}` }));
     if (!answer.ok) throw new Error(said.message);
     byId("dialog").close();
     notice(`${button.textContent}: done`);
@@ -617,9 +650,12 @@ async function act(button, asks, requestId) {
   byId("dialog-do").disabled = false;
 }
 
+let noticeEnds = 0;
+
 function notice(text) {
   fill(byId("done"), text);
-  setTimeout(() => fill(byId("done"), ""), 6000);
+  clearTimeout(noticeEnds);
+  noticeEnds = setTimeout(() => fill(byId("done"), ""), 6000);
 }
 
 if (runId) {
