@@ -130,7 +130,7 @@ async def test_without_a_script_there_are_plain_tables(cluster: Cluster, new_tab
         await tab.shows("main", "Nodes 1 to 256 of 258.")
         rows = await tab.page.locator("table >> nth=0").locator("tbody tr").all_inner_texts()
         assert [int(row.split("\t")[0]) for row in rows] == list(range(256)), "by group rank"
-        assert all(0.0 <= float(row.split("\t")[5].removesuffix(" s")) < 600.0 for row in rows), "the ages of the leases"
+        assert all(0.0 <= float(row.split("\t")[5].removesuffix(" s")) < 600.0 for row in rows), "leases' ages"
         await tab.shows("table >> nth=1", "no restarts left: 0 of 0 used")
         await tab.page.click("text=The next")
         await tab.shows("main", "Nodes 257 to 258 of 258.")
