@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, NamedTuple, cast
 
-from rdzv_protocol.flag_values import LOG_FORMATS, node_counts
+from rdzv_protocol.flag_values import LOG_FORMATS
 from rdzv_protocol.settings import RankPolicy, ScaleUp
 
 from node_agent.cli.values import (
@@ -22,6 +22,7 @@ from node_agent.cli.values import (
     modules,
     name,
     name_or_none,
+    nodes,
     one_of,
     pairs,
     place,
@@ -120,8 +121,9 @@ class Arguments(NamedTuple):
         "one")] = None
     rdzv_id: Annotated[str, Flag(
         "ID", name_or_none, "names the run; agents with one id are one run (default: none)", alias="--run-id")] = ""
-    nnodes: Annotated[tuple[int, int] | None, Flag(
-        "N|MIN:MAX", node_counts, "nodes of the run (default: the run's, or 1)")] = None
+    nnodes: Annotated[tuple[int, ...] | None, Flag(
+        "N|MIN:MAX|N,N", nodes, "nodes of the run (default: the run's, or 1). N,N,N: any of these numbers, the largest "
+        "that there are nodes for; the others stand by")] = None
     rdzv_conf: Annotated[Mapping[str, object], Flag(
         "K=V,K=V", pairs, "torchrun's settings: join_timeout, last_call_timeout, close_timeout, keep_alive_interval, "
         "keep_alive_max_attempt, timeout, read_timeout, is_host")] = {}
@@ -198,6 +200,11 @@ class Arguments(NamedTuple):
     fatal_exit_codes: Annotated[tuple[int, ...] | None, _setting(
         "N,N", codes, "exit codes that fail the run at once")] = None
     join_timeout: Annotated[float | None, _setting("S", seconds(), "wait for MIN nodes (default: 600)")] = None
+    node_unit: Annotated[int | None, _setting(
+        "N", whole(1, 100_000), "run on a multiple of N nodes alone; those that are over stand by (default: 1)")] = None
+    shrink_after: Annotated[float | None, _setting(
+        "S", seconds(), "after the loss of a node, wait so long for a replacement before going on with fewer (default: "
+        "0, go on at once)")] = None
     last_call_timeout: Annotated[float | None, _setting(
         "S", seconds(), "wait for more after MIN (default: until none has come for 5 s, at most 30)")] = None
     lease: Annotated[float | None, _setting(

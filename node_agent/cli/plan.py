@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf
 
 from msgspec.structs import replace
@@ -175,20 +175,37 @@ def _own_lines(arguments: Arguments, environment: Mapping[str, str]) -> tuple[Li
 
 def settings(arguments: Arguments, *, alone: bool = False) -> RequestedSettings:
     """The run's settings as far as this node asks for any. Raises `UsageError`."""
-    min_nodes, max_nodes = (1, 1) if alone else arguments.nnodes or (None, None)
+    min_nodes, max_nodes, *sizes = (1, 1) if alone else arguments.nnodes or (None, None)
+    _check_unit(arguments, min_nodes, max_nodes, sizes)
     return RequestedSettings(
         min_nodes=min_nodes,
         max_nodes=max_nodes,
+        node_unit=None if alone else arguments.node_unit,
+        legal_sizes=tuple(sizes) or None,
         max_restarts=arguments.max_restarts,
         restart_window_s=arguments.restart_window,
         join_timeout_s=arguments.timeout if arguments.join_timeout is None else arguments.join_timeout,
         last_call_timeout_s=arguments.last_call_timeout,
+        shrink_after_s=arguments.shrink_after,
         lease_s=_lease_s(arguments),
         disconnect_grace_s=arguments.disconnect_grace,
         scale_up=arguments.scale_up,
         fatal_exit_codes=arguments.fatal_exit_codes,
         rank_policy=arguments.rank_policy,
     )
+
+
+def _check_unit(arguments: Arguments, low: int | None, high: int | None, sizes: Sequence[int | None]) -> None:
+    unit = arguments.node_unit
+    if unit is None or unit == 1 or low is None or high is None:
+        return
+    source = arguments.source("node_unit")
+    if sizes:
+        raise UsageError(f"{source}: {arguments.source('nnodes')} lists the legal sizes already: give one of the two")
+    if high // unit * unit < low:
+        raise UsageError(
+            f"{source}: no multiple of {unit} is from {low} to {high} nodes ({arguments.source('nnodes')})"
+        )
 
 
 def _lease_s(arguments: Arguments) -> float | None:

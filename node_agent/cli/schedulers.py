@@ -334,7 +334,7 @@ def find(arguments: Arguments, environment: Environment) -> Found:
     if filled.nnodes is None:
         raise UsageError(f"{flag}: {row.name} does not say how many nodes there are: give --nnodes")
     filled, server = _with_server(filled, row, environment, flag, hosts=int(rank[1]) == 0)
-    nodes = ":".join(map(str, dict.fromkeys(filled.nnodes or ())))
+    nodes = ":".join(map(str, dict.fromkeys((filled.nnodes or ())[:2])))
     workers, run = filled.nproc_per_node, filled.rdzv_id or "none"
     said = [
         f"node {rank[1]} of {nodes} ({rank[0]}, {filled.source('nnodes')})",

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
+from rdzv_protocol.flag_values import node_counts
+
 from node_agent.core.log_options import Std
 
 Read = Callable[[object], object]
@@ -16,6 +18,8 @@ BACKENDS = ("c10d", "static", "etcd", "etcd-v2", "rdzv-server")
 PLACES = ("auto", "cpu", "gpu", "xpu")
 TRUE, FALSE = ("true", "t", "yes", "y", "on"), ("false", "f", "no", "n", "off")
 LONGEST_SORT_KEY = 512
+MOST_SIZES = 32
+"""As many as a message may list."""
 UNCATCHABLE = ("SIGKILL", "SIGSTOP")
 
 
@@ -114,6 +118,19 @@ def place(given: object) -> tuple[str, int]:
     if not (port.isascii() and port.isdigit() and int(port) <= 65_535):
         raise ValueError(f"a port from 0 to 65535, or HOST:PORT, not {given!r}")
     return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def nodes(given: object) -> tuple[int, ...]:
+    """N, MIN:MAX, or legal sizes N,N,N: the fewest and the most nodes, then the legal sizes if they are listed."""
+    if not isinstance(given, str) or "," not in given:
+        return node_counts(given)
+    parts = [part.strip() for part in given.split(",")]
+    if not all(part.isascii() and part.isdigit() and 1 <= int(part) <= 100_000 for part in parts):
+        raise ValueError(f"{given!r} is no list of numbers of nodes, such as 8,16,32")
+    sizes = sorted(set(map(int, parts)))
+    if len(sizes) > MOST_SIZES:
+        raise ValueError(f"{len(sizes)} legal sizes: {MOST_SIZES} at the most; --node-unit N for all multiples of N")
+    return (sizes[0], sizes[-1], *sizes)
 
 
 def pairs(given: object) -> dict[str, object]:

@@ -15,6 +15,7 @@ RankPolicy = Literal["sticky", "topology", "fill-gaps"]
 Codes = Annotated[tuple[WorkerExitCode, ...], Meta(max_length=32)]
 LAST_CALL_QUIET_S, LAST_CALL_MOST_S = 5.0, 30.0
 """Last call of a run that was given none. It may be short: a node that comes later costs a restart that is free."""
+LegalSizes = Annotated[tuple[NodeCount, ...], Meta(max_length=32)]
 Window = Annotated[float, Meta(ge=1, le=1e9)]
 Lease = Annotated[float, Meta(ge=0.1, le=86_400)]
 
@@ -26,6 +27,10 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     """Nodes without which the run waits."""
     max_nodes: NodeCount = 1
     """Nodes beyond which an agent stands by."""
+    node_unit: NodeCount = 1
+    """A round has a multiple of so many nodes; those that are over stand by."""
+    legal_sizes: LegalSizes = ()
+    """Numbers of nodes that a round may have, from `min_nodes` to `max_nodes`. None: each multiple of `node_unit`."""
     max_restarts: Count = 0
     """Charged restarts of the run; membership changes are free."""
     restart_window_s: Window | None = None
@@ -35,6 +40,8 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     last_call_timeout_s: Seconds | None = None
     """Time that a round waits for more nodes after it has `min_nodes`. None: until none has joined for
     `LAST_CALL_QUIET_S`, and `LAST_CALL_MOST_S` at the most."""
+    shrink_after_s: Seconds = 0.0
+    """Time after the loss of a participant that a replacement is waited for before the run goes on with fewer nodes."""
     lease_s: Lease = 10.0
     """Silence after which an agent is lost. Shorter finds a hung host sooner, and a busy one wrongly."""
     disconnect_grace_s: Seconds = 1.0
@@ -57,10 +64,13 @@ class RequestedSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     min_nodes: NodeCount | None = None
     max_nodes: NodeCount | None = None
+    node_unit: NodeCount | None = None
+    legal_sizes: LegalSizes | None = None
     max_restarts: Count | None = None
     restart_window_s: Window | None = None
     join_timeout_s: Seconds | None = None
     last_call_timeout_s: Seconds | None = None
+    shrink_after_s: Seconds | None = None
     lease_s: Lease | None = None
     disconnect_grace_s: Seconds | None = None
     scale_up: ScaleUp | None = None

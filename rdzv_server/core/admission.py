@@ -16,6 +16,7 @@ from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.settings import RequestedSettings, RunSettings
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
+from rdzv_server.core import legal_sizes
 from rdzv_server.core.run import Agent, AgentState, Run
 
 MOST_AGENTS = 100_000
@@ -48,6 +49,8 @@ def settings_of(join: JoinRequest) -> RunSettings:
         raise MalformedMessage(
             f"min_nodes {settings.min_nodes} is above max_nodes {settings.max_nodes}: ask for --nnodes MIN:MAX"
         )
+    if not legal_sizes.largest(settings):
+        raise MalformedMessage(f"{legal_sizes.none_of(settings)}: ask for --nnodes MIN:MAX with a legal size in it")
     return settings
 
 
@@ -144,11 +147,11 @@ def is_rejoining(run: Run, join: JoinRequest) -> bool:
 
 def choose(run: Run) -> list[Agent]:
     """The waiting agents that get a seat: participants of the round before first, then by order of joining."""
-    seats = run.settings.max_nodes
+    seats = legal_sizes.fitting(run.settings, len(run.waiting))
     taken = run.membership.seats if run.membership else {}
     old = [agent for agent_id, agent in run.waiting.items() if agent_id in taken] if taken else []
     new = (agent for agent_id, agent in run.waiting.items() if agent_id not in taken)
-    if len(old) > seats:  # the run was resized: who has the first ranks keeps them
+    if len(old) > seats:  # resized, or not enough for a larger legal size: who has the first ranks keeps them
         old.sort(key=lambda agent: taken[agent.agent_id].group_rank)
     chosen = old[:seats]
     return chosen + list(islice(new, seats - len(chosen)))
@@ -159,14 +162,15 @@ def is_uncertain(run: Run) -> bool:
     uncertain = run.leases.uncertain
     if not uncertain:
         return False
-    if len(run.waiting) <= run.settings.max_nodes:
+    if len(run.waiting) <= legal_sizes.largest(run.settings):
         return any(run.agents[agent_id].state not in _SEATLESS for agent_id in uncertain)
     return any(agent.agent_id in uncertain for agent in choose(run))
 
 
 def free_seats(run: Run) -> int:
-    """Seats that the running round could still fill. None once some have finished their work."""
-    return 0 if run.succeeded else run.settings.max_nodes - len(run.running)
+    """Seats that those who wait would fill beside the running round. None once some have finished their work."""
+    running = len(run.running)
+    return 0 if run.succeeded else max(0, legal_sizes.fitting(run.settings, running + len(run.waiting)) - running)
 
 
 def next_scale_up(run: Run, now: float) -> float | None:
@@ -174,7 +178,7 @@ def next_scale_up(run: Run, now: float) -> float | None:
     settings = run.settings
     if not run.waiting or free_seats(run) <= 0 or settings.scale_up == "manual":
         return None
-    full = len(run.waiting) >= free_seats(run)
+    full = len(run.running) + len(run.waiting) >= legal_sizes.largest(run.settings)
     at = now if full else run.scale_up_at if run.scale_up_at is not None else now + settings.scale_up_window_s
     if settings.scale_up == "cooldown":
         return max(at, run.started_at + settings.scale_up_cooldown_s)

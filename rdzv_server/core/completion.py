@@ -4,7 +4,8 @@ A round completes at once when (a) max_nodes have joined, or (b) every participa
 alive has rejoined and min_nodes are there; else (c) at the end of the last call, which begins with min_nodes. The seats
 of participants that are alive and still stop their workers are kept for them: no spare that waits already takes one,
 and no last call shuts them out. Nor is anything decided while it is uncertain whether one that would get a seat lives.
-A round that none of the last participants survived forms like a first one.
+A round that none of the last participants survived forms like a first one. With `shrink_after_s`, (b) waits so long
+for a replacement of whoever is gone.
 """
 
 from collections.abc import Iterable
@@ -13,7 +14,7 @@ from itertools import islice
 from rdzv_protocol.messages import Wait
 from rdzv_protocol.settings import LAST_CALL_MOST_S, LAST_CALL_QUIET_S
 
-from rdzv_server.core import admission
+from rdzv_server.core import admission, legal_sizes
 from rdzv_server.core.run import Agent, Departure, Run
 
 NAMES = 4
@@ -22,14 +23,14 @@ NAMES = 4
 
 def completes(run: Run) -> str | None:
     """Reason why the forming round completes now, by rule (a) or (b); None while it waits."""
-    joined, low, high = len(run.waiting), run.settings.min_nodes, run.settings.max_nodes
+    joined, low, high = len(run.waiting), legal_sizes.smallest(run.settings), legal_sizes.largest(run.settings)
     if run.stopping or joined < low or admission.is_uncertain(run):
         return None
     if joined > high:
         return f"{joined} nodes joined for {count(high, 'seat')}"
     if joined == high:
         return f"all {high} nodes joined" if high > 1 else "its one node joined"
-    if joined >= low and run.survivors:
+    if run.survivors and not _awaits_replacement(run):
         return f"every remaining node of round {run.round - 1} rejoined: {_joined(run)}"
     return None
 
@@ -43,8 +44,28 @@ def deadline(run: Run) -> float | None:
     if admission.is_uncertain(run):
         return None
     if run.opening.min_since is not None:
-        return None if run.stopping else _last_call_ends(run, run.opening.min_since)
+        if run.stopping:
+            return None
+        if run.opening.lost_at is not None and _awaits_replacement(run):
+            return run.opening.lost_at + run.settings.shrink_after_s
+        return _last_call_ends(run, run.opening.min_since)
     return run.opening.below_since + run.settings.join_timeout_s
+
+
+def _awaits_replacement(run: Run) -> bool:
+    """Whether the round would be smaller than the one before, and is given time to fill the seats that are free."""
+    opening, settings = run.opening, run.settings
+    if not settings.shrink_after_s or opening.lost_at is None or not run.survivors or run.membership is None:
+        return False
+    return legal_sizes.fitting(settings, len(run.waiting)) < legal_sizes.fitting(settings, len(run.membership.seats))
+
+
+def expired(run: Run) -> str:
+    """Reason why the forming round completes at its deadline."""
+    taken = legal_sizes.fitting(run.settings, len(run.waiting))
+    if _awaits_replacement(run):
+        return f"no replacement came within {run.settings.shrink_after_s:g} s: goes on with {count(taken)}"
+    return f"last call ended with {count(len(run.waiting))}"
 
 
 def _last_call_ends(run: Run, began_at: float) -> float:
@@ -69,7 +90,9 @@ def standby(run: Run, now: float) -> Wait:
         return Wait(reason=f"round {run.round} ends to admit this node", remaining_s=remaining_s, ending="ends")
     if run.succeeded:
         return Wait(reason=f"standing by: {len(run.succeeded)} of {count(_seated(run))} finished their work")
-    if len(run.running) < run.settings.max_nodes:
+    if len(run.running) < legal_sizes.largest(run.settings) and not admission.free_seats(run):
+        return Wait(reason=f"standing by: round {run.round} has its {count(_seated(run))}{_sizes(run)}")
+    if len(run.running) < legal_sizes.largest(run.settings):
         return Wait(reason=f"standing by: round {run.round} runs, and scale-up is {run.settings.scale_up}")
     return Wait(reason=f"standing by: round {run.round} has its {count(_seated(run))}")
 
@@ -87,7 +110,8 @@ def running_reason(run: Run) -> str:
     """The sentence about a running round, for status."""
     seated, done = count(_seated(run)), len(run.succeeded)
     finished = f"; {done} finished their work" if done else ""
-    return f"round {run.round} runs on {seated}{finished}"
+    spare = f" of {len(run.waiting) + _seated(run)}{_sizes(run)}" if run.waiting and _sizes(run) else ""
+    return f"round {run.round} runs on {seated}{spare}{finished}"
 
 
 def _seated(run: Run) -> int:
@@ -95,25 +119,37 @@ def _seated(run: Run) -> int:
 
 
 def _last_call(run: Run) -> str:
-    low, high = run.settings.min_nodes, run.settings.max_nodes
-    text = f"{_joined(run)} of {low} to {high}"
+    low, high = legal_sizes.smallest(run.settings), legal_sizes.largest(run.settings)
+    text = f"{_joined(run)} of {low} to {high}{_sizes(run)}"
     if run.stopping:
         return f"{text}; waiting for {_stopping(run)}"
     if admission.is_uncertain(run):
         uncertain = run.leases.uncertain
         node_ids = (run.agents[agent_id].node_id for agent_id in uncertain)
         return f"{text}; waiting for a sign of life of {_listed(node_ids, len(uncertain))}"
+    if _awaits_replacement(run):
+        return f"{text}; waiting for a replacement of {_listed(gone := _gone(run), len(gone))}"
     return f"{text}; at once with {high}"
+
+
+def _sizes(run: Run) -> str:
+    shown = legal_sizes.shown(run.settings)
+    return shown and f", {shown}"
+
+
+def _gone(run: Run) -> list[str]:
+    return [departure.node_id for departure in run.departures if left_a_seat(run, departure)]
 
 
 def shortfall(run: Run) -> str:
     """Sentence about a round below its minimum: who is there, and who is missing."""
-    low = run.settings.min_nodes
+    low = legal_sizes.smallest(run.settings)
     missing = low - len(run.waiting)
-    text = f"waiting for {missing} more node{'s' * (missing != 1)}: {len(run.waiting)} of {low} joined{_who(run)}"
+    joined = f"{len(run.waiting)} of {low} joined{_who(run)}{_sizes(run)}"
+    text = f"waiting for {missing} more node{'s' * (missing != 1)}: {joined}"
     if run.stopping:
         text += f"; {_stopping(run)}"
-    gone = [departure.node_id for departure in run.departures if left_a_seat(run, departure)]
+    gone = _gone(run)
     text += f"; gone: {_listed(gone, len(gone))}" if gone else ""
     return text + (f"; cordoned: {names(run.cordoned)}" if run.cordoned else "")
 

@@ -23,6 +23,7 @@ from rdzv_server.core import (
     completion,
     events,
     final_report,
+    legal_sizes,
     operations,
     progress,
     queries,
@@ -160,7 +161,7 @@ class RunMachine:
         if forming_until is not None and now >= forming_until:
             if run.opening.min_since is None:
                 return events.JoinTimedOut()
-            return events.RoundCompleted(f"last call ended with {completion.count(len(run.waiting))}")
+            return events.RoundCompleted(completion.expired(run))
         if run.verdict_at is not None and now >= run.verdict_at:
             return events.CauseNotFound()
         if run.scale_up_at is not None and now >= run.scale_up_at:
@@ -394,8 +395,10 @@ class RunMachine:
         run = self.run
         if was is AgentState.RUNNING:
             self.open_round(cause, reason, now)
+            run.opening.lost_at = now
         elif run.stage is Stage.FORMING and run.seat_of(agent.agent_id):
             restart_budget.reclassify(run.opening, cause, reason)
+            run.opening.lost_at = now
 
     def open_round(self, cause: Cause, reason: str, now: float) -> None:
         """Open the next round: every participant stops its workers and joins again."""
@@ -427,7 +430,7 @@ class RunMachine:
         time_ledger.settle(run, now)
 
     def _watch_minimum(self, now: float) -> None:
-        opening, enough = self.run.opening, len(self.run.waiting) >= self.run.settings.min_nodes
+        opening, enough = self.run.opening, len(self.run.waiting) >= legal_sizes.smallest(self.run.settings)
         if enough and opening.min_since is None:
             opening.min_since = now
         elif not enough and opening.min_since is not None:
@@ -506,7 +509,7 @@ _CHECKS: dict[type[events.Event], Callable[[RunMachine, Any, float], events.Fact
     events.ArrivalsAdmitted: operations.check_admission,
     events.RunStopped: operations.check_stop,
     events.RunRestarted: operations.check,
-    events.RunResized: operations.check,
+    events.RunResized: operations.check_resize,
     events.RunForgotten: operations.check_forgotten,
     events.NodeCordoned: operations.check_node,
     events.NodeUncordoned: operations.check_node,

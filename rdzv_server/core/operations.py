@@ -7,12 +7,13 @@ stands in one sentence: the event's, which answers the request, too, and answers
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
-from rdzv_protocol.errors import NobodyWaits, RunEnded
+from rdzv_protocol.errors import MalformedMessage, NobodyWaits, RunEnded
 from rdzv_protocol.events import EventKind
 from rdzv_protocol.messages import Drain
+from rdzv_protocol.settings import RunSettings
 from rdzv_protocol.text import clip
 
-from rdzv_server.core import admission, completion, events
+from rdzv_server.core import admission, completion, events, legal_sizes
 from rdzv_server.core.events import Cordon
 from rdzv_server.core.run import HEARD_OF_S, Agent, AgentState, Cause, Run, Stage
 
@@ -35,6 +36,18 @@ def check(machine: "RunMachine", event: events.OperatorsFact, now: float) -> eve
     if run.stage.is_end:
         raise RunEnded(f"run {run.run_id} is over, it has {run.stage}: {run.end_reason}; start its agents anew")
     return event
+
+
+def check_resize(machine: "RunMachine", event: events.RunResized, now: float) -> events.Fact | None:
+    """Refuse limits with no legal size between them. Raises `MalformedMessage`."""
+    settings = _resized(machine.run, event)
+    if event.request_id not in machine.run.answers and not legal_sizes.largest(settings):
+        raise MalformedMessage(f"{legal_sizes.none_of(settings)}: run {machine.run.run_id} cannot be resized so")
+    return check(machine, event, now)
+
+
+def _resized(run: Run, event: events.RunResized) -> RunSettings:
+    return replace(run.settings, min_nodes=event.min_nodes, max_nodes=event.max_nodes)
 
 
 def check_stop(machine: "RunMachine", event: events.RunStopped, now: float) -> events.Fact | None:
@@ -88,12 +101,12 @@ def admit(machine: "RunMachine", fact: events.ArrivalsAdmitted, now: float) -> N
 def resize(machine: "RunMachine", fact: events.RunResized, now: float) -> None:
     """Set the limits. Too many participants go on with fewer at once, unless some have finished their work."""
     run = machine.run
-    run.settings = replace(run.settings, min_nodes=fact.min_nodes, max_nodes=fact.max_nodes)
+    run.settings = _resized(run, fact)
     run.is_resized = True
     size = f"{fact.min_nodes}:{fact.max_nodes}"
     sentence = f"resized to {size} nodes by {AN_OPERATOR}{_because(fact)}"
     _tell(machine, "run_resized", fact, sentence, now)
-    if run.stage is Stage.RUNNING and len(run.running) > fact.max_nodes and not run.succeeded:
+    if run.stage is Stage.RUNNING and len(run.running) > legal_sizes.largest(run.settings) and not run.succeeded:
         machine.open_round(Cause.RUN_RESIZED, sentence, now)
 
 

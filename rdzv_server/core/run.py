@@ -8,6 +8,7 @@ from msgspec import Struct, field
 from rdzv_protocol.messages import Directive, Failure, JoinRequest, Progress
 from rdzv_protocol.settings import RunSettings
 
+from rdzv_server.core import legal_sizes
 from rdzv_server.core.events import Cordon
 from rdzv_server.core.liveness import Leases
 from rdzv_server.core.queries import Queries
@@ -167,6 +168,8 @@ class Opening(Struct):
     """Since when it has been below it."""
     joined_at: float = 0.0
     """Time of the last join."""
+    lost_at: float | None = None
+    """Time at which a participant was lost last, or left."""
 
 
 TimePhase = Literal["forming", "restarting", "waiting", "running", "ended"]
@@ -376,7 +379,7 @@ class Run(RunState, kw_only=True):
             assert membership and membership.round == self.round and seated <= seats.keys() and not self.stopping
             assert all(agents[agent_id].round == self.round for agent_id in seated)
         enough = self.opening.min_since is not None
-        assert self.stage is not Stage.FORMING or enough == (len(self.waiting) >= self.settings.min_nodes)
+        assert self.stage is not Stage.FORMING or enough == (len(self.waiting) >= legal_sizes.smallest(self.settings))
         assert self.scale_up_at is None or self.verdict_at is None
         assert self.stage is Stage.RUNNING or (self.scale_up_at, self.verdict_at) == (None, None)
         assert (self.ended_at is not None) == self.stage.is_end == bool(self.end_reason)

@@ -9,7 +9,7 @@ from rdzv_protocol.constraints import Address, Count, Id, NodeCount, Port, Rank,
 from rdzv_protocol.messages import Failure
 from rdzv_protocol.settings import RunSettings
 
-from rdzv_server.core import completion, restart_budget, time_ledger
+from rdzv_server.core import completion, legal_sizes, restart_budget, time_ledger
 from rdzv_server.core.events import Cordon
 from rdzv_server.core.run import (
     Agent,
@@ -205,7 +205,7 @@ def missing(run: Run) -> MissingStatus | None:
     if run.stage is not Stage.FORMING:
         return None
     return MissingStatus(
-        more_nodes=max(0, run.settings.min_nodes - len(run.waiting)),
+        more_nodes=max(0, legal_sizes.smallest(run.settings) - len(run.waiting)),
         stopping=[agent.node_id for agent in run.stopping.values()],
         gone=[gone.node_id for gone in run.departures if completion.left_a_seat(run, gone)],
     )

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from rdzv_server.core import legal_sizes
 from rdzv_server.core.run import Cause, Run, Stage, TimePhase
 
 Duration = Annotated[float, Meta(description="seconds")]
@@ -30,7 +31,7 @@ def phase(run: Run) -> TimePhase:
         return "running"
     if run.stage is not Stage.FORMING:
         return "ended"
-    if len(run.waiting) + len(run.stopping) < run.settings.min_nodes:
+    if len(run.waiting) + len(run.stopping) < legal_sizes.smallest(run.settings):
         return "waiting"
     return "forming" if run.membership is None else "restarting"
 

@@ -4,7 +4,7 @@ A reference for `rdzv_server.core`, and so without any of its code. It knows who
 who has a seat, and what every restart costs; ranks and sentences are left to the invariants and to the unit tests.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 LEASE_S, GRACE_S = 20.0, 1.0
@@ -62,6 +62,9 @@ class Model:
     scale_up: str
     last_call: float | None
     window: float | None
+    unit: int = 1
+    sizes: tuple[int, ...] = ()
+    shrink_after: float = 0.0
     stage: str = "forming"
     round: int = 1
     restart_count: int = 0
@@ -86,6 +89,7 @@ class Model:
     """Time of each charge."""
     joins: int = 0
     joined_at: float = 0.0
+    lost_at: float | None = None
     opened: float = 0.0
     enough: float | None = None
     started: float = 0.0
@@ -97,6 +101,18 @@ class Model:
 
     def in_state(self, *states: str) -> list[Agent]:
         return [agent for agent in self.agents if agent.state in states]
+
+    def fitting(self, nodes: int) -> int:
+        """The largest legal number of nodes that is not above `nodes`; 0 for none."""
+        return max((size for size in self.legal if size <= nodes), default=0)
+
+    @property
+    def legal(self) -> list[int]:
+        return [
+            size
+            for size in range(self.low, self.high + 1)
+            if (size in self.sizes if self.sizes else size % self.unit == 0)
+        ]
 
     @property
     def over(self) -> bool:
@@ -268,6 +284,8 @@ class Model:
         if request not in self.requests and not (self.over and kind in ("cordon", "uncordon", "drain")):
             if kind == "admit":
                 self._check_admission()
+            elif kind == "resize" and not replace(self, low=about[0], high=about[1]).legal:
+                raise Refused("malformed_message")
             elif self.over:
                 raise Refused("run_ended")
             self.requests.add(request)
@@ -281,13 +299,17 @@ class Model:
 
     def _resize(self, low: int, high: int, now: float) -> None:
         self.low, self.high = low, high
-        if self.stage == "running" and len(self.in_state("running")) > high and not self.finished:
+        if self.stage == "running" and len(self.in_state("running")) > max(self.legal) and not self.finished:
             self._open("run_resized", now)
 
     def _check_admission(self) -> None:
-        seats = 0 if self.finished else self.high - len(self.in_state("running"))
-        if self.stage != "running" or not self.in_state("waiting") or seats <= 0:
+        if self.stage != "running" or self._admitted() <= 0:
             raise Refused("nobody_waits")
+
+    def _admitted(self) -> int:
+        """How many of those that wait a larger round would have room for."""
+        running = len(self.in_state("running"))
+        return 0 if self.finished else self.fitting(running + len(self.in_state("waiting"))) - running
 
     def _admit(self, now: float) -> None:
         self._open("node_arrived", now)
@@ -348,8 +370,11 @@ class Model:
     def _lose_place(self, agent: Agent, was: str, cause: str, now: float) -> None:
         if was == "running":
             self._open(cause, now)
+            self.lost_at = now
             return
         free = self.cause in ("worker_failure", "node_arrived")
+        if self.stage == "forming" and agent.name in self.seated:
+            self.lost_at = now
         if self.stage == "forming" and agent.name in self.seated and free:
             self.cause = cause
 
@@ -367,28 +392,40 @@ class Model:
     def _last_call_is_over(self, now: float) -> bool:
         if self.stage != "forming" or self.enough is None or self.in_state("stopping") or self._is_uncertain():
             return False
+        if self._awaits_replacement():
+            assert self.lost_at is not None
+            return now >= self.lost_at + self.shrink_after
         if self.last_call is not None:
             return now >= self.enough + self.last_call
         return now >= self.enough + MOST_S or now >= max(self.enough, self.joined_at) + QUIET_S
+
+    def _survivors(self) -> list[Agent]:
+        return [agent for agent in self.agents if agent.name in self.seated and agent.state != "draining"]
+
+    def _awaits_replacement(self) -> bool:
+        if not self.shrink_after or self.lost_at is None or not self._survivors():
+            return False
+        return self.fitting(len(self.in_state("waiting"))) < self.fitting(len(self.seated))
 
     def _is_uncertain(self) -> bool:
         """Whether one that would get a seat may be dead."""
         seatless = self.in_state("cordoned", "draining")
         others = [agent for agent in self.agents if agent not in seatless]
         return any(
-            agent.uncertain for agent in (self._chosen() if len(self.in_state("waiting")) > self.high else others)
+            agent.uncertain for agent in (self._chosen() if len(self.in_state("waiting")) > max(self.legal) else others)
         )
 
     def _chosen(self) -> list[Agent]:
         waiting = sorted(self.in_state("waiting"), key=lambda a: (a.name not in self.seated, a.joined))
         old = [agent for agent in waiting if agent.name in self.seated]
-        if len(old) > self.high:
-            return sorted(old, key=lambda a: self.ranks[a.name])[: self.high]
-        return waiting[: self.high]
+        seats = self.fitting(len(waiting))
+        if len(old) > seats:
+            return sorted(old, key=lambda a: self.ranks[a.name])[:seats]
+        return waiting[:seats]
 
     def _open(self, cause: str, now: float) -> None:
         self.stage, self.round, self.cause = "forming", self.round + 1, cause
-        self.opened, self.enough, self.scale_up_at, self.verdict_at = now, None, None, None
+        self.opened, self.enough, self.scale_up_at, self.verdict_at, self.lost_at = now, None, None, None, None
         for agent in self.in_state("running", "succeeded"):
             agent.state = "stopping"
 
@@ -403,17 +440,17 @@ class Model:
 
     def _watch(self, now: float) -> None:
         joined = len(self.in_state("waiting"))
-        if joined < self.low and self.enough is not None:
+        if joined < min(self.legal) and self.enough is not None:
             self.enough, self.opened = None, now
-        elif joined >= self.low and self.enough is None:
+        elif joined >= min(self.legal) and self.enough is None:
             self.enough = now
 
     def _is_ready(self) -> bool:
         joined = len(self.in_state("waiting"))
-        survivors = [agent for agent in self.agents if agent.name in self.seated and agent.state != "draining"]
         if self.stage != "forming" or self.in_state("stopping") or self._is_uncertain():
             return False
-        return joined >= self.high or bool(survivors and joined >= self.low)
+        goes_on = self._survivors() and not self._awaits_replacement()
+        return joined >= max(self.legal) or bool(goes_on and joined >= min(self.legal))
 
     def _complete(self, now: float) -> None:
         if self.cause != "first":
@@ -429,10 +466,10 @@ class Model:
 
     def _plan_scale_up(self, now: float) -> None:
         waiting, running = len(self.in_state("waiting")), len(self.in_state("running"))
-        if self.scale_up == "manual" or not waiting or self.finished or running >= self.high:
+        if self.scale_up == "manual" or self._admitted() <= 0:
             self.scale_up_at = None
             return
-        if running + waiting >= self.high:
+        if running + waiting >= max(self.legal):
             self.scale_up_at = now
         elif self.scale_up_at is None:
             self.scale_up_at = now + WINDOW_S

@@ -77,6 +77,8 @@ class RunStory(RuleBasedStateMachine):
         window=st.sampled_from([None, None, 30.0]),
         rank_policy=st.sampled_from(["sticky", "sticky", "topology", "fill-gaps"]),
         joined=st.sampled_from([0, 2, 3, 4, 5]),
+        sizes=st.sampled_from([(1, ()), (1, ()), (2, ()), (1, (1, 2, 4)), (1, (2, 3, 5))]),
+        shrink_after=st.sampled_from([0.0, 0.0, 3.0, 45.0]),
     )
     def found(
         self,
@@ -88,7 +90,12 @@ class RunStory(RuleBasedStateMachine):
         window: float | None,
         rank_policy: str,
         joined: int,
+        sizes: tuple[int, tuple[int, ...]],
+        shrink_after: float,
     ) -> None:
+        unit, legal_sizes = sizes
+        if not Model(low, low + more, 0, "", None, None, *sizes).legal:
+            unit, legal_sizes = 1, ()
         settings = RunSettings(
             min_nodes=low,
             max_nodes=low + more,
@@ -103,11 +110,14 @@ class RunStory(RuleBasedStateMachine):
             scale_up_cooldown_s=rules.COOLDOWN_S,
             fatal_exit_codes=(rules.FATAL,),
             rank_policy=rank_policy,
+            node_unit=unit,
+            legal_sizes=legal_sizes,
+            shrink_after_s=shrink_after,
         )
         self.now = 0.0
         self.created = RunCreated("run", 1, explicit=True, settings=settings)
         self.machine = RunMachine(self.created, self.now, RETENTION_S)
-        self.model = Model(low, low + more, max_restarts, scale_up, last_call, window)
+        self.model = Model(low, low + more, max_restarts, scale_up, last_call, window, unit, legal_sizes, shrink_after)
         self.records: list[Record] = []
         self.numbers: list[int] = []
         """Numbers of the events that were told."""

@@ -6,6 +6,7 @@ from random import Random
 
 from rdzv_protocol.settings import LAST_CALL_MOST_S, RequestedSettings, RunSettings
 
+from rdzv_server.core import admission
 from rdzv_server.core.run import AgentState, Run, Stage
 from simulation.agent import AgentProcess
 from simulation.cluster import Cluster
@@ -38,6 +39,8 @@ def draw(rng: Random) -> Plan:
     settings = RequestedSettings(
         min_nodes=low,
         max_nodes=high,
+        node_unit=2 if low % 2 == 0 and rng.random() < 0.3 else None,
+        shrink_after_s=rng.choice((None, None, 2.0, 8.0)),
         max_restarts=rng.choice((0, 1, 3, 10, 100)),
         join_timeout_s=rng.choice((20.0, 40.0)),
         last_call_timeout_s=rng.choice((0.0, 1.0, 10.0, None)),
@@ -242,5 +245,5 @@ def _is_placed(run: Run, process: AgentProcess) -> bool:
 
 
 def _stands_by_rightly(run: Run) -> bool:
-    full = len(run.running) == run.settings.max_nodes
+    full = admission.free_seats(run) == 0
     return full or bool(run.succeeded) or run.settings.scale_up == "manual"

@@ -51,6 +51,8 @@ TABLE = {  # by argument: a good text, a bad one, and what is said to that
     "fatal_exit_codes": ("2,-9", "1,,2", "a whole number from -255 to 255, not ''"),
     "join_timeout": ("8", "nan", SECONDS + "'nan'"),
     "last_call_timeout": ("9", "inf", SECONDS + "'inf'"),
+    "node_unit": ("2", "0", "a whole number from 1 to 100000, not '0'"),
+    "shrink_after": ("60", "soon", SECONDS + "'soon'"),
     "lease": ("10", "0", "a number of seconds from 0.1 to 86400, not '0'"),
     "disconnect_grace": ("2", "soon", SECONDS + "'soon'"),
     "scale_up": ("manual", "later", "immediate, cooldown or manual, not 'later'"),
@@ -334,6 +336,8 @@ def test_a_lease_out_of_bounds(text):
         (values.ranks, ["", "  "], None),
         (values.ranks, ["0,2, 11"], {0, 2, 11}),
         (values.streams, ["0:1,12:3"], {0: Std.OUT, 12: Std.ALL}),  # torch's ranks have one digit
+        (values.nodes, ["8,32,16", "8, 16,32,8"], (8, 32, 8, 16, 32)),
+        (values.nodes, ["8:32", (8, 32)], (8, 32)),
         (values.filters, [""], ()),
         (values.filters, ["a,"], ("a", "")),  # which every line passes
         (values.template, ["[${role_name}${rank}/${local_rank} $$] "], "[${role_name}${rank}/${local_rank} $$] "),
@@ -348,6 +352,12 @@ def test_a_value(read, texts, value):
     ("read", "texts", "line"),
     [
         (values.switch, ["", "maybe", "1.0", "yess"], "true, yes, on, 1 or false, no, off, 0, not "),
+        (
+            values.nodes,
+            ["8,", "8,a", "0,8", "2:4,8", ",", "-1,2", "8,100001"],
+            "is no list of numbers of nodes",
+        ),
+        (values.nodes, [",".join(map(str, range(1, 40)))], "39 legal sizes: 32 at the most; --node-unit"),
         (node_counts, ["2:", ":2", "", "a", "1:2:3", "0", "3:1", "-1"], "nodes|MIN"),
         (values.seconds(), ["nan", "inf", "-1", "", "1s", "1e7"], "a number of seconds from 0 to 1e"),
         (values.ranks, ["a", "0,", "-1", "0;1"], "ranks, such as 0,1,2, not"),

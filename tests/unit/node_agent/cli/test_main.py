@@ -77,6 +77,10 @@ LANDS = [  # what an agent, its run and its output are told by which flags
         ("max_nodes", 4, ["--nnodes", "2:4"]),
         ("min_nodes", 3, ["--nnodes", "3"]),
         ("max_nodes", 3, ["--nnodes", "3"]),
+        ("legal_sizes", (8, 16, 32), ["--nnodes", "8,32,16"]),
+        ("max_nodes", 32, ["--nnodes", "8,32,16"]),
+        ("node_unit", 4, ["--nnodes", "4:16", "--node-unit", "4"]),
+        ("shrink_after_s", 60.0, ["--shrink-after", "60"]),
         ("max_restarts", 3, ["--max-restarts", "3"]),
         ("restart_window_s", 3600.0, ["--restart-window", "3600"]),
         ("join_timeout_s", 60.0, ["--join-timeout", "60"]),
@@ -214,3 +218,15 @@ def test_workers_are_bound_near_their_gpus(monkeypatch):
 def test_a_binding_that_cannot_be_is_one_line():
     with pytest.raises(UsageError, match=r"^--numa-binding node: "):
         config("--numa-binding", "node", "--nproc", "4000", "train.py")
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--nnodes", "5:7", "--node-unit", "4"], r"^--node-unit: no multiple of 4 is from 5 to 7 nodes \(--nnodes\)"),
+        (["--nnodes", "8,16", "--node-unit", "4"], r"^--node-unit: --nnodes lists the legal sizes already"),
+    ],
+)
+def test_sizes_that_cannot_be_are_one_line(flags, line):
+    with pytest.raises(UsageError, match=line):
+        config("--endpoint", "host:1", *flags, "train.py")

@@ -1,6 +1,7 @@
 """Completion of a round, and what is said until then."""
 
-from tests.support.scenario import Scenario
+from rdzv_server.core import completion
+from tests.support.scenario import Scenario, running
 from tests.support.stories import check, stories
 
 
@@ -66,6 +67,35 @@ from tests.support.stories import check, stories
     "a slow survivor that goes silent is not waited for": (
         "1:2 max_restarts=1", "join a b; fail a; join a; lose b", {"ranks": "a"},
     ),
+    "a round takes the largest legal size that there are nodes for, and the others stand by": (
+        "2:8 node_unit=2", "join a b c d e; 5s",
+        {"ranks": "a b c d", "reason e": "standing by: round 1 has its 4 nodes, legal sizes 2, 4, 6, 8"},
+        "join f", {"wait": "e f", "reason e": "round 1 ends to admit this node; in 0.1 s"},
+        "0.1s", {"stage": "forming"},
+    ),
+    "too few for any legal size are too few for the run": (
+        "2:8 node_unit=4", "join a b c",
+        {"reason a": "waiting for 1 more node: 3 of 4 joined (a, b, c), legal sizes 4, 8; gives up in 600 s"},
+    ),
+    "a loss shrinks a run to the next legal size, and who has the first ranks keeps them": (
+        "1:4 legal_sizes=1,2,4", "join a b c d; lose b; join a c d", {"ranks": "a c", "wait": "d"},
+        "join e; join a c", {"ranks": "a c d e"},
+    ),
+    "a replacement is waited for before the run shrinks": (
+        "2:4 shrink_after_s=60", "join a b c d; lose d; join a b c; 59.9s",
+        {"stage": "forming", "reason a": "3 (a, b, c) joined of 2 to 4; waiting for a replacement of d; starts in 0 s"},
+        "0.1s", {"ranks": "a b c", "reason a": "no replacement came within 60 s: goes on with 3 nodes"},
+    ),
+    "a replacement that comes in time fills the round at once": (
+        "2:4 shrink_after_s=60", "join a b c d; lose d; join a b c; 30s; join e", {"ranks": "a b c e"},
+    ),
+    "the wait begins again with the next loss": (
+        "2:4 shrink_after_s=60", "join a b c d; lose d; join a b c; 30s; lose c; 59.9s", {"stage": "forming"},
+        "0.1s", {"ranks": "a b"},
+    ),
+    "a failure that no node was lost by waits for nobody": (
+        "2:4 shrink_after_s=60 max_restarts=1", "join a b; 5s; fail a; join a b", {"ranks": "a b"},
+    ),
 })  # fmt: skip
 def test_completion(story):
     check(story)
@@ -125,3 +155,8 @@ def test_no_sentence_grows_with_the_number_of_nodes():
 
     few, many = sentences(10), sentences(200)
     assert all(len(short) + 10 >= len(long) for short, long in zip(few, many, strict=True))
+
+
+def test_the_status_of_a_running_round_says_who_is_over():
+    run = running("4:8", "a", "b", "c", "d", "e", legal_sizes=(4, 8))
+    assert completion.running_reason(run.run) == "round 1 runs on 4 nodes of 5, legal sizes 4, 8"

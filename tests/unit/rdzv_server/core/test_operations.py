@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from rdzv_protocol.errors import NobodyWaits, RunEnded, SettingsConflict
+from rdzv_protocol.errors import MalformedMessage, NobodyWaits, RunEnded, SettingsConflict
 from rdzv_protocol.messages import Drain, Finish, Start, Stop, Wait
 
 from rdzv_server.core.effects import Happened
@@ -346,3 +346,10 @@ def test_so_many_requests_are_remembered_and_no_more() -> None:
         resize(run, 1, 2, request_id=str(number))
     assert list(run.run.answers) == [str(number) for number in range(2 * REQUESTS, 3 * REQUESTS)]
     assert isinstance(run.directive("a"), Start)
+
+
+def test_limits_without_a_legal_size_are_refused():
+    run = running("4:8", "a", "b", "c", "d", node_unit=4)
+    with pytest.raises(MalformedMessage, match=r"^no legal size \(a multiple of 4\) is from 5 to 7 nodes: "):
+        run.handle(RunResized(min_nodes=5, max_nodes=7))
+    assert run.stage is Stage.RUNNING

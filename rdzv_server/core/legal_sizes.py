@@ -1,0 +1,47 @@
+"""Legal sizes of a round: the numbers of nodes that it may have, from the minimum to the maximum.
+
+Without `node_unit` and `legal_sizes` every number between the two is legal. A round takes the largest legal size that
+the nodes suffice for, and the others stand by.
+"""
+
+from rdzv_protocol.settings import RunSettings
+
+
+def fitting(settings: RunSettings, nodes: int) -> int:
+    """The largest legal size that so many nodes suffice for; 0: they are too few for any."""
+    nodes = min(nodes, settings.max_nodes)
+    if settings.legal_sizes:
+        return max((size for size in settings.legal_sizes if settings.min_nodes <= size <= nodes), default=0)
+    size = nodes - nodes % settings.node_unit
+    return size if size >= settings.min_nodes else 0
+
+
+def largest(settings: RunSettings) -> int:
+    """Nodes beyond which an agent stands by; 0: no size is legal."""
+    return fitting(settings, settings.max_nodes)
+
+
+def smallest(settings: RunSettings) -> int:
+    """Nodes without which the run waits."""
+    if settings.legal_sizes:
+        return min((size for size in settings.legal_sizes if size >= settings.min_nodes), default=settings.max_nodes)
+    return settings.min_nodes + -settings.min_nodes % settings.node_unit
+
+
+def shown(settings: RunSettings) -> str:
+    """The legal sizes in words; empty if every number from the minimum to the maximum is legal."""
+    if settings.legal_sizes:
+        legal = sorted(size for size in settings.legal_sizes if settings.min_nodes <= size <= settings.max_nodes)
+        return f"legal sizes {', '.join(map(str, legal))}"
+    if settings.node_unit == 1 or settings.min_nodes == settings.max_nodes:
+        return ""
+    unit, low, high = settings.node_unit, smallest(settings), largest(settings)
+    steps = range(low, high + 1, unit)
+    named = [str(size) for size in steps] if len(steps) <= 4 else [str(low), str(low + unit), "...", str(high)]
+    return f"legal sizes {', '.join(named)}"
+
+
+def none_of(settings: RunSettings) -> str:
+    """Sentence about limits with no legal size between them."""
+    legal = ", ".join(map(str, sorted(settings.legal_sizes))) or f"a multiple of {settings.node_unit}"
+    return f"no legal size ({legal}) is from {settings.min_nodes} to {settings.max_nodes} nodes"
