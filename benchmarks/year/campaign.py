@@ -1,0 +1,526 @@
+"""Real processes put through faults: nodes with their agents, an injector that knows what it did, and the score.
+
+A node is an agent with all that it has started. A node that dies, or whose network is cut, has all of its processes
+stopped (SIGSTOP): its connections stand, and nothing comes. A dead one never goes on; a cut one does, in the end.
+"""
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from random import Random
+from statistics import quantiles
+from typing import Any
+from urllib.request import Request, urlopen
+
+from benchmarks.stage import Program, Stage, free_port
+from benchmarks.year import kinds, trace
+from benchmarks.year.contenders import ADDRESS, RUN_ID, Contender, node_id
+from benchmarks.year.kinds import Kind
+
+GAP_S = (8.0, 16.0)
+"""Between two faults: drawn evenly."""
+REPAIR_S = (12.0, 30.0)
+PERSON_S = 15.0
+"""From the moment at which nothing goes on without a person until one has started everything again."""
+STUCK_S = 45.0
+"""Without a step for so long, a person is needed."""
+START_TIMEOUT_S = 180.0
+RATE_S = 8.0
+"""Time without faults in which the speed of the training is measured."""
+SECOND_AFTER_S = 0.4
+LOOK_S = 0.05
+ENDED = re.compile(r"^[EW](\d{4} [\d:.]+).*failed \(exitcode: (-?\d+)\).*\(pid: (\d+)\)", re.M)
+"""torchrun's line about a worker that ended."""
+NAMING = ("workers_failed", "node_lost", "node_left", "node_drained", "hang_found")
+"""Events of ours that name a node as the reason why a round ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A fault to come: `pick` chooses the node among those that take part."""
+
+    at_s: float
+    title: str
+    pick: float
+    repair_s: float
+
+
+SERVER_KILLED, DOUBLE, LEMON = "server killed", "second fault during recovery", "lemon"
+TITLES = (*(str(kind) for kind in Kind), SERVER_KILLED, DOUBLE, LEMON)
+
+
+def plan(seed: int, minutes: float) -> list[Planned]:
+    """Faults of so many minutes: a shuffled deck with each title once, then as often as in the trace."""
+    rng, planned, at_s = Random(seed), [], 0.0
+    deck = list(TITLES)
+    rng.shuffle(deck)
+    while (at_s := at_s + rng.uniform(*GAP_S)) < 60 * minutes - STUCK_S / 3:
+        row = rng.choice(trace.load())
+        title = deck.pop() if deck else str(kinds.draw(row.class_, row.description, rng))
+        planned.append(Planned(at_s, title, rng.random(), rng.uniform(*REPAIR_S)))
+    return planned
+
+
+@dataclass(slots=True)
+class Injected:
+    """A fault that was injected: the truth, and what came of it. Times are monotonic seconds."""
+
+    title: str
+    node: int
+    rank: int
+    pid: int
+    at_s: float
+    recovered_s: float | None = None
+    needs_recovery: bool = True
+    named: bool | None = None
+    """Whether the launcher named this node, or this worker, first; None: there was nothing to name."""
+    log_at: dict[str, int] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        took_s = self.recovered_s - self.at_s if self.recovered_s else None
+        return {"title": self.title, "node": self.node, "recovery_s": took_s, "named": self.named}
+
+
+@dataclass(slots=True)
+class Score:
+    """Result of one contender."""
+
+    name: str
+    about: str
+    wall_s: float = 0.0
+    rate: float = 0.0
+    """Steps a second without faults."""
+    steps: int = 0
+    repeated: int = 0
+    persons: int = 0
+    survived: int = 0
+    """Faults before a person was needed for the first time."""
+    faults: list[Injected] = field(default_factory=list)
+    progress: list[tuple[float, int]] = field(default_factory=list)
+    """Highest step by time, for the plot."""
+    trouble: str = ""
+
+    @property
+    def ettr(self) -> float:
+        return self.steps / self.rate / self.wall_s if self.rate and self.wall_s else 0.0
+
+    @property
+    def recoveries_s(self) -> list[float]:
+        return [each.recovered_s - each.at_s for each in self.faults if each.recovered_s and each.needs_recovery]
+
+    @property
+    def named(self) -> tuple[int, int]:
+        """Root causes named right, of how many."""
+        asked = [each.named for each in self.faults if each.named is not None]
+        return sum(asked), len(asked)
+
+    def recovery(self, percent: int) -> float | None:
+        times = self.recoveries_s
+        if len(times) < 2:
+            return times[0] if times else None
+        return quantiles(times, n=100, method="inclusive")[percent - 1]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            **{
+                name: getattr(self, name)
+                for name in ("name", "about", "wall_s", "rate", "steps", "repeated", "persons")
+            },
+            "survived": self.survived,
+            "ettr": self.ettr,
+            "recovery_p50_s": self.recovery(50),
+            "recovery_p99_s": self.recovery(99),
+            "named": self.named,
+            "faults": [each.as_json() for each in self.faults],
+            "progress": self.progress,
+            "trouble": self.trouble,
+        }
+
+
+class Campaign:
+    """One contender on `nodes` nodes and some spares, all on this machine."""
+
+    def __init__(self, contender: Contender, nodes: int, spares: int, note: Callable[[str], None]) -> None:
+        self.score = Score(contender.name, contender.about)
+        self._contender, self._nodes, self._spares = contender, nodes, spares
+        self._note = note
+        self._programs: dict[int, Program] = {}
+        self._stopped: dict[int, list[int]] = {}
+        """Processes of nodes that are dead or cut off."""
+        self._out: set[int] = set()
+        """Nodes that are to be repaired."""
+        self._due: list[tuple[float, Callable[[], None]]] = []
+        self._server: Program | None = None
+        self._read = 0
+        self._highest = self._first = 0
+        self._last_step_s = 0.0
+        self._life = ""
+        self._lines = 0
+        self._starts = 0
+
+    def play(self, planned: Iterable[Planned], minutes: float) -> Score:
+        """Whatever happens, there is a score; and no process is left."""
+        with Stage() as self._stage:
+            try:
+                self._begin()
+                self._endure(list(planned), 60 * minutes)
+            except Exception as error:
+                self.score.trouble = f"{type(error).__name__}: {error}"
+                self._note(f"{self._contender.name}: {self.score.trouble}")
+            self._continue_stopped()
+        return self.score
+
+    # The course.
+
+    def _begin(self) -> None:
+        self._port = free_port()
+        self._start_server()
+        for node in range(self._nodes + self._spares):
+            self._start(node)
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while not self._lines:
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"no step within {START_TIMEOUT_S:g} s: {self._stage.log_tails()[-1500:]}")
+            self._look()
+        began_s, began_at = time.monotonic(), self._highest
+        self._wait(RATE_S)
+        self.score.rate = (self._highest - began_at) / (time.monotonic() - began_s)
+        self._note(f"{self._contender.name}: trains, {self.score.rate:.1f} steps/s")
+
+    def _endure(self, planned: list[Planned], for_s: float) -> None:
+        self._began_s, self._first, lines = time.monotonic(), self._highest, self._lines
+        self._last_step_s = self._began_s
+        while (now := time.monotonic()) < self._began_s + for_s:
+            while planned and planned[0].at_s <= now - self._began_s:
+                self._strike(planned.pop(0))
+            self._do_what_is_due(now)
+            self._look()
+            if self._needs_person():
+                self._person()
+        self.score.wall_s = time.monotonic() - self._began_s
+        self.score.steps = self._highest - self._first
+        self.score.repeated = self._lines - lines - self.score.steps
+        if not self.score.persons:
+            self.score.survived = len(self.score.faults)
+        self._name_all()
+
+    def _wait(self, seconds: float) -> None:
+        until_s = time.monotonic() + seconds
+        while time.monotonic() < until_s:
+            self._look()
+
+    def _do_what_is_due(self, now: float) -> None:
+        for item in [item for item in self._due if item[0] <= now]:
+            self._due.remove(item)
+            item[1]()
+
+    def _later(self, seconds: float, call: Callable[[], None]) -> None:
+        self._due.append((time.monotonic() + seconds, call))
+
+    # What the trainer's journal says.
+
+    def _look(self) -> None:
+        time.sleep(LOOK_S)
+        with suppress(FileNotFoundError):
+            with open(self._path("journal"), encoding="ascii") as file:
+                file.seek(self._read)
+                text = file.read()
+            complete = text[: text.rfind("\n") + 1]
+            self._read += len(complete)
+            for line in complete.splitlines():
+                at_s, step, life = line.split()
+                self._stepped(float(at_s), int(step), life)
+
+    def _stepped(self, at_s: float, step: int, life: str) -> None:
+        self._lines += 1
+        self._last_step_s = at_s
+        if life != self._life:
+            self._life = life
+            for each in self.score.faults:
+                if each.needs_recovery and each.recovered_s is None and each.at_s < at_s:
+                    each.recovered_s = at_s
+        if step > self._highest:
+            self._highest = step
+            if self.score.rate:
+                self.score.progress.append((round(at_s - self._began_s, 2), step - self._first))
+
+    # Nodes.
+
+    def _start_server(self) -> None:
+        command = self._contender.server(self._port, self._stage.folder)
+        if command:
+            self._server = self._stage.start(command, name=self._fresh("server"))
+            self._stage.wait_for_port(self._port)
+
+    def _start(self, node: int) -> None:
+        self._stopped.pop(node, None)
+        self._out.discard(node)
+        nnodes = f"{self._nodes - 2}:{self._nodes}"
+        command = self._contender.agent(node, nnodes, self._port)
+        environment = {**self._contender.environment, "YEAR_NODE": str(node), "YEAR_FOLDER": self._stage.folder}
+        self._programs[node] = self._stage.start(command, environment, name=self._fresh(f"node{node}"))
+
+    def _fresh(self, name: str) -> str:
+        self._starts += 1
+        return f"{name}.{self._starts}"
+
+    def _participants(self) -> list[tuple[int, int, int]]:
+        """Nodes whose workers run in the latest round: node, the worker's pid, its rank."""
+        found = []
+        for node in sorted(set(self._programs) - self._out):
+            with suppress(FileNotFoundError, ValueError):
+                with open(self._path(f"worker-{node}"), encoding="ascii") as file:
+                    pid, rank, _ = map(int, file.read().split())
+                if _is_alive(pid):
+                    found.append((node, pid, rank))
+        return found
+
+    def _processes(self, node: int) -> list[int]:
+        return list(_tree(self._programs[node].pid))
+
+    def _kill(self, node: int) -> None:
+        """All processes of the node at once; first the loops, which would start others."""
+        for pid in self._processes(node):
+            _signal(pid, signal.SIGKILL)
+
+    # Faults.
+
+    def _strike(self, planned: Planned) -> None:
+        there = self._participants()
+        if not there:
+            return
+        node, pid, rank = there[int(planned.pick * len(there))]
+        fault = Injected(planned.title, node, rank, pid, time.monotonic())
+        fault.log_at = {name: _size(self._log(name)) for name in self._stage.programs}
+        self.score.faults.append(fault)
+        self._note(f"{self._contender.name}: {planned.at_s:4.0f} s: {planned.title}, node{node}")
+        _INJECTIONS[planned.title](self, fault, planned.repair_s)
+
+    def _crash(self, fault: Injected, repair_s: float) -> None:
+        _signal(fault.pid, signal.SIGKILL)
+
+    def _hang(self, fault: Injected, repair_s: float) -> None:
+        _signal(fault.pid, signal.SIGSTOP)
+
+    def _die(self, fault: Injected, repair_s: float) -> None:
+        self._freeze(fault.node)
+        self._later(repair_s, lambda: self._replace(fault.node))
+
+    def _cut(self, fault: Injected, repair_s: float) -> None:
+        self._freeze(fault.node)
+        self._later(repair_s, lambda: self._thaw(fault.node))
+
+    def _kill_agent(self, fault: Injected, repair_s: float) -> None:
+        self._out.add(fault.node)
+        self._kill(fault.node)
+        self._later(repair_s, lambda: self._start(fault.node))
+
+    def _slow(self, fault: Injected, repair_s: float) -> None:
+        fault.needs_recovery = False
+        self._touch(f"slow-{fault.node}")
+        self._later(repair_s, lambda: self._remove(f"slow-{fault.node}"))
+
+    def _drain(self, fault: Injected, repair_s: float) -> None:
+        self._out.add(fault.node)
+        if self._contender.is_ours:
+            drained = {"node_id": node_id(fault.node), "reason": "a change", "deadline_s": 2, "for_s": repair_s}
+            with suppress(OSError):
+                self._ask("/v1/nodes/drain", drained)
+        else:
+            for pid in self._processes(fault.node):
+                _signal(pid, signal.SIGTERM if _is_launcher(pid) else signal.SIGKILL)
+        self._later(repair_s, lambda: self._replace(fault.node))
+
+    def _kill_server(self, fault: Injected, repair_s: float) -> None:
+        """The service manager starts it again. torchrun's is in the agent of node 0."""
+        if self._server:
+            fault.needs_recovery = False
+            _signal(self._server.pid, signal.SIGKILL)
+            self._later(0.5, self._start_server)
+        else:
+            fault.node = 0
+            self._out.add(0)
+            self._kill(0)
+            self._later(0.5, lambda: self._start(0))
+
+    def _double(self, fault: Injected, repair_s: float) -> None:
+        self._crash(fault, repair_s)
+        others = [node for node, _, _ in self._participants() if node != fault.node]
+        if others:
+            second = others[fault.pid % len(others)]
+            self._later(SECOND_AFTER_S, lambda: self._kill_agent(_of(second), repair_s))
+
+    def _lemon(self, fault: Injected, repair_s: float) -> None:
+        """A worker crashes; whenever one starts on this node, it fails, until the node is repaired."""
+        self._touch(f"broken-{fault.node}")
+        self._later(repair_s, lambda: self._remove(f"broken-{fault.node}"))
+        self._crash(fault, repair_s)
+
+    def _freeze(self, node: int) -> None:
+        self._out.add(node)
+        self._stopped[node] = pids = self._processes(node)
+        for pid in pids:
+            _signal(pid, signal.SIGSTOP)
+
+    def _thaw(self, node: int) -> None:
+        for pid in reversed(self._stopped.pop(node, [])):
+            _signal(pid, signal.SIGCONT)
+        self._out.discard(node)
+
+    def _replace(self, node: int) -> None:
+        """A machine that was out comes back, with nothing of what ran on it."""
+        self._kill(node)
+        self._start(node)
+
+    def _continue_stopped(self) -> None:
+        for node in list(self._stopped):
+            self._thaw(node)
+
+    # A person.
+
+    def _needs_person(self) -> bool:
+        now = time.monotonic()
+        if now - self._last_step_s > STUCK_S:
+            return True
+        up = [node for node, program in self._programs.items() if node not in self._out and program.exit_code is None]
+        return len(up) < self._nodes - 2 and not any(self._due) and now - self._last_step_s > 2
+
+    def _person(self) -> None:
+        """Ends what is left, and starts every node again that is not out."""
+        score = self.score
+        if not score.persons:
+            score.survived = len(score.faults)
+        score.persons += 1
+        self._note(f"{self._contender.name}: a person is needed, after {len(score.faults)} faults")
+        for node in set(self._programs) - self._out:
+            self._kill(node)
+        waited_s = time.monotonic() + PERSON_S
+        while time.monotonic() < waited_s:
+            self._do_what_is_due(time.monotonic())
+            time.sleep(LOOK_S)
+        for node in sorted(set(self._programs) - self._out):
+            if self._programs[node].exit_code is not None:
+                self._start(node)
+        self._last_step_s = time.monotonic()
+
+    # Who was named.
+
+    def _name_all(self) -> None:
+        """Compare what the launcher said first after each fault with what the injector did."""
+        said = self._events() if self._contender.is_ours else []
+        ends = [each.at_s for each in self.score.faults[1:]] + [float("inf")]
+        offset_s = time.time() - time.monotonic()
+        for each, until_s in zip(self.score.faults, ends, strict=True):
+            if each.title in (str(Kind.SLOW), SERVER_KILLED):
+                continue
+            if self._contender.is_ours:
+                first = next((e for e in said if each.at_s - 0.05 <= e["at"] - offset_s < until_s), None)
+                each.named = first is not None and first.get("node_id") == node_id(each.node)
+            else:
+                each.named = self._first_pid(each) == each.pid
+
+    def _events(self) -> list[dict[str, Any]]:
+        events: list[dict[str, Any]] = []
+        after = 0
+        with suppress(OSError):
+            while page := self._ask(f"/v1/runs/{RUN_ID}/events?limit=1000&after={after}")["events"]:
+                events += page
+                after = page[-1]["number"]
+        return [event for event in events if event["kind"] in NAMING]
+
+    def _first_pid(self, fault: Injected) -> int | None:
+        """The worker that torchrun's agents, all together, named as the first that ended after the fault."""
+        found = []
+        for name in self._stage.programs:
+            if not name.startswith("server"):
+                with open(self._log(name), encoding="utf-8", errors="replace") as file:
+                    file.seek(fault.log_at.get(name, 0))
+                    found += [(match[1], int(match[3])) for match in ENDED.finditer(file.read())]
+        return min(found)[1] if found else None
+
+    def _ask(self, path: str, body: dict[str, object] | None = None) -> Any:
+        data = json.dumps(body).encode() if body else None
+        request = Request(f"http://{ADDRESS}:{self._port}{path}", data, {"Content-Type": "application/json"})
+        with urlopen(request, timeout=5) as answer:
+            return json.load(answer)
+
+    # Files.
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._stage.folder, name)
+
+    def _log(self, name: str) -> str:
+        return self._path(f"{name}.log")
+
+    def _touch(self, name: str) -> None:
+        with open(self._path(name), "w"):
+            pass
+
+    def _remove(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            os.remove(self._path(name))
+
+
+_INJECTIONS: dict[str, Callable[[Campaign, Injected, float], None]] = {
+    str(Kind.CRASH): Campaign._crash,
+    str(Kind.HANG): Campaign._hang,
+    str(Kind.DEATH): Campaign._die,
+    str(Kind.CUT): Campaign._cut,
+    str(Kind.AGENT_KILLED): Campaign._kill_agent,
+    str(Kind.SLOW): Campaign._slow,
+    str(Kind.DRAIN): Campaign._drain,
+    SERVER_KILLED: Campaign._kill_server,
+    DOUBLE: Campaign._double,
+    LEMON: Campaign._lemon,
+}
+
+
+def _of(node: int) -> Injected:
+    return Injected("", node, 0, 0, 0.0)
+
+
+def _signal(pid: int, signum: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signum)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZXT"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _is_launcher(pid: int) -> bool:
+    with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/cmdline", "rb") as file:
+        return b"torch.distributed.run" in file.read().split(b"\0")
+    return False
+
+
+def _tree(pid: int) -> Iterator[int]:
+    """The process and all below it, parents first."""
+    yield pid
+    for task in _tasks(pid):
+        with suppress(OSError), open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:
+            for child in map(int, file.read().split()):
+                yield from _tree(child)
+
+
+def _tasks(pid: int) -> list[str]:
+    try:
+        return os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0

@@ -1,0 +1,77 @@
+"""Launchers that are put through the year on real processes, and how each is started on a node."""
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from node_agent.cli.arguments import FLAGS
+
+TRAINER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "trainer.py")
+RUN_ID = "year"
+ADDRESS = "127.0.0.1"
+OURS, FAIR, USUAL = "node-agent", "torchrun, retry loop", "torchrun"
+OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+_WISHED = {"hang_timeout": "5", "on_hang": "restart", "exclude_after": "3/60"}
+"""Flags of ours that are given where this version has them, with values in scaled seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One launcher. `environment`: of its agents."""
+
+    name: str
+    about: str
+    flags: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    conf: tuple[str, ...] = ()
+    """torchrun's settings of its rendezvous."""
+    retries: bool = False
+    """Whether a loop on each node starts the launcher again whenever it ends otherwise than well."""
+
+    @property
+    def is_ours(self) -> bool:
+        return self.name == OURS
+
+    def server(self, port: int, folder: str) -> list[str] | None:
+        """The program besides the agents; None: the agent of node 0 has it within."""
+        if not self.is_ours:
+            return None
+        store = f"sqlite:{os.path.join(folder, 'state.db')}"
+        return [sys.executable, "-m", "rdzv_server", "--host", ADDRESS, "--port", str(port), "--store", store]
+
+    def agent(self, node: int, nnodes: str, port: int) -> list[str]:
+        endpoint = f"{ADDRESS}:{port}"
+        if self.is_ours:
+            where = ("--endpoint", endpoint, "--run-id", RUN_ID, "--node-id", node_id(node))
+            return [sys.executable, "-m", "node_agent", *where, "--nnodes", nnodes, *self.flags, TRAINER]
+        conf = ",".join((f"is_host={'true' if node == 0 else 'false'}", *self.conf))
+        flags = (*self.flags, "--rdzv-conf", conf)
+        where = ("--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", RUN_ID, "--local-addr", ADDRESS)
+        command = [sys.executable, "-m", "torch.distributed.run", *where, "--nnodes", nnodes, *flags, TRAINER]
+        return ["sh", "-c", f"until {shlex.join(command)}; do sleep 1; done"] if self.retries else command
+
+
+def node_id(node: int) -> str:
+    return f"node{node}"
+
+
+def _ours() -> Contender:
+    wished = [word for name, value in _WISHED.items() if name in FLAGS for word in (FLAGS[name].names[0], value)]
+    flags = (
+        *("--max-restarts", "20", "--restart-window", "120", "--lease", "2", "--disconnect-grace", "0.2"),
+        *("--shutdown-timeout", "1", *wished),
+    )
+    return Contender(OURS, " ".join(flags), flags, OWN_STORE)
+
+
+def all_contenders() -> list[Contender]:
+    least = ("keep_alive_interval=1", "keep_alive_max_attempt=3", "last_call_timeout=1")
+    fair = ("--max-restarts", "20", "--shutdown-timeout", "1", "--monitor-interval", "0.1")
+    usual = ("--max-restarts", "3")
+    return [
+        _ours(),
+        Contender(FAIR, " ".join((*fair, "--rdzv-conf", ",".join(least))), fair, OWN_STORE, least, retries=True),
+        Contender(USUAL, " ".join(usual), usual),
+    ]
