@@ -62,11 +62,17 @@ examples:
   python -m benchmarks recovery launch --repeat 3
   python -m benchmarks lost-noticed lost-unnoticed timers --json figures.json
   python -m benchmarks --write docs/performance.md    what `make bench` does
+  python -m benchmarks year --help                    a year of faults, which is a program of its own
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print. Exit codes: 0 measured, whatever the figures; 1 something could not be; 2 bad input."""
+    words = sys.argv[1:] if argv is None else argv
+    if words[:1] == ["year"]:
+        from benchmarks.year import command
+
+        return command.main(words[1:])
     args = _checked(_parser(), argv)
     signal.signal(signal.SIGTERM, _leave)
     here = machine(os.getloadavg()[0])

@@ -27,9 +27,11 @@ GAP_S = (8.0, 16.0)
 REPAIR_S = (12.0, 30.0)
 PERSON_S = 15.0
 """From the moment at which nothing goes on without a person until one has started everything again."""
-STUCK_S = 45.0
+STUCK_S = 75.0
 """Without a step for so long, a person is needed."""
 START_TIMEOUT_S = 180.0
+RESTART_S = 45.0
+"""Longer than that a person waits for the first step after having started everything again."""
 RATE_S = 8.0
 """Time without faults in which the speed of the training is measured."""
 SECOND_AFTER_S = 0.4
@@ -59,7 +61,7 @@ def plan(seed: int, minutes: float) -> list[Planned]:
     rng, planned, at_s = Random(seed), [], 0.0
     deck = list(TITLES)
     rng.shuffle(deck)
-    while (at_s := at_s + rng.uniform(*GAP_S)) < 60 * minutes - STUCK_S / 3:
+    while (at_s := at_s + rng.uniform(*GAP_S)) < 60 * minutes - max(GAP_S):
         row = rng.choice(trace.load())
         title = deck.pop() if deck else str(kinds.draw(row.class_, row.description, rng))
         planned.append(Planned(at_s, title, rng.random(), rng.uniform(*REPAIR_S)))
@@ -406,7 +408,7 @@ class Campaign:
         for node in sorted(set(self._programs) - self._out):
             if self._programs[node].exit_code is not None:
                 self._start(node)
-        self._last_step_s = time.monotonic()
+        self._last_step_s = time.monotonic() + RESTART_S
 
     # Who was named.
 

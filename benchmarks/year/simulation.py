@@ -417,8 +417,9 @@ class Simulation:
 
     def _sign(self, agent_id: str) -> None:
         """A poll came. Raises `ProtocolError` if its agent is not part of the run."""
-        if self.registry.renew(RUN_ID, agent_id, self.now) is None:
-            self._tell(events.LeaseRenewed(agent_id))
+        sign = events.LeaseRenewed(agent_id)
+        if self.registry.renew(RUN_ID, sign, self.now) is None:
+            self._tell(sign)
         self._vouch(agent_id)
 
     def _vouch(self, agent_id: str) -> None:

@@ -1,0 +1,155 @@
+"""The command line: `python -m benchmarks year`."""
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks import plots
+from benchmarks.launchers import torch_is_installed
+from benchmarks.machine import machine
+from benchmarks.page import Unwritable
+from benchmarks.year import page, scenarios
+from benchmarks.year.campaign import Campaign, Score, plan
+from benchmarks.year.contenders import OURS, all_contenders
+from benchmarks.year.page import PROCESSES, SIMULATION
+from benchmarks.year.trace import ATTRIBUTION
+
+EPILOG = """examples:
+  python -m benchmarks year --write docs/unattended.md                    real processes, a quarter of an hour
+  python -m benchmarks year --only simulation --write docs/unattended.md  the year in simulated time, as long
+  python -m benchmarks year --minutes 6 --nodes 16 --json year.json       two minutes of faults for each launcher
+  python -m benchmarks year --only simulation --nodes 128                 one size
+
+Each part of the page is of one run. Ctrl-C prints what there is by then, and writes nothing.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print. Exit codes: 0 measured, whatever the figures; 1 something could not be; 2 bad input."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    _check(parser, args)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    return (_processes if args.only == PROCESSES else _simulation)(args)
+
+
+def _processes(args: argparse.Namespace) -> int:
+    here, nodes = machine(os.getloadavg()[0]), args.nodes or 16
+    contenders = [each for each in all_contenders() if each.name == OURS or _wants_torchrun(args)]
+    minutes = max(0.5, args.minutes / len(contenders) - SET_UP_MINUTES)
+    planned = plan(args.seed, minutes)
+    _note(f"{len(contenders)} launchers, {nodes} nodes and {args.spares} spares, {minutes:.1f} minutes each")
+    scores: list[Score] = []
+    try:
+        for contender in contenders:
+            scores.append(Campaign(contender, nodes, args.spares, _note).play(planned, minutes))
+    finally:
+        _show(scores)
+        _write_json(args.json, here, [score.as_json() for score in scores])
+    if args.write:
+        about = f"{nodes} nodes and {args.spares} spares, {minutes:.1f} minutes for each launcher, seed {args.seed}."
+        page.write_processes(args.write, scores, here, about)
+    return int(any(score.trouble for score in scores))
+
+
+SET_UP_MINUTES = 0.8
+"""For a launcher to start on all nodes, and for the speed without faults."""
+
+
+def _simulation(args: argparse.Namespace) -> int:
+    here = machine(os.getloadavg()[0])
+    wanted = [each for each in scenarios.every(args.days_of_10000) if args.nodes in (None, each.nodes)]
+    _note(f"{len(wanted)} scenarios in {args.processes} processes")
+    outcomes = scenarios.play_all(wanted, args.processes, _note)
+    print(f"\n{here}\n{ATTRIBUTION}\n\n{page.outcome_table(outcomes)}\n\n{page.verdict(outcomes)}")
+    _write_json(args.json, here, [outcome.as_json() for outcome in outcomes])
+    if args.write:
+        page.write_simulation(args.write, outcomes, here)
+    return int(len(outcomes) < len(wanted))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks year",
+        description="A year of a real cluster's faults: compressed on real processes, or in simulated time.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--only", choices=(PROCESSES, SIMULATION), default=PROCESSES, help="which part (default: %(default)s)")
+    add("--minutes", type=_positive, default=15.0, metavar="M", help="of all launchers together (default: %(default)g)")
+    add(
+        "--nodes",
+        type=int,
+        metavar="N",
+        help="nodes of the run (default: 16); simulation: scenarios of this size alone",
+    )
+    add("--spares", type=int, default=2, metavar="N", help="nodes that stand by (default: %(default)s)")
+    add("--seed", type=int, default=1, metavar="N", help="of the faults on real processes (default: %(default)s)")
+    add("--no-torchrun", action="store_true", help="node-agent alone")
+    add(
+        "--days-of-10000",
+        type=_positive,
+        default=1.0,
+        metavar="D",
+        help="simulated of 10,000 nodes (default: %(default)g)",
+    )
+    add(
+        "--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="of the simulation (default: one a CPU)"
+    )
+    add("--json", metavar="FILE", help="write all figures there too")
+    add("--write", metavar="PAGE", help="put the result into this Markdown page, which marks where")
+    return parser
+
+
+def _check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Exit 2 over what would else be found out after a quarter of an hour."""
+    sizes = {each.nodes for each in scenarios.every(1.0)}
+    if args.only == SIMULATION and args.nodes not in (None, *sizes):
+        parser.error(f"--nodes with --only simulation: one of {', '.join(map(str, sorted(sizes)))}")
+    if args.only == PROCESSES and args.nodes is not None and args.nodes < 4:
+        parser.error("--nodes: at least 4")
+    if not args.write:
+        return
+    if args.only == PROCESSES and not (plots.is_possible() and _wants_torchrun(args)):
+        parser.error("--write takes torchrun and matplotlib: pip install 'rdzv-server[torch,bench]'")
+    try:
+        page.check(args.write)
+    except Unwritable as error:
+        parser.error(str(error))
+
+
+def _wants_torchrun(args: argparse.Namespace) -> bool:
+    return not args.no_torchrun and torch_is_installed()
+
+
+def _positive(text: str) -> float:
+    try:
+        if 0 < (value := float(text)) < 1e6:
+            return value
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"a number above 0, not {text!r}")
+
+
+def _show(scores: Sequence[Score]) -> None:
+    if not scores:
+        return
+    print(f"\n{'':44}" + "".join(f"{score.name:>22}" for score in scores))
+    for what, *figures in page.score_rows(scores):
+        print(f"{what:44}" + "".join(f"{figure:>22}" for figure in figures))
+
+
+def _write_json(path: str | None, here: str, found: list[dict[str, Any]]) -> None:
+    if path:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"machine": here, "faults": ATTRIBUTION, "results": found}, file, indent=2)
+            file.write("\n")
+
+
+def _note(text: str) -> None:
+    print(f"benchmarks: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,172 @@
+"""The page docs/unattended.md: two parts between markers, each made from one run, and a plot."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks import plots
+from benchmarks.page import Unwritable
+from benchmarks.year.campaign import Score
+from benchmarks.year.contenders import FAIR, OURS, USUAL
+from benchmarks.year.scenarios import COSTS, Outcome, named
+from benchmarks.year.trace import ATTRIBUTION
+
+PROCESSES, SIMULATION = "processes", "simulation"
+MADE = "<!-- Made by `python -m benchmarks year --write`; what is changed here by hand is lost. -->"
+PLOT = "steps.svg"
+COLOURS = {OURS: plots.COLOURS[plots.OURS], FAIR: plots.COLOURS[plots.BEST], USUAL: plots.COLOURS[plots.THEIRS]}
+DATE: Any = {"Date": None}
+
+
+def check(path: str) -> None:
+    """Raise `Unwritable` before anything is measured in vain."""
+    for part in (PROCESSES, SIMULATION):
+        _split(path, part)
+
+
+def write_processes(path: str, scores: Sequence[Score], machine: str, about: str) -> None:
+    """Replace the part about real processes, and draw the plot into the folder of the page's name."""
+    folder = os.path.splitext(path)[0]
+    os.makedirs(folder, exist_ok=True)
+    _draw(os.path.join(folder, PLOT), scores)
+    picture = f"![steps by time]({os.path.basename(folder)}/{PLOT})"
+    _replace(
+        path, PROCESSES, f"{_score_table(scores)}\n\n{about} Measured on {machine}.\n\n{picture}\n\n{_faults(scores)}"
+    )
+
+
+def write_simulation(path: str, outcomes: Sequence[Outcome], machine: str) -> None:
+    _replace(
+        path, SIMULATION, f"{outcome_table(outcomes)}\n\n{verdict(outcomes)}\n\n{ATTRIBUTION} Computed on {machine}."
+    )
+
+
+def _split(path: str, part: str) -> tuple[str, str]:
+    """Texts of the page before and after what stands between the part's markers. Raises `Unwritable`."""
+    begin, end = (f"<!-- year: {part}: {which} -->\n" for which in ("begin", "end"))
+    try:
+        with open(path, encoding="utf-8") as file:
+            before, found, rest = file.read().partition(begin)
+    except OSError as error:
+        raise Unwritable(f"{path}: {error.strerror}") from None
+    _, ended, after = rest.partition(end)
+    if not (found and ended):
+        raise Unwritable(f"{path} has no {begin.strip()} or no {end.strip()}")
+    return before + begin, end + after
+
+
+def _replace(path: str, part: str, text: str) -> None:
+    before, after = _split(path, part)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f"{before}{MADE}\n\n{text}\n{after}")
+
+
+# Real processes.
+
+
+def score_rows(scores: Sequence[Score]) -> list[tuple[str, ...]]:
+    """Lines of the table: what is scored, then each contender's figure."""
+    return [
+        ("faults injected", *(str(len(score.faults)) for score in scores)),
+        ("faults survived before a person was needed", *(str(score.survived) for score in scores)),
+        ("times that a person was needed", *(str(score.persons) for score in scores)),
+        ("ETTR", *(f"{score.ettr:.0%}" for score in scores)),
+        ("recovery, median", *(_seconds(score.recovery(50)) for score in scores)),
+        ("recovery, 99th percentile", *(_seconds(score.recovery(99)) for score in scores)),
+        ("recoveries", *(str(len(score.recoveries_s)) for score in scores)),
+        ("steps taken again", *(str(score.repeated) for score in scores)),
+        ("root cause named right", *("{} of {}".format(*score.named) for score in scores)),
+    ]
+
+
+def _score_table(scores: Sequence[Score]) -> str:
+    heading = ("", *(score.name for score in scores))
+    lines = [heading, ("---", *("---:" for _ in scores)), *score_rows(scores)]
+    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    flags = "\n".join(f"- {score.name}: `{score.about}`" for score in scores)
+    troubles = "\n".join(
+        f"- {score.name} could not be measured to its end: {score.trouble}" for score in scores if score.trouble
+    )
+    return f"{text}\n\n{flags}\n{troubles}".rstrip()
+
+
+def _faults(scores: Sequence[Score]) -> str:
+    """Each fault with the time to the first step after it, by contender."""
+    longest = max(scores, key=lambda score: len(score.faults))
+    lines = ["| fault | " + " | ".join(score.name for score in scores) + " |", "| --- |" + " ---: |" * len(scores)]
+    for number, fault in enumerate(longest.faults):
+        cells = [_recovery(score, number) for score in scores]
+        lines.append(f"| {fault.title} | {' | '.join(cells)} |")
+    return "Seconds from each fault to the first step of the next round:\n\n" + "\n".join(lines)
+
+
+def _recovery(score: Score, number: int) -> str:
+    if number >= len(score.faults):
+        return ""
+    fault = score.faults[number]
+    if not fault.needs_recovery:
+        return "no restart"
+    return f"{fault.recovered_s - fault.at_s:.1f}" if fault.recovered_s else "never"
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f} s"
+
+
+def _draw(path: str, scores: Sequence[Score]) -> None:
+    """Steps that count, by time, with the faults as marks and the ideal as a line."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(plots.STYLE):
+        drawing = Figure((8.0, 4.0))
+        axes = drawing.add_subplot()
+        best = max(scores, key=lambda score: score.rate)
+        axes.plot([0, best.wall_s], [0, best.wall_s * best.rate], ":", color="#999999", label="without faults")
+        for score in scores:
+            colour = COLOURS.get(score.name, "black")
+            at_s, steps = zip(*([(0.0, 0), *score.progress, (score.wall_s, score.steps)]), strict=True)
+            axes.step(at_s, steps, where="post", color=colour, label=score.name)
+        axes.set(xlabel="seconds, each of which stands for a minute", ylabel="steps that count")
+        axes.legend(frameon=False)
+        drawing.savefig(path, metadata=DATE, bbox_inches="tight")
+
+
+# Simulation.
+
+
+def outcome_table(outcomes: Sequence[Outcome]) -> str:
+    heading = (
+        "| nodes | launcher, policy | days | faults in the run | persons | ETTR | formula | difference | goodput |"
+    )
+    lines = [heading, "| ---: | --- |" + " ---: |" * 7]
+    for each in outcomes:
+        persons = (
+            str(each.persons)
+            if each.first_person_day is None
+            else f"{each.persons}, first on day {each.first_person_day:.0f}"
+        )
+        policy = each.about if each.launcher != OURS else f"node-agent, {each.about}"
+        difference = 100 * (each.ettr - each.ideal)
+        lines.append(
+            f"| {each.nodes:,} | {policy} | {each.days:g} | {each.faults_in_run:,} | {persons} | {each.ettr:.2%} "
+            f"| {each.ideal:.2%} | {difference:+.2f} | {each.goodput:.2%} |"
+        )
+    return "\n".join(lines)
+
+
+def verdict(outcomes: Sequence[Outcome]) -> str:
+    """Sentence about the goals, and what the time went into."""
+    lines = []
+    for nodes in sorted({each.nodes for each in outcomes}):
+        if each := named(outcomes, "2 % spares", nodes):
+            shares = ", ".join(
+                f"{phase} {share:.2%}" for phase, share in sorted(each.shares.items(), key=lambda kv: -kv[1])
+            )
+            lines.append(
+                f"- {nodes:,} nodes with 2 % spares, {each.restarts:,} restarts in {each.days:g} days: {shares}."
+            )
+    start_s, every_s = COSTS.start_s, COSTS.checkpoint_every_s
+    costs = f"u = {start_s:g} s, c = {every_s:g} s"
+    formula = f"*Formula*: 1 - n r (u + c/2) with {costs}, and the rate r of the faults that hit the run."
+    return "\n".join([*lines, "", formula])

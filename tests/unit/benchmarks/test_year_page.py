@@ -1,0 +1,81 @@
+"""The command `year`, its plan of faults, the score and the page."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import main
+from benchmarks.year import page
+from benchmarks.year.campaign import TITLES, Injected, Score, plan
+from benchmarks.year.contenders import FAIR, OURS, USUAL, all_contenders
+from benchmarks.year.scenarios import Scenario, play
+
+UNATTENDED = Path(__file__).parents[3] / "docs" / "unattended.md"
+
+
+def score(name: str = OURS) -> Score:
+    crash = Injected("crash", 1, 1, 100, at_s=10.0, recovered_s=11.5, named=True)
+    slow = Injected("slow", 2, 2, 101, at_s=20.0, needs_recovery=False)
+    hang = Injected("hang", 3, 3, 102, at_s=30.0, named=False)
+    score = Score(name, "--flags", wall_s=60.0, rate=10.0, steps=300, repeated=7, persons=1, survived=2)
+    score.faults, score.progress = [crash, slow, hang], [(1.0, 10), (50.0, 300)]
+    return score
+
+
+def test_the_score_says_what_happened():
+    rows = {what: figures for what, *figures in page.score_rows([score()])}
+    assert rows["ETTR"] == ["50%"]
+    assert rows["recovery, median"] == ["1.5 s"]
+    assert rows["root cause named right"] == ["1 of 2"]
+    assert rows["times that a person was needed"] == ["1"]
+
+
+def test_every_kind_of_fault_comes_once_before_any_comes_again_and_a_seed_repeats_itself():
+    planned = plan(3, minutes=5)
+    assert sorted(each.title for each in planned[: len(TITLES)]) == sorted(TITLES)
+    assert planned == plan(3, minutes=5) != plan(4, minutes=5)
+    assert all(before.at_s < after.at_s for before, after in pairwise(planned))
+
+
+def test_each_launcher_is_started_as_the_page_says():
+    ours, fair, usual = all_contenders()
+    assert (ours.name, fair.name, usual.name) == (OURS, FAIR, USUAL)
+    assert ours.server(1, "/tmp") and not fair.server(1, "/tmp")
+    shell, _, script = fair.agent(0, "2:4", 1)
+    assert shell == "sh" and script.startswith("until ") and "is_host=true,keep_alive_interval=3" in script
+    assert "is_host=false" in usual.agent(1, "2:4", 1) and "is_host=true" in usual.agent(0, "2:4", 1)
+
+
+def test_both_parts_are_written_between_their_marks_and_the_rest_stays(tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "unattended.md"
+    path.write_text(UNATTENDED.read_text())
+    page.write_processes(str(path), [score(), score(FAIR), score(USUAL)], "a machine", "16 nodes.")
+    page.write_simulation(str(path), [play(Scenario(about="2 % spares", nodes=16, days=20))], "a machine")
+    text = path.read_text()
+    assert "| crash | 1.5 | 1.5 | 1.5 |\n| slow | no restart |" in text and "| hang | never |" in text
+    assert "| 16 | node-agent, 2 % spares | 20 |" in text and "arXiv 2502.03885, Apache-2.0" in text
+    assert (tmp_path / "unattended" / page.PLOT).read_text().startswith("<?xml")
+    assert [line for line in text.splitlines() if line.startswith("#")] == [
+        line for line in UNATTENDED.read_text().splitlines() if line.startswith("#")
+    ]
+    page.write_processes(str(path), [score()], "a machine", "16 nodes.")
+    assert path.read_text().count("times that a person was needed") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--minutes", "0"], "a number above 0, not '0'"),
+        (["--nodes", "2"], "at least 4"),
+        (["--only", "simulation", "--nodes", "7"], "one of 128, 1024, 10000"),
+        (["--only", "simulation", "--write", "nowhere.md"], "nowhere.md: No such file"),
+        (["--no-torchrun", "--write", "docs/unattended.md"], "takes torchrun and matplotlib"),
+    ],
+)
+def test_bad_input_is_said_before_anything_is_measured(arguments, said, capsys):
+    with pytest.raises(SystemExit) as done:
+        main(["year", *arguments])
+    assert done.value.code == 2
+    assert said in capsys.readouterr().err
