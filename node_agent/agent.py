@@ -39,7 +39,7 @@ from node_agent.core.events import (
     WorkersSucceeded,
 )
 from node_agent.output.console import ERR, Console
-from node_agent.output.logs import AgentLogs, RoundLogs
+from node_agent.output.logs import AgentLogs, ReadableLogs, RoundLogs
 from node_agent.output.routing import PluginFailed
 from node_agent.runner import CRASH_MARGIN_S, Runner
 from node_agent.server_modes import server_of
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from node_agent.checks.pre_join import PreJoinCheck
     from node_agent.output.event_log import EventLog
     from node_agent.output.live_line import LiveLine
+    from node_agent.output.log_tail import LogReader
     from node_agent.output.metrics import AgentMetrics, Facts
     from node_agent.output.round_trace import RoundTrace
     from node_agent.workers.file_timer import FileTimer
@@ -145,6 +146,9 @@ class Agent:
         self._runner = Runner(
             joining, make_transport, where, self, loop, hosts_store=self._store_host.is_available, queries=QUERIES
         )
+        self._readable: ReadableLogs | None = None
+        """Logs of the last round, for who may read them."""
+        self._log_reader: LogReader | None = None
         self._answering: set[asyncio.Task[None]] = set()
         """Queries of the server that are being looked into."""
         self._told_to_start_at = 0.0
@@ -299,6 +303,7 @@ class Agent:
 
     def _start_group(self, assignment: Assignment, logs: RoundLogs) -> None:
         round_ = assignment.round
+        self._readable = ReadableLogs(assignment, logs, self._logs.readable_path)
         self._progress = ProgressFiles(round_, assignment.local_world_size)
         self._group = WorkerGroup(
             self._specs.specs(assignment, logs, self._progress),
@@ -403,9 +408,17 @@ class Agent:
         self._runner.feed(Answer(query.number, answer))
 
     async def _tail_log(self, query: TailLog) -> LogTail | Refused:
-        return Refused(
-            reason=f"node {self._config.join.node_id} shows no logs: its agent runs without --allow-log-reads"
-        )
+        """The end of a worker's log file, if the user allows that."""
+        node_id = self._config.join.node_id
+        if not self._config.allow_log_reads:
+            return Refused(reason=f"node {node_id} shows no logs: its agent runs without --allow-log-reads")
+        if self._readable is None:
+            return Refused(reason=f"node {node_id} has started no worker yet")
+        if self._log_reader is None:
+            from node_agent.output.log_tail import LogReader
+
+            self._log_reader = LogReader(node_id)
+        return await self._log_reader.tail(query, self._readable)
 
     # What happens to the workers.
 

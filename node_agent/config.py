@@ -78,6 +78,8 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     """Checks of this node before it joins; None: it is not checked."""
     ready_file: str | None = None
     """File that is there, with the agent's process id, while the agent is part of the run."""
+    allow_log_reads: bool = False
+    """Show the end of workers' log files to operators who ask the server."""
     status_page: bool = True
     """With a server of its own: show the run's status on loopback."""
     environment: Mapping[str, str] = field(default_factory=dict)

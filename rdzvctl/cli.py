@@ -7,12 +7,12 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, get_args
 
 import rdzv_protocol
 from rdzv_protocol.completion import add_print_completion
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.flag_values import node_counts
+from rdzv_protocol.flag_values import MOST_LOG_LINES, LogStream, node_counts
 from rdzv_protocol.paths import DEFAULT_PORT
 from rdzv_protocol.text import printable
 
@@ -30,6 +30,7 @@ examples:
   rdzvctl why                             what the only run waits for, what failed first, and what to do
   rdzvctl nodes r1                        its nodes by group rank
   rdzvctl events r1 --follow              what happened to it, and what happens
+  rdzvctl logs r1 3 --follow              what the worker of rank 3 writes
   rdzvctl stop r1 --reason "wrong data"   end it on every node
   rdzvctl drain node-7 --deadline 10m     empty a node; the others go on without it
   rdzvctl config set-context lab --endpoint a:{DEFAULT_PORT},b:{DEFAULT_PORT} --token-file lab.token
@@ -145,6 +146,12 @@ def _whole(text: str) -> int:
     return int(text)
 
 
+def _lines(text: str) -> int:
+    if not 1 <= (lines := _whole(text)) <= MOST_LOG_LINES:
+        raise argparse.ArgumentTypeError(f"a number from 1 to {MOST_LOG_LINES}, not {text!r}")
+    return lines
+
+
 def _size(text: str) -> tuple[int, int]:
     try:
         return node_counts(text)
@@ -230,6 +237,13 @@ def _events(parser: argparse.ArgumentParser) -> None:
 def _logs(parser: argparse.ArgumentParser) -> None:
     _run(parser)
     parser.add_argument("rank", metavar="RANK", type=_whole, help="the worker's rank")
+    parser.add_argument("--lines", "-n", metavar="N", type=_lines, help="how many of the last lines (default: 50)")
+    parser.add_argument(
+        "--stream", choices=get_args(LogStream), metavar="STREAM", help="stdout or stderr (default: stderr)"
+    )
+    parser.add_argument(
+        "--follow", "-f", action="store_true", help="go on with what it writes, until the run has ended"
+    )
 
 
 COMMANDS = (
@@ -237,7 +251,12 @@ COMMANDS = (
     Command("runs", "list the runs", commands.runs),
     Command("nodes", "list a run's nodes by group rank", commands.nodes, _run),
     Command("events", "show what happened to a run, and what happens", commands.events, _events),
-    Command("logs", "say on which node a worker is, and where its output", commands.logs, _logs),
+    Command(
+        "logs",
+        "say where a worker's output is, and show its end if the agent has --allow-log-reads",
+        commands.logs,
+        _logs,
+    ),
     Command("why", "say why a run stands where it does, and what to do", commands.why, _run),
     *(Command(action.name, action.help, partial(commands.act, action), partial(_action, action)) for action in ACTIONS),
     Command("config", "keep servers and tokens by name, as contexts", lambda session: None, _config),

@@ -204,6 +204,10 @@ class Client:
         """Have the leader do it. Repeated until one has: what has a request id is done once."""
         return self.ask_leader(self._read, "POST", path, body)
 
+    def read_log(self, wanted: Fields) -> Fields:
+        """The end of a worker's log, which the leader has its agent read: a `WorkerLog`."""
+        return self.ask_leader(self._read, "POST", paths.LOGS, wanted)
+
     def ask_leader(
         self, read: Callable[[Answer], T], method: str, path: str, body: Fields | None = None,
         headers: Mapping[str, str] | None = None,
@@ -310,7 +314,7 @@ class Client:
                 return KeptOut(f"{address(to)} {self._wrong_token()}")
             case errors.Forbidden():
                 return KeptOut(f"{address(to)}: {refusal}")
-        return Refused(str(refusal))
+        return Refused(str(refusal), code=refusal.code)
 
     def _wrong_token(self) -> str:
         if self.place.token_file:

@@ -8,12 +8,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from rdzv_protocol import paths
+from rdzv_protocol.flag_values import MOST_LOG_LINES
 from rdzv_protocol.text import clip, printable
 
 from rdzvctl import contexts, views
 from rdzvctl.client import DEFAULT_TIMEOUT_S, Client, Overview, address
 from rdzvctl.contexts import FIELDS, Contexts
-from rdzvctl.errors import BadInput, CtlError, Refused, Unreachable, did_you_mean
+from rdzvctl.errors import BadInput, CtlError, KeptOut, Refused, Unreachable, did_you_mean
 from rdzvctl.output import Output, confirmed
 from rdzvctl.views import Fields, Table
 
@@ -21,6 +22,10 @@ MOST_NAMED = 8
 """Runs that an error names."""
 MOST_EVENTS = 100
 """Events that are shown if nobody says how many."""
+LOG_LINES = 50
+"""Lines of a log that are shown if nobody says how many."""
+FOLLOW_S = 1.0
+"""Between two looks at a log that is followed."""
 LATEST = 20
 """Events among which the last opening of a round is looked for."""
 MOST_REASON_BYTES = 1_000
@@ -267,20 +272,74 @@ def _show_event(out: Output, event: Fields) -> None:
 
 
 def logs(session: Session) -> None:
-    """Where a worker's output is."""
-    run, out, rank = session.run(), session.out, session.given["rank"]
-    found = views.worker(run, rank)
-    if found is None:
-        highest = max((node["ranks"][1] for node in run["nodes"] if node["ranks"]), default=None)
-        known = "no worker has been started" if highest is None else f"the highest rank is {highest}"
-        raise Refused(f"no node of run {run['run_id']} has rank {rank}: {known}, or its node is gone")
+    """Where a worker's output is, and the end of it where its agent shows that.
+
+    Who asks for lines and gets none has failed; who only asks where they are has not.
+    """
+    run, out, given = session.run(), session.out, session.given
+    place = _place_of(run, given["rank"])
+    wants_lines = not {"lines", "stream", "follow"}.isdisjoint(given)
+    log, refusal = None, ""
+    if wants_lines or (place.path and not views.is_over(run)):
+        try:
+            log = session.client.read_log(_log_request(session, place))
+        except (Refused, KeptOut) as error:
+            if wants_lines:
+                raise
+            refusal = str(error)
     if out.is_json:
-        return out.json(found._asdict())
-    where = f"rank {rank} of run {found.run_id}: local rank {found.local_rank} on node {found.node_id} ({found.addr})"
-    out.line(printable(where))
-    if found.path:
-        return out.line(printable(f"log files there: {found.path}/"))
-    return out.line("no log files: it writes to that agent's console; node-agent -t 3 --log-dir DIR writes files, too")
+        out.json({**place._asdict(), **(log or {"refusal": refusal})}, in_one_line=bool(given.get("follow")))
+    else:
+        (out.note if log else out.line)(views.whereabouts(place))
+        (out.note if log else out.line)(views.log_files(place, log))
+        if refusal:
+            out.paragraph(f"not shown here: {refusal}")
+        _show_log(out, log)
+    if log and given.get("follow"):
+        _follow_log(session, place, log)
+
+
+def _place_of(run: Fields, rank: int) -> views.Worker:
+    """Raises `Refused` if no node has the rank."""
+    if found := views.worker(run, rank):
+        return found
+    highest = max((node["ranks"][1] for node in run["nodes"] if node["ranks"]), default=None)
+    known = "no worker has been started" if highest is None else f"the highest rank is {highest}"
+    raise Refused(f"no node of run {run['run_id']} has rank {rank}: {known}, or its node is gone")
+
+
+def _log_request(session: Session, place: views.Worker, **more: int) -> Fields:
+    given = {"stream": session.given.get("stream", "stderr"), "lines": session.given.get("lines", LOG_LINES)}
+    return {"run_id": place.run_id, "rank": place.rank, **given, **more}
+
+
+def _show_log(out: Output, log: Fields | None) -> None:
+    if log and log["is_cut"]:
+        out.note("there is more before this, in the file itself")
+    for line in views.log_lines(log["text"]) if log else ():
+        out.line(line, at_once=True)
+
+
+def _follow_log(session: Session, place: views.Worker, log: Fields) -> None:
+    """Show what is added, until the run has ended; from the next round on the log of that round's worker."""
+    out, said = session.out, ""
+    while True:
+        time.sleep(FOLLOW_S)
+        try:
+            new = session.client.read_log(_log_request(session, place, offset=log["offset"]))
+            if (new["path"], new["node_id"]) != (log["path"], log["node_id"]):
+                out.note(f"round {new['round']}: {new['path']} on node {new['node_id']}")
+                new = session.client.read_log(_log_request(session, place, lines=MOST_LOG_LINES))
+            log, said = new, ""
+        except (Refused, Unreachable) as error:
+            if getattr(error, "code", "") in ("run_ended", "unknown_run"):
+                return out.note(str(error))
+            if str(error) != said:  # between two rounds nobody has the rank, and after a failover it is asked again
+                out.note(str(error))
+            said = str(error)
+            continue
+        if log["text"]:
+            out.json(log, in_one_line=True) if out.is_json else _show_log(out, log)
 
 
 # Actions.

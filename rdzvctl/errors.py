@@ -29,6 +29,11 @@ class BadInput(CtlError):
 class Refused(CtlError):
     exit_code = ExitCode.FAILED
 
+    def __init__(self, message: str, *help_lines: str, code: str = "") -> None:
+        """`code`: that of the server's refusal (`rdzv_protocol.errors`); empty: it is no server's."""
+        super().__init__(message, *help_lines)
+        self.code = code
+
 
 class Unreachable(CtlError):
     exit_code = ExitCode.START_AGAIN

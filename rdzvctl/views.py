@@ -248,6 +248,27 @@ def worker(run: Fields, rank: int) -> Worker | None:
     return None
 
 
+def whereabouts(place: Worker) -> str:
+    return printable(
+        f"rank {place.rank} of run {place.run_id}: local rank {place.local_rank} on node {place.node_id} ({place.addr})"
+    )
+
+
+def log_files(place: Worker, log: Fields | None) -> str:
+    """Where the worker's output is: the file that the agent has read, else the folder that it has announced."""
+    if log:
+        return printable(f"{log['stream']} of round {log['round']}, from its file there: {log['path']}")
+    if place.path:
+        return printable(f"log files there: {place.path}/")
+    return "no log files: it writes to that agent's console; node-agent -t 3 --log-dir DIR writes files, too"
+
+
+def log_lines(text: str) -> list[str]:
+    """Lines of a log as they would stand on a screen, printable: of a progress bar what was drawn last."""
+    lines = text.removesuffix("\n").split("\n") if text else []
+    return [printable(line.rstrip("\r").rpartition("\r")[2].expandtabs()) for line in lines]
+
+
 class Why(NamedTuple):
     """Account of a run: a paragraph, the evidence behind it, and what a person can do now."""
 

@@ -144,6 +144,9 @@ class Arguments(NamedTuple):
     tls_cert: Annotated[str | None, _setting(
         "FILE", text, "show this certificate (PEM), as rdzv-server --tls-client-ca asks")] = None
     tls_key: Annotated[str | None, _setting("FILE", text, "its key (PEM, not encrypted)")] = None
+    allow_log_reads: Annotated[bool, _own_switch(
+        "show the last lines of the workers' log files, which -r or -t has them write, to who may act on the run: "
+        "rdzvctl logs RUN RANK")] = False
     no_status_page: Annotated[bool, _own_switch(
         "no page on this machine's loopback that shows the run's status, with --standalone; every user of the machine "
         "could look at it")] = False

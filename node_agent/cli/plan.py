@@ -133,6 +133,7 @@ def _config(arguments: Arguments, target: Target, environment: Mapping[str, str]
         traces=arguments.otel,
         node_check=_node_check(arguments, target),
         ready_file=arguments.ready_file,
+        allow_log_reads=arguments.allow_log_reads,
         status_page=not arguments.no_status_page,
         environment={**environment, **added},
     )

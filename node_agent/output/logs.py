@@ -1,8 +1,11 @@
 """Logs of one agent's workers, round after round: what they write to, and what becomes of it."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
+from rdzv_protocol.flag_values import LogStream
 from rdzv_protocol.messages import Assignment
 
 from node_agent.config import AgentConfig
@@ -49,6 +52,11 @@ class RoundLogs:
         self.filtered = {fd: (path, texts) for fd, path, texts in filters if path and texts}
         """File for lines with one of these texts, by stream."""
 
+    def path_of(self, local_rank: int, stream: LogStream) -> str:
+        """File of one of the worker's streams; empty: it has none."""
+        worker = self._workers[local_rank]
+        return (worker.stdout if stream == "stdout" else worker.stderr).path
+
     def environment(self, local_rank: int) -> Mapping[str, str]:
         """Variables that its environment must have; TORCHELASTIC_ERROR_FILE, as a rule."""
         return self._workers[local_rank].environment
@@ -91,6 +99,16 @@ class RoundLogs:
         return sinks
 
 
+class ReadableLogs(NamedTuple):
+    """Logs of a round that have begun, as far as they may be shown to others."""
+
+    assignment: Assignment
+    logs: RoundLogs
+    folder: str
+    """Folder of the run's files when the round began: links that a worker puts there later lead nowhere. Empty: none
+    may be shown, since a plug-in decides where they are."""
+
+
 class AgentLogs:
     """Opens the logs of each round. Trouble with files stops no run: it is said once, and the console shows the output.
 
@@ -120,6 +138,11 @@ class AgentLogs:
     def kept_path(self) -> str:
         """Folder of the files that stay when the agent goes; empty: there are none."""
         return self._folder.made if self._folder.is_kept else ""
+
+    @property
+    def readable_path(self) -> str:
+        """The run's folder without links in its path; empty if there is none, or if a plug-in decides about files."""
+        return "" if self.plugin or not self._folder.made else os.path.realpath(self._folder.made)
 
     @property
     def announced_path(self) -> str:

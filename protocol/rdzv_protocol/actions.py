@@ -13,7 +13,8 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from rdzv_protocol.constraints import PRINTABLE, Id, Line, NodeCount, Rank, Round, Seconds, Sentence
-from rdzv_protocol.queries import FileOffset, LineCount, LogText, Stream
+from rdzv_protocol.flag_values import LogStream
+from rdzv_protocol.queries import FileOffset, LineCount, LogText
 
 RequestId = Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
 Deadline = Annotated[float, Meta(ge=0, le=604_800)]
@@ -101,7 +102,7 @@ class LogsRequest(Struct, frozen=True, kw_only=True):
     run_id: Id
     rank: Rank
     """Of the worker, in the last round that has started."""
-    stream: Stream = "stderr"
+    stream: LogStream = "stderr"
     lines: LineCount = 50
     """Lines before the end of the file."""
     offset: FileOffset | None = None
@@ -114,7 +115,7 @@ class WorkerLog(Struct, frozen=True, kw_only=True):
     node_id: Id
     rank: Rank
     round: Round
-    stream: Stream
+    stream: LogStream
     path: Line
     """The file, on that node."""
     text: LogText

@@ -1,11 +1,16 @@
 """Values of flags that several programs read alike. Each raises `ValueError` with one line for the user."""
 
+from typing import Literal
+
 from rdzv_protocol.paths import DEFAULT_PORT
 
 Endpoint = tuple[str, int]
 """Host, without brackets, and port."""
 LOG_FORMATS = ("text", "json")
 """Forms of a program's own lines."""
+LogStream = Literal["stdout", "stderr"]
+MOST_LOG_LINES = 1_000
+"""Lines of a worker's log file that are shown at a time."""
 
 
 def endpoint(text: str, default_port: int | None = None, lowest: int = 1) -> Endpoint:

@@ -5,16 +5,15 @@ names with its join the kinds that it knows, by their tags, and is asked no othe
 are not durable: after a failover whoever asked asks again.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from rdzv_protocol.constraints import Line, Rank, Round, Seconds, Sentence
+from rdzv_protocol.flag_values import MOST_LOG_LINES, LogStream
 
 QueryNumber = Annotated[int, Meta(ge=0, le=2**53)]
 QueryNumbers = Annotated[tuple[QueryNumber, ...], Meta(max_length=64)]
-Stream = Literal["stdout", "stderr"]
-MOST_LOG_LINES = 1_000
 LineCount = Annotated[int, Meta(ge=1, le=MOST_LOG_LINES)]
 LOG_BYTES = 65_536
 """Bytes of a log file that one answer has at most: as text they are never more than a message may have."""
@@ -32,7 +31,7 @@ class TailLog(Struct, frozen=True, kw_only=True, tag_field="tag", tag="tail_log"
     remaining_s: Seconds
     """Time after which nobody waits for the answer any more."""
     rank: Rank
-    stream: Stream
+    stream: LogStream
     lines: LineCount
     offset: FileOffset | None = None
     """Where to begin in the file, in bytes, instead of `lines` before its end: to go on after an earlier answer."""

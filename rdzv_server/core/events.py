@@ -1,8 +1,9 @@
 """Events of a run. Durable facts are recorded and replayed; signs of life and time are not."""
 
 from msgspec import Struct
+from rdzv_protocol.flag_values import LogStream
 from rdzv_protocol.messages import Failure, JoinRequest, Progress
-from rdzv_protocol.queries import QueryAnswer, Stream
+from rdzv_protocol.queries import QueryAnswer
 from rdzv_protocol.settings import RunSettings
 
 
@@ -201,7 +202,7 @@ class LogAsked(Struct, frozen=True):
 
     token: str
     rank: int
-    stream: Stream
+    stream: LogStream
     lines: int
     offset: int | None
     within_s: float

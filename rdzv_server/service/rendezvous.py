@@ -134,7 +134,8 @@ class Rendezvous:
                 raise QueryRefused(printable(reason))
             case LogTail() as tail:
                 where = f"rank {wanted.rank} on node {closed.node_id}"
-                log.info("run %s: the log of %s was read by %s", wanted.run_id, where, question.by)
+                if wanted.offset is None:  # or it goes on after another question, again and again
+                    log.info("run %s: the log of %s was read by %s", wanted.run_id, where, question.by)
                 return actions.WorkerLog(
                     node_id=closed.node_id, rank=wanted.rank, round=closed.round, stream=wanted.stream,
                     path=tail.path, text=tail.text, offset=tail.offset, is_cut=tail.is_cut,

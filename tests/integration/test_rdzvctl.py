@@ -180,6 +180,69 @@ async def test_where_a_workers_output_is(cluster: Cluster, tmp_path: Path) -> No
     assert (await rdzvctl("logs", "0", "--json", endpoint=at)).json["rank"] == 0
 
 
+async def test_the_end_of_a_workers_log(cluster: Cluster, tmp_path: Path) -> None:
+    """Read by the agent that allows it; else whoever asks is told why not, and where the file is."""
+    at = cluster.endpoint
+    files = ("-t", "2", "--log-dir", str(tmp_path / "logs"))
+    flags = ("--run-id", "r", "--nnodes", "3", *PATIENT)
+    await cluster.node("a", *flags, *files, "--allow-log-reads", "--node-rank", "0", nproc=1)
+    await cluster.node("b", *flags, *files, "--node-rank", "1", nproc=1)
+    await cluster.node("c", *flags, "--allow-log-reads", "--node-rank", "2", nproc=1)
+    workers = await cluster.hub.group(3)
+    for text in ("loss 1", "\x1b[2Jloss 2", "loss 3"):
+        await workers[0].tell(f"complain {text}")
+    done = await rdzvctl("logs", "r", "0", "--lines", "2", endpoint=at)
+    assert (done.code, done.out) == (0, [" [2Jloss 2", "loss 3"])
+    assert re.fullmatch(r"rdzvctl: rank 0 of run r: local rank 0 on node a \(127\.0\.0\.1\)", done.err[0])
+    assert re.fullmatch(r"rdzvctl: stderr of round 1, from its file there: /\S+/attempt_0/0/stderr\.log", done.err[1])
+    found = (await rdzvctl("logs", "0", "--json", endpoint=at)).json
+    assert (found["node_id"], found["text"].splitlines()[2]) == ("a", "loss 3")
+    assert any("the log of rank 0 on node a was read by 127.0.0.1" in line for line in cluster.server.err)
+
+    shown = (await rdzvctl("logs", "1", endpoint=at)).lines
+    assert shown[1].startswith("log files there: ") and shown[1].endswith("/attempt_0/0/")
+    why = "node b shows no logs: its agent runs without --allow-log-reads"
+    assert shown[2] == f"not shown here: {why}"
+    refused = {
+        ("1", "--lines", "2"): why,
+        ("2", "--lines", "2"): "rank 2 on node c writes its stderr to the agent's console: node-agent -t 3 writes",
+        ("0", "--stream", "stdout"): "rank 0 on node a writes its stdout to the agent's console: see --stream stderr",
+    }
+    for words, reason in refused.items():
+        done = await rdzvctl("logs", "r", *words, endpoint=at)
+        assert (done.code, done.out) == (ExitCode.FAILED, []) and reason in done.err[0]
+    assert (await rdzvctl("logs", "0", "--lines", "1001", endpoint=at)).code == ExitCode.BAD_INPUT
+    cluster.agents["a"].signal(signal.SIGSTOP)
+    done = await rdzvctl("logs", "0", "--lines", "1", endpoint=at)
+    assert done.code == ExitCode.FAILED and "the agent of node a has not answered within 5 s" in done.err[0]
+    cluster.agents["a"].signal(signal.SIGCONT)
+    assert (await rdzvctl("logs", "0", "--lines", "1", endpoint=at)).out == ["loss 3"]
+
+
+async def test_a_log_is_followed_at_a_terminal_over_a_failover_and_into_the_next_round(
+    lasting: Cluster, tmp_path: Path
+) -> None:
+    files = ("-r", "3", "--log-dir", str(tmp_path / "logs"), "--allow-log-reads")
+    (worker,) = await lasting.nodes("a", "--run-id", "r", "--max-restarts", "1", *files, *PATIENT, nproc=1)
+    await worker.tell("say one")
+    async with terminal(lasting, "logs", "0", "--stream", "stdout", "--follow") as shown:
+        seen = await shown.shows(r"stdout of round 1, .*\none\n")
+        await worker.tell("say \x1b[2Jtwo")
+        seen = await shown.shows(r" \[2Jtwo\n", after=seen)
+        await lasting.lose_server()
+        await worker.tell("say three")
+        await lasting.regain_server()
+        seen = await shown.shows(r"three\n", after=seen)
+        worker.order_exit(3)
+        (worker,) = await lasting.hub.group(1)
+        await worker.tell("say four")
+        seen = await shown.shows(r"rdzvctl: round 2: \S+/attempt_1/0/stdout.log on node a\n(?s:.*)four\n", after=seen)
+        await lasting.finish([worker])
+        await shown.shows("run r is over, it has succeeded", after=seen)
+        assert await shown.exit_code() == 0
+        assert "\x1b[2J" not in shown.written and shown.text.count("one\n") == 1
+
+
 # Watching.
 
 

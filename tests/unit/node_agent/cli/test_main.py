@@ -64,6 +64,7 @@ LANDS = [  # what an agent, its run and its output are told by which flags
     ("node_check", NodeCheck(command="exit 0", limit_s=9.0, server=("host", 1)),
      ["--pre-join-check", "exit 0", "--pre-join-check-timeout", "9", "--endpoint", "host:1"]),
     ("status_page", False, ["--no-status-page"]),
+    ("allow_log_reads", True, ["--allow-log-reads"]),
     ("lines", LineFormat("node-agent", is_json=True), ["--log-format", "json"]),
     ("traces", True, ["--otel"]),
     ("event_log", "console", ["--event-log-handler", "console"]),

@@ -1,0 +1,124 @@
+"""End of a worker's log file, for an operator who asks the server: `--allow-log-reads`. Imported when one does.
+
+Only what the agent has opened for this worker itself is read, and only if it is still a file in the run's own folder:
+a worker may have put a link in its place. Files are read in threads that nobody waits for at the end, since a network
+disk may hang for as long as it likes.
+"""
+
+import asyncio
+import codecs
+import os
+import stat
+import threading
+from contextlib import suppress
+from errno import ELOOP
+
+from rdzv_protocol.flag_values import LogStream
+from rdzv_protocol.queries import LOG_BYTES, LogTail, Refused, TailLog
+
+from node_agent.output.logs import ReadableLogs
+
+MOST_READS = 4
+"""Reads under way at a time: those on a disk that hangs may never end."""
+_OTHER: dict[LogStream, LogStream] = {"stdout": "stderr", "stderr": "stdout"}
+LONGEST_PATH = 1_024
+"""Characters of a path in an answer."""
+
+
+class LogReader:
+    """Reads of one agent. `node_id` names it for people."""
+
+    def __init__(self, node_id: str) -> None:
+        self._node_id = node_id
+        self._under_way = 0
+
+    async def tail(self, query: TailLog, readable: ReadableLogs) -> LogTail | Refused:
+        """Answer to the query."""
+        path = self._path(query, readable)
+        return path if isinstance(path, Refused) else await self._read_beside(path, readable.folder, query)
+
+    def _path(self, query: TailLog, readable: ReadableLogs) -> str | Refused:
+        """The file that the worker was given."""
+        node, (assignment, logs, folder) = f"node {self._node_id}", readable
+        if assignment.round != query.round or query.rank not in assignment.ranks:
+            return Refused(reason=f"{node} has no worker of rank {query.rank} in round {query.round}")
+        local_rank = query.rank - assignment.first_rank
+        path, other = (logs.path_of(local_rank, stream) for stream in (query.stream, _OTHER[query.stream]))
+        if not path:
+            advice = f"see --stream {_OTHER[query.stream]}" if other else "node-agent -t 3 writes files, too"
+            what = f"rank {query.rank} on {node} writes its {query.stream} to the agent's console"
+            return Refused(reason=f"{what}: {advice}")
+        return path if folder else Refused(reason=f"{node} shows no logs: its --logs-specs decides where they are")
+
+    async def _read_beside(self, path: str, folder: str, query: TailLog) -> LogTail | Refused:
+        if self._under_way >= MOST_READS:
+            return Refused(reason=f"node {self._node_id} still reads log files for others: does its disk hang?")
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[LogTail | Refused] = loop.create_future()
+
+        def ended(answer: LogTail | Refused) -> None:
+            self._under_way -= 1
+            if not found.done():
+                found.set_result(answer)
+
+        def work() -> None:
+            answer = self._read(path, folder, query.lines, query.offset)
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(ended, answer)
+
+        self._under_way += 1
+        threading.Thread(target=work, name="log reader", daemon=True).start()
+        return await found
+
+    def _read(self, path: str, folder: str, lines: int, offset: int | None) -> LogTail | Refused:
+        try:
+            return _tail(path, folder, lines, offset)
+        except _Elsewhere:
+            return Refused(reason=f"node {self._node_id}: {path} is no file in the run's folder any more: not shown")
+        except OSError as error:
+            return Refused(reason=f"node {self._node_id}: {path}: {error.strerror or error}")
+
+
+class _Elsewhere(Exception):
+    """What stands at the path is no regular file, or lies outside of the folder."""
+
+
+def _tail(path: str, folder: str, lines: int, offset: int | None) -> LogTail:
+    file = _open(path)
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or not os.readlink(f"/proc/self/fd/{file}").startswith(f"{folder}/"):
+            raise _Elsewhere
+        wanted = offset if offset is not None and offset <= status.st_size else 0  # it may have been emptied
+        begin = max(wanted, status.st_size - LOG_BYTES)
+        data = os.pread(file, min(LOG_BYTES, status.st_size - begin), begin)
+    finally:
+        os.close(file)
+    is_cut, end = begin > wanted, begin + len(data)
+    if offset is None:
+        whole = _last_lines(data, lines)
+        data, is_cut = (data if whole is None else whole), is_cut and whole is None
+    if is_cut:
+        data = data[data.find(b"\n") + 1 :]
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(data)
+    unfinished = len(decoder.getstate()[0])  # the begin of a character, whose rest will follow
+    shown_path = os.fsencode(path).decode(errors="replace")[:LONGEST_PATH]
+    return LogTail(path=shown_path, text=text, offset=end - unfinished, is_cut=is_cut)
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise (_Elsewhere if error.errno == ELOOP else error) from None  # a link
+
+
+def _last_lines(data: bytes, lines: int) -> bytes | None:
+    """The last lines; None if there are no more than so many."""
+    at = len(data) - data.endswith(b"\n")
+    for _ in range(lines):
+        at = data.rfind(b"\n", 0, at)
+        if at < 0:
+            return None
+    return data[at + 1 :]

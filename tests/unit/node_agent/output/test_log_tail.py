@@ -1,0 +1,138 @@
+"""What an operator is shown of a worker's log file: its end, bounded, and nothing outside of the run's folder."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rdzv_protocol.codec import decode, encode
+from rdzv_protocol.messages import AnswerRequest
+from rdzv_protocol.queries import LOG_BYTES, LogTail, Refused, TailLog
+
+from node_agent.core.log_options import LogOptions
+from node_agent.output import log_tail
+from node_agent.output.log_tail import MOST_READS, LogReader
+from node_agent.output.logs import ReadableLogs, RoundLogs
+from node_agent.output.routing import Route, Routing, WorkerRoutes
+from tests.unit.node_agent.story import an_assignment
+
+RANK = 3
+"""Rank of the local worker 1, whose stderr goes to a file; of its stdout nothing does."""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    folder = tmp_path.resolve() / "run"
+    folder.mkdir()
+    return folder / "stderr.log"
+
+
+def readable(log: Path, folder: str | None = None) -> ReadableLogs:
+    worker = WorkerRoutes(stderr=Route(str(log)))
+    routing: Any = Routing([WorkerRoutes(), worker, WorkerRoutes(), WorkerRoutes()])
+    nothing: Any = None
+    logs = RoundLogs(routing, LogOptions(), nothing, nothing, nothing)
+    return ReadableLogs(an_assignment(1), logs, os.path.realpath(log.parent) if folder is None else folder)
+
+
+async def tail(log: Path, *, folder: str | None = None, **wanted: Any) -> LogTail | Refused:
+    given = {"number": 1, "round": 1, "remaining_s": 5.0, "rank": RANK, "stream": "stderr", "lines": 2}
+    async with asyncio.timeout(10):
+        return await LogReader("a").tail(TailLog(**(given | wanted)), readable(log, folder))
+
+
+@pytest.mark.parametrize(
+    ("written", "lines", "shown"),
+    [
+        (b"one\ntwo\nthree\n", 2, "two\nthree\n"),
+        (b"one\ntwo\nunfinished", 2, "two\nunfinished"),
+        (b"one\n\n\n", 2, "\n\n"),
+        (b"one\ntwo\n", 9, "one\ntwo\n"),
+        (b"", 2, ""),
+        (b"50%\r60%\rloss \xff 1\n", 2, "50%\r60%\rloss \ufffd 1\n"),
+    ],
+    ids=["last lines", "unfinished", "empty lines", "fewer", "empty", "no text"],
+)
+async def test_the_last_lines_are_shown_as_they_were_written(log, written, lines, shown):
+    log.write_bytes(written)
+    assert await tail(log, lines=lines) == LogTail(path=str(log), text=shown, offset=len(written))
+
+
+async def test_what_follows_is_asked_for_by_its_place_and_no_character_is_torn(log):
+    log.write_bytes(b"one\n\xc3")
+    first = await tail(log)
+    assert (first.text, first.offset) == ("one\n", 4)
+    with log.open("ab") as file:
+        file.write(b"\xa4\n")
+    assert await tail(log, offset=first.offset) == LogTail(path=str(log), text="\u00e4\n", offset=7)
+    log.write_bytes(b"anew")
+    assert (await tail(log, offset=7)).text == "anew"
+
+
+@pytest.mark.parametrize("wanted", [{"lines": 1000}, {"offset": 0}], ids=["lines", "offset"])
+@pytest.mark.parametrize("line", [b"\xff" * 999 + b"\n", b"x" * 999 + b"\n"], ids=["no text", "text"])
+async def test_one_answer_has_so_much_fits_into_a_message_and_says_that_there_is_more(log, line, wanted):
+    log.write_bytes(line * 1_000)
+    found = await tail(log, **wanted)
+    assert found.is_cut and found.offset == 1_000_000
+    assert len(found.text) <= LOG_BYTES and len(found.text) % 1_000 == 0
+    answer = AnswerRequest(run_id="r", agent_id="a", number=1, answer=found)
+    assert decode(AnswerRequest, encode(answer)) == answer
+
+
+def links_to_a_secret(log: Path) -> None:
+    (log.parent.parent / "secret").write_text("token")
+    log.symlink_to(log.parent.parent / "secret")
+
+
+def lies_behind_a_link(log: Path) -> None:
+    elsewhere = log.parent.parent / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / log.name).write_text("token")
+    log.parent.rmdir()
+    log.parent.symlink_to(elsewhere)
+
+
+@pytest.mark.parametrize(
+    "becomes",
+    [links_to_a_secret, lies_behind_a_link, lambda log: os.mkfifo(log), lambda log: log.mkdir()],
+    ids=["link", "folder is a link", "pipe", "folder"],
+)
+async def test_nothing_but_a_file_in_the_runs_own_folder_is_shown(log, becomes: Callable[[Path], object]):
+    folder = str(log.parent)
+    becomes(log)
+    found = await tail(log, folder=folder)
+    assert found == Refused(reason=f"node a: {log} is no file in the run's folder any more: not shown")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [
+        ({"stream": "stdout"}, "rank 3 on node a writes its stdout to the agent's console: see --stream stderr"),
+        ({"rank": 2}, "rank 2 on node a writes its stderr to the agent's console: node-agent -t 3 writes files, too"),
+        ({"rank": 6}, "node a has no worker of rank 6 in round 1"),
+        ({"round": 2}, "node a has no worker of rank 3 in round 2"),
+        ({"folder": ""}, "node a shows no logs: its --logs-specs decides where they are"),
+        ({}, "node a: {log}: No such file or directory"),
+    ],
+    ids=["other stream", "console", "rank", "round", "plug-in", "removed"],
+)
+async def test_what_cannot_be_shown_is_refused_with_the_reason(log, wanted, reason):
+    assert await tail(log, **wanted) == Refused(reason=reason.format(log=log))
+
+
+async def test_a_disk_that_hangs_holds_up_nothing_and_takes_so_many_threads_and_no_more(log, monkeypatch):
+    released = threading.Event()
+    monkeypatch.setattr(log_tail, "_tail", lambda *_: released.wait() and Refused(reason="late"))
+    reader = LogReader("a")
+    query = TailLog(number=1, round=1, remaining_s=5.0, rank=RANK, stream="stderr", lines=2)
+    reads = [asyncio.create_task(reader.tail(query, readable(log))) for _ in range(MOST_READS)]
+    await asyncio.sleep(0)
+    assert "does its disk hang?" in (await reader.tail(query, readable(log))).reason
+    reads[0].cancel()
+    released.set()
+    async with asyncio.timeout(10):
+        assert await asyncio.gather(*reads[1:]) == [Refused(reason="late")] * (MOST_READS - 1)
