@@ -195,7 +195,10 @@ def _make_server(config: ServerConfig, port: int) -> tuple[HttpServer, str]:
     """The server, and where its state is, for a person. Raises `StoreBroken`."""
     if not config.is_one_of_several:
         store, where = make_store(config.store, config.port)
-        return RendezvousServer(store=store, retention_s=config.retention_s, max_runs=config.max_runs), where
+        server = RendezvousServer(
+            store=store, retention_s=config.retention_s, max_runs=config.max_runs, exclusion=config.exclusion
+        )
+        return server, where
     place = EtcdPlace.parse(config.store or "")
     try:
         from rdzv_server.cluster.sharding import ClusterServer

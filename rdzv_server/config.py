@@ -1,5 +1,6 @@
 """Every setting of a server, once: its flag, its unit, its default, and why. Nothing else has a default."""
 
+import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ RETENTION_S = 3_600.0
 MOST_RUNS = 10_000
 MOST_CONNECTIONS = 65_536
 MOST_SHARDS = 256
+MOST_BLAMES = 32
+"""As many as are remembered of a node."""
 LISTED_RUNS = 100
 MOST_LISTED_RUNS = 1_000
 
@@ -23,6 +26,15 @@ class Rate:
 
     per_s: float
     burst: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExclusionPolicy:
+    """Exclusion of a node for `for_s` seconds after runs have blamed it `after` times within `window_s`."""
+
+    after: int
+    window_s: float
+    for_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +83,26 @@ def _number(kind: Callable[[str], float], low: float, high: float, what: str) ->
     return read
 
 
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+_A_TIME = "a time such as 90s, 30m, 24h or 7d"
+
+
+def _span(text: str) -> float:
+    """Seconds of a time with its unit."""
+    match = re.fullmatch(r"(\d{1,8}(?:\.\d{1,3})?)([smhd]?)", text)
+    if match is None or not 1 <= (seconds := float(match[1]) * _UNITS[match[2]]) <= 366 * 86_400:
+        raise ArgumentTypeError(f"{_A_TIME}, from 1s to 366d, not {text!r}")
+    return seconds
+
+
+def _after(text: str) -> tuple[int, float]:
+    """A number of times within a time."""
+    number, _, window = text.partition("/")
+    if re.fullmatch(r"\d{1,2}", number) is None or not 1 <= int(number) <= MOST_BLAMES:
+        raise ArgumentTypeError(f"a number from 1 to {MOST_BLAMES}, and {_A_TIME}, as in 3/24h, not {text!r}")
+    return int(number), _span(window)
+
+
 ADDRESS: Kind = ("HOST:PORT", str)
 COUNT: Kind = ("N", _number(int, 1, 10_000_000, "a number from 1 to 10000000"))
 DESCRIPTOR: Kind = ("N", _number(int, 0, 2**31, "the number of a file descriptor"))
@@ -81,11 +113,14 @@ LEASE: Kind = ("SECONDS", _number(int, 1, 3_600, "a whole number of seconds from
 LISTED: Kind = ("N", _number(int, 0, MOST_LISTED_RUNS, f"a number from 0 to {MOST_LISTED_RUNS}"))
 NAME: Kind = ("NAME", str)
 PORT: Kind = ("PORT", _number(int, 0, 65_535, "a port is a number from 0 to 65535"))
+SPAN: Kind = ("TIME", lambda text: _span(text))
+AFTER: Kind = ("N/TIME", lambda text: _after(text))
 SECONDS: Kind = ("SECONDS", _number(float, 0, 1e9, "a number of seconds"))
 SHARDS: Kind = ("N", _number(int, 1, MOST_SHARDS, f"a number from 1 to {MOST_SHARDS}"))
 URL: Kind = ("URL", str)
 WHERE: Kind = ("WHERE", str)
 
+NODES = "nodes that cost runs their rounds (docs/bad-nodes.md)"
 EVENTS = "events of runs (docs/events.md); SIGHUP has the file opened, and the secret read, again"
 SECURITY = "security (docs/security.md); SIGHUP has these files read again"
 CLUSTER = "one of several servers: --store etcd://HOST,HOST,HOST/CLUSTER"
@@ -98,6 +133,7 @@ def _flag(default: object, kind: Kind, text: str, *, group: str = "", **more: ob
     return field(default=default, metadata={"group": group, "flag": shown})
 
 
+_nodes = partial(_flag, group=NODES)
 _events = partial(_flag, group=EVENTS)
 _security, _cluster = partial(_flag, group=SECURITY), partial(_flag, group=CLUSTER)
 
@@ -156,6 +192,15 @@ class ServerConfig:
         "serve on this socket, which the parent process has bound and listens on, instead of --host and --port (one "
         "that systemd passes in LISTEN_FDS is taken by itself)",
     )
+
+    exclude_after: tuple[int, float] | None = _nodes(
+        None,
+        AFTER,
+        "keep a node out that runs have blamed N times within TIME, as in 3/24h: it was lost, or its workers failed "
+        "first; at once if a check found it unfit or its hardware failed (default: no node)",
+    )
+    exclude_for_s: float = _nodes(86_400.0, SPAN, "for so long, as in 12h (default: 24h)")
+    """Long enough for a person to look at the node on the next morning."""
 
     event_log: str | None = _events(None, FILE, "append every event of every run to this file, as a line of JSON")
     webhook: str | None = _events(
@@ -223,6 +268,11 @@ class ServerConfig:
     etcd_ca: str | None = _cluster(None, FILE, "speak TLS to etcd, and trust these certificates (PEM)")
     etcd_cert: str | None = _cluster(None, FILE, "this server's certificate for etcd (PEM)")
     etcd_key: str | None = _cluster(None, FILE, "its key (PEM)")
+
+    @property
+    def exclusion(self) -> ExclusionPolicy | None:
+        """When a node is kept out; None: never."""
+        return ExclusionPolicy(*self.exclude_after, self.exclude_for_s) if self.exclude_after else None
 
     @property
     def is_one_of_several(self) -> bool:

@@ -5,7 +5,7 @@ import socket
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Self
 
-from rdzv_server.config import MOST_RUNS, RETENTION_S, Limits
+from rdzv_server.config import MOST_RUNS, RETENTION_S, ExclusionPolicy, Limits
 from rdzv_server.core.registry import Registry
 from rdzv_server.service.driver import Driver
 from rdzv_server.service.interface import Service
@@ -102,9 +102,14 @@ class RendezvousServer(HttpServer):
     """
 
     def __init__(
-        self, *, store: Store | None = None, retention_s: float = RETENTION_S, max_runs: int = MOST_RUNS
+        self,
+        *,
+        store: Store | None = None,
+        retention_s: float = RETENTION_S,
+        max_runs: int = MOST_RUNS,
+        exclusion: ExclusionPolicy | None = None,
     ) -> None:
-        self._driver = Driver(Registry(retention_s, max_runs), store or MemoryStore())
+        self._driver = Driver(Registry(retention_s, max_runs, exclusion=exclusion), store or MemoryStore())
         self.rendezvous = Rendezvous(self._driver)
         super().__init__(self.rendezvous)
 

@@ -10,7 +10,7 @@ Of several servers one leads at a time. The others refuse all of this and name t
 `LeaderRequest`, a long poll, too, so that an agent hears of a new leader also while the old one hangs.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -42,6 +42,8 @@ from rdzv_protocol.queries import Queries, QueryAnswer, QueryNumber, QueryNumber
 from rdzv_protocol.settings import RequestedSettings
 from rdzv_protocol.text import clip, printable
 
+Blame = Literal["unknown", "node", "program"]
+
 
 class Failure(Struct, frozen=True, kw_only=True):
     """A worker's end, with the evidence for it. `exit_code` is negative for a signal, as in `subprocess`."""
@@ -64,6 +66,9 @@ class Failure(Struct, frozen=True, kw_only=True):
     """By what it wrote, it ended because another worker was gone: that one's failure is the root, if it is reported."""
     error_file: Line = ""
     """Path on its node of torch's `@record` file; empty if there is none, or if the file goes with the agent."""
+    blame: Blame = "unknown"
+    """What is at fault by the evidence: this `node` (a memory error of a GPU, a full disk), or the `program` (it asks
+    for more memory than there is)."""
     failed_at: WallClock | None = None
     """The node's wall clock, seconds since 1970. For people; nothing is decided by it."""
 
@@ -225,6 +230,8 @@ class Wait(Struct, frozen=True, kw_only=True, tag_field="tag", tag="wait"):
     ending: Name | None = None
     """End of that time: the round `starts`, the run `gives_up`, the running round `ends` to admit this node, or
     this node is `uncordoned`."""
+    excluded: bool = False
+    """The server itself keeps this node out, for what it has cost runs: another one should take its place."""
 
     @property
     def sentence(self) -> str:

@@ -56,9 +56,15 @@ class CordonFollower:
 
 
 def differences(decided: Cordons, known: Cordons, wall_now: float) -> list[events.NodeFact]:
-    """What has to happen here, where the `known` cordons are, after what was `decided` by another clock."""
+    """What has to happen here, where the `known` cordons are, after what was `decided` by another clock.
+
+    A node that this shard excludes by itself stays so until its time is over, or until an operator has uncordoned it.
+    """
     facts: list[events.NodeFact] = [
-        events.NodeUncordoned(node_id=node_id) for node_id in known.by_node if node_id not in decided.by_node
+        events.NodeUncordoned(node_id=node_id)
+        for node_id, cordon in known.by_node.items()
+        if node_id not in decided.by_node
+        and (not cordon.excludes or decided.lifted.get(node_id, 0.0) > (cordon.wall_at or 0.0))
     ]
     for node_id, cordon in decided.by_node.items():
         own, until = known.by_node.get(node_id), cordon.wall_until

@@ -46,7 +46,9 @@ class Sharding:
         self._membership = membership = Membership(client, prefix, address, config)
         max_runs = -(-config.max_runs // config.shards)  # of the whole cluster; a shard takes its part
         self.measurements = Measurements()
-        make_registry = partial(Registry, config.retention_s, max_runs, knows_all_runs=config.shards == 1)
+        make_registry = partial(
+            Registry, config.retention_s, max_runs, knows_all_runs=config.shards == 1, exclusion=config.exclusion
+        )
         self._replicas = [
             Replica(
                 Election(client, membership, shard), address,
@@ -134,7 +136,7 @@ class Sharding:
             leadership=max(replica.leadership for replica in replicas),
             shards=[ShardView(shard, replica.leader, replica.leadership) for shard, replica in enumerate(replicas)],
             uptime_s=round(self.now() - self._started_at, 3),
-            cordons=next((replica.cordons for replica in replicas if replica.acts), []),
+            cordons=[*{cordon.node_id: cordon for replica in replicas for cordon in replica.cordons}.values()],
         )
 
     def _unhealthy_reason(self) -> str | None:

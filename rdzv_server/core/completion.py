@@ -100,10 +100,12 @@ def standby(run: Run, now: float) -> Wait:
 def cordoned(run: Run, node_id: str, now: float) -> Wait:
     """Directive of an agent that has joined, and whose node is cordoned."""
     cordon = run.cordons[node_id]
-    text = f"standing by: node {node_id} is cordoned{cordon.reason and ': '}{cordon.reason}"
+    excluded = cordon.excludes
+    kept_out = "excluded" if excluded else "cordoned"
+    text = f"standing by: node {node_id} is {kept_out}{cordon.reason and ': '}{cordon.reason}"
     if cordon.until is None:
-        return Wait(reason=text)
-    return Wait(reason=text, remaining_s=max(0.0, cordon.until - now), ending="uncordoned")
+        return Wait(reason=text, excluded=excluded)
+    return Wait(reason=text, remaining_s=max(0.0, cordon.until - now), ending="uncordoned", excluded=excluded)
 
 
 def running_reason(run: Run) -> str:

@@ -1,4 +1,5 @@
-"""Cordons of a server's nodes, for all runs, those to come included; with the latest requests about nodes.
+"""Cordons of a server's nodes, for all runs, those to come included; with the latest requests about nodes, and the
+memory of what nodes were blamed for.
 
 They are recorded beside the runs, as facts of the run without a name (`JOURNAL`). A run knows those of its own nodes,
 as facts of its own: a replay of its records needs no others.
@@ -7,7 +8,8 @@ as facts of its own: a replay of its records needs no others.
 from rdzv_protocol.errors import ServerUnavailable
 
 from rdzv_server.core import events, operations
-from rdzv_server.core.events import Cordon, CordonsKept, Life
+from rdzv_server.core.events import EXCLUDER, Cordon, CordonsKept, Life
+from rdzv_server.core.node_history import Incident, NodeHistory
 from rdzv_server.core.run import remember_answer
 
 JOURNAL = ""
@@ -23,6 +25,9 @@ class Cordons:
 
     def __init__(self) -> None:
         self.by_node: dict[str, Cordon] = {}
+        self.history = NodeHistory()
+        self.lifted: dict[str, float] = {}
+        """Wall-clock time at which an operator last uncordoned a node: what excluded it in another shard ends then."""
         self.answers: dict[str, str] = {}
         """Ids of the latest requests about nodes, and of forgotten runs, each with the sentence that answered it."""
 
@@ -37,13 +42,18 @@ class Cordons:
         match fact:
             case CordonsKept():
                 self.by_node = {cordon.node_id: cordon for cordon in fact.cordons}
-                self.answers = dict(fact.answers)
+                self.answers, self.lifted = dict(fact.answers), dict(fact.lifted)
+                self.history.by_node = dict(fact.history)
+            case events.NodeBlamed():
+                self.history.note(fact.node_id, Incident(at, fact.fault, fact.run_id, fact.reason, fact.wall_at))
             case events.NodeDrained():
                 self._keep(fact, operations.drained(fact), at)
             case events.NodeCordoned():
                 self._keep(fact, operations.cordoned(fact), at)
             case events.NodeUncordoned():
                 self.by_node.pop(fact.node_id, None)
+                if fact.by:
+                    self._forgive(fact)
                 self._answer(fact, operations.uncordoned(fact))
             case events.RunForgotten():
                 self._answer(fact, f"run {fact.run_id} is forgotten")
@@ -56,11 +66,21 @@ class Cordons:
         return min((cordon.until for cordon in self.by_node.values() if cordon.until is not None), default=None)
 
     def snapshot(self, life: Life) -> CordonsKept:
-        return CordonsKept(tuple(self.by_node.values()), self.answers, life)
+        return CordonsKept(tuple(self.by_node.values()), self.answers, life, self.history.by_node, self.lifted)
 
     def _keep(self, fact: events.NodeCordoned, sentence: str, at: float) -> None:
         self.by_node[fact.node_id] = operations.cordon_of(fact, at)
+        if fact.by == EXCLUDER:
+            self.history.note(fact.node_id, Incident(at, "excluded", "", fact.reason, fact.wall_at))
         self._answer(fact, sentence)
+
+    def _forgive(self, fact: events.NodeUncordoned) -> None:
+        self.history.forgive(fact.node_id)
+        self.lifted.pop(fact.node_id, None)
+        if fact.wall_at is not None:
+            self.lifted[fact.node_id] = fact.wall_at
+            while len(self.lifted) > MOST_CORDONS:
+                del self.lifted[next(iter(self.lifted))]
 
     def _answer(self, fact: events.Operation, sentence: str) -> None:
         remember_answer(self.answers, fact.request_id, sentence, MOST_ANSWERS)

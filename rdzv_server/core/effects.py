@@ -4,7 +4,7 @@ from msgspec import Struct
 from rdzv_protocol.events import RunEvent
 from rdzv_protocol.queries import QueryAnswer
 
-from rdzv_server.core.events import CordonsKept, Fact, RunCreated, SnapshotPart
+from rdzv_server.core.events import CordonsKept, Fact, NodeBlamed, RunCreated, SnapshotPart
 
 
 class Record(Struct, frozen=True):
@@ -13,7 +13,7 @@ class Record(Struct, frozen=True):
     run_id: str
     attempt: int
     at: float
-    fact: Fact | RunCreated | SnapshotPart | CordonsKept
+    fact: Fact | RunCreated | SnapshotPart | CordonsKept | NodeBlamed
 
 
 class WakeAgents(Struct, frozen=True):

@@ -6,6 +6,8 @@ from rdzv_protocol.messages import Failure, JoinRequest, Progress
 from rdzv_protocol.queries import QueryAnswer
 from rdzv_protocol.settings import RunSettings
 
+from rdzv_server.core.node_history import Fault, Incident
+
 
 class Life(Struct, frozen=True):
     """One life of a server: its time is the monotonic clock of the machine since its boot, plus an offset."""
@@ -28,6 +30,10 @@ class RunCreated(Struct, frozen=True):
     """Number of the last event of the attempt before."""
 
 
+EXCLUDER = "rdzv-server"
+"""Who cordons a node that the server itself keeps out: see `node_history`."""
+
+
 class Cordon(Struct, frozen=True, kw_only=True):
     """A node that gets no seat in a new round, why, and until when; None: until it is uncordoned."""
 
@@ -42,6 +48,11 @@ class Cordon(Struct, frozen=True, kw_only=True):
     """The same when it will be uncordoned, for people."""
     drain_s: float | None = None
     """Time that its workers have for a checkpoint, if it is drained."""
+
+    @property
+    def excludes(self) -> bool:
+        """Whether it is the server's own, for what the node has cost runs."""
+        return self.by == EXCLUDER
 
 
 class NodeJoined(Struct, frozen=True):
@@ -66,10 +77,11 @@ class NodeLost(Struct, frozen=True):
 
 
 class NodeLeft(Struct, frozen=True):
-    """An agent said that it goes: a preemption, a drain, a Ctrl-C."""
+    """An agent said that it goes: a preemption, a drain, a Ctrl-C. `unfit`: a check has found its node unfit."""
 
     agent_id: str
     reason: str
+    unfit: bool = False
 
 
 class WorkersFailed(Struct, frozen=True):
@@ -162,12 +174,26 @@ class NodeUncordoned(NodeOperation, frozen=True):
     """The node may take part in new rounds again."""
 
 
+class NodeBlamed(Struct, frozen=True, kw_only=True):
+    """A node has cost a run something: see `node_history`. `wall_at` and `life`: as those of `RunCreated`."""
+
+    node_id: str
+    fault: Fault
+    run_id: str
+    reason: str
+    wall_at: float | None = None
+    life: Life = Life()
+
+
 class CordonsKept(Struct, frozen=True):
-    """Snapshot of all cordons and of the latest requests about nodes, in place of what led to them: see `cordons`."""
+    """Snapshot of all cordons, of the latest requests about nodes, and of what nodes were blamed for, in place of what
+    led to them: see `cordons`."""
 
     cordons: tuple[Cordon, ...] = ()
     answers: dict[str, str] = {}
     life: Life = Life()
+    history: dict[str, tuple[Incident, ...]] = {}
+    lifted: dict[str, float] = {}
 
 
 class RunSuperseded(Struct, frozen=True):

@@ -34,6 +34,7 @@ from rdzv_server.core import (
 )
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record, WakeAgents
 from rdzv_server.core.liveness import Leases
+from rdzv_server.core.node_history import Blame, Fault
 from rdzv_server.core.run import (
     Agent,
     AgentState,
@@ -77,6 +78,8 @@ class RunMachine:
         self.tell("run_created", self.run.opening.reason, now)
         self._agreed: RequestedSettings | None = None
         """Settings that the last new agent asked for: nearly all of them ask for the same."""
+        self.blamed: list[Blame] = []
+        """What nodes are to be blamed for, for whoever keeps account of it and empties this."""
         self._snapshot: list[bytes] = []
         """Parts of a snapshot, while it is replayed."""
 
@@ -311,7 +314,10 @@ class RunMachine:
         self.depart(self._agent(fact.agent_id), Cause.NODE_LOST, fact.cause, now)
 
     def _left(self, fact: events.NodeLeft, now: float) -> None:
-        self.depart(self._agent(fact.agent_id), Cause.NODE_LEFT, fact.reason, now)
+        agent = self._agent(fact.agent_id)
+        self.depart(agent, Cause.NODE_LEFT, fact.reason, now)
+        if fact.unfit:
+            self.blamed.append(Blame(agent.node_id, "unfit", fact.reason))
 
     def _failed(self, fact: events.WorkersFailed, now: float) -> None:
         run, failure, agent = self.run, fact.failure, self._agent(fact.agent_id)
@@ -319,6 +325,9 @@ class RunMachine:
         restart_budget.note(run, record)
         reason = failure.sentence
         self._tell_of_failure(record, reason, now)
+        if run.first_of_round is record and not failure.consequence and failure.blame != "program":
+            fault: Fault = "hardware" if failure.blame == "node" else "failed"
+            self.blamed.append(Blame(agent.node_id, fault, f"{reason}{failure.hint and f' ({failure.hint})'}"))
         verdict = restart_budget.verdict(run, failure.exit_code, now)
         if restart_budget.is_fatal(run, failure.exit_code):
             self.end(Stage.FAILED, f"{reason}; {verdict}", failure, now)
@@ -388,6 +397,8 @@ class RunMachine:
         departure = Departure(agent.node_id, agent.agent_id, agent.round, group_rank, left, detail, now)
         remember(run.departures, departure)
         self.tell("node_left" if left else "node_lost", reason, now, node_id=agent.node_id, group_rank=group_rank)
+        if not left:
+            self.blamed.append(Blame(agent.node_id, "lost", reason))
         self.left_its_place(agent, was, cause, reason, now)
 
     def left_its_place(self, agent: Agent, was: AgentState, cause: Cause, reason: str, now: float) -> None:

@@ -14,15 +14,15 @@ from rdzv_protocol.settings import RunSettings
 from rdzv_protocol.text import clip
 
 from rdzv_server.core import admission, completion, events, legal_sizes
-from rdzv_server.core.events import Cordon
+from rdzv_server.core.events import EXCLUDER, Cordon
 from rdzv_server.core.run import HEARD_OF_S, Agent, AgentState, Cause, Run, Stage
 
 if TYPE_CHECKING:
     from rdzv_server.core.machine import RunMachine
 
 AN_OPERATOR = "an operator"
-REASON_BYTES = 128
-"""Of a reason, what a cordon keeps: there may be a thousand."""
+REASON_BYTES, EVIDENCE_BYTES = 128, 192
+"""Of a reason, what a cordon keeps: there may be a thousand. Of the server's own, which are evidence, more."""
 
 
 # Checks.
@@ -185,7 +185,7 @@ def cordon_of(fact: events.NodeCordoned, now: float) -> Cordon:
     """Cordon that follows from an action at this time."""
     return Cordon(
         node_id=fact.node_id,
-        reason=clip(fact.reason, REASON_BYTES),
+        reason=clip(fact.reason, EVIDENCE_BYTES if fact.by == EXCLUDER else REASON_BYTES),
         by=fact.by,
         until=None if fact.for_s is None else now + fact.for_s,
         request_id=fact.request_id,
@@ -201,6 +201,8 @@ def _wall_until(fact: events.NodeCordoned) -> float | None:
 
 def cordoned(fact: events.NodeCordoned) -> str:
     for_s = "" if fact.for_s is None else f" for {fact.for_s:.0f} s"
+    if fact.by == EXCLUDER:
+        return f"node {fact.node_id} is excluded{for_s}{_because(fact)}"
     return f"node {fact.node_id} is cordoned{for_s} by {AN_OPERATOR}{_because(fact)}"
 
 

@@ -20,13 +20,24 @@ from rdzv_protocol.errors import (
 )
 from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import JoinRequest
+from rdzv_protocol.text import clip
 
-from rdzv_server.config import MOST_RUNS
+from rdzv_server.config import MOST_RUNS, ExclusionPolicy
 from rdzv_server.core import admission, events, snapshot
-from rdzv_server.core.cordons import JOURNAL, Cordons
+from rdzv_server.core.cordons import JOURNAL, MOST_CORDONS, Cordons
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record
-from rdzv_server.core.events import CordonsKept, Event, Life, NodeJoined, RunCreated, RunSuperseded, TimePassed
+from rdzv_server.core.events import (
+    EXCLUDER,
+    CordonsKept,
+    Event,
+    Life,
+    NodeJoined,
+    RunCreated,
+    RunSuperseded,
+    TimePassed,
+)
 from rdzv_server.core.machine import RunMachine
+from rdzv_server.core.node_history import REASON_BYTES, Blame
 from rdzv_server.core.run import HEARD_OF_S, Run, Stage
 
 Key = tuple[str, int]
@@ -41,7 +52,15 @@ ROOM = 100
 class Registry:
     """All attempts of all runs, at most `max_runs`. `retention_s`: how long an ended one is remembered."""
 
-    def __init__(self, retention_s: float, max_runs: int = MOST_RUNS, *, knows_all_runs: bool = True) -> None:
+    def __init__(
+        self,
+        retention_s: float,
+        max_runs: int = MOST_RUNS,
+        *,
+        knows_all_runs: bool = True,
+        exclusion: ExclusionPolicy | None = None,
+    ) -> None:
+        """`exclusion`: when the server keeps a node out by itself; None: never."""
         self._retention_s = retention_s
         self._max_runs = max_runs
         self._machines: dict[Key, RunMachine] = {}
@@ -55,6 +74,7 @@ class Registry:
         self._armed: dict[Key, float] = {}
         self._life = Life()
         self.cordons = Cordons()
+        self._exclusion = exclusion
         self.knows_all_runs = knows_all_runs
         """Whether no other server has runs of which nodes may be a part: else none can be said to be unknown."""
 
@@ -107,14 +127,18 @@ class Registry:
         answer = latest.run.answers.get(request_id) if latest else None
         return answer or self.cordons.answers.get(request_id, "")
 
-    def _operate_on_node(self, event: events.NodeFact, now: float) -> list[Effect]:
-        """Act on a node in all runs, then for those to come.
+    def _operate_on_node(self, event: events.NodeFact, now: float, blaming: RunMachine | None = None) -> list[Effect]:
+        """Act on a node in all runs, and in the one that blames it though it may be gone, then for those to come.
 
         Of a batch that is written in part the beginning counts: the request is remembered, last, when all is done.
         """
         if event.request_id in self.cordons.answers:
             return []
-        concerned = [machine for machine in self._machines.values() if _concerns(event, machine.run)]
+        concerned = [
+            machine
+            for machine in self._machines.values()
+            if _concerns(event, machine.run) or (machine is blaming and not machine.run.stage.is_end)
+        ]
         is_known = concerned or event.node_id in self.cordons.by_node or not self.knows_all_runs
         if isinstance(event, events.NodeDrained) and not is_known:
             raise UnknownNode(f"no agent of node {event.node_id} is part of a run here; to keep it out, cordon it")
@@ -142,7 +166,7 @@ class Registry:
             self._forget((machine.run.run_id, machine.run.attempt))
         else:
             self._arm(machine, machine.deadline)
-        return happened
+        return happened + self._judge(machine, now) if machine.blamed else happened
 
     def _keep(self, fact: events.NodeFact | events.RunForgotten, now: float) -> list[Effect]:
         self.cordons.apply(fact, now)
@@ -183,8 +207,9 @@ class Registry:
         if isinstance(record.fact, RunCreated):
             self._create(record.fact, record.at)
         else:
-            assert not isinstance(record.fact, CordonsKept)
+            assert not isinstance(record.fact, CordonsKept | events.NodeBlamed)
             effects = self._machines[key].replay(record.fact, record.at)
+            self._machines[key].blamed.clear()  # the journal has it
         self._arm(self._machines[key], self._machines[key].next_deadline())
         return [effect.event for effect in effects if isinstance(effect, Happened)]
 
@@ -264,7 +289,37 @@ class Registry:
     def _tell(self, machine: RunMachine, event: Event, now: float) -> list[Effect]:
         effects = machine.handle(event, now)
         self._arm(machine, machine.deadline)
+        return effects + self._judge(machine, now) if machine.blamed else effects
+
+    def _judge(self, machine: RunMachine, now: float) -> list[Effect]:
+        """Remember what nodes are blamed for, and exclude those that have been blamed enough.
+
+        All that has happened at once is remembered first: nodes that are lost together are not to blame.
+        """
+        blamed, machine.blamed = machine.blamed, []
+        run, effects = machine.run, list[Effect]()
+        wall_at = run.wall_clock(now)
+        for blame in blamed:
+            fact = events.NodeBlamed(
+                node_id=blame.node_id, fault=blame.fault, run_id=run.run_id, reason=clip(blame.reason, REASON_BYTES),
+                wall_at=wall_at, life=self._life,
+            )  # fmt: skip
+            self.cordons.apply(fact, now)
+            effects.append(Record(JOURNAL, 0, now, fact))
+        if self._exclusion:
+            for blame in {blame.node_id: blame for blame in blamed}.values():
+                effects += self._exclude(blame, self._exclusion, machine, now)
         return effects
+
+    def _exclude(self, blame: Blame, policy: ExclusionPolicy, machine: RunMachine, now: float) -> list[Effect]:
+        """Cordon the node if it is to be excluded, unless an operator has, or there is no room for more."""
+        node_id = blame.node_id
+        why = self.cordons.history.verdict(blame, now, policy)
+        if not why or node_id in self.cordons.by_node or len(self.cordons.by_node) >= MOST_CORDONS:
+            return []
+        wall_at = machine.run.wall_clock(now)
+        event = events.NodeCordoned(why, EXCLUDER, node_id=node_id, for_s=policy.for_s, wall_at=wall_at)
+        return self._operate_on_node(event, now, machine)
 
     def _begins_anew(self, run: Run, join: JoinRequest) -> bool:
         if join.returning and run.stage.is_end:  # it has lost its place, and learns how the run ended without it

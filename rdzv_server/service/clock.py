@@ -13,12 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rdzv_server.core.effects import Record
-from rdzv_server.core.events import Life, RunCreated
+from rdzv_server.core.events import Life, NodeBlamed, NodeOperation, RunCreated
 from rdzv_server.service.fair_scheduler import SLACK_S, FairScheduler, scheduler
 
 BEAT_S = 2.0
 """Seconds between two looks whether the process is held up: seldom, since the agent of `--standalone` wakes up for it.
 A lease should be well above this."""
+DATED = RunCreated | NodeOperation | NodeBlamed
+"""Facts that say in which life of the server they happened, and when by the wall clock."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -78,7 +80,7 @@ def _life(records: Sequence[Record], boot_id: str, monotonic_s: float, wall_s: f
     if not records:
         return Life(boot_id, 0.0)
     last_at = max(record.at for record in records)
-    created = [(record.at, record.fact) for record in records if isinstance(record.fact, RunCreated)]
+    created = [(record.at, record.fact) for record in records if isinstance(record.fact, DATED)]
     same_boot = [fact.life.offset_s for _, fact in created if boot_id and fact.life.boot_id == boot_id]
     away_s = 0.0
     if same_boot:

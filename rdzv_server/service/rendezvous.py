@@ -302,7 +302,7 @@ def _event(request: _Told) -> events.Event:
         case messages.ReportRequest():
             return events.WorkersSucceeded(request.agent_id, request.round)
         case messages.LeaveRequest():
-            return events.NodeLeft(request.agent_id, printable(request.reason))
+            return events.NodeLeft(request.agent_id, printable(request.reason), request.unfit)
         case messages.AnswerRequest():
             return events.QueryAnswered(request.agent_id, request.number, request.answer)
 

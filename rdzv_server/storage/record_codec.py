@@ -13,7 +13,7 @@ from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.events import RunEvent
 
 from rdzv_server.core.effects import Record
-from rdzv_server.core.events import CordonsKept, Fact, RunCreated, SnapshotPart
+from rdzv_server.core.events import CordonsKept, Fact, NodeBlamed, RunCreated, SnapshotPart
 from rdzv_server.storage.base import EVENT_SLACK, EVENTS_KEPT
 
 
@@ -21,8 +21,8 @@ class MalformedRecord(Exception):
     """The store holds something that is no record of ours."""
 
 
-_KINDS: dict[str, type[Fact | RunCreated | SnapshotPart | CordonsKept]] = {
-    kind.__name__: kind for kind in (*get_args(Fact), RunCreated, SnapshotPart, CordonsKept)
+_KINDS: dict[str, type[Fact | RunCreated | SnapshotPart | CordonsKept | NodeBlamed]] = {
+    kind.__name__: kind for kind in (*get_args(Fact), RunCreated, SnapshotPart, CordonsKept, NodeBlamed)
 }
 
 

@@ -169,6 +169,7 @@ def test_the_first_failure_comes_with_its_evidence():
         "hint": "mind the gap",
         "consequence": False,
         "error_file": "",
+        "blame": "unknown",
         "failed_at": None,
         "age_s": 5.0,
     }

@@ -1,0 +1,95 @@
+"""Memory of the nodes that have cost runs something, across runs and restarts, and the rule by which one is kept out.
+
+What a node is blamed for is a fact of the journal, beside the cordons. A node is excluded at once by evidence against
+itself (a check that found it unfit, failed hardware in a worker's last words), else when it has been blamed so many
+times within a window. Nodes that are lost together are not blamed for it: they share a switch, a rack, a scheduler.
+An exclusion, and an operator's word that the node is well, begin the count anew.
+"""
+
+from typing import Literal
+
+from msgspec import Struct
+from rdzv_protocol.text import clip
+
+from rdzv_server.config import ExclusionPolicy
+
+Fault = Literal["lost", "failed", "hardware", "unfit", "excluded"]
+MOST_NODES, MOST_INCIDENTS, MOST_OF_A_NODE = 500, 1_000, 32
+"""Nodes and incidents that are remembered, the latest, and incidents of one node: a snapshot of them is one record."""
+REASON_BYTES, RUN_BYTES = 96, 64
+TOGETHER, TOGETHER_S = 3, 30.0
+"""So many nodes that are lost within this time are lost together."""
+AT_ONCE: tuple[Fault, ...] = ("hardware", "unfit")
+
+
+class Incident(Struct, frozen=True):
+    """What a node was blamed for, and when, by the server's clock and by the wall clock."""
+
+    at: float
+    fault: Fault
+    run_id: str
+    reason: str
+    wall_at: float | None = None
+
+
+class Blame(Struct, frozen=True):
+    """What a run blames a node for."""
+
+    node_id: str
+    fault: Fault
+    reason: str
+
+
+class NodeHistory:
+    """Incidents of each node; the node of the latest one is the last."""
+
+    def __init__(self) -> None:
+        self.by_node: dict[str, tuple[Incident, ...]] = {}
+
+    def note(self, node_id: str, incident: Incident) -> None:
+        known = self.by_node.pop(node_id, ())
+        run_id, reason = clip(incident.run_id, RUN_BYTES), clip(incident.reason, REASON_BYTES)
+        short = Incident(incident.at, incident.fault, run_id, reason, incident.wall_at)
+        self.by_node[node_id] = (*known, short)[-MOST_OF_A_NODE:]
+        while len(self.by_node) > MOST_NODES or sum(map(len, self.by_node.values())) > MOST_INCIDENTS:
+            del self.by_node[next(iter(self.by_node))]
+
+    def forgive(self, node_id: str) -> None:
+        """An operator says that the node is well."""
+        self.by_node.pop(node_id, None)
+
+    def verdict(self, blame: Blame, now: float, policy: ExclusionPolicy) -> str:
+        """Why the node is to be excluded, now that it has been blamed for this, too; empty if it is not."""
+        if blame.fault in AT_ONCE:
+            return blame.reason
+        counted = [each for each in self._since_excluded(blame.node_id) if each.at > now - policy.window_s]
+        counted = [each for each in counted if not self._is_shared(each)]
+        if len(counted) < policy.after:
+            return ""
+        runs = len({each.run_id for each in counted})
+        in_runs = f" in {runs} runs" if runs > 1 else ""
+        window = span(policy.window_s)
+        return f"blamed {len(counted)} times within {window}{in_runs}, most recently: {counted[-1].reason}"
+
+    def _since_excluded(self, node_id: str) -> tuple[Incident, ...]:
+        incidents = self.by_node.get(node_id, ())
+        ends = [index for index, each in enumerate(incidents) if each.fault == "excluded"]
+        return incidents[ends[-1] + 1 :] if ends else incidents
+
+    def _is_shared(self, incident: Incident) -> bool:
+        """Whether other nodes were lost at about the same time."""
+        if incident.fault != "lost":
+            return False
+        nodes = sum(
+            any(other.fault == "lost" and abs(other.at - incident.at) <= TOGETHER_S for other in incidents)
+            for incidents in self.by_node.values()
+        )
+        return nodes >= TOGETHER
+
+
+def span(seconds: float) -> str:
+    """A time in the largest unit in which it is a whole number: 24 h."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length and seconds % length == 0:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:g} s"

@@ -1,0 +1,241 @@
+"""Which nodes a server remembers, and when it keeps one out, as stories of many runs."""
+
+import itertools
+from typing import Any
+
+import pytest
+from rdzv_protocol.messages import Start, Stop, Wait
+
+from rdzv_server.config import ExclusionPolicy
+from rdzv_server.core.cordons import JOURNAL, MOST_CORDONS
+from rdzv_server.core.effects import Happened, Record
+from rdzv_server.core.events import (
+    Life,
+    NodeBlamed,
+    NodeCordoned,
+    NodeJoined,
+    NodeLeft,
+    NodeUncordoned,
+    WorkersFailed,
+)
+from rdzv_server.core.node_history import MOST_INCIDENTS, MOST_NODES, MOST_OF_A_NODE, Incident, NodeHistory, span
+from rdzv_server.core.registry import Registry
+from rdzv_server.storage.record_codec import pack, unpack
+from tests.support.scenario import RETENTION_S, SERVER_ADDR, a_failure, a_join, settings_of
+
+POLICY = ExclusionPolicy(after=3, window_s=3_600.0, for_s=600.0)
+WALL = 1_800_000_000.0
+
+
+class Cluster:
+    """A server whose runs come and go. Agents have their node's name and a number."""
+
+    def __init__(self, policy: ExclusionPolicy | None = POLICY) -> None:
+        self.registry = Registry(RETENTION_S, exclusion=policy)
+        self.now = 0.0
+        self.records: list[Record] = []
+        self.events: list[tuple[str, str | None, str]] = []
+        self.numbers = itertools.count(1)
+        self.policy = policy
+
+    def handle(self, run_id: str, event: Any) -> None:
+        self._note(self.registry.handle(run_id, event, self.now)[1])
+
+    def passes(self, seconds: float) -> None:
+        self.now += seconds
+        self._note(self.registry.pass_time(self.now))
+
+    def run(self, run_id: str, *nodes: str, nnodes: str = "", **settings: Any) -> dict[str, str]:
+        """A run of these nodes, and of nobody else. Its agents, by node."""
+        agents = {node: f"{node}.{next(self.numbers)}" for node in nodes}
+        for node, agent in agents.items():
+            self.join(run_id, node, agent, settings=settings_of(nnodes or str(len(nodes)), **settings))
+        return agents
+
+    def join(self, run_id: str, node: str, agent: str, **changes: Any) -> None:
+        join = a_join(agent, run_id=run_id, node=node, explicit_run_id=True, **changes)
+        self.handle(run_id, NodeJoined(join, SERVER_ADDR, wall_at=WALL + self.now))
+
+    def fails(self, run_id: str, agent: str, round: int = 1, **failure: Any) -> None:
+        self.handle(run_id, WorkersFailed(agent, round, a_failure(agent.partition(".")[0], **failure)))
+
+    def directive(self, run_id: str, agent: str) -> Any:
+        return self.registry.machine_of(run_id, agent).directive_for(agent, self.now)[1]
+
+    @property
+    def excluded(self) -> dict[str, str]:
+        return {node: cordon.reason for node, cordon in self.registry.cordons.by_node.items() if cordon.excludes}
+
+    def restarted(self) -> "Cluster":
+        again = Cluster(self.policy)
+        again.now = self.now
+        for record in self.records:
+            again.registry.replay(unpack(record.run_id, record.attempt, record.at, *pack(record)))
+        again.registry.restart(again.now, Life())
+        return again
+
+    def _note(self, effects: Any) -> None:
+        self.records += [effect for effect in effects if isinstance(effect, Record)]
+        happened = [effect.event for effect in effects if isinstance(effect, Happened)]
+        self.events += [(event.kind, event.node_id, event.by) for event in happened if event.by]
+
+
+def test_a_node_that_run_after_run_blames_is_kept_out_for_a_time() -> None:
+    cluster = Cluster()
+    for number in range(3):
+        assert cluster.excluded == {}
+        cluster.fails(f"run{number}", cluster.run(f"run{number}", "a", "b")["b"])
+        cluster.passes(60.0)
+    reason = "blamed 3 times within 1 h in 3 runs, most recently: worker rank 0 on node b failed: exit code 1"
+    assert cluster.excluded == {"b": reason}
+    agents = cluster.run("next", "a", "b", nnodes="1:2", lease_s=5_000.0)
+    assert cluster.directive("next", agents["b"]) == Wait(
+        reason=f"standing by: node b is excluded: {reason}", remaining_s=540.0, ending="uncordoned", excluded=True
+    )
+    cluster.passes(600.0)
+    assert cluster.excluded == {}
+    assert not getattr(cluster.directive("next", agents["b"]), "excluded", False)
+
+
+def test_the_count_begins_anew_after_an_exclusion_and_after_an_operators_word() -> None:
+    for pardon in (lambda cluster: cluster.passes(600.0), lambda cluster: cluster.handle(JOURNAL, UNCORDON)):
+        cluster = Cluster()
+        for number in range(5):
+            cluster.fails(f"run{number}", cluster.run(f"run{number}", "b")["b"])
+            if number == 2:
+                assert cluster.excluded
+                pardon(cluster)
+        assert cluster.excluded == {}
+        cluster.fails("run5", cluster.run("run5", "b")["b"])
+        assert "b" in cluster.excluded
+
+
+UNCORDON = NodeUncordoned("its fan is new", "admin", node_id="b", wall_at=WALL)
+
+
+def test_what_is_long_ago_counts_no_more() -> None:
+    cluster = Cluster()
+    for number in range(9):
+        cluster.fails(f"run{number}", cluster.run(f"run{number}", "b")["b"])
+        cluster.passes(1_801.0)
+    assert cluster.excluded == {}
+
+
+def test_without_a_policy_the_server_remembers_and_keeps_nobody_out() -> None:
+    cluster = Cluster(None)
+    for number in range(9):
+        cluster.fails(f"run{number}", cluster.run(f"run{number}", "b")["b"], blame="node")
+    assert cluster.registry.cordons.by_node == {}
+    assert len(cluster.registry.cordons.history.by_node["b"]) == 9
+
+
+def test_all_of_it_survives_the_server_also_when_its_runs_are_forgotten() -> None:
+    cluster = Cluster()
+    for number in range(2):
+        cluster.fails(f"run{number}", cluster.run(f"run{number}", "b")["b"])
+    again = cluster.restarted()
+    assert again.registry.cordons.history.by_node == cluster.registry.cordons.history.by_node
+    (kept,) = again.registry.snapshot((JOURNAL, 0), again.now)
+    last = Cluster()
+    last.registry.replay(unpack(JOURNAL, 0, 0.0, *pack(kept)))
+    last.fails("run", last.run("run", "b")["b"])
+    assert "b" in last.excluded
+
+
+EVIDENCE: dict[str, Any] = {
+    "hardware that failed": {"blame": "node", "hint": "drain it"},
+    "a check that found it unfit": None,
+}
+
+
+@pytest.mark.parametrize("evidence", EVIDENCE.values(), ids=EVIDENCE)
+def test_evidence_against_a_node_excludes_it_at_once_and_a_standby_takes_its_place(evidence: Any) -> None:
+    cluster = Cluster()
+    agents = cluster.run("run", "a", "b", max_restarts=3)
+    cluster.join("run", "c", "c.9", settings=settings_of("2", max_restarts=3))
+    if evidence:
+        cluster.fails("run", agents["b"], **evidence)
+    else:
+        cluster.handle("run", NodeLeft(agents["b"], "node b is unfit: no GPU 3", unfit=True))
+    assert isinstance(cluster.directive("run", agents["a"]), Stop)
+    assert ("node_cordoned", "b", "rdzv-server") in cluster.events
+    if evidence:
+        cluster.join("run", "b", agents["b"], after_round=1, settings=settings_of("2", max_restarts=3))
+        assert cluster.directive("run", agents["b"]).excluded
+    cluster.join("run", "a", agents["a"], after_round=1, settings=settings_of("2", max_restarts=3))
+    assert isinstance(cluster.directive("run", "c.9"), Start)
+
+
+def test_a_program_that_asks_for_too_much_is_no_nodes_fault() -> None:
+    cluster = Cluster()
+    for number in range(9):
+        cluster.fails(f"run{number}", cluster.run(f"run{number}", "b")["b"], blame="program")
+    assert cluster.registry.cordons.history.by_node == {}
+
+
+def test_nor_is_the_end_that_follows_from_another_workers() -> None:
+    cluster = Cluster()
+    agents = cluster.run("run", "a", "b", max_restarts=1)
+    cluster.fails("run", agents["a"], consequence=True)
+    cluster.fails("run", agents["b"])
+    assert list(cluster.registry.cordons.history.by_node) == ["b"]
+
+
+def test_nodes_that_are_lost_one_by_one_are_blamed_and_those_lost_together_are_not() -> None:
+    cluster = Cluster()
+    names = [f"n{number}" for number in range(6)]
+    for number in range(4):
+        cluster.run(f"run{number}", *names, nnodes="1:6")
+        cluster.passes(20.0)  # every lease ends: the switch, or this server's own network
+    assert cluster.excluded == {}
+    assert sorted(cluster.registry.cordons.history.by_node) == names
+    for number in range(4, 8):
+        cluster.run(f"run{number}", "b")
+        cluster.passes(100.0)
+    assert list(cluster.excluded) == ["b"]
+
+
+def test_an_operators_cordon_stands() -> None:
+    cluster = Cluster()
+    agents = cluster.run("run", "a", "b", max_restarts=3)
+    cluster.handle(JOURNAL, NodeCordoned("its fan", "admin", node_id="b"))
+    cluster.fails("run", agents["b"], blame="node")
+    (cordon,) = cluster.registry.cordons.by_node.values()
+    assert (cordon.by, cordon.until) == ("admin", None)
+
+
+def test_a_server_that_may_have_no_more_cordons_goes_on() -> None:
+    cluster = Cluster()
+    for number in range(MOST_CORDONS):
+        cluster.registry.handle(JOURNAL, NodeCordoned("x", "me", node_id=f"n{number}"), 0.0)
+    cluster.fails("run", cluster.run("run", "b")["b"], blame="node")
+    assert cluster.excluded == {}
+
+
+def test_the_memory_is_bounded_so_that_a_snapshot_is_one_value_of_etcd() -> None:
+    history = NodeHistory()
+    for number in range(3 * MOST_INCIDENTS):
+        history.note(f"{number % (2 * MOST_NODES):0256}", Incident(number, "failed", "r" * 256, "x" * 999, WALL))
+    for number in range(3 * MOST_OF_A_NODE):
+        history.note("again and again", Incident(number, "lost", "r", "x"))
+    assert len(history.by_node) <= MOST_NODES
+    assert len(history.by_node["again and again"]) == MOST_OF_A_NODE
+    assert sum(map(len, history.by_node.values())) <= MOST_INCIDENTS
+    cluster = Cluster()
+    for number in range(MOST_CORDONS):
+        cluster.registry.handle(JOURNAL, NodeCordoned("x" * 1_024, "rdzv-server", node_id=f"{number:0256}"), 0.0)
+    cluster.registry.cordons.history = history
+    (snapshot,) = cluster.registry.snapshot((JOURNAL, 0), 0.0)
+    assert len(pack(snapshot)[1]) < 1.25 * (1 << 20), "etcd takes 1.5 MiB"
+
+
+def test_every_blame_is_recorded_before_its_exclusion() -> None:
+    cluster = Cluster()
+    cluster.fails("run", cluster.run("run", "a", "b", max_restarts=3)["b"], blame="node")
+    journal = [type(record.fact) for record in cluster.records if record.run_id == JOURNAL]
+    assert journal == [NodeBlamed, NodeCordoned]
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(90, "90 s"), (1_800, "30 min"), (86_400, "1 d"), (7_200, "2 h")])
+def test_a_window_in_words(seconds: float, text: str) -> None:
+    assert span(seconds) == text
