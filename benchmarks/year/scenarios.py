@@ -68,6 +68,7 @@ def _of(nodes: int) -> list[Scenario]:
     policies: list[tuple[str, Policy | TorchrunPolicy, Shape]] = [
         ("2 % spares, faults without bursts", Policy(), "poisson"),
         ("no spares", Policy(spares=0.0), "bursty"),
+        ("no spares, 10 min waited for a replacement", Policy(spares=0.0, shrink_after_s=600.0), "bursty"),
         ("1 % spares", Policy(spares=0.01), "bursty"),
         ("5 % spares", Policy(spares=0.05), "bursty"),
         ("lease of 60 s", Policy(lease_s=60.0), "bursty"),

@@ -56,6 +56,8 @@ class Policy:
     """Standbys, as a part of the run's nodes."""
     shrink: float = 0.1
     """Part of its nodes without which the run still goes on."""
+    shrink_after_s: float = 0.0
+    """Time that a replacement for a lost node is waited for before the run goes on with fewer."""
     lease_s: float = 10.0
     hang_noticed_s: float = 30.0
     """From the last step to the end of the worker to blame: detection, evidence and all."""
@@ -74,6 +76,7 @@ class Policy:
             max_nodes=nodes,
             max_restarts=self.max_restarts,
             restart_window_s=self.restart_window_s,
+            shrink_after_s=self.shrink_after_s,
             lease_s=self.lease_s,
         )
 

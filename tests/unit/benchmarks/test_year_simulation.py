@@ -63,6 +63,15 @@ def test_a_spare_takes_the_place_and_nothing_restarts_when_the_node_is_back():
     assert year.ledger.goodput == pytest.approx(year.ledger.ettr)
 
 
+@pytest.mark.parametrize(("repair_s", "waited_s", "restarts"), [(60.0, 65.0, 0), (HOUR_S, 600.0, 1)])
+def test_a_replacement_is_waited_for_as_long_as_was_asked_for(repair_s, waited_s, restarts):
+    """A node that is back in time takes its place; one that is not finds a run that goes on, and restarts it."""
+    policy = Policy(spares=0.0, shrink=0.5, shrink_after_s=600.0)
+    year = year_of(fault(Kind.AGENT_KILLED, repair_s=repair_s), policy=policy)
+    assert year.restarts == {"node_lost": 1} | ({"node_arrived": 1} if restarts else {})
+    assert spent(year)["restarting"] == pytest.approx(waited_s, abs=10)
+
+
 def test_a_bad_node_is_kept_out_and_without_that_rule_a_person_is_needed():
     bad = fault(Kind.CRASH, repair_s=10 * HOUR_S, stays_bad=True)
     assert year_of(bad).persons == 0
