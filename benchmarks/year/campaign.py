@@ -17,7 +17,7 @@ from statistics import quantiles
 from typing import Any
 from urllib.request import Request, urlopen
 
-from benchmarks.stage import Program, Stage, free_port
+from benchmarks.stage import Broken, Program, Stage, free_port
 from benchmarks.year import kinds, trace
 from benchmarks.year.contenders import ADDRESS, RUN_ID, Contender, node_id
 from benchmarks.year.kinds import Kind
@@ -29,7 +29,7 @@ PERSON_S = 15.0
 """From the moment at which nothing goes on without a person until one has started everything again."""
 STUCK_S = 75.0
 """Without a step for so long, a person is needed."""
-START_TIMEOUT_S = 180.0
+START_TIMEOUT_S = 240.0
 RESTART_S = 45.0
 """Longer than that a person waits for the first step after having started everything again."""
 RATE_S = 8.0
@@ -187,7 +187,8 @@ class Campaign:
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while not self._lines:
             if time.monotonic() > deadline_s:
-                raise TimeoutError(f"no step within {START_TIMEOUT_S:g} s: {self._stage.log_tails()[-1500:]}")
+                last = self._stage.log_tails()[-1500:]
+                raise Broken(f"no step within {START_TIMEOUT_S:g} s of the start of its agents\n{last}")
             self._look()
         began_s, began_at = time.monotonic(), self._highest
         self._wait(RATE_S)

@@ -85,7 +85,9 @@ def _score_table(scores: Sequence[Score]) -> str:
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     flags = "\n".join(f"- {score.name}: `{score.about}`" for score in scores)
     troubles = "\n".join(
-        f"- {score.name} could not be measured to its end: {score.trouble}" for score in scores if score.trouble
+        f"- {score.name} could not be measured to its end: {score.trouble.splitlines()[0]}"
+        for score in scores
+        if score.trouble
     )
     return f"{text}\n\n{flags}\n{troubles}".rstrip()
 

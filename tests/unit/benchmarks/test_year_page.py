@@ -43,7 +43,7 @@ def test_each_launcher_is_started_as_the_page_says():
     assert (ours.name, fair.name, usual.name) == (OURS, FAIR, USUAL)
     assert ours.server(1, "/tmp") and not fair.server(1, "/tmp")
     shell, _, script = fair.agent(0, "2:4", 1)
-    assert shell == "sh" and script.startswith("until ") and "is_host=true,keep_alive_interval=3" in script
+    assert shell == "sh" and script.startswith("until ") and "is_host=true,last_call_timeout=5" in script
     assert "is_host=false" in usual.agent(1, "2:4", 1) and "is_host=true" in usual.agent(0, "2:4", 1)
 
 
