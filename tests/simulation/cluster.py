@@ -5,7 +5,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from rdzv_protocol.actions import LogsRequest
+from rdzv_protocol.actions import ActionRequest, DrainRequest, LogsRequest
 from rdzv_protocol.messages import Assignment, JoinRequest
 from rdzv_protocol.settings import RequestedSettings
 
@@ -78,8 +78,8 @@ class Cluster:
         self.hosts.append(Host(self.clock, f"n{number}", f"10.0.0.{number}"))
         return self.hosts[-1]
 
-    def start_agent(self, host: Host, local_world_size: int = 1) -> AgentProcess:
-        """A new agent process on the host, beside or after others."""
+    def start_agent(self, host: Host, local_world_size: int = 1, *, drains: bool = True) -> AgentProcess:
+        """A new agent process on the host, beside or after others. `drains`: whether it knows how to be drained."""
         join = JoinRequest(
             run_id=RUN_ID,
             agent_id=f"{host.name}-{sum(agent.host is host for agent in self.agents) + 1}",
@@ -148,6 +148,13 @@ class Cluster:
         question = Question(LogsRequest(run_id=RUN_ID, rank=rank), "an operator")
         asked_at = self.watch.asked()
         self.server.ask(question, lambda answer: self.watch.answered(question, asked_at, answer))
+
+    def act(self, request: ActionRequest) -> None:
+        """An operator asks for something."""
+        self.note("operator", request)
+        if isinstance(request, DrainRequest):
+            self.watch.drained_nodes.add(request.node_id)
+        self.server.act(request)
 
     # Time.
 

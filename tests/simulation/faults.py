@@ -4,12 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
+from rdzv_protocol import actions
 from rdzv_protocol.settings import LAST_CALL_MOST_S, RequestedSettings, RunSettings
 
 from rdzv_server.core import admission
 from rdzv_server.core.run import AgentState, Run, Stage
 from simulation.agent import AgentProcess
-from simulation.cluster import Cluster
+from simulation.cluster import RUN_ID, Cluster
 from simulation.network import CALM, LATEST_COPY_S, QUICK_STOP_S, Host, Weather
 
 MOST_HOSTS = 7
@@ -136,6 +137,8 @@ class Schedule:
         for host in cluster.hosts:
             host.stop_takes_s = QUICK_STOP_S
             cluster.recover(host)
+            if self._rng.random() < 0.7:
+                cluster.act(actions.UncordonRequest(node_id=host.name))
 
     def _patience_s(self) -> float:
         """Within which all comes right: a copy arrives late, a ghost's lease runs out, a round forms or gives up."""
@@ -166,7 +169,7 @@ class Schedule:
             self._start_on(self.cluster.add_host())
 
     def _start_on(self, host: Host) -> None:
-        self.cluster.start_agent(host, self._rng.randint(1, self._scale))
+        self.cluster.start_agent(host, self._rng.randint(1, self._scale), drains=self._rng.random() < 0.7)
 
     def _workers_fail(self) -> None:
         cluster = self.cluster
@@ -216,6 +219,45 @@ class Schedule:
         for _ in range(self._rng.choice((1, 1, 3, 20))):
             self.cluster.ask_for_log(self._rng.randint(0, 4))
 
+    def _operator_acts(self) -> None:
+        """Ask for something, now and then twice with one request id: that is done once."""
+        request = self._rng.choices(_ACTIONS, _ACTION_WEIGHTS)[0](self)
+        for _ in range(self._rng.choice((1, 1, 2))):
+            self.cluster.act(request)
+        if isinstance(request, actions.DrainRequest) and self._rng.random() < 0.5:
+            host = next(host for host in self.cluster.hosts if host.name == request.node_id)
+            self._later(self._rng.uniform(0.0, 20.0), lambda: self._start_on(host))
+
+    def _asks(self) -> dict[str, str]:
+        return {"request_id": f"request-{self._rng.getrandbits(64):x}", "reason": "why not"}
+
+    def _asks_of_node(self) -> dict[str, str]:
+        return self._asks() | {"node_id": self._rng.choice(self.cluster.hosts).name if self.cluster.hosts else "n1"}
+
+    def _drain(self) -> actions.ActionRequest:
+        deadline_s, for_s = self._rng.choice((0.0, 2.0, SLOWEST_STOP_S)), self._rng.choice((None, 5.0, 30.0))
+        return actions.DrainRequest(deadline_s=deadline_s, for_s=for_s, **self._asks_of_node())
+
+    def _cordon(self) -> actions.ActionRequest:
+        return actions.CordonRequest(for_s=self._rng.choice((None, 1.0, 30.0)), **self._asks_of_node())
+
+    def _uncordon(self) -> actions.ActionRequest:
+        return actions.UncordonRequest(**self._asks_of_node())
+
+    def _restart(self) -> actions.ActionRequest:
+        return actions.RestartRequest(run_id=RUN_ID, **self._asks())
+
+    def _resize(self) -> actions.ActionRequest:
+        low = self._rng.randint(1, 3)
+        high = low + self._rng.randint(0, 3)
+        return actions.ResizeRequest(run_id=RUN_ID, min_nodes=low, max_nodes=high, **self._asks())
+
+    def _admit(self) -> actions.ActionRequest:
+        return actions.AdmitRequest(run_id=RUN_ID, **self._asks())
+
+    def _stop(self) -> actions.ActionRequest:
+        return actions.StopRequest(run_id=RUN_ID, **self._asks())
+
     def _pick(self) -> AgentProcess | None:
         live = self.cluster.live
         return self._rng.choice(live) if live else None
@@ -230,14 +272,24 @@ class Schedule:
         _stops_grow_slow,
         _arrive,
         _logs_are_read,
+        _operator_acts,
     )
-    _weights = (6, 2, 2, 2, 2, 2, 2, 2, 2)
+    _weights = (6, 2, 2, 2, 2, 2, 2, 2, 2, 6)
+
+
+_ACTIONS = (
+    Schedule._drain, Schedule._cordon, Schedule._uncordon, Schedule._restart, Schedule._resize, Schedule._admit,
+    Schedule._stop,
+)  # fmt: skip
+_ACTION_WEIGHTS = (4, 3, 3, 3, 3, 3, 1)
 
 
 def _is_placed(run: Run, process: AgentProcess) -> bool:
     agent = run.agents.get(process.agent_id)
     if agent is None:
         return False
+    if agent.state is AgentState.CORDONED:
+        return process.live_workers is None
     if agent.state is AgentState.WAITING:
         return process.live_workers is None and _stands_by_rightly(run)
     done = agent.state is AgentState.SUCCEEDED and process.machine.state.value == "succeeded"

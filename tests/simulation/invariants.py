@@ -16,21 +16,25 @@ from rdzv_protocol.errors import (
     UnknownRank,
     UnknownRun,
 )
+from rdzv_protocol.events import RunEvent
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import Assignment, Failure, Finish, Start
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
-from rdzv_server.core import final_report
+from rdzv_server.core import final_report, time_ledger
 from rdzv_server.core.rank_assignment import start
 from rdzv_server.core.run import Agent, AgentState, Cause, Departure, Restart, Run, Stage
 from rdzv_server.service.interface import Question
 from rdzv_server.service.rendezvous import AGENT_ANSWERS_S
 from simulation.agent import AgentProcess
 from simulation.clock import Clock
-from simulation.server import Server
+from simulation.server import OPERATOR, Server
 from simulation.workers import Workers
 
 EPSILON = 1e-6
+LEDGER_S = 0.01
+"""Its parts are told in milliseconds."""
+ENDS = ("run_succeeded", "run_failed")
 SEATED = (AgentState.RUNNING, AgentState.SUCCEEDED, AgentState.STOPPING)
 
 
@@ -58,6 +62,12 @@ class Watch:
         self._processes: dict[str, AgentProcess] = {}
         self._attempts: dict[int, Seen] = {}
         self._started: dict[tuple[str, int, int], str] = {}
+        self._told = 0
+        """Events that were checked."""
+        self._done: set[tuple[int, str]] = set()
+        """Attempt and request id of each operator's action that stands in the events."""
+        self.drained_nodes: set[str] = set()
+        """Nodes that an operator has had drained: the truth."""
         self.open_questions = 0
         """Questions of operators to agents that have not ended."""
 
@@ -109,7 +119,8 @@ class Watch:
 
     def exited(self, process: AgentProcess) -> None:
         code = process.exit_code
-        if process.was_signalled and (code == ExitCode.START_AGAIN or (code == 0 and self._has_succeeded(process))):
+        was_told = process.was_signalled or process.host.name in self.drained_nodes
+        if was_told and (code == ExitCode.START_AGAIN or (code == 0 and self._has_succeeded(process))):
             return  # a signal ends an agent; cut off from the server, it exits by its workers' result
         try:
             stage = self._run_of(process.agent_id).stage
@@ -142,6 +153,8 @@ class Watch:
             self._check_liveness(run, seen)
             if run.stage.is_end:
                 self._check_end(run, seen)
+            _check_time(run, self._clock.now)
+        self._check_events()
 
     def _check_agent(self, run: Run, agent: Agent) -> None:
         """No worker of another round than its agent's lives in the run, but those that missed the last call."""
@@ -152,7 +165,7 @@ class Watch:
             assert run.membership and agent.round == run.membership.round, f"{agent.agent_id} is of another round"
         if workers is None or workers.attempt != run.attempt or run.stage.is_end:
             return
-        assert agent.state is not AgentState.WAITING, f"{agent.agent_id} waits for a round and has workers"
+        assert not agent.has_joined, f"{agent.agent_id} waits for a round and has workers"
         assert workers.round == agent.round, (
             f"{agent.agent_id} is {agent.state} in round {agent.round} and has workers of round {workers.round}"
         )
@@ -195,8 +208,9 @@ class Watch:
 
     def _check_departure(self, run: Run, gone: Departure) -> None:
         process = self._processes[_name(gone.agent_id)]
-        if gone.left:
-            assert process.was_signalled, f"{gone.agent_id} left, and nobody told it to"
+        is_drained = process.host.name in self.drained_nodes
+        if gone.left or (is_drained and gone.cause == "drained"):
+            assert process.was_signalled or is_drained, f"{gone.agent_id} left, and nobody told it to"
             return
         is_silent = self._clock.now - self._server.renewed_at[gone.agent_id] >= run.settings.lease_s - EPSILON
         assert process.host.is_suspect or not is_silent, f"{gone.agent_id} fell silent, and nothing had happened to it"
@@ -225,6 +239,36 @@ class Watch:
             assert fatal or _budget_is_spent(run), "the run failed with restarts left"
             _check_blame(run, seen)
 
+    def _check_events(self) -> None:
+        """What is told is what happened, in order: numbered without a gap over all attempts."""
+        told = self._server.events
+        for place in range(self._told, len(told)):
+            event = told[place]
+            assert event.number == place + 1, f"event {event.number} comes as number {place + 1}"
+            before = told[place - 1] if place else None
+            assert before is None or event.attempt - before.attempt in (0, 1), "an attempt has no events"
+            assert before is None or before.kind not in ENDS or event.kind == "run_created", f"{event} after the end"
+            self._check_event(event)
+        self._told = len(told)
+
+    def _check_event(self, event: RunEvent) -> None:
+        seen = self._seen(event.attempt)
+        if event.kind == "round_started":
+            run = next(run for run in self._registry.runs() if run.attempt == event.attempt)
+            charged = {restart.round: restart.charged for restart in run.ledger}
+            assert event.charged is charged.get(event.round, False), f"the ledger tells it otherwise: {event}"
+        elif event.kind == "workers_failed":
+            of_rounds = [seen.failed.get(round_, {}).values() for round_ in (event.round, event.round - 1)]
+            assert any(event.failure in failures for failures in of_rounds), f"never happened: {event}"
+        elif event.kind in ENDS:
+            (run,) = (run for run in self._registry.runs() if run.attempt == event.attempt)
+            assert event.kind == f"run_{run.stage}" and event.reason == run.end_reason
+        if event.by:
+            assert event.by == OPERATOR and event.request_id, f"whose was {event}?"
+            key = (event.attempt, event.request_id)
+            assert key not in self._done, f"done twice: {event}"
+            self._done.add(key)
+
     def _seen(self, attempt: int) -> Seen:
         return self._attempts.setdefault(attempt, Seen())
 
@@ -233,6 +277,16 @@ class Watch:
             if agent_id in run.agents or agent_id in run.departed_ids:
                 return run
         raise LookupError(f"{agent_id} is part of no attempt")
+
+
+def _check_time(run: Run, now: float) -> None:
+    """Check that the ledger has each moment of the run's life once."""
+    spent = time_ledger.view(run, now)
+    parts = (spent.running, spent.forming, spent.restarting, spent.waiting)
+    life_s = (now if run.ended_at is None else run.ended_at) - run.created_at
+    assert min(parts) >= 0.0 and abs(sum(parts) - life_s) < LEDGER_S, f"{spent} of {life_s:g} s"
+    lost_s = sum(spent.restarts.values())
+    assert lost_s <= spent.restarting + spent.waiting + spent.forming + LEDGER_S, f"{spent}: restarts took longer"
 
 
 def _check_restart(run: Run, seen: Seen, restart: Restart) -> None:

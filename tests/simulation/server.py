@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
-from rdzv_protocol.actions import WorkerLog
+from rdzv_protocol.actions import ActionRequest, WorkerLog
 from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.events import RunEvent
@@ -14,7 +15,7 @@ from rdzv_server.core.effects import Record
 from rdzv_server.core.liveness import Leases
 from rdzv_server.core.registry import Registry
 from rdzv_server.service.driver import Driver
-from rdzv_server.service.interface import Question
+from rdzv_server.service.interface import Action, Question
 from rdzv_server.service.long_polls import Key
 from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.storage.base import MemoryStore
@@ -22,6 +23,7 @@ from simulation.clock import Clock
 from simulation.network import Connection, Host
 
 RETENTION_S = 86_400.0
+OPERATOR = "operator"
 
 Respond = Callable[[bool, bytes], None]
 """Sends an answer: whether it is one, else a refusal, and its bytes."""
@@ -79,10 +81,13 @@ class TracedStore(MemoryStore):
 
     def __init__(self, trace: Callable[[str, Any], None]) -> None:
         super().__init__()
+        self.events: list[RunEvent] = []
+        """All that were written, in the order of writing."""
         self._trace = trace
 
     async def append(self, records: Sequence[Record], events: Sequence[RunEvent] = ()) -> None:
         await super().append(records, events)
+        self.events += events
         for record in records:
             self._trace("server", record.fact)
 
@@ -110,7 +115,8 @@ class Server:
         self._loop = Loop(clock)
         self._polls: dict[Connection, list[asyncio.Task[None]]] = {}
         self._operators = Host(clock, "operators", "10.0.1.1")
-        driver = Driver(self.registry, TracedStore(trace))
+        self._store = TracedStore(trace)
+        driver = Driver(self.registry, self._store)
         self._rendezvous = ObservedRendezvous(driver)
         self._rendezvous.epoch = "epoch-1"
         self._loop.do(self._loop.start, driver.start())
@@ -120,6 +126,19 @@ class Server:
     def closed_at(self) -> dict[str, float]:
         """Since when the last connection of each agent is closed: the truth."""
         return self._rendezvous.closed_at
+
+    @property
+    def events(self) -> list[RunEvent]:
+        """Events of all attempts, as they are written down."""
+        return self._store.events
+
+    def act(self, request: ActionRequest) -> None:
+        """Do what an operator asks, or refuse it."""
+        self._loop.do(self._loop.start, self._act(Action(request, OPERATOR)))
+
+    async def _act(self, action: Action) -> None:
+        with suppress(ProtocolError):
+            await self._rendezvous.ask(action, Connection(self._operators))
 
     def receive(self, kind: type[Request], body: bytes, connection: Connection, respond: Respond) -> None:
         """Take a request and answer it, now or when its hold ends."""
