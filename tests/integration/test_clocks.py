@@ -16,41 +16,14 @@ import pytest
 
 from tests.support.cluster import ALL_COME, Cluster
 from tests.support.programs import Program, Server, start_agent
+from tests.support.wall_clock import WallClock, sweep
 from tests.support.worker_hub import Worker, WorkerHub, all_run, finish
 
 HOUR_S, DAY_S = 3600, 86_400
 SANE_S = 600.0
 """No age in a test is above."""
 LEASE_S, WATCHED_S = 3.0, 2.5
-SHARED_MEMORY = Path("/dev/shm")
 jumps = pytest.mark.parametrize("jump_s", [HOUR_S, -HOUR_S], ids=["an hour on", "an hour back"])
-
-
-def libfaketime() -> Path:
-    for library in Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"):
-        return library
-    pytest.skip("libfaketime is missing: tests/install-debian-packages.sh installs it")
-
-
-class WallClock:
-    """The wall clock of the programs that are started with its environment, and of what they start."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self.jump(0)
-        self.env = {
-            "LD_PRELOAD": str(libfaketime()),
-            "FAKETIME_TIMESTAMP_FILE": str(file),
-            "FAKETIME_NO_CACHE": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            "NO_FAKE_STAT": "1",
-        }
-
-    def jump(self, offset_s: int) -> None:
-        """From now on it is this much ahead of the true time."""
-        new = self._file.with_suffix(".new")
-        new.write_text(f"{offset_s:+d}\n")
-        new.replace(self._file)
 
 
 class Clocked(Cluster):
@@ -85,13 +58,6 @@ async def clocked(hub: WorkerHub, tmp_path: Path) -> AsyncIterator[Clocked]:
             yield cluster
     finally:
         sweep()
-
-
-def sweep() -> None:
-    """Remove what libfaketime keeps in memory for programs that were killed."""
-    for file in SHARED_MEMORY.glob("*faketime_*"):
-        if not Path("/proc", file.name.rpartition("_")[2]).exists():
-            file.unlink(missing_ok=True)
 
 
 def ages(value: Any, name: str = "") -> list[float]:

@@ -1,6 +1,7 @@
 """docs/operations.md: each symptom is made with real processes, and whatever the page quotes is what they say then."""
 
 import asyncio
+import html
 import os
 import re
 import signal
@@ -9,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -18,11 +20,13 @@ from tests.support.cluster import Cluster
 from tests.support.disk import Disk
 from tests.support.etcd import etcd_cluster, need_etcd
 from tests.support.programs import Program, Server, start_agent
+from tests.support.wall_clock import WallClock, sweep
 from tests.support.worker_hub import WorkerHub
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 SLOW = ("--lease", "500", "--join-timeout", "500", "--shutdown-timeout", "5", "--last-call-timeout", "0")
 TRAIN = ("--run-id", "train")
+YEAR_S = 365 * 86_400
 TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")
 
 
@@ -41,6 +45,7 @@ class Told(dict[str, list[str]]):
         self.setdefault("why", []).extend(why.out)
         self.setdefault("status", []).extend((await server.get("/v1/status?run_id=train")).splitlines())
         self.setdefault("metrics", []).extend((await server.get("/metrics")).splitlines())
+        self.setdefault("page", []).append(await page(server))
 
     async def by_all(self, cluster: Cluster) -> None:
         """What operators are told, and what agent a and the server have logged."""
@@ -93,6 +98,23 @@ async def stopped(place: Place, told: Told) -> None:
         workers[0].order_exit(3)
         assert await cluster.agents["a"].exit_code() == 1
         await told.by_all(cluster)
+
+
+@symptom("A node is there, and gets no seat")
+async def kept_out(place: Place, told: Told) -> None:
+    async with place.cluster() as cluster:
+        ctl = ("-m", "rdzvctl", "--endpoint", cluster.endpoint)
+        cordon = await Program.start(sys.executable, *ctl, "cordon", "b", "--reason", "the fan of node c")
+        assert await cordon.exit_code() == 0
+        for name in "ab":
+            await cluster.node(name, *TRAIN, "--nnodes", "2", *SLOW, nproc=1)
+        await cluster.agents["a"].line("waiting for 1 more node")
+        await cluster.agents["b"].line("cordoned")
+        await told.by_all(cluster)
+        told.of("node-agent", cluster.agents["b"])
+        uncordon = await Program.start(sys.executable, *ctl, "uncordon", "b")
+        assert await uncordon.exit_code() == 0
+        await cluster.hub.group(2)
 
 
 @symptom("A node is lost")
@@ -231,8 +253,20 @@ async def refused(place: Place, told: Told) -> None:
     plain = await start_agent(*names)
     stranger = await start_agent(*names, "--tls-ca", Authority(path, "other").ca)
     assert [await plain.exit_code(), await stranger.exit_code()] == [77, 77]
-    told.of("node-agent", wrong, none, plain, stranger)
+    clock = WallClock(path / "clock")
+    clock.jump(-YEAR_S)
+    slow = await start_agent(*names, "--tls-ca", place.authority.ca, env=clock.env)
+    assert await slow.exit_code() == 77
+    sweep()
+    told.of("node-agent", wrong, none, plain, stranger, slow)
     told.of("rdzv-server", server)
+
+
+async def page(server: Server) -> str:
+    """What stands on the run's page, in the form that needs no script."""
+    url = f"http://{server.endpoint}/runs/train?plain=0"
+    markup = await asyncio.to_thread(lambda: urlopen(Request(url, headers={"Accept": "text/html"})).read().decode())
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", markup)).split())
 
 
 def _shown(authority: Authority) -> tuple[str, ...]:
