@@ -34,6 +34,7 @@ from node_agent.core.events import (
     NodeChecked,
     Signalled,
     Started,
+    Suspected,
     WorkerFailed,
     WorkersStopped,
     WorkersSucceeded,
@@ -60,17 +61,22 @@ if TYPE_CHECKING:
     from rdzv_protocol.tracing import Attributes, SpanExport
 
     from node_agent.checks.pre_join import PreJoinCheck
+    from node_agent.core.hang import Suspicion
     from node_agent.output.event_log import EventLog
     from node_agent.output.live_line import LiveLine
     from node_agent.output.log_tail import LogReader
     from node_agent.output.metrics import AgentMetrics, Facts
     from node_agent.output.round_trace import RoundTrace
     from node_agent.workers.file_timer import FileTimer
+    from node_agent.workers.hang_watch import HangWatch
     from node_agent.workers.warm.pool import WarmPool
 
 
 QUERIES = (TailLog,)
 """Kinds of the server's queries that this agent answers."""
+
+
+LONGEST_NAME = 128
 
 
 def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
@@ -122,12 +128,14 @@ class Agent:
         self._specs = SpecMaker(config, self._temp_dir, self._start_warm if self._warm else None)
         self._spans = _span_export(config, console) if config.traces else None
         self._trace = _round_trace(config, self._spans)
+        self._hangs = self._hang_watch() if config.hangs.is_on else None
         self._logs = AgentLogs(
             config,
             console,
             self._temp_dir,
             lambda reason: self._runner.feed(GaveUp(reason)),
             self._trace.first_output if self._trace else None,
+            self._hangs.sink if self._hangs else None,
         )
         self._store_host = StoreHost(config.environment, self._fail, self._warm if _preloads_torch(config) else None)
         self._locks_named: set[str] = set()
@@ -273,6 +281,8 @@ class Agent:
             self._start_group(assignment, self._logs.open(assignment))
 
     def _stop_workers(self, stop: StopWorkers) -> None:
+        if self._hangs:
+            self._hangs.stop()
         grace_s = self._config.shutdown_timeout_s if stop.grace_s is None else stop.grace_s
         if self._group is None:
             assert self._assignment
@@ -311,6 +321,8 @@ class Agent:
             failed=lambda failure: self._worker_failed(round_, failure),
             stopped=lambda left: self._workers_stopped(round_, left),
         )
+        if self._hangs and self.has_workers:
+            self._hangs.start(assignment.ranks, self._runner.answer_gap_s)
         if self._events:
             self._events.started(assignment, self._group.pids)
         if self._metrics:
@@ -340,6 +352,8 @@ class Agent:
         return self._group.error_file(failure.pid)
 
     def answered(self, answer: Reply | ProtocolError) -> None:
+        if self._hangs and isinstance(answer, Reply):
+            self._hangs.server_answered()
         if self._manager and isinstance(answer, Reply):
             self._manager.ready()  # it has been let in: it waits, stands by or has workers
         if self._metrics:
@@ -432,7 +446,8 @@ class Agent:
             from node_agent.workers.file_timer import FileTimer
 
             try:
-                self._file_timer = FileTimer(self._specs.timer_file, self._console.say, self._is_worker)
+                report = self._timer_expired if self._hangs else None
+                self._file_timer = FileTimer(self._specs.timer_file, self._console.say, self._is_worker, report)
             except OSError as error:
                 self._console.say(f"no file timer: {error}")
 
@@ -442,6 +457,26 @@ class Agent:
             return self._group is not None and os.getsid(pid) in self._group.pids
         except ProcessLookupError:
             return False
+
+    def _hang_watch(self) -> "HangWatch":
+        from node_agent.workers.hang_watch import HangWatch
+
+        return HangWatch(
+            self._config.hangs,
+            lambda: self._group.by_local_rank if self._group else {},
+            lambda: self._progress.read() if self._progress else {},
+            self._suspected,
+        )
+
+    def _timer_expired(self, pid: int, reason: str) -> None:
+        if self._hangs and self._group:
+            ranks = {leader: rank for rank, leader in self._group.by_local_rank.items()}
+            self._hangs.timer_expired(ranks[os.getsid(pid)], reason)
+
+    def _suspected(self, told: "Suspicion") -> None:
+        if self._assignment:
+            ranks = tuple(self._assignment.first_rank + rank for rank in told.local_ranks)
+            self._runner.feed(Suspected(self._assignment.round, told.source[:LONGEST_NAME], told.reason, ranks))
 
     def _workers_succeeded(self, round_: int) -> None:
         if self._orphans:

@@ -9,6 +9,7 @@ from rdzv_protocol.log_lines import LineFormat
 from rdzv_protocol.messages import JoinRequest
 
 from node_agent.core.command import Command
+from node_agent.core.hang import HangOptions
 from node_agent.core.log_options import LogOptions
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     logs: LogOptions = field(default_factory=LogOptions)
     virtual_local_rank: bool = False
     """Every worker sees its own GPU alone, as device 0, and LOCAL_RANK 0."""
+    hangs: HangOptions = HangOptions()
+    """Ways in which hangs of workers are noticed; none by default."""
     cpus: tuple[frozenset[int], ...] = ()
     """The CPUs that each worker may use, by local rank; none: all."""
     signals: tuple[str, ...] = SIGNALS

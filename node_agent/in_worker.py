@@ -14,7 +14,7 @@ from _thread import allocate_lock
 PROGRESS_FILE = "NODE_AGENT_PROGRESS_FILE"
 MAGIC = b"node-agent progress 1\0\0\0"
 """Begin of the file: whoever finds something else there has another file under that name, and leaves it alone."""
-KINDS = ("step", "checkpoint", "evaluation", "other")
+KINDS = ("step", "checkpoint", "evaluation", "saving", "end", "other")
 HEADER = struct.Struct(f"={len(MAGIC)}sQ")
 """The magic and the number of records that have been written; the latest one is in slot number % 2."""
 RECORD = struct.Struct("=QqqQd" + "Qdd" * len(KINDS))
@@ -29,7 +29,8 @@ def progress(step: int | None = None, kind: str = "step") -> None:
 
     Call it where each ends: the time since the call before is what it took. `step` is the number of steps done, which
     may begin anywhere and may go back after a restart; None: the same as before. `kind`: "step", "checkpoint" (the
-    checkpoint of `step` is complete, and can be resumed from), "evaluation", or any other word.
+    checkpoint of `step` is complete, and can be resumed from), "evaluation", or any other word. Two say what comes:
+    with "saving" a checkpoint begins, with "end" the last work, of which nobody knows how long it takes.
 
     It takes some microseconds, and does nothing if no agent is there. A worker from which none comes for long is
     what `--progress-timeout` is about; the server shows the steps and how long they take.

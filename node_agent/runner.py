@@ -26,6 +26,7 @@ from rdzv_protocol.messages import (
     Progress,
     Reply,
     ReportRequest,
+    SuspectRequest,
 )
 from rdzv_protocol.queries import Query
 
@@ -138,6 +139,11 @@ class Runner:
         """Time for which the server, which has answered before, does not answer."""
         return self._machine.silent_s(self._loop.time())
 
+    @property
+    def answer_gap_s(self) -> float:
+        """Longest time between two answers of a server that answers."""
+        return self._machine.answer_gap_s
+
     async def report(self, failure: Failure) -> None:
         """Report a failure of the last round, whatever was reported before."""
         await self._notify(self._machine.report(self.round, failure))
@@ -181,6 +187,15 @@ class Runner:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 await self._side_client.ask(answer)
 
+    async def _suspect(self, message: SuspectRequest) -> None:
+        """Deliver a suspicion, of which nothing here depends; an older server knows none."""
+        try:
+            await self._side_client.ask(message)
+        except (AgentFenced, StaleRound, ServerLost):
+            pass
+        except ProtocolError as error:
+            self._host.perform(Say(f"rdzv-server did not take it that workers may hang: {error}", Level.WARNING))
+
     async def close(self) -> None:
         """Deliver the last reports, within `close_timeout_s`, or say that it was in vain, and close the connections."""
         for timer in (self._timer, self._abort_timer):
@@ -208,6 +223,8 @@ class Runner:
                 self._spawn(self._notify(effect), self._notifications)
             case AnswerRequest():
                 self._spawn(self._answer(effect), self._exchanges)
+            case SuspectRequest():
+                self._spawn(self._suspect(effect), self._notifications)
             case LeaveRequest():
                 self._leave = self._spawn(self._notify(effect), self._notifications)
             case _:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Annotated, Any, NamedTuple, cast
 
 from rdzv_protocol.flag_values import LOG_FORMATS
-from rdzv_protocol.settings import RankPolicy, ScaleUp
+from rdzv_protocol.settings import OnHang, RankPolicy, ScaleUp
 
 from node_agent.cli.values import (
     BACKENDS,
@@ -19,6 +19,7 @@ from node_agent.cli.values import (
     checks,
     codes,
     filters,
+    log_rules,
     modules,
     name,
     name_or_none,
@@ -26,6 +27,7 @@ from node_agent.cli.values import (
     one_of,
     pairs,
     place,
+    progress_limits,
     ranks,
     seconds,
     signals,
@@ -36,10 +38,12 @@ from node_agent.cli.values import (
     whole,
 )
 from node_agent.config import SIGNALS, UsageError
+from node_agent.core.hang import LogRule, ProgressLimits
 from node_agent.core.log_options import Std
 
 Given = Mapping[str, tuple[str, object]]
 """By an argument's name: its giver, for messages, and its text or value."""
+SHORTEST_SILENCE_S = 1.0
 SHORTEST_LEASE_S, LONGEST_LEASE_S = 0.1, 86_400
 SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 1.0, 1e9
 
@@ -64,6 +68,8 @@ class Flag(NamedTuple):
     """Falls back to `PET_...`, as under torchrun."""
     variable: str = ""
     """Another variable to fall back to, of torch's."""
+    repeats: bool = False
+    """It may be given several times: its texts are joined, a line each."""
     argument: str = ""
     """Name of the argument."""
 
@@ -224,6 +230,22 @@ class Arguments(NamedTuple):
     topology: Annotated[str, _own(
         "PLACE", name_or_none, "this node's place in the network, such as spine1.rack07.node3: nodes get their ranks "
         "in this order (default: the scheduler's, with --endpoint auto)")] = ""
+    progress_timeout: Annotated[ProgressLimits | None, _own(
+        "S|auto|K=S,..", progress_limits, "workers hang that tell no progress (node_agent.progress) for so long: for "
+        "every kind, or start=S,step=S,checkpoint=S; auto: twice the longest time that was seen (factor=2)")] = None
+    silence_timeout: Annotated[float | None, _own(
+        "S", seconds(SHORTEST_SILENCE_S), "the run hangs if no worker of any node has written anything for so "
+        "long")] = None
+    log_rule: Annotated[tuple[LogRule, ...], _own(
+        "HOW: PATTERN", log_rules, "what lines mean, may be repeated: first=S,every=S: rank 0 must write such a line "
+        "in time; most=X,least=X,points=N: limits of the number in parentheses; fault: such a line is one; stop: all "
+        "is done", repeats=True)] = ()
+    on_hang: Annotated[OnHang | None, _setting(
+        "WHAT", one_of("restart", "fail", "report"), "what follows a hang: restart, which is charged, fail or report "
+        "(default: restart)")] = None
+    max_hang_restarts: Annotated[int | None, _setting(
+        "N", whole(0, 10**7), "restarts after hangs, apart from --max-restarts (default: charged "
+        "there)")] = None
     rerun: Annotated[bool, _own_switch("begin again a run that has already succeeded")] = False
 
     log_dir: Annotated[str, Flag(
@@ -319,6 +341,7 @@ HEADINGS = {
     "token_file": "security",
     "nproc_per_node": "this node",
     "max_restarts": "failures and membership, for the whole run",
+    "progress_timeout": "hangs (docs/hangs.md)",
     "log_dir": "output",
     "module": "what the workers execute",
     "monitor_interval": "accepted without effect, for torchrun's command lines",

@@ -144,4 +144,7 @@ class _Store(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, spelling: str | None = None
     ) -> None:
-        setattr(namespace, self.dest, (spelling, values if isinstance(values, str) else "true"))
+        text = values if isinstance(values, str) else "true"
+        if FLAGS[self.dest].repeats and hasattr(namespace, self.dest):
+            text = f"{getattr(namespace, self.dest)[1]}\n{text}"
+        setattr(namespace, self.dest, (spelling, text))

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from math import inf
 
 from msgspec.structs import replace
@@ -16,9 +17,11 @@ from node_agent.cli.arguments import FLAGS, LONGEST_LEASE_S, SHORTEST_LEASE_S, A
 from node_agent.cli.values import known_signals, sort_key
 from node_agent.config import PROGRAM, AgentConfig, LaunchPlan, NodeCheck, Target, UsageError
 from node_agent.core.command import LOCAL_RANK, Command
+from node_agent.core.hang import HangOptions
 from node_agent.core.log_options import NO_FILES, LogOptions
 from node_agent.output.folder import trouble_with
 from node_agent.output.line_prefix import PREFIX_TEMPLATE
+from node_agent.workers.environment import UNINTERRUPTIBLE
 
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 """torchrun tells its workers so."""
@@ -122,6 +125,7 @@ def _config(arguments: Arguments, target: Target, environment: Mapping[str, str]
         master_port=target.master_port,
         logs=_log_options(arguments),
         virtual_local_rank=arguments.virtual_local_rank,
+        hangs=_hangs(arguments, environment),
         cpus=_cpus(arguments, workers, environment),
         signals=names,
         shutdown_timeout_s=arguments.shutdown_timeout,
@@ -193,6 +197,21 @@ def settings(arguments: Arguments, *, alone: bool = False) -> RequestedSettings:
         scale_up=arguments.scale_up,
         fatal_exit_codes=arguments.fatal_exit_codes,
         rank_policy=arguments.rank_policy,
+        on_hang=arguments.on_hang,
+        max_hang_restarts=arguments.max_hang_restarts,
+    )
+
+
+def _hangs(arguments: Arguments, environment: Mapping[str, str]) -> HangOptions:
+    """Sources by which hangs are noticed. torch's variable is none if it has no positive number, as under torchrun."""
+    uninterruptible_s = 0.0
+    with suppress(ValueError):
+        uninterruptible_s = float(environment.get(UNINTERRUPTIBLE, ""))
+    return HangOptions(
+        progress=arguments.progress_timeout,
+        silence_s=arguments.silence_timeout,
+        log_rules=arguments.log_rule,
+        uninterruptible_s=uninterruptible_s if 0 < uninterruptible_s < inf else None,
     )
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from rdzv_protocol.flag_values import node_counts
 
+from node_agent.core.hang import LogRule, ProgressLimits
 from node_agent.core.log_options import Std
 
 Read = Callable[[object], object]
@@ -101,6 +102,63 @@ def seconds(low: float = 0, high: float = 10**6) -> Read:
         raise ValueError(f"a number of seconds from {low:g} to {high:g}, not {given!r}")
 
     return read
+
+
+_LIMITS = {"start": "start_s", "step": "step_s", "checkpoint": "checkpoint_s", "factor": "factor"}
+_RULE = re.compile(r"([a-z]+(?:=[^,:\s]+)?(?:,[a-z]+(?:=[^,:\s]+)?)*):\s*(\S.*)")
+_RULE_KEYS = {
+    "first": "first_s", "every": "every_s", "rank": "rank", "least": "least", "most": "most", "points": "points",
+    "fault": "is_fault", "stop": "is_stop",
+}  # fmt: skip
+
+
+def progress_limits(given: object) -> ProgressLimits:
+    """Seconds for every phase, `auto`, or some of start, step, checkpoint and factor."""
+    if given == "auto":
+        return ProgressLimits()
+    with suppress(ValueError):
+        every = seconds(0.1)(given)
+        return ProgressLimits(start_s=every, step_s=every, checkpoint_s=every)  # type: ignore[arg-type]
+    found = {}
+    for part in text(given).split(","):
+        key, _, number = part.partition("=")
+        if key not in _LIMITS or not _is_positive(number):
+            raise ValueError(f"auto, seconds, or start=S,step=S,checkpoint=S,factor=F, not {part!r:.60}")
+        found[_LIMITS[key]] = float(number)
+    return ProgressLimits(**found)
+
+
+def _is_positive(number: str) -> bool:
+    with suppress(ValueError):
+        return 0.1 <= float(number) <= 10**6
+    return False
+
+
+def log_rules(given: object) -> tuple[LogRule, ...]:
+    """Rules, a line each: `first=600,every=60: step (\\d+)`."""
+    lines = given.splitlines() if isinstance(given, str) else [text(each) for each in _parts(given)]
+    return tuple(_log_rule(line.strip()) for line in lines if line.strip())
+
+
+def _log_rule(line: str) -> LogRule:
+    match = _RULE.fullmatch(line)
+    if match is None:
+        raise ValueError(f"HOW: PATTERN, such as 'every=60: step [0-9]+', not {line!r:.80}")
+    found: dict[str, object] = {"pattern": match[2]}
+    for part in match[1].split(","):
+        key, _, number = part.partition("=")
+        if key not in _RULE_KEYS or bool(number) == (key in ("fault", "stop")):
+            raise ValueError(f"first=S, every=S, rank=R, least=X, most=X, points=N, fault or stop, not {part!r:.60}")
+        kind = int if key in ("rank", "points") else float
+        try:
+            found[_RULE_KEYS[key]] = kind(number) if number else True
+        except ValueError:
+            raise ValueError(f"{key}={number!s:.40} of {line!r:.80} is no number") from None
+    try:
+        re.compile(match[2])
+    except re.error as error:
+        raise ValueError(f"{match[2]!r:.80} is no regular expression: {error}") from None
+    return LogRule(**found)  # type: ignore[arg-type]
 
 
 def one_of(*choices: str) -> Read:

@@ -51,6 +51,15 @@ class NodeChecked(Struct, frozen=True):
     unfit: str = ""
 
 
+class Suspected(Struct, frozen=True):
+    """Workers of the round seem to hang, by rank; none: they do not any more."""
+
+    round: int
+    source: str
+    reason: str
+    ranks: tuple[int, ...]
+
+
 class Signalled(Struct, frozen=True):
     """The agent was asked to go: by a scheduler, or by Ctrl-C."""
 
@@ -89,6 +98,7 @@ Event = (
     | WorkerFailed
     | WorkersStopped
     | NodeChecked
+    | Suspected
     | Signalled
     | GaveUp
     | Answer

@@ -38,11 +38,12 @@ from rdzv_protocol.messages import (
     ReportRequest,
     Start,
     Stop,
+    SuspectRequest,
     Wait,
 )
 from rdzv_protocol.queries import QueryAnswer
 from rdzv_protocol.text import clip
-from rdzv_protocol.timing import HOLDS_PER_LEASE
+from rdzv_protocol.timing import HOLDS_PER_LEASE, LONGEST_HOLD_S
 
 from node_agent.core import events, wording
 from node_agent.core.backoff import HINTS, Unreachable
@@ -148,6 +149,11 @@ class AgentMachine:
     def agent_id(self) -> str:
         return f"{self._join.agent_id}.{self._incarnation}"
 
+    @property
+    def answer_gap_s(self) -> float:
+        """Longest time between two answers of a server that answers: polls are held for so long."""
+        return min(self._lease_s / HOLDS_PER_LEASE, LONGEST_HOLD_S) + QUIET_S
+
     def report(self, round_: int, failure: Failure | None) -> ReportRequest:
         """Report of how the workers of the round have ended."""
         return ReportRequest(**self._sender(), round=round_, failure=failure)
@@ -184,6 +190,8 @@ class AgentMachine:
                 self._workers_stopped(round_, now)
             case events.NodeChecked(unfit):
                 self._checked(unfit, now)
+            case events.Suspected():
+                self._suspected(event)
             case events.Signalled(name):
                 self._signalled(name)
             case events.GaveUp(reason, exit_code):
@@ -462,6 +470,14 @@ class AgentMachine:
             self._effects.append(self.report(round_, failure))
             self._stop_workers()
             self.state, self._has_failed = State.STOPPING, True
+
+    def _suspected(self, event: events.Suspected) -> None:
+        if event.round == self.round and self.state is State.RUNNING:
+            self._say(wording.suspected(event), Level.WARNING, "hang_suspected")
+            told = SuspectRequest(
+                **self._sender(), round=event.round, source=event.source, reason=event.reason, ranks=event.ranks
+            )
+            self._effects.append(told)
 
     def _workers_stopped(self, round_: int, now: float) -> None:
         if round_ == self.round:

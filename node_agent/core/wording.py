@@ -4,6 +4,8 @@ from math import inf
 
 from rdzv_protocol.messages import Assignment, Drain, Failure, Finish
 
+from node_agent.core.events import Suspected
+
 UNFIT = "this node's hardware has failed: drain it, and start the agent on another"
 """Hint of failures after which a node should not be used again."""
 
@@ -27,6 +29,14 @@ def failed(failure: Failure) -> str:
         f"worker rank {failure.rank} (local rank {failure.local_rank}, pid {failure.pid}) "
         f"on node {failure.node_id} failed: {failure.cause}" + (f": {failure.error}" if failure.error else "")
     )
+
+
+def suspected(event: Suspected) -> str:
+    """Workers that seem to hang, and why; or that they do not any more."""
+    if not event.ranks:
+        return f"the workers go on: {event.source}"
+    shown = f"rank {event.ranks[0]}" if len(event.ranks) == 1 else f"{len(event.ranks)} ranks"
+    return f"{shown} may hang: {event.reason}"
 
 
 def drained(drain: Drain, *, has_workers: bool) -> str:

@@ -38,7 +38,9 @@ class RoundLogs:
         console: Console,
         files: LogFiles,
         on_output: Callable[[], None] | None = None,
+        watch: Callable[[int], Sink] | None = None,
     ) -> None:
+        self._watch = watch
         self._workers = routing.workers
         self._prefix = prefix
         self._console = console
@@ -96,6 +98,8 @@ class RoundLogs:
                 sinks.append(Noticed(self._on_output))
         if fd in self.filtered:
             sinks.append(Filtered(*self.filtered[fd], self._prefix(local_rank, True), self._files.report))
+        if self._watch:
+            sinks.append(self._watch(local_rank))
         return sinks
 
 
@@ -113,7 +117,8 @@ class AgentLogs:
     """Opens the logs of each round. Trouble with files stops no run: it is said once, and the console shows the output.
 
     With `--logs-specs`, `on_error` gets one line if the plug-in cannot do its work. `on_output` is told of a round when
-    one of its workers that are shown has written something, and perhaps again.
+    one of its workers that are shown has written something, and perhaps again. `watch` gives a further sink for all
+    that the worker with a local rank writes.
     """
 
     def __init__(
@@ -123,7 +128,9 @@ class AgentLogs:
         temp_dir: TempDir,
         on_error: Callable[[str], None],
         on_output: Callable[[Assignment], None] | None = None,
+        watch: Callable[[int], Sink] | None = None,
     ) -> None:
+        self._watch = watch
         self._on_output = on_output
         self._config = config
         self._options = config.logs
@@ -185,7 +192,7 @@ class AgentLogs:
     def _round(self, assignment: Assignment, routing: Routing) -> RoundLogs:
         prefix = partial(line_prefix, self._config, assignment)
         on_output = partial(self._on_output, assignment) if self._on_output else None
-        return RoundLogs(routing, self._options, prefix, self._console, self._files, on_output)
+        return RoundLogs(routing, self._options, prefix, self._console, self._files, on_output, self._watch)
 
     def _start_plugin(self, on_error: Callable[[str], None]) -> Plugin:
         from node_agent.output.logs_specs import LogsPlugin

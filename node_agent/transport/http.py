@@ -32,6 +32,7 @@ _PATHS: dict[type[messages.Request | messages.LeaderRequest], str] = {
     messages.JoinRequest: paths.JOIN,
     messages.PollRequest: paths.POLL,
     messages.ReportRequest: paths.REPORT,
+    messages.SuspectRequest: paths.SUSPECT,
     messages.LeaveRequest: paths.LEAVE,
     messages.AnswerRequest: paths.ANSWER,
     messages.LeaderRequest: paths.LEADER,

@@ -31,11 +31,21 @@ class Request(Struct, frozen=True):
 class FileTimer:
     """The agent's end of the pipe. `is_worker` says whether a process is one of this agent's, or a child of one."""
 
-    def __init__(self, path: str, log: Callable[[str], None], is_worker: Callable[[int], bool]) -> None:
-        """Make the pipe. Raises `OSError` with one line if something else stands there."""
+    def __init__(
+        self,
+        path: str,
+        log: Callable[[str], None],
+        is_worker: Callable[[int], bool],
+        report: Callable[[int, str], None] | None = None,
+    ) -> None:
+        """Make the pipe. Raises `OSError` with one line if something else stands there.
+
+        `report` takes the process and the sentence of a timer that is only reported.
+        """
         self.path = path
         self._log = log
         self._is_worker = is_worker
+        self._report = report
         self._timers: dict[tuple[int, str], asyncio.TimerHandle] = {}
         self._rest = b""
         _make_fifo(path)
@@ -79,6 +89,8 @@ class FileTimer:
         late = f"timer {request.scope_id[:200]!r} of process {request.pid} has expired"
         if request.signal <= 0:
             self._log(late)
+            if self._report:
+                self._report(request.pid, late)
             return
         from node_agent.failures.report import signal_name
 

@@ -111,6 +111,7 @@ class ProcessGroup:
         self._stopping = True
         for pid in self._alive:
             signal_group(pid, signum)
+            signal_group(pid, signal.SIGCONT)  # a process that is stopped would not see it before SIGKILL
         if self._alive:
             self._after(grace_s, self._kill)
         else:
@@ -192,6 +193,11 @@ class WorkerGroup(ProcessGroup):
     def pids(self) -> list[int]:
         """The workers that have not exited, by local rank."""
         return list(self._alive)
+
+    @property
+    def by_local_rank(self) -> dict[int, int]:
+        """The same by local rank."""
+        return {worker.spec.local_rank: pid for pid, worker in self._alive.items()}
 
     @property
     def last_output_at(self) -> float | None:

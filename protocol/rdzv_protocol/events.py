@@ -30,6 +30,8 @@ EventKind = Literal[
     "run_restarted",
     "run_resized",
     "run_stopped",
+    "hang_suspected",
+    "hang_found",
 ]
 
 Number = Annotated[int, Meta(ge=1, le=2**53)]
@@ -46,7 +48,8 @@ class RunEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The round that was forming or running; with `round_opened` the one that forms from now on."""
     kind: EventKind
     """`node_joined`: an agent that is new to the attempt; nobody who rejoins. `workers_failed`: a node's workers.
-    `warning`: what a person should look at, though the run goes on. The last seven: what an operator did."""
+    `warning`: what a person should look at, though the run goes on. `hang_suspected`, `hang_found`: workers seem to
+    hang, and who is to blame. From `node_drained` to `run_stopped`: what an operator did."""
     reason: Sentence
     """Sentence about what happened and why: the same in the log, the status and every tool."""
     at: WallClock | None = None
@@ -65,7 +68,7 @@ class RunEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     duration_s: Seconds | None = None
     """With `round_started`: the time since the round was opened."""
     failure: Failure | None = None
-    """With `workers_failed` and `run_failed`: the evidence, clipped."""
+    """With `workers_failed`, `hang_found` and `run_failed`: the evidence, clipped."""
     by: Line = ""
     """Who did it, for what an operator did: the role of the token and the address."""
     request_id: Id | None = None

@@ -175,6 +175,19 @@ class ReportRequest(Struct, frozen=True, kw_only=True):
     secret: Secret = ""
 
 
+class SuspectRequest(Struct, frozen=True, kw_only=True):
+    """Workers of this node that seem to hang in `round`, and by which source; no ranks: they do not any more."""
+
+    run_id: Id
+    agent_id: Id
+    round: Round
+    source: Name
+    """`progress`, `silence`, `uninterruptible`, `timer`, or a log rule. Silence counts once every node tells of it."""
+    reason: Line
+    ranks: Annotated[tuple[Rank, ...], Meta(max_length=1_024)]
+    secret: Secret = ""
+
+
 class LeaveRequest(Struct, frozen=True, kw_only=True):
     """The agent goes, and says why: "SIGTERM"."""
 
@@ -354,5 +367,5 @@ class LeaderReply(Struct, frozen=True, kw_only=True):
     """Whether this server itself leads."""
 
 
-Request = JoinRequest | PollRequest | ReportRequest | LeaveRequest | AnswerRequest
+Request = JoinRequest | PollRequest | ReportRequest | SuspectRequest | LeaveRequest | AnswerRequest
 Message = Request | Reply | Ack | ErrorReply | LeaderRequest | LeaderReply

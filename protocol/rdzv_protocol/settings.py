@@ -11,6 +11,7 @@ from msgspec import Meta, Struct, structs
 from rdzv_protocol.constraints import Count, NodeCount, Seconds, WorkerExitCode
 
 ScaleUp = Literal["immediate", "cooldown", "manual"]
+OnHang = Literal["restart", "fail", "report"]
 RankPolicy = Literal["sticky", "topology", "fill-gaps"]
 Codes = Annotated[tuple[WorkerExitCode, ...], Meta(max_length=32)]
 LAST_CALL_QUIET_S, LAST_CALL_MOST_S = 5.0, 30.0
@@ -57,6 +58,10 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     rank_policy: RankPolicy = "sticky"
     """Group ranks of a new round: those of before in their order, by the nodes' places in the network (`sort_key`), or
     those of before while the last ones move into the gaps."""
+    on_hang: OnHang = "restart"
+    """What follows when workers hang: a charged restart, the end of the run, or nothing but an event."""
+    max_hang_restarts: Count | None = None
+    """Budget of restarts after hangs, apart from `max_restarts`; None: they spend that one."""
 
 
 class RequestedSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -78,6 +83,8 @@ class RequestedSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     scale_up_cooldown_s: Seconds | None = None
     fatal_exit_codes: Codes | None = None
     rank_policy: RankPolicy | None = None
+    on_hang: OnHang | None = None
+    max_hang_restarts: Count | None = None
 
     def resolve(self) -> RunSettings:
         """Settings of a run that this request creates."""

@@ -99,6 +99,23 @@ class WorkersSucceeded(Struct, frozen=True):
     round: int
 
 
+class HangSuspected(Struct, frozen=True):
+    """An agent's workers with these ranks seem to hang, by one source; no ranks: they do not any more."""
+
+    agent_id: str
+    round: int
+    source: str
+    reason: str
+    ranks: tuple[int, ...]
+
+
+class HangFound(Struct, frozen=True):
+    """A hang has been judged: the failure names who is to blame, with the evidence."""
+
+    agent_id: str
+    failure: Failure
+
+
 class RoundCompleted(Struct, frozen=True):
     """The waiting agents get their seats and start; `reason` says why now."""
 
@@ -254,6 +271,8 @@ Fact = (
     | NodeLeft
     | WorkersFailed
     | WorkersSucceeded
+    | HangSuspected
+    | HangFound
     | RoundCompleted
     | JoinTimedOut
     | CauseNotFound

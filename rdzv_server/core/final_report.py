@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from rdzv_protocol.messages import Failure, Finish, RestartEntry
 from rdzv_protocol.text import clip, last_lines
 
-from rdzv_server.core.run import Cause, FailureRecord, Restart, Run, Stage
+from rdzv_server.core.run import FailureRecord, Restart, Run, Stage
 
 OTHERS, RESTARTS = 4, 8
 REASON_BYTES, RESTART_BYTES = 1_024, 240
@@ -41,7 +41,7 @@ def finish(run: Run) -> Finish:
 
 def _ended_by(run: Run) -> FailureRecord | None:
     """The failure that ended the run, also by a restart that did not come about. None if a departure explains it."""
-    to_blame = run.end_failure or run.opening.cause is Cause.WORKER_FAILURE
+    to_blame = run.end_failure or run.opening.cause.is_charged
     return run.first_of_round if run.stage is Stage.FAILED and to_blame else None
 
 
@@ -70,7 +70,7 @@ def _restarts(run: Run) -> tuple[RestartEntry, ...]:
     """The latest of the ledger, and a restart for a change of membership that did not come about."""
     ledger, opening = list(run.ledger), run.opening
     has_begun = run.membership is None or run.membership.round == run.round
-    if not has_begun and opening.cause is not Cause.WORKER_FAILURE:
+    if not has_begun and not opening.cause.is_charged:
         ledger.append(Restart(run.round, opening.cause, False, opening.reason, opening.at))
     return tuple(
         RestartEntry(

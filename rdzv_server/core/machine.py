@@ -23,6 +23,7 @@ from rdzv_server.core import (
     completion,
     events,
     final_report,
+    hangs,
     legal_sizes,
     operations,
     progress,
@@ -132,8 +133,8 @@ class RunMachine:
         if run.ended_at is not None:
             return self._forget_at(run.ended_at)
         own = completion.deadline(run) if run.stage is Stage.FORMING else run.verdict_at or run.scale_up_at
-        lease, query = run.leases.next_deadline(), run.queries.next_deadline()
-        return min((at for at in (own, lease, query) if at is not None), default=None)
+        lease, query, hang = run.leases.next_deadline(), run.queries.next_deadline(), hangs.deadline(run)
+        return min((at for at in (own, lease, query, hang) if at is not None), default=None)
 
     # What time brings: what follows from silence is a fact, and recorded as such.
 
@@ -167,6 +168,8 @@ class RunMachine:
             return events.RoundCompleted(completion.expired(run))
         if run.verdict_at is not None and now >= run.verdict_at:
             return events.CauseNotFound()
+        if found := hangs.judge(run, now):
+            return found
         if run.scale_up_at is not None and now >= run.scale_up_at:
             return events.ArrivalsAdmitted()
         return None
@@ -379,7 +382,7 @@ class RunMachine:
         opening = run.opening
         self.tell(
             "round_started", fact.reason, now, cause=opening.cause.value, nodes=len(ordered),
-            charged=opening.cause is Cause.WORKER_FAILURE, world_size=run.membership.world_size,
+            charged=opening.cause.is_charged, world_size=run.membership.world_size,
             duration_s=now - opening.at,
         )  # fmt: skip
 
@@ -415,7 +418,7 @@ class RunMachine:
         """Open the next round: every participant stops its workers and joins again."""
         run = self.run
         ending, run.round = run.round, run.round + 1
-        run.stage, run.scale_up_at, run.verdict_at = Stage.FORMING, None, None
+        run.stage, run.scale_up_at, run.verdict_at, run.hang = Stage.FORMING, None, None, None
         run.progress.clear()
         run.opening = Opening(cause, reason, now, below_since=now)
         stopped = [
@@ -449,7 +452,7 @@ class RunMachine:
 
     def end(self, stage: Stage, reason: str, failure: Failure | None, now: float) -> None:
         run = self.run
-        run.stage, run.ended_at, run.scale_up_at, run.verdict_at = stage, now, None, None
+        run.stage, run.ended_at, run.scale_up_at, run.verdict_at, run.hang = stage, now, None, None, None
         run.end_reason = reason
         run.end_failure = run.first_of_round.failure if failure and run.first_of_round else failure
         run.leases.clear()
@@ -517,6 +520,7 @@ _CHECKS: dict[type[events.Event], Callable[[RunMachine, Any, float], events.Fact
     events.NodeLeft: RunMachine._check_leave,
     events.WorkersFailed: RunMachine._check_failure,
     events.WorkersSucceeded: RunMachine._check_success,
+    events.HangSuspected: hangs.check,
     events.ArrivalsAdmitted: operations.check_admission,
     events.RunStopped: operations.check_stop,
     events.RunRestarted: operations.check,
@@ -540,6 +544,8 @@ _TRANSITIONS: dict[type[events.Fact], Callable[[RunMachine, Any, float], None]] 
     events.NodeLeft: RunMachine._left,
     events.WorkersFailed: RunMachine._failed,
     events.WorkersSucceeded: RunMachine._succeeded,
+    events.HangSuspected: hangs.suspect,
+    events.HangFound: hangs.found,
     events.RoundCompleted: RunMachine._completed,
     events.JoinTimedOut: RunMachine._timed_out,
     events.CauseNotFound: RunMachine._cause_not_found,

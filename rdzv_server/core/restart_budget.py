@@ -37,6 +37,10 @@ def verdict(run: Run, exit_code: int, now: float) -> str | None:
         return f"exit code {exit_code} is fatal for this run"
     if left(run, now) > 0:
         return None
+    return _spent(run)
+
+
+def _spent(run: Run) -> str:
     most, window_s = run.settings.max_restarts, run.settings.restart_window_s
     within = "" if window_s is None else f" within {window_s:.0f} s"
     return f"no restarts left: {most} of {most} used{within}"
@@ -45,8 +49,24 @@ def verdict(run: Run, exit_code: int, now: float) -> str | None:
 def left(run: Run, now: float) -> int:
     """Restarts that may still be charged before a failure ends the run."""
     window_s = run.settings.restart_window_s
-    spent = run.restart_count if window_s is None else sum(at > now - window_s for at in run.charged_at)
+    counted = run.restart_count - (run.restarts.get(Cause.HANG, 0) if has_hang_budget(run) else 0)
+    spent = counted if window_s is None else sum(at > now - window_s for at in run.charged_at)
     return max(0, run.settings.max_restarts - spent)
+
+
+def has_hang_budget(run: Run) -> bool:
+    """Whether restarts after hangs have a budget of their own."""
+    return run.settings.max_hang_restarts is not None
+
+
+def verdict_on_hang(run: Run, now: float) -> str | None:
+    """Reason why a hang ends the run, or None if a restart answers it."""
+    if run.settings.on_hang == "fail":
+        return "--on-hang fail"
+    most, used = run.settings.max_hang_restarts, run.restarts.get(Cause.HANG, 0)
+    if most is not None:
+        return None if used < most else f"no restarts after hangs left: {used} of {most} used"
+    return None if left(run, now) > 0 else _spent(run)
 
 
 def is_fatal(run: Run, exit_code: int) -> bool:
@@ -61,7 +81,7 @@ def awaits_cause(run: Run, record: FailureRecord) -> bool:
 
 def reclassify(opening: Opening, cause: Cause, reason: str) -> None:
     """Put the restart down to a participant that is gone: what looked like a failure was a membership change."""
-    if opening.cause in (Cause.WORKER_FAILURE, Cause.NODE_ARRIVED):
+    if opening.cause.is_charged or opening.cause is Cause.NODE_ARRIVED:
         opening.cause = cause
         opening.reason = reason
 
@@ -71,9 +91,10 @@ def settle(run: Run, now: float) -> None:
     opening = run.opening
     if opening.cause is Cause.FIRST:
         return
-    charged = opening.cause is Cause.WORKER_FAILURE
+    charged = opening.cause.is_charged
     run.restart_count += charged
-    if charged and run.settings.restart_window_s is not None:
+    spends = opening.cause is Cause.WORKER_FAILURE or (charged and not has_hang_budget(run))
+    if spends and run.settings.restart_window_s is not None:
         run.charged_at = [*run.charged_at, now][-run.settings.max_restarts :]
     run.first_charged = run.first_charged or (run.first_of_round if charged else None)
     run.restarts[opening.cause] = run.restarts.get(opening.cause, 0) + 1

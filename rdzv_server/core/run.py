@@ -58,7 +58,7 @@ _WITHOUT_PART = (AgentState.WAITING, AgentState.CORDONED, AgentState.DRAINING)
 
 
 class Cause(StrEnum):
-    """Cause for which a round was opened. Only a worker's failure is charged."""
+    """Cause for which a round was opened. Only a worker's failure and a hang are charged."""
 
     FIRST = "first"
     WORKER_FAILURE = "worker_failure"
@@ -68,6 +68,11 @@ class Cause(StrEnum):
     NODE_DRAINED = "node_drained"
     RUN_RESTARTED = "run_restarted"
     RUN_RESIZED = "run_resized"
+    HANG = "hang"
+
+    @property
+    def is_charged(self) -> bool:
+        return self is Cause.WORKER_FAILURE or self is Cause.HANG
 
 
 class Agent(Struct):
@@ -192,6 +197,27 @@ class ProgressSign(Struct, frozen=True):
     at: float
 
 
+class Suspicion(Struct, frozen=True):
+    """Workers of a node that seem to hang, by one source: see `hangs`."""
+
+    agent_id: str
+    node_id: str
+    source: str
+    reason: str
+    ranks: tuple[int, ...]
+    at: float
+
+
+class Hang(Struct):
+    """Hang of the running round, as far as it is suspected."""
+
+    since: float
+    suspicions: dict[str, Suspicion] = field(default_factory=dict)
+    judge_at: float | None = None
+    """Time at which a failure is made of it; None: nothing is believed yet, or it has been told already."""
+    is_reported: bool = False
+
+
 class RunState(Struct, kw_only=True):
     """All that a restart of the server brings back of a run. Times are the server's, in seconds."""
 
@@ -225,6 +251,7 @@ class RunState(Struct, kw_only=True):
     scale_up_at: float | None = None
     verdict_at: float | None = None
     """Time at which a run without restarts left ends over a failure whose cause has not been reported."""
+    hang: Hang | None = None
     revision: int = 0
     event_number: int = 0
     """Number of the last event, of an earlier attempt if this one has none yet."""
@@ -383,8 +410,10 @@ class Run(RunState, kw_only=True):
         assert self.scale_up_at is None or self.verdict_at is None
         assert self.stage is Stage.RUNNING or (self.scale_up_at, self.verdict_at) == (None, None)
         assert (self.ended_at is not None) == self.stage.is_end == bool(self.end_reason)
-        assert self.restart_count == self.restarts.get(Cause.WORKER_FAILURE, 0)
-        assert self.settings.restart_window_s is not None or self.restart_count <= self.settings.max_restarts
+        assert self.restart_count == sum(times for cause, times in self.restarts.items() if cause.is_charged)
+        most_charged = self.settings.max_restarts + (self.settings.max_hang_restarts or 0)
+        assert self.settings.restart_window_s is not None or self.restart_count <= most_charged
+        assert self.hang is None or self.stage is Stage.RUNNING
         assert len(self.charged_at) <= self.settings.max_restarts
         assert leases.renewed_at.keys() == (set() if self.stage.is_end else agents.keys())
         assert leases.absent_since.keys() | leases.probed_until.keys() <= leases.uncertain.keys() <= agents.keys()

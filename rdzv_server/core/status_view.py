@@ -17,6 +17,7 @@ from rdzv_server.core.run import (
     Cause,
     Departure,
     FailureRecord,
+    Hang,
     ProgressSign,
     Restart,
     Run,
@@ -114,6 +115,15 @@ class RestartStatus(Struct, frozen=True, kw_only=True):
     age_s: Duration
 
 
+class HangStatus(Struct, frozen=True, kw_only=True):
+    """Workers of the running round that seem to hang."""
+
+    age_s: Duration
+    nodes: Annotated[list[str], Meta(description="whose agents say so")]
+    reason: Annotated[str, Meta(description="of the first of them")]
+    reported: Annotated[bool, Meta(description="it was judged, and told as an event")]
+
+
 class RunStatus(Struct, frozen=True, kw_only=True):
     """One attempt of a run: where it stands and why, its nodes, who is missing until when, its history."""
 
@@ -134,6 +144,7 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     time_s: TimeStatus
     deadline_s: Duration | None
     progress: ProgressStatus | None
+    hang: HangStatus | None
     missing: MissingStatus | None
     nodes: list[NodeStatus]
     first_failure: FailureStatus | None
@@ -164,6 +175,7 @@ def view(run: Run, now: float) -> RunStatus:
         time_s=time_ledger.view(run, now),
         deadline_s=_deadline_s(run, now),
         progress=_progress(run.progress.values(), now),
+        hang=_hang(run.hang, now) if run.hang else None,
         missing=missing(run),
         nodes=nodes(run, now),
         first_failure=_failure(run.first_failure, now) if run.first_failure else None,
@@ -244,6 +256,16 @@ def _node(run: Run, agent: Agent, now: float) -> NodeStatus:
         cordon=cordon(run.cordons[agent.node_id]) if agent.node_id in run.cordons else None,
         drain_left_s=_round(max(0.0, agent.drain_until - now)) if agent.state is AgentState.DRAINING else None,
         progress=_progress([sign] if (sign := run.progress.get(agent.agent_id)) else [], now),
+    )
+
+
+def _hang(hang: Hang, now: float) -> HangStatus:
+    suspicions = list(hang.suspicions.values())
+    return HangStatus(
+        age_s=_round(now - hang.since),
+        nodes=list(dict.fromkeys(each.node_id for each in suspicions)),
+        reason=suspicions[0].reason if suspicions else "",
+        reported=hang.is_reported,
     )
 
 

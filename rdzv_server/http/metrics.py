@@ -173,7 +173,7 @@ class MetricsView:
             if cause == FIRST:
                 yield Sample(TIME_TO_FORM, durations)
             else:
-                charged = str(cause == Cause.WORKER_FAILURE).lower()
+                charged = str(Cause(cause).is_charged).lower()
                 yield Sample(RESTARTS, sum(durations.counts), (cause, charged))
                 yield Sample(TIME_TO_RECOVER, durations, (cause,))
 

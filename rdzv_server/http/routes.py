@@ -383,6 +383,10 @@ ROUTES: tuple[Route, ...] = (
         paths.REPORT, messages.ReportRequest, messages.Ack, "Say how a round's workers ended.",
         NotLeader, errors.AgentFenced, errors.StaleRound,
     ),
+    _agents(
+        paths.SUSPECT, messages.SuspectRequest, messages.Ack, "Say which workers seem to hang, or no longer do.",
+        NotLeader, errors.AgentFenced, errors.StaleRound,
+    ),
     _agents(paths.LEAVE, messages.LeaveRequest, messages.Ack, "Leave the run.", NotLeader, errors.AgentFenced),
     _agents(
         paths.ANSWER, messages.AnswerRequest, messages.Ack, "Answer a query of the server.",

@@ -40,7 +40,7 @@ FIRST_HOLD_S = 1.0
 """A join that waits is answered this soon, so that a person soon reads whom it waits for."""
 FIRST_HOLD_A_NODE_S = 0.5e-3
 """If so many nodes are expected that this comes to more, this soon: else they would be answered while they arrive."""
-_Told = messages.ReportRequest | messages.LeaveRequest | messages.AnswerRequest
+_Told = messages.ReportRequest | messages.SuspectRequest | messages.LeaveRequest | messages.AnswerRequest
 AGENT_ANSWERS_S = 5.0
 """An agent that is reached answers an operator's question in a fraction of this."""
 
@@ -301,6 +301,8 @@ def _event(request: _Told) -> events.Event:
             return events.WorkersFailed(request.agent_id, request.round, failure)
         case messages.ReportRequest():
             return events.WorkersSucceeded(request.agent_id, request.round)
+        case messages.SuspectRequest(round=round_, source=source, reason=reason, ranks=ranks):
+            return events.HangSuspected(request.agent_id, round_, printable(source), printable(reason), ranks)
         case messages.LeaveRequest():
             return events.NodeLeft(request.agent_id, printable(request.reason), request.unfit)
         case messages.AnswerRequest():

@@ -41,12 +41,21 @@ def save(path: str) -> None:
     signal.signal(signal.SIGTERM, saves)
 
 
+def progress(argument: str) -> None:
+    """Tell the agent of a step, and perhaps of what kind it was."""
+    from node_agent import progress
+
+    step, *kind = argument.split()
+    progress(int(step), *kind)
+
+
 ORDERS: Mapping[str, Callable[[str], Any]] = {
     "exit": lambda code: sys.exit(int(code)),
     "say": lambda text: print(text, flush=True),
     "complain": lambda text: print(text, file=sys.stderr, flush=True),
     "ignore": lambda name: signal.signal(getattr(signal, name), signal.SIG_IGN) and None,
     "save": save,
+    "progress": progress,
     "unset": lambda name: os.environ.pop(name) and None,
     "fork": fork,
     "daemon": lambda _: subprocess.Popen(["sleep", "1000"], start_new_session=True).pid,

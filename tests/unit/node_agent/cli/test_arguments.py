@@ -49,6 +49,11 @@ TABLE = {  # by argument: a good text, a bad one, and what is said to that
     "max_restarts": ("3", "-1", "a whole number from 0 to 10000000, not '-1'"),
     "restart_window": ("3600", "0", "a number of seconds from 1 to 1e+09, not '0'"),
     "fatal_exit_codes": ("2,-9", "1,,2", "a whole number from -255 to 255, not ''"),
+    "progress_timeout": ("step=60", "step", "auto, seconds, or start=S,step=S,checkpoint=S,factor=F, not 'step'"),
+    "silence_timeout": ("600", "0", "a number of seconds from 1 to 1e+06, not '0'"),
+    "log_rule": ("fault: NaN", "NaN", "HOW: PATTERN, such as 'every=60: step [0-9]+', not 'NaN'"),
+    "on_hang": ("report", "kill", "restart, fail or report, not 'kill'"),
+    "max_hang_restarts": ("2", "-1", "a whole number from 0 to 10000000, not '-1'"),
     "join_timeout": ("8", "nan", SECONDS + "'nan'"),
     "last_call_timeout": ("9", "inf", SECONDS + "'inf'"),
     "node_unit": ("2", "0", "a whole number from 1 to 100000, not '0'"),
@@ -82,6 +87,11 @@ MORE_BAD = [
     ("rdzv_conf", "join_timeout=soon", "join_timeout: " + SECONDS + "'soon'"),
     ("nproc_per_node", "two", NPROC + "'two'"),
     ("fatal_exit_codes", "256", "a whole number from -255 to 255, not '256'"),
+    ("log_rule", "fault: x\nevery=: x", "HOW: PATTERN, such as 'every=60: step [0-9]+', not 'every=: x'"),
+    ("log_rule", "every=soon: x", "every=soon of 'every=soon: x' is no number"),
+    ("log_rule", "fault: (", "'(' is no regular expression"),
+    ("log_rule", "fault=1: x", "first=S, every=S, rank=R, least=X, most=X, points=N, fault or stop, not 'fault=1'"),
+    ("progress_timeout", "step=0", "auto, seconds, or start=S,step=S,checkpoint=S,factor=F, not 'step=0'"),
     ("lease", "86401", "a number of seconds from 0.1 to 86400, not '86401'"),
 ]
 ANY_TEXT = dict(

@@ -12,6 +12,7 @@ from rdzv_protocol.settings import RequestedSettings
 from node_agent.cli import main
 from node_agent.config import AgentConfig, LaunchPlan, NodeCheck, UsageError
 from node_agent.core.command import Command
+from node_agent.core.hang import HangOptions, LogRule, ProgressLimits
 from node_agent.core.log_options import LogOptions, Std
 from tests.unit.node_agent.command_lines import plan
 
@@ -94,9 +95,19 @@ LANDS = [  # what an agent, its run and its output are told by which flags
         ("disconnect_grace_s", 0.5, ["--disconnect-grace", "0.5"]),
         ("scale_up", "manual", ["--scale-up", "manual"]),
         ("fatal_exit_codes", (2, -9), ["--fatal-exit-codes", "2,-9"]),
+        ("on_hang", "report", ["--on-hang", "report"]),
+        ("max_hang_restarts", 2, ["--max-hang-restarts", "2"]),
         ("rank_policy", "fill-gaps", ["--rank-policy", "fill-gaps"]),
     ]),
 
+    ("hangs", HangOptions(), []),
+    ("hangs", HangOptions(progress=ProgressLimits()), ["--progress-timeout", "auto"]),
+    ("hangs", HangOptions(progress=ProgressLimits(start_s=9, step_s=9, checkpoint_s=9)), ["--progress-timeout", "9"]),
+    ("hangs", HangOptions(progress=ProgressLimits(step_s=9, factor=3)), ["--progress-timeout", "step=9,factor=3"]),
+    ("hangs", HangOptions(silence_s=60), ["--silence-timeout", "60"]),
+    ("hangs", HangOptions(log_rules=(
+        LogRule(pattern="NaN", is_fault=True), LogRule(pattern=r"loss: (\S+)", most=9.0, points=3),
+    )), ["--log-rule", "fault: NaN", "--log-rule", r"most=9,points=3: loss: (\S+)"]),
     ("logs.log_dir", "logs", ["--log-dir", "logs"]),
     ("logs.log_dir", "/dev/null", ["--log-dir", "/dev/null"]),
     ("logs.log_dir", None, ["--log-dir", ""]),

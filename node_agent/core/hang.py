@@ -1,0 +1,360 @@
+"""Detectors of hangs: when the workers of a node have done nothing for too long, by each of several sources.
+
+`HangDetector` is told what was seen of the workers of one round, and gives suspicions. It looks at its deadlines alone,
+and a few times in between whether it was held up itself: time in which the agent did not run, or in which the server
+did not answer, is no worker's silence, and does not count (`CountedTime`).
+
+A suspicion is this node's alone. What becomes of it the server decides, which knows of all nodes.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from math import inf, isnan
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from node_agent.core.progress import Reading
+
+UNSEEN_S = 600.0
+"""Learned limit of what has not been seen yet: torch's own time-out of a collective with NCCL."""
+UNSEEN_START_S = 1_800.0
+"""The same for the time until the first progress: compilation, data, a large checkpoint to be read."""
+SHORTEST_S, SHORTEST_START_S = 10.0, 60.0
+"""Least learned limits, however fast the steps are."""
+STEPS_TO_LEARN = 10
+LOOKS_A_LIMIT = 4
+"""Looks in the shortest limit, each of which shows whether the agent was held up."""
+LONGEST_LOOK_S = 10.0
+"""Longest time between two looks: limits that are learned become shorter meanwhile."""
+LATE_S = 0.5
+"""A look that comes later than this after its time was held up."""
+MOST_PAUSES = 100
+LONGEST_LINE = 4_096
+SHOWN = 120
+
+
+class ProgressLimits(Struct, frozen=True, kw_only=True):
+    """Longest times between two signs of progress, in seconds; None: learned."""
+
+    start_s: float | None = None
+    step_s: float | None = None
+    checkpoint_s: float | None = None
+    factor: float = 2.0
+    """Learned limits are the longest time that was seen times this."""
+
+
+class LogRule(Struct, frozen=True, kw_only=True):
+    """What lines of the workers' output mean: those that the pattern is found in."""
+
+    pattern: str
+    first_s: float | None = None
+    """The first must come so many seconds after the start."""
+    every_s: float | None = None
+    """Each further one must come so many seconds after the one before."""
+    rank: int = 0
+    """The rank from which lines must come in time."""
+    least: float = -inf
+    most: float = inf
+    """Limits of the number that the pattern captures, for any rank. One that is no number (nan) is beyond them."""
+    points: int = 1
+    """Numbers in a row that must be beyond the limits."""
+    is_fault: bool = False
+    """A line of any rank with the pattern is a fault."""
+    is_stop: bool = False
+    """After a line with the pattern nothing is expected any more: the training is over."""
+
+    @property
+    def shortest_s(self) -> float:
+        return min(self.first_s or inf, self.every_s or inf)
+
+
+class HangOptions(Struct, frozen=True, kw_only=True):
+    """Sources that are looked at; none by default."""
+
+    progress: ProgressLimits | None = None
+    silence_s: float | None = None
+    log_rules: tuple[LogRule, ...] = ()
+    uninterruptible_s: float | None = None
+
+    @property
+    def is_on(self) -> bool:
+        return self != HangOptions()
+
+
+class Suspicion(Struct, frozen=True):
+    """A source finds that these workers hang, by local rank, whoever is furthest behind first; none: no longer."""
+
+    source: str
+    reason: str
+    local_ranks: tuple[int, ...]
+
+
+class Signs(NamedTuple):
+    """What is seen of the workers that run, by local rank. Times are the agent's clock."""
+
+    readings: Mapping[int, Reading]
+    last_output_at: Mapping[int, float]
+    """Of those that run; 0: it has written nothing yet."""
+    uninterruptible: frozenset[int] = frozenset()
+    """Those in uninterruptible sleep at present."""
+
+
+class Rhythm:
+    """What took how long, over all rounds of this agent: of each kind the longest, and the number of steps."""
+
+    def __init__(self) -> None:
+        self.longest_s: dict[str, float] = {}
+        self.steps = 0
+
+    def note(self, kind: str, seconds: float) -> None:
+        self.longest_s[kind] = max(self.longest_s.get(kind, 0.0), seconds)
+
+
+class CountedTime:
+    """Time that counts: without the stretches in which the agent was held up, or the server was silent."""
+
+    def __init__(self) -> None:
+        self._pauses: list[tuple[float, float]] = []
+
+    def leave_out(self, begin: float, end: float) -> None:
+        while self._pauses and self._pauses[-1][1] >= begin:  # they overlap: one pause
+            earlier = self._pauses.pop()
+            begin, end = min(begin, earlier[0]), max(end, earlier[1])
+        self._pauses.append((begin, end))
+        del self._pauses[:-MOST_PAUSES]
+
+    def between(self, since: float, now: float) -> float:
+        counted = now - since
+        for begin, end in reversed(self._pauses):
+            if end <= since:
+                break
+            counted -= min(end, now) - max(begin, since)
+        return counted
+
+
+class HangDetector:
+    """Detector for the workers of one round, which have just been started. `gap_s`: the longest time between two
+    answers of a server that answers.
+    """
+
+    def __init__(self, options: HangOptions, ranks: range, rhythm: Rhythm, gap_s: float, now: float) -> None:
+        self._options = options
+        self._ranks = ranks
+        self._rhythm = rhythm
+        self._gap_s = gap_s
+        self._started_at = self._heard_at = now
+        self._time = CountedTime()
+        self._started: set[int] = set()
+        """Those whose time until the first progress is in the rhythm."""
+        self._rules = [_RuleState(rule, ranks, now) for rule in options.log_rules]
+        self._asleep_since: dict[int, float] = {}
+        self._suspected: dict[str, tuple[int, ...]] = {}
+        self._look_at: float | None = now
+        self._is_server_silent = False
+
+    def next_deadline(self) -> float | None:
+        """Time of the next look; None while the server is silent, or if nothing is expected of the workers."""
+        return None if self._is_server_silent else self._look_at
+
+    def server_answered(self, now: float) -> None:
+        """The server has answered a poll: what was decided until now has been heard."""
+        if now - self._heard_at > self._gap_s:
+            self._time.leave_out(self._heard_at, now)
+            self._look_at = now
+        self._heard_at, self._is_server_silent = now, False
+
+    def line(self, local_rank: int, text: str, now: float) -> list[Suspicion]:
+        """Take a line that a worker has written."""
+        found = [told for rule in self._rules if (told := rule.line(local_rank, text[:LONGEST_LINE], now))]
+        if any(rule.rule.is_stop and rule.is_over for rule in self._rules):
+            for rule in self._rules:
+                rule.is_over = True
+        return [told for told in found if self._is_new(told)]
+
+    def look(self, signs: Signs, now: float) -> list[Suspicion]:
+        """Look at the workers: what is suspected now that was not before, and what no longer is."""
+        if self._look_at is not None and now > self._look_at + LATE_S:
+            self._time.leave_out(self._look_at, now)
+        if now - self._heard_at > self._gap_s:
+            self._is_server_silent = True
+            return []
+        self._learn(signs)
+        found, due = self._judge(signs, now)
+        shortest = min(self._limits(signs), default=inf)
+        tick_s = min(shortest / LOOKS_A_LIMIT, LONGEST_LOOK_S)
+        self._look_at = None if shortest == inf else max(now + LATE_S / 2, min(due, now + tick_s))
+        return [told for told in found if self._is_new(told)]
+
+    def _is_new(self, told: Suspicion) -> bool:
+        is_new = self._suspected.get(told.source, ()) != told.local_ranks
+        if is_new and told.local_ranks and self._suspected.get(told.source):
+            is_new = False  # more of them hang by now: what is known already
+        if is_new:
+            self._suspected[told.source] = told.local_ranks
+        return is_new
+
+    def _judge(self, signs: Signs, now: float) -> tuple[list[Suspicion], float]:
+        """A verdict of each source, and when one of them may change."""
+        found, due = [], inf
+        for source in (self._progress, self._silence, self._uninterruptible):
+            told, at = source(signs, now)
+            found += [told] if told else []
+            due = min(due, at)
+        for rule in self._rules:
+            told, at = rule.look(self._time, now)
+            found += [told] if told else []
+            due = min(due, at)
+        return found, due
+
+    def _limits(self, signs: Signs) -> Iterable[float]:
+        options = self._options
+        if options.progress:
+            now = min((self._limit(signs.readings.get(rank)) for rank in signs.last_output_at), default=inf)
+            yield now if now == inf else min(now, options.progress.step_s or inf)  # a first step may come any time
+        yield options.silence_s or inf
+        yield options.uninterruptible_s or inf
+        yield from (rule.rule.shortest_s for rule in self._rules if not rule.is_over)
+
+    # Progress.
+
+    def _progress(self, signs: Signs, now: float) -> tuple[Suspicion | None, float]:
+        if self._options.progress is None:
+            return None, inf
+        late, due = [], inf
+        for rank in signs.last_output_at:
+            reading = signs.readings.get(rank)
+            since, limit_s = reading.at if reading else self._started_at, self._limit(reading)
+            silent_s = self._time.between(since, now)
+            if silent_s >= limit_s:
+                step = reading.step if reading and reading.step is not None else -1
+                late.append((step, since, rank, _progress_reason(reading, silent_s, limit_s)))
+            else:
+                due = min(due, now + limit_s - silent_s)
+        late.sort()  # who is furthest behind goes first: the others wait for it
+        return Suspicion("progress", late[0][3] if late else "", tuple(each[2] for each in late)), due
+
+    def _limit(self, reading: Reading | None) -> float:
+        """Longest time that may pass after this reading of a worker."""
+        limits = self._options.progress
+        assert limits
+        if reading is None:
+            learned = self._learned("start", UNSEEN_START_S, SHORTEST_START_S)
+            return learned if limits.start_s is None else limits.start_s
+        if reading.kind == "end":
+            return inf
+        has_learned = self._rhythm.steps >= STEPS_TO_LEARN
+        learned = max(self._learned(kind, 0.0, SHORTEST_S) for kind in ("step", "evaluation", "other"))
+        step_s = (learned if has_learned else UNSEEN_S) if limits.step_s is None else limits.step_s
+        checkpoint_s = limits.checkpoint_s
+        if checkpoint_s is None:  # whoever gives a limit for steps alone gives it for both
+            checkpoint_s = self._learned("checkpoint", UNSEEN_S, SHORTEST_S) if limits.step_s is None else step_s
+        if reading.kind == "saving":
+            return checkpoint_s
+        announces = reading.spent["saving"].times > 0
+        return step_s if announces else max(step_s, checkpoint_s)
+
+    def _learned(self, kind: str, unseen_s: float, shortest_s: float) -> float:
+        assert self._options.progress
+        longest_s = self._rhythm.longest_s.get(kind)
+        return unseen_s if longest_s is None else max(shortest_s, self._options.progress.factor * longest_s)
+
+    def _learn(self, signs: Signs) -> None:
+        """Take the longest of each kind into the rhythm, but for time that does not count."""
+        steps = 0
+        for rank, reading in signs.readings.items():
+            for kind, spent in reading.spent.items():
+                if spent.times:
+                    self._rhythm.note(kind, spent.longest_s)
+            steps = max(steps, reading.spent["step"].times)
+            if rank not in self._started and reading.number == 1:
+                self._rhythm.note("start", self._time.between(self._started_at, reading.at))
+            self._started.add(rank)
+        self._rhythm.steps = max(self._rhythm.steps, steps)
+
+    # Output, and the kernel's view.
+
+    def _silence(self, signs: Signs, now: float) -> tuple[Suspicion | None, float]:
+        limit_s = self._options.silence_s
+        if limit_s is None or not signs.last_output_at:
+            return None, inf
+        since = max(self._started_at, *signs.last_output_at.values())
+        silent_s = self._time.between(since, now)
+        if silent_s < limit_s:
+            return Suspicion("silence", "", ()), now + limit_s - silent_s
+        reason = f"no output for {silent_s:.0f} s (--silence-timeout {limit_s:g})"
+        return Suspicion("silence", reason, tuple(signs.last_output_at)), inf
+
+    def _uninterruptible(self, signs: Signs, now: float) -> tuple[Suspicion | None, float]:
+        limit_s = self._options.uninterruptible_s
+        if limit_s is None:
+            return None, inf
+        since = self._asleep_since
+        self._asleep_since = {rank: since.get(rank, now) for rank in signs.uninterruptible}
+        late = tuple(rank for rank, at in self._asleep_since.items() if self._time.between(at, now) >= limit_s)
+        reason = f"in uninterruptible sleep for {limit_s:g} s (TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT)"
+        return Suspicion("uninterruptible", reason if late else "", late), now + limit_s / LOOKS_A_LIMIT
+
+
+class _RuleState:
+    """How far the output has come by one rule."""
+
+    def __init__(self, rule: LogRule, ranks: range, now: float) -> None:
+        self.rule = rule
+        self._ranks = ranks
+        self._pattern = re.compile(rule.pattern)
+        self._since = now
+        self._has_matched = False
+        self._beyond: dict[int, int] = {}
+        """Numbers in a row beyond the limits, by local rank."""
+        self.is_over = False
+        self._source = f"log rule {rule.pattern}"[:SHOWN]
+
+    def line(self, local_rank: int, text: str, now: float) -> Suspicion | None:
+        match = None if self.is_over else self._pattern.search(text)
+        if match is None:
+            return None
+        rule = self.rule
+        if rule.is_stop:
+            self.is_over = True
+            return None
+        if self._ranks[local_rank] == rule.rank:
+            self._since, self._has_matched = now, True
+        if rule.is_fault:
+            return Suspicion(self._source, f"it wrote {text.strip()[:SHOWN]!r}", (local_rank,))
+        if rule.least > -inf or rule.most < inf:
+            return self._number(local_rank, match.group(1) if match.groups() else match.group(0))
+        return None
+
+    def look(self, time: CountedTime, now: float) -> tuple[Suspicion | None, float]:
+        """Whether a line is overdue, and when one will be."""
+        rule = self.rule
+        limit_s = rule.every_s if self._has_matched else rule.first_s
+        if self.is_over or limit_s is None or rule.rank not in self._ranks:
+            return None, inf
+        silent_s = time.between(self._since, now)
+        if silent_s < limit_s:
+            return Suspicion(self._source, "", ()), now + limit_s - silent_s
+        reason = f"no line with {rule.pattern[:SHOWN]!r} for {silent_s:.0f} s (--log-rule, {limit_s:g} s)"
+        return Suspicion(self._source, reason, (rule.rank - self._ranks[0],)), inf
+
+    def _number(self, local_rank: int, text: str) -> Suspicion | None:
+        rule = self.rule
+        try:
+            value = float(text)
+        except ValueError:
+            return None
+        is_beyond = isnan(value) or not rule.least <= value <= rule.most
+        in_a_row = self._beyond[local_rank] = self._beyond.get(local_rank, 0) + 1 if is_beyond else 0
+        if in_a_row < rule.points:
+            return None
+        times = f"{in_a_row} times in a row, " if in_a_row > 1 else ""
+        limits = f"not from {rule.least:g} to {rule.most:g}"
+        return Suspicion(self._source, f"it wrote {text[:SHOWN]}, {times}{limits} (--log-rule)", (local_rank,))
+
+
+def _progress_reason(reading: Reading | None, silent_s: float, limit_s: float) -> str:
+    if reading is None:
+        return f"no progress in the first {silent_s:.0f} s (limit {limit_s:.0f} s)"
+    at = "" if reading.step is None else f" at step {reading.step}"
+    return f"no progress for {silent_s:.0f} s{at} (limit {limit_s:.0f} s)"

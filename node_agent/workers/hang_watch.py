@@ -1,0 +1,124 @@
+"""Watch over a node's workers: feeds the detectors of hangs with what is seen of them. One timer, no polling.
+
+Nothing of it runs unless a source is asked for. Lines of output are taken where the agent reads them anyway; a stream
+that goes to a file alone is read for the sake of them, as those that are shown are.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from node_agent.core.hang import HangDetector, HangOptions, Rhythm, Signs, Suspicion
+from node_agent.core.progress import Reading
+from node_agent.output.sinks import Sink
+
+LONGEST_LINE = 1 << 16
+
+
+class HangWatch:
+    """Detector of each round in turn. `pids`: the workers that run, by local rank; `readings`: their progress."""
+
+    def __init__(
+        self,
+        options: HangOptions,
+        pids: Callable[[], Mapping[int, int]],
+        readings: Callable[[], Mapping[int, Reading]],
+        suspect: Callable[[Suspicion], None],
+    ) -> None:
+        self._options = options
+        self._pids = pids
+        self._readings = readings
+        self._suspect = suspect
+        self._rhythm = Rhythm()
+        self._detector: HangDetector | None = None
+        self._last_output_at: dict[int, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def start(self, ranks: range, gap_s: float) -> None:
+        """Workers with these ranks have been started."""
+        self.stop()
+        self._detector = HangDetector(self._options, ranks, self._rhythm, gap_s, self._loop.time())
+        self._arm()
+
+    def stop(self) -> None:
+        """The workers are being stopped, or are gone."""
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        self._detector = None
+        self._last_output_at.clear()
+
+    def server_answered(self) -> None:
+        """The server has answered a poll."""
+        if self._detector:
+            self._detector.server_answered(self._loop.time())
+            self._arm()
+
+    def timer_expired(self, local_rank: int, reason: str) -> None:
+        """A timer that a worker has set by torch's file timer is over."""
+        self._suspect(Suspicion("timer", reason, (local_rank,)))
+
+    def sink(self, local_rank: int) -> Sink:
+        """Sink for what a worker writes to one of its streams."""
+        return _WatchedLines(self, local_rank, splits=bool(self._options.log_rules))
+
+    def wrote(self, local_rank: int, lines: list[bytes]) -> None:
+        """Take output of a worker."""
+        if self._detector is None:
+            return
+        now = self._loop.time()
+        self._last_output_at[local_rank] = now
+        for line in lines:
+            for told in self._detector.line(local_rank, line.decode(errors="replace"), now):
+                self._suspect(told)
+
+    def _arm(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        if self._detector and (at := self._detector.next_deadline()) is not None:
+            self._timer = self._loop.call_at(at, self._look)
+
+    def _look(self) -> None:
+        detector = self._detector
+        if detector is None:
+            return
+        for told in detector.look(self._signs(), self._loop.time()):
+            self._suspect(told)
+        if self._detector is detector:
+            self._arm()
+
+    def _signs(self) -> Signs:
+        pids = self._pids()
+        return Signs(
+            readings={rank: reading for rank, reading in self._readings().items() if rank in pids},
+            last_output_at={rank: self._last_output_at.get(rank, 0.0) for rank in pids},
+            uninterruptible=frozenset(
+                rank for rank, pid in pids.items() if self._options.uninterruptible_s and _state(pid) == "D"
+            ),
+        )
+
+
+class _WatchedLines(Sink):
+    def __init__(self, watch: HangWatch, local_rank: int, *, splits: bool) -> None:
+        self._watch = watch
+        self._local_rank = local_rank
+        self._splits = splits
+        self._held = b""
+
+    def take(self, chunk: bytes) -> None:
+        lines: list[bytes] = []
+        if self._splits:
+            *lines, self._held = (self._held + chunk).replace(b"\r", b"\n").split(b"\n")
+            if len(self._held) > LONGEST_LINE:
+                lines, self._held = [*lines, self._held], b""
+        self._watch.wrote(self._local_rank, lines)
+
+
+def _state(pid: int) -> str:
+    """Letter of the state of a process's main thread, as /proc has it; empty for one that is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""

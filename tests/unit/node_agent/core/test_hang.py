@@ -1,0 +1,291 @@
+"""Detectors of hangs, on a clock of their own: what they find, how soon, and that healthy workers are let alone."""
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from node_agent.core.hang import (
+    SHORTEST_S,
+    UNSEEN_S,
+    HangDetector,
+    HangOptions,
+    LogRule,
+    ProgressLimits,
+    Rhythm,
+    Signs,
+    Suspicion,
+)
+from node_agent.core.progress import Reading, Spent
+from node_agent.in_worker import KINDS
+
+POLL_S = 10.0
+GAP_S = POLL_S + 2.0
+HOUR_S = 3600.0
+
+
+class Node:
+    """Workers of one node with their detector, an agent that polls, and a clock that all share."""
+
+    def __init__(self, ranks: range = range(2), **options: Any) -> None:
+        self.now = 1_000.0
+        self.rhythm = Rhythm()
+        self.detector = HangDetector(HangOptions(**options), ranks, self.rhythm, GAP_S, self.now)
+        self.readings: dict[int, Reading] = {}
+        self.last_output_at = {rank - ranks[0]: 0.0 for rank in ranks}
+        self.uninterruptible: frozenset[int] = frozenset()
+        self.found: list[Suspicion] = []
+        self.server_answers = True
+        self.looks = 0
+        self._poll_at = self.now
+
+    def progress(self, *ranks: int, step: int | None = None, kind: str = "step") -> None:
+        for rank in ranks or self.last_output_at:
+            last = self.readings.get(rank)
+            spent = dict(last.spent) if last else dict.fromkeys(KINDS, Spent())
+            if last:
+                took, before = self.now - last.at, spent[kind]
+                longest_s = max(before.longest_s, took)
+                spent[kind] = Spent(before.times + 1, before.total_s + took, longest_s)
+            number = last.number + 1 if last else 1
+            self.readings[rank] = Reading(number, step, None, kind, self.now, spent)
+
+    def writes(self, rank: int, text: str = "") -> None:
+        self.last_output_at[rank] = self.now
+        self.found += self.detector.line(rank, text, self.now)
+
+    def passes(self, seconds: float) -> list[Suspicion]:
+        """Let time pass for everybody; what was found meanwhile."""
+        before, end = len(self.found), self.now + seconds
+        while True:
+            look_at = self.detector.next_deadline()
+            at = min(end, self._poll_at, end if look_at is None else look_at)
+            self.now = max(self.now, at)
+            if self.now >= self._poll_at:
+                self._poll_at = self.now + POLL_S
+                if self.server_answers:
+                    self.detector.server_answered(self.now)
+            if look_at is not None and self.now >= look_at:
+                self.looks += 1
+                self.found += self.detector.look(self._signs(), self.now)
+            if self.now >= end:
+                return self.found[before:]
+
+    def stands_still(self, seconds: float) -> None:
+        """The whole node is frozen: agent and workers."""
+        self.now += seconds
+
+    def _signs(self) -> Signs:
+        return Signs(dict(self.readings), dict(self.last_output_at), self.uninterruptible)
+
+
+def learned(step_s: float = 1.0, **limits: Any) -> Node:
+    """A node that has shown its rhythm: a start, steps, a checkpoint of three steps' length."""
+    node = Node(progress=ProgressLimits(**limits))
+    node.passes(20.0)
+    for step in range(20):
+        node.progress(step=step)
+        node.passes(step_s)
+    node.passes(2 * step_s)
+    node.progress(kind="checkpoint")
+    assert node.found == []
+    return node
+
+
+@pytest.mark.parametrize("step_s", [10.0, 60.0])
+def test_a_hang_is_found_within_twice_the_longest_that_was_seen(step_s: float) -> None:
+    node = learned(step_s)
+    node.passes(step_s)
+    node.progress(0, step=20)  # rank 1 stays behind
+    began = node.now - step_s
+    while not node.found:
+        node.passes(1.0)
+    (found,) = node.found
+    assert (found.source, found.local_ranks) == ("progress", (1,)) and "limit" in found.reason
+    longest_s = 3 * step_s  # the checkpoint, which may come any time
+    assert longest_s < node.now - began <= 2 * longest_s + 2.0
+
+
+def test_a_script_that_says_when_it_saves_has_a_limit_for_steps_alone() -> None:
+    node = learned(10.0)
+    node.progress(kind="saving")
+    node.passes(30.0)
+    node.progress(kind="checkpoint")
+    assert node.passes(19.0) == []
+    (found,) = node.passes(5.0)
+    assert "no progress for 20 s" in found.reason
+    node.progress(step=30)
+    (over,) = node.passes(2.0 * SHORTEST_S / 2)
+    assert over == Suspicion("progress", "", ()), "the workers go on"
+    node.progress(kind="saving")
+    assert node.passes(50.0) == [], "a checkpoint takes thirty seconds"
+    assert len(node.passes(15.0)) == 1
+
+
+def test_what_was_never_seen_has_the_patience_of_torchs_own_time_out() -> None:
+    node = Node(progress=ProgressLimits())
+    node.progress(step=0)
+    assert node.passes(UNSEEN_S - 1) == []
+    assert len(node.passes(2.0)) == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "kinds", "limit_s"),
+    [
+        ({"start_s": 30.0}, (), 30.0),
+        ({"step_s": 7.0}, ("step",), 7.0),
+        ({"step_s": 7.0, "checkpoint_s": 40.0}, ("step",), 40.0),
+        ({"step_s": 7.0, "checkpoint_s": 40.0}, ("step", "saving", "checkpoint"), 7.0),
+        ({"step_s": 7.0, "checkpoint_s": 40.0}, ("step", "saving"), 40.0),
+    ],
+    ids=["start", "step", "either", "announced", "saving"],
+)
+def test_limits_that_are_given_hold(limits: dict[str, float], kinds: tuple[str, ...], limit_s: float) -> None:
+    node = Node(progress=ProgressLimits(**limits))
+    for kind in kinds:
+        node.progress(kind=kind)
+    assert node.passes(limit_s - 0.5) == []
+    assert len(node.passes(1.0)) == 1 and node.passes(100.0) == [], "once"
+
+
+def test_nothing_is_expected_of_workers_after_the_end_nor_of_those_that_are_gone() -> None:
+    node = Node(progress=ProgressLimits(step_s=5.0))
+    node.progress()
+    node.progress(0, kind="end")
+    del node.last_output_at[1]
+    assert node.passes(HOUR_S) == [] and node.detector.next_deadline() is None
+
+
+@pytest.mark.parametrize("paused_s", [3.0, 20.0, 1_000.0])
+def test_a_paused_agent_is_no_silence(paused_s: float) -> None:
+    node = Node(progress=ProgressLimits(step_s=10.0))
+    node.progress()
+    node.passes(4.0)
+    node.stands_still(paused_s)
+    assert node.passes(3.0) == [], "seven seconds that count"
+    assert len(node.passes(8.0)) == 1
+
+
+def test_a_stopped_server_is_no_silence() -> None:
+    node = Node(progress=ProgressLimits(step_s=60.0))
+    node.progress()
+    node.passes(30.0)
+    node.server_answers = False
+    assert node.passes(HOUR_S) == [] and node.detector.next_deadline() is None
+    node.server_answers = True
+    assert node.passes(28.0) == []
+    assert len(node.passes(20.0)) == 1
+
+
+def test_silence_is_that_of_all_workers() -> None:
+    node = Node(silence_s=60.0)
+    node.passes(50.0)
+    node.writes(1)
+    assert node.passes(59.0) == []
+    (found,) = node.passes(2.0)
+    assert (found.source, found.local_ranks) == ("silence", (0, 1))
+    node.writes(0)
+    assert node.passes(16.0) == [Suspicion("silence", "", ())]
+
+
+def test_uninterruptible_sleep_counts_while_it_lasts_without_a_break() -> None:
+    node = Node(uninterruptible_s=8.0)
+    for _ in range(4):
+        node.uninterruptible = frozenset({1})
+        node.passes(6.0)
+        node.uninterruptible = frozenset()
+        node.passes(2.1)
+    assert node.found == []
+    node.uninterruptible = frozenset({1})
+    (found,) = node.passes(13.0)
+    assert found.local_ranks == (1,) and "uninterruptible sleep" in found.reason
+
+
+STEP = r"step (\d+)"
+
+
+@pytest.mark.parametrize(
+    ("rule", "lines", "found_of"),
+    [
+        ({"pattern": STEP, "first_s": 30.0}, [(29, 0, "hello"), (2, 0, "")], 0),
+        ({"pattern": STEP, "first_s": 30.0}, [(29, 0, "step 1"), (100, 0, "")], None),
+        ({"pattern": STEP, "every_s": 30.0}, [(100, 0, "step 1"), (29, 0, "step 2"), (31, 0, "")], 0),
+        ({"pattern": STEP, "every_s": 30.0}, [(1, 0, "step 1"), (29, 1, "step 2"), (2, 0, "")], 0),
+        ({"pattern": STEP, "every_s": 30.0, "rank": 1}, [(1, 1, "step 1"), (31, 0, "step 2")], 1),
+        ({"pattern": "NaN", "is_fault": True}, [(1, 1, "grad is NaN")], 1),
+        ({"pattern": r"loss=(\S+)", "most": 9.0}, [(1, 1, "loss=9.0"), (1, 1, "loss=nan")], 1),
+        ({"pattern": r"loss=(\S+)", "most": 9.0, "points": 2}, [(1, 1, "loss=10"), (1, 1, "loss=1")] * 3, None),
+        ({"pattern": r"loss=(\S+)", "most": 9.0, "points": 2}, [(1, 1, "loss=10"), (1, 1, "loss=inf")], 1),
+        ({"pattern": r"loss=(\S+)", "least": 0.0}, [(1, 0, "loss=-1")], 0),
+        ({"pattern": r"loss=(\S+)", "most": 9.0}, [(1, 0, "loss=none")], None),
+    ],
+)  # fmt: skip
+def test_a_log_rule(rule: dict[str, Any], lines: list[tuple[float, int, str]], found_of: int | None) -> None:
+    node = Node(log_rules=(LogRule(**rule),))
+    for seconds, rank, line in lines:
+        node.passes(seconds)
+        node.writes(rank, line)
+    assert [found.local_ranks for found in node.found if found.local_ranks] == (
+        [] if found_of is None else [(found_of,)]
+    )
+
+
+def test_a_stop_pattern_ends_all_rules() -> None:
+    rules = (LogRule(pattern=STEP, every_s=10.0), LogRule(pattern="done", is_stop=True))
+    node = Node(log_rules=rules)
+    node.writes(0, "step 1")
+    node.passes(5.0)
+    node.writes(0, "done")
+    assert node.passes(HOUR_S) == []
+
+
+def test_a_rule_about_another_nodes_rank_waits_for_nothing_here() -> None:
+    node = Node(range(4, 6), log_rules=(LogRule(pattern=STEP, first_s=10.0),))
+    assert node.passes(HOUR_S) == []
+
+
+def test_no_source_no_look() -> None:
+    node = Node()
+    node.passes(HOUR_S)
+    assert node.looks <= 1 and not HangOptions().is_on
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    step_s=st.sampled_from([20.0, 60.0, 240.0]),
+    checkpoint_s=st.sampled_from([0.0, 5.0, 120.0, 500.0]),
+    announces=st.booleans(),
+)
+def test_no_alarm_in_healthy_hours(seed: int, step_s: float, checkpoint_s: float, announces: bool) -> None:
+    """Each example is twenty simulated hours: 1,000 in all. Steps with jitter, checkpoints, evaluations, pauses."""
+    chance = random.Random(seed)
+    node = Node(range(1), progress=ProgressLimits(), silence_s=UNSEEN_S * 3)
+    end, step = node.now + 20 * HOUR_S, 0
+    node.passes(chance.uniform(1.0, 900.0))
+    node.progress(step=0)
+    while node.now < end:
+        steps = chance.randint(5, 50)
+        for _ in range(steps):
+            step += 1
+            node.passes(step_s * chance.lognormvariate(0.0, 0.2))
+            node.progress(step=step)
+            node.writes(0)
+        event = chance.random()
+        if event < 0.3 and checkpoint_s:
+            if announces:
+                node.progress(kind="saving")
+            node.passes(checkpoint_s * chance.uniform(0.7, 1.2))
+            node.progress(step=step, kind="checkpoint")
+        elif event < 0.4:
+            node.stands_still(chance.uniform(0.1, 600.0))
+        elif event < 0.5:
+            node.server_answers = False
+            node.passes(chance.uniform(1.0, 300.0))  # workers that wait for a server, however long
+            node.server_answers = True
+            node.progress(step=step)
+        node.passes(step_s)
+        node.progress(step=step)
+    assert node.found == []

@@ -1,0 +1,160 @@
+"""Hangs: from what agents suspect to a failure with a name, and what the policy makes of it."""
+
+from typing import Any
+
+import pytest
+from rdzv_protocol.errors import MalformedMessage, StaleRound
+from rdzv_protocol.messages import Finish, Progress
+
+from rdzv_server.core import final_report, status_view
+from rdzv_server.core.events import HangSuspected, LeaseRenewed
+from rdzv_server.core.hangs import SETTLE_S
+from rdzv_server.core.run import Cause, Stage
+from tests.support.scenario import Scenario, durable, running
+
+REASON = "no progress for 20 s at step 7 (limit 10 s)"
+
+
+def suspects(run: Scenario, agent_id: str, *ranks: int, source: str = "progress", **changes: Any) -> None:
+    run.handle(HangSuspected(**({"agent_id": agent_id, "round": run.run.round, "source": source, "reason": REASON,
+                                 "ranks": ranks} | changes)))  # fmt: skip
+
+
+def kinds(run: Scenario) -> list[str]:
+    return [event.kind for event in run.events if event.kind.startswith(("hang", "round_opened", "run_failed"))]
+
+
+def test_a_hang_costs_a_charged_restart_of_its_own_cause() -> None:
+    run = running("2", "a", "b", max_restarts=1)
+    suspects(run, "b", 1)
+    assert run.stage is Stage.RUNNING and kinds(run) == ["hang_suspected"], "others may know more"
+    run.passes(SETTLE_S)
+    assert run.stage is Stage.FORMING and kinds(run) == ["hang_suspected", "hang_found", "round_opened"]
+    (found,) = [event for event in run.events if event.kind == "hang_found"]
+    assert found.failure and (found.failure.node_id, found.failure.rank) == ("b", 1)
+    assert found.reason == f"worker rank 1 on node b failed: hang: {REASON}"
+    run.join("a", "b")
+    assert run.ledger() == [("hang", True)] and run.assignment("a").restart_count == 1
+    assert run.run.hang is None
+
+
+def test_the_budget_is_that_of_failures_unless_hangs_have_one_of_their_own() -> None:
+    run = running("1", "a", max_restarts=0)
+    suspects(run, "a", 0)
+    run.passes(SETTLE_S)
+    assert run.run.end_reason == f"worker rank 0 on node a failed: hang: {REASON}; no restarts left: 0 of 0 used"
+    finish = run.directive("a")
+    assert isinstance(finish, Finish) and finish.failure and finish.failure.cause == f"hang: {REASON}"
+    run = running("1", "a", max_restarts=1, max_hang_restarts=1)
+    for _ in range(2):
+        suspects(run, "a", 0)
+        run.passes(SETTLE_S)
+        run.join("a") if run.stage is Stage.FORMING else None
+    assert run.stage is Stage.FAILED and run.run.end_reason.endswith("no restarts after hangs left: 1 of 1 used")
+    run = running("1", "a", max_restarts=1, max_hang_restarts=1)
+    suspects(run, "a", 0)
+    run.passes(SETTLE_S)
+    run.join("a")
+    run.fails("a")
+    assert run.stage is Stage.FORMING, "the hang has cost no restart of the failures' budget"
+
+
+def test_a_run_may_fail_over_a_hang_or_only_tell_of_it() -> None:
+    run = running("1", "a", max_restarts=5, on_hang="fail")
+    suspects(run, "a", 0)
+    run.passes(SETTLE_S)
+    assert run.stage is Stage.FAILED and run.run.end_reason.endswith("; --on-hang fail")
+    assert final_report.finish(run.run).failure is not None
+    run = running("1", "a", on_hang="report")
+    suspects(run, "a", 0)
+    run.passes(100.0)
+    suspects(run, "a", 0, source="silence")
+    run.passes(100.0)
+    assert run.stage is Stage.RUNNING and kinds(run) == ["hang_suspected", "hang_found"], "once"
+    hang = status_view.view(run.run, run.now).hang
+    assert hang and hang.reported and hang.nodes == ["a"] and hang.reason == REASON
+    run.succeeds("a")
+    assert run.stage is Stage.SUCCEEDED
+
+
+def test_after_a_report_the_next_hang_of_the_round_is_told_again() -> None:
+    run = running("1", "a", on_hang="report")
+    for _ in range(2):
+        suspects(run, "a", 0)
+        run.passes(SETTLE_S)
+        suspects(run, "a")
+        assert run.run.hang is None
+    assert kinds(run) == ["hang_suspected", "hang_found"] * 2
+
+
+def test_workers_that_go_on_in_time_are_let_alone() -> None:
+    run = running("2", "a", "b")
+    suspects(run, "b", 1)
+    run.passes(SETTLE_S / 2)
+    suspects(run, "b")
+    run.passes(100.0)
+    assert run.stage is Stage.RUNNING and kinds(run) == ["hang_suspected"]
+
+
+def test_silence_counts_when_every_node_is_silent() -> None:
+    run = running("2", "a", "b", max_restarts=1)
+    suspects(run, "b", 1, source="silence")
+    run.passes(100.0)
+    assert kinds(run) == [], "workers of one node may have nothing to write"
+    suspects(run, "a", 0, source="silence")
+    run.passes(SETTLE_S)
+    assert run.stage is Stage.FORMING
+
+
+@pytest.mark.parametrize(
+    ("suspected", "steps", "blamed"),
+    [
+        ([("a", 0, "progress"), ("b", 1, "progress")], {}, "a"),
+        ([("a", 0, "progress"), ("b", 1, "progress")], {"a": 8, "b": 7}, "b"),
+        ([("a", 0, "progress"), ("b", 1, "uninterruptible")], {"a": 7, "b": 7}, "b"),
+        ([("a", 0, "progress"), ("b", 1, "log rule NaN")], {"a": 7, "b": 7}, "b"),
+    ],
+    ids=["the first", "the lowest step", "uninterruptible", "a fault in its log"],
+)
+def test_whom_the_others_wait_for_is_blamed(
+    suspected: list[tuple[str, int, str]], steps: dict[str, int], blamed: str
+) -> None:
+    run = running("2", "a", "b", max_restarts=1)
+    for agent_id, step in steps.items():
+        run.handle(LeaseRenewed(agent_id, Progress(round=1, lowest_step=step)))
+    for agent_id, rank, source in suspected:
+        suspects(run, agent_id, rank, source=source)
+    run.passes(SETTLE_S)
+    assert run.run.first_of_round and run.run.first_of_round.agent_id == blamed
+
+
+def test_a_node_that_is_lost_explains_the_hang() -> None:
+    run = running("1:2", "a", "b", max_restarts=1)
+    suspects(run, "a", 0)
+    run.passes(SETTLE_S)
+    run.is_lost("b")
+    run.join("a")
+    assert run.ledger() == [("node_lost", False)]
+
+
+def test_a_suspicion_of_another_round_or_of_another_nodes_ranks_is_refused() -> None:
+    run = running("2", "a", "b", max_restarts=1)
+    with pytest.raises(StaleRound):
+        suspects(run, "a", 0, round=9)
+    with pytest.raises(MalformedMessage, match="rank 1 is none of node a's, 0 to 0"):
+        suspects(run, "a", 1)
+    run.fails("a")
+    with pytest.raises(StaleRound):
+        suspects(run, "b", 1, round=1)
+    assert run.run.hang is None
+
+
+def test_a_suspicion_outlives_the_server() -> None:
+    run = running("2", "a", "b", max_restarts=1)
+    suspects(run, "b", 1)
+    assert durable(run.run)["hang"] is not None
+    run.restarts()
+    run.renews("a", "b")
+    run.passes(SETTLE_S)
+    run.join("a", "b")
+    assert [cause for cause, _ in run.ledger()] == [Cause.HANG.value]
