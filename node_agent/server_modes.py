@@ -31,7 +31,7 @@ async def server_of(
     if target.endpoint is None:
         from node_agent.transport.in_process import Standalone
 
-        async with Standalone(partial(console.say, level=Level.ROUTINE), page=page) as alone:
+        async with Standalone(partial(console.say, level=Level.ROUTINE), page=page, warn=console.say) as alone:
             yield alone.transport, "localhost"
     elif target.hosts:
         from node_agent.transport.server_subprocess import HostedServer

@@ -19,7 +19,7 @@ import rdzv_protocol
 from rdzv_protocol.certificates import BadCertificate
 from rdzv_protocol.completion import add_print_completion
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.log_lines import Context, LineFormat, lowest_level
+from rdzv_protocol.log_lines import Context, LineFormat, complaint, lowest_level
 from rdzv_protocol.paths import DEFAULT_PORT, HEALTHZ, STATUS
 from rdzv_protocol.service_manager import FIRST_PASSED, ServiceManager, passed_sockets
 
@@ -341,7 +341,7 @@ class _Parser(argparse.ArgumentParser):
 
 def fail(message: str, exit_code: ExitCode = ExitCode.BAD_INPUT) -> NoReturn:
     """End with one line and an exit code."""
-    print(f"rdzv-server: error: {message}", file=sys.stderr)  # noqa: T201
+    print(complaint("rdzv-server", message, sys.argv[1:]), file=sys.stderr)  # noqa: T201
     raise SystemExit(exit_code)
 
 

@@ -9,7 +9,7 @@ from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent.cli.parser import read
 from node_agent.cli.plan import plan_launch
-from node_agent.config import UsageError
+from node_agent.config import PROGRAM, UsageError
 
 if TYPE_CHECKING:
     from rdzv_protocol.service_manager import ServiceManager
@@ -21,8 +21,9 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
     `use_env` False: as `torch.distributed.launch`, scripts get `--local-rank`.
     """
     manager = _service_manager()  # first: its variables are not the workers'
+    words = sys.argv[1:] if argv is None else argv
     try:
-        arguments = read(sys.argv[1:] if argv is None else argv, os.environ)
+        arguments = read(words, os.environ)
         plan = plan_launch(arguments, os.environ, use_env=use_env)
         if arguments.check_only:
             from node_agent.checks import by_hand
@@ -36,7 +37,9 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
 
         return agent.run(plan, manager)
     except UsageError as error:
-        print(f"node-agent: error: {error}", file=sys.stderr)  # noqa: T201
+        from rdzv_protocol.log_lines import complaint
+
+        print(complaint(PROGRAM, str(error), words, os.environ.get("PET_LOG_FORMAT", "")), file=sys.stderr)  # noqa: T201
         return ExitCode.BAD_INPUT
     except KeyboardInterrupt:  # before the signal handlers stood
         return ExitCode.FAILED

@@ -5,6 +5,7 @@ address once they have started, and is loaded when somebody connects: most runs 
 """
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 from importlib import import_module
@@ -17,6 +18,7 @@ from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.service.rendezvous import Rendezvous
 
 ADDRESS = "127.0.0.1"
+SERVER_LOG = logging.getLogger("rdzv_server")
 
 
 class InProcessTransport:
@@ -45,16 +47,34 @@ class InProcessTransport:
         self._rendezvous.lost(self)
 
 
+class _Warnings(logging.Handler):
+    """Handler of the server's log: what somebody should look at. What happens to the run the agent says itself."""
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._warn = warn
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not hasattr(record, "about"):
+            self._warn(f"rdzv-server: {self.format(record)}")
+
+
 class Standalone:
     """The embedded server, as an async context manager. Its page, if it has one, has an address when workers run."""
 
-    def __init__(self, log: Callable[[str], None], *, page: bool = True) -> None:
+    def __init__(
+        self, log: Callable[[str], None], *, page: bool = True, warn: Callable[[str], None] | None = None
+    ) -> None:
+        """`warn` gets what the server's log has to say against something, unless the program has a log of its own."""
         self._log = log
+        self._warnings = None if warn is None or SERVER_LOG.hasHandlers() else _Warnings(warn)
         self._has_page = page
         self._server = RendezvousServer()
         self._page: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Standalone":
+        if self._warnings:
+            SERVER_LOG.addHandler(self._warnings)
         await self._server.__aenter__()
         return self
 
@@ -63,6 +83,8 @@ class Standalone:
             self._page.cancel()
             await asyncio.gather(self._page, return_exceptions=True)
         await self._server.__aexit__(None, None, None)
+        if self._warnings:
+            SERVER_LOG.removeHandler(self._warnings)
 
     def transport(self) -> "InProcessTransport":
         return InProcessTransport(self._server.rendezvous, self._answered)

@@ -6,7 +6,8 @@ Server and agent write the same: as text `2026-08-01 12:00:00 node-agent: round 
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TypedDict
 
 from msgspec import Struct, json
@@ -66,6 +67,17 @@ class LineFormat(Struct, frozen=True):
         now = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
         trace = f"\n{context['traceback']}" if context.get("traceback") else ""
         return f"{now}{' ' + name if shows_level else ''} {self.program}: {text}{trace}"
+
+
+def complaint(program: str, message: str, words: Sequence[str], variable: str = "") -> str:
+    """Line of a program that ends because of its command line, in the form that these words, or a variable's value, ask
+    for: they may be wrong otherwise."""
+    spelled = [word.replace("_", "-") for word in words]
+    is_json = "--log-format=json" in spelled or ("--log-format", "json") in pairwise(spelled) or variable == "json"
+    text = f"error: {message}"
+    if not is_json:
+        return f"{program}: {text}"
+    return LineFormat(program, is_json=True).line(text, logging.ERROR, time.time(), Context())
 
 
 def encodable(text: str) -> str:

@@ -343,7 +343,8 @@ def _log(event: RunEvent) -> None:
     about = Context(run_id=event.run_id, attempt=event.attempt, round=event.round, event=event.kind)
     about["node_id"], about["group_rank"] = event.node_id or "", event.group_rank
     text = "run %s round %d: %s"
-    log.info(text, event.run_id, event.round, event.sentence, extra={"about": about})
+    level = logging.ERROR if event.kind == "run_failed" else logging.INFO
+    log.log(level, text, event.run_id, event.round, event.sentence, extra={"about": about})
 
 
 @contextmanager

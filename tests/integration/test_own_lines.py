@@ -6,6 +6,7 @@ import signal
 import sys
 from typing import Any
 
+import aiohttp
 import pytest
 
 from tests.support.cluster import PATIENT, Cluster
@@ -116,6 +117,44 @@ async def test_a_worker_s_unfinished_line_and_an_object_are_two_lines() -> None:
     assert agent.out == ["out"]
     assert [line for line in agent.err if not line.startswith("{")] == ["half"]
     assert objects([line for line in agent.err if line.startswith("{")])[-1]["event"] == "run_succeeded"
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ((sys.executable, "-m", "node_agent", *JSON, "--nproc", "none", "x.py"), "--nproc"),
+        ((sys.executable, "-m", "rdzv_server", "--port", "none", *JSON), "--port"),
+    ],
+    ids=["node-agent", "rdzv-server"],
+)
+async def test_what_is_wrong_with_a_command_line_is_an_object_too(command: tuple[str, ...], says: str) -> None:
+    program = await Program.start(*command)
+    assert await program.exit_code() == 2
+    (line,) = objects(program.err)
+    assert line["level"] == "ERROR" and line["message"].startswith("error: ") and says in line["message"]
+
+
+async def test_what_the_server_in_an_agent_objects_to_is_an_object_too() -> None:
+    """Its own log has nobody else to write it."""
+    agent = await start_agent("--standalone", "--no-python", *JSON, "sh", "-c", script="sleep 60")
+    match = await agent.line(r"status: http://127\.0\.0\.1:(\d+)/")
+    async with aiohttp.ClientSession() as session:
+        url = f"http://127.0.0.1:{match[1]}/v1/status"
+        answer = await session.get(url, headers={"Host": "evil.example", "Sec-Fetch-Site": "none"})
+        assert answer.status == 403
+    line = json.loads((await agent.line("rdzv-server: refused 127")).string)
+    assert (line["level"], line["program"]) == ("WARNING", "node-agent")
+    await agent.end()
+
+
+async def test_a_failed_run_weighs_more_in_the_server_s_log_than_what_led_to_it(cluster: Cluster) -> None:
+    server = await cluster.serve(*JSON)
+    (worker,) = await cluster.nodes("a", nproc=1)
+    worker.order_exit(3)
+    assert await cluster.agents["a"].exit_code() == 1
+    await server.line("run failed")
+    levels = {line["event"]: line["level"] for line in objects(server.err) if "event" in line}
+    assert (levels["workers_failed"], levels["run_failed"]) == ("INFO", "ERROR")
 
 
 async def test_a_server_s_log_is_as_quiet_as_loglevel_says(cluster: Cluster) -> None:
