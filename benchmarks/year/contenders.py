@@ -13,7 +13,9 @@ RUN_ID = "year"
 ADDRESS = "127.0.0.1"
 OURS, FAIR, USUAL = "node-agent", "torchrun, retry loop", "torchrun"
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-_WISHED = {"hang_timeout": "5", "on_hang": "restart", "exclude_after": "3/60"}
+EXCLUSION = ("--exclude-after", "3/60s", "--exclude-for", "30s")
+"""Flags of rdzv-server: an excluded node may come back after what stands for half an hour."""
+_WISHED = {"hang_timeout": "5", "on_hang": "restart"}
 """Flags of ours that are given where this version has them, with values in scaled seconds."""
 
 
@@ -39,7 +41,8 @@ class Contender:
         if not self.is_ours:
             return None
         store = f"sqlite:{os.path.join(folder, 'state.db')}"
-        return [sys.executable, "-m", "rdzv_server", "--host", ADDRESS, "--port", str(port), "--store", store]
+        where = ("--host", ADDRESS, "--port", str(port), "--store", store)
+        return [sys.executable, "-m", "rdzv_server", *where, *EXCLUSION]
 
     def agent(self, node: int, nnodes: str, port: int) -> list[str]:
         endpoint = f"{ADDRESS}:{port}"
@@ -63,7 +66,7 @@ def _ours() -> Contender:
         *("--max-restarts", "20", "--restart-window", "120", "--lease", "2", "--disconnect-grace", "0.2"),
         *("--shutdown-timeout", "1", *wished),
     )
-    return Contender(OURS, " ".join(flags), flags, OWN_STORE)
+    return Contender(OURS, " ".join((*flags, "and of the server", *EXCLUSION)), flags, OWN_STORE)
 
 
 def all_contenders() -> list[Contender]:

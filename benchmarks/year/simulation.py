@@ -33,6 +33,7 @@ from benchmarks.year.trace import DAY_S, DAYS, Fault
 from node_agent.core import events as agent_events
 from node_agent.core.effects import Exit, StartWorkers, StopWorkers
 from node_agent.core.machine import AgentMachine
+from rdzv_server.config import ExclusionPolicy
 from rdzv_server.core import completion, events, time_ledger
 from rdzv_server.core.effects import Effect, Happened, WakeAgents
 from rdzv_server.core.registry import Registry
@@ -64,11 +65,17 @@ class Policy:
     slow_noticed_s: float | None = 600.0
     """Time after which a slow node is drained; None: it stays until it is repaired."""
     exclude_after: int | None = 2
-    """Failures of a node's workers within `exclude_window_s` that keep it out for `exclude_for_s`."""
+    """Times that a node is blamed within `exclude_window_s` which keep it out for `exclude_for_s`."""
     exclude_window_s: float = 3600.0
     exclude_for_s: float = DAY_S
     max_restarts: int = 20
     restart_window_s: float | None = 86_400.0
+
+    @property
+    def exclusion(self) -> ExclusionPolicy | None:
+        if self.exclude_after is None:
+            return None
+        return ExclusionPolicy(self.exclude_after, self.exclude_window_s, self.exclude_for_s)
 
     def settings(self, nodes: int) -> RequestedSettings:
         return RequestedSettings(
@@ -144,7 +151,7 @@ class Simulation:
         self, nodes: int, faults: list[Fault], policy: Policy, costs: Costs, *, seed: int = 0, days: float = DAYS
     ) -> None:
         self.now = 0.0
-        self.registry = Registry(retention_s=3600.0)
+        self.registry = Registry(retention_s=3600.0, exclusion=policy.exclusion)
         self.policy, self.costs = policy, costs
         self.pool = [Node(index) for index in range(pool_size(nodes, policy))]
         self.year = Year(nodes, days, Ledger(costs, nodes))
@@ -162,7 +169,6 @@ class Simulation:
         self._slow: set[int] = set()
         self._silent: dict[str, float] = {}
         self._armed_s = inf
-        self._failed_at: dict[int, list[float]] = {}
         self._awaits_person = False
         self._holders: dict[int, str] = {}
         self.run: Run | None = None
@@ -342,7 +348,6 @@ class Simulation:
             match request:
                 case ReportRequest(failure=Failure() as failure):
                     self._tell(events.WorkersFailed(request.agent_id, request.round, failure))
-                    self._exclude(failure.node_id)
                 case LeaveRequest():
                     self._tell(events.NodeLeft(request.agent_id, request.reason))
         except ProtocolError:
@@ -543,16 +548,6 @@ class Simulation:
     def _drain(self, node: Node, fault: Fault | None) -> None:
         for_s = max(node.until_s - self.now, 1.0)
         self._operate(events.NodeDrained("maintenance", node_id=node.name, deadline_s=DRAIN_S, for_s=for_s))
-
-    def _exclude(self, node_id: str) -> None:
-        """The rule by which a node whose workers fail again and again is kept out: as an operator's script would."""
-        node = self.pool[int(node_id.removeprefix("node"))]
-        most = self.policy.exclude_after
-        recent = [at for at in self._failed_at.get(node.index, []) if at > self.now - self.policy.exclude_window_s]
-        self._failed_at[node.index] = [*recent, self.now]
-        if most is not None and len(recent) + 1 >= most:
-            for_s = self.policy.exclude_for_s
-            self._operate(events.NodeCordoned("its workers fail", by="rule", node_id=node.name, for_s=for_s))
 
     def _operate(self, event: events.NodeFact) -> None:
         with suppress(ProtocolError):  # the node is part of no run
