@@ -79,6 +79,8 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     """Export OpenTelemetry spans of this node's way into each round."""
     node_check: NodeCheck | None = None
     """Checks of this node before it joins; None: it is not checked."""
+    exits_when_excluded: bool = False
+    """Exit, for another node to take its place, while the server keeps this one out; else it stands by."""
     ready_file: str | None = None
     """File that is there, with the agent's process id, while the agent is part of the run."""
     allow_log_reads: bool = False

@@ -363,6 +363,10 @@ def parse(argv: list[str] | None = None) -> ServerConfig:
     for one, other in pairs:
         if (one in given) != (other in given):
             fail(f"{_flag(one)} and {_flag(other)} belong together")
+    if config.exclude_after is None:
+        for name in ("exclude_for_s", "on_exclude"):
+            if name in given:
+                fail(f"{_flag(name)} needs --exclude-after N/TIME: without it no node is kept out")
     if config.tls_client_ca is not None and config.tls_cert is None:
         fail("--tls-client-ca needs --tls-cert and --tls-key, too")
     for name in ("read_token_file", "admin_token_file"):

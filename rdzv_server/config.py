@@ -106,6 +106,7 @@ def _after(text: str) -> tuple[int, float]:
 ADDRESS: Kind = ("HOST:PORT", str)
 COUNT: Kind = ("N", _number(int, 1, 10_000_000, "a number from 1 to 10000000"))
 DESCRIPTOR: Kind = ("N", _number(int, 0, 2**31, "the number of a file descriptor"))
+COMMAND: Kind = ("CMD", str)
 FILE: Kind = ("FILE", str)
 FORMAT: Kind = ("NAME", str)
 HOST: Kind = ("HOST", str)
@@ -201,6 +202,12 @@ class ServerConfig:
     )
     exclude_for_s: float = _nodes(86_400.0, SPAN, "for so long, as in 12h (default: 24h)")
     """Long enough for a person to look at the node on the next morning."""
+    on_exclude: str | None = _nodes(
+        None,
+        COMMAND,
+        "run this command for a shell when a node is kept out, to drain it in the scheduler: RDZV_NODE, RDZV_REASON "
+        "and RDZV_SECONDS say which, why and for how long (samples: deploy/on-exclude)",
+    )
 
     event_log: str | None = _events(None, FILE, "append every event of every run to this file, as a line of JSON")
     webhook: str | None = _events(

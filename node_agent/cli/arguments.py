@@ -184,6 +184,9 @@ class Arguments(NamedTuple):
         "S", seconds(0.1, 3_600), "a check that takes longer is killed, and the node unfit (default: 60)")] = 60.0
     check_only: Annotated[bool, _own_switch(
         "check this node now, show a table, and exit with 0 or 71; no SCRIPT is needed")] = False
+    exit_when_excluded: Annotated[bool, _own_switch(
+        "exit with 71 while rdzv-server --exclude-after keeps this node out, so that a scheduler replaces it (default: "
+        "stand by until its time is over)")] = False
     role: Annotated[str, Flag("NAME", name_or_none, "name of the workers' role (default: default)")] = "default"
     virtual_local_rank: Annotated[bool, _switch(
         "each worker has LOCAL_RANK 0 and sees its own GPU alone, as device 0")] = False

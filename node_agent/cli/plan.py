@@ -136,6 +136,7 @@ def _config(arguments: Arguments, target: Target, environment: Mapping[str, str]
         metrics_port=arguments.metrics_port,
         traces=arguments.otel,
         node_check=_node_check(arguments, target),
+        exits_when_excluded=arguments.exit_when_excluded,
         ready_file=arguments.ready_file,
         allow_log_reads=arguments.allow_log_reads,
         status_page=not arguments.no_status_page,

@@ -61,6 +61,8 @@ from node_agent.core.effects import (
 )
 
 LONGEST_REASON = 500
+STANDING_BY = "standing by: "
+"""Beginning of the server's reason for an agent that has no place."""
 NOT_STARTED = 127
 """Exit code of a worker that could not be started, as a shell's."""
 FIRST_TRY_S = 1.0
@@ -85,6 +87,7 @@ class State(Enum):
 class AgentMachine:
     """State of one agent. `join` is its request, whose `agent_id` is unique among all agent processes; an agent that is
     fenced comes back under a new one. `server` names the server for people. `checks`: the node is to be checked.
+    `exits_when_excluded`: it exits, for another node to take its place, instead of standing by.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class AgentMachine:
         connect_timeout_s: float = inf,
         server_lost_timeout_s: float = inf,
         checks: bool = False,
+        exits_when_excluded: bool = False,
     ) -> None:
         self.state = State.JOINING
         self.round = 0
@@ -114,6 +118,7 @@ class AgentMachine:
         self._has_workers = False
         self._stop_asked = False
         self._checks = checks
+        self._exits_when_excluded = exits_when_excluded
         self._is_checking = False
         self._is_checked = not checks
         """Whether this node has been found fit since workers ran here last, or need not be."""
@@ -535,7 +540,7 @@ class AgentMachine:
         """Exit code after a failed run: whether this node's hardware, or a worker that it could not start, ended it."""
         if root is None or not self._is_own(root):
             return ExitCode.FAILED
-        is_unfit = root.hint == wording.UNFIT or (root.pid, root.exit_code) == (0, NOT_STARTED)
+        is_unfit = root.blame == "node" or root.hint == wording.UNFIT or (root.pid, root.exit_code) == (0, NOT_STARTED)
         return ExitCode.NODE_UNFIT if is_unfit else ExitCode.FAILED
 
     def _is_own(self, root: Failure | None) -> bool:
@@ -557,6 +562,10 @@ class AgentMachine:
 
     def _wait(self, wait: Wait) -> None:
         """Say what is waited for when it changes, not when only the time that is left does."""
+        if wait.excluded and self._exits_when_excluded and not self._has_workers:
+            self._leave("excluded")
+            self._give_up(f"{wait.reason.removeprefix(STANDING_BY)}; replace this node", ExitCode.NODE_UNFIT)
+            return
         if wait.reason != self._last_reason:
             self._say(wait.sentence, event=WAITING)
             self._last_reason = wait.reason

@@ -2,13 +2,14 @@
 
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
-from rdzv_protocol.messages import Failure
+from rdzv_protocol.messages import Blame, Failure
 from rdzv_protocol.text import clip, last_lines, one_line, printable
 
 from node_agent.failures import error_file, hints
@@ -91,7 +92,18 @@ def diagnose(
         stderr_tail=_fit(stderr, TAIL_LINES),
         hint=advice.hint if advice else status.hint,
         consequence=bool(advice and advice.is_consequence),
+        blame=_blame(advice, out_of_memory),
     )
+
+
+def _blame(advice: hints.Advice | None, out_of_memory: str) -> Blame:
+    """Whose fault the failure is, by the evidence."""
+    if advice is None:
+        return "program" if out_of_memory else "unknown"
+    with suppress(OSError):
+        if advice.is_of_disk and any(map(is_full, ("/", tempfile.gettempdir()))):
+            return "node"
+    return advice.blame
 
 
 class ExitStatus(NamedTuple):

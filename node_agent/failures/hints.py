@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 
 from msgspec import Struct
+from rdzv_protocol.messages import Blame
 
 from node_agent.core.wording import UNFIT
 
@@ -22,6 +23,10 @@ class Advice(Struct, frozen=True):
     phrase: str
     hint: str
     is_consequence: bool = False
+    blame: Blame = "unknown"
+    """Whose fault such an error is."""
+    is_of_disk: bool = False
+    """It is the node's fault if one of its own disks is full, and not a file system that nodes share."""
 
 
 def find(texts: Iterable[str]) -> Advice | None:
@@ -61,22 +66,32 @@ TABLE = (
     Advice(
         r"CUDA out of memory|CUDA error: out of memory|HIP out of memory|torch\.(cuda\.)?OutOfMemoryError",
         "the GPU's memory is full: a smaller batch, gradient checkpointing; nvidia-smi shows who else uses that GPU",
+        blame="program",
     ),
     Advice(r"insufficient shared memory|(/dev/shm|/torch_\d).{0,200}no space left|no space left.*/dev/shm", MORE_SHM),
     Advice(r"DataLoader worker.{0,99}bus error", MORE_SHM),
     Advice(
         r"DataLoader worker.{0,99}(killed by signal: killed|exited unexpectedly)",
         "a data loader worker was killed, often for lack of memory: fewer of them, or a smaller prefetch_factor",
+        blame="program",
     ),
-    Advice(r"no space left on device|disk quota exceeded", "the disk is full: df -h, and df -i for its inodes"),
+    Advice(
+        r"no space left on device|disk quota exceeded",
+        "the disk is full: df -h, and df -i for its inodes",
+        is_of_disk=True,
+    ),
     Advice(
         r"cannot allocate memory|\bMemoryError\b",
         "the node's memory is full: a smaller batch, fewer data loader workers",
+        blame="program",
     ),
     Advice(r"too many open files", "raise ulimit -n, or torch.multiprocessing.set_sharing_strategy('file_system')"),
     # GPUs and their network.
     Advice(
-        r"uncorrectable (NVLink|ECC) error|GPU has fallen off the bus|CUDA error: system not yet initialized", UNFIT
+        r"uncorrectable (NVLink|ECC) error|GPU has fallen off the bus|CUDA error: system not yet initialized"
+        r"|GPU is lost|unable to determine the device handle for GPU|nvidia-smi.{0,99}(timed out|timeout)",
+        UNFIT,
+        blame="node",
     ),
     Advice(
         r"device-side assert triggered|illegal memory access",

@@ -1,4 +1,5 @@
-"""Exports of events out of the server, as its settings ask for them: a file, a webhook. Neither harms a run."""
+"""Exports of events out of the server, as its settings ask for them: a file, a webhook, a command for each node that is
+kept out. None of them harms a run."""
 
 import asyncio
 import logging
@@ -10,6 +11,7 @@ from urllib.parse import urlsplit
 
 from rdzv_server.config import ServerConfig
 from rdzv_server.service.event_file import EventFile
+from rdzv_server.service.exclusion_command import ExclusionCommand
 from rdzv_server.service.interface import Service
 
 if TYPE_CHECKING:
@@ -37,6 +39,10 @@ class Exports:
             except OSError as error:
                 raise BadExport(f"--event-log {config.event_log}: {error.strerror or error}") from None
             service.observe(self._file.observe)
+        self._command: ExclusionCommand | None = None
+        if config.on_exclude is not None:
+            self._command = ExclusionCommand(config.on_exclude)
+            service.observe(self._command.observe)
         if config.webhook is not None:
             from rdzv_server.http import webhook  # and aiohttp's client with it
 
@@ -50,7 +56,7 @@ class Exports:
         return self._file is not None or self._webhook is not None
 
     async def __aenter__(self) -> Self:
-        for export in (self._file, self._webhook):
+        for export in (self._file, self._webhook, self._command):
             if export is not None:
                 self._tasks.append(asyncio.create_task(_guarded(export.run(), type(export).__name__)))
         return self

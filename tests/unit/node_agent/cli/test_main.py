@@ -61,6 +61,7 @@ LANDS = [  # what an agent, its run and its output are told by which flags
     ("metrics_port", ("::", 0), ["--metrics-port", "[::]:0"]),
     ("ready_file", "/tmp/ready", ["--ready-file", "/tmp/ready"]),
     ("node_check", None, []),
+    ("exits_when_excluded", True, ["--exit-when-excluded"]),
     ("node_check", NodeCheck(names=("disk=20", "shm"), folder="logs"), ["--check", "disk=20,shm", "--log-dir", "logs"]),
     ("node_check", NodeCheck(command="exit 0", limit_s=9.0, server=("host", 1)),
      ["--pre-join-check", "exit 0", "--pre-join-check-timeout", "9", "--endpoint", "host:1"]),

@@ -14,7 +14,7 @@ from rdzv_protocol.errors import (
     Unauthorized,
 )
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.messages import AnswerRequest
+from rdzv_protocol.messages import AnswerRequest, Wait
 from rdzv_protocol.queries import LogTail, TailLog
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
@@ -257,7 +257,7 @@ STORIES = {  # what happens, and what the agent does at the last of it
     "also if it has failed": ([RUNS, told(FAILED), gone], [Exit(1)]),
     **{f"a node {why} is unfit":
         ([RUNS, told(finish(succeeded=False, failure=a_failure(**failure))), gone], [Exit(NODE_UNFIT)])
-       for why, failure in (("whose hardware fails", {"hint": UNFIT}),
+       for why, failure in (("whose hardware fails", {"hint": UNFIT}), ("that is to blame", {"blame": "node"}),
                             ("that cannot start a worker", {"pid": 0, "exit_code": NOT_STARTED}))},
     "another one's failing hardware is not this node's":
         ([RUNS, told(finish(succeeded=False, failure=a_failure(node_id="b", hint=UNFIT))), gone], [Exit(1)]),
@@ -482,6 +482,21 @@ def test_what_an_agent_does_whose_node_is_checked(events, does):
     for event in events:
         event(agent)
     assert agent.effects == does
+
+
+def excluded(until_s=60.0):
+    return Wait(reason="standing by: node a is excluded: why", remaining_s=until_s, ending="uncordoned", excluded=True)
+
+
+def test_an_excluded_agent_stands_by_or_makes_room_for_another_node():
+    agent = Story()
+    agent.is_told(excluded())
+    assert agent.effects == [waits("standing by: node a is excluded: why; uncordoned in 60 s"), poll()]
+    agent = Story(exits_when_excluded=True)
+    agent.is_told(excluded())
+    why = "node a is excluded: why; replace this node"
+    said = Say(f"error: {why}", Level.ERROR, "gave_up")
+    assert agent.effects == [leave(reason="excluded"), said, WriteFailureReport(why), Exit(NODE_UNFIT)]
 
 
 # fmt: off

@@ -1,0 +1,89 @@
+"""Command that an operator has run for each node that the server keeps out: `--on-exclude CMD`.
+
+It runs once, when the exclusion has been written down, one command at a time, with a time limit. One that fails is
+logged as an error with the end of what it wrote, and is not tried again: the node is kept out all the same.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+
+from rdzv_protocol.text import clip, printable
+
+from rdzv_server.core.cordons import JOURNAL
+from rdzv_server.core.effects import Effect, Record
+from rdzv_server.core.events import EXCLUDER, NodeCordoned
+
+log = logging.getLogger("rdzv_server")
+
+LIMIT_S = 60.0
+MOST_WAITING = 1_000
+TAIL_BYTES, SHOWN_BYTES = 4_096, 512
+
+
+class ExclusionCommand:
+    """Runs `command`, for a shell, for each exclusion that it observes. `run` makes it work."""
+
+    def __init__(self, command: str, limit_s: float = LIMIT_S) -> None:
+        self._command, self._limit_s = command, limit_s
+        self._waiting: deque[NodeCordoned] = deque(maxlen=MOST_WAITING)
+        self._called = asyncio.Event()
+
+    def observe(self, effects: Sequence[Effect]) -> None:
+        """Note the nodes that are kept out from now on; what another shard has decided is its leader's to tell."""
+        for effect in effects:
+            if isinstance(effect, Record) and effect.run_id == JOURNAL and isinstance(effect.fact, NodeCordoned):
+                fact = effect.fact
+                if fact.by == EXCLUDER and fact.wall_until is None:
+                    self._waiting.append(fact)
+                    self._called.set()
+
+    async def run(self) -> None:
+        """Run the commands, for ever."""
+        while True:
+            await self._called.wait()
+            self._called.clear()
+            while self._waiting:
+                await self._carry_out(self._waiting.popleft())
+
+    async def _carry_out(self, fact: NodeCordoned) -> None:
+        about = {
+            "RDZV_NODE": fact.node_id, "RDZV_REASON": printable(fact.reason), "RDZV_SECONDS": f"{fact.for_s or 0:.0f}"
+        }  # fmt: skip
+        try:
+            process = await asyncio.create_subprocess_exec(
+                "/bin/sh", "-c", self._command, env={**os.environ, **about}, start_new_session=True,
+                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+            )  # fmt: skip
+        except OSError as error:
+            log.error("--on-exclude for node %s: %s", fact.node_id, error.strerror or error)
+            return
+        output = bytearray()
+        try:
+            async with asyncio.timeout(self._limit_s):
+                await _read(process, output)
+                code = await process.wait()
+            if code == 0:
+                log.info("--on-exclude for node %s is done", fact.node_id)
+                return
+            how = f"fails with {code}"
+        except TimeoutError:
+            how = f"took more than {self._limit_s:g} s and was killed"
+        finally:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+        lines = (printable(line) for line in output.decode(errors="replace").split("\n") if line)
+        wrote = clip(" | ".join(lines), SHOWN_BYTES) or "it wrote nothing"
+        log.error("--on-exclude for node %s %s, and the node may not be drained: %s", fact.node_id, how, wrote)
+
+
+async def _read(process: asyncio.subprocess.Process, output: bytearray) -> None:
+    """Keep the end of what it writes."""
+    assert process.stdout
+    while chunk := await process.stdout.read(TAIL_BYTES):
+        output += chunk
+        del output[:-TAIL_BYTES]

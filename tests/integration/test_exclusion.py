@@ -1,0 +1,53 @@
+"""A node that costs its run one round after another is kept out by the server itself."""
+
+import json
+from pathlib import Path
+
+from rdzv_protocol.exit_codes import ExitCode
+
+from tests.support.cluster import PATIENT, Cluster
+from tests.support.process_info import until
+from tests.support.programs import Program, Server, refuses
+from tests.support.worker_hub import WorkerHub
+
+
+async def test_a_node_that_fails_again_is_replaced_and_stays_out_after_a_restart_of_the_server(
+    hub: WorkerHub, tmp_path: Path
+) -> None:
+    drained = tmp_path / "drained"
+    command = f'echo "$RDZV_NODE" >{drained}'
+    flags = ("--store", f"sqlite:{tmp_path}/runs.db", "--exclude-after", "2/1h", "--on-exclude", command)
+    async with Cluster(hub, *flags) as cluster:
+        await cluster.serve()
+        given = ("--nnodes", "2", "--max-restarts", "5", "--run-id", "r", *PATIENT)
+        await cluster.node("a", *given, "--exit-when-excluded", nproc=1)
+        await (await cluster.node("b", *given, nproc=1)).line("round 1:")
+        workers = await hub.group(2)
+        await (await cluster.node("c", *given, nproc=1)).line("standing by")
+        bad = cluster.agents["a"]
+        for _ in range(2):
+            next(worker for worker in workers if worker.agent_pid == bad.pid).order_exit(3)
+            workers = await hub.group(2)
+        del cluster.agents["a"]
+        assert await bad.exit_code() == ExitCode.NODE_UNFIT
+        assert "replace this node" in bad.err[-1]
+        await until(lambda: drained.exists() and drained.read_text() == "a\n")
+        (cordon,) = (await cluster.server.status())["server"]["cordons"]
+        assert (cordon["node_id"], cordon["by"]) == ("a", "rdzv-server")
+        assert cordon["reason"].startswith("blamed 2 times within 1 h, most recently: worker rank ")
+        await cluster.restart_server()
+        assert [each["node_id"] for each in (await cluster.server.status())["server"]["cordons"]] == ["a"]
+        again = await cluster.node("a", *given, nproc=1)
+        await again.line("standing by: node a is excluded: blamed 2 times within 1 h")
+        await cluster.finish(workers)
+        events = json.loads(await cluster.server.get("/v1/runs/r/events"))["events"]
+        assert [event["node_id"] for event in events if event.get("by") == "rdzv-server"] == ["a"]
+
+
+async def test_flags_that_make_no_sense() -> None:
+    for words, why in (
+        (("--exclude-after", "3"), "a time such as 90s, 30m, 24h or 7d"),
+        (("--exclude-after", "0/1h"), "a number from 1 to 32"),
+        (("--exclude-for", "1h"), "--exclude-for needs --exclude-after N/TIME"),
+    ):
+        await refuses(await Program.start(*Server.command(*words)), why)
