@@ -1,5 +1,7 @@
 """A worker's environment: torchrun's, variable by variable (torch 2.13), so that a script sees no difference."""
 
+import os
+import signal
 from collections.abc import Mapping
 
 from rdzv_protocol.messages import Assignment
@@ -8,6 +10,18 @@ ENABLE_FILE_TIMER = "TORCHELASTIC_ENABLE_FILE_TIMER"
 TIMER_FILE = "TORCHELASTIC_TIMER_FILE"
 UNINTERRUPTIBLE = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
 EMPTY: Mapping[str, str] = {}
+WORKER_SERVER = "TORCH_WORKER_SERVER_SOCKET"
+FR_DUMP, FR_BUFFER_SIZE = "TORCH_FR_DUMP_TEMP_FILE", "TORCH_FR_BUFFER_SIZE"
+NCCL_PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+STACK_FILE = "NODE_AGENT_STACK_FILE"
+EVIDENCE = (WORKER_SERVER, FR_DUMP, NCCL_PIPE, STACK_FILE)
+"""Where a worker can be asked what it does."""
+STACK_SIGNAL = int(signal.SIGRTMAX) - 2
+"""Signal by which a warm worker is asked for its stacks; one that no library uses."""
+LONGEST_SOCKET_PATH = 100
+"""Bytes; the kernel's limit is 108."""
+FR_ENTRIES = 2_000
+"""torch's own default; NCCL has the pipe only where it is said."""
 CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
 
 
@@ -50,6 +64,26 @@ def worker_environment(
     }
     environment.update((name, environment[source]) for name, source in likewise.items())
     return environment
+
+
+def evidence_variables(
+    parent: Mapping[str, str], beginning: str, rank: int, kept_folder: str, *, is_warm: bool
+) -> dict[str, str]:
+    """Variables by which a worker that hangs can be asked what it does; whatever the user has set himself stays.
+
+    None does anything by itself: the socket is torch's worker server's, which there is if the script uses
+    `worker_main`; the pipe and the dump are NCCL's; the file is for a worker that was forked with its modules.
+    `beginning`: of the names of temporary files; `kept_folder`: one that stays, or empty.
+    """
+    values = {}
+    if len(os.fsencode(server := f"{beginning}{rank}.server")) <= LONGEST_SOCKET_PATH:
+        values[WORKER_SERVER] = server
+    if kept_folder:
+        values[FR_DUMP] = f"{kept_folder}/flight_recorder_rank_"
+        values[NCCL_PIPE], values[FR_BUFFER_SIZE] = f"{beginning}nccl_", str(FR_ENTRIES)
+    if is_warm:
+        values[STACK_FILE] = f"{STACK_SIGNAL}:{beginning}{rank}.stacks"
+    return {name: value for name, value in values.items() if name not in parent}
 
 
 def hiding_variable(parent: Mapping[str, str]) -> str | None:

@@ -7,7 +7,7 @@ watched through a descriptor, never polled. The kernel kills it when the agent d
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -43,6 +43,8 @@ class WorkerSpec(Struct, frozen=True, kw_only=True):
     """Opens the worker's stdout and stderr; called when it is about to start."""
     error_file: str = ""
     """File to which torch's `@record` writes the error; empty: none."""
+    evidence: Mapping[str, str] = {}
+    """Variables of its environment that name the places where it can be asked what it does."""
 
 
 class Worker:
@@ -198,6 +200,11 @@ class WorkerGroup(ProcessGroup):
     def by_local_rank(self) -> dict[int, int]:
         """The same by local rank."""
         return {worker.spec.local_rank: pid for pid, worker in self._alive.items()}
+
+    @property
+    def workers(self) -> list[Worker]:
+        """The workers that have not exited, by local rank."""
+        return list(self._alive.values())
 
     @property
     def last_output_at(self) -> float | None:

@@ -1,5 +1,6 @@
 """Specs of the workers of an assignment, ready to be started."""
 
+import os
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
@@ -7,7 +8,13 @@ from rdzv_protocol.messages import Assignment
 
 from node_agent.config import AgentConfig
 from node_agent.output.logs import RoundLogs
-from node_agent.workers.environment import ENABLE_FILE_TIMER, TIMER_FILE, worker_environment
+from node_agent.workers.environment import (
+    ENABLE_FILE_TIMER,
+    EVIDENCE,
+    TIMER_FILE,
+    evidence_variables,
+    worker_environment,
+)
 from node_agent.workers.group import WorkerSpec
 from node_agent.workers.process import CommandProcess, Process
 from node_agent.workers.progress_files import ProgressFiles
@@ -24,6 +31,8 @@ class SpecMaker:
     def __init__(self, config: AgentConfig, temp_dir: TempDir, start: StartWorker | None = None) -> None:
         self._config = config
         self._start = start or self._execute
+        self._temp_dir = temp_dir
+        self._is_warm = start is not None
         self._environment = dict(config.environment)
         if config.environment.get(ENABLE_FILE_TIMER) == "1":
             self._environment.setdefault(TIMER_FILE, temp_dir.path("timer"))
@@ -54,6 +63,7 @@ class SpecMaker:
         specs = []
         for local_rank, environment in enumerate(self.environments(assignment)):
             environment |= {**logs.environment(local_rank), **progress.environment(local_rank)}
+            environment |= self._evidence_variables(assignment, local_rank, environment["TORCHELASTIC_ERROR_FILE"])
             cpus = self._config.cpus[local_rank] if self._config.cpus else ()
             spec = WorkerSpec(
                 node_id=self._config.join.node_id,
@@ -63,9 +73,23 @@ class SpecMaker:
                 start=partial(self._start, local_rank, environment, cpus),
                 open_streams=partial(logs.open_streams, local_rank),
                 error_file=environment["TORCHELASTIC_ERROR_FILE"],
+                evidence={name: environment[name] for name in EVIDENCE if name in environment},
             )
             specs.append(spec)
         return specs
+
+    def kept_folder(self, error_file: str) -> str:
+        """Folder of a worker's error file, if it stays when the agent goes; empty: it does not."""
+        folder = os.path.dirname(error_file)
+        return "" if folder.startswith(self._temp_dir.folder) else folder
+
+    def _evidence_variables(self, assignment: Assignment, local_rank: int, error_file: str) -> dict[str, str]:
+        try:
+            beginning = self._temp_dir.path(f"round_{assignment.round}_")
+        except OSError:
+            return {}  # a worker that cannot be asked runs all the same
+        rank, folder = assignment.first_rank + local_rank, self.kept_folder(error_file)
+        return evidence_variables(self._environment, beginning, rank, folder, is_warm=self._is_warm)
 
     def _execute(
         self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int], stdout: int, stderr: int

@@ -1,0 +1,387 @@
+"""Looks at the workers of one node: state in the kernel, Python stacks, torch's flight recorder.
+
+A program of its own, for what it reads may block: a process in uninterruptible sleep holds up whoever waits for it, and
+so does a folder on a file system that does not answer. One thread looks at each worker, and what it has found is told
+at once: whoever started this program kills it when the time is over, and has what was found till then.
+
+On its socket it gets one line of JSON (`Order` below), and tells lines of JSON: {"rank", "state", "wchan"}, {"rank",
+"frames"}, {"rank", "collective"}, {"problem"}, {"flight_recorder"}, and at last {"folder"}, when all of it is in files.
+
+py-spy is used without a pause of the process (`--nonblocking`): to pause one that is stopped fails, and to pause one in
+uninterruptible sleep never ends. Without py-spy the worker itself is asked, if it can be asked safely: torch's worker
+server by its socket, or a warm worker by a signal, provided that it handles it.
+"""
+
+import json
+import os
+import pickle
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+Order = dict[str, Any]
+"""`workers`: a list of maps with `rank`, `pid`, `server` (socket of torch's worker server, or ""), `stack_file` (where
+a warm worker writes its stacks when it gets `signal`, or ""), `pipe` and `dump` (NCCL's, or ""); `folder`, `agent` (its
+pid), `signal`, `python` (command of an interpreter that may have torch), `limit_s`."""
+Frames = list[tuple[str, str, int]]
+"""Function, file and line; innermost first."""
+
+LOOKS, BETWEEN_LOOKS_S = 3, 0.15
+"""Uninterruptible sleep is common, if short: it counts if it is seen each time."""
+STATES = {"T": "stopped", "t": "traced", "D": "uninterruptible", "Z": "ended", "X": "ended"}
+HALTED = ("stopped", "traced", "uninterruptible", "ended")
+TRIES = 3
+"""py-spy may read a stack while it changes."""
+MOST_THREADS = 64
+MOST_TASKS = 256
+MOST_BYTES = 16 << 20
+FAULTHANDLER_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
+MARGIN_S = 0.3
+"""What a program has been asked for is told, and kept, within this time."""
+FR_MARGIN_S = 2.0
+"""torch's import and the analysis are not begun with less time left."""
+
+
+def main() -> None:
+    """argv: descriptor of the socket."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    with control.makefile("rb") as lines:
+        order = json.loads(lines.readline())
+    Examination(control, order).run()
+
+
+class Examination:
+    """One look at all workers of the node."""
+
+    def __init__(self, control: socket.socket, order: Order) -> None:
+        self._control = control
+        self._order = order
+        self._until: float = time.monotonic() + order["limit_s"]
+        self._lock = threading.Lock()
+        self._files: dict[str, bytes] = {}
+        """To be written, by name."""
+        self._problems: set[str] = set()
+        self._py_spy = find_py_spy()
+        if not self._py_spy:
+            self._problem("py-spy is not installed beside the agent: pip install 'rdzv-server[hang]'")
+
+    def run(self) -> None:
+        left = list(self._order["workers"])
+        threads = [threading.Thread(target=self._look_at_all, args=(left,)) for _ in left[:MOST_THREADS]]
+        for thread in threads:
+            thread.daemon = True
+            thread.start()
+        for thread in threads:
+            thread.join(max(0.0, self._left_s()))
+        writer = threading.Thread(target=self._write_files, daemon=True)
+        writer.start()
+        writer.join(max(0.0, self._left_s()))
+        if any(thread.is_alive() for thread in (*threads, writer)):
+            self._problem("not all could be looked at in time")
+        self._control.shutdown(socket.SHUT_RDWR)
+        os.killpg(0, signal.SIGKILL)  # whatever still waits, and what was started for it
+
+    def _left_s(self) -> float:
+        return self._until - time.monotonic()
+
+    def _tell(self, **what: object) -> None:
+        with self._lock:
+            self._control.sendall(json.dumps(what).encode() + b"\n")
+
+    def _problem(self, text: str) -> None:
+        if text not in self._problems:
+            self._problems.add(text)
+            self._tell(problem=text)
+
+    def _keep(self, name: str, content: bytes | str) -> None:
+        self._files[name] = content if isinstance(content, bytes) else content.encode(errors="replace")
+
+    # One worker.
+
+    def _look_at_all(self, left: list[dict[str, Any]]) -> None:
+        """Look at one worker after another, as long as there are any that nobody else looks at."""
+        with suppress(IndexError):
+            while True:
+                worker = left.pop(0)
+                try:
+                    self._look_at(worker)
+                except Exception as error:
+                    self._problem(f"rank {worker['rank']}: {type(error).__name__}: {error}")
+
+    def _look_at(self, worker: dict[str, Any]) -> None:
+        rank, pid = worker["rank"], worker["pid"]
+        state = process_state(pid)
+        self._tell(rank=rank, state=state, wchan=read(f"/proc/{pid}/wchan"))
+        if state != "ended":
+            self._stacks(worker, state)
+            self._keep(f"rank_{rank}.kernel.txt", "".join(kernel_report(pid)))
+            self._flight_recorder(worker, state)
+
+    def _stacks(self, worker: dict[str, Any], state: str) -> None:
+        """By the first way that works."""
+        rank, why = worker["rank"], []
+        for way, with_halted in ((self._by_py_spy, True), (self._by_worker_server, False), (self._by_signal, False)):
+            if state in HALTED and not with_halted:
+                continue
+            try:
+                text, frames = way(worker)
+            except (OSError, ValueError) as error:
+                if str(error):
+                    why.append(f"{error}")
+                continue
+            self._tell(rank=rank, frames=frames)
+            self._keep(f"rank_{rank}.stacks.txt", text)
+            return
+        if why:
+            self._problem(f"rank {rank}: no Python stack: {'; '.join(why)}")
+
+    def _by_py_spy(self, worker: dict[str, Any]) -> tuple[str, Frames]:
+        if not self._py_spy:
+            raise ValueError
+        command = [self._py_spy, "dump", "--nonblocking", "--json", "--pid", str(worker["pid"])]
+        error = ""
+        for _ in range(TRIES):
+            try:
+                done = subprocess.run(command, capture_output=True, timeout=self._left_s() - MARGIN_S, check=False)
+            except subprocess.TimeoutExpired:
+                raise ValueError("py-spy was not done in time") from None
+            if done.returncode == 0 and (threads := json.loads(done.stdout)):
+                return text_of(threads), main_thread(threads, worker["pid"])
+            error = py_spys_reason(done.stderr.decode(errors="replace"))
+        raise ValueError(f"py-spy: {error or 'it found no thread'}")
+
+    def _by_worker_server(self, worker: dict[str, Any]) -> tuple[str, Frames]:
+        text = self._ask(worker, "dump_traceback").decode(errors="replace")
+        return text, last_thread(text)
+
+    def _by_signal(self, worker: dict[str, Any]) -> tuple[str, Frames]:
+        """Of a warm worker: faulthandler writes without the interpreter's help."""
+        path, pid, signum = worker["stack_file"], worker["pid"], self._order["signal"]
+        if not path or not handles(pid, signum, self._order["agent"]):
+            raise ValueError
+        before = os.path.getsize(path) if os.path.exists(path) else 0
+        os.kill(pid, signum)
+        text = self._settled(path, before)
+        return text.decode(errors="replace"), last_thread(text.decode(errors="replace"))
+
+    def _settled(self, path: str, before: int) -> bytes:
+        """What was written to the file from this offset on, when nothing more comes."""
+        size = before
+        while self._left_s() > 0:
+            time.sleep(0.1)
+            now = os.path.getsize(path) if os.path.exists(path) else before
+            if now > before and now == size:
+                with open(path, "rb") as file:
+                    file.seek(before)
+                    return file.read(MOST_BYTES)
+            size = now
+        raise ValueError(f"nothing came in {path}")
+
+    def _ask(self, worker: dict[str, Any], handler: str) -> bytes:
+        """Answer of torch's worker server. Raises `ValueError` without text if there is none."""
+        if not worker["server"] or not os.path.exists(worker["server"]):
+            raise ValueError
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(max(0.1, min(3.0, self._left_s())))
+            connection.connect(worker["server"])
+            connection.sendall(f"POST /handler/{handler} HTTP/1.0\r\nContent-Length: 0\r\n\r\n".encode())
+            answer = b""
+            while len(answer) < MOST_BYTES and self._left_s() > 0 and (chunk := connection.recv(1 << 16)):
+                answer += chunk
+        head, _, body = answer.partition(b"\r\n\r\n")
+        if b" 200 " not in head.partition(b"\r\n")[0] + b" ":
+            raise ValueError(f"torch's worker server answers {head[:80].decode(errors='replace')!r}")
+        return body
+
+    # torch's flight recorder.
+
+    def _flight_recorder(self, worker: dict[str, Any], state: str) -> None:
+        rank = worker["rank"]
+        if state in HALTED:
+            return
+        with suppress(OSError, ValueError):
+            dump = json.loads(self._ask(worker, "fr_trace_json"))
+            self._keep(f"flight_recorder/rank_{rank}", pickle.dumps(as_loaded_by_torch(dump)))
+            if number := last_collective(dump):
+                self._tell(rank=rank, collective=number)
+        with suppress(OSError, ValueError):
+            if worker["pipe"]:
+                self._keep(f"flight_recorder/rank_{rank}", self._nccl_dump(worker))
+
+    def _nccl_dump(self, worker: dict[str, Any]) -> bytes:
+        """Dump of NCCL's watchdog, which writes it when something arrives in its pipe."""
+        pipe = os.open(worker["pipe"], os.O_WRONLY | os.O_NONBLOCK)
+        try:
+            os.write(pipe, b"1")
+        finally:
+            os.close(pipe)
+        return self._settled(worker["dump"], 0)
+
+    def _analyse(self) -> None:
+        """What torchfrtrace says about the dumps, in a process that has torch."""
+        folder = os.path.join(self._order["folder"], "flight_recorder")
+        if not os.path.isdir(folder) or self._left_s() < FR_MARGIN_S:
+            return
+        command = [*self._order["python"], "-m", "torch.distributed.flight_recorder.fr_trace", folder]
+        command += ["--prefix", "rank_", "--allow-incomplete-ranks"]
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=self._left_s(), check=False)
+        except (OSError, subprocess.SubprocessError) as error:
+            self._problem(f"torchfrtrace: {error}")
+            return
+        text = (done.stdout + done.stderr).decode(errors="replace")
+        with open(os.path.join(folder, "torchfrtrace.txt"), "w") as file:
+            file.write(text)
+        if done.returncode:
+            self._problem(f"torchfrtrace: {text.strip().rpartition(chr(10))[2][:400]}")
+        else:
+            self._tell(flight_recorder=[line for line in text.splitlines() if line.strip()][-40:])
+
+    def _write_files(self) -> None:
+        folder = self._order["folder"]
+        try:
+            for name, content in list(self._files.items()):
+                path = os.path.join(folder, name)
+                os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+                with open(path, "wb") as file:
+                    file.write(content)
+            self._analyse()
+        except OSError as error:
+            self._problem(f"{error.filename or folder}: {error.strerror}: the files of the evidence are missing")
+        else:
+            if self._files:
+                self._tell(folder=folder)
+
+
+# The kernel's view.
+
+
+def process_state(pid: int) -> str:
+    """ "alive", "stopped", "traced", "uninterruptible" or "ended", by several looks."""
+    seen = set()
+    for look in range(LOOKS):
+        if look:
+            time.sleep(BETWEEN_LOOKS_S)
+        seen.add(STATES.get(stat_letter(pid), "alive"))
+        if seen != {"uninterruptible"}:
+            break
+    return seen.pop() if len(seen) == 1 else "alive"
+
+
+def stat_letter(pid: int) -> str:
+    """Letter of /proc/PID/stat; X for a process that is gone."""
+    return (read(f"/proc/{pid}/stat").rpartition(")")[2].split() or ["X"])[0]
+
+
+def kernel_report(pid: int) -> Iterator[str]:
+    """What the kernel says of every thread: name, state, and where it sleeps."""
+    with suppress(FileNotFoundError):
+        for task in sorted(map(int, os.listdir(f"/proc/{pid}/task")))[:MOST_TASKS]:
+            base = f"/proc/{pid}/task/{task}"
+            letter = (read(f"{base}/stat").rpartition(")")[2].split() or ["X"])[0]
+            yield f"thread {task} ({read(f'{base}/comm')}): state {letter}, wchan {read(f'{base}/wchan')}\n"
+            yield f"  syscall {read(f'{base}/syscall')}\n"
+            yield "".join(f"  {line}\n" for line in read(f"{base}/stack").splitlines())
+
+
+def read(path: str) -> str:
+    """The file's text; empty if it may not be read, or is gone."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(1 << 16).decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def handles(pid: int, signum: int, parent: int) -> bool:
+    """Whether it is safe to send the signal: the process handles it, and still is a child of the agent."""
+    fields = dict(line.split(":\t", 1) for line in read(f"/proc/{pid}/status").splitlines() if ":\t" in line)
+    return fields.get("PPid") == str(parent) and bool(int(fields.get("SigCgt", "0"), 16) >> (signum - 1) & 1)
+
+
+# Python stacks.
+
+
+def find_py_spy() -> str:
+    """Path of py-spy: in the PATH, beside this interpreter, or wherever the package has put it; empty: nowhere."""
+    beside = os.path.dirname(sys.executable)
+    if found := shutil.which("py-spy") or shutil.which("py-spy", path=beside):
+        return found
+    from importlib.metadata import PackageNotFoundError, files
+
+    with suppress(PackageNotFoundError):
+        for file in files("py-spy") or ():
+            if file.name == "py-spy" and os.access(path := str(file.locate()), os.X_OK):
+                return os.path.realpath(path)
+    return ""
+
+
+def py_spys_reason(stderr: str) -> str:
+    """Its own words, without the backtrace."""
+    lines = [line.strip() for line in stderr.partition("Stack backtrace")[0].splitlines()]
+    said = [re.sub(r"^(Error|\d+): ", "", line) for line in lines if line and line != "Caused by:"]
+    return ": ".join(said[:3])[:300]
+
+
+def main_thread(threads: list[dict[str, Any]], pid: int) -> Frames:
+    mine = next((thread for thread in threads if thread.get("os_thread_id") == pid), threads[-1])
+    return [(frame["name"], frame["filename"], frame["line"] or 0) for frame in mine["frames"]]
+
+
+def text_of(threads: list[dict[str, Any]]) -> str:
+    """All threads as faulthandler writes them."""
+    blocks = []
+    for thread in threads:
+        name = thread.get("thread_name") or "?"
+        gil = ", has the GIL" if thread.get("owns_gil") else ""
+        head = f"Thread {thread.get('os_thread_id')} ({name}{gil}) (most recent call first):"
+        frames = [
+            f'  File "{frame["filename"]}", line {frame["line"]} in {frame["name"]}' for frame in thread["frames"]
+        ]
+        blocks.append("\n".join([head, *frames]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def last_thread(text: str) -> Frames:
+    """Frames of the main thread, which is the last one in what faulthandler writes: it is the oldest."""
+    frames: Frames = []
+    for line in text.splitlines():
+        if line.endswith("(most recent call first):"):
+            frames = []
+        elif match := FAULTHANDLER_FRAME.match(line):
+            frames.append((match[3], match[1], int(match[2])))
+    if not frames:
+        raise ValueError("no stack of the main thread came")
+    return frames
+
+
+# torch's dumps.
+
+
+def as_loaded_by_torch(dump: dict[str, Any]) -> dict[str, Any]:
+    """The dump in JSON as torchfrtrace expects a pickled one. Of gloo's groups torch 2.13 leaves the name out."""
+    entries = [{"frames": [], **entry, "process_group": tuple(entry["process_group"])} for entry in dump["entries"]]
+    groups = dict(dump.get("pg_config") or {})
+    nameless = {entry["process_group"] for entry in entries if entry["process_group"][0] not in groups}
+    if "" in groups and len(nameless) == 1:
+        name, description = nameless.pop()
+        groups = {**groups, name: {**groups.pop(""), "name": name, "desc": description}}
+    return {**dump, "entries": entries, "pg_config": groups}
+
+
+def last_collective(dump: dict[str, Any]) -> int:
+    """Number of the last collective that was begun in the default process group; 0: none was."""
+    own = [entry for entry in dump["entries"] if not entry["is_p2p"] and entry["process_group"][0] == "0"]
+    return max((entry["collective_seq_id"] for entry in own), default=0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""Gathers the evidence of a hang on this node, within a deadline and without ever holding up the agent's loop.
+
+All that may block is done by a helper process, which is killed when the time is over: what it has told till then is
+the evidence. A helper that cannot be killed at once, because it hangs in the kernel, is left behind and reaped later.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from msgspec import Struct
+from rdzv_protocol.evidence import Evidence, Frame, ProcessState, StackGroup, bounded, frame
+from rdzv_protocol.text import clip, last_lines, printable
+
+from node_agent.workers.environment import FR_DUMP, NCCL_PIPE, STACK_FILE, STACK_SIGNAL, WORKER_SERVER
+from node_agent.workers.helper import Helper
+from node_agent.workers.process import STDERR, CommandProcess
+
+HELPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "examine_helper.py")
+LONGEST_S = 20.0
+"""Nobody gathers for longer, whatever time is given."""
+SHARE = 0.8
+"""Part of the time given that is used: the answer must arrive, too."""
+END_S = 0.5
+"""Time that the helper has to tell the last, before it is killed."""
+KILL_TIMEOUT_S = 1.0
+MOST_BYTES = 64 << 20
+PROBLEM_BYTES, MOST_PROBLEMS = 1_000, 16
+
+
+class Target(Struct, frozen=True, kw_only=True):
+    """One worker to be looked at."""
+
+    rank: int
+    pid: int
+    step: int | None = None
+    """Step that it told last."""
+    environment: Mapping[str, str] = {}
+    """Variables of its environment that name the places where it can be asked."""
+
+
+class Found(Struct, kw_only=True):
+    """What the helper has told of one worker."""
+
+    state: str = "alive"
+    wchan: str = ""
+    frames: list[tuple[str, str, int]] = []
+    collective: int | None = None
+
+
+async def gather(
+    targets: Sequence[Target], folder: str, python: Sequence[str], environment: Mapping[str, str], remaining_s: float
+) -> Evidence:
+    """Evidence of these workers, in `remaining_s` seconds at most; its files in `folder`, which is made for them.
+
+    `python`: the command of the workers' interpreter, which may have torch.
+    """
+    loop = asyncio.get_running_loop()
+    began, limit_s = loop.time(), min(remaining_s * SHARE, LONGEST_S)
+    order = {
+        "workers": [_worker(target) for target in targets],
+        "folder": folder,
+        "agent": os.getpid(),
+        "signal": STACK_SIGNAL,
+        "python": list(python),
+        "limit_s": max(0.1, limit_s - END_S),
+    }
+    report = Report()
+    try:
+        await _ask_helper(order, environment, limit_s, report)
+    except OSError as error:
+        report.problems.append(f"no process can be started to look at the workers: {error.strerror or error}")
+    return report.evidence(targets, loop.time() - began)
+
+
+def _worker(target: Target) -> dict[str, Any]:
+    """What the helper must know of a worker."""
+    has, rank = target.environment, target.rank
+    pipe, dump = has.get(NCCL_PIPE), has.get(FR_DUMP)
+    return {
+        "rank": rank,
+        "pid": target.pid,
+        "server": has.get(WORKER_SERVER, ""),
+        "stack_file": has.get(STACK_FILE, "").partition(":")[2],
+        "pipe": f"{pipe}{rank}.pipe" if pipe and dump else "",
+        "dump": f"{dump}{rank}",
+    }
+
+
+async def _ask_helper(order: object, environment: Mapping[str, str], limit_s: float, report: "Report") -> None:
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+    ended = asyncio.Event()
+
+    def take(helper: Helper) -> None:
+        """Read what has come; it is over when the helper has ended, or closed its end."""
+        while not done.done():
+            try:
+                chunk = helper.socket.recv(1 << 16)
+            except BlockingIOError:
+                if helper.exit_code is None:
+                    return
+                chunk = b""
+            except OSError:
+                chunk = b""
+            if not chunk or not report.take(chunk):
+                done.set_result(None)
+
+    def end(helper: Helper) -> None:
+        take(helper)
+        ended.set()
+
+    def start(control: int) -> CommandProcess:
+        command = [sys.executable, "-I", HELPER, str(control)]
+        return CommandProcess(command, environment, STDERR, STDERR, pass_fds=[control])
+
+    helper = Helper(start, end)
+    helper.socket.setblocking(False)
+    try:
+        async with asyncio.timeout(limit_s):
+            await loop.sock_sendall(helper.socket, json.dumps(order).encode() + b"\n")
+            loop.add_reader(helper.socket, take, helper)
+            await done
+    except (TimeoutError, OSError):
+        report.problems.append(f"not all could be looked at within {limit_s:.1f} s")
+    finally:
+        if helper.socket.fileno() >= 0:
+            loop.remove_reader(helper.socket)
+        if not done.done():
+            done.cancel()
+        if helper.exit_code is None:
+            helper.kill()
+            with suppress(TimeoutError):  # then the loop reaps it when it ends
+                await asyncio.wait_for(ended.wait(), KILL_TIMEOUT_S)
+
+
+class Report:
+    """What the helper tells, line by line."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self._workers: dict[int, Found] = {}
+        self._folder = ""
+        self._flight_recorder: tuple[str, ...] = ()
+        self._rest = b""
+        self._taken = 0
+
+    def take(self, chunk: bytes) -> bool:
+        """Take what has arrived. Whether more may come."""
+        self._taken += len(chunk)
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        for line in lines:
+            self._take_line(json.loads(line))
+        return self._taken < MOST_BYTES
+
+    def evidence(self, targets: Sequence[Target], took_s: float) -> Evidence:
+        """All that has come, grouped."""
+        return Evidence(
+            groups=bounded(self._groups(targets)),
+            folder=self._folder,
+            problems=tuple(self._problems()),
+            flight_recorder=self._flight_recorder,
+            took_s=round(took_s, 3),
+        )
+
+    def _take_line(self, told: dict[str, Any]) -> None:
+        if "rank" in told:
+            found = self._workers.setdefault(told.pop("rank"), Found())
+            for name, value in told.items():
+                setattr(found, name, value)
+        elif "problem" in told:
+            self.problems.append(told["problem"])
+        elif "flight_recorder" in told:
+            self._flight_recorder = last_lines([printable(line) for line in told["flight_recorder"]], 40, 1_000)
+        else:
+            self._folder = clip(printable(told["folder"]), 1_000)
+
+    def _problems(self) -> Iterator[str]:
+        for problem in self.problems[:MOST_PROBLEMS]:
+            yield clip(printable(problem), PROBLEM_BYTES)
+
+    def _groups(self, targets: Sequence[Target]) -> list[StackGroup]:
+        groups: dict[Any, list[int]] = {}
+        wchans: dict[Any, str] = {}
+        for target in targets:
+            if (found := self._workers.get(target.rank)) is None:
+                self.problems.append(f"rank {target.rank} could not be looked at in time")
+                continue
+            frames: tuple[Frame, ...] = tuple(frame(*each) for each in found.frames)
+            key = (frames, ProcessState(found.state), target.step, found.collective)
+            groups.setdefault(key, []).append(target.rank)
+            wchans.setdefault(key, clip(printable(found.wchan), 120))
+        return [
+            StackGroup(
+                ranks=tuple(ranks[:1_024]),
+                frames=frames,
+                state=state,
+                step=step,
+                collective=collective,
+                wchan=wchans[key] if wchans[key] not in ("", "0") else None,
+            )
+            for key, ranks in groups.items()
+            for frames, state, step, collective in [key]
+        ]
