@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AsyncExitStack, suppress
@@ -13,7 +14,7 @@ from rdzv_protocol import VERSION
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import Assignment, Failure, Progress, Reply, Start, Wait
-from rdzv_protocol.queries import LogTail, Query, QueryAnswer, Refused, TailLog
+from rdzv_protocol.queries import Examine, LogTail, Query, QueryAnswer, Refused, TailLog
 
 from node_agent.config import PROGRAM, AgentConfig, LaunchPlan
 from node_agent.core.effects import (
@@ -54,9 +55,10 @@ from node_agent.workers.process import Process, given_up
 from node_agent.workers.progress_files import ProgressFiles
 from node_agent.workers.spec import SpecMaker
 from node_agent.workers.store import StoreHost
-from node_agent.workers.temp_dir import TempDir
+from node_agent.workers.temp_dir import TempDir, temporary_path
 
 if TYPE_CHECKING:
+    from rdzv_protocol.evidence import Evidence
     from rdzv_protocol.service_manager import ServiceManager
     from rdzv_protocol.tracing import Attributes, SpanExport
 
@@ -72,7 +74,7 @@ if TYPE_CHECKING:
     from node_agent.workers.warm.pool import WarmPool
 
 
-QUERIES = (TailLog,)
+QUERIES = (TailLog, Examine)
 """Kinds of the server's queries that this agent answers."""
 
 
@@ -419,6 +421,8 @@ class Agent:
                 match query:
                     case TailLog():
                         answer = await self._tail_log(query)
+                    case Examine():
+                        answer = await self._examine(query)
         self._runner.feed(Answer(query.number, answer))
 
     async def _tail_log(self, query: TailLog) -> LogTail | Refused:
@@ -433,6 +437,31 @@ class Agent:
 
             self._log_reader = LogReader(node_id)
         return await self._log_reader.tail(query, self._readable)
+
+    async def _examine(self, query: Examine) -> "Evidence | Refused":
+        workers = self._group.workers if self._group else []
+        if not workers or query.round != self._runner.round:
+            return Refused(reason=f"node {self._config.join.node_id} has no workers of round {query.round} any more")
+        from node_agent.evidence.gather import Target, gather
+
+        told = self._progress.read() if self._progress else {}
+        targets = [
+            Target(
+                rank=worker.spec.rank,
+                pid=worker.pid,
+                step=reading.step if (reading := told.get(worker.spec.local_rank)) else None,
+                environment=worker.spec.evidence,
+            )
+            for worker in workers
+        ]
+        kept = self._specs.kept_folder(workers[0].spec.error_file)
+        folder = f"{os.path.dirname(kept)}/evidence_{query.number}" if kept else temporary_path("node-agent-evidence")
+        program = self._config.command.program[:1]
+        python = program if "python" in os.path.basename("".join(program)) else (sys.executable,)
+        evidence = await gather(targets, folder, python, self._config.environment, query.remaining_s)
+        said = f"looked at the workers, {query.reason}" if query.reason else "looked at the workers"
+        self._console.say(f"{said}: {evidence.folder or '; '.join(evidence.problems)}")
+        return evidence
 
     # What happens to the workers.
 

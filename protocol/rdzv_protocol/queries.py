@@ -10,6 +10,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from rdzv_protocol.constraints import Line, Rank, Round, Seconds, Sentence
+from rdzv_protocol.evidence import Evidence
 from rdzv_protocol.flag_values import MOST_LOG_LINES, LogStream
 
 QueryNumber = Annotated[int, Meta(ge=0, le=2**53)]
@@ -37,7 +38,17 @@ class TailLog(Struct, frozen=True, kw_only=True, tag_field="tag", tag="tail_log"
     """Where to begin in the file, in bytes, instead of `lines` before its end: to go on after an earlier answer."""
 
 
-Query = TailLog
+class Examine(Struct, frozen=True, kw_only=True, tag_field="tag", tag="examine"):
+    """What this node's workers are doing right now: stacks and the kernel's view; answered with `Evidence`."""
+
+    number: QueryNumber
+    round: Round
+    remaining_s: Seconds
+    reason: Sentence = ""
+    """Why it is asked, for a person."""
+
+
+Query = TailLog | Examine
 """Each kind has `number`, `round` and `remaining_s`, which mean what they mean in `TailLog`."""
 
 
@@ -60,5 +71,5 @@ class Refused(Struct, frozen=True, kw_only=True, tag_field="tag", tag="refused")
     reason: Sentence
 
 
-QueryAnswer = LogTail | Refused
+QueryAnswer = LogTail | Evidence | Refused
 Queries = Annotated[tuple[Query, ...], Meta(max_length=16)]

@@ -10,7 +10,8 @@ collective, the lowest step, the ranks that are elsewhere than most. Where none 
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from rdzv_protocol.evidence import Evidence, Frame, ProcessState, StackGroup
@@ -21,6 +22,7 @@ MOST_CLUSTERS = 5
 MOST_RANKS = 3
 """Ranks of a cluster that are named one by one."""
 MOST_CULPRITS = 16
+MOST_PROBLEMS = 4
 SENTENCE_BYTES = 900
 NAME_BYTES, PLACE_BYTES = 48, 96
 
@@ -78,6 +80,11 @@ class StackSummary(Struct, frozen=True, kw_only=True):
     stack: tuple[str, ...] = ()
     """Python stack of the first culprit as a traceback has it, its innermost call last."""
     wchan: str = ""
+    folder: str = ""
+    """Folder of the evidence's files on the first culprit's node, or on the first node that has any."""
+    folder_node: str = ""
+    problems: tuple[str, ...] = ()
+    """What could not be had, and why: the most frequent of what the nodes told."""
 
 
 class _Cluster(Struct, kw_only=True):
@@ -136,13 +143,27 @@ def summarise(evidence: Mapping[str, Evidence], silent: Mapping[str, Collection[
     why, guilty = _verdict(facts)
     culprits = tuple(Culprit(rank, node_of[rank]) for rank in sorted(guilty)[:MOST_CULPRITS])
     first = next((cluster for cluster in facts.clusters if culprits and culprits[0].rank in cluster.ranks), None)
+    folder_node = _node_with_files(evidence, culprits)
     return StackSummary(
         sentence=clip("; ".join(_sentence(facts, guilty, why, silent)), SENTENCE_BYTES),
         culprits=culprits,
         why=why,
         stack=_as_traceback(first.frames) if first else (),
         wchan=first.wchan if first else "",
+        folder=printable(evidence[folder_node].folder) if folder_node else "",
+        folder_node=folder_node,
+        problems=_problems(evidence.values()),
     )
+
+
+def _node_with_files(evidence: Mapping[str, Evidence], culprits: Sequence[Culprit]) -> str:
+    nodes = [*(culprit.node_id for culprit in culprits), *sorted(evidence)]
+    return next((node for node in nodes if node in evidence and evidence[node].folder), "")
+
+
+def _problems(evidence: Iterable[Evidence]) -> tuple[str, ...]:
+    told = Counter(printable(problem) for each in evidence for problem in each.problems)
+    return tuple(problem for problem, _ in sorted(told.items(), key=lambda item: (-item[1], item[0]))[:MOST_PROBLEMS])
 
 
 # Clusters.

@@ -140,6 +140,8 @@ class Rendezvous:
                     node_id=closed.node_id, rank=wanted.rank, round=closed.round, stream=wanted.stream,
                     path=tail.path, text=tail.text, offset=tail.offset, is_cut=tail.is_cut,
                 )  # fmt: skip
+            case _:
+                raise QueryRefused(f"the agent of node {closed.node_id} has answered another question")
 
     def lost(self, connection: Connection) -> None:
         self.connections.lost(connection)

@@ -46,6 +46,10 @@ def same(check: Callable[[Any], bool]) -> Holds:
     return lambda found, name: every(check)(found, name) and len({worker[name] for worker in found}) == 1
 
 
+def matches(pattern: str) -> Holds:
+    return every(lambda value: re.search(pattern, value) is not None)
+
+
 def is_port(value: str) -> bool:
     return value.isdigit() and 1024 <= int(value) < 65_536
 
@@ -59,6 +63,16 @@ def is_error_file(found: Sequence[Finding], name: str) -> bool:
 
 
 RESTARTS = "environment/TORCHELASTIC_RESTART_COUNT"
+
+
+NCCL_DUMPS = {
+    "TORCH_FR_BUFFER_SIZE": "^2000$",
+    "TORCH_FR_DUMP_TEMP_FILE": r"/attempt_\d+/\d+/flight_recorder_rank_$",
+    "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "/round_1_nccl_$",
+}
+BESIDE_THE_LOGS = (
+    "with files that are kept: NCCL's flight recorder is beside the worker's logs, written when it is asked"
+)
 
 
 @dataclass(frozen=True)
@@ -91,6 +105,11 @@ DIFFERENCES: Mapping[str, Difference] = {
         "memory in which a worker may tell its progress: a descriptor of the agent's, of no use to anybody else",
         every(lambda value: re.fullmatch(r"/proc/\d+/fd/\d+", value) is not None),
     ),
+    "environment/TORCH_WORKER_SERVER_SOCKET": Difference(
+        "where torch's worker server listens, if the script has one (`worker_main`), to be asked when it hangs",
+        every(lambda value: value.endswith(".server") and len(value) <= 100),
+    ),
+    **{f"environment/{name}": Difference(BESIDE_THE_LOGS, matches(end)) for name, end in NCCL_DUMPS.items()},
     "environment/NODE_AGENT_ID": Difference(
         "torchrun has none: it marks what a worker starts, so that nothing of it outlives its round and its agent",
         every(lambda value: re.fullmatch(r"[0-9a-f]{16}", value) is not None),
@@ -136,8 +155,10 @@ ALWAYS = (
     "environment/NODE_AGENT_ID",
     "environment/NODE_AGENT_PROGRESS_FILE",
     "environment/TORCHELASTIC_ERROR_FILE",
+    "environment/TORCH_WORKER_SERVER_SOCKET",
     "process/death signal",
 )
+KEPT_FILES = tuple(f"environment/{name}" for name in NCCL_DUMPS)
 FREE_PLACE = ("environment/MASTER_ADDR", "environment/MASTER_PORT")
 CHILD_OF_MULTIPROCESSING = (
     "process/leads its session", "process/leads its group", "process/other descriptors", "python/command",
@@ -171,7 +192,7 @@ CASES: Mapping[str, Case] = {
     ),
     "one c10d node at a free port, as TorchX starts it": Case(
         nodes=("--rdzv_backend c10d --rdzv_endpoint localhost:0 --rdzv_id app-1 --nnodes 1 --nproc_per_node 2 --tee 3 "
-               "SCRIPT",), workers=2, differs=FREE_PLACE,
+               "SCRIPT",), workers=2, differs=(*FREE_PLACE, *KEPT_FILES),
     ),
     "a role without a name, as TorchX gives it": Case(
         nodes=("--standalone --role '' SCRIPT",), workers=1, differs=MADE_UP
@@ -239,7 +260,8 @@ CASES: Mapping[str, Case] = {
         environment={"FAIL_ONCE": "1"}, restarts=1,
     ),
     "streams in files": Case(
-        nodes=("--nproc-per-node 2 --master-port PORT --rdzv-id nightly --log-dir logs -r 0:3,1:1 SCRIPT",), workers=2
+        nodes=("--nproc-per-node 2 --master-port PORT --rdzv-id nightly --log-dir logs -r 0:3,1:1 SCRIPT",), workers=2,
+        differs=KEPT_FILES,
     ),
     "no files": Case(nodes=("--nproc-per-node 2 --master-port PORT --log-dir /dev/null SCRIPT",), workers=2),
     "odds and ends of the process that starts it": Case(

@@ -23,7 +23,14 @@ from tests.support.worker_hub import all_run
 
 STATE = PROGRAMS / "interpreter_state.py"
 WARM = ("--preload", "json,decimal")
-OWN = {"NODE_AGENT_ID", "NODE_AGENT_PROGRESS_FILE", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RUN_ID"}
+OWN = {
+    "NODE_AGENT_ID",
+    "NODE_AGENT_PROGRESS_FILE",
+    "TORCH_WORKER_SERVER_SOCKET",
+    "MASTER_PORT",
+    "TORCHELASTIC_ERROR_FILE",
+    "TORCHELASTIC_RUN_ID",
+}
 """Variables that differ from one agent to the next."""
 
 

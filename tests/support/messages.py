@@ -1,18 +1,23 @@
 """Messages as hypothesis strategies, drawn from the very hints that the codec reads."""
 
+from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 from msgspec import Meta
-from rdzv_protocol import messages, queries
+from rdzv_protocol import evidence, messages, queries
 from rdzv_protocol.actions import ActionRequest, Done, LogsRequest, WorkerLog
 from rdzv_protocol.messages import Message
 
 KINDS: tuple[Any, ...] = get_args(Message)
 """Everything that is sent as a whole."""
-PARTS = [kind for kind in (vars(messages) | vars(queries)).values() if getattr(kind, "__struct_fields__", ())]
+PARTS = [
+    kind
+    for kind in (vars(messages) | vars(queries) | vars(evidence)).values()
+    if getattr(kind, "__struct_fields__", ())
+]
 PARTS = [*dict.fromkeys(PARTS), *get_args(ActionRequest), LogsRequest, Done, WorkerLog]
 """Everything that is sent, whole or as a part."""
 
@@ -29,6 +34,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from(args)
     if hint is NoneType:
         return st.none()
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return st.sampled_from(hint)
     if hint is bool:
         return st.booleans()
     hints = get_type_hints(hint, include_extras=True)

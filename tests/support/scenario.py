@@ -56,7 +56,7 @@ def a_join(agent: str, *, node: str | None = None, after_round: int = 0, **chang
     """A join of `agent`, on the node of the same name."""
     node_id = node or agent
     place = {"addr": f"host-{node_id}", "port": 29_500 + after_round}
-    given = {"run_id": RUN_ID, "local_world_size": 1, "drains": True, "queries": ("tail_log",), **place}
+    given = {"run_id": RUN_ID, "local_world_size": 1, "drains": True, "queries": ("tail_log", "examine"), **place}
     return JoinRequest(agent_id=agent, node_id=node_id, after_round=after_round, **(given | changes))
 
 

@@ -37,7 +37,7 @@ def run_command(command: Sequence[str], environment: Mapping[str, str], cpus: Co
         os.sched_setaffinity(0, cpus)
     os.environ.clear()
     os.environ.update(environment)
-    _answer_for_stacks(environment.get("NODE_AGENT_STACK_FILE", ""))
+    _answer_for_stacks(os.environ.pop("NODE_AGENT_STACK_FILE", ""))
     _reseed()
     sys.orig_argv[:] = command
     sys.modules["__main__"] = types.ModuleType("__main__")

@@ -51,7 +51,9 @@ def unlimited(kind: Any, where: str) -> list[str]:
             return [] if most else [where]
         case inspect.IntType(ge=low, le=high) | inspect.FloatType(ge=low, le=high):
             return [] if None not in (low, high) else [where]
-        case inspect.BoolType() | inspect.NoneType() | inspect.LiteralType() | inspect.StructType():
+        case (
+            inspect.BoolType() | inspect.NoneType() | inspect.LiteralType() | inspect.EnumType() | inspect.StructType()
+        ):
             return []
     return [where]
 

@@ -1,6 +1,7 @@
 """The page about the wire says what the types, the paths and the refusals say."""
 
 import re
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,13 @@ def section(name: str) -> str:
 def value_of(expected: Any) -> str:
     types = expected.types if isinstance(expected, inspect.UnionType) else (expected,)
     maps = [f"`{each.cls.__name__}`" for each in types if isinstance(each, inspect.StructType)]
-    items = [f" `{each.item_type.cls.__name__}`" for each in types if is_list_of_maps(each)]
+    items = [f" {value_of(each.item_type)}" for each in types if is_list_of_maps(each)]
     return " or ".join(maps) or words(expected) + "".join(items)
 
 
 def is_list_of_maps(expected: Any) -> bool:
-    return isinstance(expected, inspect.VarTupleType) and isinstance(expected.item_type, inspect.StructType)
+    is_list = isinstance(expected, inspect.VarTupleType)
+    return is_list and isinstance(expected.item_type, inspect.StructType | inspect.UnionType)
 
 
 def default_of(field: inspect.Field) -> str:
@@ -37,6 +39,8 @@ def default_of(field: inspect.Field) -> str:
         return "`{}`"
     is_plain = isinstance(field.default, str) or type(field.default) in (int, float)
     shown = f'"{field.default}"' if isinstance(field.default, str) else field.default
+    if isinstance(field.default, Enum):
+        shown, is_plain = f'"{field.default.value}"', True
     return f"`{shown if is_plain else DEFAULTS[field.default]}`"
 
 

@@ -1,0 +1,108 @@
+"""All participants are asked what their workers do; of what they answer one summary is made."""
+
+from msgspec.structs import replace
+from rdzv_protocol.evidence import Evidence, StackGroup, frame
+from rdzv_protocol.queries import Examine, LogTail, QueryAnswer
+
+from rdzv_server.core import examination
+from rdzv_server.core.events import QueryAnswered, RunStopped
+from rdzv_server.core.stack_summary import Culprit, StackSummary
+from tests.support.scenario import Scenario, running
+
+WITHIN_S = 5.0
+WAITING = (
+    frame("all_reduce", "/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 1),
+    frame("step", "/home/a/train.py", 88),
+)
+LOADING = (frame("load", "/home/a/data.py", 31),)
+
+
+class Examined:
+    """An examination of a run, and what became of it."""
+
+    def __init__(self, run: Scenario) -> None:
+        self.run = run
+        self.found: list[StackSummary] = []
+        examination.begin(run.machine, "rank 0 is silent", WITHIN_S, self._done, run.now)
+
+    def _done(self, machine: object, summary: StackSummary, now: float) -> None:
+        self.found.append(summary)
+
+    def asked(self, name: str) -> tuple[Examine, ...]:
+        return tuple(each for each in self.run.run.queries.of(name, self.run.now) if isinstance(each, Examine))
+
+    def answers(self, name: str, answer: QueryAnswer) -> None:
+        (query,) = self.asked(name)
+        self.run.handle(QueryAnswered(name, query.number, answer))
+
+
+def evidence(rank: int, frames: tuple = WAITING, **more: object) -> Evidence:
+    return Evidence(groups=(StackGroup(ranks=(rank,), frames=frames),), **more)
+
+
+def three() -> Examined:
+    return Examined(running("3", "a", "b", "c"))
+
+
+def test_everybody_is_asked_and_the_last_answer_ends_it():
+    examined = three()
+    assert [examined.asked(name)[0].reason for name in "abc"] == ["rank 0 is silent"] * 3
+    examined.answers("a", evidence(0))
+    examined.answers("b", evidence(1, LOADING, folder="/logs/evidence_1", problems=("no py-spy",)))
+    assert examined.found == []
+    examined.answers("c", evidence(2))
+    (summary,) = examined.found
+    assert summary.sentence == "ranks 0 and 2 in all_reduce at train.py:88; rank 1 in load at data.py:31"
+    assert summary.culprits == (Culprit(1, "b"),)
+    assert (summary.folder, summary.folder_node, summary.problems) == ("/logs/evidence_1", "b", ("no py-spy",))
+
+
+def test_a_node_that_is_silent_is_part_of_what_is_found():
+    examined = three()
+    for name, rank in (("a", 0), ("b", 1)):
+        examined.answers(name, evidence(rank))
+    examined.run.passes(WITHIN_S)
+    (summary,) = examined.found
+    assert summary.sentence == "ranks 0 and 1 in all_reduce at train.py:88; nothing of rank 2 (node c)"
+    assert summary.culprits == (Culprit(2, "c"),)
+
+
+def test_a_node_that_leaves_meanwhile_is_waited_for_no_longer_and_not_to_blame():
+    examined = three()
+    for name, rank in (("a", 0), ("b", 1)):
+        examined.answers(name, evidence(rank))
+    examined.run.leaves("c")
+    (summary,) = examined.found
+    assert summary.culprits == ()
+
+
+def test_a_node_tells_of_its_own_ranks_alone():
+    examined = three()
+    examined.answers("a", evidence(2, LOADING))
+    examined.answers("b", evidence(1))
+    examined.answers("c", evidence(2))
+    (summary,) = examined.found
+    assert summary.sentence.startswith("all 2 ranks in all_reduce at train.py:88")
+    assert summary.problems == ("it told of ranks of other nodes",)
+
+
+def test_an_answer_to_another_question_says_nothing():
+    examined = three()
+    for name in "abc":
+        examined.answers(name, LogTail(path="", text="", offset=0))
+    assert [summary.sentence for summary in examined.found] == ["no stacks could be had"]
+
+
+def test_agents_that_know_no_such_question_are_not_asked():
+    run = running("1", "a")
+    agent = run.run.agents["a"]
+    agent.join = replace(agent.join, queries=("tail_log",))
+    examined = Examined(run)
+    assert examined.run.run.queries.by_agent == {}
+    assert [summary.sentence for summary in examined.found] == ["no agent of this run can be asked for stacks"]
+
+
+def test_a_run_that_ends_ends_it():
+    examined = three()
+    examined.run.handle(RunStopped("enough", "me", "1"))
+    assert [summary.sentence for summary in examined.found] == ["no stacks could be had"]
