@@ -8,8 +8,7 @@ On its socket it gets one line of JSON (`Order` below), and tells lines of JSON:
 "frames"}, {"rank", "collective"}, {"problem"}, {"flight_recorder"}, and at last {"folder"}, when all of it is in files.
 
 py-spy is used without a pause of the process (`--nonblocking`): to pause one that is stopped fails, and to pause one in
-uninterruptible sleep never ends. Without py-spy the worker itself is asked, if it can be asked safely: torch's worker
-server by its socket, or a warm worker by a signal, provided that it handles it.
+uninterruptible sleep never ends. Without py-spy torch's worker server is asked, if the worker has one.
 """
 
 import json
@@ -28,9 +27,8 @@ from contextlib import suppress
 from typing import Any
 
 Order = dict[str, Any]
-"""`workers`: a list of maps with `rank`, `pid`, `server` (socket of torch's worker server, or ""), `stack_file` (where
-a warm worker writes its stacks when it gets `signal`, or ""), `pipe` and `dump` (NCCL's, or ""); `folder`, `agent` (its
-pid), `signal`, `python` (command of an interpreter that may have torch), `limit_s`."""
+"""`workers`: a list of maps with `rank`, `pid`, `server` (socket of torch's worker server), `pipe` and `dump` (NCCL's),
+each empty if there is none; `folder`, `python` (command of an interpreter that may have torch), `limit_s`."""
 Frames = list[tuple[str, str, int]]
 """Function, file and line; innermost first."""
 
@@ -128,7 +126,7 @@ class Examination:
     def _stacks(self, worker: dict[str, Any], state: str) -> None:
         """By the first way that works."""
         rank, why = worker["rank"], []
-        for way, with_halted in ((self._by_py_spy, True), (self._by_worker_server, False), (self._by_signal, False)):
+        for way, with_halted in ((self._by_py_spy, True), (self._by_worker_server, False)):
             if state in HALTED and not with_halted:
                 continue
             try:
@@ -161,16 +159,6 @@ class Examination:
     def _by_worker_server(self, worker: dict[str, Any]) -> tuple[str, Frames]:
         text = self._ask(worker, "dump_traceback").decode(errors="replace")
         return text, last_thread(text)
-
-    def _by_signal(self, worker: dict[str, Any]) -> tuple[str, Frames]:
-        """Of a warm worker: faulthandler writes without the interpreter's help."""
-        path, pid, signum = worker["stack_file"], worker["pid"], self._order["signal"]
-        if not path or not handles(pid, signum, self._order["agent"]):
-            raise ValueError
-        before = os.path.getsize(path) if os.path.exists(path) else 0
-        os.kill(pid, signum)
-        text = self._settled(path, before)
-        return text.decode(errors="replace"), last_thread(text.decode(errors="replace"))
 
     def _settled(self, path: str, before: int) -> bytes:
         """What was written to the file from this offset on, when nothing more comes."""
@@ -233,9 +221,9 @@ class Examination:
         command = [*self._order["python"], "-m", "torch.distributed.flight_recorder.fr_trace", folder]
         command += ["--prefix", "rank_", "--allow-incomplete-ranks"]
         try:
-            done = subprocess.run(command, capture_output=True, timeout=self._left_s(), check=False)
-        except (OSError, subprocess.SubprocessError) as error:
-            self._problem(f"torchfrtrace: {error}")
+            done = subprocess.run(command, capture_output=True, timeout=self._left_s() - MARGIN_S, check=False)
+        except subprocess.TimeoutExpired:
+            self._problem(f"torchfrtrace was not done in time; the dumps are in {folder}")
             return
         text = (done.stdout + done.stderr).decode(errors="replace")
         with open(os.path.join(folder, "torchfrtrace.txt"), "w") as file:
@@ -253,12 +241,11 @@ class Examination:
                 os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
                 with open(path, "wb") as file:
                     file.write(content)
+            if self._files:
+                self._tell(folder=folder)
             self._analyse()
         except OSError as error:
             self._problem(f"{error.filename or folder}: {error.strerror}: the files of the evidence are missing")
-        else:
-            if self._files:
-                self._tell(folder=folder)
 
 
 # The kernel's view.
@@ -299,12 +286,6 @@ def read(path: str) -> str:
             return file.read(1 << 16).decode(errors="replace").strip()
     except OSError:
         return ""
-
-
-def handles(pid: int, signum: int, parent: int) -> bool:
-    """Whether it is safe to send the signal: the process handles it, and still is a child of the agent."""
-    fields = dict(line.split(":\t", 1) for line in read(f"/proc/{pid}/status").splitlines() if ":\t" in line)
-    return fields.get("PPid") == str(parent) and bool(int(fields.get("SigCgt", "0"), 16) >> (signum - 1) & 1)
 
 
 # Python stacks.

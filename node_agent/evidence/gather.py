@@ -16,7 +16,7 @@ from msgspec import Struct
 from rdzv_protocol.evidence import Evidence, Frame, ProcessState, StackGroup, bounded, frame
 from rdzv_protocol.text import clip, last_lines, printable
 
-from node_agent.workers.environment import FR_DUMP, NCCL_PIPE, STACK_FILE, STACK_SIGNAL, WORKER_SERVER
+from node_agent.workers.environment import FR_DUMP, NCCL_PIPE, WORKER_SERVER
 from node_agent.workers.helper import Helper
 from node_agent.workers.process import STDERR, CommandProcess
 
@@ -64,8 +64,6 @@ async def gather(
     order = {
         "workers": [_worker(target) for target in targets],
         "folder": folder,
-        "agent": os.getpid(),
-        "signal": STACK_SIGNAL,
         "python": list(python),
         "limit_s": max(0.1, limit_s - END_S),
     }
@@ -85,7 +83,6 @@ def _worker(target: Target) -> dict[str, Any]:
         "rank": rank,
         "pid": target.pid,
         "server": has.get(WORKER_SERVER, ""),
-        "stack_file": has.get(STACK_FILE, "").partition(":")[2],
         "pipe": f"{pipe}{rank}.pipe" if pipe and dump else "",
         "dump": f"{dump}{rank}",
     }

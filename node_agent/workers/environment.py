@@ -1,7 +1,6 @@
 """A worker's environment: torchrun's, variable by variable (torch 2.13), so that a script sees no difference."""
 
 import os
-import signal
 from collections.abc import Mapping
 
 from rdzv_protocol.messages import Assignment
@@ -13,11 +12,8 @@ EMPTY: Mapping[str, str] = {}
 WORKER_SERVER = "TORCH_WORKER_SERVER_SOCKET"
 FR_DUMP, FR_BUFFER_SIZE = "TORCH_FR_DUMP_TEMP_FILE", "TORCH_FR_BUFFER_SIZE"
 NCCL_PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
-STACK_FILE = "NODE_AGENT_STACK_FILE"
-EVIDENCE = (WORKER_SERVER, FR_DUMP, NCCL_PIPE, STACK_FILE)
+EVIDENCE = (WORKER_SERVER, FR_DUMP, NCCL_PIPE)
 """Where a worker can be asked what it does."""
-STACK_SIGNAL = int(signal.SIGRTMAX) - 2
-"""Signal by which a warm worker is asked for its stacks; one that no library uses."""
 LONGEST_SOCKET_PATH = 100
 """Bytes; the kernel's limit is 108."""
 FR_ENTRIES = 2_000
@@ -66,13 +62,11 @@ def worker_environment(
     return environment
 
 
-def evidence_variables(
-    parent: Mapping[str, str], beginning: str, rank: int, kept_folder: str, *, is_warm: bool
-) -> dict[str, str]:
+def evidence_variables(parent: Mapping[str, str], beginning: str, rank: int, kept_folder: str) -> dict[str, str]:
     """Variables by which a worker that hangs can be asked what it does; whatever the user has set himself stays.
 
     None does anything by itself: the socket is torch's worker server's, which there is if the script uses
-    `worker_main`; the pipe and the dump are NCCL's; the file is for a worker that was forked with its modules.
+    `worker_main`; the pipe and the dump are NCCL's.
     `beginning`: of the names of temporary files; `kept_folder`: one that stays, or empty.
     """
     values = {}
@@ -81,8 +75,6 @@ def evidence_variables(
     if kept_folder:
         values[FR_DUMP] = f"{kept_folder}/flight_recorder_rank_"
         values[NCCL_PIPE], values[FR_BUFFER_SIZE] = f"{beginning}nccl_", str(FR_ENTRIES)
-    if is_warm:
-        values[STACK_FILE] = f"{STACK_SIGNAL}:{beginning}{rank}.stacks"
     return {name: value for name, value in values.items() if name not in parent}
 
 

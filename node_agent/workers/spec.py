@@ -32,7 +32,6 @@ class SpecMaker:
         self._config = config
         self._start = start or self._execute
         self._temp_dir = temp_dir
-        self._is_warm = start is not None
         self._environment = dict(config.environment)
         if config.environment.get(ENABLE_FILE_TIMER) == "1":
             self._environment.setdefault(TIMER_FILE, temp_dir.path("timer"))
@@ -89,7 +88,7 @@ class SpecMaker:
         except OSError:
             return {}  # a worker that cannot be asked runs all the same
         rank, folder = assignment.first_rank + local_rank, self.kept_folder(error_file)
-        return evidence_variables(self._environment, beginning, rank, folder, is_warm=self._is_warm)
+        return evidence_variables(self._environment, beginning, rank, folder)
 
     def _execute(
         self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int], stdout: int, stderr: int

@@ -5,7 +5,6 @@ and traceback. Nothing of ours is imported.
 """
 
 import atexit
-import faulthandler
 import os
 import pkgutil
 import random  # noqa: F401 - every fork gives it a seed of its own, once it is imported
@@ -37,7 +36,6 @@ def run_command(command: Sequence[str], environment: Mapping[str, str], cpus: Co
         os.sched_setaffinity(0, cpus)
     os.environ.clear()
     os.environ.update(environment)
-    _answer_for_stacks(os.environ.pop("NODE_AGENT_STACK_FILE", ""))
     _reseed()
     sys.orig_argv[:] = command
     sys.modules["__main__"] = types.ModuleType("__main__")
@@ -47,14 +45,6 @@ def run_command(command: Sequence[str], environment: Mapping[str, str], cpus: Co
         raise
     except BaseException as error:
         _die_of(error)
-
-
-def _answer_for_stacks(where: str) -> None:
-    """Write the Python stacks when a signal comes, also while the interpreter hangs. `where`: SIGNAL:PATH, or empty."""
-    number, _, path = where.partition(":")
-    if path:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        faulthandler.register(int(number), file, all_threads=True)
 
 
 def _reseed() -> None:

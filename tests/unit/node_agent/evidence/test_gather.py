@@ -11,7 +11,6 @@ import pytest
 from rdzv_protocol.evidence import Evidence, ProcessState, StackGroup
 
 from node_agent.evidence.gather import Target, gather
-from node_agent.workers.environment import STACK_FILE, STACK_SIGNAL
 from tests.support.process_info import children, helpers, is_running, state, until
 
 LIMIT_S = 20.0
@@ -31,12 +30,6 @@ def read_from_disk():
     if ctypes.CDLL(None).syscall(SYS_CLONE, CLONE_VFORK | SIGCHLD, 0, 0, 0, 0) == 0:
         time.sleep(1000)
 read_from_disk()
-"""
-WRITES_STACKS_WHEN_ASKED = f"""
-import faulthandler, os, time
-path = os.environ["{STACK_FILE}"].partition(":")[2]
-faulthandler.register({STACK_SIGNAL}, open(path, "wb"), all_threads=True)
-{WAITS}
 """
 
 
@@ -140,19 +133,12 @@ async def test_a_program_that_is_not_python_is_said_to_be_none(node: Node) -> No
     assert evidence.problems[0].startswith("rank 0: no Python stack: py-spy: Failed to find")
 
 
-async def test_without_leave_to_read_its_memory_a_worker_that_handles_the_signal_writes_its_stacks(node: Node) -> None:
+async def test_without_leave_to_read_its_memory_the_reason_is_told_as_py_spy_says_it(node: Node) -> None:
     node.py_spy("echo 'Error: Permission Denied: Try running again with elevated permissions' >&2; exit 1")
-    variables = {STACK_FILE: f"{STACK_SIGNAL}:{node.folder}/stacks"}
-    asked = await node.start(WRITES_STACKS_WHEN_ASKED, **variables)
-    deaf = await node.start(WAITS, **variables)
-    evidence = await node.examine(asked, deaf, variables=variables)
-    assert [(group.ranks, functions(group)) for group in evidence.groups] == [
-        ((0,), ["wait_for_batch", "<module>"]),
-        ((1,), []),  # the signal would have killed it
-    ]
-    assert is_running(deaf)
+    evidence = await node.examine(await node.start(WAITS))
+    assert [functions(group) for group in evidence.groups] == [[]]
     assert evidence.problems == (
-        "rank 1: no Python stack: py-spy: Permission Denied: Try running again with elevated permissions",
+        "rank 0: no Python stack: py-spy: Permission Denied: Try running again with elevated permissions",
     )
 
 

@@ -1,0 +1,79 @@
+"""What the server is told of workers that hang: a gloo collective that one rank skips, asked through torch itself."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from node_agent.evidence import gather as module
+from node_agent.evidence.gather import Target, gather
+from node_agent.workers.environment import WORKER_SERVER
+from rdzv_server.core.stack_summary import summarise
+from tests.support.launchers import free_port
+
+pytestmark = pytest.mark.torch
+
+TRAIN = """
+import time, torch, torch.distributed as dist
+from torch.distributed.elastic.control_plane import worker_main
+def train():
+    dist.init_process_group("gloo")
+    for step in range(4):
+        if step == 3 and dist.get_rank() == 1:
+            skip_it()
+        print("up", flush=True)
+        dist.all_reduce(torch.ones(4))
+def skip_it():
+    print("up", flush=True)
+    time.sleep(1000)
+with worker_main():
+    train()
+"""
+
+
+@pytest.fixture
+async def deadlocked(tmp_path: Path) -> AsyncIterator[list[Target]]:
+    """Two ranks, of which one waits for the other for ever."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    targets, processes = [], []
+    with free_port() as port:
+        for rank in range(2):
+            place = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            asked_at = {WORKER_SERVER: f"{tmp_path}/{rank}.server"}
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "train.py", stdout=asyncio.subprocess.PIPE, cwd=tmp_path,
+                env={**os.environ, **place, **asked_at},
+            )  # fmt: skip
+            processes.append(process)
+            targets.append(Target(rank=rank, pid=process.pid, environment=asked_at))
+        for process in processes:
+            assert process.stdout
+            assert [await process.stdout.readline() for _ in range(4)] == [b"up\n"] * 4
+    yield targets
+    for process in processes:
+        process.kill()
+        await process.communicate()
+
+
+@pytest.mark.parametrize("py_spy", ["", "exit 1"], ids=["py-spy", "torch's worker server"])
+async def test_the_rank_that_skips_a_collective_is_named(
+    deadlocked: list[Target], tmp_path: Path, py_spy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LONGEST_S", 60.0)  # torch's import on a busy machine
+    environment = dict(os.environ)
+    if py_spy:
+        (tmp_path / "py-spy").write_text(f"#!/bin/sh\n{py_spy}\n")
+        (tmp_path / "py-spy").chmod(0o755)
+        environment["PATH"] = f"{tmp_path}:{environment['PATH']}"
+    evidence = await gather(deadlocked, f"{tmp_path}/evidence", [sys.executable], environment, 75.0)
+    assert evidence.problems == ()
+    assert [(group.ranks, group.collective) for group in evidence.groups] == [((0,), 4), ((1,), 3)]
+    summary = summarise({"a": evidence}, {})
+    assert summary.sentence == (
+        "rank 0 in all_reduce at train.py:10; rank 1 in skip_it at train.py:13; rank 1 is not in the collective "
+        "that the others wait in"
+    )
+    assert "missing ranks: {1}" in evidence.flight_recorder
