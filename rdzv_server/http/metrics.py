@@ -88,7 +88,7 @@ RUN_ROUND = _gauge("run_round", "Round that is forming or running.", "run_id")
 RUN_WORLD_SIZE = _gauge("run_world_size", "Workers of the running round; 0 while it forms.", "run_id")
 RUN_FORMING = _gauge("run_forming_seconds", "Time for which the run has been forming its round, or 0.", "run_id")
 RUN_RESTARTS = _counter(
-    "run_restarts_total", "Restarts of the run; worker_failure alone is charged.", "run_id", "cause"
+    "run_restarts_total", "Restarts of the run; worker_failure and hang alone are charged.", "run_id", "cause"
 )
 RUN_TIME = _counter("run_time_seconds_total", "What the run's time has gone into.", "run_id", "phase")
 RUN_RESTARTS_LEFT = _gauge("run_restarts_left", "Restarts that may still be charged before the run fails.", "run_id")

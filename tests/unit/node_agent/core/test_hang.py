@@ -252,6 +252,7 @@ def test_no_source_no_look() -> None:
     assert node.looks <= 1 and not HangOptions().is_on
 
 
+@pytest.mark.timeout(300)
 @settings(max_examples=50, deadline=None)
 @given(
     seed=st.integers(0, 2**32),

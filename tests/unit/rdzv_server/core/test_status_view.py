@@ -124,6 +124,7 @@ def test_restarts_are_counted_apart():
         "node_left": 0,
         "node_arrived": 1,
         "node_drained": 0,
+        "hang": 0,
         "run_restarted": 0,
         "run_resized": 0,
     }
