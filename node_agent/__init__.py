@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from node_agent.api.launch_config import LaunchConfig
     from node_agent.api.processes import PContext, RunProcsResult, start_processes, start_processes_async
     from node_agent.core.log_options import Std
-    from node_agent.in_worker import progress
+    from node_agent.in_worker import Notice, acknowledge, notice, progress
 
 __all__ = [
     "ChildFailedError",
@@ -25,12 +25,15 @@ __all__ = [
     "LaunchConfig",
     "LaunchError",
     "LogsDest",
+    "Notice",
     "PContext",
     "ProcessFailure",
     "RunProcsResult",
     "SignalException",
     "Std",
+    "acknowledge",
     "elastic_launch",
+    "notice",
     "progress",
     "start_processes",
     "start_processes_async",

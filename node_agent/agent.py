@@ -14,7 +14,7 @@ from rdzv_protocol import VERSION
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import Assignment, Failure, Progress, Reply, Start, Wait
-from rdzv_protocol.queries import Examine, LogTail, Query, QueryAnswer, Refused, TailLog
+from rdzv_protocol.queries import Examine, LogTail, Notice, Noticed, Query, QueryAnswer, Refused, TailLog
 
 from node_agent.config import PROGRAM, AgentConfig, LaunchPlan
 from node_agent.core.effects import (
@@ -49,6 +49,7 @@ from node_agent.transport.base import Transport, raise_in_loop
 from node_agent.workers import extension_locks
 from node_agent.workers.environment import ENABLE_FILE_TIMER, defaults, omp_warning
 from node_agent.workers.group import WorkerGroup
+from node_agent.workers.notice_board import NoticeBoard
 from node_agent.workers.orphans import Orphans
 from node_agent.workers.ports import ReservedPort
 from node_agent.workers.process import Process, given_up
@@ -74,11 +75,13 @@ if TYPE_CHECKING:
     from node_agent.workers.warm.pool import WarmPool
 
 
-QUERIES = (TailLog, Examine)
+QUERIES = (TailLog, Examine, Notice)
 """Kinds of the server's queries that this agent answers."""
 
 
 LONGEST_NAME = 128
+PREEMPTION_LOOK_S = 1.0
+"""Time between two looks for `--preemption-file`."""
 
 
 def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
@@ -145,6 +148,8 @@ class Agent:
         self._assignment: Assignment | None = None
         self._group: WorkerGroup | None = None
         self._progress: ProgressFiles | None = None
+        self._notices: NoticeBoard | None = None
+        """Notices to the workers of the last round, if the user wants any."""
         self._starting: asyncio.Task[None] | None = None
         """Start of workers that waits until a plug-in has said where their output goes, and until they can be warm."""
         self._file_timer: FileTimer | None = None
@@ -174,6 +179,8 @@ class Agent:
                 loop.add_signal_handler(signum, self._signalled, signum.name)
         if self._manager:
             self._manager.watch(loop.call_later)
+        if self._config.preemption_file:
+            loop.call_soon(self._look_for_preemption, self._config.preemption_file)
         loop.call_soon(self._runner.feed, Started())
         if self._orphans:  # soon: while the server is asked
             loop.call_soon(self._orphans.guard, self._config.environment, self._temp_dir.folder)
@@ -205,6 +212,14 @@ class Agent:
     def _signalled(self, name: str) -> None:
         self._tell_of_the_end()
         self._runner.feed(Signalled(name))
+
+    def _look_for_preemption(self, path: str) -> None:
+        """Leave when the file is there: it is looked for once in a while, for as long as the agent lives."""
+        if os.path.exists(path):
+            self._tell_of_the_end()
+            self._runner.feed(Signalled("SIGTERM", f"preempted: {path} is there"))
+        else:
+            asyncio.get_running_loop().call_later(PREEMPTION_LOOK_S, self._look_for_preemption, path)
 
     def _tell_of_the_end(self) -> None:
         if self._manager:
@@ -282,6 +297,15 @@ class Agent:
         else:
             self._start_group(assignment, self._logs.open(assignment))
 
+    def _notice_board(self, assignment: Assignment) -> NoticeBoard | None:
+        config = self._config
+        if not config.gives_notices:
+            return None
+        if self._notices:
+            self._notices.close()
+        workers = assignment.local_world_size
+        return NoticeBoard(self._temp_dir, assignment.round, workers, config.notice_signal)
+
     def _stop_workers(self, stop: StopWorkers) -> None:
         if self._hangs:
             self._hangs.stop()
@@ -317,8 +341,9 @@ class Agent:
         round_ = assignment.round
         self._readable = ReadableLogs(assignment, logs, self._logs.readable_path)
         self._progress = ProgressFiles(round_, assignment.local_world_size)
+        self._notices = self._notice_board(assignment)
         self._group = WorkerGroup(
-            self._specs.specs(assignment, logs, self._progress),
+            self._specs.specs(assignment, logs, self._progress, self._notices),
             succeeded=lambda: self._workers_succeeded(round_),
             failed=lambda failure: self._worker_failed(round_, failure),
             stopped=lambda left: self._workers_stopped(round_, left),
@@ -423,6 +448,8 @@ class Agent:
                         answer = await self._tail_log(query)
                     case Examine():
                         answer = await self._examine(query)
+                    case Notice():
+                        answer = await self._tell_workers(query)
         self._runner.feed(Answer(query.number, answer))
 
     async def _tail_log(self, query: TailLog) -> LogTail | Refused:
@@ -462,6 +489,19 @@ class Agent:
         said = f"looked at the workers, {query.reason}" if query.reason else "looked at the workers"
         self._console.say(f"{said}: {evidence.folder or '; '.join(evidence.problems)}")
         return evidence
+
+    async def _tell_workers(self, notice: Notice) -> Noticed:
+        """Tell the workers of the round that it ends, and wait until they have saved."""
+        board, group = self._notices, self._group
+        told_at = asyncio.get_running_loop().time()
+        if board is None or group is None or board.round != notice.round:
+            return Noticed(listening=0, acknowledged=0)
+        answer = await board.give(notice, group.pids, self._console.say)
+        if answer.listening:
+            after_s = asyncio.get_running_loop().time() - told_at
+            of = f"{answer.acknowledged} of {answer.listening} workers that listen"
+            self._console.say(f"{notice.reason}: {of} have saved after {after_s:.1f} s", Level.NOTICE, "noticed")
+        return answer
 
     # What happens to the workers.
 
@@ -510,7 +550,7 @@ class Agent:
     def _workers_succeeded(self, round_: int) -> None:
         if self._orphans:
             self._orphans.end()
-        self._runner.feed(WorkersSucceeded(round_))
+        self._runner.feed(WorkersSucceeded(round_, self._notices is not None and self._notices.is_acknowledged))
 
     def _worker_failed(self, round_: int, failure: Failure) -> None:
         if not self._logs.keeps_error_files:

@@ -63,6 +63,14 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     """Signals that make the agent leave; the workers get the same one first."""
     shutdown_timeout_s: float = 30.0
     """From SIGTERM to SIGKILL, torchrun's default; also when workers are stopped for a restart."""
+    notice_s: float | None = None
+    """Time for which this agent, told to leave, waits until the workers of all nodes have saved; None: it does not."""
+    notice_signal: str | None = None
+    """Signal to each worker with a notice."""
+    gives_notices: bool = False
+    """Whether workers are given the files of notices."""
+    preemption_file: str | None = None
+    """File whose appearance makes the agent leave."""
     connect_timeout_s: float = 300.0
     """Wait for the first answer of the server, which may be started after the agents."""
     server_lost_timeout_s: float = inf

@@ -3,6 +3,9 @@
 `progress` writes into a small piece of memory that the agent shares with each worker (`NODE_AGENT_PROGRESS_FILE`). It
 makes no system call that could block and wakes nobody up: the agent reads it when it has reason to. Without an agent it
 does nothing.
+
+The other way round, `notice` says whether the round is about to end, so that the script saves its work, and
+`acknowledge` that it has: by two small files (`NODE_AGENT_NOTICE_FILE`, `NODE_AGENT_NOTICE_ACK`).
 """
 
 import mmap
@@ -12,6 +15,7 @@ import time
 from _thread import allocate_lock
 
 PROGRESS_FILE = "NODE_AGENT_PROGRESS_FILE"
+NOTICE_FILE, NOTICE_ACK = "NODE_AGENT_NOTICE_FILE", "NODE_AGENT_NOTICE_ACK"
 MAGIC = b"node-agent progress 1\0\0\0"
 """Begin of the file: whoever finds something else there has another file under that name, and leaves it alone."""
 KINDS = ("step", "checkpoint", "evaluation", "saving", "end", "other")
@@ -84,3 +88,70 @@ def _write(memory: mmap.mmap, step: int | None, kind: str) -> None:
 def offset(number: int) -> int:
     """Place of the record with this number in the file."""
     return HEADER.size + number % 2 * RECORD.size
+
+
+class Notice:
+    """What a worker is told before its round ends."""
+
+    def __init__(self, told: dict[str, object]) -> None:
+        self.source = str(told.get("source", ""))
+        """Cause of the end: "node_left", "node_drained" or "node_arrived"; a later agent may know others."""
+        self.node_id = str(told.get("node_id", ""))
+        """The node that goes or comes."""
+        self.reason = str(told.get("reason", ""))
+        """Sentence for people."""
+        self.deadline = float(str(told.get("deadline", 0.0)))
+        """Wall-clock time, seconds since 1970, at which the workers are stopped unless all acknowledge before."""
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds that are left, not below 0."""
+        return max(0.0, self.deadline - time.time())
+
+
+def notice() -> Notice | None:
+    """The notice that this round ends soon; None while there is none, and without an agent.
+
+    Call it once a step: it looks whether a file is there, which takes some microseconds. Not all ranks see a notice at
+    the same step: let them agree, by an all-reduce of whether there is one, before they save. From the first call on
+    the agent waits for this worker's `acknowledge` before the round ends, until the deadline.
+    """
+    global _listens
+    path = os.environ.get(NOTICE_FILE)
+    if not path:
+        return None
+    if not _listens:
+        _listens = True
+        _append_to_ack(b"")
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError:
+        return None
+    import json
+
+    return Notice(json.loads(data))
+
+
+def acknowledge() -> None:
+    """Tell the agent that this worker has saved what it needs: it may be stopped at any time from now on.
+
+    It may go on meanwhile, wait, or exit with 0, which then does not count as the end of its work.
+    """
+    _append_to_ack(b"acknowledged\n")
+
+
+_listens = False
+
+
+def _append_to_ack(words: bytes) -> None:
+    path = os.environ.get(NOTICE_ACK)
+    if path:
+        try:
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except OSError:  # the agent is gone, and its folder with it
+            return
+        try:
+            os.write(file, words)
+        finally:
+            os.close(file)

@@ -108,6 +108,8 @@ class Runner:
             server_lost_timeout_s=config.server_lost_timeout_s,
             checks=config.node_check is not None,
             exits_when_excluded=config.exits_when_excluded,
+            notice_s=config.notice_s,
+            stop_s=config.shutdown_timeout_s,
         )
         self._client = RetryingClient(make_transport(), lambda error: self.feed(events.ConnectionFailed(error)))
         self._side_client = RetryingClient(make_transport(), has_joined=True)  # a report must arrive, however late

@@ -30,6 +30,7 @@ from node_agent.cli.values import (
     progress_limits,
     ranks,
     seconds,
+    signal_name,
     signals,
     streams,
     switch,
@@ -200,6 +201,16 @@ class Arguments(NamedTuple):
         "NAME,NAME", signals, "signals that make the agent leave; its workers get the same (default: "
         f"{','.join(SIGNALS)})")] = SIGNALS
 
+    notice_timeout: Annotated[float | None, _setting(
+        "S", seconds(), "before a node leaves, because of a signal, a drain or --preemption-file, tell the workers of "
+        "all nodes, and wait up to S seconds until they have saved; never longer than four fifths of "
+        "--shutdown-timeout (default: workers are stopped at once, as under torchrun)")] = None
+    notice_signal: Annotated[str | None, _own(
+        "NAME", signal_name, "with a notice, send this signal to each worker, and wait for every one (default: only "
+        "those that listen, by node_agent.notice() or NODE_AGENT_NOTICE_ACK, are waited for)")] = None
+    preemption_file: Annotated[str | None, _own(
+        "FILE", text, "leave, as with SIGTERM, when this file appears: schedulers and daemons that know of a "
+        "preemption write one")] = None
     exit_with_run: Annotated[bool, _own_switch(
         "if this agent is killed: stay until the run has ended without it, and exit as the run does. For schedulers "
         "that call a whole job failed when one of its processes is")] = False
@@ -224,8 +235,8 @@ class Arguments(NamedTuple):
     disconnect_grace: Annotated[float | None, _setting(
         "S", seconds(), "time to come back after the connection closed (default: 1)")] = None
     scale_up: Annotated[ScaleUp | None, _setting(
-        "WHEN", one_of("immediate", "cooldown", "manual"), "when an arrival restarts the run: immediate, cooldown or "
-        "manual (default: immediate)")] = None
+        "WHEN", one_of("immediate", "cooldown", "manual", "on-notice"), "when an arrival restarts the run: immediate, "
+        "cooldown, manual, or on-notice (when the workers have saved) (default: immediate)")] = None
     rank_policy: Annotated[RankPolicy | None, _setting(
         "HOW", one_of("sticky", "topology", "fill-gaps"), "group ranks of each round: sticky (nodes keep theirs, in "
         "their order), topology (by --topology or the scheduler's network, so that neighbours stay together), "

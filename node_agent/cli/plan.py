@@ -28,6 +28,8 @@ SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 AGENT_FILES, WORKER_FILES, WARM_FILES = 15, 3, 2
 """Descriptors of the agent itself; of a worker: its process, and a pipe or a file for each stream; of a process that
 `--preload` holds ready: itself and the way to it."""
+NOTICE_SHARE = 0.8
+"""Part of `--shutdown-timeout` that a notice may take: what a scheduler gives between SIGTERM and SIGKILL is all."""
 CONNECT_TIMEOUT_S, CLOSE_TIMEOUT_S = 300.0, 2.0
 NO_RUN_ID = "none"
 """torchrun's `--rdzv-id` where none is given."""
@@ -81,6 +83,7 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
         config = replace(config, join=join, worker_variables=found.workers)
     _check_devices(arguments, config)
     _check_ready_file(arguments)
+    _check_notices(arguments, config)
     _check_tracing(arguments)
     _check_descriptors(config)
     _check_port(arguments, config)
@@ -129,6 +132,10 @@ def _config(arguments: Arguments, target: Target, environment: Mapping[str, str]
         cpus=_cpus(arguments, workers, environment),
         signals=names,
         shutdown_timeout_s=arguments.shutdown_timeout,
+        notice_s=_notice_s(arguments),
+        notice_signal=arguments.notice_signal,
+        gives_notices=arguments.notice_timeout is not None or arguments.scale_up == "on-notice",
+        preemption_file=arguments.preemption_file,
         connect_timeout_s=connect_timeout_s,
         server_lost_timeout_s=first(arguments.server_lost_timeout, lost_after_s),
         close_timeout_s=first(arguments.close_timeout, CLOSE_TIMEOUT_S),
@@ -160,6 +167,26 @@ def _node_check(arguments: Arguments, target: Target) -> NodeCheck | None:
         tls=(tls.ca, tls.cert, tls.key) if tls else None,
         folder=arguments.log_dir if arguments.log_dir != NO_FILES else "",
     )
+
+
+def _notice_s(arguments: Arguments) -> float | None:
+    """Time that a leaving agent gives the workers to save: the rest of its own is for their end."""
+    if arguments.notice_timeout is None:
+        return None
+    return min(arguments.notice_timeout, arguments.shutdown_timeout * NOTICE_SHARE)
+
+
+def _check_notices(arguments: Arguments, config: AgentConfig) -> None:
+    path = arguments.preemption_file
+    if path is not None and not os.path.isdir(os.path.dirname(path) or "."):
+        raise UsageError(f"{arguments.source('preemption_file')}: {path!r} is no file in a folder that is there")
+    if arguments.notice_signal and not config.gives_notices:
+        raise UsageError(f"{arguments.source('notice_signal')}: needs --notice-timeout S, or --scale-up on-notice")
+    if arguments.notice_signal in config.signals and arguments.notice_signal in ("SIGTERM", "SIGINT"):
+        raise UsageError(
+            f"{arguments.source('notice_signal')} {arguments.notice_signal}: that stops workers; take another, "
+            "such as SIGUSR2"
+        )
 
 
 def _check_tracing(arguments: Arguments) -> None:
@@ -197,6 +224,7 @@ def settings(arguments: Arguments, *, alone: bool = False) -> RequestedSettings:
         disconnect_grace_s=arguments.disconnect_grace,
         scale_up=arguments.scale_up,
         fatal_exit_codes=arguments.fatal_exit_codes,
+        notice_timeout_s=arguments.notice_timeout,
         rank_policy=arguments.rank_policy,
         on_hang=arguments.on_hang,
         max_hang_restarts=arguments.max_hang_restarts,

@@ -252,6 +252,14 @@ def signals(given: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def signal_name(given: object) -> str:
+    """Name of one signal that a process can catch."""
+    names = signals(given)
+    if len(names) != 1 or not known_signals(names):
+        raise ValueError(f"the name of a signal, such as SIGUSR1, not {given!r}")
+    return names[0]
+
+
 def known_signals(names: Iterable[str]) -> tuple[str, ...]:
     """The names that signals have here, of these."""
     from signal import Signals

@@ -26,9 +26,10 @@ class ConnectionFailed(Struct, frozen=True):
 
 
 class WorkersSucceeded(Struct, frozen=True):
-    """Every worker of the round exited 0."""
+    """Every worker of the round exited 0. `interrupted`: some after they had acknowledged a notice that it ends."""
 
     round: int
+    interrupted: bool = False
 
 
 class WorkerFailed(Struct, frozen=True):
@@ -61,9 +62,11 @@ class Suspected(Struct, frozen=True):
 
 
 class Signalled(Struct, frozen=True):
-    """The agent was asked to go: by a scheduler, or by Ctrl-C."""
+    """The agent was asked to go: by a scheduler, or by Ctrl-C. `name`: the signal, which its workers get, too."""
 
     name: str
+    reason: str = ""
+    """How it was asked, if not by that signal."""
 
 
 class GaveUp(Struct, frozen=True):

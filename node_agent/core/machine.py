@@ -69,6 +69,8 @@ FIRST_TRY_S = 1.0
 """The first try may take this long, however short the user's limit."""
 SOONER_S = 1.0
 """A drain whose deadline is so much sooner than the one before is another."""
+ANSWER_S = 1.0
+"""Time beyond a notice's deadline within which the server says that this agent may go; then it goes anyway."""
 QUIET_S = 2.0
 """Silence after which a person is told what the agent waits for."""
 _END = {True: (Level.ROUTINE, "run_succeeded"), False: (Level.ERROR, "run_failed")}
@@ -99,7 +101,12 @@ class AgentMachine:
         server_lost_timeout_s: float = inf,
         checks: bool = False,
         exits_when_excluded: bool = False,
+        notice_s: float | None = None,
+        stop_s: float = inf,
     ) -> None:
+        """`notice_s`: how long to wait, when told to leave, until the workers of all nodes have saved; None: not at
+        all. `stop_s`: seconds after which this node's workers must be gone then.
+        """
         self.state = State.JOINING
         self.round = 0
         """The round of the workers that were started last; 0 for none."""
@@ -107,6 +114,11 @@ class AgentMachine:
         self._server = server
         self._connect_timeout_s = connect_timeout_s
         self._server_lost_timeout_s = server_lost_timeout_s
+        self._notice_s, self._stop_s = notice_s, stop_s
+        self._leaving: events.Signalled | None = None
+        """The signal because of which this agent leaves as soon as all workers have saved."""
+        self._leaves_at = self._stops_at = inf
+        """With `_leaving`: when it goes at the latest, and when its workers must be gone."""
         self._incarnation = 1
         self._after_round = 0
         self._revision = 0
@@ -166,7 +178,9 @@ class AgentMachine:
     def next_deadline(self) -> float | None:
         """Time at which `TimePassed` is due: a keep-alive while workers stop, or the end of the wait for the server."""
         keep_alive_at = None if self._busy else self._keep_alive_at
-        due = [at for at in (keep_alive_at, self._notice_at, self._gives_up_at()) if at is not None]
+        is_over = self.state in (State.ENDING, State.EXITED) or self._leaves_at == inf
+        leaves_at = None if is_over else self._leaves_at
+        due = [at for at in (keep_alive_at, self._notice_at, self._gives_up_at(), leaves_at) if at is not None]
         return min(due, default=None)
 
     def handle(self, event: events.Event, now: float) -> list[Effect]:
@@ -182,13 +196,13 @@ class AgentMachine:
             case events.Answered(answer):
                 self._reached(now)
                 if isinstance(answer, ProtocolError):
-                    self._refused(answer)
+                    self._refused(answer, now)
                 else:
                     self._follow(answer, now)
             case events.ConnectionFailed(error):
                 self._connection_failed(error, now)
-            case events.WorkersSucceeded(round_):
-                self._workers_succeeded(round_, now)
+            case events.WorkersSucceeded(round_, interrupted):
+                self._workers_succeeded(round_, interrupted, now)
             case events.WorkerFailed(round_, failure):
                 self._worker_failed(round_, failure)
             case events.WorkersStopped(round_):
@@ -197,8 +211,8 @@ class AgentMachine:
                 self._checked(unfit, now)
             case events.Suspected():
                 self._suspected(event)
-            case events.Signalled(name):
-                self._signalled(name)
+            case events.Signalled() as signalled:
+                self._signalled(signalled, now)
             case events.GaveUp(reason, exit_code):
                 self._give_up(reason, exit_code, is_server_lost=exit_code is ExitCode.START_AGAIN)
             case events.Answer(number, answer):
@@ -247,11 +261,11 @@ class AgentMachine:
         if number in self._asked and self.state is not State.ENDING:
             self._effects.append(AnswerRequest(**self._sender(), number=number, answer=answer))
 
-    def _refused(self, error: ProtocolError) -> None:
+    def _refused(self, error: ProtocolError, now: float) -> None:
         if self.state is State.ENDING:
             return
         if isinstance(error, AgentFenced):
-            self._fenced(str(error))
+            self._fenced(str(error), now)
         elif isinstance(error, RunSucceeded | RunFailed):
             succeeded = isinstance(error, RunSucceeded)
             self._say(str(error), *_END[succeeded])
@@ -269,8 +283,9 @@ class AgentMachine:
                 self.state = State.EXITED
                 self._effects.append(Exit(self._exit_code))
             return
-        if self.state is State.DRAINING and not self._has_workers:
-            self._leave("drained")
+        goes = self.state is State.DRAINING or (self._leaving and self.state is State.STOPPING)
+        if goes and not self._has_workers:
+            self._leave(wording.asked_to_leave(self._leaving) if self._leaving else "drained")
             self._end(ExitCode.START_AGAIN)
             self._proceed(now)
             return
@@ -373,6 +388,8 @@ class AgentMachine:
         if self._notice_at is not None and now >= self._notice_at:
             self._notice_at = None
             self._log(f"waiting for rdzv-server at {self._server} to answer", Level.WARNING, "server_lost")
+        if self._leaving and now >= self._leaves_at:
+            self._go(self._leaving, now)
         gives_up_at = self._gives_up_at()
         if gives_up_at is not None and now >= gives_up_at:
             self._give_up_on_server()
@@ -428,11 +445,13 @@ class AgentMachine:
         self._say(wording.drained(drain, has_workers=self._has_workers), event="node_drained")
         if self._has_workers and not (is_first and self._stop_asked):
             self._stop_asked = True
-            self._effects.append(StopWorkers(grace_s=drain.remaining_s))
+            name = self._leaving.name if self._leaving else "SIGTERM"
+            self._effects.append(StopWorkers(name, grace_s=drain.remaining_s))
         if is_first:
-            self._effects.append(WriteFailureReport(drain.reason))
+            reason = wording.left_by(self._leaving) if self._leaving else drain.reason
+            self._effects.append(WriteFailureReport(reason))
         self.state, self._may_join, self._keep_alive_at = State.DRAINING, False, None
-        self._drains_until = until
+        self._drains_until, self._leaves_at = until, inf
 
     def _finish(self, finish: Finish) -> None:
         self._say(wording.finished(finish), *_END[finish.succeeded])
@@ -441,8 +460,10 @@ class AgentMachine:
         if not finish.succeeded:
             self._effects.append(WriteFailureReport(finish.reason, finish))
 
-    def _fenced(self, reason: str) -> None:
-        if self.state is State.DRAINING:
+    def _fenced(self, reason: str, now: float) -> None:
+        if self._leaving:
+            self._go(self._leaving, now)
+        elif self.state is State.DRAINING:
             self._may_join = True  # nothing is to be asked any more; it exits when its workers are gone
         else:
             self._join_anew(reason)
@@ -459,14 +480,19 @@ class AgentMachine:
 
     # What the workers do.
 
-    def _workers_succeeded(self, round_: int, now: float) -> None:
-        if round_ == self.round and self.state is State.RUNNING:
-            self.state, self._has_workers, self._idle_since = State.SUCCEEDED, False, now
-            self._effects.append(self.report(round_, None))
-            if self._outage:
-                limit = wording.limit(self._longest_outage_s())
-                text = f"all workers exited 0, but rdzv-server at {self._server} is out of reach: waiting for it{limit}"
-                self._log(text, Level.WARNING, "server_lost")
+    def _workers_succeeded(self, round_: int, interrupted: bool, now: float) -> None:
+        if round_ != self.round or self.state is not State.RUNNING:
+            return
+        self._has_workers, self._idle_since = False, now
+        if interrupted:  # they have saved and ended, as they were told: the round turns soon
+            self._say("all workers have ended after the notice: waiting for the end of the round", event="noticed")
+            return
+        self.state = State.SUCCEEDED
+        self._effects.append(self.report(round_, None))
+        if self._outage:
+            limit = wording.limit(self._longest_outage_s())
+            text = f"all workers exited 0, but rdzv-server at {self._server} is out of reach: waiting for it{limit}"
+            self._log(text, Level.WARNING, "server_lost")
 
     def _worker_failed(self, round_: int, failure: Failure) -> None:
         if round_ == self.round and self.state is State.RUNNING:
@@ -489,33 +515,60 @@ class AgentMachine:
             self._idle_since = now
             self._has_workers = self._stop_asked = False
 
-    def _stop_workers(self, signal_name: str = "SIGTERM") -> None:
+    def _stop_workers(self, signal_name: str = "SIGTERM", grace_s: float | None = None) -> None:
         if self._has_workers and not self._stop_asked:
             self._stop_asked = True
-            self._effects.append(StopWorkers(signal_name))
+            self._effects.append(StopWorkers(signal_name, grace_s=grace_s))
 
     # The end.
 
-    def _signalled(self, name: str) -> None:
-        if self.state is State.SUCCEEDED and self._outage:
+    def _signalled(self, signalled: events.Signalled, now: float) -> None:
+        name = signalled.name
+        if self._can_give_notice():
+            self._give_notice(signalled, now)
+        elif self.state is State.SUCCEEDED and self._outage:
             self._log(
                 f"{name}: leaving without rdzv-server; all workers of this node exited 0", Level.WARNING, "node_left"
             )
             self._leave(name)
             self._end(ExitCode.SUCCEEDED)
         elif self.state is not State.ENDING:
-            self._say(f"{name}: leaving the run", event="node_left")
-            self._leave(name)
-            if self.state is State.DRAINING and self._has_workers:
-                self._effects.append(StopWorkers(name))  # whoever signals waits less long than whoever drains
-            self._stop_workers(name)
-            self._end(ExitCode.START_AGAIN)
-            self._effects.append(WriteFailureReport(f"SignalException: the agent got {name}"))
+            self._go(signalled, now)
         elif self._has_workers:
             self._say(f"{name} again: killing the workers", event="node_left")
             self._effects.append(StopWorkers(name, kill=True))
         else:
             self._check_at_end = False
+
+    def _can_give_notice(self) -> bool:
+        """Whether the workers of all nodes can be told before this agent goes, and have not been."""
+        is_running = self.state is State.RUNNING and self._has_workers and self.is_member
+        return self._notice_s is not None and is_running and self._leaving is None and self._outage is None
+
+    def _give_notice(self, signalled: events.Signalled, now: float) -> None:
+        assert self._notice_s is not None
+        why, self._leaving = wording.asked_to_leave(signalled), signalled
+        self._leaves_at, self._stops_at = now + self._notice_s + ANSWER_S, now + self._stop_s
+        self._say(
+            f"{why}: leaving the run; before, the workers of all nodes have {self._notice_s:g} s to save",
+            event="node_left",
+        )
+        self._effects.append(
+            LeaveRequest(**self._sender(), reason=why[:LONGEST_REASON], notice_s=self._notice_s, stop_s=self._stop_s)
+        )
+
+    def _go(self, signalled: events.Signalled, now: float) -> None:
+        """Leave the run now."""
+        name, why = signalled.name, wording.asked_to_leave(signalled)
+        self._say(f"{why}: leaving the run", event="node_left")
+        self._leave(why[:LONGEST_REASON])
+        grace_s = max(0.0, self._stops_at - now) if self._leaving else None
+        if self.state is State.DRAINING and self._has_workers:
+            # Whoever signals waits less long than whoever drains.
+            self._effects.append(StopWorkers(name, grace_s=grace_s))
+        self._stop_workers(name, grace_s)
+        self._end(ExitCode.START_AGAIN)
+        self._effects.append(WriteFailureReport(wording.left_by(signalled)))
 
     def _crashed(self, reason: str) -> None:
         if self.state is not State.ENDING:

@@ -4,7 +4,7 @@ from math import inf
 
 from rdzv_protocol.messages import Assignment, Drain, Failure, Finish
 
-from node_agent.core.events import Suspected
+from node_agent.core.events import Signalled, Suspected
 
 UNFIT = "this node's hardware has failed: drain it, and start the agent on another"
 """Hint of failures after which a node should not be used again."""
@@ -37,6 +37,16 @@ def suspected(event: Suspected) -> str:
         return f"the workers go on: {event.source}"
     shown = f"rank {event.ranks[0]}" if len(event.ranks) == 1 else f"{len(event.ranks)} ranks"
     return f"{shown} may hang: {event.reason}"
+
+
+def asked_to_leave(signalled: Signalled) -> str:
+    """What made this agent leave."""
+    return signalled.reason or signalled.name
+
+
+def left_by(signalled: Signalled) -> str:
+    """Error of an agent that was told to leave, as torchrun says it."""
+    return f"SignalException: the agent got {signalled.name}" if not signalled.reason else signalled.reason
 
 
 def drained(drain: Drain, *, has_workers: bool) -> str:

@@ -16,6 +16,7 @@ from node_agent.workers.environment import (
     worker_environment,
 )
 from node_agent.workers.group import WorkerSpec
+from node_agent.workers.notice_board import NoticeBoard
 from node_agent.workers.process import CommandProcess, Process
 from node_agent.workers.progress_files import ProgressFiles
 from node_agent.workers.temp_dir import TempDir
@@ -57,12 +58,15 @@ class SpecMaker:
             for rank in range(assignment.local_world_size)
         ]
 
-    def specs(self, assignment: Assignment, logs: RoundLogs, progress: ProgressFiles) -> list[WorkerSpec]:
+    def specs(
+        self, assignment: Assignment, logs: RoundLogs, progress: ProgressFiles, notices: NoticeBoard | None = None
+    ) -> list[WorkerSpec]:
         """One for each local rank."""
         specs = []
         for local_rank, environment in enumerate(self.environments(assignment)):
             environment |= {**logs.environment(local_rank), **progress.environment(local_rank)}
             environment |= self._evidence_variables(assignment, local_rank, environment["TORCHELASTIC_ERROR_FILE"])
+            environment |= notices.environment(local_rank) if notices else {}
             cpus = self._config.cpus[local_rank] if self._config.cpus else ()
             spec = WorkerSpec(
                 node_id=self._config.join.node_id,

@@ -32,6 +32,8 @@ EventKind = Literal[
     "run_stopped",
     "hang_suspected",
     "hang_found",
+    "notice_given",
+    "notice_ended",
 ]
 
 Number = Annotated[int, Meta(ge=1, le=2**53)]
@@ -49,7 +51,8 @@ class RunEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: EventKind
     """`node_joined`: an agent that is new to the attempt; nobody who rejoins. `workers_failed`: a node's workers.
     `warning`: what a person should look at, though the run goes on. `hang_suspected`, `hang_found`: workers seem to
-    hang, and who is to blame. From `node_drained` to `run_stopped`: what an operator did."""
+    hang, and who is to blame. `notice_given`, `notice_ended`: workers are told that the round ends, and how that ended.
+    From `node_drained` to `run_stopped`: what an operator did."""
     reason: Sentence
     """Sentence about what happened and why: the same in the log, the status and every tool."""
     at: WallClock | None = None

@@ -189,7 +189,7 @@ class SuspectRequest(Struct, frozen=True, kw_only=True):
 
 
 class LeaveRequest(Struct, frozen=True, kw_only=True):
-    """The agent goes, and says why: "SIGTERM"."""
+    """The agent goes, and says why: "SIGTERM". At once; or, with `notice_s`, when the run's workers have been told."""
 
     run_id: Id
     agent_id: Id
@@ -197,6 +197,11 @@ class LeaveRequest(Struct, frozen=True, kw_only=True):
     secret: Secret = ""
     unfit: bool = False
     """A check has found the node unfit: `reason` has the evidence."""
+    notice_s: Seconds | None = None
+    """Longest time for which the agent waits until the workers of all nodes have acknowledged a notice. The directive
+    `drain` says that it may go. A server that does not know this field takes the leave as one that goes at once."""
+    stop_s: Seconds = 0.0
+    """With `notice_s`: time after which the agent's own workers are gone, as its scheduler has it."""
 
 
 class AnswerRequest(Struct, frozen=True, kw_only=True):

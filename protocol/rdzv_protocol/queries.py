@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from rdzv_protocol.constraints import Line, Rank, Round, Seconds, Sentence
+from rdzv_protocol.constraints import Count, Line, Name, Rank, Round, Seconds, Sentence
 from rdzv_protocol.evidence import Evidence
 from rdzv_protocol.flag_values import MOST_LOG_LINES, LogStream
 
@@ -48,7 +48,20 @@ class Examine(Struct, frozen=True, kw_only=True, tag_field="tag", tag="examine")
     """Why it is asked, for a person."""
 
 
-Query = TailLog | Examine
+class Notice(Struct, frozen=True, kw_only=True, tag_field="tag", tag="notice"):
+    """The round ends within `remaining_s`: the workers are to save their work; answered with `Noticed`."""
+
+    number: QueryNumber
+    round: Round
+    remaining_s: Seconds
+    source: Name
+    """Cause of the end: `node_left`, `node_drained` or `node_arrived`."""
+    node_id: Line
+    """The node that goes or comes; empty if it is gone since."""
+    reason: Sentence
+
+
+Query = TailLog | Examine | Notice
 """Each kind has `number`, `round` and `remaining_s`, which mean what they mean in `TailLog`."""
 
 
@@ -65,11 +78,20 @@ class LogTail(Struct, frozen=True, kw_only=True, tag_field="tag", tag="log_tail"
     """There was more to read than one answer has: the oldest of it is left out."""
 
 
+class Noticed(Struct, frozen=True, kw_only=True, tag_field="tag", tag="noticed"):
+    """The workers that listen have acknowledged the notice, or time is nearly over."""
+
+    listening: Count
+    """Workers of this node that have shown that they read notices."""
+    acknowledged: Count
+    """Those of them that have saved what they need."""
+
+
 class Refused(Struct, frozen=True, kw_only=True, tag_field="tag", tag="refused"):
     """The query is not answered, and why: for a person."""
 
     reason: Sentence
 
 
-QueryAnswer = LogTail | Evidence | Refused
+QueryAnswer = LogTail | Evidence | Noticed | Refused
 Queries = Annotated[tuple[Query, ...], Meta(max_length=16)]

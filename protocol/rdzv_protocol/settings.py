@@ -10,13 +10,15 @@ from msgspec import Meta, Struct, structs
 
 from rdzv_protocol.constraints import Count, NodeCount, Seconds, WorkerExitCode
 
-ScaleUp = Literal["immediate", "cooldown", "manual"]
+ScaleUp = Literal["immediate", "cooldown", "manual", "on-notice"]
 OnHang = Literal["restart", "fail", "report"]
 RankPolicy = Literal["sticky", "topology", "fill-gaps"]
 Codes = Annotated[tuple[WorkerExitCode, ...], Meta(max_length=32)]
 LAST_CALL_QUIET_S, LAST_CALL_MOST_S = 5.0, 30.0
 """Last call of a run that was given none. It may be short: a node that comes later costs a restart that is free."""
 LegalSizes = Annotated[tuple[NodeCount, ...], Meta(max_length=32)]
+SCALE_UP_NOTICE_S = 60.0
+"""Time that workers have to save before an arrival is admitted, where nobody says otherwise."""
 Window = Annotated[float, Meta(ge=1, le=1e9)]
 Lease = Annotated[float, Meta(ge=0.1, le=86_400)]
 
@@ -48,13 +50,17 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     disconnect_grace_s: Seconds = 1.0
     """Time that an agent whose connection closed may take to come back."""
     scale_up: ScaleUp = "immediate"
-    """Moment at which an arrival restarts a running round: at once, after a cool-down, or never by itself."""
+    """Moment at which an arrival restarts a running round: at once, after a cool-down, never by itself, or when the
+    workers have acknowledged a notice."""
     scale_up_window_s: Seconds = 0.1
     """Arrivals within this time of the first share one restart; no wait once the run is full."""
     scale_up_cooldown_s: Seconds = 300.0
     """With `cooldown`: the least time between a round's start and the restart that admits arrivals."""
     fatal_exit_codes: Codes = ()
     """Worker exit codes that fail the run whatever the budget."""
+    notice_timeout_s: Seconds | None = None
+    """Longest time for which workers that are told of the round's end may save their work. None: they are told nothing
+    of nodes that go, and have `SCALE_UP_NOTICE_S` before an arrival with `on-notice`."""
     rank_policy: RankPolicy = "sticky"
     """Group ranks of a new round: those of before in their order, by the nodes' places in the network (`sort_key`), or
     those of before while the last ones move into the gaps."""
@@ -82,6 +88,7 @@ class RequestedSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     scale_up_window_s: Seconds | None = None
     scale_up_cooldown_s: Seconds | None = None
     fatal_exit_codes: Codes | None = None
+    notice_timeout_s: Seconds | None = None
     rank_policy: RankPolicy | None = None
     on_hang: OnHang | None = None
     max_hang_restarts: Count | None = None

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced, MalformedMessage, NodeRankTaken, ServerUnavailable, SettingsConflict
 from rdzv_protocol.messages import JoinRequest
-from rdzv_protocol.settings import RequestedSettings, RunSettings
+from rdzv_protocol.settings import SCALE_UP_NOTICE_S, RequestedSettings, RunSettings
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from rdzv_server.core import legal_sizes
@@ -176,8 +176,13 @@ def free_seats(run: Run) -> int:
 def next_scale_up(run: Run, now: float) -> float | None:
     """Time at which the running round ends to admit those that wait: now if they fill it, else the window's end."""
     settings = run.settings
+    on_notice = settings.scale_up == "on-notice"
+    if on_notice and run.scale_up_at is not None:
+        return run.scale_up_at  # a notice is never taken back
     if not run.waiting or free_seats(run) <= 0 or settings.scale_up == "manual":
         return None
+    if on_notice:
+        return now + (SCALE_UP_NOTICE_S if settings.notice_timeout_s is None else settings.notice_timeout_s)
     full = len(run.running) + len(run.waiting) >= legal_sizes.largest(run.settings)
     at = now if full else run.scale_up_at if run.scale_up_at is not None else now + settings.scale_up_window_s
     if settings.scale_up == "cooldown":

@@ -112,8 +112,9 @@ def running_reason(run: Run) -> str:
     """The sentence about a running round, for status."""
     seated, done = count(_seated(run)), len(run.succeeded)
     finished = f"; {done} finished their work" if done else ""
+    told = "; its workers are told that it ends soon" if run.notice_since is not None else ""
     spare = f" of {len(run.waiting) + _seated(run)}{_sizes(run)}" if run.waiting and _sizes(run) else ""
-    return f"round {run.round} runs on {seated}{spare}{finished}"
+    return f"round {run.round} runs on {seated}{spare}{finished}{told}"
 
 
 def _seated(run: Run) -> int:
@@ -188,7 +189,7 @@ def _listed(node_ids: Iterable[str], number: int) -> str:
 def arrivals(run: Run) -> str:
     """Sentence about a scale-up: whom it admits."""
     admitted = min(len(run.waiting), admission.free_seats(run))
-    return f"admitting {admitted} more: {names(run.waiting, admitted)}"
+    return f"admitting {admitted} more: {names(run.waiting, admitted)}" if admitted > 0 else "who came is gone"
 
 
 def count(number: int, noun: str = "node") -> str:

@@ -84,6 +84,21 @@ class NodeLeft(Struct, frozen=True):
     unfit: bool = False
 
 
+class LeaveAnnounced(Struct, frozen=True):
+    """An agent goes soon: the workers of the run have `notice_s` to save, and its own are gone after `stop_s`."""
+
+    agent_id: str
+    reason: str
+    notice_s: float
+    stop_s: float
+
+
+class NoticeEnded(Struct, frozen=True):
+    """The workers have acknowledged that the round ends, or have had their time; `reason` says which."""
+
+    reason: str
+
+
 class WorkersFailed(Struct, frozen=True):
     """A worker of the agent ended otherwise than with 0."""
 
@@ -269,6 +284,8 @@ Fact = (
     NodeJoined
     | NodeLost
     | NodeLeft
+    | LeaveAnnounced
+    | NoticeEnded
     | WorkersFailed
     | WorkersSucceeded
     | HangSuspected

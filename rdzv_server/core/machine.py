@@ -25,6 +25,7 @@ from rdzv_server.core import (
     final_report,
     hangs,
     legal_sizes,
+    notices,
     operations,
     progress,
     queries,
@@ -89,9 +90,11 @@ class RunMachine:
         if (fact := _CHECKS[type(event)](self, event, now)) is not None:
             self._apply(fact, now)
         self._complete_if_ready(now)
+        notices.settle(self, now)
         self.deadline = self.next_deadline()
         if self.deadline is not None and now >= self.deadline:
             self._pass_time(now)
+            notices.settle(self, now)
             self.deadline = self.next_deadline()
         return self._taken()
 
@@ -121,7 +124,7 @@ class RunMachine:
 
     def directive_for(self, agent_id: str, now: float) -> tuple[int, Directive]:
         """The agent's revision and what it must do now. Raises `AgentFenced` if it is not part of the run."""
-        agent = self._agent(agent_id)
+        agent = self.agent(agent_id)
         directive = agent.directive or self._implied(agent, now)
         if isinstance(directive, Drain):
             directive = replace(directive, remaining_s=max(0.0, agent.drain_until - now))
@@ -134,7 +137,8 @@ class RunMachine:
             return self._forget_at(run.ended_at)
         own = completion.deadline(run) if run.stage is Stage.FORMING else run.verdict_at or run.scale_up_at
         lease, query, hang = run.leases.next_deadline(), run.queries.next_deadline(), hangs.deadline(run)
-        return min((at for at in (own, lease, query, hang) if at is not None), default=None)
+        notice = notices.ends_at(run)
+        return min((at for at in (own, notice, lease, query, hang) if at is not None), default=None)
 
     # What time brings: what follows from silence is a fact, and recorded as such.
 
@@ -170,6 +174,8 @@ class RunMachine:
             return events.CauseNotFound()
         if found := hangs.judge(run, now):
             return found
+        if ended := notices.over(run, now):
+            return ended
         if run.scale_up_at is not None and now >= run.scale_up_at:
             return events.ArrivalsAdmitted()
         return None
@@ -228,7 +234,7 @@ class RunMachine:
     def _check_leave(self, event: events.NodeLeft, now: float) -> events.NodeLeft | None:
         if self.run.stage.is_end or event.agent_id in self.run.departed_ids:
             return None
-        self._agent(event.agent_id)
+        self.agent(event.agent_id)
         return event
 
     def _check_success(self, event: events.WorkersSucceeded, now: float) -> events.WorkersSucceeded | None:
@@ -260,7 +266,7 @@ class RunMachine:
         run = self.run
         if run.stage.is_end:
             return False
-        agent = self._agent(report.agent_id)
+        agent = self.agent(report.agent_id)
         if report.agent_id in run.failed or report.agent_id in run.succeeded:
             return False
         if agent.state is AgentState.DRAINING:
@@ -293,7 +299,7 @@ class RunMachine:
     def _joined(self, fact: events.NodeJoined, now: float) -> None:
         run, join = self.run, fact.join
         for agent_id in fact.replaces:  # before the newcomer counts
-            self.depart(self._agent(agent_id), Cause.NODE_LOST, "a new agent of the same node joined", now)
+            self.depart(self.agent(agent_id), Cause.NODE_LOST, "a new agent of the same node joined", now)
         agent = run.agents.get(join.agent_id)
         if agent is None:
             agent = Agent(join, fact.server_addr)
@@ -314,16 +320,16 @@ class RunMachine:
         self.direct(agent, None)
 
     def _lost(self, fact: events.NodeLost, now: float) -> None:
-        self.depart(self._agent(fact.agent_id), Cause.NODE_LOST, fact.cause, now)
+        self.depart(self.agent(fact.agent_id), Cause.NODE_LOST, fact.cause, now)
 
     def _left(self, fact: events.NodeLeft, now: float) -> None:
-        agent = self._agent(fact.agent_id)
+        agent = self.agent(fact.agent_id)
         self.depart(agent, Cause.NODE_LEFT, fact.reason, now)
         if fact.unfit:
             self.blamed.append(Blame(agent.node_id, "unfit", fact.reason))
 
     def _failed(self, fact: events.WorkersFailed, now: float) -> None:
-        run, failure, agent = self.run, fact.failure, self._agent(fact.agent_id)
+        run, failure, agent = self.run, fact.failure, self.agent(fact.agent_id)
         record = FailureRecord(agent.round, agent.agent_id, now, failure)
         restart_budget.note(run, record)
         reason = failure.sentence
@@ -357,7 +363,7 @@ class RunMachine:
             self.open_round(Cause.WORKER_FAILURE, root.sentence, now)
 
     def _succeeded(self, fact: events.WorkersSucceeded, now: float) -> None:
-        self.run.move(self._agent(fact.agent_id), AgentState.SUCCEEDED)
+        self.run.move(self.agent(fact.agent_id), AgentState.SUCCEEDED)
         self.run.succeeded.add(fact.agent_id)
 
     def _timed_out(self, fact: events.JoinTimedOut, now: float) -> None:
@@ -417,6 +423,9 @@ class RunMachine:
     def open_round(self, cause: Cause, reason: str, now: float) -> None:
         """Open the next round: every participant stops its workers and joins again."""
         run = self.run
+        if run.notice_since is not None:
+            self.tell("notice_ended", f"the round ends before all workers have acknowledged: {reason}", now)
+        run.notice_since = None
         ending, run.round = run.round, run.round + 1
         run.stage, run.scale_up_at, run.verdict_at, run.hang = Stage.FORMING, None, None, None
         run.progress.clear()
@@ -434,13 +443,17 @@ class RunMachine:
     def _settle(self, now: float) -> None:
         """Draw the conclusions of whatever has just changed."""
         run = self.run
+        if run.leaving and run.stage is not Stage.RUNNING:
+            notices.release(self, now)
         if run.stage is Stage.FORMING:
             self._watch_minimum(now)
         elif run.stage is Stage.RUNNING:
             if run.membership and len(run.succeeded) == len(run.membership.seats):
                 self.end(Stage.SUCCEEDED, f"all workers of {completion.count(len(run.succeeded))} exited 0", None, now)
             elif run.verdict_at is None:
-                run.scale_up_at = admission.next_scale_up(run, now)
+                was, run.scale_up_at = run.scale_up_at, admission.next_scale_up(run, now)
+                if was is None and run.scale_up_at is not None and run.settings.scale_up == "on-notice":
+                    notices.given(self, completion.arrivals(run), run.scale_up_at - now, now)
         time_ledger.settle(run, now)
 
     def _watch_minimum(self, now: float) -> None:
@@ -453,7 +466,8 @@ class RunMachine:
     def end(self, stage: Stage, reason: str, failure: Failure | None, now: float) -> None:
         run = self.run
         run.stage, run.ended_at, run.scale_up_at, run.verdict_at, run.hang = stage, now, None, None, None
-        run.end_reason = reason
+        run.end_reason, run.notice_since = reason, None
+        run.leaving.clear()
         run.end_failure = run.first_of_round.failure if failure and run.first_of_round else failure
         run.leases.clear()
         finish = final_report.finish(run)
@@ -475,7 +489,8 @@ class RunMachine:
             return completion.cordoned(self.run, agent.node_id, now)
         return rank_assignment.start(self.run, agent.join.agent_id)
 
-    def _agent(self, agent_id: str) -> Agent:
+    def agent(self, agent_id: str) -> Agent:
+        """Raises `AgentFenced` if it is not part of the run."""
         try:
             return self.run.agents[agent_id]
         except KeyError:
@@ -518,6 +533,7 @@ class RunMachine:
 _CHECKS: dict[type[events.Event], Callable[[RunMachine, Any, float], events.Fact | None]] = {
     events.NodeJoined: RunMachine._check_join,
     events.NodeLeft: RunMachine._check_leave,
+    events.LeaveAnnounced: notices.check,
     events.WorkersFailed: RunMachine._check_failure,
     events.WorkersSucceeded: RunMachine._check_success,
     events.HangSuspected: hangs.check,
@@ -542,6 +558,8 @@ _TRANSITIONS: dict[type[events.Fact], Callable[[RunMachine, Any, float], None]] 
     events.NodeJoined: RunMachine._joined,
     events.NodeLost: RunMachine._lost,
     events.NodeLeft: RunMachine._left,
+    events.LeaveAnnounced: notices.announced,
+    events.NoticeEnded: notices.ended,
     events.WorkersFailed: RunMachine._failed,
     events.WorkersSucceeded: RunMachine._succeeded,
     events.HangSuspected: hangs.suspect,

@@ -13,9 +13,9 @@ from rdzv_protocol.messages import Drain
 from rdzv_protocol.settings import RunSettings
 from rdzv_protocol.text import clip
 
-from rdzv_server.core import admission, completion, events, legal_sizes
+from rdzv_server.core import admission, completion, events, legal_sizes, notices
 from rdzv_server.core.events import EXCLUDER, Cordon
-from rdzv_server.core.run import HEARD_OF_S, Agent, AgentState, Cause, Run, Stage
+from rdzv_server.core.run import HEARD_OF_S, Agent, AgentState, Cause, Leaving, Run, Stage
 
 if TYPE_CHECKING:
     from rdzv_server.core.machine import RunMachine
@@ -153,7 +153,11 @@ def drain(machine: "RunMachine", fact: events.NodeDrained, now: float) -> None:
     keep_out(machine, cordon_of(fact, now))
     _tell(machine, "node_drained", fact, sentence, now, node_id=fact.node_id)
     for agent in run.agents_of(fact.node_id):
-        if agent.join.drains:
+        if agent.join.drains and notices.is_given_for_drain(run, agent):
+            notice_s = min(run.settings.notice_timeout_s or 0.0, fact.deadline_s * notices.DRAIN_SHARE)
+            leaving = Leaving(now + notice_s, now + fact.deadline_s, Cause.NODE_DRAINED, sentence)
+            notices.leaves(machine, agent, leaving, now)
+        elif agent.join.drains:
             _drain(machine, agent, sentence, now + fact.deadline_s, now)
         else:
             machine.wake([agent])

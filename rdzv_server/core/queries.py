@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rdzv_server.core.run import Agent, Run, Seat
 
 MOST_OPEN = 8
-"""Open queries of one agent."""
+"""Open questions of operators to one agent."""
 NUMBERS_PER_S = 1_000
 """A query's number is its time in so many parts of a second, or the next one that is free: so the numbers of a server
 are none of the one before, whose answers may still be under way."""
@@ -96,18 +96,17 @@ def knows(agent: "Agent", kind: type[Query]) -> bool:
 
 def ask(
     machine: "RunMachine", agent: "Agent", kind: type[Query], within_s: float, closed: Closed, now: float, **fields: Any
-) -> None:
+) -> int:
     """Ask the agent, which knows the kind, about its last round; `closed` is told of the end, within so many seconds.
 
-    Raises `TooManyRequests` if it has not answered others yet.
+    Returns the query's number.
     """
     queries = machine.run.queries
-    if len(queries.by_agent.get(agent.agent_id, ())) >= MOST_OPEN:
-        raise TooManyRequests(f"node {agent.node_id} has {MOST_OPEN} queries to answer already: try again")
     number = queries.next_number(now)
     query = kind(number=number, round=agent.round, remaining_s=within_s, **fields)
     queries.add(agent.agent_id, number, OpenQuery(query, now + within_s, closed))
     machine.wake([agent])
+    return number
 
 
 def close(machine: "RunMachine", agent: "Agent", number: int, answer: QueryAnswer | None, now: float) -> None:
@@ -148,6 +147,9 @@ def ask_for_log(machine: "RunMachine", event: events.LogAsked, now: float) -> No
         raise QueryRefused(f"the agent of node {seat.node_id}, which had rank {event.rank} last, is gone")
     if not knows(agent, TailLog):
         raise QueryRefused(f"the agent of node {seat.node_id} is older than this server: it cannot be asked for logs")
+    asked = run.queries.by_agent.get(agent.agent_id, _NOTHING).values()
+    if sum(isinstance(each.query, TailLog) for each in asked) >= MOST_OPEN:
+        raise TooManyRequests(f"node {agent.node_id} has {MOST_OPEN} queries to answer already: try again")
     fields = {"rank": event.rank, "stream": event.stream, "lines": event.lines, "offset": event.offset}
     ask(machine, agent, TailLog, event.within_s, partial(_answer_operator, event.token), now, **fields)
 

@@ -6,6 +6,7 @@ from typing import Literal, TypeVar
 
 from msgspec import Struct, field
 from rdzv_protocol.messages import Directive, Failure, JoinRequest, Progress
+from rdzv_protocol.queries import Noticed
 from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core import legal_sizes
@@ -144,6 +145,17 @@ class Departure(Struct, frozen=True):
     at: float
 
 
+class Leaving(Struct):
+    """A participant that goes soon: the others' workers are told first."""
+
+    until: float
+    """End of the notice, if it is not acknowledged before."""
+    stop_until: float
+    """End of the time that its own workers have."""
+    cause: Cause
+    reason: str
+
+
 class FailureRecord(Struct, frozen=True):
     round: int
     agent_id: str
@@ -249,6 +261,10 @@ class RunState(Struct, kw_only=True):
     """Agents of the membership that reported a failure."""
     started_at: float = 0.0
     scale_up_at: float | None = None
+    leaving: dict[str, Leaving] = field(default_factory=dict)
+    """Participants of the running round that go soon, by agent id."""
+    notice_since: float | None = None
+    """Since when the workers of the running round are told of its end."""
     verdict_at: float | None = None
     """Time at which a run without restarts left ends over a failure whose cause has not been reported."""
     hang: Hang | None = None
@@ -282,11 +298,26 @@ class RunState(Struct, kw_only=True):
     """Time at which the run, which an operator has no more use for, is forgotten."""
 
 
+class OpenNotice(Struct):
+    """What the agents of a round have been asked about its end, and have answered."""
+
+    round: int
+    until: float
+    asked: dict[str, int] = field(default_factory=dict)
+    """Numbers of the queries, by agent."""
+    answers: dict[str, Noticed | None] = field(default_factory=dict)
+    """By agent; None: it did not answer in time, or is gone."""
+    answered_at: float | None = None
+    """Time at which the last one had answered."""
+
+
 class Run(RunState, kw_only=True):
     """One attempt of a run: its state, the leases of its agents, and what is looked up by other keys."""
 
     leases: Leases
     queries: Queries = field(default_factory=Queries)
+    notice: OpenNotice | None = None
+    """Notice of the running round's end that its agents have been asked to pass on."""
     by_state: dict[AgentState, OrderedDict[str, Agent]] = field(
         default_factory=lambda: {state: OrderedDict() for state in AgentState}
     )
@@ -336,6 +367,7 @@ class Run(RunState, kw_only=True):
     def drain(self, agent: Agent, until: float) -> None:
         """Count the agent out: it leaves."""
         self.survivors -= self.is_survivor(agent)
+        self.leaving.pop(agent.agent_id, None)
         self.move(agent, AgentState.DRAINING)
         agent.drain_until = until
 
@@ -376,6 +408,7 @@ class Run(RunState, kw_only=True):
         if node_rank is not None and self.node_ranks.get(node_rank) == agent.agent_id:
             del self.node_ranks[node_rank]
         self.survivors -= self.is_survivor(agent)
+        self.leaving.pop(agent.agent_id, None)
         self.leases.drop(agent.agent_id)
         self.progress.pop(agent.agent_id, None)
         self.departed_ids.add(agent.agent_id)
@@ -409,6 +442,8 @@ class Run(RunState, kw_only=True):
         assert self.stage is not Stage.FORMING or enough == (len(self.waiting) >= legal_sizes.smallest(self.settings))
         assert self.scale_up_at is None or self.verdict_at is None
         assert self.stage is Stage.RUNNING or (self.scale_up_at, self.verdict_at) == (None, None)
+        assert self.stage is Stage.RUNNING or not (self.leaving or self.notice_since)
+        assert all(agents[agent_id].has_part for agent_id in self.leaving)
         assert (self.ended_at is not None) == self.stage.is_end == bool(self.end_reason)
         assert self.restart_count == sum(times for cause, times in self.restarts.items() if cause.is_charged)
         most_charged = self.settings.max_restarts + (self.settings.max_hang_restarts or 0)

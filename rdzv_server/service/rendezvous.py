@@ -306,7 +306,10 @@ def _event(request: _Told) -> events.Event:
         case messages.SuspectRequest(round=round_, source=source, reason=reason, ranks=ranks):
             return events.HangSuspected(request.agent_id, round_, printable(source), printable(reason), ranks)
         case messages.LeaveRequest():
-            return events.NodeLeft(request.agent_id, printable(request.reason), request.unfit)
+            reason = printable(request.reason)
+            if request.notice_s is not None:
+                return events.LeaveAnnounced(request.agent_id, reason, request.notice_s, request.stop_s)
+            return events.NodeLeft(request.agent_id, reason, request.unfit)
         case messages.AnswerRequest():
             return events.QueryAnswered(request.agent_id, request.number, request.answer)
 

@@ -17,6 +17,11 @@ JUST_S = 1.0
 CAUSE_S = 1.0
 """Time that a run without restarts left waits for what a consequence follows from."""
 FATAL = 42
+SCALE_UP_NOTICE_S = 60.0
+DRAIN_S = 30.0
+"""Time that a drain leaves to workers, of which a notice takes four fifths."""
+SOONER_S = 1.0
+"""Workers are told a deadline anew if it is so much sooner."""
 
 
 class Refused(Exception):
@@ -65,6 +70,7 @@ class Model:
     unit: int = 1
     sizes: tuple[int, ...] = ()
     shrink_after: float = 0.0
+    notice: float | None = None
     stage: str = "forming"
     round: int = 1
     restart_count: int = 0
@@ -95,6 +101,12 @@ class Model:
     started: float = 0.0
     scale_up_at: float | None = None
     verdict_at: float | None = None
+    leaving: dict[str, tuple[float, str]] = field(default_factory=dict)
+    """Participants that go soon: until when the others' workers may save, and the cause."""
+    told: tuple[int, float] | None = None
+    """Round and deadline that the workers were told last."""
+    unanswered: set[str] = field(default_factory=set)
+    """Agents that were told, and have not answered."""
 
     def find(self, name: str) -> Agent | None:
         return next((agent for agent in self.agents if agent.name == name), None)
@@ -183,6 +195,7 @@ class Model:
             assert agent is not None
             self._heard(agent, now)
             agent.unheard, agent.proven = True, None
+        self.told = None
 
     def fail(self, name: str, round: int, exit_code: int, is_consequence: bool, now: float) -> None:
         if not self.over and self._is_news(name, round):
@@ -232,6 +245,24 @@ class Model:
             self._conclude(now)
         self.pass_time(now)
 
+    def announce(self, name: str, notice_s: float, now: float) -> None:
+        """The agent leaves as soon as all workers have saved."""
+        if not self.over and name not in self.departed:
+            agent = self.find(name)
+            if agent is None:
+                raise Refused("agent_fenced")
+            self._heard(agent, now)
+            if name not in self.leaving and agent.state != "draining":
+                self.leaving[name] = (now + notice_s, "node_left")
+                if agent.state != "running" or self.stage != "running":
+                    self._release(name, now)
+            self._conclude(now)
+        self.pass_time(now)
+
+    def answer_notice(self, name: str, now: float) -> None:
+        self.unanswered.discard(name)
+        self.pass_time(now)
+
     def disconnect(self, name: str, now: float) -> None:
         agent = self.find(name)
         if agent is not None and agent.absent is None:
@@ -248,6 +279,11 @@ class Model:
         self.pass_time(now)
 
     def pass_time(self, now: float) -> None:
+        self._tell(now)
+        self._pass_time(now)
+        self._tell(now)
+
+    def _pass_time(self, now: float) -> None:
         while not self.over:
             if self._is_ready():
                 self._complete(now)
@@ -271,6 +307,8 @@ class Model:
                     self._open("worker_failure", now)
                 else:
                     self.stage = "failed"
+            elif self._notice_is_over(now):
+                self._turn_after_notice(now)
             elif self.stage == "running" and self.scale_up_at is not None and now >= self.scale_up_at:
                 self._open("node_arrived", now)
             else:
@@ -327,6 +365,11 @@ class Model:
     def _drain(self, node: str, now: float) -> None:
         self._cordon(node, now)
         for agent in self._of(node, "cordoned", "running", "stopping", "succeeded"):
+            if self.notice is not None and agent.state == "running" and self.stage == "running":
+                until = now + min(self.notice, 0.8 * DRAIN_S)
+                self.leaving[agent.name] = (min(until, self.leaving.get(agent.name, (until,))[0]), "node_drained")
+                continue
+            self.leaving.pop(agent.name, None)
             was, agent.state = agent.state, "draining"
             self._lose_place(agent, was, "node_drained", now)
 
@@ -364,6 +407,8 @@ class Model:
 
     def _depart(self, agent: Agent, cause: str, now: float) -> None:
         self.agents.remove(agent)
+        self.leaving.pop(agent.name, None)
+        self.unanswered.discard(agent.name)
         self.departed.add(agent.name)
         self._lose_place(agent, agent.state, cause, now)
 
@@ -429,7 +474,48 @@ class Model:
         for agent in self.in_state("running", "succeeded"):
             agent.state = "stopping"
 
+    # Notices.
+
+    def _soon(self) -> tuple[float, str] | None:
+        """When the running round ends soon, and why."""
+        if self.stage != "running":
+            return None
+        if self.leaving:
+            return min(self.leaving.values(), key=lambda soon: soon[0])
+        if self.scale_up == "on-notice" and self.scale_up_at is not None:
+            return self.scale_up_at, "node_arrived"
+        return None
+
+    def _tell(self, now: float) -> None:
+        soon = self._soon()
+        if soon is None:
+            self.told, self.unanswered = None, set()
+        elif self.told is None or self.told[0] != self.round or soon[0] < self.told[1] - SOONER_S:
+            self.told = self.round, soon[0]
+            self.unanswered = {agent.name for agent in self.in_state("running")} if soon[0] > now else set()
+
+    def _notice_is_over(self, now: float) -> bool:
+        soon = self._soon()
+        all_answered = self.told is not None and self.told[0] == self.round and not self.unanswered
+        return soon is not None and (now >= soon[0] or all_answered)
+
+    def _turn_after_notice(self, now: float) -> None:
+        soon = self._soon()
+        assert soon
+        for name in list(self.leaving):
+            self._release(name, now)
+        if self.stage == "running":
+            self._open(soon[1], now)
+
+    def _release(self, name: str, now: float) -> None:
+        agent, (_, cause) = self.find(name), self.leaving.pop(name)
+        assert agent
+        was, agent.state = agent.state, "draining"
+        self._lose_place(agent, was, cause, now)
+
     def _conclude(self, now: float) -> None:
+        for name in list(self.leaving) if self.stage == "forming" else ():
+            self._release(name, now)
         if self.stage == "forming":
             self._watch(now)
         elif self.stage == "running":
@@ -466,10 +552,14 @@ class Model:
 
     def _plan_scale_up(self, now: float) -> None:
         waiting, running = len(self.in_state("waiting")), len(self.in_state("running"))
+        if self.scale_up == "on-notice" and self.scale_up_at is not None:
+            return
         if self.scale_up == "manual" or self._admitted() <= 0:
             self.scale_up_at = None
             return
-        if running + waiting >= max(self.legal):
+        if self.scale_up == "on-notice":
+            self.scale_up_at = now + (SCALE_UP_NOTICE_S if self.notice is None else self.notice)
+        elif running + waiting >= max(self.legal):
             self.scale_up_at = now
         elif self.scale_up_at is None:
             self.scale_up_at = now + WINDOW_S

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Assignment, Drain, Finish, Start, Stop, Wait
+from rdzv_protocol.queries import Notice, Noticed, TailLog
 from rdzv_protocol.queries import Refused as QueryRefusal
 from rdzv_protocol.settings import RunSettings
 
@@ -19,6 +20,7 @@ from rdzv_server.core.events import (
     ArrivalsAdmitted,
     Event,
     LeaseRenewed,
+    LeaveAnnounced,
     LogAsked,
     NodeCordoned,
     NodeDrained,
@@ -47,7 +49,7 @@ from tests.support.scenario import RETENTION_S, SERVER_ADDR, a_failure, a_join, 
 NAMES = [f"agent{index}" for index in range(16)]
 NODES = ["a", "b", "c", "d"]
 ACTIONS = (RunRestarted, RunResized, ArrivalsAdmitted, NodeCordoned, NodeUncordoned, NodeDrained)
-REQUESTS = (NodeJoined, NodeLeft, WorkersFailed, WorkersSucceeded, *ACTIONS)
+REQUESTS = (NodeJoined, NodeLeft, LeaveAnnounced, WorkersFailed, WorkersSucceeded, *ACTIONS)
 DIRECTIVES = {
     "waiting": Wait,
     "running": Start,
@@ -72,9 +74,10 @@ class RunStory(RuleBasedStateMachine):
         low=st.sampled_from([1, 2, 2, 3]),
         more=st.integers(0, 2),
         max_restarts=st.sampled_from([0, 1, 3, 9, 9]),
-        scale_up=st.sampled_from(["immediate", "immediate", "cooldown", "manual"]),
+        scale_up=st.sampled_from(["immediate", "immediate", "cooldown", "manual", "on-notice"]),
         last_call=st.sampled_from([rules.LAST_CALL_S, None]),
         window=st.sampled_from([None, None, 30.0]),
+        notice=st.sampled_from([None, None, 10.0]),
         rank_policy=st.sampled_from(["sticky", "sticky", "topology", "fill-gaps"]),
         joined=st.sampled_from([0, 2, 3, 4, 5]),
         sizes=st.sampled_from([(1, ()), (1, ()), (2, ()), (1, (1, 2, 4)), (1, (2, 3, 5))]),
@@ -88,6 +91,7 @@ class RunStory(RuleBasedStateMachine):
         scale_up: str,
         last_call: float | None,
         window: float | None,
+        notice: float | None,
         rank_policy: str,
         joined: int,
         sizes: tuple[int, tuple[int, ...]],
@@ -109,6 +113,7 @@ class RunStory(RuleBasedStateMachine):
             scale_up_window_s=rules.WINDOW_S,
             scale_up_cooldown_s=rules.COOLDOWN_S,
             fatal_exit_codes=(rules.FATAL,),
+            notice_timeout_s=notice,
             rank_policy=rank_policy,
             node_unit=unit,
             legal_sizes=legal_sizes,
@@ -117,7 +122,9 @@ class RunStory(RuleBasedStateMachine):
         self.now = 0.0
         self.created = RunCreated("run", 1, explicit=True, settings=settings)
         self.machine = RunMachine(self.created, self.now, RETENTION_S)
-        self.model = Model(low, low + more, max_restarts, scale_up, last_call, window, unit, legal_sizes, shrink_after)
+        self.model = Model(
+            low, low + more, max_restarts, scale_up, last_call, window, unit, legal_sizes, shrink_after, notice
+        )
         self.records: list[Record] = []
         self.numbers: list[int] = []
         """Numbers of the events that were told."""
@@ -274,7 +281,7 @@ class RunStory(RuleBasedStateMachine):
         node, request = agent.node_id if agent else NODES[0], self._request()
         if kind is NodeUncordoned and self.run_.cordons:
             node = min(self.run_.cordons)
-        more = {"deadline_s": 30.0} if kind is NodeDrained else {}
+        more = {"deadline_s": rules.DRAIN_S} if kind is NodeDrained else {}
         name = {NodeCordoned: "cordon", NodeUncordoned: "uncordon", NodeDrained: "drain"}[kind]
         self._both(
             kind("why", "me", request, node_id=node, **more),
@@ -293,6 +300,29 @@ class RunStory(RuleBasedStateMachine):
 
         self._both(LogAsked(token, rank, "stderr", 10, None, within_s), model)
 
+    @rule(place=places, notice_s=st.sampled_from([0.0, 2.0, 30.0]))
+    def an_agent_announces_that_it_leaves(self, place: int, notice_s: float) -> None:
+        name = self._who(place)
+        leave = LeaveAnnounced(name, "SIGTERM", notice_s, notice_s + 5.0)
+        self._both(leave, lambda: self.model.announce(name, notice_s, self.now))
+
+    @precondition(lambda self: self._open_notices())
+    @rule(data=st.data(), acknowledged=st.integers(0, 1), all_answer=st.booleans())
+    def workers_acknowledge_a_notice(self, data: st.DataObject, acknowledged: int, all_answer: bool) -> None:
+        asked = self._open_notices()
+        for name in sorted(asked) if all_answer else [data.draw(st.sampled_from(sorted(asked)))]:
+            if name in self._open_notices():
+                answer = QueryAnswered(name, asked[name], Noticed(listening=1, acknowledged=acknowledged))
+                self._both(answer, lambda name=name: self.model.answer_notice(name, self.now))
+
+    def _open_notices(self) -> dict[str, int]:
+        asked = self.run_.queries.by_agent
+        notices = ((name, query) for name in asked for query in self.run_.queries.of(name, self.now))
+        return {name: query.number for name, query in notices if isinstance(query, Notice)}
+
+    def _open_logs(self, name: str) -> list[int]:
+        return [query.number for query in self.run_.queries.of(name, self.now) if isinstance(query, TailLog)]
+
     def _refuses_question(self, rank: int) -> str:
         if self.run_.stage.is_end:
             return "run_ended"
@@ -301,14 +331,14 @@ class RunStory(RuleBasedStateMachine):
             return "unknown_rank"
         if owners[0] not in self.run_.agents:
             return "query_refused"
-        return "too_many_requests" if len(self.run_.queries.of(owners[0], self.now)) == MOST_OPEN else ""
+        return "too_many_requests" if len(self._open_logs(owners[0])) == MOST_OPEN else ""
 
-    @precondition(lambda self: self.run_.queries.by_agent)
+    @precondition(lambda self: any(map(self._open_logs, self.run_.queries.by_agent)))
     @rule(data=st.data(), is_known=st.sampled_from([True, True, True, False]))
     def an_agent_answers(self, data: st.DataObject, is_known: bool) -> None:
         """Its answer ends the question that it was asked; one that arrives again, or late, changes nothing."""
-        agent_id = data.draw(st.sampled_from(sorted(self.run_.queries.by_agent)))
-        number = data.draw(st.sampled_from([query.number for query in self.run_.queries.of(agent_id, self.now)]))
+        agent_id = data.draw(st.sampled_from(sorted(filter(self._open_logs, self.run_.queries.by_agent))))
+        number = data.draw(st.sampled_from(self._open_logs(agent_id)))
         answer = QueryAnswered(agent_id, number + (not is_known) * 10**9, QueryRefusal(reason="no"))
         asked = len(self.open_questions)
         self._both(answer, lambda: None)
@@ -346,10 +376,11 @@ class RunStory(RuleBasedStateMachine):
         machine = RunMachine(self.created, 0.0, RETENTION_S)
         for record in self.records:
             machine.replay(record.fact, record.at)
-        unordered = {"agents", "node_ids", "node_ranks", "leases", "queries"}
+        unordered = {"agents", "node_ids", "node_ranks", "leases", "queries", "notice"}
         assert _without(snapshot(machine.run), unordered) == _without(snapshot(self.run_), unordered)
         assert machine.run.agents == self.run_.agents
         machine.run.leases, machine.run.queries = self.run_.leases, self.run_.queries  # which are not kept
+        machine.run.notice = self.run_.notice
         self.machine = machine
 
     @precondition(lambda self: not self.run_.stage.is_end)
@@ -417,7 +448,7 @@ class RunStory(RuleBasedStateMachine):
         if isinstance(event, REQUESTS) and len(self.records) > recorded:
             self.taken.append((event, model))
         if len(self.records) == recorded:
-            silent = {"leases", "revision", "queries"}
+            silent = {"leases", "revision", "queries", "notice"}
             assert _without(snapshot(self.run_), silent) == _without(before, silent), "changed, but not recorded"
 
     def _seats(self) -> dict[str, Seat]:
@@ -460,9 +491,11 @@ class RunStory(RuleBasedStateMachine):
     def every_question_is_open_at_an_agent_that_is_there_or_has_ended(self) -> None:
         queries = self.run_.queries
         assert queries.by_agent.keys() <= self.run_.agents.keys()
-        opened = [query for name in queries.by_agent for query in queries.of(name, self.now)]
+        opened = [
+            query for name in queries.by_agent for query in queries.of(name, self.now) if isinstance(query, TailLog)
+        ]
         assert len(opened) == len(self.open_questions) and all(query.remaining_s > 0 for query in opened)
-        assert all(0 < len(asked) <= MOST_OPEN for asked in queries.by_agent.values())
+        assert all(0 < len(asked) <= MOST_OPEN + 1 for asked in queries.by_agent.values())
         assert not (opened and self.run_.stage.is_end)
 
     @invariant()

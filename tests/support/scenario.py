@@ -56,7 +56,8 @@ def a_join(agent: str, *, node: str | None = None, after_round: int = 0, **chang
     """A join of `agent`, on the node of the same name."""
     node_id = node or agent
     place = {"addr": f"host-{node_id}", "port": 29_500 + after_round}
-    given = {"run_id": RUN_ID, "local_world_size": 1, "drains": True, "queries": ("tail_log", "examine"), **place}
+    known = ("tail_log", "examine", "notice")
+    given = {"run_id": RUN_ID, "local_world_size": 1, "drains": True, "queries": known, **place}
     return JoinRequest(agent_id=agent, node_id=node_id, after_round=after_round, **(given | changes))
 
 
@@ -236,7 +237,7 @@ def replayed(created: RunCreated, records: Iterable[Record], created_at: float =
 
 def durable(run: Run) -> dict[str, Any]:
     """All that a restart of the server must bring back: everything but who was heard when, and who is asked what."""
-    return {name: value for name, value in snapshot(run).items() if name not in ("leases", "queries")}
+    return {name: value for name, value in snapshot(run).items() if name not in ("leases", "queries", "notice")}
 
 
 def snapshot(run: Run) -> dict[str, Any]:

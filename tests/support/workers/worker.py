@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO, cast
 
+import node_agent
+
 DOUBLE_FORK = "setsid sleep 1000 >/dev/null 2>&1 & echo $!"
 
 
@@ -49,6 +51,13 @@ def progress(argument: str) -> None:
     progress(int(step), *kind)
 
 
+def await_notice(_: str) -> str:
+    """Wait until the agent gives a notice; its source, its node and whether time is left."""
+    while (notice := node_agent.notice()) is None:
+        time.sleep(0.01)
+    return f"{notice.source} {notice.node_id} {notice.remaining_s > 0}"
+
+
 ORDERS: Mapping[str, Callable[[str], Any]] = {
     "exit": lambda code: sys.exit(int(code)),
     "say": lambda text: print(text, flush=True),
@@ -62,6 +71,9 @@ ORDERS: Mapping[str, Callable[[str], Any]] = {
     "double-fork": lambda _: subprocess.check_output(
         "setsid sleep 1000 >/dev/null 2>&1 & echo $!", shell=True, text=True
     ),
+    "listen": lambda _: str(node_agent.notice()),
+    "await-notice": await_notice,
+    "acknowledge": lambda _: node_agent.acknowledge(),
     "close": lambda _: os.closerange(1, 3),
 }
 """By its first word, what carries out an order; it is given the rest, which is the answer unless there is another."""

@@ -160,8 +160,8 @@ def test_a_wrong_field_is_named_with_what_is_wrong(field, value, complaint):
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"scale_up": "never"}, "scale_up must be one of cooldown, immediate, manual, not 'never'"),
-        ({"scale_up": 3}, "scale_up must be one of cooldown, immediate, manual, not 3"),
+        ({"scale_up": "never"}, "scale_up must be one of cooldown, immediate, manual, on-notice, not 'never'"),
+        ({"scale_up": 3}, "scale_up must be one of cooldown, immediate, manual, on-notice, not 3"),
         ({"lease_s": 0}, "lease_s must be a number from 0.1 to 86400, not 0"),
         ({"lease_s": float("nan")}, "lease_s must be a number from 0.1 to 86400, not nan"),
         ({"join_timeout_s": float("inf")}, "join_timeout_s must be a number from 0 to 1e+07, not inf"),

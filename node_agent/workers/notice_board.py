@@ -1,0 +1,97 @@
+"""Notices to the workers of one round: a file that they read, and one for each of them by which it acknowledges.
+
+A script reads with `node_agent.notice()`, or looks for the file `NODE_AGENT_NOTICE_FILE`. It says that it does by
+making `NODE_AGENT_NOTICE_ACK`, and acknowledges by writing anything into it. Who has not made that file does not
+listen, and nobody waits for it. The files are looked at while a notice is open, and never else.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+
+from rdzv_protocol.queries import Notice, Noticed
+
+from node_agent.in_worker import NOTICE_ACK, NOTICE_FILE
+from node_agent.workers.temp_dir import TempDir
+
+LOOK_S = 0.02
+"""Time between two looks at whether all have acknowledged."""
+MARGIN_S = 0.2
+"""Time before the deadline at which the answer goes, whoever has not acknowledged."""
+
+
+class NoticeBoard:
+    """Board of the workers of one round. `signal_name`: what they get besides; they all listen then."""
+
+    def __init__(self, temp_dir: TempDir, round_: int, workers: int, signal_name: str | None = None) -> None:
+        self.round = round_
+        self._is_given = False
+        self._signal_name = signal_name
+        self._path = temp_dir.path(f"notice-{round_}.json")
+        self._acks = [temp_dir.path(f"notice-{round_}-{local_rank}.ack") for local_rank in range(workers)]
+
+    def environment(self, local_rank: int) -> Mapping[str, str]:
+        return {NOTICE_FILE: self._path, NOTICE_ACK: self._acks[local_rank]}
+
+    @property
+    def is_acknowledged(self) -> bool:
+        """Whether a worker has acknowledged a notice."""
+        return self._is_given and self.look().acknowledged > 0
+
+    def look(self) -> Noticed:
+        """How many workers listen, and how many of those have acknowledged."""
+        sizes = [_size(path) for path in self._acks]
+        listening = len(sizes) if self._signal_name else sum(size is not None for size in sizes)
+        return Noticed(listening=listening, acknowledged=sum(bool(size) for size in sizes))
+
+    async def give(self, notice: Notice, pids: Collection[int], warn: Callable[[str], None]) -> Noticed:
+        """Tell the workers, and wait until all that listen have acknowledged, or until it is nearly too late."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + max(0.0, notice.remaining_s - MARGIN_S)
+        try:
+            self._write(notice)
+        except OSError as error:
+            warn(f"the workers cannot be told that the round ends: {error}")
+            return Noticed(listening=0, acknowledged=0)
+        self._is_given = True
+        for pid in pids if self._signal_name else ():
+            with suppress(ProcessLookupError):  # the worker alone: what it has started may not know the signal
+                os.kill(pid, signal.Signals[self._signal_name or ""])
+        while True:
+            seen = self.look()
+            if seen.acknowledged >= seen.listening or loop.time() >= until:
+                return seen
+            await asyncio.sleep(LOOK_S)
+
+    def close(self) -> None:
+        for path in (self._path, *self._acks):
+            with suppress(OSError):
+                os.unlink(path)
+
+    def _write(self, notice: Notice) -> None:
+        """Replace the file in one go: whoever reads it reads a whole one."""
+        now = time.time()
+        told = {
+            "source": notice.source,
+            "node_id": notice.node_id,
+            "reason": notice.reason,
+            "round": notice.round,
+            "deadline": now + notice.remaining_s,
+            "remaining_s": notice.remaining_s,
+            "given_at": now,
+        }
+        with open(f"{self._path}.new", "w") as file:
+            json.dump(told, file)
+            file.write("\n")
+        os.rename(f"{self._path}.new", self._path)
+
+
+def _size(path: str) -> int | None:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return None

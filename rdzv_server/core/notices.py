@@ -1,0 +1,201 @@
+"""Notices: the workers of a running round are told that it is about to end, so that they save their work first.
+
+A round is about to end because a participant says that it goes (`LeaveAnnounced`), because an operator drains its node,
+or, with `--scale-up on-notice`, because a node has arrived. Why, and until when, are facts. That the agents have been
+asked, and what they answered, are signs: after a restart of the server the same agents are asked again. As soon as
+every worker that listens has acknowledged, else at the deadline, `NoticeEnded` turns the round. A notice is never taken
+back: a worker that has acknowledged one may end, and counts as interrupted.
+"""
+
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from rdzv_protocol.messages import Drain
+from rdzv_protocol.queries import Notice, Noticed, Query, QueryAnswer
+from rdzv_protocol.text import clip
+
+from rdzv_server.core import completion, events, queries
+from rdzv_server.core.run import Agent, AgentState, Cause, Leaving, OpenNotice, Run, Stage
+
+if TYPE_CHECKING:
+    from rdzv_server.core.machine import RunMachine
+
+DRAIN_SHARE = 0.8
+"""Part of a drain's time that a notice takes at most: the rest is for the workers' end."""
+SOONER_S = 1.0
+"""A deadline that is so much sooner than the one that the workers were told is told them anew."""
+
+
+class Pending(NamedTuple):
+    """What ends the running round soon."""
+
+    until: float
+    source: str
+    """`node_left`, `node_drained` or `node_arrived`."""
+    node_id: str
+    reason: str
+
+
+def pending(run: Run) -> Pending | None:
+    if run.stage is not Stage.RUNNING:
+        return None
+    if run.leaving:
+        agent_id, leaving = min(run.leaving.items(), key=lambda item: item[1].until)
+        return Pending(leaving.until, leaving.cause.value, run.agents[agent_id].node_id, leaving.reason)
+    if run.scale_up_at is not None and run.settings.scale_up == "on-notice":
+        node_id = next((agent.node_id for agent in run.waiting.values()), "")
+        return Pending(run.scale_up_at, Cause.NODE_ARRIVED.value, node_id, completion.arrivals(run))
+    return None
+
+
+def ends_at(run: Run) -> float | None:
+    """Time at which the round turns; None while nothing is about to end it."""
+    soon = pending(run)
+    if soon is None:
+        return None
+    answered_at = run.notice.answered_at if run.notice and run.notice.round == run.round else None
+    return soon.until if answered_at is None else min(soon.until, answered_at)
+
+
+def over(run: Run, now: float) -> events.NoticeEnded | None:
+    """The fact that turns the round, if it is time."""
+    at = ends_at(run)
+    return None if at is None or now < at else events.NoticeEnded(_ended(run, now))
+
+
+# Facts.
+
+
+def check(machine: "RunMachine", event: events.LeaveAnnounced, now: float) -> events.Fact | None:
+    """Ignore what was announced before. Raises `AgentFenced`."""
+    run = machine.run
+    if run.stage.is_end or event.agent_id in run.departed_ids:
+        return None
+    agent = machine.agent(event.agent_id)
+    run.leases.renew(agent.agent_id, now)
+    return None if agent.agent_id in run.leaving or agent.state is AgentState.DRAINING else event
+
+
+def announced(machine: "RunMachine", fact: events.LeaveAnnounced, now: float) -> None:
+    agent = machine.agent(fact.agent_id)
+    until, stop_until = now + min(fact.notice_s, fact.stop_s), now + fact.stop_s
+    leaves(
+        machine, agent, Leaving(until, stop_until, Cause.NODE_LEFT, f"node {agent.node_id} leaves: {fact.reason}"), now
+    )
+
+
+def leaves(machine: "RunMachine", agent: Agent, leaving: Leaving, now: float) -> None:
+    """Tell the workers that the agent goes; at once if it has none."""
+    run = machine.run
+    if before := run.leaving.get(agent.agent_id):
+        leaving.until = min(leaving.until, before.until)
+        leaving.stop_until = min(leaving.stop_until, before.stop_until)
+    run.leaving[agent.agent_id] = leaving
+    if run.stage is Stage.RUNNING and agent.state is AgentState.RUNNING:
+        given(machine, leaving.reason, leaving.until - now, now, agent.node_id)
+    else:
+        _release(machine, agent, now)
+
+
+def is_given_for_drain(run: Run, agent: Agent) -> bool:
+    """Whether the workers are told before this agent of a drained node goes."""
+    is_running = run.stage is Stage.RUNNING and agent.state is AgentState.RUNNING
+    return run.settings.notice_timeout_s is not None and is_running
+
+
+def given(machine: "RunMachine", reason: str, within_s: float, now: float, node_id: str | None = None) -> None:
+    """Note that the workers are told; `settle` does it."""
+    run = machine.run
+    run.notice_since = now if run.notice_since is None else run.notice_since
+    sentence = f"{reason}; the workers are told, and have {within_s:.0f} s to save"
+    machine.tell("notice_given", sentence, now, node_id=node_id)
+
+
+def ended(machine: "RunMachine", fact: events.NoticeEnded, now: float) -> None:
+    """Turn the round: those that wanted to go do, and who waits is admitted."""
+    run, soon = machine.run, pending(machine.run)
+    run.notice_since = None
+    machine.tell("notice_ended", fact.reason, now)
+    release(machine, now)
+    if run.stage is Stage.RUNNING and soon:  # nobody has left a seat: a node arrived, or who goes had finished
+        machine.open_round(Cause(soon.source), soon.reason, now)
+
+
+def release(machine: "RunMachine", now: float) -> None:
+    """Let all go that have announced it."""
+    for agent_id in list(machine.run.leaving):
+        _release(machine, machine.run.agents[agent_id], now)
+
+
+def _release(machine: "RunMachine", agent: Agent, now: float) -> None:
+    run, was, leaving = machine.run, agent.state, machine.run.leaving[agent.agent_id]
+    run.drain(agent, leaving.stop_until)
+    machine.direct(agent, Drain(reason=leaving.reason, remaining_s=max(0.0, leaving.stop_until - now)))
+    machine.wake([agent])
+    machine.left_its_place(agent, was, leaving.cause, leaving.reason, now)
+
+
+# Signs.
+
+
+def settle(machine: "RunMachine", now: float) -> None:
+    """Ask the agents if they have not been asked, or were told a later time; and no more when the round is over."""
+    run, soon = machine.run, pending(machine.run)
+    if run.notice and (soon is None or run.notice.round != run.round):
+        _close(run, run.notice)
+        run.notice = None
+    if soon and (run.notice is None or soon.until < run.notice.until - SOONER_S):
+        _give(machine, soon, now)
+
+
+def _give(machine: "RunMachine", soon: Pending, now: float) -> None:
+    run = machine.run
+    if run.notice:
+        _close(run, run.notice)
+    run.notice = notice = OpenNotice(run.round, soon.until)
+    within_s = max(0.0, soon.until - now)
+    fields = {"source": soon.source, "node_id": soon.node_id, "reason": clip(soon.reason, 240)}
+    for agent in run.running.values():
+        if queries.knows(agent, Notice) and within_s:
+            closed = partial(_answered, notice)
+            number = queries.ask(machine, agent, Notice, within_s, closed, now, **fields)
+            notice.asked[agent.agent_id] = number
+    if not notice.asked:
+        notice.answered_at = now
+
+
+def _answered(
+    notice: OpenNotice, machine: "RunMachine", agent: Agent, query: Query, answer: QueryAnswer | None, now: float
+) -> None:
+    notice.answers[agent.agent_id] = answer if isinstance(answer, Noticed) else None
+    if notice.answered_at is None and notice.asked.keys() <= notice.answers.keys():
+        notice.answered_at = now
+
+
+def _close(run: Run, notice: OpenNotice) -> None:
+    for agent_id, number in notice.asked.items():
+        run.queries.take(agent_id, number)
+
+
+# Words.
+
+
+def _ended(run: Run, now: float) -> str:
+    """Sentence about how the notice ended."""
+    after = "" if run.notice_since is None else f" after {now - run.notice_since:.1f} s"
+    notice = run.notice
+    if notice is None or not notice.asked:
+        return f"no worker could be told: the round ends{after}"
+    answers = [answer for answer in notice.answers.values() if answer]
+    listening, acknowledged = (sum(getattr(each, name) for each in answers) for name in ("listening", "acknowledged"))
+    late = [
+        agent_id
+        for agent_id in notice.asked
+        if (answer := notice.answers.get(agent_id)) is None or answer.acknowledged < answer.listening
+    ]
+    if late:
+        who = completion.names({each: run.agents[each] for each in late if each in run.agents})
+        return f"the workers of {who} had not all acknowledged the notice{after}: the round ends"
+    if not listening:
+        return f"no worker listens to notices: the round ends{after}"
+    return f"all {completion.count(acknowledged, 'worker')} that listen acknowledged the notice{after}: the round ends"

@@ -1,0 +1,258 @@
+"""Workers are told before their round ends, with real processes: they save, acknowledge, and the round ends early."""
+
+import asyncio
+import json
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rdzv_protocol.exit_codes import ExitCode
+
+from tests.support.cluster import PATIENT, Cluster
+from tests.support.programs import Program
+from tests.support.rdzvctl import rdzvctl
+from tests.support.worker_hub import Worker, of_agent
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "checkpoint_on_notice.py"
+NOTICE = (*PATIENT[:-2], "--shutdown-timeout", "100", "--notice-timeout", "80")
+"""Flags of a run whose workers have far more time to save than a test takes."""
+HASTY = (*PATIENT[:-2], "--shutdown-timeout", "2", "--notice-timeout", "80")
+"""The same with a scheduler that gives two seconds."""
+
+
+async def all_listen(workers: list[Worker]) -> None:
+    for worker in workers:
+        assert await worker.tell("listen") == "None"
+
+
+async def all_hear(workers: list[Worker], notice: str) -> None:
+    assert await asyncio.gather(*(worker.tell("await-notice") for worker in workers)) == [notice] * len(workers)
+
+
+async def all_acknowledge(workers: list[Worker]) -> None:
+    for worker in workers:
+        await worker.tell("acknowledge")
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    return dict(json.loads(Path(path).read_text()))
+
+
+async def events(cluster: Cluster, kind: str) -> list[dict[str, Any]]:
+    found = json.loads(await cluster.server.get("/v1/runs/none/events"))["events"]
+    return [event for event in found if event["kind"] == kind]
+
+
+async def test_all_workers_are_told_of_a_node_that_leaves_and_the_round_ends_when_all_have_saved(
+    cluster: Cluster,
+) -> None:
+    first = await cluster.nodes("ab", "--nnodes", "1:2", *NOTICE)
+    await all_listen(first)
+    leaver = cluster.agents.pop("b")
+    leaver.signal(signal.SIGTERM)
+    await all_hear(first, "node_left b True")
+    told = read(first[0].env["NODE_AGENT_NOTICE_FILE"])
+    assert told["reason"].startswith("node b leaves: SIGTERM") and 0 < told["remaining_s"] <= 80
+    await all_acknowledge(first[:3])
+    assert (await cluster.server.run())["round"] == 1, "one has not saved yet"
+    await all_acknowledge(first[3:])
+    second = await cluster.hub.group(2)
+    assert await leaver.exit_code() == ExitCode.START_AGAIN
+    assert "SIGTERM: leaving the run; before, the workers of all nodes have 80 s to save" in "\n".join(leaver.err)
+    assert len(await events(cluster, "notice_given")) == 1
+    (ended,) = await events(cluster, "notice_ended")
+    assert ended["reason"].startswith("all 4 workers that listen acknowledged the notice after ")
+    await cluster.finish(second)
+    assert await cluster.restarts() == {"node_left": 1}
+
+
+async def test_workers_that_end_after_they_have_saved_have_not_succeeded(cluster: Cluster) -> None:
+    first = await cluster.nodes("ab", "--nnodes", "1:2", *NOTICE)
+    await all_listen(first)
+    cluster.agents.pop("b").signal(signal.SIGTERM)
+    await all_hear(first, "node_left b True")
+    for worker in first:
+        await worker.tell("acknowledge")
+        worker.order_exit(0)
+    await cluster.finish(await cluster.hub.group(2))
+    assert await cluster.restarts() == {"node_left": 1}
+
+
+async def test_a_worker_that_never_acknowledges_is_waited_for_as_long_as_the_scheduler_allows(cluster: Cluster) -> None:
+    """Four fifths of the time between SIGTERM and SIGKILL; the rest is for the workers' end."""
+    first = await cluster.nodes("ab", "--nnodes", "1:2", *HASTY)
+    await all_listen(first)
+    leaver = cluster.agents.pop("b")
+    leaver.signal(signal.SIGTERM)
+    await all_hear(first, "node_left b True")
+    await all_acknowledge(first[1:])
+    second = await cluster.hub.group(2)
+    assert await leaver.exit_code() == ExitCode.START_AGAIN
+    assert "had not all acknowledged the notice after 1." in (await events(cluster, "notice_ended"))[0]["reason"]
+    await cluster.finish(second)
+
+
+async def test_nobody_waits_for_workers_that_know_nothing_of_notices(cluster: Cluster) -> None:
+    await cluster.nodes("ab", "--nnodes", "1:2", *NOTICE)
+    leaver = cluster.agents.pop("b")
+    leaver.signal(signal.SIGTERM)
+    second = await cluster.hub.group(2)
+    assert await leaver.exit_code() == ExitCode.START_AGAIN
+    assert "no worker listens" in (await events(cluster, "notice_ended"))[0]["reason"]
+    await cluster.finish(second)
+
+
+async def test_without_the_flag_workers_are_stopped_at_once_and_have_no_variables_of_notices(cluster: Cluster) -> None:
+    first = await cluster.nodes("ab", "--nnodes", "1:2", *PATIENT)
+    assert not any(name.startswith("NODE_AGENT_NOTICE") for name in first[0].env)
+    await all_listen(first)
+    leaver = cluster.agents.pop("b")
+    leaver.signal(signal.SIGTERM)
+    second = await cluster.hub.group(2)
+    assert await events(cluster, "notice_given") == []
+    await cluster.finish(second)
+
+
+async def test_a_second_signal_and_a_server_that_is_gone_end_the_wait(cluster: Cluster) -> None:
+    first = await cluster.nodes("ab", "--nnodes", "1:2", *NOTICE)
+    await all_listen(first)
+    impatient = cluster.agents.pop("b")
+    impatient.signal(signal.SIGTERM)
+    await all_hear(first, "node_left b True")
+    impatient.signal(signal.SIGTERM)
+    second = await cluster.hub.group(2)
+    assert await impatient.exit_code() == ExitCode.START_AGAIN
+    await all_listen(second)
+    await cluster.lose_server()
+    alone = cluster.agents.pop("a")
+    await alone.line("lost rdzv-server")
+    alone.signal(signal.SIGTERM)
+    for worker in second:
+        await worker.gone()
+    assert await alone.exit_code() == ExitCode.START_AGAIN
+
+
+async def test_an_agent_that_is_killed_as_it_gives_notice_is_lost_as_any_other(cluster: Cluster) -> None:
+    first = await cluster.nodes("ab", "--nnodes", "1:2", *NOTICE)
+    await all_listen(first)
+    victim = cluster.agents.pop("b")
+    victim.signal(signal.SIGTERM)
+    await victim.kill()
+    await cluster.finish(await cluster.hub.group(2))
+    assert set(await cluster.restarts()) <= {"node_lost", "node_left"}
+
+
+async def test_a_drain_gives_notice(cluster: Cluster) -> None:
+    first = await cluster.nodes("ab", "--nnodes", "1:2", *NOTICE)
+    await all_listen(first)
+    drained = cluster.agents.pop("b")
+    drain = asyncio.create_task(rdzvctl("drain", "b", endpoint=cluster.endpoint))
+    await all_hear(first, "node_drained b True")
+    await all_acknowledge(first)
+    second = await cluster.hub.group(2)
+    assert await drained.exit_code() == ExitCode.START_AGAIN
+    await drain
+    await cluster.finish(second)
+    assert await cluster.restarts() == {"node_drained": 1}
+
+
+async def test_a_preemption_file_is_like_a_signal(cluster: Cluster, tmp_path: Path) -> None:
+    path = tmp_path / "preempted"
+    preempted = await cluster.node("a", "--nnodes", "1:2", "--preemption-file", str(path), *NOTICE)
+    await cluster.node("b", "--nnodes", "1:2", *NOTICE)
+    first = await cluster.hub.group(4)
+    await all_listen(first)
+    path.touch()
+    await all_hear(first, "node_left a True")
+    await all_acknowledge(first)
+    second = await cluster.hub.group(2)
+    assert await cluster.agents.pop("a").exit_code() == ExitCode.START_AGAIN
+    assert f"preempted: {path} is there: leaving the run; before, the workers" in "\n".join(preempted.err)
+    await cluster.finish(second)
+
+
+async def test_workers_are_told_once_when_all_nodes_are_told_to_leave(cluster: Cluster) -> None:
+    """As Slurm does before a job's time limit: workers get the signal itself when they have saved."""
+    first = await cluster.nodes("ab", "--nnodes", "1:2", "--signals-to-handle", "SIGUSR1", *NOTICE)
+    await all_listen(first)
+    for agent in cluster.agents.values():
+        agent.signal(signal.SIGUSR1)
+    for worker in first:
+        assert (await worker.tell("await-notice")).startswith("node_left ")
+    await all_acknowledge(first)
+    for worker in first:
+        await worker.gone()
+    for agent in (cluster.agents.pop("a"), cluster.agents.pop("b")):
+        assert await agent.exit_code() == ExitCode.START_AGAIN
+    assert len(await events(cluster, "notice_ended")) == 1
+
+
+async def test_with_a_signal_every_worker_is_waited_for_whatever_it_imports(cluster: Cluster, tmp_path: Path) -> None:
+    script = tmp_path / "worker.sh"
+    script.write_text(
+        'trap \'cat "$NODE_AGENT_NOTICE_FILE" > "$SAVED.$RANK"; echo saved > "$NODE_AGENT_NOTICE_ACK"\' USR2\n'
+        'echo "ready $RANK"; while :; do sleep 0.05; done\n'
+    )
+    cluster.script = script
+    env = {"SAVED": str(tmp_path / "saved")}
+    for name in "ab":
+        flags = ("--nnodes", "1:2", *NOTICE, "--notice-signal", "SIGUSR2", "--no-python", "bash")
+        await cluster.node(name, *flags, nproc=1, env=env)
+    for agent in cluster.agents.values():
+        await agent.line("ready")
+    leaver = cluster.agents.pop("b")
+    leaver.signal(signal.SIGTERM)
+    assert await leaver.exit_code() == ExitCode.START_AGAIN
+    assert {read(tmp_path / f"saved.{rank}")["node_id"] for rank in (0, 1)} == {"b"}
+    assert "all 2 workers" in (await events(cluster, "notice_ended"))[0]["reason"]
+
+
+async def test_an_arrival_on_notice_waits_until_the_workers_have_saved(cluster: Cluster) -> None:
+    first = await cluster.nodes("a", "--nnodes", "1:2", "--scale-up", "on-notice", *PATIENT[2:], "--last-call", "0")
+    await all_listen(first)
+    newcomer = await cluster.node("b", "--scale-up", "on-notice")
+    await all_hear(first, "node_arrived b True")
+    await newcomer.line("round 1 ends to admit this node")
+    await all_acknowledge(first)
+    second = await cluster.hub.group(4)
+    assert len(of_agent(second, newcomer.pid)) == 2
+    await cluster.finish(second)
+    assert await cluster.restarts() == {"node_arrived": 1}
+
+
+@pytest.mark.parametrize("way", ["restart_server"])
+async def test_a_restarted_server_asks_again(durable: Cluster, way: str) -> None:
+    first = await durable.nodes("ab", "--nnodes", "1:2", *NOTICE)
+    await all_listen(first)
+    leaver = durable.agents.pop("b")
+    leaver.signal(signal.SIGTERM)
+    await all_hear(first, "node_left b True")
+    await all_acknowledge(first[:1])
+    await getattr(durable, way)()
+    await all_acknowledge(first[1:])
+    second = await durable.hub.group(2)
+    assert await leaver.exit_code() == ExitCode.START_AGAIN
+    await durable.finish(second)
+
+
+@pytest.mark.torch
+async def test_the_example_saves_at_the_same_step_on_all_ranks_and_goes_on_from_there(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    script = (str(EXAMPLE), "--steps", "100000", "--checkpoint", str(tmp_path / "checkpoint.pt"))
+    flags = ("--endpoint", cluster.endpoint, "--nproc", "2", "--nnodes", "1:2", "--preload", "torch.distributed")
+    a, b = [
+        await Program.start(sys.executable, "-m", "node_agent", "--node-id", name, *flags, *NOTICE, *script)
+        for name in "ab"
+    ]
+    for agent in (a, b):
+        await agent.line("begins at step 0 of 100000")
+    b.signal(signal.SIGTERM)
+    assert await b.exit_code() == ExitCode.START_AGAIN
+    await a.line("of 2: begins at step [1-9]")
+    saved = [match[1] for line in (*a.out, *b.out) if (match := re.search(r"rank \d of 4: saved step (\d+)", line))]
+    assert len(saved) == 4 and len(set(saved)) == 1
+    assert sum(f"of 2: begins at step {saved[0]} of" in line for line in a.out) >= 1
