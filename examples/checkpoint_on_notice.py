@@ -32,6 +32,7 @@ def main() -> None:
 def train(arguments: argparse.Namespace) -> None:
     model = torch.nn.Linear(8, 1)
     first = load(model, arguments.checkpoint)
+    node_agent.notice()  # from now on the agent waits for this worker before the round ends
     say(f"begins at step {first} of {arguments.steps}")
     for step in range(first, arguments.steps):
         time.sleep(arguments.step_s)  # the work

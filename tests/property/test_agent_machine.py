@@ -23,7 +23,7 @@ from node_agent.core.events import (
     WorkersStopped,
     WorkersSucceeded,
 )
-from node_agent.core.machine import AgentMachine, State
+from node_agent.core.machine import ANSWER_S, AgentMachine, State
 from tests.unit.node_agent.story import LEASE_S, a_failure, drain, finish, join, start, stop, wait
 
 rounds = st.integers(1, 4)
@@ -41,9 +41,13 @@ WAIT_S = 30.0
 class AgentStory(RuleBasedStateMachine):
     """Plays the shell: answers what was asked, and knows which workers there are."""
 
-    @initialize(checks=st.booleans())
-    def is_up(self, checks: bool) -> None:
-        self.machine = AgentMachine(join("a"), server="host:1", connect_timeout_s=WAIT_S, checks=checks)
+    @initialize(checks=st.booleans(), notice_s=st.sampled_from([None, 0.0, 8.0]))
+    def is_up(self, checks: bool, notice_s: float | None) -> None:
+        self.machine = AgentMachine(
+            join("a"), server="host:1", connect_timeout_s=WAIT_S, checks=checks, notice_s=notice_s, stop_s=10.0
+        )
+        self.goes_until: float | None = None
+        """When the agent, which has announced that it leaves, has left at the latest."""
         self.checks, self.checking, self.is_fit = checks, False, not checks
         """Whether the node is to be checked, is being checked, and has been found fit since workers ran on it."""
         self.now = 0.0
@@ -108,10 +112,11 @@ class AgentStory(RuleBasedStateMachine):
             self.handle(Answer(number, LogTail(path="/log", text="", offset=0)))
 
     @precondition(lambda self: self.workers and not self.settled)
-    @rule()
-    def the_workers_succeed(self) -> None:
+    @rule(interrupted=st.sampled_from([False, False, True]))
+    def the_workers_succeed(self, interrupted: bool) -> None:
+        """Or they had acknowledged that the round ends, and exited with 0."""
         round_, self.workers = self.workers, 0
-        self.handle(WorkersSucceeded(round_))
+        self.handle(WorkersSucceeded(round_, interrupted))
 
     @precondition(lambda self: self.workers and not self.settled)
     @rule()
@@ -197,6 +202,7 @@ class AgentStory(RuleBasedStateMachine):
     def check(self, effect: Effect) -> None:
         match effect:
             case JoinRequest(agent_id=agent_id, after_round=after_round):
+                assert self.goes_until is None, "joined though it has announced that it leaves"
                 self.ask(agent_id)
                 assert not self.workers, "joined beside workers of the round before"
                 assert self.is_fit, "joined without a check"
@@ -226,8 +232,11 @@ class AgentStory(RuleBasedStateMachine):
                 assert agent_id == self.machine.agent_id
                 assert number in self.taken_up - self.answered, "answered what it was not asked, or twice"
                 self.answered.add(number)
-            case LeaveRequest(agent_id=agent_id):
+            case LeaveRequest(agent_id=agent_id, notice_s=notice_s):
                 assert agent_id == self.machine.agent_id
+                if notice_s is not None:
+                    assert self.goes_until is None and self.workers, "announced its leave twice, or without workers"
+                    self.goes_until = self.now + notice_s + ANSWER_S
             case Exit(code):
                 assert not self.workers, "exited beside workers"
                 self.exits.append(code)
@@ -256,6 +265,11 @@ class AgentStory(RuleBasedStateMachine):
         """Something is under way with the server, or due, or workers are about to go, or it is over."""
         due = self.machine.next_deadline() is not None
         assert self.asked or due or self.exits or self.checking or (self.workers and self.settled)
+
+    @invariant()
+    def who_has_announced_that_it_leaves_does(self) -> None:
+        if self.goes_until is not None and self.now > self.goes_until:
+            assert self.settled or not self.workers, "goes on with its workers beyond the time that it has"
 
     @invariant()
     def no_exit_is_withheld(self) -> None:
