@@ -6,15 +6,15 @@ from rdzv_protocol.queries import Notice, Noticed
 
 from rdzv_server.core.events import LeaveAnnounced, NodeDrained, QueryAnswered
 from rdzv_server.core.run import Stage
-from tests.support.scenario import Scenario, durable, replayed, running
+from tests.support.scenario import Scenario, durable, replayed
 
 KNOWS = {"queries": ("notice",)}
 OLD = {"queries": ()}
 
 
-def noticing(nodes: str, *names: str, **settings) -> Scenario:
+def noticing(nodes: str, *names: str, knows=KNOWS, **settings) -> Scenario:
     run = Scenario(nodes, **settings)
-    run.join(*names, **KNOWS)
+    run.join(*names, **knows)
     run.ends_last_call()
     assert run.stage is Stage.RUNNING
     return run
@@ -80,7 +80,7 @@ def test_where_nobody_listens_or_nobody_knows_notices_the_round_ends_at_once():
     answers(run, "a", 0, 0)
     answers(run, "b", 0, 0)
     assert run.stage is Stage.FORMING and "no worker listens" in told(run, "notice_ended")[0]
-    old = running("1:2", "a", "b")
+    old = noticing("1:2", "a", "b", knows=OLD)
     announces(old, "b")
     assert old.stage is Stage.FORMING and "no worker could be told" in told(old, "notice_ended")[0]
 
