@@ -181,10 +181,11 @@ def restarts_table(run: Fields) -> Table:
 def time_line(run: Fields) -> str:
     """What the run's time went into, of servers that count it."""
     spent = run.get("time_s", {})
-    shown = [
-        f"{age(spent[name])} {name}" for name in ("running", "forming", "restarting", "waiting") if spent.get(name)
-    ]
-    return f"Its time: {', '.join(shown)}." if shown else ""
+    running = ("training", "checkpointing", "detecting", "lost") if "training" in spent else ("running",)
+    names = (*running, "forming", "restarting", "waiting")
+    shown = [f"{age(spent[name])} {name}" for name in names if spent.get(name)]
+    ettr = f" ETTR {spent['ettr']:.3f}." if spent.get("ettr") is not None else ""
+    return f"Its time: {', '.join(shown)}.{ettr}" if shown else ""
 
 
 def one_line(run: Fields) -> str:

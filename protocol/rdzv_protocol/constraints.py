@@ -39,6 +39,8 @@ Count = Annotated[int, Meta(ge=0, le=10_000_000)]
 NodeCount = Annotated[int, Meta(ge=1, le=100_000)]
 WorkerCount = Annotated[int, Meta(ge=1, le=4_096)]
 Seconds = Annotated[float, Meta(ge=0, le=10_000_000)]
+Lifetime = Annotated[float, Meta(ge=0, le=1e12)]
+"""Seconds that a run may last: years."""
 WallClock = Annotated[float, Meta(ge=0, le=1e12)]
 Step = Annotated[int, Meta(ge=0, le=2**53)]
 WorkerExitCode = Annotated[int, Meta(ge=-255, le=255)]

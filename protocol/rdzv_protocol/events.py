@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from rdzv_protocol.constraints import Count, Id, Line, Name, Rank, Round, Seconds, Sentence, WallClock
-from rdzv_protocol.messages import Failure
+from rdzv_protocol.messages import Failure, RunTime
 from rdzv_protocol.text import printable
 
 EventKind = Literal[
@@ -72,6 +72,8 @@ class RunEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """With `round_started`: the time since the round was opened."""
     failure: Failure | None = None
     """With `workers_failed`, `hang_found` and `run_failed`: the evidence, clipped."""
+    time: RunTime | None = None
+    """With `run_succeeded` and `run_failed`: what the run's time went into."""
     by: Line = ""
     """Who did it, for what an operator did: the role of the token and the address."""
     request_id: Id | None = None

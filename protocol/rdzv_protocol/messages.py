@@ -19,6 +19,7 @@ from rdzv_protocol.constraints import (
     Count,
     Fingerprint,
     Id,
+    Lifetime,
     Line,
     Lines,
     Name,
@@ -91,6 +92,23 @@ class RestartEntry(Struct, frozen=True, kw_only=True):
     reason: Line
     at: WallClock | None = None
     """The server's wall clock, seconds since 1970. For people; nothing is decided by it."""
+
+
+class RunTime(Struct, frozen=True, kw_only=True):
+    """Time that a run has taken, in seconds, by what it went into; the seven sum up to its length."""
+
+    training_s: Lifetime
+    checkpointing_s: Lifetime = 0.0
+    detecting_s: Lifetime = 0.0
+    """From a standstill until it was noticed."""
+    lost_s: Lifetime = 0.0
+    """Work since the last checkpoint that a restart had to repeat."""
+    forming_s: Lifetime = 0.0
+    restarting_s: Lifetime = 0.0
+    waiting_s: Lifetime = 0.0
+    """With fewer nodes than the minimum."""
+    ettr: Annotated[float, Meta(ge=0, le=1)]
+    """Effective training time ratio: training divided by the whole."""
 
 
 Restarts = Annotated[tuple[RestartEntry, ...], Meta(max_length=16)]
@@ -306,6 +324,8 @@ class Finish(Struct, frozen=True, kw_only=True, tag_field="tag", tag="finish"):
     charged_restarts: Count = 0
     join_timed_out: bool = False
     """The run failed because too few nodes had joined in time."""
+    time: RunTime | None = None
+    """What the run's time went into."""
 
 
 class Drain(Struct, frozen=True, kw_only=True, tag_field="tag", tag="drain"):

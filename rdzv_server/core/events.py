@@ -131,6 +131,19 @@ class HangFound(Struct, frozen=True):
     failure: Failure
 
 
+class ProgressMeasured(Struct, frozen=True):
+    """What was known of the running round before something happened that may end it. Times in seconds."""
+
+    step: int | None = None
+    checkpoint_step: int | None = None
+    checkpointing_s: float = 0.0
+    """Time that has gone into checkpoints in this round."""
+    detecting_s: float = 0.0
+    """Time since the round had last got anywhere, as far as that is longer than usual."""
+    lost_s: float = 0.0
+    """Work since the last checkpoint, before that."""
+
+
 class RoundCompleted(Struct, frozen=True):
     """The waiting agents get their seats and start; `reason` says why now."""
 
@@ -290,6 +303,7 @@ Fact = (
     | WorkersSucceeded
     | HangSuspected
     | HangFound
+    | ProgressMeasured
     | RoundCompleted
     | JoinTimedOut
     | CauseNotFound

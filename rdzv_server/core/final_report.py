@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from rdzv_protocol.messages import Failure, Finish, RestartEntry
 from rdzv_protocol.text import clip, last_lines
 
+from rdzv_server.core import time_ledger
 from rdzv_server.core.run import FailureRecord, Restart, Run, Stage
 
 OTHERS, RESTARTS = 4, 8
@@ -36,6 +37,7 @@ def finish(run: Run) -> Finish:
         restart_total=sum(run.restarts.values()),
         charged_restarts=run.restart_count,
         join_timed_out=run.join_timed_out,
+        time=time_ledger.total(run),
     )
 
 

@@ -114,7 +114,7 @@ class RunMachine:
                 snapshot.restore(self.run, b"".join(self._snapshot))
                 self._snapshot.clear()
         else:
-            self._apply(fact, at)
+            self._transit(fact, at)
         return self._taken()
 
     def restart(self, now: float) -> None:
@@ -292,9 +292,27 @@ class RunMachine:
     # Facts are recorded, applied, and draw their conclusions.
 
     def _apply(self, fact: events.Fact, now: float) -> None:
+        if self.run.stage is Stage.RUNNING and self._may_end_round(fact):
+            measured = progress.measure(self.run, fact, now)
+            if measured is not None and measured != self.run.measured:
+                self._transit(measured, now)
+        self._transit(fact, now)
+
+    def _transit(self, fact: events.Fact, now: float) -> None:
         self._effects.append(Record(self.run.run_id, self.run.attempt, now, fact))
         _TRANSITIONS[type(fact)](self, fact, now)
         self._settle(now)
+
+    def _may_end_round(self, fact: events.Fact) -> bool:
+        if isinstance(fact, events.WorkersSucceeded):
+            return len(self.run.succeeded) + 1 == len(self.run.membership.seats if self.run.membership else ())
+        return not isinstance(fact, events.NodeJoined | events.HangSuspected | events.ProgressMeasured)
+
+    def _measured(self, fact: events.ProgressMeasured, now: float) -> None:
+        run = self.run
+        run.measured = fact
+        if fact.checkpoint_step is not None:
+            run.checkpoint_step = max(fact.checkpoint_step, run.checkpoint_step or 0)
 
     def _joined(self, fact: events.NodeJoined, now: float) -> None:
         run, join = self.run, fact.join
@@ -469,6 +487,7 @@ class RunMachine:
         run.end_reason, run.notice_since = reason, None
         run.leaving.clear()
         run.end_failure = run.first_of_round.failure if failure and run.first_of_round else failure
+        time_ledger.settle(run, now)
         run.leases.clear()
         finish = final_report.finish(run)
         for agent in run.agents.values():
@@ -476,7 +495,8 @@ class RunMachine:
         self.wake(run.agents.values())
         queries.close_all(self, run.agents.values(), f"run {run.run_id} has {stage}: {reason}", now)
         ended_by = final_report.details(run.end_failure) if run.end_failure else None
-        self.tell("run_succeeded" if stage is Stage.SUCCEEDED else "run_failed", reason, now, failure=ended_by)
+        kind: EventKind = "run_succeeded" if stage is Stage.SUCCEEDED else "run_failed"
+        self.tell(kind, reason, now, failure=ended_by, time=finish.time)
 
     # Helpers.
 
@@ -564,6 +584,7 @@ _TRANSITIONS: dict[type[events.Fact], Callable[[RunMachine, Any, float], None]] 
     events.WorkersSucceeded: RunMachine._succeeded,
     events.HangSuspected: hangs.suspect,
     events.HangFound: hangs.found,
+    events.ProgressMeasured: RunMachine._measured,
     events.RoundCompleted: RunMachine._completed,
     events.JoinTimedOut: RunMachine._timed_out,
     events.CauseNotFound: RunMachine._cause_not_found,

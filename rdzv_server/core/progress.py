@@ -1,11 +1,52 @@
-"""Progress of a run's workers: signs that come with polls and that nothing is written down of."""
+"""Progress of a run's workers: signs that come with polls, and what is written down of them when a round may end.
+
+Signs are old by up to a keep-alive. What is made of them says so little that it holds all the same: time counts as
+spent on detecting only if the sign itself was of workers that had got nowhere for `STALLED` steps.
+"""
 
 from rdzv_protocol.messages import Progress
 
+from rdzv_server.core import events
 from rdzv_server.core.run import ProgressSign, Run, Stage
+
+STALLED = 3.0
+"""Times as long as a step usually takes."""
 
 
 def note(run: Run, agent_id: str, progress: Progress, now: float) -> None:
     """Keep what an agent tells of its workers' progress, if they are those of the running round."""
     if run.stage is Stage.RUNNING and progress.round == run.round and run.seat_of(agent_id):
         run.progress[agent_id] = ProgressSign(progress, now)
+
+
+def measure(run: Run, fact: events.Fact, now: float) -> events.ProgressMeasured | None:
+    """What is known of the running round before this fact; None if that is nothing."""
+    signs = list(run.progress.values())
+    told = [sign.progress for sign in signs]
+    step = max((each.highest_step for each in told if each.highest_step is not None), default=None)
+    checkpoint_step = max((each.checkpoint_step for each in told if each.checkpoint_step is not None), default=None)
+    step_s = max((each.step_s for each in told if each.step_s is not None), default=None)
+    stepped_at = max((sign.at - sign.progress.age_s for sign in signs), default=None)
+    detecting_s = max(_stalled_s(signs, step_s, stepped_at, now), _unheard_s(run, fact, now))
+    saved = run.checkpoint_step if checkpoint_step is None else checkpoint_step
+    lost_s = 0.0
+    if step is not None and saved is not None and stepped_at is not None:
+        lost_s = max(0.0, (step - saved) * (step_s or 0.0) + now - stepped_at - detecting_s)
+    measured = events.ProgressMeasured(
+        step, checkpoint_step, max((each.checkpoint_s for each in told), default=0.0), detecting_s, lost_s
+    )
+    return None if measured == events.ProgressMeasured() else measured
+
+
+def _stalled_s(signs: list[ProgressSign], step_s: float | None, stepped_at: float | None, now: float) -> float:
+    if step_s is None or stepped_at is None or any(sign.progress.age_s <= STALLED * step_s for sign in signs):
+        return 0.0
+    return max(0.0, now - stepped_at - step_s)
+
+
+def _unheard_s(run: Run, fact: events.Fact, now: float) -> float:
+    """Time since the lost participant was heard, or its connection closed."""
+    if not isinstance(fact, events.NodeLost) or run.seat_of(fact.agent_id) is None:
+        return 0.0
+    heard_at = run.leases.absent_since.get(fact.agent_id, run.leases.renewed_at.get(fact.agent_id, now))
+    return max(0.0, now - heard_at)

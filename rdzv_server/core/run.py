@@ -10,7 +10,7 @@ from rdzv_protocol.queries import Noticed
 from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core import legal_sizes
-from rdzv_server.core.events import Cordon
+from rdzv_server.core.events import Cordon, ProgressMeasured
 from rdzv_server.core.liveness import Leases
 from rdzv_server.core.queries import Queries
 
@@ -200,6 +200,8 @@ class TimeLedger(Struct):
     since: float = float("-inf")
     spent_s: dict[TimePhase, float] = field(default_factory=dict)
     restarts_s: dict[Cause, float] = field(default_factory=dict)
+    of_running_s: dict[str, float] = field(default_factory=dict)
+    """Parts of the running phase that brought the run no further: see `time_ledger.TimeStatus`."""
 
 
 class ProgressSign(Struct, frozen=True):
@@ -279,6 +281,10 @@ class RunState(Struct, kw_only=True):
     """All restarts, by cause."""
     ledger: list[Restart] = field(default_factory=list)
     time: TimeLedger = field(default_factory=TimeLedger)
+    measured: ProgressMeasured | None = None
+    """What was known last of the running round."""
+    checkpoint_step: int | None = None
+    """Highest step of a complete checkpoint that workers have told, in any round."""
     failures: list[FailureRecord] = field(default_factory=list)
     first_failure: FailureRecord | None = None
     """The root of the first round that had one, whatever explained it in the end."""

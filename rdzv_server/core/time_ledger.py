@@ -3,15 +3,23 @@
 Every moment belongs to one phase, so that the phases sum up to the run's age. It is counted by the times of facts
 alone: a server that replays them counts the same, and the time in which no server was there belongs to the phase in
 which it went.
+
+Parts of the running phase bring the run no further: writing checkpoints, the time until somebody notices that it has
+come to a standstill, and work that a restart repeats. They are entered when the round ends, from what was written down
+before; what the workers do not tell (`node_agent.progress`) counts as training.
 """
 
 from typing import Annotated
 
 from msgspec import Meta, Struct
+from rdzv_protocol.messages import RunTime
 
 from rdzv_server.core import legal_sizes
 from rdzv_server.core.run import Cause, Run, Stage, TimePhase
 
+FAULTS = (Cause.WORKER_FAILURE, Cause.NODE_LOST, Cause.HANG)
+"""Causes that somebody had to notice; the others say so themselves."""
+PARTS = ("checkpointing", "detecting", "lost")
 Duration = Annotated[float, Meta(description="seconds")]
 
 
@@ -22,7 +30,21 @@ class TimeStatus(Struct, frozen=True, kw_only=True):
     forming: Annotated[Duration, Meta(description="until its first round began, with the minimum of nodes there")]
     restarting: Annotated[Duration, Meta(description="until a later round began, with the minimum of nodes there")]
     waiting: Annotated[Duration, Meta(description="with fewer nodes than the minimum")]
+    training: Annotated[Duration, Meta(description="of running: what the next three leave of it")]
+    checkpointing: Annotated[Duration, Meta(description="of running: as the workers tell")]
+    detecting: Annotated[Duration, Meta(description="of running: from a standstill until it was noticed")]
+    lost: Annotated[Duration, Meta(description="of running: work since the last checkpoint that a restart repeats")]
+    ettr: Annotated[float | None, Meta(description="training divided by the age; null: the run has no age yet")]
     restarts: Annotated[dict[str, Duration], Meta(description="of restarting and waiting, by the restart's cause")]
+
+
+def total(run: Run) -> RunTime | None:
+    """What the time of a run that has ended went into; None if it took none."""
+    spent = view(run, run.ended_at or run.time.since)
+    parts = ("training", *PARTS, "forming", "restarting", "waiting")
+    if spent.ettr is None:
+        return None
+    return RunTime(**{f"{part}_s": getattr(spent, part) for part in parts}, ettr=spent.ettr)
 
 
 def phase(run: Run) -> TimePhase:
@@ -42,10 +64,38 @@ def settle(run: Run, now: float) -> None:
     if now_in == ledger.phase:
         return
     ledger.spent_s[ledger.phase] = ledger.spent_s.get(ledger.phase, 0.0) + now - ledger.since
+    if ledger.phase == "running":
+        for part, seconds in _of_running(run, now - ledger.since).items():
+            ledger.of_running_s[part] = ledger.of_running_s.get(part, 0.0) + seconds
+        run.measured = None
     if now_in in ("running", "ended") and ledger.phase != "running" and run.opening.cause is not Cause.FIRST:
         cause = run.opening.cause
         ledger.restarts_s[cause] = ledger.restarts_s.get(cause, 0.0) + now - run.opening.at
     ledger.phase, ledger.since = now_in, now
+
+
+def _of_running(run: Run, whole_s: float) -> dict[str, float]:
+    """Parts of a round that has ended after so many seconds, none of which counts twice."""
+    measured, parts, left_s = run.measured, {}, whole_s
+    if measured is None:
+        return {}
+    known = {"checkpointing": measured.checkpointing_s}
+    if run.stage is not Stage.SUCCEEDED:
+        is_fault = run.stage is Stage.FAILED or run.opening.cause in FAULTS
+        known |= {"detecting": measured.detecting_s if is_fault else 0.0, "lost": measured.lost_s}
+    for part, seconds in known.items():
+        if taken := min(seconds, left_s):
+            parts[part] = taken
+            left_s -= taken
+    return parts
+
+
+def entered(run: Run) -> dict[str, float]:
+    """Seconds that are entered, without the phase that goes on; `running` without its parts, which stand beside it."""
+    spent: dict[str, float] = {word: seconds for word, seconds in run.time.spent_s.items() if word != "ended"}
+    if parts := run.time.of_running_s:
+        spent["running"] -= sum(parts.values())
+    return spent | parts
 
 
 def view(run: Run, now: float) -> TimeStatus:
@@ -56,7 +106,14 @@ def view(run: Run, now: float) -> TimeStatus:
         seconds[ledger.phase] += now - ledger.since
     if run.stage is Stage.FORMING and run.opening.cause is not Cause.FIRST:
         restarts[run.opening.cause] = restarts.get(run.opening.cause, 0.0) + now - run.opening.at
+    parts = dict.fromkeys(PARTS, 0.0) | ledger.of_running_s
+    if ledger.phase == "running":
+        told = max((sign.progress.checkpoint_s for sign in run.progress.values()), default=0.0)
+        parts["checkpointing"] += min(told, now - ledger.since)
+    training, age = max(0.0, seconds["running"] - sum(parts.values())), sum(seconds.values())
     return TimeStatus(
-        **{name: round(value, 3) for name, value in seconds.items()},
+        **{name: round(value, 3) for name, value in (seconds | parts).items()},
+        training=round(training, 3),
+        ettr=round(training / age, 4) if age else None,
         restarts={cause.value: round(value, 3) for cause, value in restarts.items()},
     )

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct, to_builtins
 from rdzv_protocol.messages import Failure
 from rdzv_protocol.timing import HOLDS_PER_LEASE, LONGEST_HOLD_S
 
-from rdzv_server.core import completion, status_view
+from rdzv_server.core import completion, status_view, time_ledger
 from rdzv_server.core.run import Agent, FailureRecord, Run, Stage
 from rdzv_server.core.status_view import NodeState, Phase
 
@@ -127,7 +127,7 @@ def view(run: Run, now: float, clock: Clock) -> Document:
             quiet_after_s=quiet_after_s(run),
             restarts={cause.value: times for cause, times in run.restarts.items()},
             event_number=run.event_number,
-            time_s={word: round(seconds, 1) for word, seconds in run.time.spent_s.items() if word != "ended"},
+            time_s={word: round(seconds, 1) for word, seconds in time_ledger.entered(run).items()},
             time_in=run.time.phase,
             time_since=clock(run.time.since),
             missing=_missing(run, clock),

@@ -90,6 +90,10 @@ RUN_FORMING = _gauge("run_forming_seconds", "Time for which the run has been for
 RUN_RESTARTS = _counter(
     "run_restarts_total", "Restarts of the run; worker_failure and hang alone are charged.", "run_id", "cause"
 )
+RUN_UNPRODUCTIVE = _counter(
+    "run_unproductive_seconds_total", "Part of the running phase that brought the run no further.", "run_id", "kind"
+)
+RUN_ETTR = _gauge("run_effective_training_time_ratio", "Training time divided by the run's age.", "run_id")
 RUN_TIME = _counter("run_time_seconds_total", "What the run's time has gone into.", "run_id", "phase")
 RUN_RESTARTS_LEFT = _gauge("run_restarts_left", "Restarts that may still be charged before the run fails.", "run_id")
 
@@ -238,6 +242,10 @@ class _Survey:
         spent = time_ledger.view(run, now)
         for name in ("running", "forming", "restarting", "waiting"):
             yield Sample(RUN_TIME, getattr(spent, name), (label, name))
+        for name in time_ledger.PARTS:
+            yield Sample(RUN_UNPRODUCTIVE, getattr(spent, name), (label, name))
+        if spent.ettr is not None:
+            yield Sample(RUN_ETTR, spent.ettr, (label,))
         for cause in RESTART_CAUSES:
             yield Sample(RUN_RESTARTS, run.restarts.get(cause, 0), (label, cause.value))
 

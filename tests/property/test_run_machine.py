@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from rdzv_protocol.errors import ProtocolError
-from rdzv_protocol.messages import Assignment, Drain, Finish, Start, Stop, Wait
+from rdzv_protocol.messages import Assignment, Drain, Finish, Progress, Start, Stop, Wait
 from rdzv_protocol.queries import Notice, Noticed, TailLog
 from rdzv_protocol.queries import Refused as QueryRefusal
 from rdzv_protocol.settings import RunSettings
@@ -396,6 +396,22 @@ class RunStory(RuleBasedStateMachine):
         self.run_.validate()
         self.model.restart(list(self.run_.agents), self.now)
 
+    @precondition(lambda self: self.run_.stage is Stage.RUNNING)
+    @rule(
+        place=places,
+        step=st.integers(0, 50),
+        saved=st.one_of(st.none(), st.integers(0, 50)),
+        age_s=st.sampled_from([0.0, 0.5, 40.0]),
+        saving_s=st.floats(0.0, 50.0),
+    )
+    def workers_tell_of_their_progress(
+        self, place: int, step: int, saved: int | None, age_s: float, saving_s: float
+    ) -> None:
+        name = self._who(place)
+        steps = {"highest_step": step, "step_s": 1.0, "checkpoint_step": saved}
+        told = Progress(round=self.run_.round, age_s=age_s, checkpoint_s=saving_s, **steps)
+        self._both(LeaseRenewed(name, told), lambda: self.model.hear(name, self.now))
+
     def _hear(self, name: str) -> None:
         self._both(LeaseRenewed(name), lambda: self.model.hear(name, self.now))
 
@@ -546,6 +562,9 @@ class RunStory(RuleBasedStateMachine):
     def the_time_ledger_sums_up_to_the_age_of_the_run(self) -> None:
         time_s = time_ledger.view(self.run_, self.now)
         phases = (time_s.running, time_s.forming, time_s.restarting, time_s.waiting)
+        parts = (time_s.training, time_s.checkpointing, time_s.detecting, time_s.lost)
+        assert sum(parts) == pytest.approx(time_s.running, abs=0.01) and min(parts) >= 0.0
+        assert time_s.ettr is None or 0.0 <= time_s.ettr <= 1.0
         ended_at = self.run_.ended_at
         assert sum(phases) == pytest.approx(self.now if ended_at is None else ended_at, abs=0.01)
         assert min(phases) >= 0.0

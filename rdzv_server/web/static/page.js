@@ -7,7 +7,7 @@ const AGAIN_MS = 1000;
 const MOST_EVENTS = 30;
 const EVENTS_AT_ONCE = 1000;
 const TONES = {
-  running: "good", finishing: "done", succeeded: "done", forming: "calm", waiting: "calm", standby: "none",
+  checkpointing: "done", detecting: "bad", lost: "bad", running: "good", finishing: "done", succeeded: "done", forming: "calm", waiting: "calm", standby: "none",
   restarting: "busy", stopping: "busy", silent: "busy", disconnected: "busy", cordoned: "busy", draining: "busy",
   missing: "bad", failed: "bad",
 };

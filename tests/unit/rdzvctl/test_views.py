@@ -145,6 +145,8 @@ def test_servers_and_the_nodes_that_they_keep_out() -> None:
 def test_a_run_says_what_its_time_went_into() -> None:
     run = {"time_s": {"running": 7_500.0, "forming": 12.0, "restarting": 0.0, "waiting": 0.0, "restarts": {}}}
     assert views.time_line(run) == "Its time: 2h5m running, 12s forming."
+    run["time_s"] |= {"training": 7_200.0, "checkpointing": 0.0, "detecting": 60.0, "lost": 240.0, "ettr": 0.9585}
+    assert views.time_line(run) == "Its time: 2h training, 1m detecting, 4m lost, 12s forming. ETTR 0.959."
     assert views.time_line({}) == ""
 
 

@@ -1,9 +1,10 @@
 """What a run's time has gone into."""
 
 import pytest
+from rdzv_protocol.messages import Progress
 
 from rdzv_server.core import snapshot, time_ledger
-from rdzv_server.core.events import RunCreated
+from rdzv_server.core.events import LeaseRenewed, RunCreated
 from rdzv_server.core.machine import RunMachine
 from tests.support.scenario import RETENTION_S, Scenario, running
 
@@ -90,3 +91,82 @@ def test_a_snapshot_of_a_server_that_kept_no_ledger_still_sums_up_to_the_age():
         machine.replay(part, 0.0)
     time_s = time_ledger.view(machine.run, 50.0)
     assert time_s.running + time_s.forming + time_s.restarting + time_s.waiting == 50.0
+
+
+def parts_of(run: Scenario) -> dict[str, float]:
+    time_s = time_ledger.view(run.run, run.now)
+    parts = {name: getattr(time_s, name) for name in ("training", *time_ledger.PARTS)}
+    assert sum(parts.values()) == pytest.approx(time_s.running)
+    return {name: seconds for name, seconds in parts.items() if seconds}
+
+
+def tells(run: Scenario, name: str, **progress: float) -> None:
+    run.handle(LeaseRenewed(name, Progress(round=run.run.round, **progress)))
+
+
+def test_work_since_the_last_checkpoint_is_lost_with_a_failure_and_checkpoints_took_their_time():
+    run = running("1", "a", max_restarts=3)
+    run.passes(60.0)
+    tells(run, "a", highest_step=55, step_s=1.0, checkpoint_step=40, checkpoint_s=5.0)
+    assert parts_of(run) == {"training": 55.0, "checkpointing": 5.0}
+    run.passes(3.0)
+    run.fails("a")
+    assert parts_of(run) == {"training": 40.0, "checkpointing": 5.0, "lost": 18.0}
+    run.passes(7.0)
+    assert time_ledger.view(run.run, run.now).ettr == round(40 / 70, 4)
+
+
+def test_a_later_round_that_saved_nothing_lost_what_it_did_since_the_checkpoint_before():
+    run = running("1", "a", max_restarts=3)
+    run.passes(50.0)
+    tells(run, "a", highest_step=50, step_s=1.0, checkpoint_step=50)
+    run.fails("a")
+    run.join("a")
+    run.passes(20.0)
+    tells(run, "a", highest_step=70, step_s=1.0)
+    run.fails("a")
+    assert parts_of(run) == {"training": 50.0, "lost": 20.0}
+
+
+def test_a_standstill_before_a_failure_was_detecting():
+    run = running("1", "a", max_restarts=3)
+    run.passes(700.0)
+    tells(run, "a", highest_step=99, step_s=1.0, age_s=601.0, checkpoint_step=99)
+    run.fails("a")
+    assert parts_of(run) == {"training": 99.0, "detecting": 600.0, "lost": 1.0}
+
+
+def test_a_lost_node_was_missed_since_it_was_heard_last_but_a_restart_that_was_asked_for_was_not_noticed():
+    run = running("1:2", "a", "b", lease_s=10.0)
+    run.passes(5.0)
+    run.renews("a", "b")
+    run.passes(5.0)
+    run.renews("a")
+    run.passes(5.0)
+    assert run.ledger() == [] and parts_of(run) == {"training": 5.0, "detecting": 10.0}
+    run.join("a")
+    run.passes(8.0)
+    tells(run, "a", highest_step=9, step_s=0.1, age_s=5.0)
+    run.leaves("a")
+    assert parts_of(run)["detecting"] == 10.0
+
+
+def test_a_success_has_lost_nothing_and_its_report_and_last_event_say_what_its_time_went_into():
+    run = running("1", "a")
+    run.passes(100.0)
+    tells(run, "a", highest_step=90, step_s=1.0, checkpoint_step=50, checkpoint_s=10.0)
+    run.succeeds("a")
+    told = run.directive("a").time
+    assert (told.training_s, told.checkpointing_s, told.lost_s, told.ettr) == (90.0, 10.0, 0.0, 0.9)
+    assert run.events[-1].time == told
+
+
+@pytest.mark.parametrize("restart", ["restarts", "restarts_from_a_snapshot"])
+def test_a_restart_of_the_server_loses_nothing_of_the_parts(restart):
+    run = running("1", "a", max_restarts=3)
+    run.passes(60.0)
+    tells(run, "a", highest_step=55, step_s=1.0, checkpoint_step=40, checkpoint_s=5.0)
+    run.fails("a")
+    before = time_ledger.view(run.run, run.now)
+    getattr(run, restart)()
+    assert time_ledger.view(run.run, run.now) == before and before.lost == 15.0
