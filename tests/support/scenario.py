@@ -237,7 +237,9 @@ def replayed(created: RunCreated, records: Iterable[Record], created_at: float =
 
 def durable(run: Run) -> dict[str, Any]:
     """All that a restart of the server must bring back: everything but who was heard when, and who is asked what."""
-    return {name: value for name, value in snapshot(run).items() if name not in ("leases", "queries", "notice")}
+    return {
+        name: value for name, value in snapshot(run).items() if name not in ("leases", "queries", "notice", "progress")
+    }
 
 
 def snapshot(run: Run) -> dict[str, Any]:
