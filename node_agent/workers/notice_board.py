@@ -6,7 +6,6 @@ listen, and nobody waits for it. The files are looked at while a notice is open,
 """
 
 import asyncio
-import json
 import os
 import signal
 import time
@@ -74,6 +73,8 @@ class NoticeBoard:
 
     def _write(self, notice: Notice) -> None:
         """Replace the file in one go: whoever reads it reads a whole one."""
+        import json
+
         now = time.time()
         told = {
             "source": notice.source,

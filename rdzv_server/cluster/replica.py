@@ -19,9 +19,9 @@ from rdzv_protocol.timing import LEADER_HOLD_S
 from rdzv_server.cluster.cordon_follower import CordonFollower
 from rdzv_server.cluster.election import Election, Leadership
 from rdzv_server.cluster.membership import Leader
+from rdzv_server.core.cordons import CordonStatus
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
-from rdzv_server.core.status_view import CordonStatus
 from rdzv_server.service.driver import STOPPED, Driver
 from rdzv_server.service.interface import Answer, AnyRequest, Connection, Observer
 from rdzv_server.service.measurements import Measurements

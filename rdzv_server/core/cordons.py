@@ -5,6 +5,10 @@ They are recorded beside the runs, as facts of the run without a name (`JOURNAL`
 as facts of its own: a replay of its records needs no others.
 """
 
+from typing import Annotated
+
+from msgspec import Meta, Struct
+from rdzv_protocol.constraints import Id
 from rdzv_protocol.errors import ServerUnavailable
 
 from rdzv_server.core import events, operations
@@ -18,6 +22,27 @@ MOST_CORDONS = 1_000
 """Cordons of a server: a snapshot of them is one record."""
 MOST_ANSWERS = 256
 """Latest requests whose repetition is recognized."""
+
+
+class CordonStatus(Struct, frozen=True, kw_only=True):
+    """A node that gets no seat in a new round: who said so, why, and for how long."""
+
+    node_id: Id
+    by: str
+    reason: str
+    until: Annotated[float | None, Meta(description="when it is uncordoned, seconds since 1970; null: not by itself")]
+    drained: Annotated[bool, Meta(description="its agents were told to leave")]
+
+
+def status(given: Cordon) -> CordonStatus:
+    """Status of a cordon."""
+    return CordonStatus(
+        node_id=given.node_id,
+        by=given.by,
+        reason=given.reason,
+        until=given.wall_until,
+        drained=given.drain_s is not None,
+    )
 
 
 class Cordons:

@@ -9,8 +9,8 @@ from rdzv_protocol.constraints import Address, Count, Id, NodeCount, Port, Rank,
 from rdzv_protocol.messages import Failure
 from rdzv_protocol.settings import RunSettings
 
-from rdzv_server.core import completion, legal_sizes, restart_budget, time_ledger
-from rdzv_server.core.events import Cordon
+from rdzv_server.core import completion, cordons, legal_sizes, restart_budget, time_ledger
+from rdzv_server.core.cordons import CordonStatus
 from rdzv_server.core.run import (
     Agent,
     AgentState,
@@ -30,16 +30,6 @@ NodeState = Literal["waiting", "standby", "cordoned", "running", "stopping", "dr
 Status = TypeVar("Status", bound=Struct)
 SHORT_ID, HIDDEN = 12, 8
 """Ids up to this length are shown whole; of longer ones so many characters at the end are not."""
-
-
-class CordonStatus(Struct, frozen=True, kw_only=True):
-    """A node that gets no seat in a new round: who said so, why, and for how long."""
-
-    node_id: Id
-    by: str
-    reason: str
-    until: Annotated[float | None, Meta(description="when it is uncordoned, seconds since 1970; null: not by itself")]
-    drained: Annotated[bool, Meta(description="its agents were told to leave")]
 
 
 class ProgressStatus(Struct, frozen=True, kw_only=True):
@@ -253,7 +243,7 @@ def _node(run: Run, agent: Agent, now: float) -> NodeStatus:
         lease_left_s=None if lease_until is None else _round(lease_until - now),
         failures=run.failures_by_node.get(agent.node_id, 0),
         log_dir=agent.join.log_dir,
-        cordon=cordon(run.cordons[agent.node_id]) if agent.node_id in run.cordons else None,
+        cordon=cordons.status(run.cordons[agent.node_id]) if agent.node_id in run.cordons else None,
         drain_left_s=_round(max(0.0, agent.drain_until - now)) if agent.state is AgentState.DRAINING else None,
         progress=_progress([sign] if (sign := run.progress.get(agent.agent_id)) else [], now),
     )
@@ -280,17 +270,6 @@ def _progress(signs: Collection[ProgressSign], now: float) -> ProgressStatus | N
         age_s=_round(max(now - sign.at + sign.progress.age_s for sign in signs)),
         checkpoint_step=max((each.checkpoint_step for each in told if each.checkpoint_step is not None), default=None),
         checkpoint_s=_round(max(each.checkpoint_s for each in told)),
-    )
-
-
-def cordon(given: Cordon) -> CordonStatus:
-    """Status of a cordon."""
-    return CordonStatus(
-        node_id=given.node_id,
-        by=given.by,
-        reason=given.reason,
-        until=given.wall_until,
-        drained=given.drain_s is not None,
     )
 
 

@@ -14,12 +14,13 @@ from rdzv_protocol.errors import ProtocolError, ServerUnavailable, UnknownRun
 from rdzv_protocol.events import EventKind, RunEvent
 from rdzv_protocol.log_lines import Context
 
+from rdzv_server.core import cordons
+from rdzv_server.core.cordons import CordonStatus
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, QueryClosed, Record, WakeAgents
 from rdzv_server.core.events import Event, LeaseRenewed, LogAsked, NodeJoined, OperatorsFact
 from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
-from rdzv_server.core.status_view import CordonStatus, cordon
 from rdzv_server.service.clock import Clock
 from rdzv_server.service.fair_scheduler import RoundRobin
 from rdzv_server.service.interface import Observer
@@ -145,7 +146,7 @@ class Driver:
         return self._registry
 
     def cordons(self) -> list[CordonStatus]:
-        return [cordon(given) for given in self._registry.cordons.by_node.values()]
+        return [cordons.status(given) for given in self._registry.cordons.by_node.values()]
 
     async def _take(self, run_id: str, event: Event) -> RunMachine | None:
         if self._has_stopped:

@@ -9,10 +9,9 @@ from rdzv_protocol.constraints import Id, Revision
 from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import Ack, LeaderReply, LeaderRequest, Reply, Request
 
-from rdzv_server.core.cordons import JOURNAL
+from rdzv_server.core.cordons import JOURNAL, CordonStatus
 from rdzv_server.core.effects import Effect
 from rdzv_server.core.run import Run
-from rdzv_server.core.status_view import CordonStatus
 from rdzv_server.service.measurements import Measurements
 
 
