@@ -224,7 +224,7 @@ class Schedule:
         request = self._rng.choices(_ACTIONS, _ACTION_WEIGHTS)[0](self)
         for _ in range(self._rng.choice((1, 1, 2))):
             self.cluster.act(request)
-        if isinstance(request, actions.DrainRequest) and self._rng.random() < 0.5:
+        if isinstance(request, actions.DrainRequest) and self._rng.random() < 0.5 and self.cluster.hosts:
             host = next(host for host in self.cluster.hosts if host.name == request.node_id)
             self._later(self._rng.uniform(0.0, 20.0), lambda: self._start_on(host))
 
