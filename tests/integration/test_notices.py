@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import re
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,12 @@ import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
 from tests.support.cluster import PATIENT, Cluster
+from tests.support.launchers import LONG_S
+from tests.support.programs import Program
 from tests.support.rdzvctl import rdzvctl
 from tests.support.worker_hub import Worker, of_agent
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "checkpoint_on_notice.py"
 NOTICE = (*PATIENT[:-2], "--shutdown-timeout", "100", "--notice-timeout", "80")
 """Flags of a run whose workers have far more time to save than a test takes."""
 HASTY = (*PATIENT[:-2], "--shutdown-timeout", "2", "--notice-timeout", "80")
@@ -232,3 +237,23 @@ async def test_a_restarted_server_asks_again(durable: Cluster, way: str) -> None
     second = await durable.hub.group(2)
     assert await leaver.exit_code() == ExitCode.START_AGAIN
     await durable.finish(second)
+
+
+@pytest.mark.torch
+async def test_the_example_saves_at_the_same_step_on_all_ranks_and_goes_on_from_there(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    script = (str(EXAMPLE), "--steps", "100000", "--checkpoint", str(tmp_path / "checkpoint.pt"))
+    flags = ("--endpoint", cluster.endpoint, "--nproc", "2", "--nnodes", "1:2", "--preload", "torch.distributed")
+    a, b = [
+        await Program.start(sys.executable, "-m", "node_agent", "--node-id", name, *flags, *NOTICE, *script)
+        for name in "ab"
+    ]
+    for agent in (a, b):
+        await agent.line("begins at step 0 of 100000", within_s=LONG_S)
+    b.signal(signal.SIGTERM)
+    assert await b.exit_code(within_s=LONG_S) == ExitCode.START_AGAIN
+    await a.line("of 2: begins at step [1-9]", within_s=LONG_S)
+    saved = [match[1] for line in (*a.out, *b.out) if (match := re.search(r"rank \d of 4: saved step (\d+)", line))]
+    assert len(saved) == 4 and len(set(saved)) == 1
+    assert sum(f"of 2: begins at step {saved[0]} of" in line for line in a.out) >= 1
