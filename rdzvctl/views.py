@@ -340,22 +340,31 @@ def _next(run: Fields, failure: Fields | None, endpoint: str) -> list[str]:
             steps = [f"Look at what the worker wrote: rdzvctl logs {run_id} {failure['rank']}"] if failure else []
             return [*steps, "Mend the cause, then start the agents again: that begins a new attempt."]
         case "forming" | "restarting":
-            return _next_of_forming(run_id, missing, endpoint)
+            kept_out = [node for node in run["nodes"] if node["state"] == "cordoned"]
+            return _next_of_forming(run_id, missing, kept_out, endpoint)
     free = run["max_nodes"] - sum(node["state"] == "running" for node in run["nodes"])
     if free > 0 and run["settings"]["scale_up"] != "immediate" and any(n["state"] == "standby" for n in run["nodes"]):
         return [f"Give standbys the free seats: rdzvctl admit {run_id}"]
     return ["Nothing: it runs."]
 
 
-def _next_of_forming(run_id: str, missing: Fields, endpoint: str) -> list[str]:
+def _next_of_forming(run_id: str, missing: Fields, kept_out: Sequence[Fields], endpoint: str) -> list[str]:
+    """`kept_out`: nodes that have joined and are cordoned; each could be one of the nodes that are missing."""
     stopping, gone = (_listed(missing[kind]) for kind in ("stopping", "gone"))
     steps = [f"Look at {gone}: gone."] if gone else []
     if stopping:
         steps.append(f"Wait for {stopping} to stop its workers, --shutdown-timeout at most.")
     if (more := missing["more_nodes"] - len(missing["stopping"])) > 0:
-        start = f"node-agent --endpoint {endpoint} --run-id {run_id} ... SCRIPT"
-        steps.append(f"Start {nodes(more, 'more node')}: {start}")
+        steps += [_uncordon(node) for node in kept_out[: min(more, MOST_NAMED)]]
+        to_start = more - len(kept_out)
+        start = f"Start {nodes(to_start, 'more node')}" if to_start > 0 else f"Or start {nodes(more, 'more node')}"
+        steps.append(f"{start}: node-agent --endpoint {endpoint} --run-id {run_id} ... SCRIPT")
     return steps or ["Nothing: the round starts by itself."]
+
+
+def _uncordon(node: Fields) -> str:
+    name = node["node_id"]
+    return f"If node {printable(name)} is fit ({_cordon(node['cordon'])}): rdzvctl uncordon {quoted(name)}"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -7,11 +7,14 @@ from msgspec import to_builtins
 from rdzv_protocol.messages import Failure
 
 from rdzv_server.core import status_view
+from rdzv_server.core.events import NodeCordoned
 from rdzvctl import output, views
 from tests.support.scenario import Scenario, a_failure, running
 from tests.support.stories import check
 
 SERVER = "a:29400,b:29400"
+START = f"node-agent --endpoint {SERVER} --run-id run ... SCRIPT"
+UNCORDON = "If node {0} is fit (cordoned by admin: its fan): rdzvctl uncordon {0}"
 
 
 def told(run: Scenario) -> dict[str, Any]:
@@ -50,6 +53,24 @@ def test_why_says_where_a_run_stands_and_what_to_do(nodes: str, happens: str, sa
     found = views.why(run, SERVER)
     assert says in found.text
     assert any(next_step in step for step in found.next), found.next
+
+
+@pytest.mark.parametrize(
+    ("nodes", "kept_out", "next_steps"),
+    [
+        (2, "b", [UNCORDON.format("b"), f"Or start 1 more node: {START}"]),
+        (2, "bc", [UNCORDON.format("b"), f"Or start 1 more node: {START}"]),
+        (4, "b", [UNCORDON.format("b"), f"Start 2 more nodes: {START}"]),
+        (9, "bcdefg", [*map(UNCORDON.format, "bcde"), f"Start 2 more nodes: {START}"]),
+    ],
+    ids=["one missing", "more than are missing", "fewer than are missing", "many"],
+)
+def test_why_says_which_cordoned_nodes_could_take_part(nodes: int, kept_out: str, next_steps: list[str]) -> None:
+    run = check((str(nodes), "join a"))
+    for node_id in kept_out:
+        run.handle(NodeCordoned(node_id=node_id, by="admin", reason="its fan"))
+        run.join(node_id)
+    assert views.why(told(run), SERVER).next == next_steps
 
 
 def test_why_names_the_first_failure_with_its_evidence_and_hint() -> None:
