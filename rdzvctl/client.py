@@ -23,6 +23,7 @@ from rdzv_protocol.text import clip, printable
 
 from rdzvctl.contexts import Place
 from rdzvctl.errors import BadInput, CtlError, KeptOut, Refused, Unreachable
+from rdzvctl.views import Fields
 
 CONNECT_S = 5.0
 """Time that a server may take to accept, or a second where there are others to ask."""
@@ -42,8 +43,6 @@ PAGE = 1_000
 RETRY_S = 0.5
 """Pause before a stream that has ended is asked for again."""
 
-Fields = dict[str, Any]
-"""A JSON map."""
 T = TypeVar("T")
 
 

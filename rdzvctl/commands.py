@@ -26,7 +26,7 @@ LOG_LINES = 50
 """Lines of a log that are shown if nobody says how many."""
 FOLLOW_S = 1.0
 """Between two looks at a log that is followed."""
-LATEST = 20
+LATEST = 1_000
 """Events among which the last opening of a round is looked for."""
 MOST_REASON_BYTES = 1_000
 

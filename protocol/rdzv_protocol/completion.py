@@ -1,4 +1,4 @@
-"""Flag `--print-completion` of both programs, as torchrun 2.15 has it: what makes a shell complete their flags."""
+"""Flag `--print-completion` of each program, as torchrun 2.15 has it: what makes a shell complete their flags."""
 
 import argparse
 from typing import Any
