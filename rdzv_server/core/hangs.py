@@ -8,7 +8,6 @@ everybody waits for the one who is to blame. Of all that one `Failure` is made, 
 After `report` nothing follows in this round, unless the hang ends and comes again.
 """
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rdzv_protocol.errors import MalformedMessage, StaleRound
@@ -47,22 +46,30 @@ def check(machine: "RunMachine", event: events.HangSuspected, now: float) -> eve
 
 
 def suspect(machine: "RunMachine", fact: events.HangSuspected, now: float) -> None:
-    """Take the suspicion, or take it back; begin to judge once there is one that is believed."""
+    """Take the suspicion, or take it back; `settle` draws the conclusions."""
     run, key = machine.run, _key(fact)
     hang = run.hang = run.hang or Hang(since=now)
     if not fact.ranks:
         hang.suspicions.pop(key, None)
-        if not _believed(run, hang):
-            hang.judge_at = None
-            hang.is_reported = False
-        if not hang.suspicions:
-            run.hang = None
         return
     node_id = run.agents[fact.agent_id].node_id
     hang.suspicions[key] = Suspicion(fact.agent_id, node_id, fact.source, fact.reason, fact.ranks, now)
-    if hang.judge_at is None and not hang.is_reported and _believed(run, hang):
+
+
+def settle(machine: "RunMachine", now: float) -> None:
+    """Begin to judge once a suspicion is believed, and no longer judge what is taken back or has come to its end."""
+    run, hang = machine.run, machine.run.hang
+    if hang is None:
+        return
+    hang.suspicions = {key: each for key, each in hang.suspicions.items() if each.agent_id in run.running}
+    believed = _believed(run, hang)
+    if not believed:
+        hang.judge_at, hang.is_reported = None, False
+    elif hang.judge_at is None and not hang.is_reported:
         hang.judge_at = now + SETTLE_S
-        machine.tell("hang_suspected", _sentence(hang.suspicions[key]), now, node_id=node_id)
+        machine.tell("hang_suspected", _sentence(believed[-1]), now, node_id=believed[-1].node_id)
+    if not hang.suspicions:
+        run.hang = None
 
 
 def deadline(run: Run) -> float | None:
@@ -117,11 +124,7 @@ def _believed(run: Run, hang: Hang) -> list[Suspicion]:
     """The suspicions that count: silence, if every node whose workers run is silent, and all others."""
     silent = {each.agent_id for each in hang.suspicions.values() if each.source == SILENCE}
     all_silent = run.running.keys() <= silent
-    return [each for each in _present(run, hang) if each.source != SILENCE or all_silent]
-
-
-def _present(run: Run, hang: Hang) -> Iterable[Suspicion]:
-    return (each for each in hang.suspicions.values() if each.agent_id in run.agents)
+    return [each for each in hang.suspicions.values() if each.source != SILENCE or all_silent]
 
 
 def _order(run: Run, suspicion: Suspicion) -> tuple[bool, int, float, int]:

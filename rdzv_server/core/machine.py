@@ -472,6 +472,7 @@ class RunMachine:
                 was, run.scale_up_at = run.scale_up_at, admission.next_scale_up(run, now)
                 if was is None and run.scale_up_at is not None and run.settings.scale_up == "on-notice":
                     notices.given(self, completion.arrivals(run), run.scale_up_at - now, now)
+            hangs.settle(self, now)
         time_ledger.settle(run, now)
 
     def _watch_minimum(self, now: float) -> None:

@@ -17,9 +17,13 @@ JUST_S = 1.0
 CAUSE_S = 1.0
 """Time that a run without restarts left waits for what a consequence follows from."""
 FATAL = 42
+HUNG = "whoever hangs"
+"""Stands for the agent that a hang is blamed on."""
 SCALE_UP_NOTICE_S = 60.0
 DRAIN_S = 30.0
 """Time that a drain leaves to workers, of which a notice takes four fifths."""
+HANG_S = 2.0
+"""Time between the first suspicion of a hang that is believed and the judgement."""
 SOONER_S = 1.0
 """Workers are told a deadline anew if it is so much sooner."""
 
@@ -71,6 +75,8 @@ class Model:
     sizes: tuple[int, ...] = ()
     shrink_after: float = 0.0
     notice: float | None = None
+    on_hang: str = "restart"
+    max_hangs: int | None = None
     stage: str = "forming"
     round: int = 1
     restart_count: int = 0
@@ -107,6 +113,14 @@ class Model:
     """Round and deadline that the workers were told last."""
     unanswered: set[str] = field(default_factory=set)
     """Agents that were told, and have not answered."""
+
+    suspected: dict[tuple[str, str], float] = field(default_factory=dict)
+    """Source and agent of each suspicion of a hang, and when it came."""
+    judge_at: float | None = None
+    hangs: int = 0
+    """Hangs that were judged."""
+    is_judged: bool = False
+    """Whether the hang has been told, and nothing follows."""
 
     def find(self, name: str) -> Agent | None:
         return next((agent for agent in self.agents if agent.name == name), None)
@@ -211,6 +225,51 @@ class Model:
                 self._answer(is_consequence, now)
         self.pass_time(now)
 
+    def suspect(self, name: str, round: int, source: str, is_back: bool, now: float) -> None:
+        """An agent's workers seem to hang, by this source; `is_back`: no longer."""
+        agent = self.find(name)
+        if agent is None or name not in self.seated or self.stage != "running" or round != self.round:
+            raise Refused("stale_round")
+        self._heard(agent, now)
+        key = source, name
+        if is_back:
+            self.suspected.pop(key, None)
+        elif agent.state == "running":
+            self.suspected.setdefault(key, now)
+        self._conclude(now)
+        self.pass_time(now)
+
+    def believed(self) -> dict[tuple[str, str], float]:
+        """Silence counts if all whose workers run are silent."""
+        silent = {name for source, name in self.suspected if source == "silence"}
+        all_silent = {agent.name for agent in self.in_state("running")} <= silent
+        return {key: at for key, at in self.suspected.items() if key[0] != "silence" or all_silent}
+
+    def _weigh(self, now: float) -> None:
+        running = {agent.name for agent in self.in_state("running")}
+        self.suspected = {key: at for key, at in self.suspected.items() if key[1] in running}
+        if not self.believed():
+            self.judge_at, self.is_judged = None, False
+        elif self.judge_at is None and not self.is_judged:
+            self.judge_at = now + HANG_S
+
+    def _judge(self, now: float) -> None:
+        """The guilty is left to the core: which of those that are believed."""
+        self.judge_at, self.is_judged = None, True
+        self.hangs += 1
+        if self.on_hang == "report":
+            return
+        self.reports.insert(0, (HUNG, False))
+        if self.on_hang == "fail" or not self._has_restarts_after_hangs(now):
+            self.stage = "failed"
+        else:
+            self._open("hang", now)
+
+    def _has_restarts_after_hangs(self, now: float) -> bool:
+        if self.max_hangs is None:
+            return self._has_restarts(now)
+        return sum(cause == "hang" for cause, _ in self.ledger) < self.max_hangs
+
     def _has_restarts(self, now: float) -> bool:
         counting = [at for at in self.charges if self.window is None or at > now - self.window]
         return len(counting) < self.max_restarts
@@ -307,6 +366,8 @@ class Model:
                     self._open("worker_failure", now)
                 else:
                     self.stage = "failed"
+            elif self.stage == "running" and self.judge_at is not None and now >= self.judge_at:
+                self._judge(now)
             elif self._notice_is_over(now):
                 self._turn_after_notice(now)
             elif self.stage == "running" and self.scale_up_at is not None and now >= self.scale_up_at:
@@ -417,7 +478,7 @@ class Model:
             self._open(cause, now)
             self.lost_at = now
             return
-        free = self.cause in ("worker_failure", "node_arrived")
+        free = self.cause in ("worker_failure", "hang", "node_arrived")
         if self.stage == "forming" and agent.name in self.seated:
             self.lost_at = now
         if self.stage == "forming" and agent.name in self.seated and free:
@@ -471,6 +532,7 @@ class Model:
     def _open(self, cause: str, now: float) -> None:
         self.stage, self.round, self.cause = "forming", self.round + 1, cause
         self.opened, self.enough, self.scale_up_at, self.verdict_at, self.lost_at = now, None, None, None, None
+        self.suspected, self.judge_at, self.is_judged = {}, None, False
         for agent in self.in_state("running", "succeeded"):
             agent.state = "stopping"
 
@@ -523,6 +585,8 @@ class Model:
                 self.stage = "succeeded"
             elif self.verdict_at is None:
                 self._plan_scale_up(now)
+        if self.stage == "running":
+            self._weigh(now)
 
     def _watch(self, now: float) -> None:
         joined = len(self.in_state("waiting"))
@@ -540,9 +604,11 @@ class Model:
 
     def _complete(self, now: float) -> None:
         if self.cause != "first":
-            self.ledger.append((self.cause, self.cause == "worker_failure"))
-            self.restart_count += self.cause == "worker_failure"
-            self.charges += [now] * (self.cause == "worker_failure")
+            is_charged = self.cause in ("worker_failure", "hang")
+            self.ledger.append((self.cause, is_charged))
+            self.restart_count += is_charged
+            spends = is_charged and (self.cause != "hang" or self.max_hangs is None)
+            self.charges += [now] * spends
         chosen = self._chosen()
         for agent in chosen:
             agent.state, agent.round = "running", self.round

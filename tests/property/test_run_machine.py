@@ -19,6 +19,8 @@ from rdzv_server.core.events import (
     AgentDisconnected,
     ArrivalsAdmitted,
     Event,
+    HangFound,
+    HangSuspected,
     LeaseRenewed,
     LeaveAnnounced,
     LogAsked,
@@ -39,7 +41,7 @@ from rdzv_server.core.events import (
 )
 from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.queries import MOST_OPEN
-from rdzv_server.core.run import AgentState, Run, Seat, Stage
+from rdzv_server.core.run import AgentState, Cause, Run, Seat, Stage
 from rdzv_server.core.snapshot import take
 from rdzv_server.storage.record_codec import pack, unpack
 from tests.property import model as rules
@@ -82,6 +84,8 @@ class RunStory(RuleBasedStateMachine):
         joined=st.sampled_from([0, 2, 3, 4, 5]),
         sizes=st.sampled_from([(1, ()), (1, ()), (2, ()), (1, (1, 2, 4)), (1, (2, 3, 5))]),
         shrink_after=st.sampled_from([0.0, 0.0, 3.0, 45.0]),
+        on_hang=st.sampled_from(["restart", "restart", "fail", "report"]),
+        max_hangs=st.sampled_from([None, None, 0, 1, 3]),
     )
     def found(
         self,
@@ -96,6 +100,8 @@ class RunStory(RuleBasedStateMachine):
         joined: int,
         sizes: tuple[int, tuple[int, ...]],
         shrink_after: float,
+        on_hang: str,
+        max_hangs: int | None,
     ) -> None:
         unit, legal_sizes = sizes
         if not Model(low, low + more, 0, "", None, None, *sizes).legal:
@@ -118,13 +124,17 @@ class RunStory(RuleBasedStateMachine):
             node_unit=unit,
             legal_sizes=legal_sizes,
             shrink_after_s=shrink_after,
+            on_hang=on_hang,
+            max_hang_restarts=max_hangs,
         )
         self.now = 0.0
         self.created = RunCreated("run", 1, explicit=True, settings=settings)
         self.machine = RunMachine(self.created, self.now, RETENTION_S)
         self.model = Model(
-            low, low + more, max_restarts, scale_up, last_call, window, unit, legal_sizes, shrink_after, notice
-        )
+            low, low + more, max_restarts, scale_up, last_call, window, unit, legal_sizes, shrink_after, notice,
+            on_hang, max_hangs,
+        )  # fmt: skip
+        self.hangs = 0
         self.records: list[Record] = []
         self.numbers: list[int] = []
         """Numbers of the events that were told."""
@@ -224,6 +234,41 @@ class RunStory(RuleBasedStateMachine):
         name = self._who(place)
         round_ = self._round(name, delay)
         self._both(WorkersSucceeded(name, round_), lambda: self.model.succeed(name, round_, self.now))
+
+    @precondition(lambda self: self.run_.stage is Stage.RUNNING)
+    @rule(place=places, delay=delays, source=st.sampled_from(["silence", "progress", "timer"]), is_back=st.booleans())
+    def workers_seem_to_hang(self, place: int, delay: int, source: str, is_back: bool) -> None:
+        self._suspect(self._who(place), delay, source, is_back)
+
+    @precondition(lambda self: self.run_.running)
+    @rule(source=st.sampled_from(["silence", "progress"]), spared=st.integers(0, 2))
+    def workers_of_most_nodes_seem_to_hang(self, source: str, spared: int) -> None:
+        for name in list(self.run_.running)[spared:]:
+            self._suspect(name, 0, source, False)
+
+    @precondition(lambda self: len(self.run_.running) > 1)
+    @rule(source=st.sampled_from(["silence", "progress"]), suspect_finishes=st.booleans(), leaves=st.booleans())
+    def workers_seem_to_hang_while_others_finish(self, source: str, suspect_finishes: bool, leaves: bool) -> None:
+        """Whoever has finished does not hang, and no longer breaks the silence of those that do."""
+        first, *others = list(self.run_.running)
+        for name in [first] if suspect_finishes else others:
+            self._suspect(name, 0, source, False)
+        if first in self.run_.running:
+            self._both(
+                WorkersSucceeded(first, self.run_.round), lambda: self.model.succeed(first, self.run_.round, self.now)
+            )
+            if leaves:
+                self._both(NodeLeft(first, "SIGTERM"), lambda: self.model.leave(first, self.now))
+        if not self.run_.stage.is_end:
+            self.the_next_deadline_comes()
+
+    def _suspect(self, name: str, delay: int, source: str, is_back: bool) -> None:
+        round_, seat = self._round(name, delay), self._seats().get(name)
+        ranks = () if is_back or seat is None else (seat.first_rank,)
+        self._both(
+            HangSuspected(name, round_, source, "stuck", ranks),
+            lambda: self.model.suspect(name, round_, source, not ranks, self.now),
+        )
 
     @rule(place=places, how=st.sampled_from(["leaves", "disconnects", "blinks", "blinks", "is heard", "is heard"]))
     def an_agent(self, place: int, how: str) -> None:
@@ -443,6 +488,7 @@ class RunStory(RuleBasedStateMachine):
             effects = self.machine.handle(event, self.now)
             self.run_.validate()
             self.records += [effect for effect in effects if isinstance(effect, Record)]
+            self.hangs += sum(isinstance(record.fact, HangFound) for record in self.records[recorded:])
             self.open_questions -= {effect.token for effect in effects if isinstance(effect, QueryClosed)}
             self.numbers += [effect.event.number for effect in effects if isinstance(effect, Happened)]
             started = sum(isinstance(effect, Happened) and effect.event.kind == "round_started" for effect in effects)
@@ -487,7 +533,11 @@ class RunStory(RuleBasedStateMachine):
             agent.name: agent.state for agent in model.agents
         }
         assert set(run.membership.seats if run.membership else ()) == set(model.seated)
-        assert (run.first_of_round.agent_id if run.first_of_round else None) == model.root
+        root = run.first_of_round
+        if root and root.failure.cause.startswith("hang: "):
+            assert model.root == rules.HUNG
+        else:
+            assert (root.agent_id if root else None) == model.root
         assert [(entry.cause.value, entry.charged) for entry in run.ledger] == model.ledger
         assert Counter({cause.value: count for cause, count in run.restarts.items()}) == Counter(
             cause for cause, _ in model.ledger
@@ -513,6 +563,19 @@ class RunStory(RuleBasedStateMachine):
         assert len(opened) == len(self.open_questions) and all(query.remaining_s > 0 for query in opened)
         assert all(0 < len(asked) <= MOST_OPEN + 1 for asked in queries.by_agent.values())
         assert not (opened and self.run_.stage.is_end)
+
+    @invariant()
+    def a_hang_is_of_the_running_round_and_judged_once(self) -> None:
+        run, model = self.run_, self.model
+        assert self.hangs == model.hangs
+        if run.stage is Stage.RUNNING:
+            known = {(each.source, each.agent_id) for each in run.hang.suspicions.values()} if run.hang else set()
+            assert known == model.suspected.keys()
+            assert (run.hang.judge_at if run.hang else None) == model.judge_at
+        else:
+            assert run.hang is None
+        if run.settings.max_hang_restarts is not None:
+            assert run.restarts.get(Cause.HANG, 0) <= run.settings.max_hang_restarts
 
     @invariant()
     def counters_never_fall(self) -> None:

@@ -87,6 +87,27 @@ def test_after_a_report_the_next_hang_of_the_round_is_told_again() -> None:
     assert kinds(run) == ["hang_suspected", "hang_found"] * 2
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+def test_workers_that_finish_are_no_longer_suspected(leaves: bool) -> None:
+    run = running("2", "a", "b")
+    suspects(run, "b", 1)
+    run.succeeds("b")
+    if leaves:
+        run.leaves("b")
+    run.passes(SETTLE_S)
+    assert run.stage is Stage.RUNNING and run.run.hang is None and kinds(run) == ["hang_suspected"]
+
+
+def test_nodes_whose_workers_have_finished_do_not_break_the_silence_of_the_others() -> None:
+    run = running("2", "a", "b", max_restarts=1)
+    suspects(run, "a", 0, source="silence")
+    assert kinds(run) == []
+    run.succeeds("b")
+    assert kinds(run) == ["hang_suspected"]
+    run.passes(SETTLE_S)
+    assert kinds(run) == ["hang_suspected", "hang_found", "round_opened"]
+
+
 def test_workers_that_go_on_in_time_are_let_alone() -> None:
     run = running("2", "a", "b")
     suspects(run, "b", 1)
