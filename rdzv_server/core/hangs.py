@@ -2,20 +2,38 @@
 
 An agent tells which of its workers seem to hang, and by which source. What one node sees is believed, but for silence:
 output of one node alone is no sign, so that every node has to tell of it. Then all participants are asked what their
-workers are doing, as far as they know that query, and for `SETTLE_S` further suspicions are waited for: in lockstep
-everybody waits for the one who is to blame. Of all that one `Failure` is made, a fact, which names the rank.
+workers are doing, as far as they know that query (see `examination`), and for `SETTLE_S` at least further suspicions
+are waited for: in lockstep everybody waits for the one who is to blame. Of all that one `Failure` is made, a fact, that
+names the rank: by the stacks, where they can tell, else by the suspicions.
+
+The examination is a sign: it is begun when the server is live, ends by its own deadline, and is begun anew by the next
+leader, which knows the suspicions.
 
 After `report` nothing follows in this round, unless the hang ends and comes again.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from rdzv_protocol.errors import MalformedMessage, StaleRound
+from rdzv_protocol.errors import MalformedMessage, StaleRound, TooManyRequests
 from rdzv_protocol.messages import Failure
+from rdzv_protocol.queries import Examine, Refused
 from rdzv_protocol.text import clip, printable
 
-from rdzv_server.core import events, final_report, restart_budget
-from rdzv_server.core.run import AgentState, Cause, FailureRecord, Hang, Run, Stage, Suspicion, remember
+from rdzv_server.core import events, examination, final_report, queries, restart_budget
+from rdzv_server.core.run import (
+    AgentState,
+    Cause,
+    Examined,
+    FailureRecord,
+    Hang,
+    Run,
+    Seat,
+    Stage,
+    Suspicion,
+    remember,
+)
+from rdzv_server.core.stack_summary import StackSummary
 
 if TYPE_CHECKING:
     from rdzv_server.core.machine import RunMachine
@@ -27,7 +45,10 @@ _SURE = ("uninterruptible", "timer", "log rule")
 """Beginnings of the names of sources that tell of a worker itself, and not of what it waits for."""
 HUNG = 1
 """Exit code that stands for a hang: the worker had none."""
-CAUSE_BYTES = 240
+REASON_BYTES = 240
+CAUSE_BYTES = 900
+MOST_SOURCES = 16
+"""Sources by which one agent may suspect its workers in a round, at the same time."""
 
 
 def check(machine: "RunMachine", event: events.HangSuspected, now: float) -> events.HangSuspected | None:
@@ -41,7 +62,14 @@ def check(machine: "RunMachine", event: events.HangSuspected, now: float) -> eve
     ranks = range(seat.first_rank, seat.first_rank + seat.local_world_size)
     if stranger := [rank for rank in event.ranks if rank not in ranks]:
         raise MalformedMessage(f"rank {stranger[0]} is none of node {agent.node_id}'s, {ranks[0]} to {ranks[-1]}")
-    known = run.hang.suspicions.get(_key(event)) if run.hang else None
+    suspicions = run.hang.suspicions if run.hang else {}
+    known = suspicions.get(_key(event))
+    if (
+        not known
+        and event.ranks
+        and sum(each.agent_id == event.agent_id for each in suspicions.values()) >= MOST_SOURCES
+    ):
+        raise TooManyRequests(f"node {agent.node_id} suspects its workers by {MOST_SOURCES} sources already")
     return event if bool(known) != bool(event.ranks) and agent.state is AgentState.RUNNING else None
 
 
@@ -72,18 +100,59 @@ def settle(machine: "RunMachine", now: float) -> None:
         run.hang = None
 
 
+def attend(machine: "RunMachine", now: float) -> None:
+    """Begin the examination of a hang that is believed, or end the one of a hang that is over; never in a replay."""
+    run = machine.run
+    is_wanted = run.hang is not None and run.hang.judge_at is not None
+    if is_wanted and run.examined is None:
+        examined = run.examined = Examined()
+        reason = clip(printable(_guilty(run).reason), REASON_BYTES)
+        examination.begin(machine, reason, examination.EXAMINED_WITHIN_S, partial(_examined, examined), now)
+    elif not is_wanted and run.examined is not None:
+        run.examined = None
+        _end_examination(machine, now)
+
+
+def _examined(examined: Examined, machine: "RunMachine", summary: StackSummary, now: float) -> None:
+    examined.summary = summary
+
+
+def _end_examination(machine: "RunMachine", now: float) -> None:
+    run = machine.run
+    asked = [(agent_id, number) for agent_id, opened in run.queries.by_agent.items()
+             for number, each in opened.items() if isinstance(each.query, Examine)]  # fmt: skip
+    for agent_id, number in asked:
+        queries.close(machine, run.agents[agent_id], number, Refused(reason="the hang is over"), now)
+
+
 def deadline(run: Run) -> float | None:
-    """Time at which a hang is to be judged."""
-    return run.hang.judge_at if run.hang else None
+    """Time at which a hang is to be judged; None, too, while its examination lasts, which has a deadline of its own."""
+    is_open = run.examined is not None and run.examined.summary is None
+    return run.hang.judge_at if run.hang and not is_open else None
 
 
 def judge(run: Run, now: float) -> events.HangFound | None:
     """The hang as a fact, once it is time to say so."""
-    hang = run.hang
-    if hang is None or hang.judge_at is None or now < hang.judge_at:
+    at, summary = deadline(run), run.examined.summary if run.examined else None
+    if at is None or now < at or summary is None:
         return None
-    guilty = min(_believed(run, hang), key=lambda each: _order(run, each))
-    return events.HangFound(guilty.agent_id, _failure(run, guilty, now))
+    guilty = _guilty(run)
+    seat, rank = run.seat_of(guilty.agent_id), guilty.ranks[0]
+    if summary.culprits and not guilty.source.startswith(_SURE):
+        rank = summary.culprits[0].rank
+        seat = _seat_of_rank(run, rank) or seat
+    return events.HangFound(seat.agent_id if seat else guilty.agent_id, _failure(run, guilty, seat, rank, summary, now))
+
+
+def _guilty(run: Run) -> Suspicion:
+    """Who is to blame by the suspicions alone."""
+    assert run.hang
+    return min(_believed(run, run.hang), key=lambda each: _order(run, each))
+
+
+def _seat_of_rank(run: Run, rank: int) -> Seat | None:
+    seats = run.membership.seats.values() if run.membership else ()
+    return next((each for each in seats if 0 <= rank - each.first_rank < each.local_world_size), None)
 
 
 def found(machine: "RunMachine", fact: events.HangFound, now: float) -> None:
@@ -134,15 +203,15 @@ def _order(run: Run, suspicion: Suspicion) -> tuple[bool, int, float, int]:
     return not suspicion.source.startswith(_SURE), -1 if step is None else step, suspicion.at, suspicion.ranks[0]
 
 
-def _failure(run: Run, guilty: Suspicion, now: float) -> Failure:
-    seat = run.seat_of(guilty.agent_id)
+def _failure(run: Run, guilty: Suspicion, seat: Seat | None, rank: int, summary: StackSummary, now: float) -> Failure:
+    evidence = f"; {summary.sentence}" if summary.has_stacks else ""
     return Failure(
-        node_id=guilty.node_id,
-        rank=guilty.ranks[0],
-        local_rank=guilty.ranks[0] - seat.first_rank if seat else 0,
+        node_id=seat.node_id if seat else guilty.node_id,
+        rank=rank,
+        local_rank=rank - seat.first_rank if seat else 0,
         pid=0,
         exit_code=HUNG,
-        cause=clip(f"hang: {printable(guilty.reason)}", CAUSE_BYTES),
+        cause=clip(f"hang: {clip(printable(guilty.reason), REASON_BYTES)}{printable(evidence)}", CAUSE_BYTES),
         failed_at=run.wall_clock(now),
     )
 

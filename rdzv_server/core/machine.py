@@ -91,10 +91,12 @@ class RunMachine:
             self._apply(fact, now)
         self._complete_if_ready(now)
         notices.settle(self, now)
+        hangs.attend(self, now)
         self.deadline = self.next_deadline()
         if self.deadline is not None and now >= self.deadline:
             self._pass_time(now)
             notices.settle(self, now)
+            hangs.attend(self, now)
             self.deadline = self.next_deadline()
         return self._taken()
 

@@ -13,6 +13,7 @@ from rdzv_server.core import legal_sizes
 from rdzv_server.core.events import Cordon, ProgressMeasured
 from rdzv_server.core.liveness import Leases
 from rdzv_server.core.queries import Queries
+from rdzv_server.core.stack_summary import StackSummary
 
 HEARD_OF_S = 60.0
 """Time within which an agent that lives hears that its run has ended, however long its lease is."""
@@ -232,6 +233,12 @@ class Hang(Struct):
     is_reported: bool = False
 
 
+class Examined(Struct):
+    """Examination of a hang's workers: a sign. `summary` is None as long as it lasts."""
+
+    summary: StackSummary | None = None
+
+
 class RunState(Struct, kw_only=True):
     """All that a restart of the server brings back of a run. Times are the server's, in seconds."""
 
@@ -334,6 +341,8 @@ class Run(RunState, kw_only=True):
     """Agent that claims each `--node-rank`."""
     progress: dict[str, ProgressSign] = field(default_factory=dict)
     """Latest progress of the running round, by agent: a sign, which a restart of the server forgets until the next."""
+    examined: Examined | None = None
+    """Examination of the hang that is to be judged: a restart of the server begins it anew."""
     survivors: int = 0
     """Agents of the membership that are still part of the run, and are not drained."""
 

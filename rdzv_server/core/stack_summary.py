@@ -73,6 +73,8 @@ class StackSummary(Struct, frozen=True, kw_only=True):
     """What all ranks were doing, for people, and who is to blame."""
 
     sentence: str
+    has_stacks: bool = False
+    """Whether anything could be had of any worker."""
     culprits: tuple[Culprit, ...] = ()
     """The first of them by rank; empty: it cannot be told."""
     why: str = ""
@@ -146,6 +148,7 @@ def summarise(evidence: Mapping[str, Evidence], silent: Mapping[str, Collection[
     folder_node = _node_with_files(evidence, culprits)
     return StackSummary(
         sentence=clip("; ".join(_sentence(facts, guilty, why, silent)), SENTENCE_BYTES),
+        has_stacks=bool(facts.clusters),
         culprits=culprits,
         why=why,
         stack=_as_traceback(first.frames) if first else (),

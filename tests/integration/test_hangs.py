@@ -44,6 +44,7 @@ async def test_a_stopped_worker_is_found_and_the_run_restarts(cluster: Cluster) 
     assert run["history"][0]["cause"] == "hang" and run["history"][0]["charged"]
     assert "worker rank 3 on node " in run["history"][0]["reason"]
     assert re.search(r"hang: no progress for \d s at step 7 \(limit 3 s\)", run["history"][0]["reason"])
+    assert re.search(r"; ranks 0, 1 and 2 .*; rank 3 .*stopped", run["history"][0]["reason"]), "what all of them did"
 
 
 async def test_the_status_shows_steps_while_the_run_goes_on(cluster: Cluster) -> None:

@@ -237,9 +237,8 @@ def replayed(created: RunCreated, records: Iterable[Record], created_at: float =
 
 def durable(run: Run) -> dict[str, Any]:
     """All that a restart of the server must bring back: everything but who was heard when, and who is asked what."""
-    return {
-        name: value for name, value in snapshot(run).items() if name not in ("leases", "queries", "notice", "progress")
-    }
+    signs = ("leases", "queries", "notice", "progress", "examined")
+    return {name: value for name, value in snapshot(run).items() if name not in signs}
 
 
 def snapshot(run: Run) -> dict[str, Any]:

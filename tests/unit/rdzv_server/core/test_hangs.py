@@ -3,12 +3,15 @@
 from typing import Any
 
 import pytest
-from rdzv_protocol.errors import MalformedMessage, StaleRound
+from rdzv_protocol.errors import MalformedMessage, StaleRound, TooManyRequests
+from rdzv_protocol.evidence import Evidence, ProcessState, StackGroup
 from rdzv_protocol.messages import Finish, Progress
+from rdzv_protocol.queries import Examine, Refused
 
 from rdzv_server.core import final_report, status_view
-from rdzv_server.core.events import HangSuspected, LeaseRenewed
-from rdzv_server.core.hangs import SETTLE_S
+from rdzv_server.core.events import HangSuspected, LeaseRenewed, QueryAnswered
+from rdzv_server.core.examination import EXAMINED_WITHIN_S
+from rdzv_server.core.hangs import MOST_SOURCES, SETTLE_S
 from rdzv_server.core.run import Cause, Stage
 from tests.support.scenario import Scenario, durable, running
 
@@ -20,6 +23,79 @@ def suspects(run: Scenario, agent_id: str, *ranks: int, source: str = "progress"
                                  "ranks": ranks} | changes)))  # fmt: skip
 
 
+def asked(run: Scenario) -> list[tuple[str, Examine]]:
+    every = [(name, each) for name in run.run.agents for each in run.run.queries.of(name, run.now)]
+    return [(name, each) for name, each in every if isinstance(each, Examine)]
+
+
+def judged(run: Scenario, states: dict[str, ProcessState] | None = None) -> None:
+    """All agents answer, with the states of their workers if they are given, and the hang is judged."""
+    for name, query in asked(run):
+        seat = run.run.seat_of(name)
+        assert seat
+        group = StackGroup(ranks=(seat.first_rank,), state=states[name]) if states else None
+        answer = Evidence(groups=(group,)) if group else Refused(reason="no stacks")
+        run.handle(QueryAnswered(name, query.number, answer))
+    run.passes(SETTLE_S)
+
+
+ALIVE, STOPPED = ProcessState.ALIVE, ProcessState.STOPPED
+
+
+def test_the_evidence_names_the_rank_and_stands_in_the_failure() -> None:
+    run = running("3", "a", "b", "c", max_restarts=1)
+    suspects(run, "a", 0)
+    assert [query.reason for _, query in asked(run)] == [REASON] * 3
+    judged(run, {"a": ALIVE, "b": STOPPED, "c": ALIVE})
+    assert run.run.first_of_round and run.run.first_of_round.agent_id == "b"
+    failure = run.run.first_of_round.failure
+    assert (failure.node_id, failure.rank, failure.local_rank) == ("b", 1, 0)
+    assert failure.cause.startswith(f"hang: {REASON}; ranks 0 and 2 ") and "; rank 1 " in failure.cause
+    assert asked(run) == [] and run.run.examined is None
+
+
+def test_a_node_that_does_not_answer_holds_the_judgement_up_until_its_deadline() -> None:
+    run = running("2", "a", "b", max_restarts=1)
+    suspects(run, "b", 1)
+    run.passes(EXAMINED_WITHIN_S - 0.1)
+    assert run.stage is Stage.RUNNING
+    run.passes(0.1)
+    assert run.stage is Stage.FORMING and run.run.first_of_round and run.run.first_of_round.agent_id == "b"
+
+
+def test_a_restart_of_the_server_begins_the_examination_anew() -> None:
+    run = running("2", "a", "b", max_restarts=1)
+    suspects(run, "b", 1)
+    run.restarts()
+    assert asked(run) == [], "a replay asks nobody"
+    run.renews("a", "b")
+    assert len(asked(run)) == 2
+    judged(run, {"a": STOPPED, "b": ALIVE})
+    assert run.run.first_of_round and run.run.first_of_round.agent_id == "a"
+
+
+@pytest.mark.parametrize("end", ["taken back", "a failure"])
+def test_a_hang_that_is_over_ends_its_examination(end: str) -> None:
+    run = running("2", "a", "b", max_restarts=1)
+    suspects(run, "b", 1)
+    if end == "taken back":
+        suspects(run, "b")
+    else:
+        run.fails("a")
+        run.passes(EXAMINED_WITHIN_S)
+    assert asked(run) == [] and run.run.examined is None
+
+
+def test_one_agent_suspects_by_so_many_sources_and_no_more() -> None:
+    run = running("1", "a", on_hang="report")
+    for number in range(MOST_SOURCES):
+        suspects(run, "a", 0, source=f"log rule {number}")
+    with pytest.raises(TooManyRequests, match="by 16 sources already"):
+        suspects(run, "a", 0, source="one more")
+    suspects(run, "a", source="log rule 0")
+    suspects(run, "a", 0, source="one more")
+
+
 def kinds(run: Scenario) -> list[str]:
     return [event.kind for event in run.events if event.kind.startswith(("hang", "round_opened", "run_failed"))]
 
@@ -28,7 +104,7 @@ def test_a_hang_costs_a_charged_restart_of_its_own_cause() -> None:
     run = running("2", "a", "b", max_restarts=1)
     suspects(run, "b", 1)
     assert run.stage is Stage.RUNNING and kinds(run) == ["hang_suspected"], "others may know more"
-    run.passes(SETTLE_S)
+    judged(run)
     assert run.stage is Stage.FORMING and kinds(run) == ["hang_suspected", "hang_found", "round_opened"]
     (found,) = [event for event in run.events if event.kind == "hang_found"]
     assert found.failure and (found.failure.node_id, found.failure.rank) == ("b", 1)
@@ -41,19 +117,19 @@ def test_a_hang_costs_a_charged_restart_of_its_own_cause() -> None:
 def test_the_budget_is_that_of_failures_unless_hangs_have_one_of_their_own() -> None:
     run = running("1", "a", max_restarts=0)
     suspects(run, "a", 0)
-    run.passes(SETTLE_S)
+    judged(run)
     assert run.run.end_reason == f"worker rank 0 on node a failed: hang: {REASON}; no restarts left: 0 of 0 used"
     finish = run.directive("a")
     assert isinstance(finish, Finish) and finish.failure and finish.failure.cause == f"hang: {REASON}"
     run = running("1", "a", max_restarts=1, max_hang_restarts=1)
     for _ in range(2):
         suspects(run, "a", 0)
-        run.passes(SETTLE_S)
+        judged(run)
         run.join("a") if run.stage is Stage.FORMING else None
     assert run.stage is Stage.FAILED and run.run.end_reason.endswith("no restarts after hangs left: 1 of 1 used")
     run = running("1", "a", max_restarts=1, max_hang_restarts=1)
     suspects(run, "a", 0)
-    run.passes(SETTLE_S)
+    judged(run)
     run.join("a")
     run.fails("a")
     assert run.stage is Stage.FORMING, "the hang has cost no restart of the failures' budget"
@@ -62,7 +138,7 @@ def test_the_budget_is_that_of_failures_unless_hangs_have_one_of_their_own() -> 
 def test_a_run_may_fail_over_a_hang_or_only_tell_of_it() -> None:
     run = running("1", "a", max_restarts=5, on_hang="fail")
     suspects(run, "a", 0)
-    run.passes(SETTLE_S)
+    judged(run)
     assert run.stage is Stage.FAILED and run.run.end_reason.endswith("; --on-hang fail")
     assert final_report.finish(run.run).failure is not None
     run = running("1", "a", on_hang="report")
@@ -81,7 +157,7 @@ def test_after_a_report_the_next_hang_of_the_round_is_told_again() -> None:
     run = running("1", "a", on_hang="report")
     for _ in range(2):
         suspects(run, "a", 0)
-        run.passes(SETTLE_S)
+        judged(run)
         suspects(run, "a")
         assert run.run.hang is None
     assert kinds(run) == ["hang_suspected", "hang_found"] * 2
@@ -123,7 +199,7 @@ def test_silence_counts_when_every_node_is_silent() -> None:
     run.passes(100.0)
     assert kinds(run) == [], "workers of one node may have nothing to write"
     suspects(run, "a", 0, source="silence")
-    run.passes(SETTLE_S)
+    judged(run)
     assert run.stage is Stage.FORMING
 
 
@@ -145,14 +221,14 @@ def test_whom_the_others_wait_for_is_blamed(
         run.handle(LeaseRenewed(agent_id, Progress(round=1, lowest_step=step)))
     for agent_id, rank, source in suspected:
         suspects(run, agent_id, rank, source=source)
-    run.passes(SETTLE_S)
+    judged(run)
     assert run.run.first_of_round and run.run.first_of_round.agent_id == blamed
 
 
 def test_a_node_that_is_lost_explains_the_hang() -> None:
     run = running("1:2", "a", "b", max_restarts=1)
     suspects(run, "a", 0)
-    run.passes(SETTLE_S)
+    judged(run)
     run.is_lost("b")
     run.join("a")
     assert run.ledger() == [("node_lost", False)]
@@ -176,6 +252,6 @@ def test_a_suspicion_outlives_the_server() -> None:
     assert durable(run.run)["hang"] is not None
     run.restarts()
     run.renews("a", "b")
-    run.passes(SETTLE_S)
+    judged(run)
     run.join("a", "b")
     assert [cause for cause, _ in run.ledger()] == [Cause.HANG.value]
