@@ -6,8 +6,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from node_agent.cli.arguments import FLAGS
-
 TRAINER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "trainer.py")
 RUN_ID = "year"
 ADDRESS = "127.0.0.1"
@@ -15,8 +13,8 @@ OURS, FAIR, USUAL = "node-agent", "torchrun, retry loop", "torchrun"
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 EXCLUSION = ("--exclude-after", "3/60s", "--exclude-for", "30s")
 """Flags of rdzv-server: an excluded node may come back after what stands for half an hour."""
-_WISHED = {"hang_timeout": "5", "on_hang": "restart"}
-"""Flags of ours that are given where this version has them, with values in scaled seconds."""
+HANGS = ("--progress-timeout", "start=30,step=5,checkpoint=5")
+"""Flags of node-agent: seconds without progress after which workers are suspected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +59,9 @@ def node_id(node: int) -> str:
 
 
 def _ours() -> Contender:
-    wished = [word for name, value in _WISHED.items() if name in FLAGS for word in (FLAGS[name].names[0], value)]
     flags = (
         *("--max-restarts", "20", "--restart-window", "120", "--lease", "2", "--disconnect-grace", "0.2"),
-        *("--shutdown-timeout", "1", *wished),
+        *("--shutdown-timeout", "1", *HANGS),
     )
     return Contender(OURS, " ".join((*flags, "and of the server", *EXCLUSION)), flags, OWN_STORE)
 
