@@ -1,6 +1,7 @@
 """Whatever happens to a run, in whatever order: the core agrees with the model and keeps its promises."""
 
 from collections import Counter
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -46,9 +47,12 @@ from rdzv_server.core.snapshot import take
 from rdzv_server.storage.record_codec import pack, unpack
 from tests.property import model as rules
 from tests.property.model import Model, Refused
-from tests.support.scenario import RETENTION_S, SERVER_ADDR, a_failure, a_join, durable, replayed, snapshot
+from tests.support.scenario import RETENTION_S, SERVER_ADDR, a_failure, durable, replayed, snapshot
+from tests.support.scenario import a_join as a_join_of_any_kind
 
 NAMES = [f"agent{index}" for index in range(16)]
+a_join = partial(a_join_of_any_kind, queries=("tail_log", "notice"))
+"""Of agents that cannot be examined: a hang is judged by what they suspect."""
 NODES = ["a", "b", "c", "d"]
 ACTIONS = (RunRestarted, RunResized, ArrivalsAdmitted, NodeCordoned, NodeUncordoned, NodeDrained)
 REQUESTS = (NodeJoined, NodeLeft, LeaveAnnounced, WorkersFailed, WorkersSucceeded, *ACTIONS)
@@ -421,11 +425,11 @@ class RunStory(RuleBasedStateMachine):
         machine = RunMachine(self.created, 0.0, RETENTION_S)
         for record in self.records:
             machine.replay(record.fact, record.at)
-        unordered = {"agents", "node_ids", "node_ranks", "leases", "queries", "notice", "progress"}
+        unordered = {"agents", "node_ids", "node_ranks", "leases", "queries", "notice", "progress", "examined"}
         assert _without(snapshot(machine.run), unordered) == _without(snapshot(self.run_), unordered)
         assert machine.run.agents == self.run_.agents
         machine.run.leases, machine.run.queries = self.run_.leases, self.run_.queries  # which are not kept
-        machine.run.notice = self.run_.notice
+        machine.run.notice, machine.run.examined = self.run_.notice, self.run_.examined
         self.machine = machine
 
     @precondition(lambda self: not self.run_.stage.is_end)
@@ -510,7 +514,7 @@ class RunStory(RuleBasedStateMachine):
         if isinstance(event, REQUESTS) and len(self.records) > recorded:
             self.taken.append((event, model))
         if len(self.records) == recorded:
-            silent = {"leases", "revision", "queries", "notice", "progress"}
+            silent = {"leases", "revision", "queries", "notice", "progress", "examined"}
             assert _without(snapshot(self.run_), silent) == _without(before, silent), "changed, but not recorded"
 
     def _seats(self) -> dict[str, Seat]:
