@@ -25,9 +25,9 @@ from node_agent.workers.environment import UNINTERRUPTIBLE
 
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 """torchrun tells its workers so."""
-AGENT_FILES, WORKER_FILES, WARM_FILES = 15, 3, 2
-"""Descriptors of the agent itself; of a worker: its process, and a pipe or a file for each stream; of a process that
-`--preload` holds ready: itself and the way to it."""
+AGENT_FILES, WORKER_FILES, WARM_FILES = 15, 4, 2
+"""Descriptors of the agent itself; of a worker: its process, its progress, and a pipe or a file for each stream; of a
+process that `--preload` holds ready: itself and the way to it."""
 NOTICE_SHARE = 0.8
 """Part of `--shutdown-timeout` that a notice may take: what a scheduler gives between SIGTERM and SIGKILL is all."""
 CONNECT_TIMEOUT_S, CLOSE_TIMEOUT_S = 300.0, 2.0

@@ -68,7 +68,7 @@ class Cordons:
             case CordonsKept():
                 self.by_node = {cordon.node_id: cordon for cordon in fact.cordons}
                 self.answers, self.lifted = dict(fact.answers), dict(fact.lifted)
-                self.history.by_node = dict(fact.history)
+                self.history.restore(fact.history)
             case events.NodeBlamed():
                 self.history.note(fact.node_id, Incident(at, fact.fault, fact.run_id, fact.reason, fact.wall_at))
             case events.NodeDrained():

@@ -18,6 +18,8 @@ def fitting(settings: RunSettings, nodes: int) -> int:
 
 def largest(settings: RunSettings) -> int:
     """Nodes beyond which an agent stands by; 0: no size is legal."""
+    if settings.node_unit == 1 and not settings.legal_sizes and settings.min_nodes <= settings.max_nodes:
+        return settings.max_nodes  # asked for with every join
     return fitting(settings, settings.max_nodes)
 
 

@@ -90,15 +90,21 @@ class RunMachine:
         if (fact := _CHECKS[type(event)](self, event, now)) is not None:
             self._apply(fact, now)
         self._complete_if_ready(now)
-        notices.settle(self, now)
-        hangs.attend(self, now)
+        self._ask_agents(now)
         self.deadline = self.next_deadline()
         if self.deadline is not None and now >= self.deadline:
             self._pass_time(now)
-            notices.settle(self, now)
-            hangs.attend(self, now)
+            self._ask_agents(now)
             self.deadline = self.next_deadline()
         return self._taken()
+
+    def _ask_agents(self, now: float) -> None:
+        """Ask the agents what follows from the facts, which is never done in a replay."""
+        run = self.run
+        if run.leaving or run.scale_up_at is not None or run.notice is not None:
+            notices.settle(self, now)
+        if run.hang is not None or run.examined is not None:
+            hangs.attend(self, now)
 
     def renew(self, event: events.LeaseRenewed, now: float) -> bool:
         """Take an `LeaseRenewed` from which nothing but a fresh lease follows. False, with nothing changed: another."""
@@ -138,9 +144,13 @@ class RunMachine:
         if run.ended_at is not None:
             return self._forget_at(run.ended_at)
         own = completion.deadline(run) if run.stage is Stage.FORMING else run.verdict_at or run.scale_up_at
-        lease, query, hang = run.leases.next_deadline(), run.queries.next_deadline(), hangs.deadline(run)
-        notice = notices.ends_at(run)
-        return min((at for at in (own, notice, lease, query, hang) if at is not None), default=None)
+        hang = hangs.deadline(run) if run.hang is not None else None
+        notice = notices.ends_at(run) if run.leaving or run.scale_up_at is not None else None
+        soonest = run.leases.next_deadline()
+        for at in (own, run.queries.next_deadline(), hang, notice):
+            if at is not None and (soonest is None or at < soonest):
+                soonest = at
+        return soonest
 
     # What time brings: what follows from silence is a fact, and recorded as such.
 

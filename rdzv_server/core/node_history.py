@@ -6,6 +6,7 @@ times within a window. Nodes that are lost together are not blamed for it: they 
 An exclusion, and an operator's word that the node is well, begin the count anew.
 """
 
+from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
@@ -45,18 +46,30 @@ class NodeHistory:
 
     def __init__(self) -> None:
         self.by_node: dict[str, tuple[Incident, ...]] = {}
+        self._incidents = 0
+
+    def restore(self, by_node: Mapping[str, tuple[Incident, ...]]) -> None:
+        """Begin with what was remembered before."""
+        self.by_node = dict(by_node)
+        self._incidents = sum(map(len, by_node.values()))
 
     def note(self, node_id: str, incident: Incident) -> None:
-        known = self.by_node.pop(node_id, ())
+        known = self._pop(node_id)
         run_id, reason = clip(incident.run_id, RUN_BYTES), clip(incident.reason, REASON_BYTES)
         short = Incident(incident.at, incident.fault, run_id, reason, incident.wall_at)
-        self.by_node[node_id] = (*known, short)[-MOST_OF_A_NODE:]
-        while len(self.by_node) > MOST_NODES or sum(map(len, self.by_node.values())) > MOST_INCIDENTS:
-            del self.by_node[next(iter(self.by_node))]
+        self.by_node[node_id] = latest = (*known, short)[-MOST_OF_A_NODE:]
+        self._incidents += len(latest)
+        while len(self.by_node) > MOST_NODES or self._incidents > MOST_INCIDENTS:
+            self._pop(next(iter(self.by_node)))
 
     def forgive(self, node_id: str) -> None:
         """An operator says that the node is well."""
-        self.by_node.pop(node_id, None)
+        self._pop(node_id)
+
+    def _pop(self, node_id: str) -> tuple[Incident, ...]:
+        incidents = self.by_node.pop(node_id, ())
+        self._incidents -= len(incidents)
+        return incidents
 
     def verdict(self, blame: Blame, now: float, policy: ExclusionPolicy) -> str:
         """Why the node is to be excluded, now that it has been blamed for this, too; empty if it is not."""
