@@ -113,7 +113,6 @@ class ProcessGroup:
         self._stopping = True
         for pid in self._alive:
             signal_group(pid, signum)
-            signal_group(pid, signal.SIGCONT)  # a process that is stopped would not see it before SIGKILL
         if self._alive:
             self._after(grace_s, self._kill)
         else:

@@ -17,7 +17,7 @@ from tests.support.programs import Program
 from tests.support.worker_hub import Worker, restart_count
 
 LIMITS = ("--progress-timeout", "start=60,step=3")
-STOPS_SOON = ("--shutdown-timeout", "20")
+STOPS_SOON = ("--shutdown-timeout", "2")
 
 
 async def steps(workers: list[Worker], step: int) -> None:
