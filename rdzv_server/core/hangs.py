@@ -24,6 +24,7 @@ from rdzv_server.core import events, examination, final_report, queries, restart
 from rdzv_server.core.run import (
     AgentState,
     Cause,
+    Examinations,
     Examined,
     FailureRecord,
     Hang,
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 
 SETTLE_S = 2.0
 """Time for the suspicions of other nodes, after the first one that is believed."""
+EXAMINED_AGAIN_AFTER_S = (0.0, 60.0, 120.0, 300.0)
+"""Pauses between the beginnings of a round's examinations, the last one for all that follow: an agent that suspects and
+takes it back has no nodes examined all the time, and a hang that lasts is examined in the end."""
 SILENCE = "silence"
 _SURE = ("uninterruptible", "timer", "log rule")
 """Beginnings of the names of sources that tell of a worker itself, and not of what it waits for."""
@@ -104,13 +108,21 @@ def attend(machine: "RunMachine", now: float) -> None:
     """Begin the examination of a hang that is believed, or end the one of a hang that is over; never in a replay."""
     run = machine.run
     is_wanted = run.hang is not None and run.hang.judge_at is not None
-    if is_wanted and run.examined is None:
+    if is_wanted and run.examined is None and now >= run.examinations.again_at:
         examined = run.examined = Examined()
         reason = clip(printable(_guilty(run).reason), REASON_BYTES)
         examination.begin(machine, reason, examination.EXAMINED_WITHIN_S, partial(_examined, examined), now)
+        if examined.summary is None:  # else there was nobody to ask, which costs nothing
+            _space_examinations(run, now)
     elif not is_wanted and run.examined is not None:
         run.examined = None
         _end_examination(machine, now)
+
+
+def _space_examinations(run: Run, now: float) -> None:
+    so_far = run.examinations
+    pause_s = EXAMINED_AGAIN_AFTER_S[min(so_far.number, len(EXAMINED_AGAIN_AFTER_S) - 1)]
+    run.examinations = Examinations(number=so_far.number + 1, again_at=now + pause_s)
 
 
 def _examined(examined: Examined, machine: "RunMachine", summary: StackSummary, now: float) -> None:
@@ -126,9 +138,13 @@ def _end_examination(machine: "RunMachine", now: float) -> None:
 
 
 def deadline(run: Run) -> float | None:
-    """Time at which a hang is to be judged; None, too, while its examination lasts, which has a deadline of its own."""
-    is_open = run.examined is not None and run.examined.summary is None
-    return run.hang.judge_at if run.hang and not is_open else None
+    """Time at which a hang is to be judged, or examined before; None while its examination lasts, which ends itself."""
+    hang, examined = run.hang, run.examined
+    if hang is None or hang.judge_at is None:
+        return None
+    if examined is None:
+        return max(hang.judge_at, run.examinations.again_at)
+    return hang.judge_at if examined.summary else None
 
 
 def judge(run: Run, now: float) -> events.HangFound | None:

@@ -42,6 +42,7 @@ from rdzv_server.core.run import (
     AgentState,
     Cause,
     Departure,
+    Examinations,
     FailureRecord,
     Opening,
     Run,
@@ -459,6 +460,7 @@ class RunMachine:
         ending, run.round = run.round, run.round + 1
         run.stage, run.scale_up_at, run.verdict_at, run.hang = Stage.FORMING, None, None, None
         run.progress.clear()
+        run.examinations = Examinations()
         run.opening = Opening(cause, reason, now, below_since=now)
         stopped = [
             agent for state in (AgentState.RUNNING, AgentState.SUCCEEDED) for agent in run.by_state[state].values()

@@ -239,6 +239,13 @@ class Examined(Struct):
     summary: StackSummary | None = None
 
 
+class Examinations(Struct, frozen=True):
+    """How many examinations the running round has had, and the time before which the next one does not begin."""
+
+    number: int = 0
+    again_at: float = 0.0
+
+
 class RunState(Struct, kw_only=True):
     """All that a restart of the server brings back of a run. Times are the server's, in seconds."""
 
@@ -343,6 +350,8 @@ class Run(RunState, kw_only=True):
     """Latest progress of the running round, by agent: a sign, which a restart of the server forgets until the next."""
     examined: Examined | None = None
     """Examination of the hang that is to be judged: a restart of the server begins it anew."""
+    examinations: Examinations = Examinations()
+    """Signs, too."""
     survivors: int = 0
     """Agents of the membership that are still part of the run, and are not drained."""
 

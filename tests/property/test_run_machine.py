@@ -425,11 +425,22 @@ class RunStory(RuleBasedStateMachine):
         machine = RunMachine(self.created, 0.0, RETENTION_S)
         for record in self.records:
             machine.replay(record.fact, record.at)
-        unordered = {"agents", "node_ids", "node_ranks", "leases", "queries", "notice", "progress", "examined"}
+        unordered = {
+            "agents",
+            "node_ids",
+            "node_ranks",
+            "leases",
+            "queries",
+            "notice",
+            "progress",
+            "examined",
+            "examinations",
+        }
         assert _without(snapshot(machine.run), unordered) == _without(snapshot(self.run_), unordered)
         assert machine.run.agents == self.run_.agents
         machine.run.leases, machine.run.queries = self.run_.leases, self.run_.queries  # which are not kept
         machine.run.notice, machine.run.examined = self.run_.notice, self.run_.examined
+        machine.run.examinations = self.run_.examinations
         self.machine = machine
 
     @precondition(lambda self: not self.run_.stage.is_end)
@@ -514,7 +525,7 @@ class RunStory(RuleBasedStateMachine):
         if isinstance(event, REQUESTS) and len(self.records) > recorded:
             self.taken.append((event, model))
         if len(self.records) == recorded:
-            silent = {"leases", "revision", "queries", "notice", "progress", "examined"}
+            silent = {"leases", "revision", "queries", "notice", "progress", "examined", "examinations"}
             assert _without(snapshot(self.run_), silent) == _without(before, silent), "changed, but not recorded"
 
     def _seats(self) -> dict[str, Seat]:

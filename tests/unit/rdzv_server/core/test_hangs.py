@@ -1,5 +1,6 @@
 """Hangs: from what agents suspect to a failure with a name, and what the policy makes of it."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -94,6 +95,36 @@ def test_one_agent_suspects_by_so_many_sources_and_no_more() -> None:
         suspects(run, "a", 0, source="one more")
     suspects(run, "a", source="log rule 0")
     suspects(run, "a", 0, source="one more")
+
+
+def test_an_agent_that_suspects_and_takes_it_back_has_the_nodes_examined_ever_more_rarely() -> None:
+    run = running("2", "a", "b", max_restarts=1)
+    began = []
+    for _ in range(1_000):
+        suspects(run, "b", 1)
+        began += [run.now] if asked(run) else []
+        suspects(run, "b")
+        assert asked(run) == []
+        run.passes(1.0)
+    pauses = [later - earlier for earlier, later in pairwise(began)]
+    assert pauses[:4] == [1.0, 60.0, 120.0, 300.0] and set(pauses[4:]) == {300.0}, "the second may be a hang"
+
+
+def test_a_hang_after_wrong_alarms_is_examined_once_the_pause_is_over() -> None:
+    run = running("2", "a", "b", max_restarts=1)
+    for _ in range(2):
+        suspects(run, "b", 1)
+        suspects(run, "b")
+    suspects(run, "a", 0)
+    run.passes(60.0 - 0.1)
+    assert asked(run) == [] and run.stage is Stage.RUNNING
+    run.passes(0.1)
+    assert len(asked(run)) == 2
+    judged(run, {"a": ALIVE, "b": STOPPED})
+    assert run.run.first_of_round and run.run.first_of_round.agent_id == "b", "by the evidence"
+    run.join("a", "b")
+    suspects(run, "a", 0)
+    assert len(asked(run)) == 2, "in a new round at once"
 
 
 def kinds(run: Scenario) -> list[str]:
