@@ -15,6 +15,8 @@ REASON_BYTES, RESTART_BYTES = 1_024, 240
 NAME_BYTES = 256
 DETAIL_BYTES, SUMMARY_BYTES = 400, 160
 """Limits of the exit status and the error in words: with the evidence, and where a failure is only named."""
+CAUSE_BYTES = 640
+"""Limit of the cause with the evidence: that of a hang says what all ranks did."""
 EVIDENCE_BYTES = 2_560
 """Limit of what a failed worker wrote last."""
 EVIDENCE_LINES = 32
@@ -55,7 +57,8 @@ def details(failure: Failure) -> Failure:
     """The failure with its evidence: the traceback, or else what it wrote last."""
     written = () if failure.traceback else last_lines(failure.stderr_tail, EVIDENCE_LINES, EVIDENCE_BYTES)
     traceback = last_lines(failure.traceback, EVIDENCE_LINES, EVIDENCE_BYTES)
-    return replace(_clipped(failure, DETAIL_BYTES), traceback=traceback, stderr_tail=written)
+    cause = clip(failure.cause, CAUSE_BYTES)
+    return replace(_clipped(failure, DETAIL_BYTES), cause=cause, traceback=traceback, stderr_tail=written)
 
 
 def summary(failure: Failure) -> Failure:

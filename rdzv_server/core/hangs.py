@@ -51,6 +51,7 @@ HUNG = 1
 """Exit code that stands for a hang: the worker had none."""
 REASON_BYTES = 240
 CAUSE_BYTES = 900
+HINT_BYTES = 900
 MOST_SOURCES = 16
 """Sources by which one agent may suspect its workers in a round, at the same time."""
 
@@ -228,8 +229,17 @@ def _failure(run: Run, guilty: Suspicion, seat: Seat | None, rank: int, summary:
         pid=0,
         exit_code=HUNG,
         cause=clip(f"hang: {clip(printable(guilty.reason), REASON_BYTES)}{printable(evidence)}", CAUSE_BYTES),
+        traceback=summary.stack if summary.culprits and summary.culprits[0].rank == rank else (),
+        hint=clip(_where_to_look(summary), HINT_BYTES),
         failed_at=run.wall_clock(now),
     )
+
+
+def _where_to_look(summary: StackSummary) -> str:
+    """Advice: the folder with the evidence, or why there is none."""
+    if summary.folder:
+        return f"read the evidence, in {summary.folder} on node {summary.folder_node}"
+    return "; ".join(summary.problems[:1])
 
 
 def _sentence(suspicion: Suspicion) -> str:

@@ -9,9 +9,11 @@ import re
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.integration.replicas import Replicas
 from tests.support.cluster import Cluster
 from tests.support.programs import Program
 from tests.support.worker_hub import Worker, restart_count
@@ -86,6 +88,100 @@ async def test_silence_of_every_node_is_a_hang_and_that_of_one_is_none(cluster: 
     await cluster.finish(second)
 
 
+def error_file(path: str) -> dict[str, Any]:
+    return dict(json.loads(Path(path).read_text())["message"])
+
+
+SENTENCE = (
+    r"; rank 0 in .* at worker\.py:\d+; rank 1 stopped \(SIGSTOP\) in .* at worker\.py:\d+.*; rank 1 does not run"
+)
+
+
+async def test_what_all_ranks_did_and_where_the_evidence_is_stands_wherever_somebody_looks(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.nproc = 1
+    for name in "ab":
+        own = {"TORCHELASTIC_ERROR_FILE": f"{tmp_path}/{name}.json"}
+        flags = ("--nnodes", "2", "--max-restarts", "3", "--on-hang", "fail", "--log-dir", f"{tmp_path}/{name}")
+        await cluster.node(name, *flags, *LIMITS, *STOPS_SOON, env=own)
+    workers = await cluster.hub.group(2)
+    await steps(workers, 7)
+    os.kill(workers[1].pid, signal.SIGSTOP)
+    codes = [await agent.exit_code() for agent in cluster.agents.values()]
+    assert codes == [1, 1]
+    run = await cluster.server.run()
+    failure, (found,) = run["end_failure"], await events(cluster, "hang_found")
+    folder = re.fullmatch(rf"read the evidence, in ({tmp_path}/\w/.*) on node {failure['node_id']}", failure["hint"])
+    assert folder and {"rank_1.kernel.txt", "rank_1.stacks.txt"} <= set(os.listdir(folder[1]))
+    stack = failure["traceback"]
+    assert "worker.py" in stack[0] and len(stack) > 1, "of the rank that is to blame"
+    told = found["failure"]
+    assert isinstance(told, dict) and (told["hint"], told["traceback"]) == (failure["hint"], stack)
+    for name, agent in cluster.agents.items():
+        left = error_file(f"{tmp_path}/{name}.json")
+        box = "\n".join(agent.err)
+        assert f"what to do: {failure['hint']}" in box and stack[-1].strip() in box
+        assert left["extraInfo"]["py_callstack"].splitlines() == stack
+        for text in (box, left["message"], run["reason"], found["reason"], failure["cause"], told["cause"]):
+            assert re.search(r"hang: no progress for \d s at step 7 \(limit 3 s\)" + SENTENCE, str(text))
+
+
+async def test_a_hang_that_is_only_reported_may_end_by_itself(cluster: Cluster) -> None:
+    workers = await cluster.nodes("a", "--nnodes", "1", *LIMITS, "--on-hang", "report")
+    await steps(workers, 7)
+    os.kill(workers[1].pid, signal.SIGSTOP)
+    await workers[0].tell("progress 8")
+    while not (found := await events(cluster, "hang_found")):
+        pass
+    assert "; rank 1 stopped (SIGSTOP) " in str(found[0]["reason"])
+    assert (await cluster.server.run())["hang"]["reported"]
+    os.kill(workers[1].pid, signal.SIGCONT)
+    await workers[1].tell("progress 8")
+    for worker in workers:
+        await worker.tell("progress 9 end")
+    while (run := await cluster.server.run())["hang"]:
+        pass
+    assert run["phase"] == "running" and await cluster.restarts() == {}
+    await cluster.finish(workers)
+
+
+async def test_a_worker_in_uninterruptible_sleep_is_found_and_the_run_restarts(cluster: Cluster) -> None:
+    variable = {"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "2"}
+    await cluster.node("a", "--nnodes", "1", "--max-restarts", "1", *STOPS_SOON, env=variable)
+    first = await cluster.hub.group(2)
+    first[1].order("sleep-uninterruptibly")
+    second = await cluster.hub.group(2)
+    (restart,) = (await cluster.server.run())["history"]
+    assert restart["cause"] == "hang"
+    assert "rank 1 on node a failed: hang: in uninterruptible sleep for 2 s (TORCHELASTIC_UNINT" in restart["reason"]
+    assert re.search(r"; rank 1 in uninterruptible sleep in .*sleep_uninterruptibly", restart["reason"])
+    await cluster.finish(second)
+
+
+async def test_a_leader_that_dies_in_an_examination_is_followed_by_one_that_examines_and_judges(
+    replicas: Replicas,
+) -> None:
+    replicas.nproc = 1
+    flags = ("--nnodes", "2", "--max-restarts", "1", "--lease", "60", *LIMITS, *STOPS_SOON)
+    first = await replicas.nodes("ab", *flags)
+    suspects, silent = (next(a for a in replicas.agents.values() if a.pid == w.agent_pid) for w in first)
+    await steps(first, 7)
+    silent.signal(signal.SIGSTOP)  # so that the examination lasts
+    os.kill(first[0].pid, signal.SIGSTOP)
+    await suspects.line("looked at the workers, no progress")
+    await (await replicas.leader()).kill()
+    await replicas.regain_server()
+    silent.signal(signal.SIGCONT)
+    await silent.line("looked at the workers, no progress")
+    second = await replicas.hub.group(2)
+    (run,) = (await (await replicas.leader()).status())["runs"]
+    (restart,) = run["history"]
+    assert restart["cause"] == "hang" and "worker rank 0 on node " in restart["reason"]
+    assert re.search(r"; rank 0 stopped \(SIGSTOP\) in .*; rank 1 in ", restart["reason"]), "of both nodes"
+    await replicas.finish(second)
+
+
 LOADER = """
 import os, time
 from node_agent import progress
@@ -112,6 +208,29 @@ for step in range(8):
     progress(step=step)
 print("rank", dist.get_rank(), "is done")
 """
+TIMER = """
+import os, time
+from torch.distributed.elastic import timer
+timer.configure(timer.FileTimerClient(os.environ["TORCHELASTIC_TIMER_FILE"], signal=0))
+with timer.expires(after=60):
+    print("in time")
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    with timer.expires(after=1):
+        time.sleep(600)
+"""
+
+
+@pytest.mark.torch
+async def test_a_timer_of_torchs_that_expires_is_a_hang(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(TIMER)
+    limits = ("--progress-timeout", "500", "--max-restarts", "1", "--shutdown-timeout", "1")
+    variable = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
+    agent = await Program.start(
+        sys.executable, "-m", "node_agent", "--standalone", *limits, str(path), env=variable
+    )  # fmt: skip
+    await agent.line(r"rank 0 on node .* hang: timer '.*' of process \d+ has expired; rank 0 in .* at train.py:9")
+    assert await agent.exit_code() == 0
 
 
 @pytest.mark.parametrize(

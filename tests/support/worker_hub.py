@@ -40,11 +40,15 @@ class Worker:
         async with asyncio.timeout(PATIENCE_S):
             return (await self._reader.readline()).decode().strip().removeprefix("done ").strip()
 
+    def order(self, order: str) -> None:
+        """Give an order that is never done."""
+        self._writer.write(f"{order}\n".encode())
+
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
 
     def order_exit(self, code: int) -> None:
-        self._writer.write(f"exit {code}\n".encode())
+        self.order(f"exit {code}")
 
     async def gone(self, within_s: float = PATIENCE_S) -> None:
         """Return when the process has ended, however it ended."""

@@ -1,7 +1,9 @@
 """A worker without torch: reports to the test's hub, then carries out its orders, line by line."""
 
+import ctypes
 import json
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -12,6 +14,7 @@ from typing import Any, TextIO, cast
 
 import node_agent
 
+CLONE, CLONE_VFORK = {"x86_64": 56, "aarch64": 220}.get(platform.machine(), 0), 0x4000
 DOUBLE_FORK = "setsid sleep 1000 >/dev/null 2>&1 & echo $!"
 
 
@@ -43,6 +46,13 @@ def save(path: str) -> None:
     signal.signal(signal.SIGTERM, saves)
 
 
+def sleep_uninterruptibly(_: str) -> None:
+    """Wait in the kernel, in state D, for a child that neither ends nor executes anything: as after vfork(2)."""
+    if ctypes.CDLL(None).syscall(CLONE, CLONE_VFORK | signal.SIGCHLD, 0, 0, 0, 0) == 0:
+        while True:
+            signal.pause()
+
+
 def progress(argument: str) -> None:
     """Tell the agent of a step, and perhaps of what kind it was."""
     from node_agent import progress
@@ -65,6 +75,7 @@ ORDERS: Mapping[str, Callable[[str], Any]] = {
     "ignore": lambda name: signal.signal(getattr(signal, name), signal.SIG_IGN) and None,
     "save": save,
     "progress": progress,
+    "sleep-uninterruptibly": sleep_uninterruptibly,
     "unset": lambda name: os.environ.pop(name) and None,
     "fork": fork,
     "daemon": lambda _: subprocess.Popen(["sleep", "1000"], start_new_session=True).pid,
