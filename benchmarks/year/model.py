@@ -69,7 +69,7 @@ class Ledger:
         self.rate = rate
 
     def on(self, nodes: int) -> None:
-        """So many nodes train from now on."""
+        """Have this number of nodes train from now on."""
         assert self.span_s == 0
         self.nodes = nodes
 

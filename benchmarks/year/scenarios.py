@@ -30,7 +30,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of a scenario. Shares are parts of the wall clock."""
+    """Outcome of a scenario. Shares are parts of the wall clock."""
 
     launcher: str
     about: str

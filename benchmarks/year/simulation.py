@@ -51,7 +51,7 @@ QUIET_S = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What an operator chooses, and how soon a hang is noticed."""
+    """Choices of an operator, and the time within which a hang is noticed."""
 
     spares: float = 0.02
     """Standbys, as a part of the run's nodes."""
@@ -135,7 +135,7 @@ class Year:
     ledger: Ledger
     faults: int = 0
     faults_in_run: int = 0
-    """Those that hit a node that took part."""
+    """Faults that hit a node that took part."""
     persons: int = 0
     first_person_day: float | None = None
     rounds: int = 0

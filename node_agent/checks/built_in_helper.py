@@ -47,11 +47,11 @@ class Unfit(Exception):
 
 
 class Unknown(Exception):
-    """That cannot be found out here, in one line: why."""
+    """A check that cannot be made here, and why, in one line."""
 
 
 class Asked:
-    """What the agent asks for."""
+    """Request of the agent: which checks, with what limits, and against which server."""
 
     def __init__(self, text: str) -> None:
         given = json.loads(text)
@@ -129,7 +129,7 @@ def clock(asked: Asked, most_s: float | None) -> str:
 
 
 def ports(asked: Asked, number: float | None) -> str:
-    """So many ports are free, and this node can reach itself over one."""
+    """The wanted number of ports is free (default: `PORTS`), and this node can reach itself over one."""
     wanted, opened = int(number or PORTS), []
     try:
         for _ in range(wanted):
@@ -194,7 +194,7 @@ def _gpus(asked: Asked) -> list[list[str]]:
 
 
 def _run(command: list[str], within_s: float) -> str | None:
-    """What a program writes; None if it is not there, fails, or takes too long."""
+    """Output of a program; None if it is not there, fails, or takes too long."""
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=within_s)
     except (OSError, subprocess.TimeoutExpired):

@@ -26,7 +26,7 @@ from node_agent.workers.process import CommandProcess, own_children, signal_grou
 QUIET_S = 2.0
 """A check that takes longer is said."""
 TAIL_BYTES, TAIL_LINES, EVIDENCE_BYTES = 16_384, 8, 700
-"""What is kept of a check's output, and what of it is evidence."""
+"""Most bytes of a check's output that are kept; most lines and bytes of those that become evidence."""
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "built_in_helper.py")
 _READS = 8
 """Reads that empty a pipe, whatever still writes to it."""
@@ -34,7 +34,7 @@ _DEVNULL = -3  # subprocess.DEVNULL
 
 
 def commands(check: NodeCheck) -> Iterator[tuple[str, Sequence[str]]]:
-    """What the check executes, each with its name for people."""
+    """Commands of the check, each with its name for people."""
     if check.names:
         yield f"--check {','.join(check.names)}", built_in(check, is_brief=True)
     if check.command:
@@ -169,7 +169,7 @@ class _Child:
             os.waitpid(self._process.pid, os.WNOHANG)
 
     def _took_too_long(self) -> None:
-        """It is reaped when it goes, and nobody waits for that."""
+        """Kill the check and say that it took too long; it is reaped when it goes, which nobody waits for."""
         signal_group(self._process.pid, signal.SIGKILL)
         self._read()
         self._tell(None)

@@ -45,7 +45,7 @@ class ProgressLimits(Struct, frozen=True, kw_only=True):
 
 
 class LogRule(Struct, frozen=True, kw_only=True):
-    """What lines of the workers' output mean: those that the pattern is found in."""
+    """Rule about lines of the workers' output in which the pattern is found."""
 
     pattern: str
     first_s: float | None = None
@@ -91,17 +91,17 @@ class Suspicion(Struct, frozen=True):
 
 
 class Signs(NamedTuple):
-    """What is seen of the workers that run, by local rank. Times are the agent's clock."""
+    """Observations of the workers that run, by local rank. Times are the agent's clock."""
 
     readings: Mapping[int, Reading]
     last_output_at: Mapping[int, float]
     """Of those that run; 0: it has written nothing yet."""
     uninterruptible: frozenset[int] = frozenset()
-    """Those in uninterruptible sleep at present."""
+    """Local ranks of the workers in uninterruptible sleep at present."""
 
 
 class Rhythm:
-    """What took how long, over all rounds of this agent: of each kind the longest, and the number of steps."""
+    """Pace of the workers over all rounds of this agent: the longest time of each kind, and the number of steps."""
 
     def __init__(self) -> None:
         self.longest_s: dict[str, float] = {}
@@ -146,7 +146,7 @@ class HangDetector:
         self._started_at = self._heard_at = now
         self._time = CountedTime()
         self._started: set[int] = set()
-        """Those whose time until the first progress is in the rhythm."""
+        """Local ranks whose time until the first progress is in the rhythm."""
         self._rules = [_RuleState(rule, ranks, now) for rule in options.log_rules]
         self._asleep_since: dict[int, float] = {}
         self._suspected: dict[str, tuple[int, ...]] = {}
@@ -297,7 +297,7 @@ class HangDetector:
 
 
 class _RuleState:
-    """How far the output has come by one rule."""
+    """State of one rule, as the output goes on."""
 
     def __init__(self, rule: LogRule, ranks: range, now: float) -> None:
         self.rule = rule

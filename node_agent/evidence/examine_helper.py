@@ -161,7 +161,7 @@ class Examination:
         return text, last_thread(text)
 
     def _settled(self, path: str, before: int) -> bytes:
-        """What was written to the file from this offset on, when nothing more comes."""
+        """Text that was written to the file from this offset on, once nothing more comes."""
         size = before
         while self._left_s() > 0:
             time.sleep(0.1)
@@ -214,7 +214,7 @@ class Examination:
         return self._settled(worker["dump"], 0)
 
     def _analyse(self) -> None:
-        """What torchfrtrace says about the dumps, in a process that has torch."""
+        """Output of torchfrtrace about the dumps, run in a process that has torch."""
         folder = os.path.join(self._order["folder"], "flight_recorder")
         if not os.path.isdir(folder) or self._left_s() < FR_MARGIN_S:
             return
@@ -269,7 +269,7 @@ def stat_letter(pid: int) -> str:
 
 
 def kernel_report(pid: int) -> Iterator[str]:
-    """What the kernel says of every thread: name, state, and where it sleeps."""
+    """The kernel's view of every thread: name, state, and where it sleeps."""
     with suppress(FileNotFoundError):
         for task in sorted(map(int, os.listdir(f"/proc/{pid}/task")))[:MOST_TASKS]:
             base = f"/proc/{pid}/task/{task}"

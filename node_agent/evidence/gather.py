@@ -44,7 +44,7 @@ class Target(Struct, frozen=True, kw_only=True):
 
 
 class Found(Struct, kw_only=True):
-    """What the helper has told of one worker."""
+    """Findings of the helper about one worker."""
 
     state: str = "alive"
     wchan: str = ""
@@ -76,7 +76,7 @@ async def gather(
 
 
 def _worker(target: Target) -> dict[str, Any]:
-    """What the helper must know of a worker."""
+    """Description of a worker, for the helper."""
     has, rank = target.environment, target.rank
     pipe, dump = has.get(NCCL_PIPE), has.get(FR_DUMP)
     return {
@@ -136,7 +136,7 @@ async def _ask_helper(order: object, environment: Mapping[str, str], limit_s: fl
 
 
 class Report:
-    """What the helper tells, line by line."""
+    """Findings of the helper, taken in line by line."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []

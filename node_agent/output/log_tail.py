@@ -80,7 +80,7 @@ class LogReader:
 
 
 class _Elsewhere(Exception):
-    """What stands at the path is no regular file, or lies outside of the folder."""
+    """The path leads to no regular file, or out of the folder."""
 
 
 def _tail(path: str, folder: str, lines: int, offset: int | None) -> LogTail:

@@ -42,7 +42,7 @@ class NoticeBoard:
         return self._is_given and self.look().acknowledged > 0
 
     def look(self) -> Noticed:
-        """How many workers listen, and how many of those have acknowledged."""
+        """Number of workers that listen, and of those among them that have acknowledged."""
         sizes = [_size(path) for path in self._acks]
         listening = len(sizes) if self._signal_name else sum(size is not None for size in sizes)
         return Noticed(listening=listening, acknowledged=sum(bool(size) for size in sizes))

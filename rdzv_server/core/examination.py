@@ -28,7 +28,7 @@ Done = Callable[["RunMachine", StackSummary, float], None]
 
 
 class Examination(Struct):
-    """What has been found so far, by node."""
+    """Findings of an examination so far, by node."""
 
     done: Done
     ranks: dict[str, range]

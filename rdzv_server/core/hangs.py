@@ -162,7 +162,7 @@ def judge(run: Run, now: float) -> events.HangFound | None:
 
 
 def _guilty(run: Run) -> Suspicion:
-    """Who is to blame by the suspicions alone."""
+    """The suspicion to put the hang down to, by the suspicions alone."""
     assert run.hang
     return min(_believed(run, run.hang), key=lambda each: _order(run, each))
 

@@ -24,7 +24,7 @@ AT_ONCE: tuple[Fault, ...] = ("hardware", "unfit")
 
 
 class Incident(Struct, frozen=True):
-    """What a node was blamed for, and when, by the server's clock and by the wall clock."""
+    """One thing that a node was blamed for, and when, by the server's clock and by the wall clock."""
 
     at: float
     fault: Fault
@@ -34,7 +34,7 @@ class Incident(Struct, frozen=True):
 
 
 class Blame(Struct, frozen=True):
-    """What a run blames a node for."""
+    """Blame of a run on a node."""
 
     node_id: str
     fault: Fault

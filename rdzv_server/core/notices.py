@@ -27,7 +27,7 @@ SOONER_S = 1.0
 
 
 class Pending(NamedTuple):
-    """What ends the running round soon."""
+    """Reason for which the running round ends soon, and the latest time at which it does."""
 
     until: float
     source: str

@@ -60,7 +60,7 @@ class Queries:
         return self._last
 
     def of(self, agent_id: str, now: float) -> tuple[Query, ...]:
-        """What the agent is asked, with the time that is left."""
+        """Open queries of the agent, with the time that is left."""
         asked = self.by_agent.get(agent_id)
         if not asked:
             return ()

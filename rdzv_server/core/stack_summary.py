@@ -70,7 +70,7 @@ class Culprit(Struct, frozen=True):
 
 
 class StackSummary(Struct, frozen=True, kw_only=True):
-    """What all ranks were doing, for people, and who is to blame."""
+    """Summary of all ranks' stacks for people, with the ranks that are to blame."""
 
     sentence: str
     has_stacks: bool = False
@@ -78,7 +78,7 @@ class StackSummary(Struct, frozen=True, kw_only=True):
     culprits: tuple[Culprit, ...] = ()
     """The first of them by rank; empty: it cannot be told."""
     why: str = ""
-    """What singles them out: "stopped", "not in the collective"."""
+    """Mark that singles them out: "stopped", "not in the collective"."""
     stack: tuple[str, ...] = ()
     """Python stack of the first culprit as a traceback has it, its innermost call last."""
     wchan: str = ""
@@ -86,7 +86,7 @@ class StackSummary(Struct, frozen=True, kw_only=True):
     """Folder of the evidence's files on the first culprit's node, or on the first node that has any."""
     folder_node: str = ""
     problems: tuple[str, ...] = ()
-    """What could not be had, and why: the most frequent of what the nodes told."""
+    """Evidence that could not be had, and why: the most frequent reasons that the nodes told."""
 
 
 class _Cluster(Struct, kw_only=True):
