@@ -34,6 +34,21 @@ while True:
     signal.pause()
 """
 
+LINGERS = """
+import os, signal, sys, time
+
+def end(*_):
+    if os.environ["SLURMD_NODENAME"] != "n1":
+        time.sleep(3)
+        open(sys.argv[1], "w").close()
+    sys.exit()
+
+signal.signal(signal.SIGTERM, end)
+print("trains", flush=True)
+while True:
+    signal.pause()
+"""
+
 
 def submit(
     slurm: Slurm, name: str, hub: WorkerHub, *options: str,
@@ -171,6 +186,22 @@ async def test_scancel_leaves_nothing_behind(slurm: Slurm, hub: WorkerHub) -> No
         await worker.gone()
     assert await slurm.ended(job) == "CANCELLED"
     assert slurm.processes("node-agent|rdzv-server|worker.py|helper") == {}
+
+
+@pytest.mark.parametrize("name", ["elastic", "warm-spares", "login-server"])
+async def test_scancel_is_final_though_the_first_node_is_done_before_the_others(slurm: Slurm, name: str) -> None:
+    """Slurm takes the nodes that are done off the job's list: the agents must not take the first one for lost."""
+    (slurm.folder / "lingers.py").write_text(LINGERS)
+    server = await serve(slurm) if name == "login-server" else ""
+    lingered = slurm.folder / f"{name}.lingered"
+    script = (str(SCRIPTS / f"{name}.sbatch"), "--nnodes", "2", "lingers.py", str(lingered))
+    job = slurm.submit("--nodes=2", *script, env={"RDZV_SERVER": server, "PRELOAD": "json"})
+    await until(lambda: slurm.output(job).count("trains") == 2)
+    slurm.call("scancel", job)
+    await until(lingered.exists)
+    await until(lambda: not slurm.processes("node-agent|worker.py|helper|scontrol|squeue"))
+    assert await slurm.ended(job) == "CANCELLED"
+    assert slurm.job(job)["Restarts"] == "0"
 
 
 async def test_the_command_on_the_page_of_clusters(slurm: Slurm, hub: WorkerHub) -> None:

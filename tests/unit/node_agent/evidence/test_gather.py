@@ -11,7 +11,7 @@ import pytest
 from rdzv_protocol.evidence import Evidence, ProcessState, StackGroup
 
 from node_agent.evidence.gather import Target, gather
-from tests.support.process_info import children, helpers, is_running, state, until
+from tests.support.process_info import children, is_running, state, until
 
 LIMIT_S = 20.0
 WAITS = """
@@ -144,6 +144,7 @@ async def test_without_leave_to_read_its_memory_the_reason_is_told_as_py_spy_say
 async def test_what_hangs_is_given_up_in_time_and_what_was_found_till_then_is_kept(node: Node) -> None:
     node.py_spy("exec sleep 1000")
     pid, ticks = await node.start(WAITS), 0
+    before = children(os.getpid())
 
     async def tick() -> None:
         nonlocal ticks
@@ -158,8 +159,7 @@ async def test_what_hangs_is_given_up_in_time_and_what_was_found_till_then_is_ke
     assert ticks > 10  # the loop went on
     assert [(group.state, group.frames) for group in evidence.groups] == [(ProcessState.ALIVE, ())]
     assert evidence.problems
-    await until(lambda: not helpers(os.getpid(), "examine_helper.py"))
-    assert not any(is_running(child) for child in children(os.getpid()) if child != pid)
+    await until(lambda: not any(is_running(child) for child in children(os.getpid()) - before))
 
 
 async def test_files_that_cannot_be_written_lose_nothing_else(node: Node) -> None:
