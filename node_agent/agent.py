@@ -3,10 +3,9 @@
 import asyncio
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -14,7 +13,6 @@ from rdzv_protocol import VERSION
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import Assignment, Failure, Progress, Reply, Start, Wait
-from rdzv_protocol.queries import Examine, LogTail, Notice, Noticed, Query, QueryAnswer, Refused, TailLog
 
 from node_agent.config import PROGRAM, AgentConfig, LaunchPlan
 from node_agent.core.effects import (
@@ -43,6 +41,7 @@ from node_agent.core.events import (
 from node_agent.output.console import ERR, Console
 from node_agent.output.logs import AgentLogs, ReadableLogs, RoundLogs
 from node_agent.output.routing import PluginFailed
+from node_agent.queries import QUERIES, Queries, StartedWorkers
 from node_agent.runner import CRASH_MARGIN_S, Runner
 from node_agent.server_modes import server_of
 from node_agent.transport.base import Transport, raise_in_loop
@@ -56,27 +55,22 @@ from node_agent.workers.process import Process, given_up
 from node_agent.workers.progress_files import ProgressFiles
 from node_agent.workers.spec import SpecMaker
 from node_agent.workers.store import StoreHost
-from node_agent.workers.temp_dir import TempDir, temporary_path
+from node_agent.workers.temp_dir import TempDir
 
 if TYPE_CHECKING:
-    from rdzv_protocol.evidence import Evidence
     from rdzv_protocol.service_manager import ServiceManager
     from rdzv_protocol.tracing import Attributes, SpanExport
 
     from node_agent.checks.pre_join import PreJoinCheck
     from node_agent.core.hang import Suspicion
+    from node_agent.core.progress import Reading
     from node_agent.output.event_log import EventLog
     from node_agent.output.live_line import LiveLine
-    from node_agent.output.log_tail import LogReader
     from node_agent.output.metrics import AgentMetrics, Facts
     from node_agent.output.round_trace import RoundTrace
     from node_agent.workers.file_timer import FileTimer
     from node_agent.workers.hang_watch import HangWatch
     from node_agent.workers.warm.pool import WarmPool
-
-
-QUERIES = (TailLog, Examine, Notice)
-"""Kinds of the server's queries that this agent answers."""
 
 
 LONGEST_NAME = 128
@@ -146,10 +140,7 @@ class Agent:
         self._locks_named: set[str] = set()
         self._port: ReservedPort | None = None
         self._assignment: Assignment | None = None
-        self._group: WorkerGroup | None = None
-        self._progress: ProgressFiles | None = None
-        self._notices: NoticeBoard | None = None
-        """Notices to the workers of the last round, if the user wants any."""
+        self._started: StartedWorkers | None = None
         self._starting: asyncio.Task[None] | None = None
         """Start of workers that waits until a plug-in has said where their output goes, and until they can be warm."""
         self._file_timer: FileTimer | None = None
@@ -161,11 +152,9 @@ class Agent:
         self._runner = Runner(
             joining, make_transport, where, self, loop, hosts_store=self._store_host.is_available, queries=QUERIES
         )
-        self._readable: ReadableLogs | None = None
-        """Logs of the last round, for who may read them."""
-        self._log_reader: LogReader | None = None
-        self._answering: set[asyncio.Task[None]] = set()
-        """Queries of the server that are being looked into."""
+        self._queries = Queries(
+            config, self._specs, console.say, lambda: self._started, lambda *answer: self._runner.feed(Answer(*answer))
+        )
         self._told_to_start_at = 0.0
         self._metrics = metrics
         if metrics:
@@ -199,15 +188,13 @@ class Agent:
                     closing.callback(self._file_timer.close)
                 if self._warm:
                     closing.callback(self._warm.close)
-                if self._progress:
-                    closing.callback(self._progress.close)
+                closing.callback(self._forget_workers)
                 if self._check:
                     closing.callback(self._check.close)
                 closing.callback(self._store_host.shutdown)
                 closing.push_async_callback(self._logs.close)
                 closing.push_async_callback(self._runner.close)
-                for task in self._answering:
-                    closing.callback(task.cancel)
+                closing.callback(self._queries.close)
 
     def _signalled(self, name: str) -> None:
         self._tell_of_the_end()
@@ -241,7 +228,7 @@ class Agent:
         return self._port.number
 
     def progress(self) -> Progress | None:
-        return self._progress.summary(asyncio.get_running_loop().time()) if self._progress else None
+        return self._started.progress.summary(asyncio.get_running_loop().time()) if self._started else None
 
     def perform(self, effect: OwnEffect) -> None:
         if self._live_line and not isinstance(effect, Say):
@@ -258,7 +245,7 @@ class Agent:
             case WriteFailureReport():
                 self._write_failure_report(effect)
             case Ask(query):
-                self._ask(query)
+                self._queries.ask(query)
             case Exit(code):
                 self._ended(code)
 
@@ -290,35 +277,32 @@ class Agent:
             if path not in self._locks_named:
                 self._locks_named.add(path)
                 self._console.say(extension_locks.warning(path))
+        self._forget_workers()
         if self._logs.plugin or self._warm:
-            self._group = None
             self._starting = asyncio.create_task(self._prepare_and_start(assignment))
             self._starting.add_done_callback(raise_in_loop)
         else:
             self._start_group(assignment, self._logs.open(assignment))
 
-    def _notice_board(self, assignment: Assignment) -> NoticeBoard | None:
-        config = self._config
-        if not config.gives_notices:
-            return None
-        if self._notices:
-            self._notices.close()
-        workers = assignment.local_world_size
-        return NoticeBoard(self._temp_dir, assignment.round, workers, config.notice_signal)
+    def _forget_workers(self) -> None:
+        """Close what belonged to the workers of the last round: they may have succeeded, and were not stopped."""
+        if self._started:
+            self._started.close()
+            self._started = None
 
     def _stop_workers(self, stop: StopWorkers) -> None:
         if self._hangs:
             self._hangs.stop()
         grace_s = self._config.shutdown_timeout_s if stop.grace_s is None else stop.grace_s
-        if self._group is None:
+        if self._started is None:
             assert self._assignment
             if self._starting:
                 self._starting.cancel()
             asyncio.get_running_loop().call_soon(self._workers_stopped, self._assignment.round, [])
         elif stop.kill:
-            self._group.stop(signal.SIGKILL, 0.0)
+            self._started.group.stop(signal.SIGKILL, 0.0)
         else:
-            self._group.stop(signal.Signals[stop.signal_name], grace_s)
+            self._started.group.stop(signal.Signals[stop.signal_name], grace_s)
 
     async def _prepare_and_start(self, assignment: Assignment) -> None:
         try:
@@ -339,24 +323,28 @@ class Agent:
 
     def _start_group(self, assignment: Assignment, logs: RoundLogs) -> None:
         round_ = assignment.round
-        self._readable = ReadableLogs(assignment, logs, self._logs.readable_path)
-        self._progress = ProgressFiles(round_, assignment.local_world_size)
-        self._notices = self._notice_board(assignment)
-        self._group = WorkerGroup(
-            self._specs.specs(assignment, logs, self._progress, self._notices),
+        readable = ReadableLogs(assignment, logs, self._logs.readable_path)
+        progress = ProgressFiles(round_, assignment.local_world_size)
+        notices = self._notice_board(assignment) if self._config.gives_notices else None
+        group = WorkerGroup(
+            self._specs.specs(assignment, logs, progress, notices),
             succeeded=lambda: self._workers_succeeded(round_),
             failed=lambda failure: self._worker_failed(round_, failure),
             stopped=lambda left: self._workers_stopped(round_, left),
         )
+        self._started = StartedWorkers(group, readable, progress, notices)
         if self._hangs and self.has_workers:
             self._hangs.start(assignment.ranks, self._runner.answer_gap_s)
         if self._events:
-            self._events.started(assignment, self._group.pids)
+            self._events.started(assignment, group.pids)
         if self._metrics:
             self._metrics.rounds += 1
             self._metrics.spawn.observe(asyncio.get_running_loop().time() - self._told_to_start_at)
         if self._trace:
             self._trace.started()
+
+    def _notice_board(self, assignment: Assignment) -> NoticeBoard:
+        return NoticeBoard(self._temp_dir, assignment.round, assignment.local_world_size, self._config.notice_signal)
 
     def _say(self, said: Say) -> None:
         if not (self._live_line and said.event == WAITING):
@@ -374,9 +362,9 @@ class Agent:
 
     def _own_error_file(self, failure: Failure | None) -> str:
         """The error file of the failed worker; empty if it was none of this node's."""
-        if self._group is None or failure is None or failure.node_id != self._config.join.node_id:
+        if self._started is None or failure is None or failure.node_id != self._config.join.node_id:
             return ""
-        return self._group.error_file(failure.pid)
+        return self._started.group.error_file(failure.pid)
 
     def answered(self, answer: Reply | ProtocolError) -> None:
         if self._hangs and isinstance(answer, Reply):
@@ -409,14 +397,14 @@ class Agent:
     def abort(self) -> None:
         if not self._exit_code.done():
             self._exit_code.set_result(ExitCode.FAILED)
-        if self._group:
-            self._group.stop(signal.SIGKILL, 0.0)
+        if self._started:
+            self._started.group.stop(signal.SIGKILL, 0.0)
 
     def _facts(self) -> "Facts":
         """How this agent stands, for its metrics."""
         from node_agent.output.metrics import Facts
 
-        assignment, group, join = self._assignment, self._group, self._config.join
+        assignment, group, join = self._assignment, self._started and self._started.group, self._config.join
         return Facts(
             run_id=join.run_id,
             node_id=join.node_id,
@@ -430,84 +418,11 @@ class Agent:
             silent_s=self._runner.silent_s,
         )
 
-    # What the server asks.
-
-    def _ask(self, query: Query) -> None:
-        """Find out what the server wants to know, beside everything else."""
-        task = asyncio.create_task(self._find_out(query))
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
-        task.add_done_callback(raise_in_loop)
-
-    async def _find_out(self, query: Query) -> None:
-        answer: QueryAnswer = Refused(reason=f"node {self._config.join.node_id} was not done in time")
-        with suppress(TimeoutError):
-            async with asyncio.timeout(query.remaining_s):
-                match query:
-                    case TailLog():
-                        answer = await self._tail_log(query)
-                    case Examine():
-                        answer = await self._examine(query)
-                    case Notice():
-                        answer = await self._tell_workers(query)
-        self._runner.feed(Answer(query.number, answer))
-
-    async def _tail_log(self, query: TailLog) -> LogTail | Refused:
-        """The end of a worker's log file, if the user allows that."""
-        node_id = self._config.join.node_id
-        if not self._config.allow_log_reads:
-            return Refused(reason=f"node {node_id} shows no logs: its agent runs without --allow-log-reads")
-        if self._readable is None:
-            return Refused(reason=f"node {node_id} has started no worker yet")
-        if self._log_reader is None:
-            from node_agent.output.log_tail import LogReader
-
-            self._log_reader = LogReader(node_id)
-        return await self._log_reader.tail(query, self._readable)
-
-    async def _examine(self, query: Examine) -> "Evidence | Refused":
-        workers = self._group.workers if self._group else []
-        if not workers or query.round != self._runner.round:
-            return Refused(reason=f"node {self._config.join.node_id} has no workers of round {query.round} any more")
-        from node_agent.evidence.gather import Target, gather
-
-        told = self._progress.read() if self._progress else {}
-        targets = [
-            Target(
-                rank=worker.spec.rank,
-                pid=worker.pid,
-                step=reading.step if (reading := told.get(worker.spec.local_rank)) else None,
-                environment=worker.spec.evidence,
-            )
-            for worker in workers
-        ]
-        kept = self._specs.kept_folder(workers[0].spec.error_file)
-        folder = f"{os.path.dirname(kept)}/evidence_{query.number}" if kept else temporary_path("node-agent-evidence")
-        program = self._config.command.program[:1]
-        python = program if "python" in os.path.basename("".join(program)) else (sys.executable,)
-        evidence = await gather(targets, folder, python, self._config.environment, query.remaining_s)
-        said = f"looked at the workers, {query.reason}" if query.reason else "looked at the workers"
-        self._console.say(f"{said}: {evidence.folder or '; '.join(evidence.problems)}")
-        return evidence
-
-    async def _tell_workers(self, notice: Notice) -> Noticed:
-        """Tell the workers of the round that it ends, and wait until they have saved."""
-        board, group = self._notices, self._group
-        told_at = asyncio.get_running_loop().time()
-        if board is None or group is None or board.round != notice.round:
-            return Noticed(listening=0, acknowledged=0)
-        answer = await board.give(notice, group.pids, self._console.say)
-        if answer.listening:
-            after_s = asyncio.get_running_loop().time() - told_at
-            of = f"{answer.acknowledged} of {answer.listening} workers that listen"
-            self._console.say(f"{notice.reason}: {of} have saved after {after_s:.1f} s", Level.NOTICE, "noticed")
-        return answer
-
     # What happens to the workers.
 
     @property
     def has_workers(self) -> bool:
-        return self._group is not None and bool(self._group.pids)
+        return self._started is not None and bool(self._started.group.pids)
 
     def _watch_timers(self) -> None:
         """Serve torch's file timer from the first round on, if the user wants it."""
@@ -521,26 +436,33 @@ class Agent:
                 self._console.say(f"no file timer: {error}")
 
     def _is_worker(self, pid: int) -> bool:
-        """Whether this process is a worker, or belongs to the session of one."""
+        return self._local_rank(pid) is not None
+
+    def _local_rank(self, pid: int) -> int | None:
+        """Local rank of the worker that this process is, or whose session it belongs to; None if it is gone."""
         try:
-            return self._group is not None and os.getsid(pid) in self._group.pids
+            leader = os.getsid(pid)
         except ProcessLookupError:
-            return False
+            return None
+        workers = self._by_local_rank().items()
+        return next((local_rank for local_rank, worker in workers if worker == leader), None)
+
+    def _by_local_rank(self) -> Mapping[int, int]:
+        """Pids of the workers that run."""
+        return self._started.group.by_local_rank if self._started else {}
 
     def _hang_watch(self) -> "HangWatch":
         from node_agent.workers.hang_watch import HangWatch
 
-        return HangWatch(
-            self._config.hangs,
-            lambda: self._group.by_local_rank if self._group else {},
-            lambda: self._progress.read() if self._progress else {},
-            self._suspected,
-        )
+        def read() -> "Mapping[int, Reading]":
+            return self._started.progress.read() if self._started else {}
+
+        return HangWatch(self._config.hangs, self._by_local_rank, read, self._suspected)
 
     def _timer_expired(self, pid: int, reason: str) -> None:
-        if self._hangs and self._group:
-            ranks = {leader: rank for rank, leader in self._group.by_local_rank.items()}
-            self._hangs.timer_expired(ranks[os.getsid(pid)], reason)
+        local_rank = self._local_rank(pid)
+        if self._hangs and local_rank is not None:
+            self._hangs.timer_expired(local_rank, reason)
 
     def _suspected(self, told: "Suspicion") -> None:
         if self._assignment:
@@ -550,7 +472,8 @@ class Agent:
     def _workers_succeeded(self, round_: int) -> None:
         if self._orphans:
             self._orphans.end()
-        self._runner.feed(WorkersSucceeded(round_, self._notices is not None and self._notices.is_acknowledged))
+        notices = self._started.notices if self._started else None
+        self._runner.feed(WorkersSucceeded(round_, notices is not None and notices.is_acknowledged))
 
     def _worker_failed(self, round_: int, failure: Failure) -> None:
         if not self._logs.keeps_error_files:
@@ -564,9 +487,8 @@ class Agent:
     def _workers_stopped(self, round_: int, left: list[int]) -> None:
         for pid in left:
             self._console.say(given_up(pid))
-        if self._progress:
-            self._progress.close()
-            self._progress = None
+        if self._started:
+            self._started.progress.close()
         if self._orphans:
             self._orphans.end()
         self._store_host.close()

@@ -27,7 +27,6 @@ class NoticeBoard:
     """Board of the workers of one round. `signal_name`: what they get besides; they all listen then."""
 
     def __init__(self, temp_dir: TempDir, round_: int, workers: int, signal_name: str | None = None) -> None:
-        self.round = round_
         self._is_given = False
         self._signal_name = signal_name
         self._path = temp_dir.path(f"notice-{round_}.json")

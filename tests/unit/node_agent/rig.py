@@ -120,7 +120,8 @@ class Rig:
     @property
     def pids(self) -> list[int]:
         """Workers that run."""
-        return self.agent._group.pids if self.agent._group else []
+        started = self.agent._started
+        return started.group.pids if started else []
 
     async def close(self) -> None:
         if not self.end.done():

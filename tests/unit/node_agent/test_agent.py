@@ -3,29 +3,59 @@
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
+from msgspec import json
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.messages import JoinRequest, LeaveRequest, PollRequest, ReportRequest
+from rdzv_protocol.messages import JoinRequest, LeaveRequest, PollRequest, ReportRequest, SuspectRequest
 
 from node_agent.core.backoff import Unreachable
 from node_agent.core.command import Command
 from node_agent.core.events import Signalled
+from node_agent.core.hang import HangOptions
 from node_agent.workers.process import own_children
 from tests.unit.node_agent.rig import Rig, rig
 from tests.unit.node_agent.story import finish, start, stop
 
 
-def one_worker(round: int = 1):
-    return start(round, local_world_size=1, group_rank=0, first_rank=0)
+def one_worker(round: int = 1, restart_count: int = 0):
+    return start(round, local_world_size=1, group_rank=0, first_rank=0, restart_count=restart_count)
 
 
 async def has_started(agent: Rig) -> None:
     await agent.server.answers(one_worker())
     await agent.server.hears(PollRequest)
+
+
+def memory_files() -> list[str]:
+    """The memory for workers' progress that this process holds."""
+    links = (os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd"))
+    return [link for link in links if os.path.islink(link) and "node-agent-progress" in os.readlink(link)]
+
+
+def timed() -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
+
+
+def expired_timer(pid: int) -> bytes:
+    """A line as torch's client writes it, of a timer that is only reported."""
+    timer = {"version": 1, "pid": pid, "scope_id": "forward", "expiration_time": 1.0, "signal": 0}
+    return json.encode(timer) + b"\n"
+
+
+def write(pipe: str, lines: bytes) -> None:
+    Path(pipe).write_bytes(lines)
+
+
+def gone() -> int:
+    """Pid of a process that was a child and has ended."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
 
 
 async def test_a_run_from_the_join_to_the_exit_code():
@@ -59,6 +89,39 @@ async def test_a_failure_is_reported_with_its_evidence_and_the_next_round_starts
         assert (await agent.server.hears(ReportRequest, 2)).round == 2
         await agent.server.answers(finish(succeeded=False))
         assert await agent.exit_code() == 1
+
+
+async def test_rounds_leave_no_descriptors_whether_their_workers_failed_succeeded_or_were_stopped():
+    async with rig("exit $(( TORCHELASTIC_RESTART_COUNT % 2 ))", gives_notices=True) as agent:
+        held = set()
+        for round_ in range(1, 5):
+            await agent.server.answers(one_worker(round_, restart_count=round_))
+            await agent.server.hears(ReportRequest, round_)
+            held.add(len(memory_files()))
+            await agent.server.answers(stop(round_))
+            await agent.server.hears(JoinRequest, round_ + 1)
+        assert held == {0, 1}  # those of workers that have failed are closed at once
+    assert memory_files() == []
+
+
+async def test_torchs_file_timer_is_a_sign_of_a_hang_and_a_process_that_is_gone_is_none():
+    async with rig(environment=timed(), hangs=HangOptions(silence_s=1_000.0)) as agent:
+        await has_started(agent)
+        (pid,) = agent.pids
+        write(agent.agent._specs.timer_file, expired_timer(gone()) + expired_timer(pid))
+        suspected = await agent.server.hears(SuspectRequest)
+        assert (suspected.source, suspected.ranks) == ("timer", (0,))
+        assert suspected.reason == f"timer 'forward' of process {pid} has expired"
+        assert len(agent.server.of(SuspectRequest)) == 1
+
+
+async def test_a_worker_that_ends_in_the_instant_in_which_its_timer_expires_ends_no_agent():
+    async with rig(environment=timed(), hangs=HangOptions(silence_s=1_000.0)) as agent:
+        await has_started(agent)
+        agent.agent._timer_expired(gone(), "timer 'forward' has expired")
+        await agent.server.answers(finish())
+        assert await agent.exit_code() == 0
+        assert agent.server.of(SuspectRequest) == []
 
 
 async def test_a_second_signal_kills_workers_that_ignore_the_first():
