@@ -16,7 +16,7 @@ from rdzv_protocol.flag_values import MOST_LOG_LINES, LogStream, node_counts
 from rdzv_protocol.paths import DEFAULT_PORT
 from rdzv_protocol.text import printable
 
-from rdzvctl import commands
+from rdzvctl import commands, completion
 from rdzvctl.commands import ACTIONS, Action, Session
 from rdzvctl.contexts import FIELDS
 from rdzvctl.errors import BadInput, CtlError, did_you_mean
@@ -103,7 +103,7 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"rdzvctl {rdzv_protocol.VERSION}")
-    add_print_completion(parser)
+    add_print_completion(parser, completion.PREAMBLE)
     words = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         each = words.add_parser(
@@ -112,6 +112,7 @@ def make_parser() -> argparse.ArgumentParser:
         )  # fmt: skip
         command.arguments(each)
         each.set_defaults(do=command.do)
+    _complete(words.add_parser(completion.COMMAND))
     return parser
 
 
@@ -120,7 +121,9 @@ def _common() -> _Parser:
     common = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
     group = common.add_argument_group("server and output")
     for name, (metavar, text) in FLAGS.items():
-        group.add_argument(_flag(name), metavar=metavar, help=text)
+        argument = group.add_argument(_flag(name), metavar=metavar, help=text)
+        if name == "context":
+            completion.completes(argument, "contexts")
     group.add_argument(
         "--timeout", metavar="S", type=_seconds, help="how long to wait for a leader of several servers (default: 15)"
     )
@@ -183,15 +186,18 @@ FIELDS_OF_ACTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 """Flag, or name, of a field of an action, and what argparse has to know of it."""
 
 
-def _run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_id", metavar="RUN", nargs="?", help="the run's id (default: the only one that goes on)")
+def _run(parser: argparse.ArgumentParser, kind: str = "runs") -> None:
+    """`kind`: of the names that the shell completes."""
+    text = "the run's id (default: the only one that goes on)"
+    completion.completes(parser.add_argument("run_id", metavar="RUN", nargs="?", help=text), kind)
 
 
 def _action(action: Action, parser: argparse.ArgumentParser) -> None:
     if action.of_node:
-        parser.add_argument("node_id", metavar="NODE", help="the node's name, as rdzvctl nodes shows it")
+        node = parser.add_argument("node_id", metavar="NODE", help="the node's name, as rdzvctl nodes shows it")
+        completion.completes(node, "cordoned-nodes" if action.of_absent else "nodes")
     else:
-        _run(parser)
+        _run(parser, "ended-runs" if action.of_ended else "live-runs")
     for name in action.flags:
         spelling, takes = FIELDS_OF_ACTIONS[name]
         parser.add_argument(spelling, **takes)
@@ -216,7 +222,7 @@ def _config(parser: argparse.ArgumentParser) -> None:
         )
         each.add_argument("--json", action="store_true", help="write JSON, for scripts")
         if name in ("use-context", "set-context", "delete-context"):
-            each.add_argument("name", metavar="NAME", help="the context")
+            completion.completes(each.add_argument("name", metavar="NAME", help="the context"), "contexts")
         if name == "set-context":
             for field in FIELDS:
                 each.add_argument(_flag(field), metavar=FLAGS[field][0], help=FLAGS[field][1].partition(" (RDZV")[0])
@@ -244,6 +250,19 @@ def _logs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--follow", "-f", action="store_true", help="go on with what it writes, until the run has ended"
     )
+
+
+def _complete(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command that shells run; no help lists it."""
+
+    def do(session: Session) -> None:
+        given = completion.flags_of(session.environment.get(completion.LINE, ""), _common())
+        for name in completion.names(session.given["kind"], session.given["begun"], given, session.environment):
+            session.out.line(name)
+
+    parser.add_argument("kind", choices=completion.KINDS)
+    parser.add_argument("begun", nargs="?", default="")
+    parser.set_defaults(do=do)
 
 
 COMMANDS = (

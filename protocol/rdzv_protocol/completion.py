@@ -1,11 +1,16 @@
 """Flag `--print-completion` of each program, as torchrun 2.15 has it: what makes a shell complete their flags."""
 
 import argparse
+from collections.abc import Mapping
 from typing import Any
+
+SHELLS = ("bash", "zsh", "tcsh", "fish")
 
 
 class PrintCompletion(argparse.Action):
     """Prints what `shtab`, an optional package, makes of the parser for a shell, and ends the program."""
+
+    preamble: Mapping[str, str] = {}
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, spelling: str | None = None
@@ -16,14 +21,26 @@ class PrintCompletion(argparse.Action):
             shtab = import_module("shtab")
         except ImportError:
             parser.exit(1, f"{parser.prog}: {spelling} needs the package shtab: pip install shtab\n")
-        print(shtab.complete(parser, values))  # noqa: T201
+        _without_colons(parser)
+        print(shtab.complete(parser, values, preamble=dict(self.preamble)))  # noqa: T201
         parser.exit()
 
 
-def add_print_completion(parser: argparse.ArgumentParser) -> None:
-    """Give a parser the flag."""
-    parser.add_argument(
+def _without_colons(parser: argparse.ArgumentParser) -> None:
+    """Take the colons out of the names of values, as in HOST:PORT: `shtab` makes a field of its own of each for zsh."""
+    for action in parser._actions:
+        if isinstance(action.metavar, str):
+            action.metavar = action.metavar.replace(":", " ")
+        for each in action.choices.values() if isinstance(action.choices, dict) else ():
+            _without_colons(each)
+
+
+def add_print_completion(parser: argparse.ArgumentParser, preamble: Mapping[str, str] | None = None) -> None:
+    """Give a parser the flag. `preamble`: functions, by shell, that the `complete` attribute of arguments names."""
+    action = parser.add_argument(
         "--print-completion", "--print_completion", action=PrintCompletion, metavar="SHELL",
-        choices=("bash", "zsh", "tcsh"), default=argparse.SUPPRESS,
-        help="print what makes a shell complete these flags: bash, zsh or tcsh",
+        choices=SHELLS, default=argparse.SUPPRESS,
+        help="print what makes a shell complete this: bash, zsh, tcsh or fish",
     )  # fmt: skip
+    assert isinstance(action, PrintCompletion)
+    action.preamble = preamble or {}

@@ -20,7 +20,12 @@ def bash(script: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     ("shell", "begins"),
-    [("bash", "complete -o "), ("zsh", "#compdef node-agent"), ("tcsh", "complete node-agent ")],
+    [
+        ("bash", "complete -o "),
+        ("zsh", "#compdef node-agent"),
+        ("tcsh", "complete node-agent "),
+        ("fish", "complete -c node-agent "),
+    ],
 )
 def test_a_shell_gets_a_script_that_it_can_read(shell: str, begins: str, tmp_path: Path) -> None:
     printed = asks("--print-completion", shell)
@@ -62,8 +67,8 @@ def test_without_shtab_it_says_what_to_install(tmp_path: Path) -> None:
 
 
 def test_another_shell_is_refused() -> None:
-    printed = asks("--print-completion", "fish")
+    printed = asks("--print-completion", "powershell")
     assert printed.returncode == 2
     assert printed.stderr.startswith(
-        "node-agent: error: --print-completion: invalid choice: 'fish' (choose from 'bash'"
+        "node-agent: error: --print-completion: invalid choice: 'powershell' (choose from 'bash'"
     )
