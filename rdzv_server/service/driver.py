@@ -6,7 +6,7 @@ woken or answered: what an agent is told to do has always been written down befo
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -35,6 +35,8 @@ log = logging.getLogger("rdzv_server")
 Done = asyncio.Future[RunMachine | None]
 """Answer to an event: the machine that took it, if it is one run's."""
 
+LEVELS: Mapping[EventKind, int] = {"run_failed": logging.ERROR, "warning": logging.WARNING}
+"""Levels in the log of events that are more than information."""
 UNLOGGED: frozenset[EventKind] = frozenset({"run_created", "node_joined"})
 """Events that the log says nothing of: many, and the round that starts with them says the same."""
 
@@ -344,8 +346,9 @@ def _log(event: RunEvent) -> None:
     about = Context(run_id=event.run_id, attempt=event.attempt, round=event.round, event=event.kind)
     about["node_id"], about["group_rank"] = event.node_id or "", event.group_rank
     text = "run %s round %d: %s"
-    level = logging.ERROR if event.kind == "run_failed" else logging.INFO
-    log.log(level, text, event.run_id, event.round, event.sentence, extra={"about": about})
+    log.log(
+        LEVELS.get(event.kind, logging.INFO), text, event.run_id, event.round, event.sentence, extra={"about": about}
+    )
 
 
 @contextmanager

@@ -10,7 +10,8 @@ import aiohttp
 import pytest
 
 from tests.support.cluster import PATIENT, Cluster
-from tests.support.programs import WORKER, Program, start_agent
+from tests.support.programs import WORKER, Program, Server, start_agent
+from tests.support.rdzvctl import rdzvctl
 from tests.support.terminal import Terminal
 
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
@@ -186,14 +187,57 @@ async def test_the_log_says_each_transition_once_and_with_its_reason(cluster: Cl
     await cluster.finish(await cluster.hub.group(1))
     await server.line("run succeeded")
 
-    events = json.loads(await server.get("/v1/runs/train/events"))["events"]
-    kinds = {"node_lost", "node_left", "workers_failed", "round_opened", "round_started", "run_succeeded"}
+    assert await logged_transitions(server, "train") == {
+        "node_lost", "node_left", "workers_failed", "round_opened", "round_started", "run_succeeded",
+    }  # fmt: skip
+
+
+async def test_the_log_says_what_operators_do_and_what_a_person_should_look_at(cluster: Cluster) -> None:
+    server = await cluster.serve(*JSON)
+    flags = ("--run-id", "train", "--nnodes", "1:3", "--scale-up", "manual", *PATIENT, "--last-call-timeout", "0")
+    at = ("--endpoint", cluster.endpoint)
+    (worker,) = await cluster.nodes("a", *flags, nproc=1)
+    cluster.agents["b"] = await start_agent(
+        *at, "--node-id", "b", *flags, WORKER, script="another", env=cluster.hub.env
+    )
+    await cluster.agents["b"].line("standing by")
+
+    async def act(*words: str) -> None:
+        assert (await rdzvctl(*words, "--reason", "its fan", endpoint=cluster.endpoint)).code == 0
+
+    await act("admit", "train")
+    await cluster.hub.group(2)
+    await act("cordon", "b")
+    await act("uncordon", "b")
+    await act("resize", "train", "1:2")
+    await act("restart", "train")
+    await cluster.hub.group(2)
+    await act("drain", "b")
+    await cluster.agents.pop("b").exit_code()
+    (worker,) = await cluster.hub.group(1)
+    worker.order_exit(3)
+    assert await cluster.agents.pop("a").exit_code() == 1
+    await (await cluster.node("c", "--run-id", "other", "--nnodes", "2", *PATIENT)).line("waiting for 1 more node")
+    await act("stop", "other")
+    assert await cluster.agents["c"].exit_code() == 1
+
+    assert await logged_transitions(server, "train") == {
+        "warning", "nodes_admitted", "node_cordoned", "node_uncordoned", "run_resized", "run_restarted", "node_drained",
+        "node_left", "workers_failed", "round_opened", "round_started", "run_failed",
+    }  # fmt: skip
+    assert await logged_transitions(server, "other") == {"run_stopped", "run_failed"}
+
+
+async def logged_transitions(server: Server, run_id: str) -> set[str]:
+    """Kinds of the run's transitions, of which the log has each once, in their order, with level, place and reason."""
+    events = json.loads(await server.get(f"/v1/runs/{run_id}/events"))["events"]
     transitions = [event for event in events if event["kind"] not in ("run_created", "node_joined")]
-    assert {event["kind"] for event in transitions} == kinds
-    logged = [line for line in objects(server.err) if line.get("run_id") == "train"]
+    logged = [line for line in objects(server.err) if line.get("run_id") == run_id]
     assert [(line["event"], line["round"], line["attempt"]) for line in logged] == [
         (event["kind"], event["round"], event["attempt"]) for event in transitions
     ]
     for line, event in zip(logged, transitions, strict=True):
         assert event["reason"] in line["message"]
         assert line.get("node_id") == event.get("node_id")
+        assert line["level"] == {"run_failed": "ERROR", "warning": "WARNING"}.get(event["kind"], "INFO")
+    return {event["kind"] for event in transitions}
