@@ -223,7 +223,8 @@ class Runner:
                 poll = replace(effect, progress=self._host.progress())
                 self._spawn(self._exchange(poll), self._exchanges)
             case ReportRequest():
-                self._spawn(self._notify(effect), self._notifications)
+                told = replace(effect, progress=self._host.progress())
+                self._spawn(self._notify(told), self._notifications)
             case AnswerRequest():
                 self._spawn(self._answer(effect), self._exchanges)
             case SuspectRequest():

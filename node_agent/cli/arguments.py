@@ -220,6 +220,15 @@ class Arguments(NamedTuple):
     restart_window: Annotated[float | None, _setting(
         "S", seconds(SHORTEST_WINDOW_S, LONGEST_WINDOW_S), "restarts longer ago than this count no more against "
         "--max-restarts: for runs of weeks (default: every restart counts)")] = None
+    restart_backoff: Annotated[float | None, _setting(
+        "S", seconds(), "when charged restarts follow each other, wait S seconds before the second one, and twice as "
+        "long before each further one; progress, or a round that lasts, begins anew (default: 0, no wait)")] = None
+    restart_backoff_max: Annotated[float | None, _setting(
+        "S", seconds(), "longest of these waits; a round of twice this time counts as one that lasts (default: "
+        "300)")] = None
+    max_restarts_without_progress: Annotated[int | None, _setting(
+        "N", whole(1, 10**7), "end the run, with exit code 70, when N restarts in a row have brought it to no higher "
+        "step and no later checkpoint, as node_agent.progress tells (default: only --max-restarts counts)")] = None
     fatal_exit_codes: Annotated[tuple[int, ...] | None, _setting(
         "N,N", codes, "exit codes that fail the run at once")] = None
     join_timeout: Annotated[float | None, _setting("S", seconds(), "wait for MIN nodes (default: 600)")] = None

@@ -455,8 +455,9 @@ class AgentMachine:
 
     def _finish(self, finish: Finish) -> None:
         self._say(wording.finished(finish), *_END[finish.succeeded])
-        self._end(ExitCode.SUCCEEDED if finish.succeeded else self._failed_code(finish.failure))
-        self._check_at_end = self._exit_code is ExitCode.FAILED and self._is_own(finish.failure)
+        self._end(ExitCode.SUCCEEDED if finish.succeeded else self._failed_code(finish))
+        is_undecided = self._exit_code in (ExitCode.FAILED, ExitCode.NO_PROGRESS)
+        self._check_at_end = is_undecided and self._is_own(finish.failure)
         if not finish.succeeded:
             self._effects.append(WriteFailureReport(finish.reason, finish))
 
@@ -589,12 +590,13 @@ class AgentMachine:
             self._end(exit_code)
             self._effects.append(WriteFailureReport(reason, is_server_lost=is_server_lost))
 
-    def _failed_code(self, root: Failure | None) -> ExitCode:
+    def _failed_code(self, finish: Finish) -> ExitCode:
         """Exit code after a failed run: whether this node's hardware, or a worker that it could not start, ended it."""
+        root, verdict = finish.failure, ExitCode.NO_PROGRESS if finish.no_progress else ExitCode.FAILED
         if root is None or not self._is_own(root):
-            return ExitCode.FAILED
+            return verdict
         is_unfit = root.blame == "node" or root.hint == wording.UNFIT or (root.pid, root.exit_code) == (0, NOT_STARTED)
-        return ExitCode.NODE_UNFIT if is_unfit else ExitCode.FAILED
+        return ExitCode.NODE_UNFIT if is_unfit else verdict
 
     def _is_own(self, root: Failure | None) -> bool:
         return root is not None and root.node_id == self._join.node_id

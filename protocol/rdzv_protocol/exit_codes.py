@@ -15,6 +15,8 @@ class ExitCode(IntEnum):
     """The run failed, or this program has a bug: the verdict, for the whole job."""
     BAD_INPUT = 2
     """The command line, or a file that it names, makes no sense. Nothing was started; it will happen again."""
+    NO_PROGRESS = 70
+    """The run failed since restarts got it no further (EX_SOFTWARE): a person has to look at program and data."""
     NODE_UNFIT = 71
     """This node cannot do its part (EX_OSERR): replace it, and start the agent elsewhere."""
     START_AGAIN = 75

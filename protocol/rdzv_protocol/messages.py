@@ -191,6 +191,8 @@ class ReportRequest(Struct, frozen=True, kw_only=True):
     round: Round
     failure: Failure | None = None
     secret: Secret = ""
+    progress: Progress | None = None
+    """How far the workers had got: later than what the last poll said."""
 
 
 class SuspectRequest(Struct, frozen=True, kw_only=True):
@@ -324,6 +326,8 @@ class Finish(Struct, frozen=True, kw_only=True, tag_field="tag", tag="finish"):
     charged_restarts: Count = 0
     join_timed_out: bool = False
     """The run failed because too few nodes had joined in time."""
+    no_progress: bool = False
+    """The run failed because restarts got it no further."""
     time: RunTime | None = None
     """What the run's time went into."""
 

@@ -20,6 +20,7 @@ LegalSizes = Annotated[tuple[NodeCount, ...], Meta(max_length=32)]
 SCALE_UP_NOTICE_S = 60.0
 """Time that workers have to save before an arrival is admitted, where nobody says otherwise."""
 Window = Annotated[float, Meta(ge=1, le=1e9)]
+Tries = Annotated[int, Meta(ge=1, le=10_000_000)]
 Lease = Annotated[float, Meta(ge=0.1, le=86_400)]
 
 
@@ -38,6 +39,12 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     """Charged restarts of the run; membership changes are free."""
     restart_window_s: Window | None = None
     """Time after which a charged restart counts no more against `max_restarts`. None: never, as under torchrun."""
+    restart_backoff_s: Seconds = 0.0
+    """Wait before the second charged restart in a row; each further one waits twice as long. 0: none waits."""
+    restart_backoff_max_s: Seconds = 300.0
+    """Longest of these waits. A round that lasts twice as long ends the row."""
+    max_restarts_without_progress: Tries | None = None
+    """Charged restarts in a row without a higher step or a later checkpoint after which the run fails. None: any."""
     join_timeout_s: Seconds = 600.0
     """Longest time that a round may stay below `min_nodes` before the run fails."""
     last_call_timeout_s: Seconds | None = None
@@ -79,6 +86,9 @@ class RequestedSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     legal_sizes: LegalSizes | None = None
     max_restarts: Count | None = None
     restart_window_s: Window | None = None
+    restart_backoff_s: Seconds | None = None
+    restart_backoff_max_s: Seconds | None = None
+    max_restarts_without_progress: Tries | None = None
     join_timeout_s: Seconds | None = None
     last_call_timeout_s: Seconds | None = None
     shrink_after_s: Seconds | None = None

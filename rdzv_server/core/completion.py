@@ -5,7 +5,8 @@ alive has rejoined and min_nodes are there; else (c) at the end of the last call
 of participants that are alive and still stop their workers are kept for them: no spare that waits already takes one,
 and no last call shuts them out. Nor is anything decided while it is uncertain whether one that would get a seat lives.
 A round that none of the last participants survived forms like a first one. With `shrink_after_s`, (b) waits so long
-for a replacement of whoever is gone.
+for a replacement of whoever is gone. After charged restarts in a row nothing completes before the wait is over that
+`attempts` sets, unless an operator restarts the run.
 """
 
 from collections.abc import Iterable
@@ -21,8 +22,16 @@ NAMES = 4
 """Names that a reason lists before it says how many more there are: its size must not grow with the run."""
 
 
-def completes(run: Run) -> str | None:
+def completes(run: Run, now: float) -> str | None:
     """Reason why the forming round completes now, by rule (a) or (b); None while it waits."""
+    return None if _backs_off(run, now) else _all_there(run)
+
+
+def _backs_off(run: Run, now: float) -> bool:
+    return run.opening.backoff_until is not None and now < run.opening.backoff_until
+
+
+def _all_there(run: Run) -> str | None:
     joined, low, high = len(run.waiting), legal_sizes.smallest(run.settings), legal_sizes.largest(run.settings)
     if run.stopping or joined < low or admission.is_uncertain(run):
         return None
@@ -46,10 +55,21 @@ def deadline(run: Run) -> float | None:
     if run.opening.min_since is not None:
         if run.stopping:
             return None
-        if run.opening.lost_at is not None and _awaits_replacement(run):
-            return run.opening.lost_at + run.settings.shrink_after_s
-        return _last_call_ends(run, run.opening.min_since)
+        return _not_before(run.opening.backoff_until, _closes_at(run, run.opening.min_since))
     return run.opening.below_since + run.settings.join_timeout_s
+
+
+def _not_before(backoff_until: float | None, at: float) -> float:
+    return at if backoff_until is None else max(at, backoff_until)
+
+
+def _closes_at(run: Run, min_since: float) -> float:
+    """Time at which a round that has its minimum no longer waits for more nodes."""
+    if run.opening.backoff_until is not None and _all_there(run):
+        return run.opening.backoff_until
+    if run.opening.lost_at is not None and _awaits_replacement(run):
+        return run.opening.lost_at + run.settings.shrink_after_s
+    return _last_call_ends(run, min_since)
 
 
 def _awaits_replacement(run: Run) -> bool:
@@ -78,7 +98,7 @@ def _last_call_ends(run: Run, began_at: float) -> float:
 def wait(run: Run, now: float) -> Wait:
     """Directive of an agent of a forming round: what it waits for."""
     enough = run.opening.min_since is not None
-    text, ending = (_last_call(run), "starts") if enough else (shortfall(run), "gives_up")
+    text, ending = (_last_call(run, now), "starts") if enough else (shortfall(run), "gives_up")
     until = deadline(run)
     return Wait(reason=text) if until is None else Wait(reason=text, remaining_s=max(0.0, until - now), ending=ending)
 
@@ -121,7 +141,7 @@ def _seated(run: Run) -> int:
     return len(run.membership.seats) if run.membership else 0
 
 
-def _last_call(run: Run) -> str:
+def _last_call(run: Run, now: float) -> str:
     low, high = legal_sizes.smallest(run.settings), legal_sizes.largest(run.settings)
     text = f"{_joined(run)} of {low} to {high}{_sizes(run)}"
     if run.stopping:
@@ -132,6 +152,9 @@ def _last_call(run: Run) -> str:
         return f"{text}; waiting for a sign of life of {_listed(node_ids, len(uncertain))}"
     if _awaits_replacement(run):
         return f"{text}; waiting for a replacement of {_listed(gone := _gone(run), len(gone))}"
+    if _backs_off(run, now):
+        before = f"{count(run.restarts_in_row, 'restart')} in a row did not help"
+        return f"{text}; waiting before the next restart: {before} (--restart-backoff)"
     return f"{text}; at once with {high}"
 
 

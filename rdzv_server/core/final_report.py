@@ -39,6 +39,7 @@ def finish(run: Run) -> Finish:
         restart_total=sum(run.restarts.values()),
         charged_restarts=run.restart_count,
         join_timed_out=run.join_timed_out,
+        no_progress=run.no_progress,
         time=time_ledger.total(run),
     )
 

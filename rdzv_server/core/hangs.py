@@ -188,7 +188,7 @@ def found(machine: "RunMachine", fact: events.HangFound, now: float) -> None:
     _blame(run, record)
     verdict = restart_budget.verdict_on_hang(run, now)
     if verdict:
-        machine.end(Stage.FAILED, f"{failure.sentence}; {verdict}", failure, now)
+        machine.fail(failure, verdict, now)
     else:
         machine.open_round(Cause.HANG, failure.sentence, now)
 

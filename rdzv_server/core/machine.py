@@ -20,6 +20,7 @@ from rdzv_protocol.settings import RequestedSettings, RunSettings
 
 from rdzv_server.core import (
     admission,
+    attempts,
     completion,
     events,
     final_report,
@@ -195,7 +196,7 @@ class RunMachine:
 
     def _complete_if_ready(self, now: float) -> None:
         """Signs of life count here, and they are not recorded: that the round completes is."""
-        if self.run.stage is Stage.FORMING and (reason := completion.completes(self.run)):
+        if self.run.stage is Stage.FORMING and (reason := completion.completes(self.run, now)):
             self._apply(events.RoundCompleted(reason), now)
 
     # Checks: each gives the fact that is to be applied, or None if nothing follows from the event but what the check
@@ -326,6 +327,8 @@ class RunMachine:
         run.measured = fact
         if fact.checkpoint_step is not None:
             run.checkpoint_step = max(fact.checkpoint_step, run.checkpoint_step or 0)
+        if fact.step is not None:
+            run.highest_step = max(fact.step, run.highest_step or 0)
 
     def _joined(self, fact: events.NodeJoined, now: float) -> None:
         run, join = self.run, fact.join
@@ -370,7 +373,8 @@ class RunMachine:
             self.blamed.append(Blame(agent.node_id, fault, f"{reason}{failure.hint and f' ({failure.hint})'}"))
         verdict = restart_budget.verdict(run, failure.exit_code, now)
         if restart_budget.is_fatal(run, failure.exit_code):
-            self.end(Stage.FAILED, f"{reason}; {verdict}", failure, now)
+            assert verdict
+            self.fail(failure, verdict, now)
         elif run.stage is Stage.FORMING:
             if run.first_of_round is record and run.opening.cause is Cause.WORKER_FAILURE:
                 run.opening.reason = reason
@@ -389,7 +393,7 @@ class RunMachine:
         assert self.run.first_of_round
         root = self.run.first_of_round.failure
         if verdict := restart_budget.verdict(self.run, root.exit_code, now):
-            self.end(Stage.FAILED, f"{root.sentence}; {verdict}", root, now)
+            self.fail(root, verdict, now)
         else:
             self.open_round(Cause.WORKER_FAILURE, root.sentence, now)
 
@@ -461,7 +465,8 @@ class RunMachine:
         run.stage, run.scale_up_at, run.verdict_at, run.hang = Stage.FORMING, None, None, None
         run.progress.clear()
         run.examinations = Examinations()
-        run.opening = Opening(cause, reason, now, below_since=now)
+        wait_s = attempts.backoff_s(run, now) if cause.is_charged else 0.0
+        run.opening = Opening(cause, reason, now, below_since=now, backoff_until=now + wait_s if wait_s else None)
         stopped = [
             agent for state in (AgentState.RUNNING, AgentState.SUCCEEDED) for agent in run.by_state[state].values()
         ]
@@ -495,6 +500,11 @@ class RunMachine:
             opening.min_since = now
         elif not enough and opening.min_since is not None:
             opening.min_since, opening.below_since = None, now
+
+    def fail(self, failure: Failure, verdict: restart_budget.Verdict, now: float) -> None:
+        """End the run over a failure that no restart answers."""
+        self.run.no_progress = verdict.no_progress
+        self.end(Stage.FAILED, f"{failure.sentence}; {verdict.reason}", failure, now)
 
     def end(self, stage: Stage, reason: str, failure: Failure | None, now: float) -> None:
         run = self.run

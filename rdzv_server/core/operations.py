@@ -84,11 +84,12 @@ def stop(machine: "RunMachine", fact: events.RunStopped, now: float) -> None:
 
 
 def restart(machine: "RunMachine", fact: events.RunRestarted, now: float) -> None:
-    """Restart what runs. While a round forms, the workers are stopped already."""
+    """Restart what runs. While a round forms, the workers are stopped already: then a back-off ends."""
     sentence = f"restarted by {AN_OPERATOR}{_because(fact)}"
     _tell(machine, "run_restarted", fact, sentence, now)
     if machine.run.stage is Stage.RUNNING:
         machine.open_round(Cause.RUN_RESTARTED, sentence, now)
+    machine.run.opening.backoff_until = None
 
 
 def admit(machine: "RunMachine", fact: events.ArrivalsAdmitted, now: float) -> None:

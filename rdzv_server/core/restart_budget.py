@@ -9,12 +9,23 @@ was gone) and one that is none is reported for the same round: then that one. A 
 once: its cause is on its way, as another node's report or as the loss of that node. The run waits for it for a moment.
 """
 
+from typing import NamedTuple
+
+from rdzv_server.core import attempts
 from rdzv_server.core.run import Cause, FailureRecord, Opening, Restart, Run, remember
 
 CAUSE_WINDOW_S = 1.0
 """Seconds that a run without restarts left waits for what a consequence follows from."""
 FAILURES_OF_A_ROUND = 8
 """Failures of a round that are remembered one by one, beside the one to blame."""
+
+
+class Verdict(NamedTuple):
+    """Why a failure ends the run."""
+
+    reason: str
+    no_progress: bool = False
+    """Restarts have got the run no further: one more would not, either."""
 
 
 def note(run: Run, record: FailureRecord) -> None:
@@ -31,19 +42,22 @@ def note(run: Run, record: FailureRecord) -> None:
     run.failures_by_node[node_id] = run.failures_by_node.get(node_id, 0) + 1
 
 
-def verdict(run: Run, exit_code: int, now: float) -> str | None:
+def verdict(run: Run, exit_code: int, now: float) -> Verdict | None:
     """Reason why a failure with this exit code ends the run, or None if a restart answers it."""
     if is_fatal(run, exit_code):
-        return f"exit code {exit_code} is fatal for this run"
-    if left(run, now) > 0:
-        return None
-    return _spent(run)
+        return Verdict(f"exit code {exit_code} is fatal for this run")
+    return _without_progress(run, now) or (None if left(run, now) > 0 else _spent(run))
 
 
-def _spent(run: Run) -> str:
+def _without_progress(run: Run, now: float) -> Verdict | None:
+    reason = attempts.no_progress(run, now)
+    return Verdict(reason, no_progress=True) if reason else None
+
+
+def _spent(run: Run) -> Verdict:
     most, window_s = run.settings.max_restarts, run.settings.restart_window_s
     within = "" if window_s is None else f" within {window_s:.0f} s"
-    return f"no restarts left: {most} of {most} used{within}"
+    return Verdict(f"no restarts left: {most} of {most} used{within}")
 
 
 def left(run: Run, now: float) -> int:
@@ -59,13 +73,15 @@ def has_hang_budget(run: Run) -> bool:
     return run.settings.max_hang_restarts is not None
 
 
-def verdict_on_hang(run: Run, now: float) -> str | None:
+def verdict_on_hang(run: Run, now: float) -> Verdict | None:
     """Reason why a hang ends the run, or None if a restart answers it."""
     if run.settings.on_hang == "fail":
-        return "--on-hang fail"
+        return Verdict("--on-hang fail")
+    if given_up := _without_progress(run, now):
+        return given_up
     most, used = run.settings.max_hang_restarts, run.restarts.get(Cause.HANG, 0)
     if most is not None:
-        return None if used < most else f"no restarts after hangs left: {used} of {most} used"
+        return None if used < most else Verdict(f"no restarts after hangs left: {used} of {most} used")
     return None if left(run, now) > 0 else _spent(run)
 
 
@@ -84,6 +100,7 @@ def reclassify(opening: Opening, cause: Cause, reason: str) -> None:
     if opening.cause.is_charged or opening.cause is Cause.NODE_ARRIVED:
         opening.cause = cause
         opening.reason = reason
+        opening.backoff_until = None
 
 
 def settle(run: Run, now: float) -> None:
@@ -92,6 +109,7 @@ def settle(run: Run, now: float) -> None:
     if opening.cause is Cause.FIRST:
         return
     charged = opening.cause.is_charged
+    attempts.settle(run, charged=charged)
     run.restart_count += charged
     spends = opening.cause is Cause.WORKER_FAILURE or (charged and not has_hang_budget(run))
     if spends and run.settings.restart_window_s is not None:

@@ -188,6 +188,8 @@ class Opening(Struct):
     """Time of the last join."""
     lost_at: float | None = None
     """Time at which a participant was lost last, or left."""
+    backoff_until: float | None = None
+    """Time until which the restart waits, since others have come before it in a row; None: it does not."""
 
 
 TimePhase = Literal["forming", "restarting", "waiting", "running", "ended"]
@@ -299,6 +301,15 @@ class RunState(Struct, kw_only=True):
     """What was known last of the running round."""
     checkpoint_step: int | None = None
     """Highest step of a complete checkpoint that workers have told, in any round."""
+    highest_step: int | None = None
+    """Highest step that workers have told, in any round."""
+    step_before: int | None = None
+    """The same before the last completed round began; `checkpoint_before` likewise."""
+    checkpoint_before: int | None = None
+    restarts_in_row: int = 0
+    """Charged restarts before the last completed round that follow each other: see `attempts`."""
+    restarts_without_progress: int = 0
+    """Charged restarts since a round got the run further."""
     failures: list[FailureRecord] = field(default_factory=list)
     first_failure: FailureRecord | None = None
     """The root of the first round that had one, whatever explained it in the end."""
@@ -312,6 +323,8 @@ class RunState(Struct, kw_only=True):
     end_reason: str = ""
     join_timed_out: bool = False
     """Whether it has failed because too few nodes had joined in time."""
+    no_progress: bool = False
+    """Whether it has failed because restarts got it no further."""
     end_failure: Failure | None = None
     ended_at: float | None = None
     forget_at: float | None = None
@@ -470,6 +483,8 @@ class Run(RunState, kw_only=True):
         assert all(agents[agent_id].has_part for agent_id in self.leaving)
         assert (self.ended_at is not None) == self.stage.is_end == bool(self.end_reason)
         assert self.restart_count == sum(times for cause, times in self.restarts.items() if cause.is_charged)
+        assert self.restarts_in_row <= self.restart_count and self.restarts_without_progress <= self.restart_count
+        assert self.opening.backoff_until is None or self.opening.cause.is_charged
         most_charged = self.settings.max_restarts + (self.settings.max_hang_restarts or 0)
         assert self.settings.restart_window_s is not None or self.restart_count <= most_charged
         assert self.hang is None or self.stage is Stage.RUNNING

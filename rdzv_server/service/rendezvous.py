@@ -78,6 +78,8 @@ class Rendezvous:
             case Question():
                 return await self._ask_for_log(request, connection)
         self._check_sender(request)
+        if isinstance(request, messages.ReportRequest) and request.progress:
+            self._driver.notify(request.run_id, events.LeaseRenewed(request.agent_id, request.progress))
         await self._driver.submit(request.run_id, _event(request))
         return messages.Ack(epoch=self.epoch)
 

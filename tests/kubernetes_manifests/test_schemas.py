@@ -205,7 +205,7 @@ def test_restarting_in_place_is_a_component_for_the_job(tmp_path: Path) -> None:
 
 
 ACTIONS = {
-    "FailJob": {ExitCode.FAILED, ExitCode.BAD_INPUT, ExitCode.REFUSED},
+    "FailJob": {ExitCode.FAILED, ExitCode.BAD_INPUT, ExitCode.NO_PROGRESS, ExitCode.REFUSED},
     "Ignore": {ExitCode.NODE_UNFIT, ExitCode.START_AGAIN},
 }
 

@@ -77,6 +77,9 @@ class Model:
     notice: float | None = None
     on_hang: str = "restart"
     max_hangs: int | None = None
+    backoff: float = 0.0
+    backoff_max: float = 300.0
+    max_fruitless: int | None = None
     stage: str = "forming"
     round: int = 1
     restart_count: int = 0
@@ -99,10 +102,22 @@ class Model:
     ledger: list[tuple[str, bool]] = field(default_factory=list)
     charges: list[float] = field(default_factory=list)
     """Time of each charge."""
+    reached: tuple[int, int] = (-1, -1)
+    """Highest step and checkpoint that have been written down, which the model is told; -1: none."""
+    reached_before: tuple[int, int] = (-1, -1)
+    """The same when the last round began."""
+    in_row: int = 0
+    """Charged restarts that followed each other."""
+    fruitless: int = 0
+    """Charged restarts since a round got the run further."""
+    waits_until: float = 0.0
+    """No restart before."""
     joins: int = 0
     joined_at: float = 0.0
     lost_at: float | None = None
     opened: float = 0.0
+    ended: float = 0.0
+    """End of the last round."""
     enough: float | None = None
     started: float = 0.0
     scale_up_at: float | None = None
@@ -260,7 +275,7 @@ class Model:
         if self.on_hang == "report":
             return
         self.reports.insert(0, (HUNG, False))
-        if self.on_hang == "fail" or not self._has_restarts_after_hangs(now):
+        if self.on_hang == "fail" or self._is_stuck(now) or not self._has_restarts_after_hangs(now):
             self.stage = "failed"
         else:
             self._open("hang", now)
@@ -274,9 +289,27 @@ class Model:
         counting = [at for at in self.charges if self.window is None or at > now - self.window]
         return len(counting) < self.max_restarts
 
+    def _got_further(self) -> bool:
+        return any(now > before for now, before in zip(self.reached, self.reached_before, strict=True))
+
+    def _lasted(self, now: float) -> bool:
+        return now - self.started >= 2 * self.backoff_max
+
+    def _is_stuck(self, now: float) -> bool:
+        """Whether restarts have got the run no further often enough."""
+        return self.max_fruitless is not None and self._fruitless(now) >= self.max_fruitless
+
+    def _fruitless(self, now: float) -> int:
+        """Restarts without progress, if the last round ends now. Who never tells a step is measured by time."""
+        tells = self.reached != (-1, -1)
+        return 0 if (self._got_further() if tells else self._lasted(now)) else self.fruitless
+
+    def _in_row(self, now: float) -> int:
+        return 0 if self._got_further() or self._lasted(now) else self.in_row
+
     def _answer(self, is_consequence: bool, now: float) -> None:
         others = [agent for agent in self.in_state("running") if agent.name not in self.failed]
-        if self._has_restarts(now):
+        if self._has_restarts(now) and not self._is_stuck(now):
             self._open("worker_failure", now)
             self._conclude(now)
         elif not is_consequence or not others:
@@ -344,7 +377,7 @@ class Model:
 
     def _pass_time(self, now: float) -> None:
         while not self.over:
-            if self._is_ready():
+            if now >= self.waits_until and self._is_ready():
                 self._complete(now)
                 self._conclude(now)
             absent = sorted((a for a in self.agents if a.absent is not None), key=lambda a: a.absent_turn)
@@ -362,7 +395,7 @@ class Model:
             elif self._starves(now):
                 self.stage = "failed"
             elif self.verdict_at is not None and now >= self.verdict_at:
-                if self._has_restarts(now):
+                if self._has_restarts(now) and not self._is_stuck(now):
                     self._open("worker_failure", now)
                 else:
                     self.stage = "failed"
@@ -395,6 +428,7 @@ class Model:
     def _restart(self, now: float) -> None:
         if self.stage == "running":
             self._open("run_restarted", now)
+        self.waits_until = 0.0
 
     def _resize(self, low: int, high: int, now: float) -> None:
         self.low, self.high = low, high
@@ -482,7 +516,7 @@ class Model:
         if self.stage == "forming" and agent.name in self.seated:
             self.lost_at = now
         if self.stage == "forming" and agent.name in self.seated and free:
-            self.cause = cause
+            self.cause, self.waits_until = cause, 0.0
 
     def _lose_corroborated(self, now: float, reporter: str | None) -> None:
         for agent in sorted(self.agents, key=lambda a: a.absent_turn):
@@ -497,6 +531,8 @@ class Model:
 
     def _last_call_is_over(self, now: float) -> bool:
         if self.stage != "forming" or self.enough is None or self.in_state("stopping") or self._is_uncertain():
+            return False
+        if now < self.waits_until:
             return False
         if self._awaits_replacement():
             assert self.lost_at is not None
@@ -531,7 +567,11 @@ class Model:
 
     def _open(self, cause: str, now: float) -> None:
         self.stage, self.round, self.cause = "forming", self.round + 1, cause
+        self.ended = now
         self.opened, self.enough, self.scale_up_at, self.verdict_at, self.lost_at = now, None, None, None, None
+        self.waits_until, in_row = 0.0, self._in_row(now)
+        if cause in ("worker_failure", "hang") and in_row:
+            self.waits_until = now + min(self.backoff * 2 ** (in_row - 1), self.backoff_max)
         self.suspected, self.judge_at, self.is_judged = {}, None, False
         for agent in self.in_state("running", "succeeded"):
             agent.state = "stopping"
@@ -607,6 +647,9 @@ class Model:
             is_charged = self.cause in ("worker_failure", "hang")
             self.ledger.append((self.cause, is_charged))
             self.restart_count += is_charged
+            self.in_row = self._in_row(self.ended) + is_charged
+            self.fruitless = self._fruitless(self.ended) + is_charged
+            self.reached_before = self.reached
             spends = is_charged and (self.cause != "hang" or self.max_hangs is None)
             self.charges += [now] * spends
         chosen = self._chosen()

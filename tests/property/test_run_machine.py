@@ -90,6 +90,8 @@ class RunStory(RuleBasedStateMachine):
         shrink_after=st.sampled_from([0.0, 0.0, 3.0, 45.0]),
         on_hang=st.sampled_from(["restart", "restart", "fail", "report"]),
         max_hangs=st.sampled_from([None, None, 0, 1, 3]),
+        backoff=st.sampled_from([(0.0, 300.0), (0.0, 2.0), (1.0, 8.0), (30.0, 20.0)]),
+        max_fruitless=st.sampled_from([None, None, 1, 2, 4]),
     )
     def found(
         self,
@@ -106,6 +108,8 @@ class RunStory(RuleBasedStateMachine):
         shrink_after: float,
         on_hang: str,
         max_hangs: int | None,
+        backoff: tuple[float, float],
+        max_fruitless: int | None,
     ) -> None:
         unit, legal_sizes = sizes
         if not Model(low, low + more, 0, "", None, None, *sizes).legal:
@@ -130,15 +134,19 @@ class RunStory(RuleBasedStateMachine):
             shrink_after_s=shrink_after,
             on_hang=on_hang,
             max_hang_restarts=max_hangs,
+            restart_backoff_s=backoff[0],
+            restart_backoff_max_s=backoff[1],
+            max_restarts_without_progress=max_fruitless,
         )
         self.now = 0.0
         self.created = RunCreated("run", 1, explicit=True, settings=settings)
         self.machine = RunMachine(self.created, self.now, RETENTION_S)
         self.model = Model(
             low, low + more, max_restarts, scale_up, last_call, window, unit, legal_sizes, shrink_after, notice,
-            on_hang, max_hangs,
+            on_hang, max_hangs, *backoff, max_fruitless,
         )  # fmt: skip
         self.hangs = 0
+        self.told_steps = {-1}
         self.records: list[Record] = []
         self.numbers: list[int] = []
         """Numbers of the events that were told."""
@@ -469,6 +477,7 @@ class RunStory(RuleBasedStateMachine):
     ) -> None:
         name = self._who(place)
         steps = {"highest_step": step, "step_s": 1.0, "checkpoint_step": saved}
+        self.told_steps |= {step, _number(saved)}
         told = Progress(round=self.run_.round, age_s=age_s, checkpoint_s=saving_s, **steps)
         self._both(LeaseRenewed(name, told), lambda: self.model.hear(name, self.now))
 
@@ -511,6 +520,7 @@ class RunStory(RuleBasedStateMachine):
             self.limits += [self._size()] * (len(self.formations) - len(self.limits))
         except ProtocolError as error:
             refusal = error.code
+        self.model.reached = _number(self.run_.highest_step), _number(self.run_.checkpoint_step)
         try:
             model()
         except Refused as error:
@@ -593,9 +603,30 @@ class RunStory(RuleBasedStateMachine):
             assert run.restarts.get(Cause.HANG, 0) <= run.settings.max_hang_restarts
 
     @invariant()
+    def no_restart_comes_before_its_wait_is_over(self) -> None:
+        run, model = self.run_, self.model
+        if run.stage is Stage.FORMING:
+            assert (run.opening.backoff_until or 0.0) == model.waits_until
+        assert (run.restarts_in_row, run.restarts_without_progress) == (model.in_row, model.fruitless)
+        assert not run.no_progress or run.restarts_without_progress >= (model.max_fruitless or 0)
+
+    @invariant()
+    def every_step_that_was_written_down_was_told(self) -> None:
+        assert _number(self.run_.highest_step) in self.told_steps
+        assert _number(self.run_.checkpoint_step) in self.told_steps
+
+    @invariant()
     def counters_never_fall(self) -> None:
         run = self.run_
-        now = [run.round, run.restart_count, run.revision, sum(run.restarts.values()), *run.failures_by_node.values()]
+        now = [
+            _number(run.highest_step),
+            _number(run.checkpoint_step),
+            run.round,
+            run.restart_count,
+            run.revision,
+            sum(run.restarts.values()),
+            *run.failures_by_node.values(),
+        ]
         assert all(before <= after for before, after in zip(self.counters, now, strict=False))
         self.counters = now
 
@@ -689,6 +720,10 @@ def _check_formation(formation: dict[str, Assignment], run: Run, low: int, high:
         master = next(seat for seat in run.membership.seats.values() if seat.group_rank == 0)
         assert places[0].master_addr == f"host-{master.node_id}"
         assert places[0].restart_count == run.restart_count
+
+
+def _number(step: int | None) -> int:
+    return -1 if step is None else step
 
 
 def _without(plain: dict, keys: set[str]) -> dict:

@@ -1,0 +1,76 @@
+"""Attempts that follow each other: the wait before the next one, and when one more is of no use.
+
+An attempt is a round that ended in a charged restart. Attempts stand in a row until a round gets the run further, by a
+higher step or a later checkpoint than any round before it, or lasts for `steady_s`. The first restart of a row comes at
+once; then the wait doubles from one to the next.
+
+Whether attempts are without progress is a matter of steps and checkpoints alone, as far as workers tell them
+(`node_agent.progress`): one that lasts for hours and gets no further is without. In a run whose workers have never told
+any, attempts that follow each other quickly are counted instead.
+"""
+
+from rdzv_server.core.run import Run
+
+STEADY_BACKOFFS = 2.0
+"""A round that lasts as many times as long as the longest wait ends a row: 10 minutes by default, as in Kubernetes."""
+MOST_DOUBLINGS = 60
+
+
+def steady_s(run: Run) -> float:
+    """Time after which a round that ends is no longer one of a row of failed attempts."""
+    return STEADY_BACKOFFS * run.settings.restart_backoff_max_s
+
+
+def backoff_s(run: Run, now: float) -> float:
+    """Wait before the restart that follows if the running round fails now."""
+    first_s, in_row = run.settings.restart_backoff_s, _in_row(run, now)
+    if not first_s or not in_row:
+        return 0.0
+    return min(first_s * 2.0 ** min(in_row - 1, MOST_DOUBLINGS), run.settings.restart_backoff_max_s)
+
+
+def no_progress(run: Run, now: float) -> str | None:
+    """Reason why a run whose round fails now is given up as one that gets nowhere; None if it is not."""
+    most, made = run.settings.max_restarts_without_progress, _without_progress(run, now)
+    if most is None or made < most:
+        return None
+    attempts = f"{made + 1} attempts"
+    if not _is_told(run):
+        return f"no progress: {attempts} in a row failed within {steady_s(run):g} s each, and workers tell no steps"
+    step = "" if run.highest_step is None else f" beyond step {run.highest_step}"
+    saved = "" if run.checkpoint_step is None else f", the last checkpoint is of step {run.checkpoint_step}"
+    return f"no progress: {attempts} in a row got no further{step}{saved}"
+
+
+def settle(run: Run, *, charged: bool) -> None:
+    """Count the round that has ended, whatever ended it, and begin to measure the next one."""
+    ended_at = run.opening.at
+    run.restarts_in_row = _in_row(run, ended_at) + charged
+    run.restarts_without_progress = _without_progress(run, ended_at) + charged
+    run.step_before, run.checkpoint_before = run.highest_step, run.checkpoint_step
+
+
+def _in_row(run: Run, now: float) -> int:
+    return 0 if _got_further(run) or _is_steady(run, now) else run.restarts_in_row
+
+
+def _without_progress(run: Run, now: float) -> int:
+    goes_on = _got_further(run) if _is_told(run) else _is_steady(run, now)
+    return 0 if goes_on else run.restarts_without_progress
+
+
+def _is_told(run: Run) -> bool:
+    return run.highest_step is not None or run.checkpoint_step is not None
+
+
+def _got_further(run: Run) -> bool:
+    """Whether the last round has got further than those before."""
+    return _is_beyond(run.highest_step, run.step_before) or _is_beyond(run.checkpoint_step, run.checkpoint_before)
+
+
+def _is_beyond(reached: int | None, before: int | None) -> bool:
+    return reached is not None and (before is None or reached > before)
+
+
+def _is_steady(run: Run, now: float) -> bool:
+    return now - run.started_at >= steady_s(run)

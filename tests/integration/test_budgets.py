@@ -1,0 +1,40 @@
+"""Budgets of restarts with real processes: waits between attempts, and runs that end since attempts get nowhere."""
+
+from rdzv_protocol.exit_codes import ExitCode
+from rdzv_protocol.paths import RESTART
+
+from tests.integration.test_actions import act
+from tests.support.cluster import Cluster
+from tests.support.worker_hub import restart_count
+
+
+async def test_the_second_restart_in_a_row_waits_and_says_so(cluster: Cluster) -> None:
+    flags = ("--nnodes", "2", "--max-restarts", "9", "--restart-backoff", "500", "--restart-backoff-max", "500")
+    first = await cluster.nodes("ab", *flags, nproc=1)
+    first[0].order_exit(3)
+    second = await cluster.hub.group(2)
+    second[1].order_exit(3)
+    for name in "ab":
+        await cluster.agents[name].line("waiting before the next restart: 1 restart in a row did not help")
+    run = await cluster.server.run()
+    assert run["phase"] == "restarting" and 400 < run["deadline_s"] <= 500
+    assert (await act(cluster.server, RESTART, run_id=run["run_id"]))[0] == 200
+    third = await cluster.hub.group(2)
+    assert restart_count(third) == 2
+    await cluster.finish(third)
+
+
+async def test_a_run_that_gets_nowhere_ends_with_an_exit_code_of_its_own(cluster: Cluster) -> None:
+    """The steps of the last seconds count, too: they come with the report of the failure."""
+    flags = ("--nnodes", "2", "--max-restarts", "99", "--max-restarts-without-progress", "1")
+    workers = await cluster.nodes("ab", *flags, nproc=1)
+    for step in (7, 8):
+        await workers[0].tell(f"progress {step}")
+        workers[0].order_exit(3)
+        workers = await cluster.hub.group(2)
+    await workers[0].tell("progress 8")
+    workers[0].order_exit(3)
+    for name in "ab":
+        agent = cluster.agents.pop(name)
+        assert await agent.exit_code() == ExitCode.NO_PROGRESS
+        await agent.line("no progress: 2 attempts in a row got no further beyond step 8")
