@@ -12,6 +12,9 @@ What makes a training script elastic is all here, and it is not much:
 * the order of the samples follows from the epoch alone and the workers share out a *global* batch, so
   that a restart on more or fewer of them continues the same training;
 * a worker that fails, or loses a peer, exits non-zero and leaves the restart to the launcher.
+
+It also tells node-agent of its progress, for those who want hangs noticed (`--progress-timeout auto`) and the time of
+the training accounted for; nothing else depends on that.
 """
 
 import argparse
@@ -29,6 +32,14 @@ from torch import Tensor, nn
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
+
+try:
+    from node_agent import progress
+except ImportError:  # torchrun alone is installed
+
+    def progress(step: int | None = None, kind: str = "step") -> None:
+        """Nobody listens."""
+
 
 SEED = 2024
 HELD_OUT = 360  # of the 1797 digits, never trained on
@@ -85,13 +96,15 @@ class Trainer:
         self.args = args
         self.model = DistributedDataParallel(build_model().to(device))
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=args.lr)
-        self.epochs_done = 0
+        self.epochs_done = self.steps_done = 0
 
     def train_epoch(self, samples: Samples) -> float:
         """One pass over `samples`; returns the mean loss over all of them."""
         total = torch.zeros((), device=samples.labels.device)
         for rows in shuffled(len(samples), SEED + 1 + self.epochs_done).split(self.args.batch_size):
             total += self.train_step(samples.pick(rows))
+            self.steps_done += 1
+            progress(step=self.steps_done)
             time.sleep(self.args.step_delay_ms / 1000)
         self.epochs_done += 1
         dist.all_reduce(total)
@@ -120,11 +133,14 @@ class Trainer:
 
     def save(self) -> None:
         """Replace the checkpoint in one step: a crash leaves the old one or the new one, never half."""
+        progress(kind="saving")  # on every rank: the others wait for the one that saves
         path = self.args.checkpoint
         if path and dist.get_rank() == 0:
             model, optimizer = self.model.module.state_dict(), self.optimizer.state_dict()
-            torch.save({"model": model, "optimizer": optimizer, "epochs_done": self.epochs_done}, f"{path}.tmp")
+            done = {"epochs_done": self.epochs_done, "steps_done": self.steps_done}
+            torch.save({"model": model, "optimizer": optimizer, **done}, f"{path}.tmp")
             os.replace(f"{path}.tmp", path)
+        progress(step=self.steps_done, kind="checkpoint")
 
     def resume(self) -> None:
         """Take up the last finished epoch. Rank 0 reads it for all, so that all start from the same one."""
@@ -135,7 +151,7 @@ class Trainer:
         if (state := found[0]) is not None:
             self.model.module.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
-            self.epochs_done = state["epochs_done"]
+            self.epochs_done, self.steps_done = state["epochs_done"], state["steps_done"]
             say(f"resumed epochs_done={self.epochs_done} checkpoint={self.args.checkpoint}", rank=0)
 
 
@@ -148,6 +164,8 @@ def train(args: argparse.Namespace, device: torch.device) -> float:
         loss = trainer.train_epoch(training)
         trainer.save()
         say(f"epoch={trainer.epochs_done} loss={loss:.4f} accuracy={trainer.accuracy(held_out):.4f}", rank=0)
+        progress(kind="evaluation")
+    progress(kind="end")
     return trainer.accuracy(held_out)
 
 

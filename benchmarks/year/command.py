@@ -12,15 +12,17 @@ from benchmarks import plots
 from benchmarks.launchers import torch_is_installed
 from benchmarks.machine import machine
 from benchmarks.page import Unwritable
-from benchmarks.year import page, scenarios
+from benchmarks.stage import Broken
+from benchmarks.year import page, scenarios, training
 from benchmarks.year.campaign import Campaign, Score, plan
 from benchmarks.year.contenders import OURS, all_contenders
-from benchmarks.year.page import PROCESSES, SIMULATION
+from benchmarks.year.page import PROCESSES, SIMULATION, TRAINING
 from benchmarks.year.trace import ATTRIBUTION
 
 EPILOG = """examples:
   python -m benchmarks year --write docs/unattended.md                    real processes, a quarter of an hour
   python -m benchmarks year --only simulation --write docs/unattended.md  the year in simulated time, as long
+  python -m benchmarks year --only training --minutes 60 --write docs/unattended.md  an hour in which nothing hangs
   python -m benchmarks year --minutes 6 --nodes 16 --json year.json       two minutes of faults for each launcher
   python -m benchmarks year --only simulation --nodes 128                 one size
 
@@ -34,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     _check(parser, args)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    return (_processes if args.only == PROCESSES else _simulation)(args)
+    return {PROCESSES: _processes, SIMULATION: _simulation, TRAINING: _training}[args.only](args)
 
 
 def _processes(args: argparse.Namespace) -> int:
@@ -72,6 +74,20 @@ def _simulation(args: argparse.Namespace) -> int:
     return int(len(outcomes) < len(wanted))
 
 
+def _training(args: argparse.Namespace) -> int:
+    here = machine(os.getloadavg()[0])
+    try:
+        watched = training.watch(args.minutes, _note)
+    except Broken as error:
+        _note(str(error))
+        return 1
+    print(f"\n{here}\n\n{page.alarms(watched)}")
+    _write_json(args.json, here, [watched.as_json()])
+    if args.write:
+        page.write_training(args.write, watched, here)
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks year",
@@ -80,8 +96,16 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--only", choices=(PROCESSES, SIMULATION), default=PROCESSES, help="which part (default: %(default)s)")
-    add("--minutes", type=_positive, default=15.0, metavar="M", help="of all launchers together (default: %(default)g)")
+    add(
+        "--only", choices=(PROCESSES, SIMULATION, TRAINING), default=PROCESSES, help="which part (default: %(default)s)"
+    )
+    add(
+        "--minutes",
+        type=_positive,
+        default=15.0,
+        metavar="M",
+        help="of all launchers together, or of the training (default: %(default)g)",
+    )
     add(
         "--nodes",
         type=int,

@@ -1,4 +1,4 @@
-"""The page docs/unattended.md: two parts between markers, each made from one run, and a plot."""
+"""The page docs/unattended.md: parts between markers, each made from one run, and a plot."""
 
 import os
 from collections.abc import Sequence
@@ -10,8 +10,9 @@ from benchmarks.year.campaign import Score
 from benchmarks.year.contenders import FAIR, OURS, USUAL
 from benchmarks.year.scenarios import COSTS, Outcome, named
 from benchmarks.year.trace import ATTRIBUTION
+from benchmarks.year.training import Watched
 
-PROCESSES, SIMULATION = "processes", "simulation"
+PROCESSES, SIMULATION, TRAINING = "processes", "simulation", "training"
 MADE = "<!-- Made by `python -m benchmarks year --write`; what is changed here by hand is lost. -->"
 PLOT = "steps.svg"
 COLOURS = {OURS: plots.COLOURS[plots.OURS], FAIR: plots.COLOURS[plots.BEST], USUAL: plots.COLOURS[plots.THEIRS]}
@@ -20,7 +21,7 @@ DATE: Any = {"Date": None}
 
 def check(path: str) -> None:
     """Raise `Unwritable` before anything is measured in vain."""
-    for part in (PROCESSES, SIMULATION):
+    for part in (PROCESSES, SIMULATION, TRAINING):
         _split(path, part)
 
 
@@ -39,6 +40,17 @@ def write_simulation(path: str, outcomes: Sequence[Outcome], machine: str) -> No
     _replace(
         path, SIMULATION, f"{outcome_table(outcomes)}\n\n{verdict(outcomes)}\n\n{ATTRIBUTION} Computed on {machine}."
     )
+
+
+def write_training(path: str, watched: Watched, machine: str) -> None:
+    _replace(path, TRAINING, f"{alarms(watched)} Measured on {machine}.")
+
+
+def alarms(watched: Watched) -> str:
+    """Sentence about the alarms, each of which was a wrong one."""
+    said = "".join(f"\n- {sentence}" for sentence in watched.alarms)
+    about = f"{watched.hours:.2f} hours, {watched.steps:,} steps of each worker, with `{watched.flags}`"
+    return f"{len(watched.alarms)} wrong alarms in {about}.{said}"
 
 
 def _split(path: str, part: str) -> tuple[str, str]:

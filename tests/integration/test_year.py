@@ -1,10 +1,11 @@
-"""Real processes put through faults by the benchmark of a year: what it scores is what happened."""
+"""The benchmark of a year on real processes: what it scores is what happened."""
 
 import asyncio
 import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,21 +23,44 @@ score = Campaign(ours, 4, 1, lambda text: print(text, file=sys.stderr)).play(fau
 print(json.dumps(score.as_json()))
 """
 
+TRAINING = """
+import json, sys
+from benchmarks.year import training
 
-@pytest.mark.timeout(120)
-async def test_faults_are_injected_recovered_from_and_named():
-    """In a process of its own, whose children are all of what it has started."""
-    faults = [(0.5, "crash", 0.3), (5.0, "agent killed", 0.9), (8.0, "server killed", 0.5)]
-    program = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", PROGRAM, json.dumps(faults)),
+training.LOOK_S, training.STEP_DELAY_MS = 6.0, 1500
+training.FLAGS = ("--progress-timeout", "start=60,step=1,checkpoint=1", "--on-hang", "report")
+print(json.dumps(training.watch(0.05, lambda text: print(text, file=sys.stderr)).as_json()))
+"""
+
+
+async def play(program: str, *arguments: str) -> dict[str, Any]:
+    """What it prints, in a process of its own, whose children are all of what it has started."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program, *arguments),
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'protocol'}"},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    stdout, stderr = await program.communicate()
-    score = json.loads(stdout)
-    assert not score["trouble"], stderr.decode()
+    stdout, stderr = await process.communicate()
+    assert process.returncode == 0, stderr.decode()
+    return json.loads(stdout)
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(180)
+async def test_alarms_while_real_training_goes_on_are_counted():
+    """Limits that are too short for it: each alarm is a wrong one."""
+    watched = await play(TRAINING)
+    assert watched["steps"] > 0 and watched["hours"] > 0
+    assert any("no progress" in sentence for sentence in watched["alarms"])
+
+
+@pytest.mark.timeout(120)
+async def test_faults_are_injected_recovered_from_and_named():
+    faults = [(0.5, "crash", 0.3), (5.0, "agent killed", 0.9), (8.0, "server killed", 0.5)]
+    score = await play(PROGRAM, json.dumps(faults))
+    assert not score["trouble"]
     assert [fault["title"] for fault in score["faults"]] == [title for _, title, _ in faults]
     assert (score["persons"], score["survived"]) == (0, 3)
     crash, killed, _ = score["faults"]

@@ -10,6 +10,7 @@ from benchmarks.year import page
 from benchmarks.year.campaign import TITLES, Injected, Score, plan
 from benchmarks.year.contenders import FAIR, OURS, USUAL, all_contenders
 from benchmarks.year.scenarios import Scenario, play
+from benchmarks.year.training import Watched
 
 UNATTENDED = Path(__file__).parents[3] / "docs" / "unattended.md"
 
@@ -62,6 +63,14 @@ def test_both_parts_are_written_between_their_marks_and_the_rest_stays(tmp_path)
     ]
     page.write_processes(str(path), [score()], "a machine", "16 nodes.")
     assert path.read_text().count("times that a person was needed") == 1
+
+
+def test_each_wrong_alarm_is_said(tmp_path):
+    path = tmp_path / "unattended.md"
+    path.write_text(UNATTENDED.read_text())
+    page.write_training(str(path), Watched(1.0, 30_000, ("rank 1 on node b may hang",), "--flags"), "a machine")
+    said = "1 wrong alarms in 1.00 hours, 30,000 steps of each worker, with `--flags`.\n- rank 1 on node b may hang"
+    assert said in path.read_text()
 
 
 @pytest.mark.parametrize(
