@@ -3,7 +3,17 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from rdzv_protocol.errors import AgentFenced, NodeRankTaken, RunSucceeded
-from rdzv_protocol.messages import AnswerRequest, JoinRequest, LeaveRequest, PollRequest, Reply, ReportRequest
+from rdzv_protocol.exit_codes import ExitCode
+from rdzv_protocol.messages import (
+    AnswerRequest,
+    JoinRequest,
+    LeaveRequest,
+    PollRequest,
+    Reply,
+    ReportRequest,
+    SuspectRequest,
+    Wait,
+)
 from rdzv_protocol.queries import LogTail, TailLog
 
 from node_agent.core.backoff import Unreachable
@@ -18,6 +28,7 @@ from node_agent.core.events import (
     NodeChecked,
     Signalled,
     Started,
+    Suspected,
     TimePassed,
     WorkerFailed,
     WorkersStopped,
@@ -41,11 +52,19 @@ WAIT_S = 30.0
 class AgentStory(RuleBasedStateMachine):
     """Plays the shell: answers what was asked, and knows which workers there are."""
 
-    @initialize(checks=st.booleans(), notice_s=st.sampled_from([None, 0.0, 8.0]))
-    def is_up(self, checks: bool, notice_s: float | None) -> None:
+    @initialize(checks=st.booleans(), notice_s=st.sampled_from([None, 0.0, 8.0]), makes_room=st.booleans())
+    def is_up(self, checks: bool, notice_s: float | None, makes_room: bool) -> None:
         self.machine = AgentMachine(
-            join("a"), server="host:1", connect_timeout_s=WAIT_S, checks=checks, notice_s=notice_s, stop_s=10.0
+            join("a"),
+            server="host:1",
+            connect_timeout_s=WAIT_S,
+            checks=checks,
+            exits_when_excluded=makes_room,
+            notice_s=notice_s,
+            stop_s=10.0,
         )
+        self.makes_room = makes_room
+        """Whether it exits when its node is excluded, for another node to take its place."""
         self.goes_until: float | None = None
         """When the agent, which has announced that it leaves, has left at the latest."""
         self.checks, self.checking, self.is_fit = checks, False, not checks
@@ -88,6 +107,21 @@ class AgentStory(RuleBasedStateMachine):
             assert self.machine.state in (State.DRAINING, State.ENDING, State.EXITED)
 
     @precondition(lambda self: self.asked)
+    @rule(really=st.integers(0, 3))
+    def the_node_is_excluded(self, really: int) -> None:
+        """It stands by, or makes room for another node; but while workers run here, they are its business first."""
+        if really:
+            return
+        goes_on = self.machine.state not in (State.ENDING, State.EXITED)
+        has_workers = bool(self.workers)
+        self.answer(Wait(reason="standing by: node a is excluded: why", excluded=True), 1)
+        if goes_on and self.makes_room and not has_workers:
+            assert self.machine.state is State.EXITED or self.checking
+            assert not self.exits or self.exits[-1] is ExitCode.NODE_UNFIT
+        elif goes_on:
+            assert not self.exits or self.goes_until is not None
+
+    @precondition(lambda self: self.asked)
     @rule(end=ends)
     def the_run_ends(self, end) -> None:
         self.answer(end, 1)
@@ -123,6 +157,15 @@ class AgentStory(RuleBasedStateMachine):
     def a_worker_fails(self) -> None:
         self.settled = True
         self.handle(WorkerFailed(self.workers, a_failure()))
+
+    @rule(round_=rounds, is_back=st.booleans())
+    def workers_seem_to_hang(self, round_: int, is_back: bool) -> None:
+        """The server is told of those whose round goes on, and of no others: each time once, as it was seen."""
+        ranks = () if is_back else (0,)
+        effects = self.machine.handle(Suspected(round_, "progress", "stuck", ranks), self.now)
+        told = [(each.round, each.ranks) for each in effects if isinstance(each, SuspectRequest)]
+        goes_on = self.machine.state is State.RUNNING and round_ == self.workers and not self.settled
+        assert told == [(round_, ranks)] * goes_on
 
     @precondition(lambda self: self.workers and self.settled)
     @rule()
