@@ -188,6 +188,8 @@ class AgentMachine:
         self._effects = []
         if self.state is not State.EXITED:
             self._apply(event, now)
+            if self._leaving and now >= self._leaves_at and self.state is not State.ENDING:
+                self._go(self._leaving, now)
             self._proceed(now)
         return self._effects
 
@@ -388,8 +390,6 @@ class AgentMachine:
         if self._notice_at is not None and now >= self._notice_at:
             self._notice_at = None
             self._log(f"waiting for rdzv-server at {self._server} to answer", Level.WARNING, "server_lost")
-        if self._leaving and now >= self._leaves_at:
-            self._go(self._leaving, now)
         gives_up_at = self._gives_up_at()
         if gives_up_at is not None and now >= gives_up_at:
             self._give_up_on_server()

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 from rdzv_protocol.errors import TooManyRequests
 from rdzv_protocol.evidence import Evidence
 from rdzv_protocol.queries import Examine, Query, QueryAnswer, Refused
@@ -28,15 +29,16 @@ Done = Callable[["RunMachine", StackSummary, float], None]
 
 
 class Examination(Struct):
-    """Findings of an examination so far, by node."""
+    """Findings of an examination so far."""
 
     done: Done
     ranks: dict[str, range]
-    """Ranks of the nodes that were asked."""
+    """Ranks of the agents that were asked, by agent: one node may have several."""
     left: int
     """Nodes that have not answered."""
     evidence: dict[str, Evidence]
-    silent: dict[str, range]
+    """By node, as is `silent`."""
+    silent: dict[str, list[int]]
 
 
 def begin(machine: "RunMachine", reason: str, within_s: float, done: Done, now: float) -> None:
@@ -53,7 +55,7 @@ def begin(machine: "RunMachine", reason: str, within_s: float, done: Done, now: 
         except TooManyRequests:
             continue
         asked.left += 1
-        asked.ranks[agent.node_id] = range(seat.first_rank, seat.first_rank + seat.local_world_size)
+        asked.ranks[agent.agent_id] = range(seat.first_rank, seat.first_rank + seat.local_world_size)
     if not asked.left:
         done(machine, StackSummary(sentence="no agent of this run can be asked for stacks"), now)
 
@@ -65,13 +67,27 @@ def _closed(
     asked.left -= 1
     match answer:
         case None:
-            asked.silent[agent.node_id] = asked.ranks[agent.node_id]
+            asked.silent.setdefault(agent.node_id, []).extend(asked.ranks[agent.agent_id])
         case Evidence():
-            asked.evidence[agent.node_id] = _own(answer, asked.ranks[agent.node_id])
+            own = _own(answer, asked.ranks[agent.agent_id])
+            asked.evidence[agent.node_id] = _merged(asked.evidence.get(agent.node_id), own)
         case Refused():
             pass  # its workers have ended, or it has left: both are told otherwise
     if not asked.left:
         asked.done(machine, summarise(asked.evidence, asked.silent), now)
+
+
+def _merged(evidence: Evidence | None, more: Evidence) -> Evidence:
+    """The evidence of two agents of one node."""
+    if evidence is None:
+        return more
+    return replace(
+        evidence,
+        groups=evidence.groups + more.groups,
+        folder=evidence.folder or more.folder,
+        problems=evidence.problems + more.problems,
+        flight_recorder=evidence.flight_recorder or more.flight_recorder,
+    )
 
 
 def _own(evidence: Evidence, ranks: range) -> Evidence:

@@ -84,6 +84,9 @@ class RunMachine:
         """Settings that the last new agent asked for: nearly all of them ask for the same."""
         self.blamed: list[Blame] = []
         """What nodes are to be blamed for, for whoever keeps account of it and empties this."""
+        self.awaits_verdict = False
+        """Whether no round completes while nodes are blamed: whoever keeps account may exclude one of those that wait,
+        and then lets time pass."""
         self._snapshot: list[bytes] = []
         """Parts of a snapshot, while it is replayed."""
 
@@ -169,6 +172,10 @@ class RunMachine:
         if ended_at is not None and now >= self._forget_at(ended_at):
             self._effects.append(ForgetRun(self.run.run_id, self.run.attempt))
 
+    @property
+    def _may_complete(self) -> bool:
+        return self.run.stage is Stage.FORMING and not (self.awaits_verdict and self.blamed)
+
     def _forget_at(self, ended_at: float) -> float:
         at, sooner = ended_at + self._retention_s, self.run.forget_at
         return at if sooner is None else min(at, sooner)
@@ -179,7 +186,7 @@ class RunMachine:
             return None
         if lost := run.leases.expired(now):
             return events.NodeLost(*lost)
-        forming_until = completion.deadline(run) if run.stage is Stage.FORMING else None
+        forming_until = completion.deadline(run) if self._may_complete else None
         if forming_until is not None and now >= forming_until:
             if run.opening.min_since is None:
                 return events.JoinTimedOut()
@@ -196,7 +203,7 @@ class RunMachine:
 
     def _complete_if_ready(self, now: float) -> None:
         """Signs of life count here, and they are not recorded: that the round completes is."""
-        if self.run.stage is Stage.FORMING and (reason := completion.completes(self.run, now)):
+        if self._may_complete and (reason := completion.completes(self.run, now)):
             self._apply(events.RoundCompleted(reason), now)
 
     # Checks: each gives the fact that is to be applied, or None if nothing follows from the event but what the check

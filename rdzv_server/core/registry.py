@@ -309,6 +309,7 @@ class Registry:
         if self._exclusion:
             for blame in {blame.node_id: blame for blame in blamed}.values():
                 effects += self._exclude(blame, self._exclusion, machine, now)
+            effects += self._let_go(machine, TimePassed(), now)  # a round that was ready waited for the verdict
         return effects
 
     def _exclude(self, blame: Blame, policy: ExclusionPolicy, machine: RunMachine, now: float) -> list[Effect]:
@@ -335,6 +336,7 @@ class Registry:
 
     def _create(self, created: RunCreated, now: float) -> RunMachine:
         machine = RunMachine(created, now, self._retention_s)
+        machine.awaits_verdict = self._exclusion is not None
         self._machines[created.run_id, created.attempt] = machine
         self._latest[created.run_id] = created.attempt
         self._attempts.setdefault(created.run_id, []).append(created.attempt)

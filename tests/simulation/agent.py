@@ -4,20 +4,23 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 from rdzv_protocol.errors import ProtocolError
+from rdzv_protocol.evidence import Evidence, StackGroup, frame
 from rdzv_protocol.messages import (
     AnswerRequest,
     JoinRequest,
     LeaveRequest,
     PollRequest,
+    Progress,
     Reply,
     ReportRequest,
     Request,
+    SuspectRequest,
 )
-from rdzv_protocol.queries import LogTail, Query, Refused
+from rdzv_protocol.queries import Examine, LogTail, Notice, Noticed, Query, QueryAnswer, Refused
 
 from node_agent.core.effects import Ask, Effect, Exit, Say, StartWorkers, StopWorkers, WriteFailureReport
-from node_agent.core.events import Answer as QueryAnswer
-from node_agent.core.events import Answered, ConnectionFailed, Event, Signalled, Started, TimePassed
+from node_agent.core.events import Answer as QueryAnswered
+from node_agent.core.events import Answered, ConnectionFailed, Event, Signalled, Started, Suspected, TimePassed
 from node_agent.core.machine import AgentMachine
 from simulation.client import Answer, Client
 from simulation.clock import Timer
@@ -30,14 +33,27 @@ if TYPE_CHECKING:
 LAST_REPORT_TIMEOUT_S = 2.0
 LOOKS_UP_S = (0.0, 0.01, 0.01, 7.0)
 """Times that it may take to find out what the server asks: also longer than anybody waits."""
+SAVES_S = (0.0, 0.2, 1.0, 5.0, 60.0)
+"""Times that workers may take to save when they are told that the round ends."""
+STOP_S = 30.0
+_TORCH = "/usr/lib/python3/dist-packages/torch/distributed/distributed_c10d.py"
+HANGS_AT = "data.py:31"
+_HANGS = (frame("load", "/home/user/data.py", 31), frame("main", "/home/user/train.py", 80))
+_WAITS = (frame("all_reduce", _TORCH, 7), frame("main", "/home/user/train.py", 88))
 
 
 class AgentProcess:
     """One agent from its start to its exit code, or to its death. `join`: what its command line asks for."""
 
-    def __init__(self, cluster: "Cluster", host: Host, join: JoinRequest) -> None:
+    def __init__(self, cluster: "Cluster", host: Host, join: JoinRequest, *, exits_when_excluded: bool = False) -> None:
         self.name, self.host, self.join = join.agent_id, host, join
-        self.machine = AgentMachine(join, server="the server")
+        self.machine = AgentMachine(
+            join,
+            server="the server",
+            exits_when_excluded=exits_when_excluded,
+            notice_s=join.settings.notice_timeout_s if "notice" in join.queries else None,
+            stop_s=STOP_S,
+        )
         self.workers: Workers | None = None
         self.port = 0
         self.exit_code: int | None = None
@@ -80,6 +96,10 @@ class AgentProcess:
         self.was_signalled = True
         self.host.later(0.0, lambda: self.feed(Signalled(name)))
 
+    def suspect(self, round_: int, source: str, ranks: tuple[int, ...]) -> None:
+        """Its workers of the round seem to hang, or no longer."""
+        self.host.later(0.0, lambda: self.feed(Suspected(round_, source, "no progress for 5 s", ranks)))
+
     def die(self, *, with_host: bool = False) -> None:
         """SIGKILL; or its whole host at once, which closes no connection."""
         self.is_dead = True
@@ -99,8 +119,8 @@ class AgentProcess:
                 self.port = self.host.fresh_port()
                 self._send(replace(effect, port=self.port))
             case PollRequest():
-                self._send(effect)
-            case ReportRequest() | LeaveRequest() | AnswerRequest():
+                self._send(replace(effect, progress=self._progress()))
+            case ReportRequest() | LeaveRequest() | AnswerRequest() | SuspectRequest():
                 self.side_client.ask(effect, lambda answer: self._cluster.note(self.name, answer))
             case StartWorkers(assignment):
                 assert self.live_workers is None, "an agent starts workers beside those of another round"
@@ -112,16 +132,62 @@ class AgentProcess:
                 self._exit(code)
             case WriteFailureReport(finish=finish):
                 self._cluster.watch.reported(self, finish)
+            case Ask(Notice() as notice):
+                self._tell_workers(notice)
             case Ask(query):
                 self.host.later(self._cluster.rng.choice(LOOKS_UP_S), lambda: self._look_up(query))
             case Say():
                 pass
+            case _:
+                raise AssertionError(f"an effect that nobody carries out: {effect}")
+
+    def _progress(self) -> Progress | None:
+        """A step a second, and a checkpoint every ten, until they hang."""
+        if (workers := self.workers) is None or not workers.are_training:
+            return None
+        step = int((workers.hung_since or self.host.now) - workers.started_at)
+        return Progress(
+            round=workers.round, lowest_step=step, highest_step=step, checkpoint_step=step // 10 * 10,
+            age_s=self.host.now - workers.started_at - step, step_s=1.0, checkpoint_s=0.1 * (step // 10),
+        )  # fmt: skip
+
+    def _tell_workers(self, notice: Notice) -> None:
+        """They save, each group in its own time, if the time that is left is enough; some exit then."""
+        self._cluster.watch.noticed(self, notice)
+        saves_s, left_s = self._cluster.rng.choice(SAVES_S), 0.9 * notice.remaining_s
+        ends = self._cluster.rng.random() < 0.2
+        self.host.later(min(saves_s, left_s), lambda: self._have_saved(notice, saves_s <= left_s, ends))
+
+    def _have_saved(self, notice: Notice, have_all: bool, ends: bool) -> None:
+        if (workers := self.workers) is None or not workers.are_training or workers.round != notice.round:
+            self.feed(QueryAnswered(notice.number, Refused(reason="no workers of this round")))
+            return
+        size = self.join.local_world_size
+        self.feed(QueryAnswered(notice.number, Noticed(listening=size, acknowledged=size if have_all else 0)))
+        if have_all and ends and workers.are_training:
+            self._cluster.note(self.name, "the workers have saved, and end")
+            workers.finish(interrupted=True)
 
     def _look_up(self, query: Query) -> None:
-        """Answer with who this is and which round is asked about, if it is the last one here."""
-        tail = LogTail(path=self.agent_id, text=str(query.round), offset=query.number)
+        """Answer about the round that is asked about, if it is the last one here."""
         is_here = query.round == self.machine.round
-        self.feed(QueryAnswer(query.number, tail if is_here else Refused(reason="another round")))
+        answer = self._examined() if isinstance(query, Examine) else self._log(query)
+        self.feed(QueryAnswered(query.number, answer if is_here else Refused(reason="another round")))
+
+    def _log(self, query: Query) -> QueryAnswer:
+        """Who this is, and which round is asked about."""
+        return LogTail(path=self.agent_id, text=str(query.round), offset=query.number)
+
+    def _examined(self) -> QueryAnswer:
+        """Where the workers are: all in a collective, but for the one that hangs."""
+        workers = self.live_workers
+        if workers is None or not workers.are_training:
+            return Refused(reason="no workers")
+        ranks = workers.assignment.ranks
+        groups = ((tuple(rank for rank in ranks if rank != workers.hung), _WAITS), ((workers.hung,), _HANGS))
+        return Evidence(groups=tuple(
+            StackGroup(ranks=those, frames=frames) for those, frames in groups if those and those != (None,)
+        ))  # fmt: skip
 
     def _send(self, request: Request) -> None:
         assert self.client.is_idle, "an agent has two requests under way"

@@ -6,9 +6,10 @@ from random import Random
 from typing import Any
 
 from rdzv_protocol.actions import ActionRequest, DrainRequest, LogsRequest
-from rdzv_protocol.messages import Assignment, JoinRequest
+from rdzv_protocol.messages import Assignment, Blame, JoinRequest
 from rdzv_protocol.settings import RequestedSettings
 
+from rdzv_server.config import ExclusionPolicy
 from rdzv_server.core.run import Run
 from rdzv_server.service.interface import Question
 from simulation.agent import AgentProcess
@@ -20,6 +21,8 @@ from simulation.workers import Workers
 
 RUN_ID = "run"
 TRACE_LENGTH = 120
+HANG_S = 5.0
+"""Time without progress after which agents suspect a hang."""
 
 
 class Violation(AssertionError):
@@ -37,15 +40,18 @@ class Cluster:
         seed: int = 0,
         weather: Weather = CALM,
         work_s: tuple[float, float] | None = None,
+        exclusion: ExclusionPolicy | None = None,
     ) -> None:
         self.rng = Random(seed)
         self.clock = Clock()
         self.hosts: list[Host] = []
         self.agents: list[AgentProcess] = []
         self.work_s = work_s
+        self._hangs: list[tuple[Workers, str]] = []
+        """Workers of which one hangs, or did, and by which source agents notice."""
         self._is_checked = True
         self.trace: deque[tuple[float, str, Any]] = deque(maxlen=TRACE_LENGTH)
-        self.server = Server(self.clock, self.note)
+        self.server = Server(self.clock, self.note, exclusion)
         self.network = Network(self.clock, self.rng, weather, self.server.lost)
         self.watch = Watch(self.clock, self.server)
         self._settings, self._explicit = settings, explicit
@@ -78,8 +84,11 @@ class Cluster:
         self.hosts.append(Host(self.clock, f"n{number}", f"10.0.0.{number}"))
         return self.hosts[-1]
 
-    def start_agent(self, host: Host, local_world_size: int = 1, *, drains: bool = True) -> AgentProcess:
-        """A new agent process on the host, beside or after others. `drains`: whether it knows how to be drained."""
+    def start_agent(
+        self, host: Host, local_world_size: int = 1, *, is_old: bool = False, exits_when_excluded: bool = False
+    ) -> AgentProcess:
+        """A new agent process on the host, beside or after others. `is_old`: it knows nothing of drains, notices and
+        examinations."""
         join = JoinRequest(
             run_id=RUN_ID,
             agent_id=f"{host.name}-{sum(agent.host is host for agent in self.agents) + 1}",
@@ -90,24 +99,71 @@ class Cluster:
             local_world_size=local_world_size,
             settings=self._settings,
             explicit_run_id=self._explicit,
-            queries=("tail_log",),
+            sort_key=f"s{len(self.agents) % 2}" if self._settings.rank_policy == "topology" else "",
+            drains=not is_old,
+            queries=("tail_log",) if is_old else ("tail_log", "examine", "notice"),
         )
         self.note(join.agent_id, "starts")
-        agent = AgentProcess(self, host, join)
+        agent = AgentProcess(self, host, join, exits_when_excluded=exits_when_excluded)
         self.agents.append(agent)
         self.watch.know(agent)
         return agent
 
-    def fail(self, agent: AgentProcess, exit_code: int = 1, *, is_consequence: bool = False) -> None:
+    def fail(
+        self, agent: AgentProcess, exit_code: int = 1, *, is_consequence: bool = False, blame: Blame = "unknown"
+    ) -> None:
         """One of the agent's workers fails, if any trains."""
         if agent.is_training:
             self.note(agent.name, f"a worker ends with {exit_code}")
-            failure = agent.workers.fail(exit_code, is_consequence=is_consequence)
+            failure = agent.workers.fail(exit_code, is_consequence=is_consequence, blame=blame)
             self.watch.failed(agent.agent_id, agent.workers, failure)
 
+    def hang(self, agent: AgentProcess, source: str = "progress") -> None:
+        """One of the agent's workers hangs, and all others wait for it; the agents notice, by this source."""
+        if not agent.is_training or agent.workers.hung_since is not None:
+            return
+        workers = agent.workers
+        workers.hung = self.rng.choice(workers.assignment.ranks)
+        self.note(agent.name, f"rank {workers.hung} hangs")
+        self.watch.hung(workers)
+        self._hangs.append((workers, source))
+        for other in self._of_the_round(workers):
+            self._waits(other, other.workers, workers, source)
+
+    def _waits(self, agent: AgentProcess, own: Workers, hung: Workers, source: str) -> None:
+        """The agent's workers wait for the one that hangs, and the agent notices."""
+        own.hung_since, is_own = self.clock.now, own is hung
+        is_sure = source == "timer"  # it tells of the worker itself, and the others have none that hangs
+        if is_own or not is_sure:
+            ranks = (hung.hung,) if is_sure else tuple(own.assignment.ranks)
+            at_s = HANG_S + self.rng.random() * (not is_own)
+            self.clock.later(at_s, lambda: self._suspect(agent, hung, source, ranks))
+
+    def go_on(self, hung: AgentProcess, source: str = "progress") -> None:
+        """The worker that hangs goes on, and so do all others."""
+        if (workers := hung.live_workers) and workers.hung is not None:
+            self.note(hung.name, f"rank {workers.hung} goes on")
+            workers.hung = None
+            for other in self._of_the_round(workers):
+                other.workers.hung_since = None
+                self._suspect(other, workers, source, ())
+
+    def _suspect(self, agent: AgentProcess, hung: Workers, source: str, ranks: tuple[int, ...]) -> None:
+        """Whoever is suspected still hangs, and whoever is not no longer does."""
+        own = agent.workers if agent.is_training else None
+        if own and self._is_one_round(own, hung) and bool(ranks) == (own.hung_since is not None):
+            agent.suspect(own.round, source, ranks)
+
+    def _of_the_round(self, workers: Workers) -> list[AgentProcess]:
+        return [agent for agent in self.training if self._is_one_round(agent.workers, workers)]
+
+    @staticmethod
+    def _is_one_round(one: Workers, other: Workers) -> bool:
+        return (one.attempt, one.round) == (other.attempt, other.round)
+
     def finish(self, agent: AgentProcess) -> None:
-        """The agent's workers have done their work, if they train."""
-        if agent.is_training:
+        """The agent's workers have done their work, if they train, and do not wait for one that hangs."""
+        if agent.is_training and agent.workers.hung_since is None:
             self.note(agent.name, "the workers are done")
             self.watch.succeeded(agent.agent_id, agent.workers)
             agent.workers.finish()
@@ -182,20 +238,27 @@ class Cluster:
     def _advance(self, until: float, reached: Callable[[], bool]) -> bool:
         try:
             while not reached():
+                self._check()  # what was done beside the clock, too
                 if not self.clock.step(until):
                     return reached()
-                if not self._is_checked:
-                    self.watch.check()
-                    self._is_checked = True
+                self._check()
         except Violation:
             raise
         except Exception as error:
             raise Violation(f"{type(error).__name__}: {error}\n{self.story()}") from error
         return True
 
+    def _check(self) -> None:
+        if not self._is_checked:
+            self.watch.check()
+            self._is_checked = True
+
     def start_workers(self, agent: AgentProcess, assignment: Assignment) -> Workers:
         attempt = self.watch.starts(agent, assignment)
         workers = Workers(agent.host, self.rng, assignment, attempt, agent.feed)
+        for hung, source in self._hangs:
+            if hung.hung is not None and hung.are_training and self._is_one_round(hung, workers):
+                self._waits(agent, workers, hung, source)
         if self.work_s:
             agent.host.later(self.rng.uniform(*self.work_s), lambda: self._work_ends(agent, workers))
         return workers

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from random import Random
 
 from rdzv_protocol import actions
-from rdzv_protocol.settings import LAST_CALL_MOST_S, RequestedSettings, RunSettings
+from rdzv_protocol.settings import LAST_CALL_MOST_S, SCALE_UP_NOTICE_S, RequestedSettings, RunSettings
 
+from rdzv_server.config import ExclusionPolicy
 from rdzv_server.core import admission
 from rdzv_server.core.run import AgentState, Run, Stage
 from simulation.agent import AgentProcess
@@ -32,22 +33,29 @@ class Plan:
     faults: int
     spacing_s: float
     """Between two faults, on average."""
+    exclusion: ExclusionPolicy | None
 
 
 def draw(rng: Random) -> Plan:
     low = rng.choice((1, 1, 2, 2, 3, 4))
     high = low + rng.choice((0, 0, 1, 2, 3))
+    legal_sizes = rng.choice((None, None, None, (1, 2, 4), (2, 3, 5)))
     settings = RequestedSettings(
         min_nodes=low,
         max_nodes=high,
         node_unit=2 if low % 2 == 0 and rng.random() < 0.3 else None,
+        legal_sizes=legal_sizes if legal_sizes and any(low <= size <= high for size in legal_sizes) else None,
         shrink_after_s=rng.choice((None, None, 2.0, 8.0)),
         max_restarts=rng.choice((0, 1, 3, 10, 100)),
         join_timeout_s=rng.choice((20.0, 40.0)),
         last_call_timeout_s=rng.choice((0.0, 1.0, 10.0, None)),
         lease_s=rng.choice((4.0, 10.0)),
         disconnect_grace_s=rng.choice((0.0, 0.2, 1.0)),
-        scale_up=rng.choice(("immediate", "immediate", "cooldown", "manual")),
+        scale_up=rng.choice(("immediate", "immediate", "cooldown", "manual", "on-notice")),
+        notice_timeout_s=rng.choice((None, None, 2.0, 8.0)),
+        rank_policy=rng.choice((None, None, "topology", "fill-gaps")),
+        on_hang=rng.choice((None, None, "fail", "report")),
+        max_hang_restarts=rng.choice((None, None, 0, 1, 3)),
         scale_up_window_s=rng.choice((0.0, 0.1, 1.0)),
         scale_up_cooldown_s=15.0,
         restart_window_s=rng.choice((None, None, 20.0)),
@@ -61,6 +69,7 @@ def draw(rng: Random) -> Plan:
         work_s=rng.choice((None, None, (5.0, 9.0), (1.0, 60.0))),
         faults=rng.choice((0, 3, 10, 20, 30)),
         spacing_s=rng.choice((0.05, 0.7, 3.0)),
+        exclusion=rng.choice((None, ExclusionPolicy(rng.choice((1, 2, 3)), 60.0, rng.choice((2.0, 15.0))))),
     )
 
 
@@ -88,6 +97,7 @@ class Schedule:
             seed=rng.getrandbits(64),
             weather=plan.weather,
             work_s=plan.work_s,
+            exclusion=plan.exclusion,
         )
         self._rng = self.cluster.rng
         self._scale = self._rng.choice((1, 1, 4))
@@ -121,6 +131,8 @@ class Schedule:
             return False
         live = cluster.live
         run = cluster.run
+        if any(cordon.until is not None for cordon in cluster.server.registry.cordons.by_node.values()):
+            return False
         if run is None or run.stage is Stage.FORMING or run.stage.is_end:
             return not live and (run is None or run.stage.is_end or not run.agents)
         return len(live) == len(run.agents) and all(_is_placed(run, agent) for agent in live)
@@ -134,6 +146,9 @@ class Schedule:
         cluster = self.cluster
         cluster.note("world", "calms down")
         cluster.network.weather, cluster.work_s = CALM, None
+        if self._settings.on_hang == "report":  # what hangs goes on; else the run has to find out
+            for agent in cluster.training:
+                cluster.go_on(agent)
         for host in cluster.hosts:
             host.stop_takes_s = QUICK_STOP_S
             cluster.recover(host)
@@ -144,7 +159,8 @@ class Schedule:
         """Within which all comes right: a copy arrives late, a ghost's lease runs out, a round forms or gives up."""
         settings = self._settings
         last_call_s = LAST_CALL_MOST_S if settings.last_call_timeout_s is None else settings.last_call_timeout_s
-        once = settings.join_timeout_s + last_call_s + settings.lease_s + SLOWEST_STOP_S
+        saves_s = SCALE_UP_NOTICE_S if settings.notice_timeout_s is None else settings.notice_timeout_s
+        once = settings.join_timeout_s + last_call_s + settings.lease_s + SLOWEST_STOP_S + saves_s
         return 3 * (once + 30.0 + settings.scale_up_cooldown_s)
 
     def _finish_work(self) -> None:
@@ -169,17 +185,31 @@ class Schedule:
             self._start_on(self.cluster.add_host())
 
     def _start_on(self, host: Host) -> None:
-        self.cluster.start_agent(host, self._rng.randint(1, self._scale), drains=self._rng.random() < 0.7)
+        is_old, makes_room = self._rng.random() < 0.2, self._rng.random() < 0.3
+        size = self._rng.randint(1, self._scale)
+        self.cluster.start_agent(host, size, is_old=is_old, exits_when_excluded=makes_room)
 
     def _workers_fail(self) -> None:
         cluster = self.cluster
         victims = cluster.training
         exit_code = self._rng.choice((1, 1, 1, -9, FATAL))
+        blame = self._rng.choice(("unknown", "unknown", "program", "node"))
         for agent in self._rng.sample(victims, min(len(victims), self._rng.choice((1, 1, 2, 5)))):
             after_s, suffers = self._rng.choice((0.0, 0.001, 0.3)), self._rng.random() < 0.3
             self._later(
-                after_s, lambda agent=agent, suffers=suffers: cluster.fail(agent, exit_code, is_consequence=suffers)
+                after_s,
+                lambda agent=agent, suffers=suffers: cluster.fail(
+                    agent, exit_code, is_consequence=suffers, blame=blame
+                ),
             )
+
+    def _worker_hangs(self) -> None:
+        """For good, or for a while: noticed before it ends, or not."""
+        if training := self.cluster.training:
+            agent, source = self._rng.choice(training), self._rng.choice(("progress", "progress", "silence", "timer"))
+            self.cluster.hang(agent, source)
+            if self._rng.random() < 0.3:
+                self.cluster.clock.later(self._rng.uniform(0.0, 15.0), lambda: self.cluster.go_on(agent, source))
 
     def _agent_dies(self) -> None:
         if agent := self._pick():
@@ -264,6 +294,7 @@ class Schedule:
 
     _faults = (
         _workers_fail,
+        _worker_hangs,
         _agent_dies,
         _agent_is_told_to_go,
         _host_falls_silent,
@@ -274,7 +305,7 @@ class Schedule:
         _logs_are_read,
         _operator_acts,
     )
-    _weights = (6, 2, 2, 2, 2, 2, 2, 2, 2, 6)
+    _weights = (6, 3, 2, 2, 2, 2, 2, 2, 2, 2, 6)
 
 
 _ACTIONS = (
@@ -293,7 +324,8 @@ def _is_placed(run: Run, process: AgentProcess) -> bool:
     if agent.state is AgentState.WAITING:
         return process.live_workers is None and _stands_by_rightly(run)
     done = agent.state is AgentState.SUCCEEDED and process.machine.state.value == "succeeded"
-    return done or (agent.state is AgentState.RUNNING and process.is_training)
+    is_working = process.is_training and process.workers.hung_since is None
+    return done or (agent.state is AgentState.RUNNING and is_working)
 
 
 def _stands_by_rightly(run: Run) -> bool:

@@ -19,19 +19,23 @@ from rdzv_protocol.errors import (
 from rdzv_protocol.events import RunEvent
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import Assignment, Failure, Finish, Start
+from rdzv_protocol.queries import Notice
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from rdzv_server.core import final_report, time_ledger
+from rdzv_server.core.events import EXCLUDER
 from rdzv_server.core.rank_assignment import start
 from rdzv_server.core.run import Agent, AgentState, Cause, Departure, Restart, Run, Stage
 from rdzv_server.service.interface import Question
 from rdzv_server.service.rendezvous import AGENT_ANSWERS_S
-from simulation.agent import AgentProcess
+from simulation.agent import HANGS_AT, AgentProcess
 from simulation.clock import Clock
 from simulation.server import OPERATOR, Server
 from simulation.workers import Workers
 
 EPSILON = 1e-6
+REACHED_S = 1.5
+"""Time within which an agent that nothing has happened to has read what it is asked."""
 LEDGER_S = 0.01
 """Its parts are told in milliseconds."""
 ENDS = ("run_succeeded", "run_failed")
@@ -50,6 +54,14 @@ class Seen:
     """Failures of each round, by agent id: the truth."""
     succeeded: dict[int, list[str]] = field(default_factory=dict)
     """The agents whose workers all exited 0 in each round: the truth."""
+    hung: dict[int, set[int]] = field(default_factory=dict)
+    """Ranks that hung in each round: the truth."""
+    found: dict[int, RunEvent] = field(default_factory=dict)
+    """Hang of each round that was judged last."""
+    noticed: set[tuple[int, str]] = field(default_factory=set)
+    """Round and agent id of those whose workers were told that it ends."""
+    notice_at: float = 0.0
+    """Time of the last notice."""
     departed: int = 0
     end: tuple[object, ...] | None = None
 
@@ -62,6 +74,10 @@ class Watch:
         self._processes: dict[str, AgentProcess] = {}
         self._attempts: dict[int, Seen] = {}
         self._started: dict[tuple[str, int, int], str] = {}
+        self._holders: dict[tuple[int, int, int], str] = {}
+        """Process that has had each rank, by attempt, round and rank."""
+        self.excluded_nodes: set[str] = set()
+        """Nodes that the server has excluded, at some time."""
         self._told = 0
         """Events that were checked."""
         self._done: set[tuple[int, str]] = set()
@@ -91,10 +107,28 @@ class Watch:
         told = self._seen(run.attempt).rounds.get(assignment.round, {}).get(process.agent_id)
         assert assignment == told, f"{process.name} starts {assignment}, and the server said {told}"
         assert assignment.local_world_size == process.join.local_world_size
+        for rank in assignment.ranks:
+            holder = self._holders.setdefault((run.attempt, assignment.round, rank), process.name)
+            assert holder == process.name, f"{process.name} and {holder} both have rank {rank} in {assignment.round}"
         if assignment.group_rank == 0:
             reserved = (process.host.addr, process.port)
             assert (assignment.master_addr, assignment.master_port) == reserved, "the master's port is not reserved"
         return run.attempt
+
+    def hung(self, workers: Workers) -> None:
+        assert workers.hung is not None
+        self._seen(workers.attempt).hung.setdefault(workers.round, set()).add(workers.hung)
+
+    def noticed(self, process: AgentProcess, notice: Notice) -> None:
+        """The agent has read a notice: check that there is one."""
+        run = self._run_of(process.agent_id)
+        seen = self._seen(run.attempt)
+        assert process.agent_id in seen.rounds[notice.round], "told of a round that it is no participant of"
+        seen.noticed.add((notice.round, process.agent_id))
+
+    def read_notices(self, round_: int) -> set[str]:
+        """Agents whose workers have been told that the round ends, in any attempt."""
+        return {agent_id for seen in self._attempts.values() for told, agent_id in seen.noticed if told == round_}
 
     def asked(self) -> float:
         """Note that an operator has a question for an agent; the time at which it was asked."""
@@ -122,12 +156,23 @@ class Watch:
         was_told = process.was_signalled or process.host.name in self.drained_nodes
         if was_told and (code == ExitCode.START_AGAIN or (code == 0 and self._has_succeeded(process))):
             return  # a signal ends an agent; cut off from the server, it exits by its workers' result
+        if code == ExitCode.NODE_UNFIT:
+            unfit = process.host.name in self.excluded_nodes or self._is_hardware(process)
+            assert unfit, f"{process.name} says that its node is unfit, and it was not excluded"
+            return
         try:
             stage = self._run_of(process.agent_id).stage
         except LookupError:  # refused: the run was over before this agent came, or came back
-            stage = self._registry.runs()[-1].stage
+            stage = [run.stage for run in self._registry.runs() if run.stage.is_end][-1]
         expected = {Stage.SUCCEEDED: 0, Stage.FAILED: 1}.get(stage)
         assert code == expected, f"{process.name} exits with {code}, and the run is {stage}"
+
+    def _is_hardware(self, process: AgentProcess) -> bool:
+        """Whether a worker of this agent has failed by its node's fault."""
+        of_rounds = [failures for seen in self._attempts.values() for failures in seen.failed.values()]
+        return any(
+            failures[each].blame == "node" for failures in of_rounds for each in failures if _name(each) == process.name
+        )
 
     def _has_succeeded(self, process: AgentProcess) -> bool:
         """Whether all workers of this agent's last round exited 0."""
@@ -149,6 +194,7 @@ class Watch:
             for agent in run.agents.values():
                 self._check_agent(run, agent)
             self._check_round(run, seen)
+            self._check_notice(run)
             self._check_ledger(run, seen)
             self._check_liveness(run, seen)
             if run.stage.is_end:
@@ -183,7 +229,23 @@ class Watch:
         assert _masters(assignments).isdisjoint(_masters(seen.rounds.get(run.round - 1, {}))), (
             "the workers meet where those of the round before did"
         )
+        cordons = self._registry.cordons.by_node
+        kept_out = [agent_id for agent_id in assignments if run.agents[agent_id].node_id in cordons]
+        assert not kept_out, f"{kept_out} got seats, and their nodes are to be kept out"
+        assert len(assignments) in _legal_sizes(run), f"{len(assignments)} nodes, of {_legal_sizes(run)}"
+        _check_ranks(run, assignments, seen.rounds.get(run.round - 1, {}))
         seen.rounds[run.round] = assignments
+
+    def _check_notice(self, run: Run) -> None:
+        """The round turns by the deadline; whoever can be told has been asked until then."""
+        if run.stage is not Stage.RUNNING:
+            return
+        ends = [leaving.until for leaving in run.leaving.values()]
+        assert not ends or self._clock.now <= min(ends) + EPSILON, "workers had been told, and the round goes on"
+        assert run.scale_up_at is None or self._clock.now <= run.scale_up_at + EPSILON, "an arrival is not admitted"
+        if run.notice and run.notice.until > self._clock.now:
+            listening = {each for each, agent in run.running.items() if "notice" in agent.join.queries}
+            assert listening <= run.notice.asked.keys(), f"{listening - run.notice.asked.keys()} are not told"
 
     def _check_ledger(self, run: Run, seen: Seen) -> None:
         """A restart is charged only if a worker of the round before has really failed."""
@@ -210,7 +272,8 @@ class Watch:
         process = self._processes[_name(gone.agent_id)]
         is_drained = process.host.name in self.drained_nodes
         if gone.left or (is_drained and gone.cause == "drained"):
-            assert process.was_signalled or is_drained, f"{gone.agent_id} left, and nobody told it to"
+            was_told = process.was_signalled or is_drained or process.host.name in self.excluded_nodes
+            assert was_told, f"{gone.agent_id} left, and nobody told it to"
             return
         is_silent = self._clock.now - self._server.renewed_at[gone.agent_id] >= run.settings.lease_s - EPSILON
         assert process.host.is_suspect or not is_silent, f"{gone.agent_id} fell silent, and nothing had happened to it"
@@ -233,6 +296,12 @@ class Watch:
             assert run.membership
             done = seen.succeeded.get(run.round, [])
             assert sorted(done) == sorted(run.membership.seats), f"the run succeeded, and only {done} are done"
+        elif run.end_failure and run.end_failure.cause.startswith("hang: "):
+            of_run = [each for each in self._server.events if each.attempt == run.attempt]
+            assert any(each.kind == "hang_found" for each in of_run), "the run failed for no hang"
+            most, used = run.settings.max_hang_restarts, run.restarts.get(Cause.HANG, 0)
+            is_spent = _budget_is_spent(run) if most is None else used == most
+            assert run.settings.on_hang == "fail" or is_spent, "the run failed with restarts left"
         elif run.end_failure:
             assert seen.failed.get(run.membership.round if run.membership else 0), "the run failed for no failure"
             fatal = any(record.failure.exit_code in run.settings.fatal_exit_codes for record in run.failures)
@@ -260,14 +329,50 @@ class Watch:
         elif event.kind == "workers_failed":
             of_rounds = [seen.failed.get(round_, {}).values() for round_ in (event.round, event.round - 1)]
             assert any(event.failure in failures for failures in of_rounds), f"never happened: {event}"
+        elif event.kind == "hang_found":
+            self._check_hang(event, seen)
+        elif event.kind == "notice_given":
+            seen.notice_at = event.at
+        elif event.kind == "notice_ended":
+            self._check_told(event, seen)
+        elif event.kind == "node_cordoned" and event.by == EXCLUDER:
+            self.excluded_nodes.add(event.node_id)
         elif event.kind in ENDS:
             (run,) = (run for run in self._registry.runs() if run.attempt == event.attempt)
             assert event.kind == f"run_{run.stage}" and event.reason == run.end_reason
-        if event.by:
+        if event.by and event.by != EXCLUDER:
             assert event.by == OPERATOR and event.request_id, f"whose was {event}?"
             key = (event.attempt, event.request_id)
             assert key not in self._done, f"done twice: {event}"
             self._done.add(key)
+
+    def _check_hang(self, event: RunEvent, seen: Seen) -> None:
+        """One of the ranks that really hung is named, if stacks told of it; what follows is what the policy says."""
+        place = self._server.events.index(event)
+        rest = [each for each in self._server.events[place + 1 :] if each.attempt == event.attempt]
+        run = next(run for run in self._registry.runs() if run.attempt == event.attempt)
+        hung = seen.hung.get(event.round)
+        assert hung, f"nobody hung: {event}"
+        assert HANGS_AT not in event.reason or event.failure.rank in hung, f"{hung} hung: {event}"
+        follows = next((each.kind for each in rest if each.kind in (*ENDS, "round_opened", "round_started")), None)
+        if run.settings.on_hang == "report":
+            assert not rest or rest[0].at > event.at or follows is None
+        elif run.settings.on_hang == "fail":
+            assert follows == "run_failed", f"goes on after a hang: {event}"
+        else:
+            assert follows in ("run_failed", "round_opened"), f"nothing follows from a hang: {event}"
+            assert event.round not in seen.found, f"judged twice: {event}"
+        seen.found[event.round] = event
+
+    def _check_told(self, event: RunEvent, seen: Seen) -> None:
+        """Whoever could be reached in time was told before the round ended."""
+        if event.at - seen.notice_at < REACHED_S:
+            return
+        for agent_id in seen.rounds.get(event.round, ()):
+            process = self._processes[_name(agent_id)]
+            listens = "notice" in process.join.queries and process.agent_id == agent_id and process.is_training
+            if listens and process.workers.round == event.round and not process.host.is_disturbed:
+                assert (event.round, agent_id) in seen.noticed, f"{agent_id} was not told: {event}"
 
     def _seen(self, attempt: int) -> Seen:
         return self._attempts.setdefault(attempt, Seen())
@@ -283,6 +388,9 @@ def _check_time(run: Run, now: float) -> None:
     """Check that the ledger has each moment of the run's life once."""
     spent = time_ledger.view(run, now)
     parts = (spent.running, spent.forming, spent.restarting, spent.waiting)
+    of_running = (spent.training, spent.checkpointing, spent.detecting, spent.lost)
+    assert min(of_running) >= 0.0 and abs(sum(of_running) - spent.running) < LEDGER_S, f"{spent}: its parts"
+    assert spent.ettr is None or 0.0 <= spent.ettr <= 1.0
     life_s = (now if run.ended_at is None else run.ended_at) - run.created_at
     assert min(parts) >= 0.0 and abs(sum(parts) - life_s) < LEDGER_S, f"{spent} of {life_s:g} s"
     lost_s = sum(spent.restarts.values())
@@ -296,13 +404,18 @@ def _check_restart(run: Run, seen: Seen, restart: Restart) -> None:
         for departure in run.departures
         if departure.group_rank is not None and departure.round == restart.round - 1 and departure.at >= run.opening.at
     ]
-    assert restart.charged is (restart.cause is Cause.WORKER_FAILURE)
-    if restart.charged:
+    assert restart.charged is (restart.cause in (Cause.WORKER_FAILURE, Cause.HANG))
+    if restart.cause is Cause.HANG:
+        assert seen.found[restart.round - 1].reason == restart.reason, f"charged for no hang: {restart}"
+        since = [departure for departure in gone if departure.at > run.opening.at]
+        assert not since, f"charged for a departure: {restart}, {since}"
+    elif restart.charged:
         failures = seen.failed.get(restart.round - 1, {}).values()
         assert any(failure.sentence in restart.reason for failure in failures), f"charged for no failure: {restart}"
         assert not gone, f"charged for a departure: {restart}, {gone}"
     elif restart.cause in (Cause.NODE_LOST, Cause.NODE_LEFT):
-        assert gone, f"nobody departed: {restart}"
+        goes = any(agent.state is AgentState.DRAINING for agent in run.agents.values())
+        assert gone or goes, f"nobody departed: {restart}"
 
 
 def _check_blame(run: Run, seen: Seen) -> None:
@@ -320,8 +433,34 @@ def _check_report(seen: Seen, report: Finish) -> None:
     """Check that whatever a final report names has happened, in the round that it names."""
     beside = [(report.round, other) for other in report.others]
     for round_, told in [(report.round, report.failure), (report.first_round, report.first_failure), *beside]:
-        happened = seen.failed.get(round_, {}).values()
+        happened = list(seen.failed.get(round_, {}).values())
+        if told and told.cause.startswith("hang: "):
+            assert round_ in seen.found, f"reported of round {round_}, in which nobody hung: {told}"
+            continue
         assert told is None or told in happened, f"reported of round {round_}: {told}; happened: {happened}"
+
+
+def _legal_sizes(run: Run) -> list[int]:
+    settings = run.settings
+    sizes = settings.legal_sizes or range(settings.node_unit, settings.max_nodes + 1, settings.node_unit)
+    return [size for size in sizes if settings.min_nodes <= size <= settings.max_nodes]
+
+
+def _check_ranks(run: Run, now: Mapping[str, Assignment], before: Mapping[str, Assignment]) -> None:
+    """Check that no rank has two holders or none, and that who stays has the rank that the policy says."""
+    ordered = sorted(now, key=lambda agent_id: now[agent_id].group_rank)
+    ranks = [rank for agent_id in ordered for rank in now[agent_id].ranks]
+    assert ranks == list(range(now[ordered[0]].world_size)), f"ranks {ranks}"
+    stayed = [agent_id for agent_id in ordered if agent_id in before]
+    if run.settings.rank_policy == "topology":
+        keys = [run.agents[agent_id].join.sort_key for agent_id in ordered]
+        assert keys == sorted(keys), f"blocks are torn: {keys}"
+    elif run.settings.rank_policy == "fill-gaps":
+        moved = [each for each in stayed if before[each].group_rank not in (now[each].group_rank, *range(len(now), 99))]
+        assert not moved, f"{moved} moved for no reason"
+    else:
+        old = [before[agent_id].group_rank for agent_id in stayed]
+        assert old == sorted(old), f"the order of those that stay has changed: {old}"
 
 
 def _masters(assignments: Mapping[str, Assignment]) -> set[tuple[str, int]]:
@@ -340,8 +479,9 @@ def _end_of(run: Run) -> tuple[object, ...]:
 def _budget_is_spent(run: Run) -> bool:
     """Whether a run that has ended could not afford one more restart: by its ledger, which has the latest of them."""
     window_s, most = run.settings.restart_window_s, run.settings.max_restarts
+    apart = Cause.HANG if run.settings.max_hang_restarts is not None else None
     if window_s is None:
-        return run.restart_count == most
+        return run.restart_count - (run.restarts.get(apart, 0) if apart else 0) == most
     assert run.ended_at is not None
-    charged = [restart.at for restart in run.ledger if restart.charged and restart.at > run.ended_at - window_s]
-    return len(charged) == most
+    charged = [restart for restart in run.ledger if restart.charged and restart.cause is not apart]
+    return sum(restart.at > run.ended_at - window_s for restart in charged) == most

@@ -41,6 +41,8 @@ class Host:
         self.is_frozen = False
         self.is_suspect = False
         """Something happened to it that may make its agents silent."""
+        self.is_disturbed = False
+        """A connection of it broke, or a message came late or not at all."""
         self.stop_takes_s = QUICK_STOP_S
         self._clock = clock
         self._held: list[Call] = []
@@ -57,7 +59,7 @@ class Host:
         return timer
 
     def freeze(self) -> None:
-        self.is_frozen = self.is_suspect = True
+        self.is_frozen = self.is_suspect = self.is_disturbed = True
 
     def thaw(self) -> None:
         self.is_frozen = False
@@ -66,7 +68,7 @@ class Host:
             self._clock.later(0.0, timer.fire)
 
     def cut(self) -> None:
-        self.is_cut = self.is_suspect = True
+        self.is_cut = self.is_suspect = self.is_disturbed = True
 
     def heal(self) -> None:
         self.is_cut = False
@@ -121,7 +123,7 @@ class Network:
         if fate < weather.breaks:
             self.break_(connection)
         elif fate < weather.breaks + weather.hangs:
-            connection.hangs = connection.host.is_suspect = True
+            connection.hangs = connection.host.is_suspect = connection.host.is_disturbed = True
         else:
             self._carry(connection, deliver, up, self._delay(connection.host))
 
@@ -142,7 +144,7 @@ class Network:
 
     def break_(self, connection: Connection) -> None:
         """Both ends see the connection break, unless the host is cut off from one of them."""
-        connection.is_broken = True
+        connection.is_broken = connection.host.is_disturbed = True
         if not connection.host.is_cut:
             self._clock.later(self._jitter(), lambda: self._lost(connection))
         if connection.closed:
@@ -165,7 +167,7 @@ class Network:
 
     def _delay(self, host: Host) -> float:
         if self._rng.random() < self.weather.slow:
-            host.is_suspect = True
+            host.is_suspect = host.is_disturbed = True
             return self._rng.uniform(0.0, SLOWEST_S)
         return self._jitter()
 

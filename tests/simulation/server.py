@@ -9,8 +9,17 @@ from rdzv_protocol.actions import ActionRequest, WorkerLog
 from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.events import RunEvent
-from rdzv_protocol.messages import ErrorReply, JoinRequest, PollRequest, ReportRequest, Request
+from rdzv_protocol.messages import (
+    ErrorReply,
+    JoinRequest,
+    LeaveRequest,
+    PollRequest,
+    ReportRequest,
+    Request,
+    SuspectRequest,
+)
 
+from rdzv_server.config import ExclusionPolicy
 from rdzv_server.core.effects import Record
 from rdzv_server.core.liveness import Leases
 from rdzv_server.core.registry import Registry
@@ -25,6 +34,7 @@ from simulation.network import Connection, Host
 RETENTION_S = 86_400.0
 OPERATOR = "operator"
 
+_Told = JoinRequest | ReportRequest | SuspectRequest | LeaveRequest
 Respond = Callable[[bool, bytes], None]
 """Sends an answer: whether it is one, else a refusal, and its bytes."""
 
@@ -105,10 +115,12 @@ class ObservedRendezvous(Rendezvous):
 
 
 class Server:
-    """`trace` is told what is written down."""
+    """`trace` is told what is written down. `exclusion`: when it keeps a node out by itself."""
 
-    def __init__(self, clock: Clock, trace: Callable[[str, Any], None]) -> None:
-        self.registry = Registry(RETENTION_S)
+    def __init__(
+        self, clock: Clock, trace: Callable[[str, Any], None], exclusion: ExclusionPolicy | None = None
+    ) -> None:
+        self.registry = Registry(RETENTION_S, exclusion=exclusion)
         self.renewed_at: dict[str, float] = {}
         """When each agent was heard last: the truth."""
         self._clock = clock
@@ -151,7 +163,7 @@ class Server:
             self._hear(request.agent_id)
         self._loop.do(self._begin, request, connection, respond)
         for run in self.registry.runs():
-            if isinstance(request, JoinRequest | ReportRequest) and request.agent_id in run.agents:
+            if isinstance(request, _Told) and request.agent_id in run.agents:
                 self._hear_what_counts(request, run.leases)
 
     def ask(self, question: Question, ended: Callable[[WorkerLog | ProtocolError], None]) -> None:
@@ -184,9 +196,9 @@ class Server:
         except ProtocolError as error:
             _refuse(error, respond)
 
-    def _hear_what_counts(self, request: JoinRequest | ReportRequest, leases: Leases) -> None:
+    def _hear_what_counts(self, request: _Told, leases: Leases) -> None:
         """A copy of a join, or of a report, is no sign of life."""
-        if isinstance(request, ReportRequest):
+        if not isinstance(request, JoinRequest):
             counts = leases.renewed_at.get(request.agent_id) == self._clock.now
         else:
             counts = request.agent_id not in leases.probed_until

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from random import Random
 
-from rdzv_protocol.messages import Assignment, Failure
+from rdzv_protocol.messages import Assignment, Blame, Failure
 
 from node_agent.core.events import Event, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.failures.diagnose import exit_status
@@ -19,6 +19,11 @@ class Workers:
         self, host: Host, rng: Random, assignment: Assignment, attempt: int, feed: Callable[[Event], None]
     ) -> None:
         self.assignment, self.attempt = assignment, attempt
+        self.started_at = host.now
+        self.hung: int | None = None
+        """Rank of the worker that hangs, for which all others wait."""
+        self.hung_since: float | None = None
+        """Since when these workers make no progress: one of all nodes' hangs."""
         self.live = assignment.local_world_size
         """Processes that still run, stopping ones included."""
         self._host, self._rng, self._feed = host, rng, feed
@@ -33,13 +38,13 @@ class Workers:
     def are_training(self) -> bool:
         return not self._is_settled
 
-    def finish(self) -> None:
-        """Every worker exits 0."""
+    def finish(self, *, interrupted: bool = False) -> None:
+        """Every worker exits 0. `interrupted`: because the round ends, which they were told."""
         assert self.are_training
         self._is_settled, self.live = True, 0
-        self._host.later(0.0, lambda: self._feed(WorkersSucceeded(self.round)))
+        self._host.later(0.0, lambda: self._feed(WorkersSucceeded(self.round, interrupted)))
 
-    def fail(self, exit_code: int, *, is_consequence: bool = False) -> Failure:
+    def fail(self, exit_code: int, *, is_consequence: bool = False, blame: Blame = "unknown") -> Failure:
         """One worker ends otherwise, as its agent will report; the rest of the group waits for it in vain."""
         assert self.are_training
         self._is_settled = True
@@ -53,6 +58,7 @@ class Workers:
             exit_code=exit_code,
             cause=exit_status(exit_code).cause,
             consequence=is_consequence,
+            blame=blame,
         )
         self._host.later(0.0, lambda: self._feed(WorkerFailed(self.round, failure)))
         return failure

@@ -484,6 +484,18 @@ def test_what_an_agent_does_whose_node_is_checked(events, does):
     assert agent.effects == does
 
 
+def test_an_agent_that_slept_beyond_its_notice_leaves_whatever_it_hears_of_first():
+    agent = Story(notice_s=2.0, stop_s=10.0)
+    agent.is_told(start())
+    agent.handle(Signalled("SIGTERM"))
+    agent.now += 60.0
+    agent.handle(WorkerFailed(1, a_failure()))
+    assert [type(effect).__name__ for effect in agent.effects].count("LeaveRequest") == 1
+    assert agent.machine.next_deadline() is None, "its time to leave does not lie behind it"
+    agent.handle(WorkersStopped(1))
+    assert agent.effects == [Exit(ExitCode.START_AGAIN)]
+
+
 def excluded(until_s=60.0):
     return Wait(reason="standing by: node a is excluded: why", remaining_s=until_s, ending="uncordoned", excluded=True)
 

@@ -86,6 +86,19 @@ def test_a_node_tells_of_its_own_ranks_alone():
     assert summary.problems == ("it told of ranks of other nodes",)
 
 
+def test_two_agents_of_one_node_tell_of_their_own_ranks_each():
+    run = Scenario("3")
+    for name, node in (("a", "n"), ("b", "n"), ("c", "m")):
+        run.join(name, node=node)
+    examined = Examined(run)
+    for name, rank in (("a", 0), ("b", 1), ("c", 2)):
+        examined.answers(name, evidence(rank, LOADING if name == "a" else WAITING, problems=(name,)))
+    (summary,) = examined.found
+    assert summary.sentence == "ranks 1 and 2 in all_reduce at train.py:88; rank 0 in load at data.py:31"
+    assert summary.culprits == (Culprit(0, "n"),)
+    assert set(summary.problems) == {"a", "b", "c"}
+
+
 def test_an_answer_to_another_question_says_nothing():
     examined = three()
     for name in "abc":

@@ -10,6 +10,7 @@ from rdzv_server.config import ExclusionPolicy
 from rdzv_server.core.cordons import JOURNAL, MOST_CORDONS
 from rdzv_server.core.effects import Happened, Record
 from rdzv_server.core.events import (
+    LeaseRenewed,
     Life,
     NodeBlamed,
     NodeCordoned,
@@ -164,6 +165,22 @@ def test_evidence_against_a_node_excludes_it_at_once_and_a_standby_takes_its_pla
         assert cluster.directive("run", agents["b"]).excluded
     cluster.join("run", "a", agents["a"], after_round=1, settings=settings_of("2", max_restarts=3))
     assert isinstance(cluster.directive("run", "c.9"), Start)
+
+
+def test_a_second_agent_of_the_node_that_is_excluded_does_not_take_the_seat_in_the_same_moment() -> None:
+    cluster = Cluster(ExclusionPolicy(1, 600.0, 60.0))
+    agents = cluster.run("run", "a", lease_s=10.0)
+    cluster.passes(2.0)
+    cluster.join("run", "a", "a.9", settings=settings_of("1", lease_s=10.0))
+    cluster.handle("run", LeaseRenewed("a.9"))
+    cluster.passes(9.0)  # the first one has not been heard
+    assert agents["a"] not in cluster.registry.machine_of("run", "a.9").run.agents
+    assert cluster.directive("run", "a.9").excluded
+    cluster.handle("run", LeaseRenewed("a.9"))
+    for _ in range(60):
+        cluster.handle("run", LeaseRenewed("a.9"))
+        cluster.passes(1.0)
+    assert isinstance(cluster.directive("run", "a.9"), Start), "and when its time is over it does"
 
 
 def test_a_program_that_asks_for_too_much_is_no_nodes_fault() -> None:
