@@ -225,6 +225,10 @@ class Replica:
     def cordons(self) -> list[CordonStatus]:
         return self._term.driver.cordons() if self._term else []
 
+    def answer_to(self, run_id: str, request_id: str) -> str:
+        """Sentence with which an operator's request has been answered; empty if that is not known here."""
+        return self._term.driver.answer_to(run_id, request_id) if self._term else ""
+
     @property
     def leads(self) -> bool:
         return self._term is not None and self._is_certain(self._term)

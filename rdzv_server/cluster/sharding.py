@@ -5,11 +5,14 @@ Every server stands for every shard. It answers for those that it leads, and nam
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
+from math import inf
 
+from rdzv_protocol.actions import DrainRequest
+from rdzv_protocol.errors import ServerUnavailable
 from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import LeaderReply
 from rdzv_protocol.timing import LEADER_HOLD_S
@@ -21,13 +24,14 @@ from rdzv_server.cluster.membership import Membership
 from rdzv_server.cluster.placement import shard_of
 from rdzv_server.cluster.replica import Replica
 from rdzv_server.config import ServerConfig
-from rdzv_server.core.registry import Registry
+from rdzv_server.core.cordons import JOURNAL
+from rdzv_server.core.registry import Registry, unknown_node
 from rdzv_server.core.run import Run
 from rdzv_server.server import HttpServer
-from rdzv_server.service.interface import Answer, AnyRequest, Connection, Load, Observer, ServerState, ShardView
+from rdzv_server.service.interface import Action, Answer, AnyRequest, Connection, Load, Observer, ServerState, ShardView
 from rdzv_server.service.measurements import Measurements
-from rdzv_server.storage.base import StoreBroken
-from rdzv_server.storage.etcd import EtcdStore, settle_format
+from rdzv_server.storage.base import StoreBroken, StoreUnavailable
+from rdzv_server.storage.etcd import EtcdStore, read_attempts_with, settle_format
 from rdzv_server.storage.etcd_address import EtcdPlace
 from rdzv_server.storage.etcd_client import EtcdClient, EtcdTls
 from rdzv_server.storage.outage import Outage
@@ -80,6 +84,8 @@ class Sharding:
 
     async def ask(self, request: AnyRequest, connection: Connection) -> Answer:
         """The answer of the run's shard. Who asks for a leader without saying of which run is told of the only one."""
+        if isinstance(request, Action) and isinstance(request.request, DrainRequest):
+            await self._check_known(request.request)
         if request.run_id is not None or len(self._replicas) == 1:
             return await self._of(request.run_id or "").ask(request, connection)
         asked_at = self.now()
@@ -88,6 +94,36 @@ class Sharding:
                 await self._closed.wait()
         connection.held(self.now() - asked_at)
         return LeaderReply(leadership=0)
+
+    async def _check_known(self, drain: DrainRequest) -> None:
+        """Refuse to drain a node that no shard knows. Raises `UnknownNode`, or `ServerUnavailable` if etcd fails.
+
+        The leader of shard 0, which decides about nodes, knows its own runs; those of others it reads in etcd. The
+        answer to a request that was carried out before is that of then.
+        """
+        decides, node_id = self._of(JOURNAL), drain.node_id
+        if len(self._replicas) == 1 or not decides.leads or decides.answer_to(JOURNAL, drain.request_id):
+            return
+        is_here = any(given.node_id == node_id for given in decides.cordons) or _have_node(self.runs(), node_id)
+        others = [shard for shard, replica in enumerate(self._replicas) if not replica.leads]
+        for shard in () if is_here else others:
+            if is_here := await self._is_known_in(shard, node_id):
+                break
+        if not is_here:
+            raise unknown_node(node_id)
+
+    async def _is_known_in(self, shard: int, node_id: str) -> bool:
+        """Whether a node is part of a run of a shard that another server leads, or may be: records may be damaged."""
+        try:
+            attempts = await read_attempts_with(self._client, f"{self._prefix}/shards/{shard}", node_id)
+        except StoreUnavailable as error:
+            raise ServerUnavailable(str(error)) from None
+        except StoreBroken:
+            return True
+        registry = Registry(retention_s=inf)
+        for record in chain.from_iterable(attempts):
+            registry.replay(record)
+        return _have_node(registry.runs(), node_id)
 
     async def read_events(self, run_id: str, after: int, most: int) -> Sequence[RunEvent]:
         return await self._of(run_id).read_events(run_id, after, most)
@@ -152,6 +188,10 @@ class Sharding:
         self._closed.set()
         for replica in self._replicas:
             replica.close()
+
+
+def _have_node(runs: Iterable[Run], node_id: str) -> bool:
+    return any(node_id in run.node_ids and not run.stage.is_end for run in runs)
 
 
 class ClusterServer(HttpServer):

@@ -76,7 +76,7 @@ class Registry:
         self.cordons = Cordons()
         self._exclusion = exclusion
         self.knows_all_runs = knows_all_runs
-        """Whether no other server has runs of which nodes may be a part: else none can be said to be unknown."""
+        """Whether there are no other shards: else whether a node is known is asked of all of them before."""
 
     def runs(self) -> list[Run]:
         """Every attempt that is remembered, oldest first."""
@@ -141,7 +141,7 @@ class Registry:
         ]
         is_known = concerned or event.node_id in self.cordons.by_node or not self.knows_all_runs
         if isinstance(event, events.NodeDrained) and not is_known:
-            raise UnknownNode(f"no agent of node {event.node_id} is part of a run here; to keep it out, cordon it")
+            raise unknown_node(event.node_id)
         self.cordons.check_room(event)
         effects = [effect for machine in concerned for effect in self._tell(machine, event, now)]
         return effects + self._keep(replace(event, life=self._life), now)
@@ -382,6 +382,11 @@ class Registry:
         self._attempts[run_id].remove(attempt)
         if not self._attempts[run_id]:
             del self._attempts[run_id], self._latest[run_id], self._event_numbers[run_id]
+
+
+def unknown_node(node_id: str) -> UnknownNode:
+    """Refusal to drain a node that no run has."""
+    return UnknownNode(f"no agent of node {node_id} is part of a run here; to keep it out, cordon it")
 
 
 def _concerns(event: events.NodeFact, run: Run) -> bool:

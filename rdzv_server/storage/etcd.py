@@ -230,6 +230,34 @@ async def read_journal(client: EtcdClient, folder: bytes) -> tuple[list[Record],
     return [record for _, records in sorted(chunks, key=itemgetter(0)) for record in records], revision
 
 
+async def read_attempts_with(client: EtcdClient, root: str, text: str) -> list[list[Record]]:
+    """Records of each attempt of a shard, whoever leads it, that mentions this text: few are decoded.
+
+    Raises `StoreBroken` or `StoreUnavailable`.
+    """
+    folders: dict[bytes, list[Any]] = {}
+    mentions: set[bytes] = set()
+    begin, more = f"{root}/records/".encode(), True
+    end, word = end_of(begin), text.encode()
+    while more:
+        keys, more, _ = await client.range(begin, end, PAGE_KEYS)
+        for key in keys:
+            folder = key.key.rpartition(b"/")[0]
+            folders.setdefault(folder, []).append(key)
+            if word in key.value:
+                mentions.add(folder)
+            begin = key.key + b"\0"
+        for folder in [*folders][:-1]:  # read to its end
+            if folder not in mentions:
+                del folders[folder]
+        await asyncio.sleep(0)
+    try:
+        chunks = {folder: [_unpack(key.key, key.value) for key in folders[folder]] for folder in sorted(mentions)}
+    except MalformedRecord as error:
+        raise StoreBroken(f"what {client.name} holds below {root} is damaged ({error})") from error
+    return [settled([record for _, records in each for record in records]) for each in chunks.values()]
+
+
 def _unpack(key: bytes, value: bytes) -> tuple[int, list[Record]]:
     """The number of a key, and the records that it holds. Raises `MalformedRecord`."""
     try:

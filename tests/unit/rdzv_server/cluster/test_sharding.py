@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 from rdzv_protocol.actions import CordonRequest, DrainRequest, StopRequest, UncordonRequest
-from rdzv_protocol.errors import NotLeader, UnknownRun
-from rdzv_protocol.messages import LeaderReply, LeaderRequest
+from rdzv_protocol.errors import NotLeader, ServerUnavailable, UnknownNode, UnknownRun
+from rdzv_protocol.messages import LeaderReply, LeaderRequest, LeaveRequest
 
 from tests.support.etcd import need_etcd
 from tests.support.scenario import Connection, a_join, settings_of
@@ -233,6 +233,49 @@ async def test_what_a_hand_deletes_is_written_again(start, client, prefix, what)
     await server.leads(4)
     state = server.shards.state()
     assert state.unhealthy_reason is None and state.leads, "ready again"
+
+
+async def test_a_node_that_no_shard_knows_is_not_drained(start, etcd, gates):
+    """Whichever server leads its runs. A request that was carried out is answered again, though the node is gone."""
+    ways = [await gates(etcd.addresses[0]) for _ in range(2)]
+    first = start("a:1", ways[0][0])
+    await first.leads(4)
+    second = start("b:1", ways[1][0])
+    await second.leads(2)
+    await first.leads(2)
+    decides, other = (first, second) if 0 in first.led else (second, first)
+
+    async def drain(node_id: str, request_id: str = "") -> str:
+        request = DrainRequest(node_id=node_id, request_id=request_id)
+        return (await decides.shards.ask(Action(request, "me"), OPERATOR)).message
+
+    for shard, node_id in ((decides.led[-1], "ours"), (other.led[-1], "theirs"), (other.led[0], "of-an-end")):
+        settings = settings_of("1", lease_s=60.0)
+        await by(shard, decides, other).shards.ask(a_join(node_id, run_id=run_of(shard), settings=settings), OPERATOR)
+    await other.shards.ask(Action(StopRequest(run_id=run_of(other.led[0])), "me"), OPERATOR)
+    for unknown in ("of-an-end", "their", "run-1", "nobody"):
+        with pytest.raises(UnknownNode, match=f"no agent of node {unknown} is part of a run here"):
+            await drain(unknown)
+    assert decides.shards.state().cordons == []
+    for node_id in ("ours", "theirs"):
+        assert await drain(node_id, node_id) == f"node {node_id} is drained by an operator"
+    await until(lambda: "draining" in {agent.state for run in other.shards.runs() for agent in run.agents.values()})
+    for node_id in ("ours", "theirs"):
+        await decides.shards.ask(Action(UncordonRequest(node_id=node_id), "me"), OPERATOR)
+        run_id = next(run.run_id for run in (*decides.shards.runs(), *other.shards.runs()) if node_id in run.node_ids)
+        leaves = LeaveRequest(run_id=run_id, agent_id=node_id, reason="drained")
+        await by(shard_of(run_id, SHARDS), decides, other).shards.ask(leaves, OPERATOR)
+        assert await drain(node_id, node_id) == f"node {node_id} is drained by an operator"
+        with pytest.raises(UnknownNode):
+            await drain(node_id)
+    ways[0 if decides is first else 1][1].hold()
+    with pytest.raises((ServerUnavailable, NotLeader)):
+        await drain("nobody")
+
+
+def by(shard: int, *servers: Server) -> Server:
+    """The one of these that leads the shard."""
+    return next(server for server in servers if shard in server.led)
 
 
 async def test_what_is_decided_about_a_node_every_shard_does_also_under_its_next_leader(start):
