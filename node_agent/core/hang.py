@@ -145,8 +145,10 @@ class HangDetector:
         self._gap_s = gap_s
         self._started_at = self._heard_at = now
         self._time = CountedTime()
-        self._started: set[int] = set()
-        """Local ranks whose time until the first progress is in the rhythm."""
+        self._learned_of: dict[int, int] = {}
+        """Number of the last reading of each local rank that is in the rhythm."""
+        self._limit_of: dict[int, float] = {}
+        """Longest time until the next progress of each local rank that runs."""
         self._rules = [_RuleState(rule, ranks, now) for rule in options.log_rules]
         self._asleep_since: dict[int, float] = {}
         self._suspected: dict[str, tuple[int, ...]] = {}
@@ -179,9 +181,10 @@ class HangDetector:
         if now - self._heard_at > self._gap_s:
             self._is_server_silent = True
             return []
-        self._learn(signs)
+        if self._options.progress and (self._learn(signs) or self._limit_of.keys() != signs.last_output_at.keys()):
+            self._limit_of = {rank: self._limit(signs.readings.get(rank)) for rank in signs.last_output_at}
         found, due = self._judge(signs, now)
-        shortest = min(self._limits(signs), default=inf)
+        shortest = min(self._limits(), default=inf)
         tick_s = min(shortest / LOOKS_A_LIMIT, LONGEST_LOOK_S)
         self._look_at = None if shortest == inf else max(now + LATE_S / 2, min(due, now + tick_s))
         return [told for told in found if self._is_new(told)]
@@ -207,10 +210,10 @@ class HangDetector:
             due = min(due, at)
         return found, due
 
-    def _limits(self, signs: Signs) -> Iterable[float]:
+    def _limits(self) -> Iterable[float]:
         options = self._options
         if options.progress:
-            now = min((self._limit(signs.readings.get(rank)) for rank in signs.last_output_at), default=inf)
+            now = min(self._limit_of.values(), default=inf)
             yield now if now == inf else min(now, options.progress.step_s or inf)  # a first step may come any time
         yield options.silence_s or inf
         yield options.uninterruptible_s or inf
@@ -224,7 +227,7 @@ class HangDetector:
         late, due = [], inf
         for rank in signs.last_output_at:
             reading = signs.readings.get(rank)
-            since, limit_s = reading.at if reading else self._started_at, self._limit(reading)
+            since, limit_s = reading.at if reading else self._started_at, self._limit_of[rank]
             silent_s = self._time.between(since, now)
             if silent_s >= limit_s:
                 step = reading.step if reading and reading.step is not None else -1
@@ -259,18 +262,18 @@ class HangDetector:
         longest_s = self._rhythm.longest_s.get(kind)
         return unseen_s if longest_s is None else max(shortest_s, self._options.progress.factor * longest_s)
 
-    def _learn(self, signs: Signs) -> None:
-        """Take the longest of each kind into the rhythm, but for time that does not count."""
-        steps = 0
-        for rank, reading in signs.readings.items():
+    def _learn(self, signs: Signs) -> bool:
+        """Take the longest of each kind into the rhythm, but for time that does not count. Whether there is news."""
+        new = {rank: each for rank, each in signs.readings.items() if self._learned_of.get(rank) != each.number}
+        for rank, reading in new.items():
             for kind, spent in reading.spent.items():
                 if spent.times:
                     self._rhythm.note(kind, spent.longest_s)
-            steps = max(steps, reading.spent["step"].times)
-            if rank not in self._started and reading.number == 1:
+            self._rhythm.steps = max(self._rhythm.steps, reading.spent["step"].times)
+            if rank not in self._learned_of and reading.number == 1:
                 self._rhythm.note("start", self._time.between(self._started_at, reading.at))
-            self._started.add(rank)
-        self._rhythm.steps = max(self._rhythm.steps, steps)
+            self._learned_of[rank] = reading.number
+        return bool(new)
 
     # Output, and the kernel's view.
 
