@@ -16,10 +16,8 @@ from rdzvctl.client import DEFAULT_TIMEOUT_S, Client, Overview, address
 from rdzvctl.contexts import FIELDS, Contexts
 from rdzvctl.errors import BadInput, CtlError, KeptOut, Refused, Unreachable, did_you_mean
 from rdzvctl.output import Output, confirmed
-from rdzvctl.views import Fields, Table
+from rdzvctl.views import MOST_NAMED, Fields, Table
 
-MOST_NAMED = 8
-"""Runs that an error names."""
 MOST_EVENTS = 100
 """Events that are shown if nobody says how many."""
 LOG_LINES = 50

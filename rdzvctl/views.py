@@ -26,9 +26,11 @@ STYLES = {
     "disconnected": "red",
 }
 """Colour of a state, which always stands there in words, too."""
+EXCLUDER = "rdzv-server"
+"""Who keeps a node out that runs have blamed too often: the server itself."""
 ENDS = ("succeeded", "failed")
 MOST_NAMED = 4
-"""Nodes that a sentence names."""
+"""Nodes, or runs, that a sentence names."""
 EVIDENCE_LINES = 12
 """Last lines of a failure's evidence that are shown."""
 
@@ -150,10 +152,11 @@ def _node_row(run: Fields, node: Fields) -> tuple[str, ...]:
 
 
 def _cordon(cordon: Fields) -> str:
-    """Who keeps the node out, why, and until when."""
+    """Who keeps the node out, why, and until when. What the server itself keeps out is excluded."""
+    who = "excluded" if cordon["by"] == EXCLUDER else f"cordoned by {printable(cordon['by'])}"
     until = f" until {strftime('%Y-%m-%d %H:%M', localtime(cordon['until']))}" if cordon["until"] else ""
     reason = f": {printable(cordon['reason'])}" if cordon["reason"] else ""
-    return f"cordoned by {printable(cordon['by'])}{until}{reason}"
+    return f"{who}{until}{reason}"
 
 
 def _lost_within(run: Fields, node: Fields) -> str:
@@ -342,10 +345,23 @@ def _next(run: Fields, failure: Fields | None, endpoint: str) -> list[str]:
         case "forming" | "restarting":
             kept_out = [node for node in run["nodes"] if node["state"] == "cordoned"]
             return _next_of_forming(run_id, missing, kept_out, endpoint)
-    free = run["max_nodes"] - sum(node["state"] == "running" for node in run["nodes"])
-    if free > 0 and run["settings"]["scale_up"] != "immediate" and any(n["state"] == "standby" for n in run["nodes"]):
-        return [f"Give standbys the free seats: rdzvctl admit {run_id}"]
-    return ["Nothing: it runs."]
+    return _next_of_running(run, run_id, endpoint)
+
+
+def _next_of_running(run: Fields, run_id: str, endpoint: str) -> list[str]:
+    """Ways to fill seats that are free: by standbys, by nodes that are kept out, by new ones."""
+    states = [node["state"] for node in run["nodes"]]
+    running, standbys = states.count("running"), states.count("standby")
+    if run["phase"] != "running" or (free := run["max_nodes"] - running) <= 0:
+        return ["Nothing: it runs."]
+    steps = [f"Nothing must be done: it runs, on {running} of {nodes(run['max_nodes'])} that it takes."]
+    if standbys and run["settings"]["scale_up"] != "immediate":
+        steps.append(f"Give standbys the free seats: rdzvctl admit {run_id}")
+    kept_out = [node for node in run["nodes"] if node["state"] == "cordoned"]
+    steps += [_uncordon(node) for node in kept_out[: max(0, min(free - standbys, MOST_NAMED))]]
+    if (more := free - standbys - len(kept_out)) > 0:
+        steps.append(f"For all of them start {nodes(more, 'more node')}: {_start(run_id, endpoint)}")
+    return steps
 
 
 def _next_of_forming(run_id: str, missing: Fields, kept_out: Sequence[Fields], endpoint: str) -> list[str]:
@@ -358,8 +374,12 @@ def _next_of_forming(run_id: str, missing: Fields, kept_out: Sequence[Fields], e
         steps += [_uncordon(node) for node in kept_out[: min(more, MOST_NAMED)]]
         to_start = more - len(kept_out)
         start = f"Start {nodes(to_start, 'more node')}" if to_start > 0 else f"Or start {nodes(more, 'more node')}"
-        steps.append(f"{start}: node-agent --endpoint {endpoint} --run-id {run_id} ... SCRIPT")
+        steps.append(f"{start}: {_start(run_id, endpoint)}")
     return steps or ["Nothing: the round starts by itself."]
+
+
+def _start(run_id: str, endpoint: str) -> str:
+    return f"node-agent --endpoint {endpoint} --run-id {run_id} ... SCRIPT"
 
 
 def _uncordon(node: Fields) -> str:

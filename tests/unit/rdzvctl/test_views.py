@@ -7,7 +7,7 @@ from msgspec import to_builtins
 from rdzv_protocol.messages import Failure
 
 from rdzv_server.core import status_view
-from rdzv_server.core.events import NodeCordoned
+from rdzv_server.core.events import EXCLUDER, NodeCordoned
 from rdzvctl import output, views
 from tests.support.scenario import Scenario, a_failure, running
 from tests.support.stories import check
@@ -71,6 +71,45 @@ def test_why_says_which_cordoned_nodes_could_take_part(nodes: int, kept_out: str
         run.handle(NodeCordoned(node_id=node_id, by="admin", reason="its fan"))
         run.join(node_id)
     assert views.why(told(run), SERVER).next == next_steps
+
+
+ON_ONE = "Nothing must be done: it runs, on 1 of {0} nodes that it takes."
+ADMIT = "Give standbys the free seats: rdzvctl admit run"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "standbys", "kept_out", "next_steps"),
+    [
+        ("1:2", "", "b", [ON_ONE.format(2), UNCORDON.format("b")]),
+        ("1:4", "", "b", [ON_ONE.format(4), UNCORDON.format("b"), f"For all of them start 2 more nodes: {START}"]),
+        ("1:3", "", "", [ON_ONE.format(3), f"For all of them start 2 more nodes: {START}"]),
+        ("1:2 scale_up=manual", "c", "b", [ON_ONE.format(2), ADMIT]),
+        ("1:3 scale_up=manual", "c", "b", [ON_ONE.format(3), ADMIT, UNCORDON.format("b")]),
+        ("1:9", "", "bcdefg", [ON_ONE.format(9), *map(UNCORDON.format, "bcde"),
+                               f"For all of them start 2 more nodes: {START}"]),
+        ("1", "c", "b", ["Nothing: it runs."]),
+    ],
+    ids=["cordoned alone", "cordoned and new", "new alone", "a standby is enough", "standby and cordoned", "many",
+         "full"],
+)  # fmt: skip
+def test_why_says_how_free_seats_of_a_running_round_could_be_filled(
+    nodes: str, standbys: str, kept_out: str, next_steps: list[str]
+) -> None:
+    run = check((nodes, "join a; 30s"))
+    for node_id in kept_out:
+        run.handle(NodeCordoned(node_id=node_id, by="admin", reason="its fan"))
+        run.join(node_id)
+    run.join(*standbys)
+    assert views.why(told(run), SERVER).next == next_steps
+
+
+def test_what_the_server_keeps_out_is_excluded() -> None:
+    run = check(("2", "join a"))
+    run.handle(NodeCordoned(node_id="b", by=EXCLUDER, reason="blamed 3 times within 1 d"))
+    run.join("b")
+    step = "If node b is fit (excluded: blamed 3 times within 1 d): rdzvctl uncordon b"
+    assert step in views.why(told(run), SERVER).next
+    assert views.EXCLUDER == EXCLUDER
 
 
 def test_why_names_the_first_failure_with_its_evidence_and_hint() -> None:
