@@ -295,7 +295,8 @@ def why(run: Fields, endpoint: str, opened: str = "") -> Why:
         is_told = printable(run["reason"]).startswith(what)
         sentences.append(f"That is the first failure, {when}." if is_told else f"First failure, {when}: {what}.")
         if failure["hint"]:
-            sentences.append(f"{printable(failure['hint']).rstrip('.')}.")
+            hint = printable(failure["hint"]).rstrip(".")
+            sentences.append(f"{hint[:1].upper()}{hint[1:]}.")
     if count := sum(run["restarts"].values()):
         sentences.append(f"It has restarted {nodes(count, 'time')}: {_restarts(run)}.")
     return Why(" ".join(sentences), evidence(failure) if failure else [], _next(run, failure, endpoint))
