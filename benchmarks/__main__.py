@@ -29,6 +29,7 @@ from benchmarks.launchers import OURS, Plan, torch_is_installed, why_no_etcd
 from benchmarks.machine import machine
 from benchmarks.results import Row, table
 
+DEFAULTS = Plan(repeat=10)
 Measure = Callable[[Plan], list[Row]]
 MEASUREMENTS: dict[str, tuple[str, Measure]] = {
     "floors": ("a bare interpreter, a TCP round trip, import torch", floors.measure),
@@ -49,7 +50,10 @@ MEASUREMENTS: dict[str, tuple[str, Measure]] = {
     "round": ("the server's core forms a round, without a network", formation.measure),
     "swarm": ("up to 10,000 simulated nodes at a real server", rounds.measure),
     "neighbours": ("what another run notices of 10,000 nodes", neighbours.measure),
-    "watchers": ("the page of 1,000 nodes, and what another run notices of 10,000 that are watched", watchers.measure),
+    "watchers": (
+        "the page of 1,000 nodes; what a run notices while operators look at 200 others",
+        watchers.measure,
+    ),
     "shards": ("sixteen runs at one server, and shared by four", shards.measure),
     "logs": ("workers that write as fast as they may", logs.measure),
 }
@@ -118,7 +122,7 @@ def _plan(args: argparse.Namespace) -> Plan:
     torchrun = not args.no_torchrun and torch_is_installed()
     if not torchrun and not args.no_torchrun:
         _note("torch is not installed beside this interpreter: torchrun is left out")
-    return Plan(args.repeat, torchrun, why_no_etcd())
+    return Plan(args.repeat, torchrun, why_no_etcd(), args.nodes)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -131,7 +135,13 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", metavar="NAME", nargs="*", type=_name, help="a measurement (default: all)")
-    parser.add_argument("--repeat", type=_count, default=10, metavar="N", help="samples at most (default: %(default)s)")
+    parser.add_argument(
+        "--repeat", type=_count, default=DEFAULTS.repeat, metavar="N", help="samples at most (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--nodes", type=_count, default=DEFAULTS.nodes, metavar="N",
+        help="nodes of the run that others have beside them: neighbours, watchers (default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument("--json", metavar="FILE", help="write the samples there too")
     parser.add_argument("--no-torchrun", action="store_true", help="measure node-agent alone")
     parser.add_argument(
@@ -146,8 +156,8 @@ def _checked(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> arg
     args = parser.parse_args(argv)
     if not args.write:
         return args
-    if args.names or args.no_torchrun:
-        parser.error("--write takes the whole table from one run: leave names and --no-torchrun out")
+    if args.names or args.no_torchrun or args.nodes != DEFAULTS.nodes:
+        parser.error("--write takes the whole table from one run: leave names and --no-torchrun out, and --nodes")
     if not (plots.is_possible() and torch_is_installed()):
         parser.error("--write takes torch and matplotlib: pip install 'rdzv-server[torch,bench]'")
     try:

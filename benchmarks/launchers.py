@@ -137,6 +137,8 @@ class Plan:
     """Whether torchrun is measured too."""
     no_etcd: str = ""
     """Why torchrun's etcd-v2 backend cannot run; empty if it can."""
+    nodes: int = 10_000
+    """Nodes of the run that others have beside them."""
 
     def torchruns(self, *, least_timers: bool = False) -> list[Launcher]:
         """The forms of torchrun that can run here."""

@@ -1,4 +1,4 @@
-"""Cost of a run of 10,000 nodes to another run of the same server.
+"""Cost of a run of 10,000 nodes to another run of the same server, and of those who look at a server of many runs.
 
 `python -m benchmarks.neighbours PORT` is that other run: two nodes that ask the server for something all the time.
 """
@@ -7,27 +7,32 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Awaitable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from itertools import pairwise
-from statistics import quantiles
+from itertools import cycle, pairwise
+from statistics import median, quantiles
 from typing import TypeVar
 
 from rdzv_protocol.messages import Ack, Failure, JoinRequest, PollRequest, Reply, ReportRequest, Request, Start, Stop
 from rdzv_protocol.settings import RequestedSettings
 
 from benchmarks.launchers import NodeAgent, Plan
-from benchmarks.machine import on_cpu
+from benchmarks.machine import cpu_s, on_cpu
+from benchmarks.operators import Operators
 from benchmarks.results import Row
-from benchmarks.stage import Broken, Stage, free_port
+from benchmarks.stage import Broken, Program, Stage, free_port
 from benchmarks.swarm import NODES_CPU, SERVER_CPU, Swarm
 from benchmarks.swarm import RUN_ID as SWARM_ID
 from node_agent.transport.http import HttpTransport
 
-NODES = 10_000
+RUN_ID = "neighbour"
+SMALL_RUN_NODES = 2
 BAR_MS = 100.0
 QUIET_S = 3.0
+MANY_RESTARTS = 1_000_000
+BETWEEN_RESTARTS_S = 0.05
+"""Pause before the next of the small runs restarts."""
 CAP_S = 120.0
 REPEAT = 3
 PHASES = ("alone", "forming", "assignments", "idle", "restart", "all gone")
@@ -55,18 +60,60 @@ class TimedSwarm(Swarm):
         super()._started()
 
 
-def measure(plan: Plan, watchers: int = 0) -> list[Row]:
-    """Milliseconds: one row for each phase and figure; a sample is the worst of a phase.
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What the server has to do beside the pair: a run of so many nodes; small runs, which restart one after another
+    all the time; and operators, who look at all of that."""
 
-    `watchers`: how many watch the server meanwhile.
-    """
-    runs = [_run(watchers > 0) for _ in range(min(plan.repeat, REPEAT))]
-    beside = f", {watchers} watch" if watchers else ""
-    return [row for phase in PHASES for row in _rows(f"{phase}{beside}", [run[phase] for run in runs])]
+    nodes: int
+    small_runs: int = 0
+    is_watched: bool = False
+
+    @property
+    def subject(self) -> str:
+        runs = f", {self.small_runs} runs" if self.small_runs else ""
+        return f"{self.nodes} nodes{runs}{', watched' * self.is_watched}"
+
+    @property
+    def small_run_ids(self) -> list[str]:
+        return [f"small-{number}" for number in range(self.small_runs)]
 
 
-def _rows(phase: str, samples: list[list[Note]]) -> Iterator[Row]:
-    subject = f"{phase}, {NODES} nodes"
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One run of the large run's phases: what the pair has noted in each, and what the server took, and answered."""
+
+    phases: Phases
+    cpu_percent: float
+    """Of a core, over all phases."""
+    answers_per_s: float | None
+    """Of the operators, if there are any."""
+
+
+def measure(plan: Plan) -> list[Row]:
+    """Milliseconds: one row for each phase and figure; a sample is of one run of the large run's phases."""
+    return compare(plan, [Beside(plan.nodes)])
+
+
+def compare(plan: Plan, cases: Sequence[Beside]) -> list[Row]:
+    """The rows of each case. The cases take turns."""
+    taken: dict[Beside, list[Sample]] = {case: [] for case in cases}
+    for _ in range(min(plan.repeat, REPEAT)):
+        for case, samples in taken.items():
+            samples.append(_run(case))
+    return [row for case, samples in taken.items() for row in _rows(case, samples)]
+
+
+def _rows(case: Beside, samples: list[Sample]) -> Iterator[Row]:
+    for phase in PHASES:
+        yield from _rows_of_phase(f"{phase}, {case.subject}", [sample.phases[phase] for sample in samples])
+    cpu_percent = [sample.cpu_percent for sample in samples]
+    yield Row(measurement="server's CPU, all phases", subject=case.subject, unit="% of a core", samples=cpu_percent)
+    if answers := [sample.answers_per_s for sample in samples if sample.answers_per_s is not None]:
+        yield Row(measurement="operators' answers", subject=case.subject, unit="1/s", samples=answers)
+
+
+def _rows_of_phase(subject: str, samples: list[list[Note]]) -> Iterator[Row]:
     for what, bar in ((REQUEST, BAR_MS), (RECOVERY, None), (LATE, None)):
         took_ms = [[1e3 * note.took_s for note in notes if note.what == what] for notes in samples]
         if all(took_ms):
@@ -77,46 +124,75 @@ def _rows(phase: str, samples: list[list[Note]]) -> Iterator[Row]:
         if what == REQUEST and all(len(each) > 1 for each in took_ms):
             percentile = [quantiles(each, n=100, method="inclusive")[98] for each in took_ms]
             yield Row(measurement=f"{name}, 99 of 100", subject=subject, unit="ms", samples=percentile)
+            yield Row(measurement=f"{name}, median", subject=subject, unit="ms", samples=list(map(median, took_ms)))
 
 
-def _run(is_watched: bool) -> Phases:
-    """One swarm's life, and what the pair has noted in each phase of it."""
+def _run(case: Beside) -> Sample:
+    """The large run's life, and what the pair has noted in each phase of it."""
     with Stage() as stage:
         port, notes_path = free_port(), os.path.join(stage.folder, "notes")
         with on_cpu(SERVER_CPU):
-            stage.start(NodeAgent().server(port, stage.folder))
+            server = stage.start(NodeAgent().server(port, stage.folder))
         stage.wait_for_port(port)
         with on_cpu(NODES_CPU), open(notes_path, "wb") as notes:
             stage.start([sys.executable, "-m", "benchmarks.neighbours", str(port)], stdout=notes.fileno())
-            if is_watched:
-                stage.start([sys.executable, "-m", "benchmarks.watchers", str(port), SWARM_ID])
-            begins_s = asyncio.run(_live(TimedSwarm(NODES, port)))
-            notes_of_all = _read_until(notes_path, begins_s[-1])
-    return _sorted(notes_of_all, begins_s)
+            begins_s, took_s, answers_per_s = asyncio.run(_live(case, stage, port, server))
+        notes_of_all = _read_until(notes_path, begins_s[-1])
+    return Sample(_sorted(notes_of_all, begins_s), 100 * took_s / (begins_s[-1] - begins_s[0]), answers_per_s)
 
 
-async def _live(swarm: TimedSwarm) -> list[float]:
-    """When each phase began, and when the last one ended."""
+async def _live(case: Beside, stage: Stage, port: int, server: Program) -> tuple[list[float], float, float | None]:
+    """When each phase began, and when the last one ended; the server's CPU time; the operators' answers a second."""
+    async with _small_runs(case, port):
+        operators = Operators(stage, port, SWARM_ID, case.small_run_ids) if case.is_watched else None
+        if operators:
+            await operators.are_there()
+        before_s = cpu_s(server.pid)
+        begins_s = await _live_large(case, TimedSwarm(case.nodes, port))
+        took_s = cpu_s(server.pid) - before_s
+        return begins_s, took_s, await operators.answers_per_s() if operators else None
+
+
+@asynccontextmanager
+async def _small_runs(case: Beside, port: int) -> AsyncIterator[None]:
+    """Small runs that restart one after another."""
+    swarms = [Swarm(SMALL_RUN_NODES, port, run_id, MANY_RESTARTS) for run_id in case.small_run_ids]
+    await asyncio.gather(*(swarm.join() for swarm in swarms))
+    restarting = asyncio.create_task(_restart_in_turns(swarms))
+    yield
+    if not restarting.cancel():
+        await restarting  # a node was refused
+    for swarm in swarms:
+        swarm.close()
+
+
+async def _restart_in_turns(swarms: Sequence[Swarm]) -> None:
+    for swarm in cycle(swarms):
+        await swarm.restart()
+        await asyncio.sleep(BETWEEN_RESTARTS_S)
+
+
+async def _live_large(case: Beside, swarm: TimedSwarm) -> list[float]:
     begins_s = [time.monotonic()]
     await asyncio.sleep(QUIET_S)
     begins_s.append(time.monotonic())
-    await _within_cap(swarm.join(), "form")
+    await _within_cap(swarm.join(), case, "form")
     begins_s += (swarm.first_started_s, time.monotonic())
     await asyncio.sleep(QUIET_S)
     begins_s.append(time.monotonic())
-    await _within_cap(swarm.restart(), "restart")
+    await _within_cap(swarm.restart(), case, "restart")
     begins_s.append(time.monotonic())
     swarm.close()
     await asyncio.sleep(QUIET_S)
     return [*begins_s, time.monotonic()]
 
 
-async def _within_cap(work: Awaitable[None], what: str) -> None:
+async def _within_cap(work: Awaitable[None], case: Beside, what: str) -> None:
     try:
         async with asyncio.timeout(CAP_S):
             await work
     except TimeoutError:
-        raise Broken(f"{NODES} nodes did not {what} within {CAP_S:g} s") from None
+        raise Broken(f"{case.nodes} nodes did not {what} within {CAP_S:g} s") from None
 
 
 def _read_until(path: str, end_s: float) -> list[Note]:
@@ -148,8 +224,7 @@ def _sorted(notes: list[Note], begins_s: list[float]) -> Phases:
 REQUEST, RECOVERY, LATE = "request", "recovery", "late"
 PAUSE_S = 0.003
 TURNS_A_RECOVERY = 10
-RUN_ID = "neighbour"
-SETTINGS = RequestedSettings(min_nodes=2, max_nodes=2, max_restarts=1_000_000, lease_s=600.0)
+SETTINGS = RequestedSettings(min_nodes=2, max_nodes=2, max_restarts=MANY_RESTARTS, lease_s=600.0)
 
 Kind = TypeVar("Kind", Reply, Ack)
 

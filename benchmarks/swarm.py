@@ -97,14 +97,15 @@ async def _idle(server: Program) -> float:
 
 
 class Swarm:
-    """So many nodes of one run."""
+    """So many nodes of one run, whose budget is `max_restarts`."""
 
-    def __init__(self, nodes: int, port: int, run_id: str = RUN_ID) -> None:
+    def __init__(self, nodes: int, port: int, run_id: str = RUN_ID, max_restarts: int = 3) -> None:
         self._port, self._run_id = port, run_id
         self._settled = asyncio.Event()
         self._missing = 0
         self._refusal = ""
-        self._nodes = [Node(number, nodes, run_id, self._started, self._refused) for number in range(nodes)]
+        settings = RequestedSettings(min_nodes=nodes, max_nodes=nodes, max_restarts=max_restarts)
+        self._nodes = [Node(number, run_id, settings, self._started, self._refused) for number in range(nodes)]
 
     async def join(self) -> None:
         """Connect and join; returns when every node has its assignment."""
@@ -157,9 +158,14 @@ class Node(asyncio.Protocol):
     """An agent that does as it is told at once. It has no workers."""
 
     def __init__(
-        self, number: int, nodes: int, run_id: str, started: Callable[[], None], refused: Callable[[str], None]
+        self,
+        number: int,
+        run_id: str,
+        settings: RequestedSettings,
+        started: Callable[[], None],
+        refused: Callable[[str], None],
     ) -> None:
-        self._number, self._nodes, self._started, self._refused = number, nodes, started, refused
+        self._number, self._settings, self._started, self._refused = number, settings, started, refused
         self._ids = {"run_id": run_id, "agent_id": f"node-{number}-0123456789ab.1"}
         self._round = self._revision = 0
         self._received = b""
@@ -212,7 +218,7 @@ class Node(asyncio.Protocol):
             addr=f"10.1.{self._number // 250}.{self._number % 250 + 1}",
             port=29_500 + self._round,
             local_world_size=8,
-            settings=RequestedSettings(min_nodes=self._nodes, max_nodes=self._nodes, max_restarts=3),
+            settings=self._settings,
         )
         self._send(paths.JOIN, join)
 

@@ -1,13 +1,8 @@
-"""Cost of the live page: to whoever opens it, and to agents while people look at a run of 10,000 nodes.
-
-`python -m benchmarks.watchers PORT RUN_ID` is those people: they read what `/v1/watch` sends, and throw it away.
-"""
+"""Cost of what operators look at: to whoever opens a page, and to the agents of a busy server, which should be none."""
 
 import asyncio
-import sys
 import time
 from collections.abc import Iterator
-from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 from rdzv_protocol import paths
@@ -15,31 +10,33 @@ from rdzv_protocol import paths
 from benchmarks import neighbours
 from benchmarks.launchers import OURS, NodeAgent, Plan
 from benchmarks.machine import on_cpu
+from benchmarks.neighbours import Beside
 from benchmarks.results import Row
 from benchmarks.stage import Stage, free_port
 from benchmarks.swarm import NODES_CPU, RUN_ID, SERVER_CPU, Swarm
 
 NODES = 1_000
-WATCHERS = 20
-"""Half of them look at the run, the others at the list of all."""
+SMALL_RUNS = 200
 PAGE_BAR_MS, SIZE_BAR_KB = 300.0, 1_000.0
 REPEAT = 20
 
 
 def measure(plan: Plan) -> list[Row]:
-    """Milliseconds and kilobytes of the page of a run of 1,000 nodes; then the neighbours' rows, beside watchers."""
-    return [*_page(min(REPEAT, 2 * plan.repeat)), *neighbours.measure(plan, WATCHERS)]
+    """The page of a run of 1,000 nodes; then the neighbours' rows beside 200 runs, without operators and with."""
+    cases = [Beside(plan.nodes, SMALL_RUNS, is_watched) for is_watched in (False, True)]
+    return [*_page(min(REPEAT, 2 * plan.repeat), min(NODES, plan.nodes)), *neighbours.compare(plan, cases)]
 
 
-def _page(repeat: int) -> Iterator[Row]:
+def _page(repeat: int, nodes: int) -> Iterator[Row]:
+    """Milliseconds and kilobytes."""
     with Stage() as stage:
         port = free_port()
         with on_cpu(SERVER_CPU):
             stage.start(NodeAgent().server(port, stage.folder))
         stage.wait_for_port(port)
         with on_cpu(NODES_CPU):
-            pages, documents = asyncio.run(_open(port, repeat))
-    subject = f"{OURS}, {NODES} nodes"
+            pages, documents = asyncio.run(_open(port, repeat, nodes))
+    subject = f"{OURS}, {nodes} nodes"
     yield Row(
         measurement="page, HTML", subject=subject, unit="ms", samples=[took for took, _ in pages], bar=PAGE_BAR_MS
     )
@@ -51,9 +48,9 @@ def _page(repeat: int) -> Iterator[Row]:
     yield Row(measurement="page, size", subject=subject, unit="kB", samples=kilobytes, bar=SIZE_BAR_KB)
 
 
-async def _open(port: int, repeat: int) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+async def _open(port: int, repeat: int, nodes: int) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
     """Milliseconds and kilobytes of the page, and of the document that it shows first, as often."""
-    swarm = Swarm(NODES, port)
+    swarm = Swarm(nodes, port)
     await swarm.join()
     ask = [f"http://127.0.0.1:{port}{path}" for path in (f"{paths.RUN_PAGE}{RUN_ID}", f"{paths.WATCH}?run_id={RUN_ID}")]
     opened = [[await asyncio.to_thread(_read, url) for url in ask] for _ in range(repeat + 1)][1:]  # jinja2 is there
@@ -70,19 +67,3 @@ def _read(url: str) -> tuple[float, float]:
             if line.startswith(b"id: "):
                 break
     return 1e3 * (time.monotonic() - began_s), size / 1e3
-
-
-async def _watch(port: int, path: str) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-    while await reader.read(1 << 20):
-        pass
-
-
-async def _watch_all(port: int, run_id: str) -> None:
-    looks = (paths.WATCH, f"{paths.WATCH}?run_id={quote(run_id, safe='')}")
-    await asyncio.gather(*(_watch(port, looks[number % 2]) for number in range(WATCHERS)))
-
-
-if __name__ == "__main__":
-    asyncio.run(_watch_all(int(sys.argv[1]), sys.argv[2]))

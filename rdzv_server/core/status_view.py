@@ -1,7 +1,7 @@
 """Status of a run as operators see it. Durations are seconds; ages count from now."""
 
-from collections.abc import Collection
-from heapq import nsmallest
+from collections.abc import Collection, Iterator
+from itertools import chain, islice
 from typing import Annotated, Literal, TypeVar
 
 from msgspec import Meta, Struct, structs
@@ -167,7 +167,7 @@ def view(run: Run, now: float) -> RunStatus:
         progress=_progress(run.progress.values(), now),
         hang=_hang(run.hang, now) if run.hang else None,
         missing=missing(run),
-        nodes=nodes(run, now),
+        nodes=list(nodes(run, now)),
         first_failure=_failure(run.first_failure, now) if run.first_failure else None,
         end_failure=_failure(run.first_of_round, now) if run.end_failure and run.first_of_round else None,
         failures=[_failure(record, now) for record in run.failures],
@@ -177,11 +177,16 @@ def view(run: Run, now: float) -> RunStatus:
     )
 
 
-def nodes(run: Run, now: float, first: int = 0, most: int | None = None) -> list[NodeStatus]:
-    """Agents of the run by group rank, then those without a seat: from this place on, so many of them at most."""
-    until = len(run.agents) if most is None else first + most
-    ordered = nsmallest(until, run.agents.values(), key=lambda agent: _position(run, agent))
-    return [_node(run, agent, now) for agent in ordered[first:]]
+def nodes(run: Run, now: float, first: int = 0, most: int | None = None) -> Iterator[NodeStatus]:
+    """Agents of the run by group rank, then those without a seat: from this place on, so many of them at most.
+
+    The run may go on between two of them.
+    """
+    seats = run.membership.seats if run.membership else {}  # by group rank
+    seated = (run.agents[agent_id] for agent_id in seats if agent_id in run.agents)
+    others = (agent for agent_id, agent in run.agents.items() if agent_id not in seats)
+    ordered = chain(seated, sorted(others, key=lambda agent: agent.node_id))
+    return (_node(run, agent, now) for agent in islice(ordered, first, None if most is None else first + most))
 
 
 def phase(run: Run) -> Phase:
@@ -286,15 +291,10 @@ def state(run: Run, agent: Agent) -> NodeState:
     return agent.state.value
 
 
-def _position(run: Run, agent: Agent) -> tuple[int, str]:
-    seat = run.seat_of(agent.agent_id)
-    return (seat.group_rank if seat else len(run.agents), agent.node_id)
-
-
 def world_size(run: Run) -> int:
     if run.stage is Stage.FORMING or run.membership is None:
         return 0
-    return sum(seat.local_world_size for seat in run.membership.seats.values())
+    return run.membership.world_size
 
 
 def _aged(kind: type[Status], record: Departure | Restart, now: float, **shown: str) -> Status:

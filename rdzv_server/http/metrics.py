@@ -23,7 +23,7 @@ from rdzv_server.service.measurements import FIRST
 
 FRESH_S = 0.5
 """Scrapes within this time are given the same answer: however many ask, it costs little."""
-RUNS_AT_ONCE = 25
+RUNS_AT_ONCE = 4
 """Runs that are looked at before anything else in the process gets its turn."""
 LONGEST_LABEL = 64
 """Longer run ids are cut, and end with a hash."""

@@ -8,11 +8,11 @@ care of `page.js`, which never makes markup of text.
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
 
 import rdzv_protocol
@@ -47,8 +47,12 @@ HEADERS = answers.HEADERS | {
 NoteRefusal = Callable[[web.BaseRequest, errors.ProtocolError], None]
 Shown = dict[str, Any]
 """What a template is given."""
+Plain = Callable[[Permit, str, int], Awaitable[Shown]]
+Thing = TypeVar("Thing")
 ROWS, ATTEMPTS, LAST_ROW = 256, 16, 10**6
-"""Rows of a plain table, which is made at once: agents wait for it a few milliseconds; attempts that are told of."""
+"""Rows of a plain table; attempts that are told of."""
+AT_ONCE, PIECES_AT_ONCE = 16, 128
+"""Runs or nodes that are looked at, and pieces of HTML that are made, before others have their turn."""
 AT = "%Y-%m-%d %H:%M:%S"
 FOR_A_DAY = "max-age=86400, immutable"
 """Of files: a page asks for each by what is in it."""
@@ -139,17 +143,17 @@ class Pages:
 
     async def _runs(self, request: web.BaseRequest) -> web.Response:
         """Page of all runs."""
-        return self._looked_at(request, "runs", paths.ROOT, "", self._plain_runs)
+        return await self._looked_at(request, "runs", paths.ROOT, "", self._plain_runs)
 
     async def _run(self, request: web.BaseRequest) -> web.Response:
         """Page of one run."""
         run_id = _run_id_of(request)
         if not run_id:
             return _redirected(paths.ROOT)
-        return self._looked_at(request, "run", path_of(run_id), run_id, self._plain_run)
+        return await self._looked_at(request, "run", path_of(run_id), run_id, self._plain_run)
 
-    def _looked_at(
-        self, request: web.BaseRequest, name: str, path: str, run_id: str, plain: Callable[[Permit, str, int], Shown]
+    async def _looked_at(
+        self, request: web.BaseRequest, name: str, path: str, run_id: str, plain: Plain
     ) -> web.Response:
         """The page, or the way to the login and back to it. With `?plain=FIRST` as tables, which need no script."""
         caller = caller_of(request)
@@ -162,25 +166,26 @@ class Pages:
                 raise
             return _redirected(f"{paths.LOGIN}?to={quote(path, safe='')}")
         except errors.Forbidden as error:
-            return self._show("refused", caller, status=403, refusal=str(error))
+            return await self._show("refused", caller, status=403, refusal=str(error))
         if (first := request.rel_url.query.get("plain")) is None:
-            return self._show(name, caller, run_id=run_id)
-        shown = plain(permit, run_id, number_of("plain", first, 0, 0, LAST_ROW))
-        return self._show(
+            return await self._show(name, caller, run_id=run_id)
+        shown = await plain(permit, run_id, number_of("plain", first, 0, 0, LAST_ROW))
+        return await self._show(
             f"plain_{name}", caller, run_id=run_id, path=path, at=time.strftime(AT, time.gmtime()), **shown
         )
 
-    def _plain_runs(self, permit: Permit, _: str, first: int) -> Shown:
+    async def _plain_runs(self, permit: Permit, _: str, first: int) -> Shown:
         latest = {run.run_id: run for run in self._service.runs() if permit.covers(run.run_id)}
         runs = sorted(latest.values(), key=lambda run: run.created_at, reverse=True)[first : first + ROWS]
-        shown = [self._with_ages(run, watch_view.summary) for run in runs]
+        shown = [self._with_ages(run, watch_view.summary) async for run in _in_turns(runs, AT_ONCE)]
         return {"runs": shown, "first": first, "count": len(latest)}
 
-    def _plain_run(self, permit: Permit, run_id: str, first: int) -> Shown:
+    async def _plain_run(self, permit: Permit, run_id: str, first: int) -> Shown:
         attempts = [run for run in self._service.runs() if run.run_id == run_id]
         shown = [self._with_ages(run, watch_view.view) for run in reversed(attempts[-ATTEMPTS:])]
-        nodes = status_view.nodes(attempts[-1], self._service.now(run_id), first, ROWS) if attempts else []
-        return {"attempts": shown, "nodes": nodes, "first": first, "count": len(attempts[-1].agents) if attempts else 0}
+        nodes = status_view.nodes(attempts[-1], self._service.now(run_id), first, ROWS) if attempts else ()
+        rows = [node async for node in _in_turns(nodes, AT_ONCE)]
+        return {"attempts": shown, "nodes": rows, "first": first, "count": len(attempts[-1].agents) if attempts else 0}
 
     def _with_ages(self, run: Run, view: Callable[[Run, float, watch_view.Clock], Shown]) -> Shown:
         """What is watched of a run, with the seconds since each time in its place."""
@@ -189,7 +194,7 @@ class Pages:
 
     async def _login(self, request: web.BaseRequest) -> web.Response:
         """Form of the login."""
-        return self._show_login(caller_of(request), request.rel_url.query.get("to", paths.ROOT))
+        return await self._show_login(caller_of(request), request.rel_url.query.get("to", paths.ROOT))
 
     async def _log_in(self, request: web.BaseRequest) -> web.Response:
         """A token that is sent by the form becomes a session."""
@@ -202,7 +207,7 @@ class Pages:
             self._check_look(request, replace(caller, authorization=f"Bearer {token}", session=""))
         except errors.Unauthorized as error:
             self._note(request, error)
-            return self._show_login(caller, to, status=401, refusal="This server does not know this token.")
+            return await self._show_login(caller, to, status=401, refusal="This server does not know this token.")
         return _redirected(_local(to), caller, self._gatekeeper.access.log_in(token, time.time()))
 
     async def _log_out(self, request: web.BaseRequest) -> web.Response:
@@ -216,15 +221,18 @@ class Pages:
         now, credential = asyncio.get_running_loop().time(), connection_of(request).credential
         return self._gatekeeper.check("GET", paths.WATCH, caller, credential, now)
 
-    def _show_login(self, caller: Caller, to: str, *, status: int = 200, refusal: str = "") -> web.Response:
-        return self._show("login", replace(caller, session=""), status=status, to=_local(to), refusal=refusal)
+    async def _show_login(self, caller: Caller, to: str, *, status: int = 200, refusal: str = "") -> web.Response:
+        return await self._show("login", replace(caller, session=""), status=status, to=_local(to), refusal=refusal)
 
-    def _show(self, name: str, caller: Caller, *, run_id: str = "", status: int = 200, **more: Any) -> web.Response:
+    async def _show(
+        self, name: str, caller: Caller, *, run_id: str = "", status: int = 200, **more: Any
+    ) -> web.Response:
         access = self._gatekeeper.access
         offered = self._buttons if access.may_act(caller) else []
-        html = _environment().get_template(f"{name}.html").render(
+        pieces = _environment().get_template(f"{name}.html").generate(
             run_id=run_id, version=rdzv_protocol.VERSION, buttons=offered, csrf=access.csrf(caller), **more
         )  # fmt: skip
+        html = "".join([piece async for piece in _in_turns(pieces, PIECES_AT_ONCE)])
         return web.Response(text=html, status=status, headers=HEADERS, content_type="text/html")
 
 
@@ -238,6 +246,14 @@ _HANDLERS: dict[str, dict[str, Handler]] = {
     paths.LOGOUT: {"POST": Pages._log_out},
 }
 """Handlers by path, or by the folder that it is in, and by method."""
+
+
+async def _in_turns(things: Iterable[Thing], at_once: int) -> AsyncIterator[Thing]:
+    """The things; after so many of them, everything else in the process gets its turn."""
+    for count, thing in enumerate(things, start=1):
+        yield thing
+        if count % at_once == 0:
+            await asyncio.sleep(0)
 
 
 def _run_id_of(request: web.BaseRequest) -> str:
@@ -286,6 +302,12 @@ _UNITS = (
     (float("inf"), "d", 86_400, "h", 3_600),
 )  # fmt: skip
 """Below which a time is told in which units."""
+
+
+def load_templates() -> None:
+    """Compile all templates, which takes a tenth of a second."""
+    for name in _environment().list_templates():
+        _environment().get_template(name)
 
 
 @cache

@@ -5,7 +5,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import cached_property
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -122,6 +121,7 @@ class HttpApi:
         self._status = StatusView(service)
         self.watch = Watch(service)
         self._events = EventsView(service)
+        self._pages: Pages | None = None
         self._routes = {route.path: route for route in ROUTES if route.method == "GET" or not read_only}
 
     def serve(self, idle_s: float) -> web.Server:
@@ -306,14 +306,16 @@ class HttpApi:
 
     async def page(self, request: web.BaseRequest) -> web.Response:
         """A page for people, or a file of one: no part of the API."""
+        if self._pages is None:
+            self._pages = await asyncio.to_thread(self._load_pages)
         return await self._pages.answer(request)
 
-    @cached_property
-    def _pages(self) -> "Pages":
-        """Made when the first one is asked for: jinja2 is imported for it."""
-        from rdzv_server.http.page import Pages
+    def _load_pages(self) -> "Pages":
+        """Import jinja2 and compile the templates: once somebody asks for a page, and beside agents' requests."""
+        from rdzv_server.http import page
 
-        return Pages(self._service, self._gatekeeper, self._note, has=frozenset(self._routes))
+        page.load_templates()
+        return page.Pages(self._service, self._gatekeeper, self._note, has=frozenset(self._routes))
 
     async def openapi(self, request: web.BaseRequest) -> web.Response:
         from rdzv_server.http.openapi import document

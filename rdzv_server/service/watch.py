@@ -388,6 +388,7 @@ class Watch:
             elif is_look or run_id in changed:
                 await feed.update(runs.get(feed.run_id), self._service.now)
             feed.publish(difference({"server": feed.document.get("server", {})}, {"server": server}))
+            await asyncio.sleep(0)
         self._leaders = leaders
 
     async def _update_one(self, feed: RunsFeed | RunFeed) -> None:
