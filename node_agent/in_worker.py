@@ -16,9 +16,9 @@ from _thread import allocate_lock
 
 PROGRESS_FILE = "NODE_AGENT_PROGRESS_FILE"
 NOTICE_FILE, NOTICE_ACK = "NODE_AGENT_NOTICE_FILE", "NODE_AGENT_NOTICE_ACK"
-MAGIC = b"node-agent progress 1\0\0\0"
+MAGIC = b"node-agent progress 2\0\0\0"
 """Begin of the file: whoever finds something else there has another file under that name, and leaves it alone."""
-KINDS = ("step", "checkpoint", "evaluation", "saving", "end", "other")
+KINDS = ("step", "checkpoint", "evaluation", "saving", "end", "work", "other")
 HEADER = struct.Struct(f"={len(MAGIC)}sQ")
 """The magic and the number of records that have been written; the latest one is in slot number % 2."""
 RECORD = struct.Struct("=QqqQd" + "Qdd" * len(KINDS))
@@ -33,7 +33,8 @@ def progress(step: int | None = None, kind: str = "step") -> None:
 
     Call it where each ends: the time since the call before is what it took. `step` is the number of steps done, which
     may begin anywhere and may go back after a restart; None: the same as before. `kind`: "step", "checkpoint" (the
-    checkpoint of `step` is complete, and can be resumed from), "evaluation", or any other word. Two say what comes:
+    checkpoint of `step` is complete, and can be resumed from), "evaluation", "work" (the part of a step is done that
+    waits for nobody: by it a node is found that is slower than the others), or any other word. Two say what comes:
     with "saving" a checkpoint begins, with "end" the last work, of which nobody knows how long it takes.
 
     It takes some microseconds, and does nothing if no agent is there. A worker from which none comes for long is

@@ -141,6 +141,8 @@ def _node_row(run: Fields, node: Fields) -> tuple[str, ...]:
         notes.append(f"disconnected: lost within {_lost_within(run, node)}")
     if node.get("drain_left_s") is not None:
         notes.append(f"its workers have {age(node['drain_left_s'])} left")
+    if node.get("slow"):
+        notes.append(printable(node["slow"]).partition(" is ")[2])
     if cordon := node.get("cordon"):
         notes.append(_cordon(cordon))
     ranks = node["ranks"]
@@ -324,6 +326,8 @@ def _absent(run: Fields) -> list[str]:
     ]
     if len(silent) > MOST_NAMED:
         told.append(f"So it is with {nodes(len(silent) - MOST_NAMED, 'more node')}.")
+    slow = [f"{printable(node['slow'])}." for node in run["nodes"] if node.get("slow")]
+    told += [sentence[0].upper() + sentence[1:] for sentence in slow[:MOST_NAMED]]
     if standbys := _listed([node["node_id"] for node in run["nodes"] if node["state"] == "standby"]):
         told.append(f"Standing by: {standbys}.")
     return told

@@ -269,6 +269,9 @@ class Arguments(NamedTuple):
     max_hang_restarts: Annotated[int | None, _setting(
         "N", whole(0, 10**7), "restarts after hangs, apart from --max-restarts (default: charged "
         "there)")] = None
+    replace_stragglers: Annotated[bool, _own_switch(
+        "when a node is much slower than the others for a while, let one that stands by take its place, by a restart "
+        "that is free; node_agent.progress tells how long steps take (docs/hangs.md#stragglers)")] = False
     rerun: Annotated[bool, _own_switch("begin again a run that has already succeeded")] = False
 
     log_dir: Annotated[str, Flag(

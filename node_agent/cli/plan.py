@@ -231,6 +231,7 @@ def settings(arguments: Arguments, *, alone: bool = False) -> RequestedSettings:
         rank_policy=arguments.rank_policy,
         on_hang=arguments.on_hang,
         max_hang_restarts=arguments.max_hang_restarts,
+        replace_stragglers=arguments.replace_stragglers or None,
     )
 
 

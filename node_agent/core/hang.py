@@ -247,7 +247,7 @@ class HangDetector:
         if reading.kind == "end":
             return inf
         has_learned = self._rhythm.steps >= STEPS_TO_LEARN
-        learned = max(self._learned(kind, 0.0, SHORTEST_S) for kind in ("step", "evaluation", "other"))
+        learned = max(self._learned(kind, 0.0, SHORTEST_S) for kind in ("step", "work", "evaluation", "other"))
         step_s = (learned if has_learned else UNSEEN_S) if limits.step_s is None else limits.step_s
         checkpoint_s = limits.checkpoint_s
         if checkpoint_s is None:  # whoever gives a limit for steps alone gives it for both

@@ -30,19 +30,33 @@ class Pace:
     """Seconds that a node's steps take at present: those that were done between two looks, of the slowest worker."""
 
     def __init__(self) -> None:
-        self._last: dict[int, Spent] = {}
+        self._last: dict[int, Reading] = {}
         self.step_s: float | None = None
+        self.work_s: float | None = None
+        """The part of them that is own work; None: no worker tells it."""
 
     def look(self, readings: dict[int, Reading]) -> None:
         """Take the latest readings, by local rank."""
-        found = []
+        work_s, wait_s = [], []
         for rank, reading in readings.items():
-            spent, before = reading.spent["step"], self._last.get(rank, Spent())
-            if spent.times > before.times:
-                found.append((spent.total_s - before.total_s) / (spent.times - before.times))
-                self._last[rank] = spent
-        if found:
-            self.step_s = max(found)
+            before = self._last.get(rank)
+            steps, wait = _since("step", reading, before)
+            if not steps:
+                continue
+            parts, work = _since("work", reading, before)
+            if parts:  # a look may come between a step and its work: how much work a step has, all of them tell
+                work *= reading.spent["work"].times / parts / reading.spent["step"].times
+                work_s.append(work)
+            wait_s.append(wait / steps + work)
+            self._last[rank] = reading
+        if wait_s:
+            self.step_s, self.work_s = max(wait_s), max(work_s, default=None)
+
+
+def _since(kind: str, reading: Reading, before: Reading | None) -> tuple[int, float]:
+    """How often the worker has told this kind since then, and its seconds."""
+    now, then = reading.spent[kind], before.spent[kind] if before else Spent()
+    return now.times - then.times, now.total_s - then.total_s
 
 
 def summary(round_: int, readings: Iterable[Reading], pace: Pace, now: float) -> Progress | None:
@@ -58,6 +72,7 @@ def summary(round_: int, readings: Iterable[Reading], pace: Pace, now: float) ->
         highest_step=max(steps, default=None),
         age_s=max(0.0, now - min(reading.at for reading in told)),
         step_s=pace.step_s,
+        work_s=pace.work_s,
         checkpoint_step=max(checkpoints, default=None),
         checkpoint_s=max(reading.spent["checkpoint"].total_s for reading in told),
     )

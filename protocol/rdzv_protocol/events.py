@@ -32,6 +32,8 @@ EventKind = Literal[
     "run_stopped",
     "hang_suspected",
     "hang_found",
+    "straggler_found",
+    "straggler_over",
     "notice_given",
     "notice_ended",
 ]
@@ -51,7 +53,8 @@ class RunEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: EventKind
     """`node_joined`: an agent that is new to the attempt; nobody who rejoins. `workers_failed`: a node's workers.
     `warning`: what a person should look at, though the run goes on. `hang_suspected`, `hang_found`: workers seem to
-    hang, and who is to blame. `notice_given`, `notice_ended`: workers are told that the round ends, and how that ended.
+    hang, and who is to blame. `straggler_found`, `straggler_over`: a node is much slower than the others, or no longer.
+    `notice_given`, `notice_ended`: workers are told that the round ends, and how that ended.
     From `node_drained` to `run_stopped`: what an operator did."""
     reason: Sentence
     """Sentence about what happened and why: the same in the log, the status and every tool."""

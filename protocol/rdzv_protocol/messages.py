@@ -164,6 +164,8 @@ class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Time since the worker that has been silent for longest told something."""
     step_s: Seconds | None = None
     """Seconds that a step takes at present, those of the slowest worker; None: not known yet."""
+    work_s: Seconds | None = None
+    """Seconds of a step that go into own work, of the worker where it is most; None: it is not told."""
     checkpoint_step: Step | None = None
     """Step of the last complete checkpoint."""
     checkpoint_s: Seconds = 0.0

@@ -75,6 +75,8 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     """What follows when workers hang: a charged restart, the end of the run, or nothing but an event."""
     max_hang_restarts: Count | None = None
     """Budget of restarts after hangs, apart from `max_restarts`; None: they spend that one."""
+    replace_stragglers: bool = False
+    """Whether a node that stands by takes the place of one that is slow, by a restart that is free."""
 
 
 class RequestedSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -102,6 +104,7 @@ class RequestedSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     rank_policy: RankPolicy | None = None
     on_hang: OnHang | None = None
     max_hang_restarts: Count | None = None
+    replace_stragglers: bool | None = None
 
     def resolve(self) -> RunSettings:
         """Settings of a run that this request creates."""

@@ -131,6 +131,37 @@ class HangFound(Struct, frozen=True):
     failure: Failure
 
 
+class Straggler(Struct, frozen=True):
+    """A node whose workers take much longer than those of the others: see `stragglers`."""
+
+    agent_id: str
+    node_id: str
+    of: str
+    """What takes longer: "work", the own work of a step, or a whole "step"."""
+    own_s: float
+    usual_s: float
+    """Median of all nodes."""
+    at: float
+
+    @property
+    def times(self) -> float:
+        """How many times as long as usual it takes."""
+        return self.own_s / max(self.usual_s, 1e-6)
+
+
+class StragglersFound(Struct, frozen=True):
+    """Agents whose nodes have turned out to be slow, and ids of those that are slow no more."""
+
+    found: tuple[Straggler, ...]
+    over: tuple[str, ...] = ()
+
+
+class StragglerReplaced(Struct, frozen=True):
+    """A node that stands by is to take the place of this agent's, which is slow."""
+
+    agent_id: str
+
+
 class ProgressMeasured(Struct, frozen=True):
     """What was known of the running round before something happened that may end it. Times in seconds."""
 
@@ -303,6 +334,8 @@ Fact = (
     | WorkersSucceeded
     | HangSuspected
     | HangFound
+    | StragglersFound
+    | StragglerReplaced
     | ProgressMeasured
     | RoundCompleted
     | JoinTimedOut

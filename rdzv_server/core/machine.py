@@ -33,6 +33,7 @@ from rdzv_server.core import (
     rank_assignment,
     restart_budget,
     snapshot,
+    stragglers,
     time_ledger,
 )
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record, WakeAgents
@@ -47,6 +48,7 @@ from rdzv_server.core.run import (
     FailureRecord,
     Opening,
     Run,
+    Slowness,
     Stage,
     TimeLedger,
     remember,
@@ -116,6 +118,8 @@ class RunMachine:
         run, agent_id = self.run, event.agent_id
         if run.stage.is_end or agent_id in run.leases.uncertain or agent_id not in run.agents:
             return False
+        if stragglers.begins(run, event):
+            return False
         self._renewed(event, now)
         return True
 
@@ -152,7 +156,7 @@ class RunMachine:
         hang = hangs.deadline(run) if run.hang is not None else None
         notice = notices.ends_at(run) if run.leaving or run.scale_up_at is not None else None
         soonest = run.leases.next_deadline()
-        for at in (own, run.queries.next_deadline(), hang, notice):
+        for at in (own, run.queries.next_deadline(), hang, notice, stragglers.deadline(run)):
             if at is not None and (soonest is None or at < soonest):
                 soonest = at
         return soonest
@@ -199,7 +203,7 @@ class RunMachine:
             return ended
         if run.scale_up_at is not None and now >= run.scale_up_at:
             return events.ArrivalsAdmitted()
-        return None
+        return stragglers.look(run, now)
 
     def _complete_if_ready(self, now: float) -> None:
         """Signs of life count here, and they are not recorded: that the round completes is."""
@@ -214,6 +218,8 @@ class RunMachine:
             self.run.leases.renew(event.agent_id, now)
             if event.progress is not None:
                 progress.note(self.run, event.agent_id, event.progress, now)
+                if stragglers.begins(self.run, event):
+                    stragglers.begin(self.run, now)
 
     def _disconnected(self, event: events.AgentDisconnected, now: float) -> None:
         self.run.leases.disconnect(event.agent_id, now)
@@ -327,7 +333,7 @@ class RunMachine:
     def _may_end_round(self, fact: events.Fact) -> bool:
         if isinstance(fact, events.WorkersSucceeded):
             return len(self.run.succeeded) + 1 == len(self.run.membership.seats if self.run.membership else ())
-        return not isinstance(fact, events.NodeJoined | events.HangSuspected | events.ProgressMeasured)
+        return not isinstance(fact, _ENDING_NO_ROUND)
 
     def _measured(self, fact: events.ProgressMeasured, now: float) -> None:
         run = self.run
@@ -471,7 +477,8 @@ class RunMachine:
         ending, run.round = run.round, run.round + 1
         run.stage, run.scale_up_at, run.verdict_at, run.hang = Stage.FORMING, None, None, None
         run.progress.clear()
-        run.examinations = Examinations()
+        run.examinations, run.slowness = Examinations(), Slowness()
+        run.stragglers.clear()
         wait_s = attempts.backoff_s(run, now) if cause.is_charged else 0.0
         run.opening = Opening(cause, reason, now, below_since=now, backoff_until=now + wait_s if wait_s else None)
         stopped = [
@@ -582,6 +589,8 @@ class RunMachine:
         return effects
 
 
+_ENDING_NO_ROUND = (events.NodeJoined, events.HangSuspected, events.ProgressMeasured, events.StragglersFound)
+
 _CHECKS: dict[type[events.Event], Callable[[RunMachine, Any, float], events.Fact | None]] = {
     events.NodeJoined: RunMachine._check_join,
     events.NodeLeft: RunMachine._check_leave,
@@ -617,6 +626,8 @@ _TRANSITIONS: dict[type[events.Fact], Callable[[RunMachine, Any, float], None]] 
     events.HangSuspected: hangs.suspect,
     events.HangFound: hangs.found,
     events.ProgressMeasured: RunMachine._measured,
+    events.StragglersFound: stragglers.found,
+    events.StragglerReplaced: stragglers.replaced,
     events.RoundCompleted: RunMachine._completed,
     events.JoinTimedOut: RunMachine._timed_out,
     events.CauseNotFound: RunMachine._cause_not_found,

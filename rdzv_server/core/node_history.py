@@ -14,13 +14,13 @@ from rdzv_protocol.text import clip
 
 from rdzv_server.config import ExclusionPolicy
 
-Fault = Literal["lost", "failed", "hardware", "unfit", "excluded"]
+Fault = Literal["lost", "failed", "hardware", "unfit", "slow", "excluded"]
 MOST_NODES, MOST_INCIDENTS, MOST_OF_A_NODE = 500, 1_000, 32
 """Nodes and incidents that are remembered, the latest, and incidents of one node: a snapshot of them is one record."""
 REASON_BYTES, RUN_BYTES = 96, 64
 TOGETHER, TOGETHER_S = 3, 30.0
 """So many nodes that are lost within this time are lost together."""
-AT_ONCE: tuple[Fault, ...] = ("hardware", "unfit")
+AT_ONCE: tuple[Fault, ...] = ("hardware", "unfit", "slow")
 
 
 class Incident(Struct, frozen=True):

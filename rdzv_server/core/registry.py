@@ -49,6 +49,10 @@ ROOM = 100
 """Part of all attempts that is forgotten when there is no room, a hundredth: looking for them takes time."""
 
 
+SLOW_NODES = ExclusionPolicy(after=1, window_s=3_600.0, for_s=3_600.0)
+"""Of a straggler that has been replaced, which would get its seat back, if the server excludes no nodes otherwise."""
+
+
 class Registry:
     """All attempts of all runs, at most `max_runs`. `retention_s`: how long an ended one is remembered."""
 
@@ -306,9 +310,10 @@ class Registry:
             )  # fmt: skip
             self.cordons.apply(fact, now)
             effects.append(Record(JOURNAL, 0, now, fact))
+        for blame in {blame.node_id: blame for blame in blamed}.values():
+            if policy := self._exclusion or (SLOW_NODES if blame.fault == "slow" else None):
+                effects += self._exclude(blame, policy, machine, now)
         if self._exclusion:
-            for blame in {blame.node_id: blame for blame in blamed}.values():
-                effects += self._exclude(blame, self._exclusion, machine, now)
             effects += self._let_go(machine, TimePassed(), now)  # a round that was ready waited for the verdict
         return effects
 

@@ -10,7 +10,7 @@ from rdzv_protocol.queries import Noticed
 from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core import legal_sizes
-from rdzv_server.core.events import Cordon, ProgressMeasured
+from rdzv_server.core.events import Cordon, ProgressMeasured, Straggler
 from rdzv_server.core.liveness import Leases
 from rdzv_server.core.queries import Queries
 from rdzv_server.core.stack_summary import StackSummary
@@ -248,6 +248,17 @@ class Examinations(Struct, frozen=True):
     again_at: float = 0.0
 
 
+class Slowness(Struct):
+    """How often nodes of the running round have been slow in a row: signs. Times are the server's."""
+
+    look_at: float | None = None
+    """Time of the next look; None: nobody has told how long a step takes."""
+    steps: dict[str, int] = field(default_factory=dict)
+    """Step of each agent's workers at the last look."""
+    looks: dict[str, int] = field(default_factory=dict)
+    """Looks in a row at which an agent's workers were otherwise than the agent is taken for."""
+
+
 class RunState(Struct, kw_only=True):
     """All that a restart of the server brings back of a run. Times are the server's, in seconds."""
 
@@ -286,6 +297,10 @@ class RunState(Struct, kw_only=True):
     verdict_at: float | None = None
     """Time at which a run without restarts left ends over a failure whose cause has not been reported."""
     hang: Hang | None = None
+    stragglers: dict[str, Straggler] = field(default_factory=dict)
+    """Those of the running round, by agent id."""
+    replaced_at: float | None = None
+    """Time at which a straggler was replaced last."""
     revision: int = 0
     event_number: int = 0
     """Number of the last event, of an earlier attempt if this one has none yet."""
@@ -365,6 +380,7 @@ class Run(RunState, kw_only=True):
     """Examination of the hang that is to be judged: a restart of the server begins it anew."""
     examinations: Examinations = Examinations()
     """Signs, too."""
+    slowness: Slowness = field(default_factory=Slowness)
     survivors: int = 0
     """Agents of the membership that are still part of the run, and are not drained."""
 

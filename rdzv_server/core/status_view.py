@@ -9,7 +9,7 @@ from rdzv_protocol.constraints import Address, Count, Id, NodeCount, Port, Rank,
 from rdzv_protocol.messages import Failure
 from rdzv_protocol.settings import RunSettings
 
-from rdzv_server.core import completion, cordons, legal_sizes, restart_budget, time_ledger
+from rdzv_server.core import completion, cordons, legal_sizes, restart_budget, stragglers, time_ledger
 from rdzv_server.core.cordons import CordonStatus
 from rdzv_server.core.run import (
     Agent,
@@ -64,6 +64,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     failures: Count
     log_dir: Annotated[str, Meta(description="folder on the node with its workers' log files; empty: there are none")]
     cordon: CordonStatus | None
+    slow: Annotated[str, Meta(description="sentence about how much slower it is than the others; empty: it is not")]
     drain_left_s: Annotated[float | None, Meta(description="seconds that its workers have left, if it is drained")]
     progress: ProgressStatus | None
 
@@ -249,6 +250,7 @@ def _node(run: Run, agent: Agent, now: float) -> NodeStatus:
         failures=run.failures_by_node.get(agent.node_id, 0),
         log_dir=agent.join.log_dir,
         cordon=cordons.status(run.cordons[agent.node_id]) if agent.node_id in run.cordons else None,
+        slow=stragglers.sentence(slow) if (slow := run.stragglers.get(agent.agent_id)) else "",
         drain_left_s=_round(max(0.0, agent.drain_until - now)) if agent.state is AgentState.DRAINING else None,
         progress=_progress([sign] if (sign := run.progress.get(agent.agent_id)) else [], now),
     )

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct, to_builtins
 from rdzv_protocol.messages import Failure
 from rdzv_protocol.timing import HOLDS_PER_LEASE, LONGEST_HOLD_S
 
-from rdzv_server.core import completion, status_view, time_ledger
+from rdzv_server.core import completion, status_view, stragglers, time_ledger
 from rdzv_server.core.run import Agent, FailureRecord, Run, Stage
 from rdzv_server.core.status_view import NodeState, Phase
 
@@ -81,6 +81,8 @@ class NodeView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     first_rank: int | None = None
     cordoned: bool = False
     """Whether it gets no seat in a new round."""
+    slow: str = ""
+    """How much slower it is than the others, if it is."""
     failures: int = 0
 
 
@@ -152,6 +154,7 @@ def node(run: Run, agent: Agent) -> Document:
             node_rank=agent.join.node_rank,
             first_rank=seat.first_rank if seat else None,
             cordoned=agent.node_id in run.cordons,
+            slow=stragglers.sentence(slow) if (slow := run.stragglers.get(agent.agent_id)) else "",
             failures=run.failures_by_node.get(agent.node_id, 0),
         )
     )

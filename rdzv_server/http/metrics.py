@@ -70,6 +70,7 @@ NODES_JOINED = _counter("nodes_joined_total", "Agents that came new to a run.")
 NODES_LOST = _counter("nodes_lost_total", "Agents that were lost without a word.")
 LEASES_EXPIRED = _counter("lease_expirations_total", "Those of them that were lost because they were not heard.")
 NODES_LEFT = _counter("nodes_left_total", "Agents that said that they leave.")
+STRAGGLERS_FOUND = _counter("stragglers_found_total", "Nodes that were found to be much slower than the others.")
 
 LONG_POLLS = _gauge("long_polls", "Requests of agents that are held until there is something to tell.")
 CONNECTIONS = _gauge("http_connections", "Open connections; authenticated: a request was let in.", "state")
@@ -95,6 +96,7 @@ RUN_UNPRODUCTIVE = _counter(
 )
 RUN_ETTR = _gauge("run_effective_training_time_ratio", "Training time divided by the run's age.", "run_id")
 RUN_TIME = _counter("run_time_seconds_total", "What the run's time has gone into.", "run_id", "phase")
+RUN_STRAGGLERS = _gauge("run_stragglers", "Nodes of the run that are much slower than the others.", "run_id")
 RUN_RESTARTS_LEFT = _gauge("run_restarts_left", "Restarts that may still be charged before the run fails.", "run_id")
 
 
@@ -103,6 +105,7 @@ OF_KIND = {
     NODES_JOINED: "node_joined",
     NODES_LOST: "node_lost",
     NODES_LEFT: "node_left",
+    STRAGGLERS_FOUND: "straggler_found",
     WORKERS_FAILED: "workers_failed",
 }
 """Metrics that count all events of a kind."""
@@ -239,6 +242,7 @@ class _Survey:
         yield Sample(RUN_WORLD_SIZE, world_size, (label,))
         yield Sample(RUN_FORMING, _forming_s(run, now), (label,))
         yield Sample(RUN_RESTARTS_LEFT, restart_budget.left(run, now), (label,))
+        yield Sample(RUN_STRAGGLERS, len(run.stragglers), (label,))
         spent = time_ledger.view(run, now)
         for name in ("running", "forming", "restarting", "waiting"):
             yield Sample(RUN_TIME, getattr(spent, name), (label, name))

@@ -443,12 +443,13 @@ class RunStory(RuleBasedStateMachine):
             "progress",
             "examined",
             "examinations",
+            "slowness",
         }
         assert _without(snapshot(machine.run), unordered) == _without(snapshot(self.run_), unordered)
         assert machine.run.agents == self.run_.agents
         machine.run.leases, machine.run.queries = self.run_.leases, self.run_.queries  # which are not kept
         machine.run.notice, machine.run.examined = self.run_.notice, self.run_.examined
-        machine.run.examinations = self.run_.examinations
+        machine.run.examinations, machine.run.slowness = self.run_.examinations, self.run_.slowness
         self.machine = machine
 
     @precondition(lambda self: not self.run_.stage.is_end)
@@ -535,7 +536,7 @@ class RunStory(RuleBasedStateMachine):
         if isinstance(event, REQUESTS) and len(self.records) > recorded:
             self.taken.append((event, model))
         if len(self.records) == recorded:
-            silent = {"leases", "revision", "queries", "notice", "progress", "examined", "examinations"}
+            silent = {"leases", "revision", "queries", "notice", "progress", "examined", "examinations", "slowness"}
             assert _without(snapshot(self.run_), silent) == _without(before, silent), "changed, but not recorded"
 
     def _seats(self) -> dict[str, Seat]:

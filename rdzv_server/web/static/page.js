@@ -8,7 +8,7 @@ const MOST_EVENTS = 30;
 const EVENTS_AT_ONCE = 1000;
 const TONES = {
   checkpointing: "done", detecting: "bad", lost: "bad", running: "good", finishing: "done", succeeded: "done", forming: "calm", waiting: "calm", standby: "none",
-  restarting: "busy", stopping: "busy", silent: "busy", disconnected: "busy", cordoned: "busy", draining: "busy",
+  restarting: "busy", stopping: "busy", slow: "busy", silent: "busy", disconnected: "busy", cordoned: "busy", draining: "busy",
   missing: "bad", failed: "bad",
 };
 const ORDER = ["failed", "restarting", "forming", "finishing", "running", "succeeded"]; // who needs somebody comes first
@@ -355,7 +355,7 @@ let chosen = null;
 
 function wordOf(node, key) {
   const quiet = (shown.quiet || {})[key];
-  return quiet ? quiet.why : node.state;
+  return quiet ? quiet.why : node.slow ? "slow" : node.state;
 }
 
 function drawNodes(run) {
@@ -457,7 +457,7 @@ function drawNode() {
     ["Address", node.addr], ["Role", node.role], ["Failures", node.failures || (node.agent_id ? 0 : "")],
     ["Age of its lease", node.agent_id && run.ended_at === undefined ? lease : ""], ["Agent", node.agent_id],
     ["Why it is gone", node.cause], ["Gone for", node.cause && since(node.at)],
-    ["Cordoned", node.cordoned ? "yes" : ""],
+    ["Cordoned", node.cordoned ? "yes" : ""], ["Slow", node.slow],
   ]);
 }
 

@@ -108,6 +108,7 @@ LANDS = [  # what an agent, its run and its output are told by which flags
         ("fatal_exit_codes", (2, -9), ["--fatal-exit-codes", "2,-9"]),
         ("on_hang", "report", ["--on-hang", "report"]),
         ("max_hang_restarts", 2, ["--max-hang-restarts", "2"]),
+        ("replace_stragglers", True, ["--replace-stragglers"]),
         ("notice_timeout_s", 60.0, ["--notice-timeout", "60"]),
         ("rank_policy", "fill-gaps", ["--rank-policy", "fill-gaps"]),
     ]),

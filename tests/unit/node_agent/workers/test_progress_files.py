@@ -64,6 +64,27 @@ def test_the_longest_of_each_kind_is_remembered(files: ProgressFiles, monkeypatc
     assert files.read()[0].step == 25, "no other step was named"
 
 
+def test_own_work_is_a_part_of_each_step(files: ProgressFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_worker, "_memory", in_worker._open(files.environment(0)[PROGRESS_FILE]))
+    monkeypatch.setattr(in_worker, "_is_looked_for", True)
+
+    def tell(now: float, step: int | None, kind: str) -> None:
+        monkeypatch.setattr(in_worker, "time", SimpleNamespace(monotonic=lambda: now))
+        in_worker.progress(step, kind)
+
+    tell(10.0, 0, "step")
+    for step in range(1, 9):  # 2 s of work in two parts, and 1 s of waiting
+        tell(7.0 + 3.0 * step + 1.0, None, "work")
+        tell(7.0 + 3.0 * step + 2.0, None, "work")
+        if step == 5:  # the work of a step has been told, and the step has not
+            files.summary(30.0)
+        tell(7.0 + 3.0 * step + 3.0, step, "step")
+    found = files.summary(40.0)
+    assert found and found.work_s is not None and found.step_s is not None
+    assert found.work_s == pytest.approx(2.0, rel=0.2) and found.step_s == pytest.approx(3.0, rel=0.2)
+    assert found.lowest_step == 8
+
+
 @pytest.mark.parametrize(
     "path", ["", "/nonexistent", "/proc/1/fd/0", __file__], ids=["none", "gone", "hidden", "other"]
 )

@@ -1,0 +1,149 @@
+"""Stragglers: nodes of a running round whose workers take much longer than those of the others, for a while.
+
+What is compared is the time of a step that goes into each node's own work (`Progress.work_s`), where all nodes tell it,
+else the time that a whole step takes. In lockstep whole steps take equally long everywhere, since all wait for the
+slowest: there only own work can tell.
+
+The run is looked at once in a lease, as long as its workers tell steps. A node is a straggler once it has been beyond
+the limit at `LOOKS` looks in a row with new steps, and is none any more after as many looks below it. The limit is
+`FACTOR` times the median, or more in a run whose nodes differ anyway: `SPREAD` times their usual distance from the
+median above it. How often a node was slow is a sign; that it is a straggler is a fact.
+"""
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from rdzv_protocol.text import printable
+
+from rdzv_server.core import events
+from rdzv_server.core.node_history import Blame
+from rdzv_server.core.run import Cause, Run, Slowness, Stage
+
+if TYPE_CHECKING:
+    from rdzv_server.core.machine import RunMachine
+
+FACTOR = 1.5
+SPREAD = 6.0
+LEAST_S = 0.01
+"""A difference that is smaller is none, however short the steps are."""
+LOOKS = 6
+MOST_FOUND = 32
+"""Stragglers that are found at one look: if there are more, the others are found later."""
+REPLACED_AGAIN_AFTER_S = 600.0
+"""Least time between two replacements: each costs a restart."""
+
+
+def begins(run: Run, event: events.LeaseRenewed) -> bool:
+    """Whether the run is to be looked at from now on: workers of several nodes, of which one has told a step's time."""
+    told = event.progress is not None and event.progress.step_s is not None
+    return told and run.slowness.look_at is None and run.stage is Stage.RUNNING and len(run.running) > 1
+
+
+def begin(run: Run, now: float) -> None:
+    run.slowness = Slowness(now + run.settings.lease_s)
+
+
+def deadline(run: Run) -> float | None:
+    return run.slowness.look_at if run.stage is Stage.RUNNING else None
+
+
+def look(run: Run, now: float) -> events.StragglersFound | events.StragglerReplaced | None:
+    """What the look that is due finds, if anything; the next one is a lease later."""
+    at = deadline(run)
+    if at is None or now < at:
+        return None
+    run.slowness.look_at = now + run.settings.lease_s
+    changed = _changed(run, now)
+    return changed or _replaced(run, now)
+
+
+def _changed(run: Run, now: float) -> events.StragglersFound | None:
+    of, values = _times(run)
+    if len(values) < 2:
+        return None
+    usual_s = _median(values.values())
+    limit_s = max(_limit(values.values(), usual_s), usual_s + LEAST_S)
+    found: list[events.Straggler] = []
+    over: list[str] = []
+    for agent_id, own_s in values.items():
+        if not _disagrees(run, agent_id, own_s > limit_s):
+            continue
+        if agent_id in run.stragglers:
+            over.append(agent_id)
+        elif len(found) < MOST_FOUND:
+            found.append(events.Straggler(agent_id, run.agents[agent_id].node_id, of, own_s, usual_s, now))
+    return events.StragglersFound(tuple(found), tuple(over)) if found or over else None
+
+
+def _times(run: Run) -> tuple[str, dict[str, float]]:
+    """What is compared, "work" or "step", and its seconds, by agent whose workers run."""
+    signs = [(agent_id, run.progress[agent_id].progress) for agent_id in run.running if agent_id in run.progress]
+    told = {agent_id: progress for agent_id, progress in signs if progress.step_s is not None}
+    work = {agent_id: progress.work_s for agent_id, progress in told.items() if progress.work_s is not None}
+    if len(work) == len(told):
+        return "work", work
+    return "step", {agent_id: progress.step_s or 0.0 for agent_id, progress in told.items()}
+
+
+def _limit(values: Collection[float], usual_s: float) -> float:
+    usual_distance_s = _median([abs(value - usual_s) for value in values])
+    return max(FACTOR * usual_s, usual_s + SPREAD * usual_distance_s)
+
+
+def _median(values: Collection[float]) -> float:
+    """The lower one of two: of two nodes the slower one can be slow."""
+    return sorted(values)[(len(values) - 1) // 2]
+
+
+def _disagrees(run: Run, agent_id: str, is_slow: bool) -> bool:
+    """Whether a node has been otherwise than it is taken for at the last `LOOKS` looks with new steps."""
+    signs, step = run.slowness, run.progress[agent_id].progress.lowest_step
+    if step is None or step == signs.steps.get(agent_id):
+        return False
+    signs.steps[agent_id] = step
+    signs.looks[agent_id] = signs.looks.get(agent_id, 0) + 1 if is_slow != (agent_id in run.stragglers) else 0
+    return signs.looks[agent_id] >= LOOKS
+
+
+def _replaced(run: Run, now: float) -> events.StragglerReplaced | None:
+    """The worst straggler, if a node stands by that is there, and the last replacement is long ago."""
+    absent = run.leases.absent_since
+    stands_by = any(agent_id not in absent for agent_id in run.waiting)
+    if not run.settings.replace_stragglers or not stands_by or run.leaving or run.succeeded:
+        return None
+    if run.replaced_at is not None and now < run.replaced_at + REPLACED_AGAIN_AFTER_S:
+        return None
+    slow = [each for each in run.stragglers.values() if each.agent_id in run.running]
+    return events.StragglerReplaced(max(slow, key=lambda each: each.times).agent_id) if slow else None
+
+
+# Facts.
+
+
+def found(machine: "RunMachine", fact: events.StragglersFound, now: float) -> None:
+    run = machine.run
+    for straggler in fact.found:
+        run.stragglers[straggler.agent_id] = straggler
+        run.slowness.looks.pop(straggler.agent_id, None)
+        machine.tell("straggler_found", sentence(straggler), now, node_id=straggler.node_id)
+    for agent_id in fact.over:
+        run.slowness.looks.pop(agent_id, None)
+        if was := run.stragglers.pop(agent_id, None):
+            reason = printable(f"node {was.node_id} is slow no more")
+            machine.tell("straggler_over", reason, now, node_id=was.node_id)
+
+
+def replaced(machine: "RunMachine", fact: events.StragglerReplaced, now: float) -> None:
+    """Open a round, for which the straggler is cordoned: see `registry`."""
+    run = machine.run
+    slow = sentence(run.stragglers[fact.agent_id])
+    run.replaced_at = now
+    machine.blamed.append(Blame(run.stragglers[fact.agent_id].node_id, "slow", slow))
+    machine.open_round(Cause.NODE_DRAINED, f"{slow}; a node that stands by takes its place", now)
+
+
+def sentence(straggler: events.Straggler) -> str:
+    """The straggler in one line, for people."""
+    what = "a step's own work" if straggler.of == "work" else "a step"
+    times = f"{straggler.own_s:.3g} s, {straggler.times:.1f} times as long as usual ({straggler.usual_s:.3g} s)"
+    return printable(f"node {straggler.node_id} is slow: {what} takes {times}")
