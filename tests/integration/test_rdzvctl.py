@@ -367,6 +367,57 @@ async def test_a_node_is_drained_when_that_is_confirmed(cluster: Cluster) -> Non
     await cluster.hub.group(1)
 
 
+AT_A_TERMINAL = (
+    ("nodes r", 0, r"NODE +STATE +GROUP RANK"),
+    ("events r --last 2", 0, r"#\d+ round 1: runs on 2 nodes"),
+    ("why r", 0, r"Run r has been running for \S+: round 1 runs on 2 nodes"),
+    ("cordon b --reason fan", 0, "node b is cordoned by an operator: fan"),
+    ("nodes r", 0, r"b +running .*cordoned by 127\.0\.0\.1"),
+    ("uncordon b", 0, "node b is uncordoned by an operator"),
+    ("resize r 1:3", 0, "run r: resized to 1:3 nodes by an operator"),
+    ("resize r 3:1", 2, "error: "),
+    ("admit r", 1, "error: no node stands by for a free seat in run r"),
+    ("forget r", 1, "error: nothing to forget: run r: running for"),
+    ("stop r --yes", 0, "run r: stopped by an operator"),
+    ("forget r --yes", 0, r"run r is forgotten"),
+    ("config set-context lab --endpoint a:1", 0, "context lab is set"),
+    ("config get-contexts", 0, r"CURRENT +NAME +ENDPOINT(?s:.*)\* +lab +a:1"),
+    ("config delete-context lab", 0, "context lab is deleted"),
+)
+
+
+async def test_every_command_at_a_terminal(cluster: Cluster, tmp_path: Path) -> None:
+    """One night's work: each command says what it did, with its exit code; what is about runs fits the terminal."""
+    await cluster.nodes("ab", "--run-id", "r", "--nnodes", "2", *PATIENT, nproc=1)
+    env = environment(cluster.endpoint, XDG_CONFIG_HOME=str(tmp_path))
+    for words, code, says in AT_A_TERMINAL:
+        async with Terminal(*RDZVCTL, *words.split(), env=env, columns=100) as shown:
+            assert await shown.exit_code() == code, words
+            assert re.search(says, shown.text), (words, shown.text)
+            is_wide = any(len(line) > 100 for line in shown.text.splitlines())
+            assert not is_wide or code or words.startswith("config"), words
+            assert "Traceback" not in shown.text
+
+
+async def test_ctrl_c_while_a_server_is_silent() -> None:
+    """A server that takes the request and answers nothing need not be waited for, and there is no traceback."""
+    asked = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        asked.set()
+        await reader.read()  # until rdzvctl is gone
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        at = "{}:{}".format(*server.sockets[0].getsockname())
+        async with Terminal(*RDZVCTL, "status", env=environment(at)) as shown:
+            await asked.wait()
+            shown.type("\x03")
+            assert await shown.exit_code() == 128 + signal.SIGINT
+            assert "Traceback" not in shown.text
+
+
 # What goes wrong.
 
 
