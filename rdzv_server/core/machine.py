@@ -118,7 +118,7 @@ class RunMachine:
         run, agent_id = self.run, event.agent_id
         if run.stage.is_end or agent_id in run.leases.uncertain or agent_id not in run.agents:
             return False
-        if stragglers.begins(run, event):
+        if event.progress is not None and stragglers.begins(run, event):
             return False
         self._renewed(event, now)
         return True
@@ -156,7 +156,7 @@ class RunMachine:
         hang = hangs.deadline(run) if run.hang is not None else None
         notice = notices.ends_at(run) if run.leaving or run.scale_up_at is not None else None
         soonest = run.leases.next_deadline()
-        for at in (own, run.queries.next_deadline(), hang, notice, stragglers.deadline(run)):
+        for at in (own, run.queries.next_deadline(), hang, notice, run.slowness.look_at):
             if at is not None and (soonest is None or at < soonest):
                 soonest = at
         return soonest

@@ -35,21 +35,18 @@ REPLACED_AGAIN_AFTER_S = 600.0
 
 def begins(run: Run, event: events.LeaseRenewed) -> bool:
     """Whether the run is to be looked at from now on: workers of several nodes, of which one has told a step's time."""
-    told = event.progress is not None and event.progress.step_s is not None
-    return told and run.slowness.look_at is None and run.stage is Stage.RUNNING and len(run.running) > 1
+    if run.slowness.look_at is not None or event.progress is None or event.progress.step_s is None:
+        return False
+    return run.stage is Stage.RUNNING and len(run.running) > 1
 
 
 def begin(run: Run, now: float) -> None:
     run.slowness = Slowness(now + run.settings.lease_s)
 
 
-def deadline(run: Run) -> float | None:
-    return run.slowness.look_at if run.stage is Stage.RUNNING else None
-
-
 def look(run: Run, now: float) -> events.StragglersFound | events.StragglerReplaced | None:
     """What the look that is due finds, if anything; the next one is a lease later."""
-    at = deadline(run)
+    at = run.slowness.look_at
     if at is None or now < at:
         return None
     run.slowness.look_at = now + run.settings.lease_s
