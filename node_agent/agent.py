@@ -170,6 +170,9 @@ class Agent:
             self._manager.watch(loop.call_later)
         if self._config.preemption_file:
             loop.call_soon(self._look_for_preemption, self._config.preemption_file)
+        poll = loop.create_task(self._await_preemption()) if self._config.preemption_poll else None
+        if poll:
+            poll.add_done_callback(raise_in_loop)
         loop.call_soon(self._runner.feed, Started())
         if self._orphans:  # soon: while the server is asked
             loop.call_soon(self._orphans.guard, self._config.environment, self._temp_dir.folder)
@@ -178,6 +181,8 @@ class Agent:
         finally:
             async with AsyncExitStack() as closing:  # all of it, whatever fails
                 closing.callback(self._temp_dir.remove)
+                if poll:
+                    closing.callback(poll.cancel)
                 if self._spans:
                     closing.push_async_callback(asyncio.to_thread, self._spans.close)
                 if self._live_line:
@@ -207,6 +212,15 @@ class Agent:
             self._runner.feed(Signalled("SIGTERM", f"preempted: {path} is there"))
         else:
             asyncio.get_running_loop().call_later(PREEMPTION_LOOK_S, self._look_for_preemption, path)
+
+    async def _await_preemption(self) -> None:
+        """Leave when the cloud says that it takes this machine back."""
+        from node_agent.transport.cloud_metadata import PreemptionPoll
+
+        assert self._config.preemption_poll
+        told = await PreemptionPoll(*self._config.preemption_poll, self._console.say).notice()
+        self._tell_of_the_end()
+        self._runner.feed(Signalled("SIGTERM", f"preempted: {told}"))
 
     def _tell_of_the_end(self) -> None:
         if self._manager:

@@ -71,6 +71,8 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     """Whether workers are given the files of notices."""
     preemption_file: str | None = None
     """File whose appearance makes the agent leave."""
+    preemption_poll: tuple[str, str] | None = None
+    """Cloud whose metadata service is asked whether it takes this machine back, and another address than its own."""
     connect_timeout_s: float = 300.0
     """Wait for the first answer of the server, which may be started after the agents."""
     server_lost_timeout_s: float = inf

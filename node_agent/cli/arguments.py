@@ -17,6 +17,7 @@ from node_agent.cli.values import (
     PLACES,
     Read,
     checks,
+    cloud,
     codes,
     filters,
     log_rules,
@@ -211,6 +212,9 @@ class Arguments(NamedTuple):
     preemption_file: Annotated[str | None, _own(
         "FILE", text, "leave, as with SIGTERM, when this file appears: schedulers and daemons that know of a "
         "preemption write one")] = None
+    preemption_poll: Annotated[tuple[str, str] | None, _own(
+        "CLOUD", cloud, "leave, as with SIGTERM, when this cloud's metadata service says that it takes the machine "
+        "back: aws (spot), gcp or azure; CLOUD=http://HOST:PORT asks at another address than the cloud's")] = None
     exit_with_run: Annotated[bool, _own_switch(
         "if this agent is killed: stay until the run has ended without it, and exit as the run does. For schedulers "
         "that call a whole job failed when one of its processes is")] = False

@@ -136,6 +136,7 @@ def _config(arguments: Arguments, target: Target, environment: Mapping[str, str]
         notice_signal=arguments.notice_signal,
         gives_notices=arguments.notice_timeout is not None or arguments.scale_up == "on-notice",
         preemption_file=arguments.preemption_file,
+        preemption_poll=arguments.preemption_poll,
         connect_timeout_s=connect_timeout_s,
         server_lost_timeout_s=first(arguments.server_lost_timeout, lost_after_s),
         close_timeout_s=first(arguments.close_timeout, CLOSE_TIMEOUT_S),

@@ -63,6 +63,19 @@ def checks(given: object) -> tuple[str, ...]:
     return found
 
 
+CLOUDS = ("aws", "gcp", "azure")
+
+
+def cloud(given: object) -> tuple[str, str]:
+    """Name of a cloud, and the address of its metadata service, http://HOST:PORT, empty if it is the usual one."""
+    which, has_base, base = text(given).partition("=")
+    match = re.fullmatch(r"http://[A-Za-z0-9.-]+(?::([1-9]\d{0,4}))?", base)
+    is_base = match is not None and int(match[1] or 80) <= 65_535
+    if which not in CLOUDS or (has_base and not is_base):
+        raise ValueError(f"{', '.join(CLOUDS)}, or one of them as CLOUD=http://HOST:PORT, not {given!r:.80}")
+    return which, base
+
+
 def name_or_none(given: object) -> str:
     """A name, or an empty text, which stands for the default."""
     return name(given) if given else ""

@@ -175,6 +175,36 @@ async def test_a_preemption_file_is_like_a_signal(cluster: Cluster, tmp_path: Pa
     await cluster.finish(second)
 
 
+async def test_a_preemption_that_the_cloud_tells_of_is_like_a_signal(cluster: Cluster) -> None:
+    """A metadata service as Google's: it holds the question until the machine is taken back."""
+    is_asked, taken_back = asyncio.Event(), asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if b"last_etag=0 " not in await reader.readuntil(b"\r\n\r\n"):
+            is_asked.set()
+            await taken_back.wait()
+        body = b"TRUE\n" if taken_back.is_set() else b"FALSE\n"
+        head = f"HTTP/1.1 200 OK\r\nMetadata-Flavor: Google\r\nETag: e1\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as service:
+        base = f"http://127.0.0.1:{service.sockets[0].getsockname()[1]}"
+        preempted = await cluster.node("a", "--nnodes", "1:2", "--preemption-poll", f"gcp={base}", *NOTICE)
+        await cluster.node("b", "--nnodes", "1:2", *NOTICE)
+        first = await cluster.hub.group(4)
+        await all_listen(first)
+        async with asyncio.timeout(LONG_S):
+            await is_asked.wait()
+        taken_back.set()
+        await all_hear(first, "node_left a True")
+        await all_acknowledge(first)
+        second = await cluster.hub.group(2)
+        assert await cluster.agents.pop("a").exit_code() == ExitCode.START_AGAIN
+    assert "preempted: Google takes this instance back in 30 s: leaving the run" in "\n".join(preempted.err)
+    await cluster.finish(second)
+
+
 async def test_workers_are_told_once_when_all_nodes_are_told_to_leave(cluster: Cluster) -> None:
     """As Slurm does before a job's time limit: workers get the signal itself when they have saved."""
     first = await cluster.nodes("ab", "--nnodes", "1:2", "--signals-to-handle", "SIGUSR1", *NOTICE)

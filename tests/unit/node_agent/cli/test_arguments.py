@@ -49,6 +49,7 @@ TABLE = {  # by argument: a good text, a bad one, and what is said to that
     "notice_timeout": ("60", "soon", SECONDS + "'soon'"),
     "notice_signal": ("SIGUSR2", "SIGNONE", "the name of a signal, such as SIGUSR1, not 'SIGNONE'"),
     "preemption_file": ("preempted", "gone/preempted", "'gone/preempted' is no file in a folder that is there"),
+    "preemption_poll": ("aws", "ibm", "aws, gcp, azure, or one of them as CLOUD=http://HOST:PORT, not 'ibm'"),
     "max_restarts": ("3", "-1", "a whole number from 0 to 10000000, not '-1'"),
     "restart_window": ("3600", "0", "a number of seconds from 1 to 1e+09, not '0'"),
     "restart_backoff": ("10", "soon", SECONDS + "'soon'"),

@@ -63,6 +63,8 @@ LANDS = [  # what an agent, its run and its output are told by which flags
     ("gives_notices", True, ["--notice-timeout", "20"]),
     ("gives_notices", True, ["--scale-up", "on-notice"]),
     ("preemption_file", "preempted", ["--preemption-file", "preempted"]),
+    ("preemption_poll", ("gcp", ""), ["--preemption-poll", "gcp"]),
+    ("preemption_poll", ("aws", "http://127.0.0.1:80"), ["--preemption-poll", "aws=http://127.0.0.1:80"]),
     ("close_timeout_s", 5.0, ["--rdzv-conf", "close_timeout=5"]),
     ("metrics_port", ("127.0.0.1", 9400), ["--metrics-port", "9400"]),
     ("metrics_port", ("::", 0), ["--metrics-port", "[::]:0"]),

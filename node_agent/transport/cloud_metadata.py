@@ -1,0 +1,205 @@
+"""Notices of preemption from a cloud's metadata service: what each cloud offers its own machines, one row a cloud.
+
+A service answers plain HTTP at an address that only the machine itself reaches. Google's holds the question until
+something changes, so that its notice arrives at once; the others are asked every few seconds. Nothing that they answer
+does more than have this agent leave. One that does not answer is said once, and asked again.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from json import loads
+
+import h11
+from msgspec import Struct
+from rdzv_protocol.text import clip, printable
+
+CONNECT_TIMEOUT_S, ANSWER_TIMEOUT_S = 5.0, 75.0
+"""The second is longer than the longest hold of a question that a service may hold."""
+AGAIN_S = 5.0
+"""Pause after a question that was not answered."""
+MOST_BYTES = 65_536
+"""Of an answer."""
+SHOWN = 200
+
+
+class Answer(Struct, frozen=True):
+    status: int
+    headers: Mapping[str, str]
+    body: str
+
+
+class Question(Struct, frozen=True):
+    """A request. In its path and its headers `{known}` and `{etag}` stand for what earlier answers have given."""
+
+    path: str
+    headers: Mapping[str, str]
+    method: str = "GET"
+
+
+class Cloud(Struct, frozen=True, kw_only=True):
+    """How one cloud tells that it takes a machine back."""
+
+    name: str
+    base: str
+    """Address of the service, for all machines the same."""
+    first: Question | None = None
+    """What has to be known for the other question: a token, or the machine's own name. Its answer is `{known}`."""
+    asked: Question
+    every_s: float
+    """Pause between two answers."""
+    reads: Callable[[Answer, str], str]
+    """The notice in words, from the answer and what is known; empty: there is none. Raises `ValueError`."""
+
+
+class Unanswered(Exception):
+    """`str(error)` says for people what went wrong."""
+
+
+def _aws(answer: Answer, known: str) -> str:
+    """404 until the notice, which comes two minutes before."""
+    if answer.status == 404:
+        return ""
+    told = loads(answer.body)
+    return f"AWS will {told['action']} this spot instance at {told['time']}"
+
+
+def _google(answer: Answer, known: str) -> str:
+    if answer.headers.get("metadata-flavor") != "Google":
+        raise ValueError("it is none of Google's")
+    return "Google takes this instance back in 30 s" if answer.body.strip() == "TRUE" else ""
+
+
+_AZURE_ENDS = ("Preempt", "Terminate", "Redeploy", "Reboot")
+"""Events after which no process of the machine is left. `Freeze` is a pause of a few seconds."""
+
+
+def _azure(answer: Answer, known: str) -> str:
+    """The list names the events of all machines of a scale set."""
+    for event in loads(answer.body)["Events"]:
+        if event["EventType"] in _AZURE_ENDS and known in event["Resources"]:
+            return f"Azure has scheduled {event['EventType']} of {known}, not before {event.get('NotBefore') or 'now'}"
+    return ""
+
+
+LINK_LOCAL = "http://169.254.169.254"
+_OF_AZURE = {"Metadata": "true"}
+CLOUDS = {
+    "aws": Cloud(
+        name="AWS",
+        base=LINK_LOCAL,
+        first=Question("/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "21600"}, "PUT"),
+        asked=Question("/latest/meta-data/spot/instance-action", {"X-aws-ec2-metadata-token": "{known}"}),
+        every_s=5.0,
+        reads=_aws,
+    ),
+    "gcp": Cloud(
+        name="Google",
+        base=LINK_LOCAL,
+        asked=Question(
+            "/computeMetadata/v1/instance/preempted?wait_for_change=true&timeout_sec=60&last_etag={etag}",
+            {"Metadata-Flavor": "Google"},
+        ),
+        every_s=0.1,
+        reads=_google,
+    ),
+    "azure": Cloud(
+        name="Azure",
+        base=LINK_LOCAL,
+        first=Question("/metadata/instance/compute/name?api-version=2021-02-01&format=text", _OF_AZURE),
+        asked=Question("/metadata/scheduledevents?api-version=2020-07-01", _OF_AZURE),
+        every_s=1.0,
+        reads=_azure,
+    ),
+}
+
+
+class PreemptionPoll:
+    """Watch for the preemption of this machine. `base`: another address than the cloud's; `warn`: told of trouble."""
+
+    def __init__(self, cloud: str, base: str, warn: Callable[[str], None]) -> None:
+        self._cloud = CLOUDS[cloud]
+        host, _, port = (base or self._cloud.base).removeprefix("http://").rstrip("/").partition(":")
+        self._host, self._port = host, int(port or 80)
+        self._warn = warn
+        self._known = ""
+        self._etag = "0"
+        self._is_warned = False
+
+    async def notice(self) -> str:
+        """Wait until the cloud takes this machine back; how it said so, for people."""
+        while True:
+            try:
+                if told := await self._ask():
+                    return clip(printable(told), SHOWN)
+                self._is_warned, pause_s = False, self._cloud.every_s
+            except Unanswered as error:
+                pause_s = AGAIN_S
+                self._warn_once(str(error))
+            await asyncio.sleep(pause_s)
+
+    def _warn_once(self, why: str) -> None:
+        if not self._is_warned:
+            where = f"{self._host}:{self._port}"
+            self._warn(f"no answer from {self._cloud.name}'s metadata service at {where} ({why}); asking again")
+        self._is_warned = True
+
+    async def _ask(self) -> str:
+        cloud = self._cloud
+        if cloud.first and not self._known:
+            self._known = (await self._answer(cloud.first, (200,))).body.strip()
+        try:
+            answer = await self._answer(cloud.asked, (200, 404) if cloud.reads is _aws else (200,))
+        except Unanswered:
+            self._known, self._etag = "", "0"  # a token ends, and a machine may be given another name
+            raise
+        try:
+            told = cloud.reads(answer, self._known)
+        except (ValueError, KeyError, TypeError) as error:
+            raise Unanswered(f"an answer that is none of {cloud.name}'s: {clip(printable(str(error)), 80)}") from None
+        self._etag = answer.headers.get("etag", self._etag)
+        return told
+
+    async def _answer(self, question: Question, good: tuple[int, ...]) -> Answer:
+        """Raises `Unanswered`."""
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                answer = await self._exchange(question)
+        except TimeoutError:
+            raise Unanswered("no answer in time") from None
+        except (OSError, EOFError, UnicodeError, h11.ProtocolError) as error:
+            raise Unanswered(clip(printable(str(error) or type(error).__name__), 80)) from None
+        if answer.status not in good:
+            raise Unanswered(f"status {answer.status}")
+        return answer
+
+    async def _exchange(self, question: Question) -> Answer:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(self._host, self._port)
+        try:
+            http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MOST_BYTES)
+            for event in (self._request(question), h11.EndOfMessage()):
+                writer.write(http.send(event) or b"")
+            return await _read(http, reader)
+        finally:
+            writer.transport.abort()
+
+    def _request(self, question: Question) -> h11.Request:
+        known = {"known": self._known, "etag": self._etag}
+        headers = {name: text.format(**known) for name, text in question.headers.items()}
+        headers |= {"Host": self._host, "Connection": "close"}
+        headers |= {"Content-Length": "0"} if question.method == "PUT" else {}
+        return h11.Request(method=question.method, target=question.path.format(**known), headers=list(headers.items()))
+
+
+async def _read(http: h11.Connection, reader: asyncio.StreamReader) -> Answer:
+    status, headers, body = 0, dict[str, str](), bytearray()
+    while not isinstance(event := http.next_event(), h11.EndOfMessage):
+        if event is h11.NEED_DATA:
+            http.receive_data(await reader.read(MOST_BYTES))
+        elif isinstance(event, h11.Response):
+            status, headers = event.status_code, {name.decode(): text.decode("latin-1") for name, text in event.headers}
+        elif isinstance(event, h11.Data):
+            body += event.data
+            if len(body) > MOST_BYTES:
+                raise EOFError(f"the answer has more than {MOST_BYTES} bytes")
+    return Answer(status, headers, body.decode(errors="replace"))
