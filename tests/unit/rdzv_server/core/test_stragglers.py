@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from rdzv_protocol.messages import Progress
 
-from rdzv_server.core import status_view
+from rdzv_server.core import status_view, watch_view
 from rdzv_server.core.events import LeaseRenewed
 from rdzv_server.core.run import Stage
 from rdzv_server.core.stragglers import LOOKS, REPLACED_AGAIN_AFTER_S
@@ -52,6 +52,8 @@ def test_a_node_that_is_slow_for_a_while_is_named_once_until_it_is_slow_no_more(
     assert run.events[-1].reason == "node b is slow: a step takes 2 s, 1.8 times as long as usual (1.1 s)"
     shown = {node.node_id: node.slow for node in status_view.nodes(run.run, run.now)}
     assert shown == {"a": "", "b": run.events[-1].reason, "c": ""}
+    watched = {agent_id: watch_view.node(run.run, agent).get("slow") for agent_id, agent in run.run.agents.items()}
+    assert watched == {"a": None, "b": run.events[-1].reason, "c": None}
     steps.go_on(LONG_S, a=1.0, b=1.0, c=1.1)
     assert told(run)[1:] == [("straggler_over", "b")] and run.run.stragglers == {}
     assert run.stage is Stage.RUNNING
