@@ -14,7 +14,7 @@ from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import Assignment, Failure, Progress, Reply, Start, Wait
 
-from node_agent.config import PROGRAM, AgentConfig, LaunchPlan
+from node_agent.config import PROGRAM, AgentConfig, FailureRules, LaunchPlan
 from node_agent.core.effects import (
     WAITING,
     Ask,
@@ -492,11 +492,24 @@ class Agent:
     def _worker_failed(self, round_: int, failure: Failure) -> None:
         if not self._logs.keeps_error_files:
             failure = replace(failure, error_file="")
+        failure = self._judged(failure)
         if self._events:
             self._events.failed(failure)
         if self._metrics:
             self._metrics.failures += 1
         self._runner.feed(WorkerFailed(round_, failure))
+
+    def _judged(self, failure: Failure) -> Failure:
+        """The failure with what the user's rules say of it."""
+        if self._config.failure_rules == FailureRules():
+            return failure
+        from node_agent.failures import rules
+
+        try:
+            return rules.judged(failure, self._config.failure_rules)
+        except rules.RulesNotMatched as error:
+            self._console.say(f"warning: {error}", Level.WARNING)
+            return failure
 
     def _workers_stopped(self, round_: int, left: list[int]) -> None:
         for pid in left:

@@ -40,6 +40,13 @@ class NodeCheck(Struct, frozen=True, kw_only=True):
     """Folder of the workers' log files; empty: a temporary one."""
 
 
+class FailureRules(Struct, frozen=True):
+    """Patterns of failures that end the run, and of those whose restart is free. The former go first."""
+
+    fatal: tuple[str, ...] = ()
+    retry: tuple[str, ...] = ()
+
+
 class AgentConfig(Struct, frozen=True, kw_only=True):
     """The command line, checked. Durations are seconds."""
 
@@ -57,6 +64,8 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     """Every worker sees its own GPU alone, as device 0, and LOCAL_RANK 0."""
     hangs: HangOptions = HangOptions()
     """Ways in which hangs of workers are noticed; none by default."""
+    failure_rules: FailureRules = FailureRules()
+    """What failures of workers mean for the run, by what they wrote last."""
     cpus: tuple[frozenset[int], ...] = ()
     """The CPUs that each worker may use, by local rank; none: all."""
     signals: tuple[str, ...] = SIGNALS

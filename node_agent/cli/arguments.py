@@ -27,6 +27,7 @@ from node_agent.cli.values import (
     nodes,
     one_of,
     pairs,
+    patterns,
     place,
     progress_limits,
     ranks,
@@ -235,6 +236,15 @@ class Arguments(NamedTuple):
         "step and no later checkpoint, as node_agent.progress tells (default: only --max-restarts counts)")] = None
     fatal_exit_codes: Annotated[tuple[int, ...] | None, _setting(
         "N,N", codes, "exit codes that fail the run at once")] = None
+    fatal_rule: Annotated[tuple[str, ...], _own(
+        "PATTERN", patterns, "the same for workers whose error, traceback or last lines on stderr have a match of this "
+        "regular expression, may be repeated", repeats=True)] = ()
+    retry_rule: Annotated[tuple[str, ...], _own(
+        "PATTERN", patterns, "likewise: a restart that costs nothing, however often, such as for a file system that is "
+        "away for a while; --restart-backoff sets a pace", repeats=True)] = ()
+    fail_when_hopeless: Annotated[bool | None, _setting(
+        "", switch, "fail the run at once when a restart is known not to help: a syntax or import error at the very "
+        "start, GPU memory that runs out at the same step again (default: a hint says so)")] = None
     join_timeout: Annotated[float | None, _setting("S", seconds(), "wait for MIN nodes (default: 600)")] = None
     node_unit: Annotated[int | None, _setting(
         "N", whole(1, 100_000), "run on a multiple of N nodes alone; those that are over stand by (default: 1)")] = None

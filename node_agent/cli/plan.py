@@ -15,7 +15,7 @@ from rdzv_protocol.settings import RequestedSettings
 from node_agent.cli import rendezvous
 from node_agent.cli.arguments import FLAGS, LONGEST_LEASE_S, SHORTEST_LEASE_S, Arguments
 from node_agent.cli.values import known_signals, sort_key
-from node_agent.config import PROGRAM, AgentConfig, LaunchPlan, NodeCheck, Target, UsageError
+from node_agent.config import PROGRAM, AgentConfig, FailureRules, LaunchPlan, NodeCheck, Target, UsageError
 from node_agent.core.command import LOCAL_RANK, Command
 from node_agent.core.hang import HangOptions
 from node_agent.core.log_options import NO_FILES, LogOptions
@@ -129,6 +129,7 @@ def _config(arguments: Arguments, target: Target, environment: Mapping[str, str]
         logs=_log_options(arguments),
         virtual_local_rank=arguments.virtual_local_rank,
         hangs=_hangs(arguments, environment),
+        failure_rules=FailureRules(arguments.fatal_rule, arguments.retry_rule),
         cpus=_cpus(arguments, workers, environment),
         signals=names,
         shutdown_timeout_s=arguments.shutdown_timeout,
@@ -228,6 +229,7 @@ def settings(arguments: Arguments, *, alone: bool = False) -> RequestedSettings:
         disconnect_grace_s=arguments.disconnect_grace,
         scale_up=arguments.scale_up,
         fatal_exit_codes=arguments.fatal_exit_codes,
+        fail_when_hopeless=arguments.fail_when_hopeless,
         notice_timeout_s=arguments.notice_timeout,
         rank_policy=arguments.rank_policy,
         on_hang=arguments.on_hang,

@@ -118,6 +118,7 @@ def seconds(low: float = 0, high: float = 10**6) -> Read:
 
 
 _LIMITS = {"start": "start_s", "step": "step_s", "checkpoint": "checkpoint_s", "factor": "factor"}
+LONGEST_PATTERN = 512
 _RULE = re.compile(r"([a-z]+(?:=[^,:\s]+)?(?:,[a-z]+(?:=[^,:\s]+)?)*):\s*(\S.*)")
 _RULE_KEYS = {
     "first": "first_s", "every": "every_s", "rank": "rank", "least": "least", "most": "most", "points": "points",
@@ -167,11 +168,25 @@ def _log_rule(line: str) -> LogRule:
             found[_RULE_KEYS[key]] = kind(number) if number else True
         except ValueError:
             raise ValueError(f"{key}={number!s:.40} of {line!r:.80} is no number") from None
-    try:
-        re.compile(match[2])
-    except re.error as error:
-        raise ValueError(f"{match[2]!r:.80} is no regular expression: {error}") from None
+    _pattern(match[2])
     return LogRule(**found)  # type: ignore[arg-type]
+
+
+def patterns(given: object) -> tuple[str, ...]:
+    """Regular expressions, a line each."""
+    lines = given.splitlines() if isinstance(given, str) else [text(each) for each in _parts(given)]
+    found = tuple(_pattern(line.strip()) for line in lines if line.strip())
+    if long := [pattern for pattern in found if len(pattern.encode()) > LONGEST_PATTERN]:
+        raise ValueError(f"a regular expression of at most {LONGEST_PATTERN} bytes, not of {len(long[0].encode())}")
+    return found
+
+
+def _pattern(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{pattern!r:.80} is no regular expression: {error}") from None
+    return pattern
 
 
 def one_of(*choices: str) -> Read:

@@ -93,6 +93,7 @@ def diagnose(
         hint=advice.hint if advice else status.hint,
         consequence=bool(advice and advice.is_consequence),
         blame=_blame(advice, out_of_memory),
+        recurs=advice.recurs if advice else "unknown",
     )
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 
 from msgspec import Struct
-from rdzv_protocol.messages import Blame
+from rdzv_protocol.messages import Blame, Recurs
 
 from node_agent.core.wording import UNFIT
 
@@ -25,6 +25,9 @@ class Advice(Struct, frozen=True):
     is_consequence: bool = False
     blame: Blame = "unknown"
     """Whose fault such an error is."""
+    recurs: Recurs = "unknown"
+    """Whether such an error comes again after a restart: `at_start`, for a program that ends with it at once, or
+    `at_step`, if it comes at a step at which it has come before."""
     is_of_disk: bool = False
     """It is the node's fault if one of its own disks is full, and not a file system that nodes share."""
 
@@ -67,6 +70,7 @@ TABLE = (
         r"CUDA out of memory|CUDA error: out of memory|HIP out of memory|torch\.(cuda\.)?OutOfMemoryError",
         "the GPU's memory is full: a smaller batch, gradient checkpointing; nvidia-smi shows who else uses that GPU",
         blame="program",
+        recurs="at_step",
     ),
     Advice(r"insufficient shared memory|(/dev/shm|/torch_\d).{0,200}no space left|no space left.*/dev/shm", MORE_SHM),
     Advice(r"DataLoader worker.{0,99}bus error", MORE_SHM),
@@ -117,5 +121,12 @@ TABLE = (
     Advice(
         r"\b(ModuleNotFoundError|ImportError)\b",
         "this node's Python lacks it: compare the interpreters and PYTHONPATH of the nodes",
+        recurs="at_start",
+    ),
+    Advice(
+        r"^(SyntaxError|IndentationError|TabError): ",
+        "Python cannot read the script, or a module that it imports: the traceback's last line has the place",
+        blame="program",
+        recurs="at_start",
     ),
 )

@@ -44,6 +44,8 @@ from rdzv_protocol.settings import RequestedSettings
 from rdzv_protocol.text import clip, printable
 
 Blame = Literal["unknown", "node", "program"]
+RuleVerdict = Literal["count", "retry", "fatal"]
+Recurs = Literal["unknown", "at_start", "at_step"]
 
 
 class Failure(Struct, frozen=True, kw_only=True):
@@ -70,6 +72,13 @@ class Failure(Struct, frozen=True, kw_only=True):
     blame: Blame = "unknown"
     """What is at fault by the evidence: this `node` (a memory error of a GPU, a full disk), or the `program` (it asks
     for more memory than there is)."""
+    verdict: RuleVerdict = "count"
+    """What a rule of the user says of it: it ends the run (`fatal`), or the restart is free (`retry`)."""
+    rule: Line = ""
+    """Pattern of that rule."""
+    recurs: Recurs = "unknown"
+    """Kind of error that a restart does not cure: a program that cannot start (`at_start`), or one that fails again
+    at the same step (`at_step`)."""
     failed_at: WallClock | None = None
     """The node's wall clock, seconds since 1970. For people; nothing is decided by it."""
 

@@ -65,6 +65,8 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     """With `cooldown`: the least time between a round's start and the restart that admits arrivals."""
     fatal_exit_codes: Codes = ()
     """Worker exit codes that fail the run whatever the budget."""
+    fail_when_hopeless: bool = False
+    """Whether a failure that a restart is known not to cure ends the run."""
     notice_timeout_s: Seconds | None = None
     """Longest time for which workers that are told of the round's end may save their work. None: they are told nothing
     of nodes that go, and have `SCALE_UP_NOTICE_S` before an arrival with `on-notice`."""
@@ -100,6 +102,7 @@ class RequestedSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     scale_up_window_s: Seconds | None = None
     scale_up_cooldown_s: Seconds | None = None
     fatal_exit_codes: Codes | None = None
+    fail_when_hopeless: bool | None = None
     notice_timeout_s: Seconds | None = None
     rank_policy: RankPolicy | None = None
     on_hang: OnHang | None = None

@@ -6,7 +6,7 @@ of participants that are alive and still stop their workers are kept for them: n
 and no last call shuts them out. Nor is anything decided while it is uncertain whether one that would get a seat lives.
 A round that none of the last participants survived forms like a first one. With `shrink_after_s`, (b) waits so long
 for a replacement of whoever is gone. After charged restarts in a row nothing completes before the wait is over that
-`attempts` sets, unless an operator restarts the run.
+`failed_rounds` sets, unless an operator restarts the run.
 """
 
 from collections.abc import Iterable

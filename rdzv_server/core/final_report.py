@@ -46,7 +46,7 @@ def finish(run: Run) -> Finish:
 
 def _ended_by(run: Run) -> FailureRecord | None:
     """The failure that ended the run, also by a restart that did not come about. None if a departure explains it."""
-    to_blame = run.end_failure or run.opening.cause.is_charged
+    to_blame = run.end_failure or run.opening.cause.is_failure
     return run.first_of_round if run.stage is Stage.FAILED and to_blame else None
 
 
@@ -64,11 +64,13 @@ def details(failure: Failure) -> Failure:
 
 def summary(failure: Failure) -> Failure:
     """The failure by name."""
-    return replace(_clipped(failure, SUMMARY_BYTES), traceback=(), stderr_tail=(), hint="", error_file="")
+    return replace(_clipped(failure, SUMMARY_BYTES), traceback=(), stderr_tail=(), hint="", error_file="", rule="")
 
 
 def _clipped(failure: Failure, most_bytes: int) -> Failure:
-    texts = {name: clip(getattr(failure, name), most_bytes) for name in ("cause", "error", "hint", "error_file")}
+    texts = {
+        name: clip(getattr(failure, name), most_bytes) for name in ("cause", "error", "hint", "error_file", "rule")
+    }
     return replace(failure, node_id=clip(failure.node_id, NAME_BYTES), **texts)
 
 
@@ -76,7 +78,7 @@ def _restarts(run: Run) -> tuple[RestartEntry, ...]:
     """The latest of the ledger, and a restart for a change of membership that did not come about."""
     ledger, opening = list(run.ledger), run.opening
     has_begun = run.membership is None or run.membership.round == run.round
-    if not has_begun and not opening.cause.is_charged:
+    if not has_begun and not opening.cause.is_failure:
         ledger.append(Restart(run.round, opening.cause, False, opening.reason, opening.at))
     return tuple(
         RestartEntry(

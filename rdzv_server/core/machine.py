@@ -17,12 +17,13 @@ from rdzv_protocol.errors import AgentFenced, StaleRound
 from rdzv_protocol.events import EventKind, RunEvent
 from rdzv_protocol.messages import Directive, Drain, Failure, Stop
 from rdzv_protocol.settings import RequestedSettings, RunSettings
+from rdzv_protocol.text import clip
 
 from rdzv_server.core import (
     admission,
-    attempts,
     completion,
     events,
+    failed_rounds,
     final_report,
     hangs,
     legal_sizes,
@@ -54,6 +55,8 @@ from rdzv_server.core.run import (
     remember,
 )
 
+HINT_BYTES = 240
+"""Of an agent's hint, what stays where the server has something to add: both fit into the final report."""
 DUE_AT_ONCE = 500
 """Agents that are lost in one go when many leases end together: other runs wait meanwhile. The rest is due still."""
 
@@ -341,7 +344,7 @@ class RunMachine:
         if fact.checkpoint_step is not None:
             run.checkpoint_step = max(fact.checkpoint_step, run.checkpoint_step or 0)
         if fact.step is not None:
-            run.highest_step = max(fact.step, run.highest_step or 0)
+            run.step_of_round, run.highest_step = fact.step, max(fact.step, run.highest_step or 0)
 
     def _joined(self, fact: events.NodeJoined, now: float) -> None:
         run, join = self.run, fact.join
@@ -376,27 +379,46 @@ class RunMachine:
             self.blamed.append(Blame(agent.node_id, "unfit", fact.reason))
 
     def _failed(self, fact: events.WorkersFailed, now: float) -> None:
-        run, failure, agent = self.run, fact.failure, self.agent(fact.agent_id)
+        run, agent = self.run, self.agent(fact.agent_id)
+        failure = self._with_outlook(fact.failure, now)
         record = FailureRecord(agent.round, agent.agent_id, now, failure)
         restart_budget.note(run, record)
         reason = failure.sentence
         self._tell_of_failure(record, reason, now)
-        if run.first_of_round is record and not failure.consequence and failure.blame != "program":
+        is_excused = failure.consequence or failure.blame == "program" or failure.verdict == "retry"
+        if run.first_of_round is record and not is_excused:
             fault: Fault = "hardware" if failure.blame == "node" else "failed"
             self.blamed.append(Blame(agent.node_id, fault, f"{reason}{failure.hint and f' ({failure.hint})'}"))
-        verdict = restart_budget.verdict(run, failure.exit_code, now)
-        if restart_budget.is_fatal(run, failure.exit_code):
+        verdict = restart_budget.verdict(run, failure, now)
+        if restart_budget.is_fatal(run, failure):
             assert verdict
             self.fail(failure, verdict, now)
         elif run.stage is Stage.FORMING:
-            if run.first_of_round is record and run.opening.cause is Cause.WORKER_FAILURE:
-                run.opening.reason = reason
+            if run.first_of_round is record and run.opening.cause in (Cause.WORKER_FAILURE, Cause.RETRIED):
+                self._put_down_to(failure, verdict, now)
         elif verdict is None:
-            self.open_round(Cause.WORKER_FAILURE, reason, now)
+            self.open_round(restart_budget.cause_of(failure), reason, now)
         elif restart_budget.awaits_cause(run, record):
             run.verdict_at, run.scale_up_at = run.verdict_at or now + restart_budget.CAUSE_WINDOW_S, None
         else:
             self._answer_failure(now)
+
+    def _put_down_to(self, root: Failure, verdict: restart_budget.Verdict | None, now: float) -> None:
+        """Put the restart that is under way down to its root, which has been reported after a consequence."""
+        opening = self.run.opening
+        if verdict:
+            self.fail(root, verdict, now)
+        else:
+            opening.cause, opening.reason = restart_budget.cause_of(root), root.sentence
+
+    def _with_outlook(self, failure: Failure, now: float) -> Failure:
+        """The failure, with the advice that restarting does not help, where that is known; told once as a warning."""
+        why = failed_rounds.no_use(self.run, failure.recurs, now)
+        if why is None or not restart_budget.is_to_blame(self.run, failure):
+            return failure
+        self.tell("warning", f"{restart_budget.NO_USE}: {why}", now, node_id=failure.node_id)
+        hint = clip(failure.hint, HINT_BYTES)
+        return replace(failure, hint=f"{hint}{hint and '; '}{restart_budget.NO_USE}: {why}")
 
     def _cause_not_found(self, fact: events.CauseNotFound, now: float) -> None:
         self._answer_failure(now)
@@ -405,10 +427,10 @@ class RunMachine:
         """The run ends over its round's root, unless the budget can afford a restart again by now."""
         assert self.run.first_of_round
         root = self.run.first_of_round.failure
-        if verdict := restart_budget.verdict(self.run, root.exit_code, now):
+        if verdict := restart_budget.verdict(self.run, root, now):
             self.fail(root, verdict, now)
         else:
-            self.open_round(Cause.WORKER_FAILURE, root.sentence, now)
+            self.open_round(restart_budget.cause_of(root), root.sentence, now)
 
     def _succeeded(self, fact: events.WorkersSucceeded, now: float) -> None:
         self.run.move(self.agent(fact.agent_id), AgentState.SUCCEEDED)
@@ -479,7 +501,7 @@ class RunMachine:
         run.progress.clear()
         run.examinations, run.slowness = Examinations(), Slowness()
         run.stragglers.clear()
-        wait_s = attempts.backoff_s(run, now) if cause.is_charged else 0.0
+        wait_s = failed_rounds.backoff_s(run, now) if cause.is_failure else 0.0
         run.opening = Opening(cause, reason, now, below_since=now, backoff_until=now + wait_s if wait_s else None)
         stopped = [
             agent for state in (AgentState.RUNNING, AgentState.SUCCEEDED) for agent in run.by_state[state].values()

@@ -11,11 +11,14 @@ once: its cause is on its way, as another node's report or as the loss of that n
 
 from typing import NamedTuple
 
-from rdzv_server.core import attempts
+from rdzv_protocol.messages import Failure
+
+from rdzv_server.core import failed_rounds
 from rdzv_server.core.run import Cause, FailureRecord, Opening, Restart, Run, remember
 
 CAUSE_WINDOW_S = 1.0
 """Seconds that a run without restarts left waits for what a consequence follows from."""
+NO_USE = "restarting does not help"
 FAILURES_OF_A_ROUND = 8
 """Failures of a round that are remembered one by one, beside the one to blame."""
 
@@ -31,7 +34,7 @@ class Verdict(NamedTuple):
 def note(run: Run, record: FailureRecord) -> None:
     """Count a failure of the last completed round."""
     blamed = run.first_of_round
-    if blamed is None or (blamed.failure.consequence and not record.failure.consequence):
+    if is_to_blame(run, record.failure):
         if run.first_failure is None or run.first_failure == blamed:
             run.first_failure = record
         run.first_of_round = record
@@ -42,15 +45,27 @@ def note(run: Run, record: FailureRecord) -> None:
     run.failures_by_node[node_id] = run.failures_by_node.get(node_id, 0) + 1
 
 
-def verdict(run: Run, exit_code: int, now: float) -> Verdict | None:
-    """Reason why a failure with this exit code ends the run, or None if a restart answers it."""
-    if is_fatal(run, exit_code):
-        return Verdict(f"exit code {exit_code} is fatal for this run")
+def is_to_blame(run: Run, failure: Failure) -> bool:
+    """Whether a failure that is reported now is the root of its round, as far as is known."""
+    blamed = run.first_of_round
+    return blamed is None or (blamed.failure.consequence and not failure.consequence)
+
+
+def verdict(run: Run, failure: Failure, now: float) -> Verdict | None:
+    """Reason why this failure ends the run, or None if a restart answers it."""
+    if failure.verdict == "fatal":
+        return Verdict(f"--fatal-rule {failure.rule!r} fits what it wrote")
+    if is_fatal(run, failure):
+        return Verdict(f"exit code {failure.exit_code} is fatal for this run")
+    if failure.verdict == "retry":
+        return None
+    if run.settings.fail_when_hopeless and (why := failed_rounds.no_use(run, failure.recurs, now)):
+        return Verdict(f"{NO_USE}: {why} (--fail-when-hopeless)")
     return _without_progress(run, now) or (None if left(run, now) > 0 else _spent(run))
 
 
 def _without_progress(run: Run, now: float) -> Verdict | None:
-    reason = attempts.no_progress(run, now)
+    reason = failed_rounds.no_progress(run, now)
     return Verdict(reason, no_progress=True) if reason else None
 
 
@@ -85,9 +100,14 @@ def verdict_on_hang(run: Run, now: float) -> Verdict | None:
     return None if left(run, now) > 0 else _spent(run)
 
 
-def is_fatal(run: Run, exit_code: int) -> bool:
-    """Whether the user declared that this exit code fails the run whatever the budget."""
-    return exit_code in run.settings.fatal_exit_codes
+def is_fatal(run: Run, failure: Failure) -> bool:
+    """Whether the user declared that such a failure ends the run whatever the budget."""
+    return failure.verdict == "fatal" or failure.exit_code in run.settings.fatal_exit_codes
+
+
+def cause_of(failure: Failure) -> Cause:
+    """Cause of the restart that answers this failure: charged, unless the user has declared it free."""
+    return Cause.RETRIED if failure.verdict == "retry" else Cause.WORKER_FAILURE
 
 
 def awaits_cause(run: Run, record: FailureRecord) -> bool:
@@ -97,7 +117,7 @@ def awaits_cause(run: Run, record: FailureRecord) -> bool:
 
 def reclassify(opening: Opening, cause: Cause, reason: str) -> None:
     """Put the restart down to a participant that is gone: what looked like a failure was a membership change."""
-    if opening.cause.is_charged or opening.cause is Cause.NODE_ARRIVED:
+    if opening.cause.is_failure or opening.cause is Cause.NODE_ARRIVED:
         opening.cause = cause
         opening.reason = reason
         opening.backoff_until = None
@@ -109,7 +129,7 @@ def settle(run: Run, now: float) -> None:
     if opening.cause is Cause.FIRST:
         return
     charged = opening.cause.is_charged
-    attempts.settle(run, charged=charged)
+    failed_rounds.settle(run, charged=charged, failed=opening.cause.is_failure)
     run.restart_count += charged
     spends = opening.cause is Cause.WORKER_FAILURE or (charged and not has_hang_budget(run))
     if spends and run.settings.restart_window_s is not None:

@@ -60,7 +60,8 @@ _WITHOUT_PART = (AgentState.WAITING, AgentState.CORDONED, AgentState.DRAINING)
 
 
 class Cause(StrEnum):
-    """Cause for which a round was opened. Only a worker's failure and a hang are charged."""
+    """Cause for which a round was opened. Only a worker's failure and a hang are charged; one that a rule of the user
+    has retried is not."""
 
     FIRST = "first"
     WORKER_FAILURE = "worker_failure"
@@ -71,10 +72,15 @@ class Cause(StrEnum):
     RUN_RESTARTED = "run_restarted"
     RUN_RESIZED = "run_resized"
     HANG = "hang"
+    RETRIED = "retried"
 
     @property
     def is_charged(self) -> bool:
         return self is Cause.WORKER_FAILURE or self is Cause.HANG
+
+    @property
+    def is_failure(self) -> bool:
+        return self.is_charged or self is Cause.RETRIED
 
 
 class Agent(Struct):
@@ -322,9 +328,13 @@ class RunState(Struct, kw_only=True):
     """The same before the last completed round began; `checkpoint_before` likewise."""
     checkpoint_before: int | None = None
     restarts_in_row: int = 0
-    """Charged restarts before the last completed round that follow each other: see `attempts`."""
+    """Restarts after failures before the last completed round that follow each other: see `failed_rounds`."""
     restarts_without_progress: int = 0
     """Charged restarts since a round got the run further."""
+    step_of_round: int | None = None
+    """Step that the last completed round has come to, as far as it was told."""
+    recurring_step: int | None = None
+    """Step at which the round before failed, by an error that may recur there."""
     failures: list[FailureRecord] = field(default_factory=list)
     first_failure: FailureRecord | None = None
     """The root of the first round that had one, whatever explained it in the end."""
@@ -499,8 +509,9 @@ class Run(RunState, kw_only=True):
         assert all(agents[agent_id].has_part for agent_id in self.leaving)
         assert (self.ended_at is not None) == self.stage.is_end == bool(self.end_reason)
         assert self.restart_count == sum(times for cause, times in self.restarts.items() if cause.is_charged)
-        assert self.restarts_in_row <= self.restart_count and self.restarts_without_progress <= self.restart_count
-        assert self.opening.backoff_until is None or self.opening.cause.is_charged
+        assert self.restarts_without_progress <= self.restart_count
+        assert self.restarts_in_row <= sum(times for cause, times in self.restarts.items() if cause.is_failure)
+        assert self.opening.backoff_until is None or self.opening.cause.is_failure
         most_charged = self.settings.max_restarts + (self.settings.max_hang_restarts or 0)
         assert self.settings.restart_window_s is not None or self.restart_count <= most_charged
         assert self.hang is None or self.stage is Stage.RUNNING

@@ -17,7 +17,7 @@ from rdzv_protocol.messages import RunTime
 from rdzv_server.core import legal_sizes
 from rdzv_server.core.run import Cause, Run, Stage, TimePhase
 
-FAULTS = (Cause.WORKER_FAILURE, Cause.NODE_LOST, Cause.HANG)
+FAULTS = (Cause.WORKER_FAILURE, Cause.NODE_LOST, Cause.HANG, Cause.RETRIED)
 """Causes that somebody had to notice; the others say so themselves."""
 PARTS = ("checkpointing", "detecting", "lost")
 Duration = Annotated[float, Meta(description="seconds")]

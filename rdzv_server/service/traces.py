@@ -74,7 +74,7 @@ class RoundTraces:
     def _ended(self, event: RunEvent) -> None:
         traced, started = self._running.pop(event.run_id, (None, None))
         if traced and started and started.at and event.at:
-            is_failure = event.kind == "run_failed" or event.cause == "worker_failure"
+            is_failure = event.kind == "run_failed" or event.cause in ("worker_failure", "retried")
             attributes = {**_attributes(started), "rdzv.round.ended_by": event.cause or event.kind}
             if is_failure:
                 attributes["error.type"] = event.cause or event.kind

@@ -1,10 +1,13 @@
-"""Budgets of restarts with real processes: waits between attempts, and runs that end since attempts get nowhere."""
+"""Budgets of restarts with real processes: waits between restarts, rules about failures, and runs that get nowhere."""
+
+from pathlib import Path
 
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.paths import RESTART
 
 from tests.integration.test_actions import act
 from tests.support.cluster import Cluster
+from tests.support.programs import start_agent
 from tests.support.worker_hub import restart_count
 
 
@@ -37,4 +40,29 @@ async def test_a_run_that_gets_nowhere_ends_with_an_exit_code_of_its_own(cluster
     for name in "ab":
         agent = cluster.agents.pop(name)
         assert await agent.exit_code() == ExitCode.NO_PROGRESS
-        await agent.line("no progress: 2 attempts in a row got no further beyond step 8")
+        await agent.line("no progress: 2 rounds in a row failed, none beyond step 8")
+
+
+async def test_rules_by_what_workers_wrote_make_a_restart_free_or_end_the_run(cluster: Cluster) -> None:
+    rules = ("--retry-rule", "Stale file handle", "--fatal-rule", r"bad record \d+")
+    workers = await cluster.nodes("ab", "--nnodes", "2", *rules, nproc=1)
+    for line in ("OSError: [Errno 116] Stale file handle", "RuntimeError: bad record 7"):
+        await workers[1].tell(f"complain {line}")
+        workers[1].order_exit(3)
+        if "Stale" in line:
+            workers = await cluster.hub.group(2)
+            assert restart_count(workers) == 0 and await cluster.restarts() == {"retried": 1}
+    for name in "ab":
+        agent = cluster.agents.pop(name)
+        assert await agent.exit_code() == ExitCode.FAILED
+        await agent.line(r"failed: exit code 3; --fatal-rule 'bad record .*' fits what it wrote")
+
+
+async def test_a_script_that_cannot_start_is_told_once_and_ends_the_run_if_that_is_wanted(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import nowhere_to_be_found")
+    for flags, restarts in ((), "Restarts: 1"), (("--fail-when-hopeless",), "Ended: restarting does not help"):
+        agent = await start_agent("--standalone", "--max-restarts", "1", *flags, script=script)
+        assert await agent.exit_code() == ExitCode.FAILED
+        await agent.line("what to do: .*; restarting does not help: the first round failed at its start")
+        await agent.line(restarts)

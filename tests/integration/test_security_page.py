@@ -64,6 +64,7 @@ WAYS_IN = {
     "hosted server",
     "metrics",
     "an agent's metrics",
+    "rules about failures",
     "the webhook",
     "the event log",
     "traces",

@@ -17,6 +17,8 @@ JUST_S = 1.0
 CAUSE_S = 1.0
 """Time that a run without restarts left waits for what a consequence follows from."""
 FATAL = 42
+START_S = 600.0
+"""A failure within this time of the first round is one at its start."""
 HUNG = "whoever hangs"
 """Stands for the agent that a hang is blamed on."""
 SCALE_UP_NOTICE_S = 60.0
@@ -80,6 +82,7 @@ class Model:
     backoff: float = 0.0
     backoff_max: float = 300.0
     max_fruitless: int | None = None
+    fails_when_hopeless: bool = False
     stage: str = "forming"
     round: int = 1
     restart_count: int = 0
@@ -99,6 +102,8 @@ class Model:
     failed: set[str] = field(default_factory=set)
     reports: list[tuple[str, bool]] = field(default_factory=list)
     """Reporters of failures of the last completed round, and whether it was a consequence."""
+    kinds: dict[str, tuple[str, bool]] = field(default_factory=dict)
+    """What else is known of each: the verdict of a rule, and whether the program cannot start."""
     ledger: list[tuple[str, bool]] = field(default_factory=list)
     charges: list[float] = field(default_factory=list)
     """Time of each charge."""
@@ -226,7 +231,18 @@ class Model:
             agent.unheard, agent.proven = True, None
         self.told = None
 
-    def fail(self, name: str, round: int, exit_code: int, is_consequence: bool, now: float) -> None:
+    def fail(
+        self,
+        name: str,
+        round: int,
+        exit_code: int,
+        is_consequence: bool,
+        now: float,
+        *,
+        verdict: str = "count",
+        at_start: bool = False,
+    ) -> None:
+        """`verdict`: that of a rule of the user's. `at_start`: the program cannot start."""
         if not self.over and self._is_news(name, round):
             reporter = self.find(name)
             assert reporter is not None
@@ -234,10 +250,16 @@ class Model:
             self._lose_corroborated(now, name)
             self.failed.add(name)
             self.reports.append((name, is_consequence))
-            if exit_code == FATAL:
+            self.kinds[name] = verdict, at_start
+            if exit_code == FATAL or verdict == "fatal":
                 self.stage = "failed"
             elif self.stage == "running":
-                self._answer(is_consequence, now)
+                self._answer(name, is_consequence, now)
+            elif self.root == name and self.cause in ("worker_failure", "retried"):
+                if self._may_restart(name, now):
+                    self.cause = self._cause_of(name)
+                else:
+                    self.stage = "failed"
         self.pass_time(now)
 
     def suspect(self, name: str, round: int, source: str, is_back: bool, now: float) -> None:
@@ -307,10 +329,23 @@ class Model:
     def _in_row(self, now: float) -> int:
         return 0 if self._got_further() or self._lasted(now) else self.in_row
 
-    def _answer(self, is_consequence: bool, now: float) -> None:
+    def _cause_of(self, name: str) -> str:
+        return "retried" if self.kinds[name][0] == "retry" else "worker_failure"
+
+    def _may_restart(self, name: str, now: float) -> bool:
+        """Whether a restart answers the failure that this agent has reported."""
+        verdict, at_start = self.kinds[name]
+        is_start = self.reached == (-1, -1) and not self.ledger and now < self.started + START_S
+        if verdict == "retry":
+            return True
+        if self.fails_when_hopeless and at_start and is_start:
+            return False
+        return self._has_restarts(now) and not self._is_stuck(now)
+
+    def _answer(self, name: str, is_consequence: bool, now: float) -> None:
         others = [agent for agent in self.in_state("running") if agent.name not in self.failed]
-        if self._has_restarts(now) and not self._is_stuck(now):
-            self._open("worker_failure", now)
+        if self._may_restart(name, now):
+            self._open(self._cause_of(name), now)
             self._conclude(now)
         elif not is_consequence or not others:
             self.stage = "failed"
@@ -395,8 +430,9 @@ class Model:
             elif self._starves(now):
                 self.stage = "failed"
             elif self.verdict_at is not None and now >= self.verdict_at:
-                if self._has_restarts(now) and not self._is_stuck(now):
-                    self._open("worker_failure", now)
+                assert self.root
+                if self._may_restart(self.root, now):
+                    self._open(self._cause_of(self.root), now)
                 else:
                     self.stage = "failed"
             elif self.stage == "running" and self.judge_at is not None and now >= self.judge_at:
@@ -512,7 +548,7 @@ class Model:
             self._open(cause, now)
             self.lost_at = now
             return
-        free = self.cause in ("worker_failure", "hang", "node_arrived")
+        free = self.cause in ("worker_failure", "hang", "retried", "node_arrived")
         if self.stage == "forming" and agent.name in self.seated:
             self.lost_at = now
         if self.stage == "forming" and agent.name in self.seated and free:
@@ -570,7 +606,7 @@ class Model:
         self.ended = now
         self.opened, self.enough, self.scale_up_at, self.verdict_at, self.lost_at = now, None, None, None, None
         self.waits_until, in_row = 0.0, self._in_row(now)
-        if cause in ("worker_failure", "hang") and in_row:
+        if cause in ("worker_failure", "hang", "retried") and in_row:
             self.waits_until = now + min(self.backoff * 2 ** (in_row - 1), self.backoff_max)
         self.suspected, self.judge_at, self.is_judged = {}, None, False
         for agent in self.in_state("running", "succeeded"):
@@ -647,7 +683,7 @@ class Model:
             is_charged = self.cause in ("worker_failure", "hang")
             self.ledger.append((self.cause, is_charged))
             self.restart_count += is_charged
-            self.in_row = self._in_row(self.ended) + is_charged
+            self.in_row = self._in_row(self.ended) + (is_charged or self.cause == "retried")
             self.fruitless = self._fruitless(self.ended) + is_charged
             self.reached_before = self.reached
             spends = is_charged and (self.cause != "hang" or self.max_hangs is None)
@@ -657,7 +693,7 @@ class Model:
             agent.state, agent.round = "running", self.round
         self.seated = [agent.name for agent in chosen]
         self.stage, self.started = "running", now
-        self.finished, self.failed, self.reports = set(), set(), []
+        self.finished, self.failed, self.reports, self.kinds = set(), set(), [], {}
 
     def _plan_scale_up(self, now: float) -> None:
         waiting, running = len(self.in_state("waiting")), len(self.in_state("running"))

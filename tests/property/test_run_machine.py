@@ -69,6 +69,7 @@ places = st.integers(0, 9)
 """Whom an event is about: see `_who`."""
 steps = st.one_of(st.sampled_from([0.25, 0.5, 1.0, 5.0, 19.0]), st.floats(0.0, 2.0))
 exit_codes = st.sampled_from([1] * 15 + [rules.FATAL])
+verdicts = st.sampled_from(["count"] * 8 + ["retry"] * 3 + ["fatal"])
 delays = st.sampled_from([0] * 8 + [1, 2])
 """Age of a report in rounds."""
 
@@ -92,6 +93,7 @@ class RunStory(RuleBasedStateMachine):
         max_hangs=st.sampled_from([None, None, 0, 1, 3]),
         backoff=st.sampled_from([(0.0, 300.0), (0.0, 2.0), (1.0, 8.0), (30.0, 20.0)]),
         max_fruitless=st.sampled_from([None, None, 1, 2, 4]),
+        fails_when_hopeless=st.booleans(),
     )
     def found(
         self,
@@ -110,6 +112,7 @@ class RunStory(RuleBasedStateMachine):
         max_hangs: int | None,
         backoff: tuple[float, float],
         max_fruitless: int | None,
+        fails_when_hopeless: bool,
     ) -> None:
         unit, legal_sizes = sizes
         if not Model(low, low + more, 0, "", None, None, *sizes).legal:
@@ -137,13 +140,14 @@ class RunStory(RuleBasedStateMachine):
             restart_backoff_s=backoff[0],
             restart_backoff_max_s=backoff[1],
             max_restarts_without_progress=max_fruitless,
+            fail_when_hopeless=fails_when_hopeless,
         )
         self.now = 0.0
         self.created = RunCreated("run", 1, explicit=True, settings=settings)
         self.machine = RunMachine(self.created, self.now, RETENTION_S)
         self.model = Model(
             low, low + more, max_restarts, scale_up, last_call, window, unit, legal_sizes, shrink_after, notice,
-            on_hang, max_hangs, *backoff, max_fruitless,
+            on_hang, max_hangs, *backoff, max_fruitless, fails_when_hopeless,
         )  # fmt: skip
         self.hangs = 0
         self.told_steps = {-1}
@@ -231,14 +235,37 @@ class RunStory(RuleBasedStateMachine):
         claim = a_join(name, node=join.node_id, after_round=after_round, **kept)
         self._join(NodeJoined(claim, SERVER_ADDR))
 
-    @rule(place=places, delay=delays, exit_code=exit_codes, is_consequence=st.booleans())
-    def workers_fail(self, place: int, delay: int, exit_code: int, is_consequence: bool) -> None:
+    @rule(
+        place=places,
+        delay=delays,
+        exit_code=exit_codes,
+        is_consequence=st.booleans(),
+        verdict=verdicts,
+        at_start=st.sampled_from([False, False, False, True]),
+    )
+    def workers_fail(
+        self,
+        place: int,
+        delay: int,
+        exit_code: int,
+        is_consequence: bool,
+        verdict: str = "count",
+        at_start: bool = False,
+    ) -> None:
         name = self._who(place)
         round_ = self._round(name, delay)
-        failure = a_failure(name, exit_code=exit_code, consequence=is_consequence)
+        failure = a_failure(
+            name,
+            exit_code=exit_code,
+            consequence=is_consequence,
+            verdict=verdict,
+            recurs="at_start" if at_start else "unknown",
+        )
         self._both(
             WorkersFailed(name, round_, failure),
-            lambda: self.model.fail(name, round_, exit_code, is_consequence, self.now),
+            lambda: self.model.fail(
+                name, round_, exit_code, is_consequence, self.now, verdict=verdict, at_start=at_start
+            ),
         )
 
     @rule(place=places, delay=delays)

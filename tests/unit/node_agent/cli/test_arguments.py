@@ -56,6 +56,8 @@ TABLE = {  # by argument: a good text, a bad one, and what is said to that
     "restart_backoff_max": ("60", "soon", SECONDS + "'soon'"),
     "max_restarts_without_progress": ("3", "0", "a whole number from 1 to 10000000, not '0'"),
     "fatal_exit_codes": ("2,-9", "1,,2", "a whole number from -255 to 255, not ''"),
+    "fatal_rule": ("bad record", "(", "'(' is no regular expression"),
+    "retry_rule": ("store", "x" * 513, "a regular expression of at most 512 bytes, not of 513"),
     "progress_timeout": ("step=60", "step", "auto, seconds, or start=S,step=S,checkpoint=S,factor=F, not 'step'"),
     "silence_timeout": ("600", "0", "a number of seconds from 1 to 1e+06, not '0'"),
     "log_rule": ("fault: NaN", "NaN", "HOW: PATTERN, such as 'every=60: step [0-9]+', not 'NaN'"),

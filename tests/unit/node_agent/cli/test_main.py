@@ -10,7 +10,7 @@ from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.cli import main
-from node_agent.config import AgentConfig, LaunchPlan, NodeCheck, UsageError
+from node_agent.config import AgentConfig, FailureRules, LaunchPlan, NodeCheck, UsageError
 from node_agent.core.command import Command
 from node_agent.core.hang import HangOptions, LogRule, ProgressLimits
 from node_agent.core.log_options import LogOptions, Std
@@ -108,6 +108,8 @@ LANDS = [  # what an agent, its run and its output are told by which flags
         ("disconnect_grace_s", 0.5, ["--disconnect-grace", "0.5"]),
         ("scale_up", "manual", ["--scale-up", "manual"]),
         ("fatal_exit_codes", (2, -9), ["--fatal-exit-codes", "2,-9"]),
+        ("fail_when_hopeless", True, ["--fail-when-hopeless"]),
+        ("fail_when_hopeless", None, []),
         ("on_hang", "report", ["--on-hang", "report"]),
         ("max_hang_restarts", 2, ["--max-hang-restarts", "2"]),
         ("replace_stragglers", True, ["--replace-stragglers"]),
@@ -115,6 +117,9 @@ LANDS = [  # what an agent, its run and its output are told by which flags
         ("rank_policy", "fill-gaps", ["--rank-policy", "fill-gaps"]),
     ]),
 
+    ("failure_rules", FailureRules(), []),
+    ("failure_rules", FailureRules(fatal=("bad, record", "x"), retry=("store",)),
+     ["--fatal-rule", "bad, record", "--fatal-rule=x", "--retry-rule", "store"]),
     ("hangs", HangOptions(), []),
     ("hangs", HangOptions(progress=ProgressLimits()), ["--progress-timeout", "auto"]),
     ("hangs", HangOptions(progress=ProgressLimits(start_s=9, step_s=9, checkpoint_s=9)), ["--progress-timeout", "9"]),

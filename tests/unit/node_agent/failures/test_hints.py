@@ -55,6 +55,7 @@ CAUSES = {
         "OSError: [Errno 98] Address already in use",
     ],
     "LOCAL_RANK": ["train.py: error: unrecognized arguments: --local-rank=1"],
+    "cannot read the script": ["SyntaxError: '(' was never closed", "IndentationError: unexpected indent"],
     "interpreters": ["ModuleNotFoundError: No module named 'apex'"],
 }
 """Messages of a worker's own error."""
@@ -99,3 +100,18 @@ def test_the_first_text_that_fits_counts():
 
 def test_a_text_of_any_length_is_looked_at_in_no_time():
     assert hints.find(["gloo" * 1_000_000, "DistStoreError " * 100_000]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "recurs"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB", "at_step"),
+        ("ModuleNotFoundError: No module named 'apex'", "at_start"),
+        ("IndentationError: unexpected indent", "at_start"),
+        ("OSError: [Errno 28] No space left on device", "unknown"),
+        ("ValueError: SyntaxError: of a record", "unknown"),
+    ],
+)
+def test_errors_that_a_restart_does_not_cure(text: str, recurs: str):
+    advice = hints.find([text])
+    assert (advice.recurs if advice else "unknown") == recurs

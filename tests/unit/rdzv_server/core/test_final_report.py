@@ -2,6 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.messages import Failure, Finish, Reply
 
@@ -171,7 +172,8 @@ def test_the_largest_story_stays_small():
 def test_any_failure_that_the_server_takes_can_be_told(failures):
     run = running("2", "a", "b", max_restarts=len(failures) - 1)
     for failure in failures:
-        run.handle(WorkersFailed("a", run.run.round, failure))
+        counted = replace(failure, verdict="count") if failure.verdict == "retry" else failure
+        run.handle(WorkersFailed("a", run.run.round, counted))
         rejoin_all(run)
     run.passes(CAUSE_WINDOW_S)
     end = end_of(run)

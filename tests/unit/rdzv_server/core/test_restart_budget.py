@@ -65,6 +65,47 @@ FATAL = "exit code 42; exit code 42 is fatal for this run"
         "2 max_restarts=5 fatal_exit_codes=(42,)", "join a b; fail a; join b; fail b round=1 exit_code=42",
         {"stage": "failed"},
     ),
+    # rules of the user
+    "a failure by a fatal rule fails the run whatever the budget": (
+        "2 max_restarts=10", "join a b; fail a verdict=fatal rule=bad.record",
+        {"stage": "failed",
+         "reason b": "worker rank 0 on node a failed: exit code 1; --fatal-rule 'bad.record' fits what it wrote"},
+    ),
+    "a failure by a retry rule costs nothing, also without a budget": (
+        "2", "join a b; fail a verdict=retry rule=store; rejoin; fail b verdict=retry rule=store; rejoin",
+        {"stage": "running", "ledger": "retried retried"},
+    ),
+    "a fatal exit code goes before a retry rule": (
+        "2 fatal_exit_codes=(42,)", "join a b; fail a verdict=retry exit_code=42", {"stage": "failed"},
+    ),
+    "a free restart becomes a charged one with the root that is reported later": (
+        "2 max_restarts=1", f"join a b; fail a verdict=retry {SUFFERS}; fail b; rejoin",
+        {"ledger": "worker_failure!", "why": "worker rank 1 on node b failed: exit code 1"},
+    ),
+    "and a charged one becomes free": (
+        "2 max_restarts=1", f"join a b; fail a {SUFFERS}; fail b verdict=retry; rejoin", {"ledger": "retried"},
+    ),
+    "a root that the budget cannot pay ends the run though a consequence was retried": (
+        "2", f"join a b; fail a verdict=retry {SUFFERS}; fail b",
+        {"stage": "failed", "reason a": "worker rank 1 on node b failed: exit code 1; no restarts left: 0 of 0 used"},
+    ),
+    "a failure that was to be retried turns out to be a loss's doing": (
+        "1:2", "join a b; fail a verdict=retry; lose b; rejoin", {"ledger": "node_lost"},
+    ),
+    # failures that a restart does not cure
+    "such a failure is told, and restarted all the same": (
+        "2 max_restarts=1", "join a b; fail a recurs=at_start", {"stage": "forming"},
+    ),
+    "or it ends the run": (
+        "2 max_restarts=1 fail_when_hopeless=True", "join a b; fail a recurs=at_start",
+        {"stage": "failed",
+         "reason b": "worker rank 0 on node a failed: exit code 1; restarting does not help: the first round failed at "
+         "its start, and the next one would likewise (--fail-when-hopeless)"},
+    ),
+    "also when a consequence was reported first": (
+        "2 max_restarts=1 fail_when_hopeless=True", f"join a b; fail b {SUFFERS}; fail a recurs=at_start",
+        {"stage": "failed"},
+    ),
     # membership changes are free
     "a loss is not charged": ("1:3", "join a b c; lose b; rejoin", {"ranks": "a c", "ledger": "node_lost"}),
     "a leave is not charged": ("1:3", "join a b c; leave b; rejoin", {"ranks": "a c", "ledger": "node_left"}),

@@ -125,6 +125,7 @@ def test_restarts_are_counted_apart():
         "node_arrived": 1,
         "node_drained": 0,
         "hang": 0,
+        "retried": 0,
         "run_restarted": 0,
         "run_resized": 0,
     }
@@ -171,6 +172,9 @@ def test_the_first_failure_comes_with_its_evidence():
         "consequence": False,
         "error_file": "",
         "blame": "unknown",
+        "verdict": "count",
+        "rule": "",
+        "recurs": "unknown",
         "failed_at": None,
         "age_s": 5.0,
     }

@@ -1,4 +1,4 @@
-"""Attempts that follow each other: the wait before the next one, and the end of a run that they bring no further."""
+"""Failed rounds in a row: the wait before the next one, and the end of a run that they bring no further."""
 
 from collections.abc import Callable
 
@@ -21,12 +21,14 @@ def tells(run: Scenario, name: str, step: int | None = None, saved: int | None =
     run.handle(LeaseRenewed(name, told))
 
 
-def attempt(run: Scenario, step: int | None = None, *, saved: int | None = None, lasts_s: float = 1.0) -> float:
+def fails_again(
+    run: Scenario, step: int | None = None, *, saved: int | None = None, lasts_s: float = 1.0, **failure: object
+) -> float:
     """A round that fails after this time; how long the next one waited."""
     if step is not None or saved is not None:
         tells(run, "a", step, saved)
     run.passes(lasts_s)
-    run.fails("a")
+    run.fails("a", **failure)
     failed_at = run.now
     if not run.stage.is_end:
         run.join(*list(run.run.stopping))
@@ -39,34 +41,34 @@ def attempt(run: Scenario, step: int | None = None, *, saved: int | None = None,
 
 def test_the_wait_doubles_up_to_its_limit_and_the_first_restart_comes_at_once():
     run = running("2", "a", "b", **WAITS)
-    assert [attempt(run) for _ in range(6)] == [0.0, 10.0, 20.0, 35.0, 35.0, 35.0]
+    assert [fails_again(run) for _ in range(6)] == [0.0, 10.0, 20.0, 35.0, 35.0, 35.0]
 
 
 def test_without_the_flag_nobody_waits():
     run = running("2", "a", "b", max_restarts=99)
-    assert [attempt(run) for _ in range(4)] == [0.0] * 4
+    assert [fails_again(run) for _ in range(4)] == [0.0] * 4
 
 
 @pytest.mark.parametrize(
     "gets_on",
     [
-        lambda run: attempt(run, 6),
-        lambda run: attempt(run, saved=3),
-        lambda run: attempt(run, lasts_s=STEADY_S),
+        lambda run: fails_again(run, 6),
+        lambda run: fails_again(run, saved=3),
+        lambda run: fails_again(run, lasts_s=STEADY_S),
     ],
     ids=["a higher step", "a later checkpoint", "a round that lasts"],
 )
 def test_a_row_ends_once_the_run_has_got_on(gets_on: Callable[[Scenario], float]):
     run = running("2", "a", "b", **WAITS)
-    assert [attempt(run, 5), attempt(run, 5), attempt(run, 4)] == [0.0, 10.0, 20.0]
+    assert [fails_again(run, 5), fails_again(run, 5), fails_again(run, 4)] == [0.0, 10.0, 20.0]
     assert gets_on(run) == 0.0
-    assert attempt(run, 5) == 10.0
+    assert fails_again(run, 5) == 10.0
 
 
 def test_a_restart_of_the_server_shortens_no_wait():
     run = running("2", "a", "b", **WAITS)
-    attempt(run)
-    attempt(run)
+    fails_again(run)
+    fails_again(run)
     run.fails("a")
     run.join("a", "b")
     run.restarts_from_a_snapshot()
@@ -80,8 +82,8 @@ def test_a_restart_of_the_server_shortens_no_wait():
 
 def test_everybody_is_told_why_the_run_waits_and_for_how_long():
     run = running("2", "a", "b", **WAITS)
-    attempt(run)
-    attempt(run)
+    fails_again(run)
+    fails_again(run)
     run.fails("a")
     run.passes(2.0)
     run.join("a", "b")
@@ -96,7 +98,7 @@ def test_everybody_is_told_why_the_run_waits_and_for_how_long():
 
 def test_a_loss_turns_the_restart_into_a_membership_change_which_waits_for_nothing():
     run = running("1:2", "a", "b", **WAITS)
-    attempt(run)
+    fails_again(run)
     run.fails("a")
     run.join("a")
     run.is_lost("b")
@@ -105,7 +107,7 @@ def test_a_loss_turns_the_restart_into_a_membership_change_which_waits_for_nothi
 
 def test_an_operator_ends_the_wait():
     run = running("2", "a", "b", **WAITS)
-    attempt(run)
+    fails_again(run)
     run.fails("a")
     run.join("a", "b")
     assert not run.run.running
@@ -115,7 +117,7 @@ def test_an_operator_ends_the_wait():
 
 def test_too_few_nodes_are_waited_for_as_ever():
     run = running("2", "a", "b", join_timeout_s=5.0, **WAITS)
-    attempt(run)
+    fails_again(run)
     run.fails("a")
     run.join("a")
     run.leaves("b")
@@ -128,13 +130,13 @@ def test_too_few_nodes_are_waited_for_as_ever():
 
 def test_a_run_ends_when_restarts_have_got_it_no_further():
     run = running("2", "a", "b", max_restarts=99, max_restarts_without_progress=2)
-    attempt(run, 100, saved=80)
-    attempt(run, 100)
+    fails_again(run, 100, saved=80)
+    fails_again(run, 100)
     assert not run.stage.is_end
-    attempt(run, 90)
+    fails_again(run, 90)
     assert run.run.end_reason == (
-        "worker rank 0 on node a failed: exit code 1; no progress: 3 attempts in a row got no further beyond step 100, "
-        "the last checkpoint is of step 80"
+        "worker rank 0 on node a failed: exit code 1; no progress: 3 rounds in a row failed, none beyond step "
+        "100; the last checkpoint is of step 80"
     )
     finish = run.directive("b")
     assert isinstance(finish, Finish) and finish.no_progress and finish.failure
@@ -144,44 +146,44 @@ def test_a_run_ends_when_restarts_have_got_it_no_further():
 def test_one_step_or_one_checkpoint_begins_the_count_anew(on: dict[str, int]):
     run = running("2", "a", "b", max_restarts=99, max_restarts_without_progress=2)
     for told in ({"step": 100, "saved": 80}, {"step": 100}, on, {"step": 95}):
-        attempt(run, **told)
+        fails_again(run, **told)
     assert not run.stage.is_end
-    attempt(run, 95)
+    fails_again(run, 95)
     assert run.run.no_progress
 
 
-def test_attempts_that_last_are_none_the_better_without_progress():
+def test_rounds_that_last_are_none_the_better_without_progress():
     run = running("1", "a", max_restarts=99, max_restarts_without_progress=1)
-    attempt(run, 7, lasts_s=10_000.0)
-    attempt(run, 7, lasts_s=10_000.0)
+    fails_again(run, 7, lasts_s=10_000.0)
+    fails_again(run, 7, lasts_s=10_000.0)
     assert run.run.no_progress
 
 
 def test_workers_that_tell_nothing_are_measured_by_time():
     run = running("1", "a", max_restarts=99, max_restarts_without_progress=2)
     for lasts_s in (1.0, 1.0, 600.0, 1.0, 599.0):
-        attempt(run, lasts_s=lasts_s)
+        fails_again(run, lasts_s=lasts_s)
     assert run.run.end_reason.endswith(
-        "no progress: 3 attempts in a row failed within 600 s each, and workers tell no steps"
+        "no progress: 3 rounds in a row failed within 600 s each, and workers tell no steps"
     )
 
 
-def test_free_restarts_are_no_attempts():
+def test_free_restarts_do_not_count():
     run = running("1:2", "a", "b", max_restarts=99, max_restarts_without_progress=1)
     run.is_lost("b")
     run.join("a")
     run.join("c")
     run.join("a")
     assert [cause for cause, _ in run.ledger()] == ["node_lost", "node_arrived"]
-    attempt(run)
+    fails_again(run)
     assert not run.stage.is_end
-    attempt(run)
+    fails_again(run)
     assert run.run.no_progress
 
 
 def test_a_hang_counts_too():
     run = running("1", "a", max_restarts=99, max_restarts_without_progress=1)
-    attempt(run)
+    fails_again(run)
     run.handle(HangSuspected("a", run.run.round, "progress", "stuck", (0,)))
     for number in list(run.run.queries.by_agent.get("a", ())):
         run.handle(QueryAnswered("a", number, Refused(reason="no")))
@@ -191,6 +193,88 @@ def test_a_hang_counts_too():
 
 def test_the_budget_ends_the_run_when_it_is_spent_first():
     run = running("1", "a", max_restarts=1, max_restarts_without_progress=3)
-    attempt(run)
-    attempt(run)
+    fails_again(run)
+    fails_again(run)
     assert run.stage.is_end and not run.run.no_progress
+
+
+def test_a_restart_that_a_rule_makes_free_waits_like_others_and_counts_for_nothing_else():
+    run = running("1", "a", **WAITS, max_restarts_without_progress=1)
+    waits = [fails_again(run, verdict="retry", rule="store is away") for _ in range(4)]
+    assert waits == [0.0, 10.0, 20.0, 35.0]
+    assert run.run.restarts_without_progress == run.run.restart_count == 0
+    assert run.machine.blamed == [], "the user has said that the node cannot help it"
+
+
+# Failures that a restart does not cure.
+
+
+def outlook(run: Scenario) -> str:
+    """What was told of the latest failure; empty for nothing."""
+    assert run.run.first_failure
+    told = [event.reason for event in run.events if event.kind == "warning"]
+    hint = run.run.failures[-1].failure.hint
+    assert not told or hint.endswith(told[-1])
+    return hint.removeprefix("less").removeprefix("; ")
+
+
+def test_memory_that_runs_out_at_the_same_step_again_is_told():
+    run = running("2", "a", "b", max_restarts=99)
+    fails_again(run, 120, recurs="at_step", hint="less")
+    assert outlook(run) == ""
+    fails_again(run, 120, recurs="at_step", hint="less")
+    assert outlook(run) == "restarting does not help: the round before failed at step 120, too, in the same way"
+    assert not run.stage.is_end
+
+
+def test_the_longest_hint_leaves_room_for_it_and_for_a_snapshot():
+    run = running("1", "a", max_restarts=99)
+    attempt_of_a = fails_again(run, recurs="at_start", hint="x" * 1_024)
+    assert attempt_of_a == 0.0 and outlook(run).endswith("and the next one would likewise")
+    run.restarts_from_a_snapshot()
+    assert outlook(run).endswith("and the next one would likewise")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((120, "at_step"), (121, "at_step")),
+        ((None, "at_step"), (None, "at_step")),
+        ((120, "unknown"), (120, "at_step")),
+    ],
+    ids=["another step", "no steps told", "another kind of failure before"],
+)
+def test_and_not_at_another_step_or_if_nobody_knows_it(first, second):
+    run = running("2", "a", "b", max_restarts=99)
+    for step, recurs in (first, second):
+        fails_again(run, step, recurs=recurs)
+    assert outlook(run) == ""
+
+
+def test_the_steps_are_remembered_over_a_restart_of_the_server():
+    run = running("1", "a", max_restarts=99, fail_when_hopeless=True)
+    fails_again(run, 120, recurs="at_step")
+    run.restarts_from_a_snapshot()
+    run.renews("a")
+    fails_again(run, 120, recurs="at_step")
+    assert run.stage.is_end and "step 120" in run.run.end_reason and not run.run.no_progress
+
+
+@pytest.mark.parametrize(
+    ("step", "lasts_s", "is_told"), [(None, 5.0, True), (3, 5.0, False), (None, 600.0, False)],
+    ids=["at once", "after steps", "after a while"],
+)  # fmt: skip
+def test_a_program_that_cannot_start_is_told_at_its_start_alone(step, lasts_s, is_told):
+    run = running("1", "a", max_restarts=99)
+    fails_again(run, step, lasts_s=lasts_s, recurs="at_start")
+    assert ("the first round failed at its start" in outlook(run)) == is_told
+    run.events.clear()
+    fails_again(run, recurs="at_start")
+    assert outlook(run) == "", "it has started before: then its surroundings have changed"
+
+
+def test_each_round_is_told_once_however_many_nodes_fail_so():
+    run = running("3", "a", "b", "c", max_restarts=99)
+    for name in "abc":
+        run.fails(name, recurs="at_start")
+    assert [event.kind for event in run.events].count("warning") == 1

@@ -1,23 +1,27 @@
-"""Attempts that follow each other: the wait before the next one, and when one more is of no use.
+"""Failed rounds in a row: the wait before the next restart, and when one more is of no use.
 
-An attempt is a round that ended in a charged restart. Attempts stand in a row until a round gets the run further, by a
-higher step or a later checkpoint than any round before it, or lasts for `steady_s`. The first restart of a row comes at
-once; then the wait doubles from one to the next.
+Rounds that failed stand in a row until one gets the run further, by a higher step or a later checkpoint than any round
+before it, or lasts for `steady_s`. The first restart of a row comes at once; then the wait doubles from one to the
+next.
 
-Whether attempts are without progress is a matter of steps and checkpoints alone, as far as workers tell them
-(`node_agent.progress`): one that lasts for hours and gets no further is without. In a run whose workers have never told
-any, attempts that follow each other quickly are counted instead.
+Whether charged restarts are without progress is a matter of steps and checkpoints alone, as far as workers tell them
+(`node_agent.progress`): a round that lasts for hours and gets no further is without. In a run whose workers have never
+told any, restarts that follow each other quickly are counted instead.
 """
+
+from rdzv_protocol.messages import Recurs
 
 from rdzv_server.core.run import Run
 
 STEADY_BACKOFFS = 2.0
 """A round that lasts as many times as long as the longest wait ends a row: 10 minutes by default, as in Kubernetes."""
 MOST_DOUBLINGS = 60
+START_S = 600.0
+"""A round that ends within this time, and has told no step, ended at its start."""
 
 
 def steady_s(run: Run) -> float:
-    """Time after which a round that ends is no longer one of a row of failed attempts."""
+    """Time after which a round that fails is no longer one of a row."""
     return STEADY_BACKOFFS * run.settings.restart_backoff_max_s
 
 
@@ -34,19 +38,32 @@ def no_progress(run: Run, now: float) -> str | None:
     most, made = run.settings.max_restarts_without_progress, _without_progress(run, now)
     if most is None or made < most:
         return None
-    attempts = f"{made + 1} attempts"
+    rounds = f"{made + 1} rounds in a row failed"
     if not _is_told(run):
-        return f"no progress: {attempts} in a row failed within {steady_s(run):g} s each, and workers tell no steps"
-    step = "" if run.highest_step is None else f" beyond step {run.highest_step}"
-    saved = "" if run.checkpoint_step is None else f", the last checkpoint is of step {run.checkpoint_step}"
-    return f"no progress: {attempts} in a row got no further{step}{saved}"
+        return f"no progress: {rounds} within {steady_s(run):g} s each, and workers tell no steps"
+    step = "" if run.highest_step is None else f", none beyond step {run.highest_step}"
+    saved = "" if run.checkpoint_step is None else f"; the last checkpoint is of step {run.checkpoint_step}"
+    return f"no progress: {rounds}{step}{saved}"
 
 
-def settle(run: Run, *, charged: bool) -> None:
+def no_use(run: Run, recurs: Recurs, now: float) -> str | None:
+    """Reason why a restart does not help after a failure of this kind in the round that runs; None if it may."""
+    if recurs == "at_start" and not _is_told(run) and not run.restarts and now - run.started_at < START_S:
+        return "the first round failed at its start, and the next one would likewise"
+    step = run.step_of_round
+    if recurs == "at_step" and step is not None and step == run.recurring_step:
+        return f"the round before failed at step {step}, too, in the same way"
+    return None
+
+
+def settle(run: Run, *, charged: bool, failed: bool) -> None:
     """Count the round that has ended, whatever ended it, and begin to measure the next one."""
     ended_at = run.opening.at
-    run.restarts_in_row = _in_row(run, ended_at) + charged
+    run.restarts_in_row = _in_row(run, ended_at) + failed
     run.restarts_without_progress = _without_progress(run, ended_at) + charged
+    root = run.first_of_round.failure if run.first_of_round else None
+    run.recurring_step = run.step_of_round if root and root.recurs == "at_step" else None
+    run.step_of_round = None
     run.step_before, run.checkpoint_before = run.highest_step, run.checkpoint_step
 
 
