@@ -1,23 +1,38 @@
-"""Several runs and their attempts: whatever happens, an attempt is never confused with another one."""
+"""Several runs, their attempts, and the nodes that are kept out of them, whatever happens.
+
+An attempt is never confused with another one, and a node is kept out exactly as long as a naive model says.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from rdzv_protocol.errors import AgentFenced, ProtocolError, RunSucceeded
+from rdzv_protocol.errors import AgentFenced, ProtocolError, RunSucceeded, UnknownNode
 from rdzv_protocol.messages import Finish
 
+from rdzv_server.config import ExclusionPolicy
 from rdzv_server.core.cordons import JOURNAL
-from rdzv_server.core.effects import ForgetRun, Record
+from rdzv_server.core.effects import Effect, ForgetRun, Record
 from rdzv_server.core.events import (
+    EXCLUDER,
     AgentDisconnected,
     Event,
     LeaseRenewed,
+    NodeBlamed,
+    NodeCordoned,
+    NodeDrained,
+    NodeFact,
     NodeJoined,
     NodeLeft,
+    NodeUncordoned,
     WorkersFailed,
     WorkersSucceeded,
 )
 from rdzv_server.core.registry import Registry
-from rdzv_server.core.run import Stage
+from rdzv_server.core.run import AgentState, Run, Stage
+from rdzv_server.storage.record_codec import pack, unpack
 from tests.support.scenario import SERVER_ADDR, a_failure, a_join, durable, settings_of, snapshot
 
 RETENTION_S = 100.0
@@ -25,16 +40,76 @@ RUNS = ["one", "two"]
 
 runs = st.sampled_from(RUNS)
 agents = st.integers(0, 12).map("agent{}".format)
+nodes = st.sampled_from(["node0", "node1", "node2", "node3"])
 steps = st.one_of(st.sampled_from([0.0, 1.0, 10.0, RETENTION_S, 1_000.0]), st.floats(0.0, 50.0))
 
 
+POLICY = ExclusionPolicy(after=2, window_s=400.0, for_s=150.0)
+TOGETHER, TOGETHER_S = 3, 30.0
+"""So many nodes that are lost within this time are lost together, and none of them is to blame."""
+AT_ONCE = ("hardware", "unfit")
+WALL_AT = 1_750_000_000.0
+
+
+@dataclass
+class KeptOut:
+    """The nodes that are kept out, as plainly as possible: lists that are searched."""
+
+    until: dict[str, tuple[str, float | None]] = field(default_factory=dict)
+    """By node: who keeps it out, and until when."""
+    blamed: list[tuple[str, str, float]] = field(default_factory=list)
+    """Node, fault and time of all that nodes were blamed for, their exclusions among it."""
+
+    def follow(self, journal: Sequence[Record]) -> None:
+        """Do what the journal has of one event; whom the server may exclude, and when, only this model says."""
+        suspects: dict[str, str] = {}
+        for record in journal:
+            match record.fact:
+                case NodeBlamed(node_id=node, fault=fault):
+                    self.blamed.append((node, fault, record.at))
+                    suspects[node] = fault
+                case NodeCordoned(node_id=node, by=by, for_s=for_s):
+                    if by == EXCLUDER:
+                        assert node not in self.until and self._is_excluded(node, suspects[node], record.at)
+                        self.blamed.append((node, "excluded", record.at))
+                    self.until[node] = by, None if for_s is None else record.at + for_s
+                case NodeUncordoned(node_id=node, by=by):
+                    self._none_is_spared(suspects, record.at)
+                    _, until = self.until.pop(node, (by, None))
+                    if by:
+                        self.blamed = [each for each in self.blamed if each[0] != node]
+                    else:
+                        assert until is not None and until <= record.at
+        if journal:
+            self._none_is_spared(suspects, journal[-1].at)
+
+    def _none_is_spared(self, suspects: dict[str, str], now: float) -> None:
+        while suspects:
+            node, fault = suspects.popitem()
+            assert node in self.until or not self._is_excluded(node, fault, now), f"{node} should have been excluded"
+
+    def _is_excluded(self, node: str, last: str, now: float) -> bool:
+        own = [(fault, at) for each, fault, at in self.blamed if each == node]
+        while "excluded" in (faults := [fault for fault, _ in own]):
+            own = own[faults.index("excluded") + 1 :]
+        counted = [(fault, at) for fault, at in own if at > now - POLICY.window_s and not self._is_shared(fault, at)]
+        return last in AT_ONCE or len(counted) >= POLICY.after
+
+    def _is_shared(self, fault: str, at: float) -> bool:
+        lost = {node for node, each, when in self.blamed if each == "lost" and abs(when - at) <= TOGETHER_S}
+        return fault == "lost" and len(lost) >= TOGETHER
+
+
 class RegistryStory(RuleBasedStateMachine):
-    """Knows of each agent which attempt it joined; everything else is read from the registry."""
+    """Knows of each agent which attempt it joined, and who is kept out; everything else is read from the registry."""
 
     @initialize()
     def start(self) -> None:
         self.now = 0.0
-        self.registry = Registry(RETENTION_S)
+        self.registry = Registry(RETENTION_S, exclusion=POLICY)
+        self.kept_out = KeptOut()
+        self.answered: dict[str, str] = {}
+        """Sentences that have answered the requests about nodes."""
         self.records: dict[tuple[str, int], list[Record]] = {}
         self.homes: dict[tuple[str, str], int] = {}
         """The attempt in which an agent of a run was first taken."""
@@ -48,20 +123,23 @@ class RegistryStory(RuleBasedStateMachine):
         rerun=st.booleans(),
         after_round=st.sampled_from([0, 0, 0, 0, 1]),
         nodes=st.sampled_from(["1", "1", "1:2"]),
+        drains=st.booleans(),
     )
     def an_agent_joins(
-        self, run_id: str, agent: str, explicit: bool, rerun: bool, after_round: int, nodes: str
+        self, run_id: str, agent: str, explicit: bool, rerun: bool, after_round: int, nodes: str, drains: bool
     ) -> None:
         latest = self._latest(run_id)
         known = (run_id, agent) in self.homes
         settings = settings_of(nodes, last_call_timeout_s=5.0, join_timeout_s=20.0, lease_s=30.0)
         join = a_join(
             agent,
+            node=f"node{int(agent.removeprefix('agent')) % 4}",
             run_id=run_id,
             explicit_run_id=explicit,
             rerun=rerun,
             after_round=after_round,
             settings=settings,
+            drains=drains,
         )
         refusal = self._handle(run_id, NodeJoined(join, SERVER_ADDR))
         if known:
@@ -85,46 +163,92 @@ class RegistryStory(RuleBasedStateMachine):
     def a_sign(self, run_id: str, agent: str, event: type[LeaseRenewed | AgentDisconnected]) -> None:
         self._handle(run_id, event(agent))
 
-    @rule(run_id=runs, agent=agents)
-    def an_agent_leaves(self, run_id: str, agent: str) -> None:
-        self._handle(run_id, NodeLeft(agent, "SIGTERM"))
+    @rule(run_id=runs, agent=agents, unfit=st.booleans())
+    def an_agent_leaves(self, run_id: str, agent: str, unfit: bool) -> None:
+        self._handle(run_id, NodeLeft(agent, "SIGTERM", unfit))
+
+    @rule(
+        node=nodes,
+        kind=st.sampled_from([NodeCordoned, NodeUncordoned, NodeDrained]),
+        for_s=st.sampled_from([None, 10.0, 100.0]),
+        request_id=st.sampled_from(["", "", "1", "2"]),
+    )
+    def an_operator_acts_on_a_node(self, node: str, kind: type[NodeFact], for_s: float | None, request_id: str) -> None:
+        given: dict[str, Any] = {"by": "me", "request_id": request_id, "node_id": node, "wall_at": WALL_AT + self.now}
+        given |= {} if kind is NodeUncordoned else {"for_s": for_s}
+        given |= {"deadline_s": 30.0} if kind is NodeDrained else {}
+        known = [run for run in self._live() if run.agents_of(node)]
+        was_known = bool(known) or node in self.kept_out.until or any(node in run.cordons for run in self._live())
+        refusal = self._handle(JOURNAL, kind(**given))
+        if request_id in self.answered:
+            assert self.registry.answer_to(JOURNAL, request_id) == self.answered[request_id], "twice is once"
+            return
+        assert refusal is (UnknownNode if kind is NodeDrained and not was_known else None)
+        if request_id and not refusal:
+            self.answered[request_id] = self.registry.answer_to(JOURNAL, request_id)
+            assert self.answered[request_id]
+        if kind is NodeDrained and not refusal:
+            there = [agent for run in known if not run.stage.is_end for agent in run.agents_of(node)]
+            assert all(agent.state is AgentState.DRAINING for agent in there)
+            assert all(agent.drain_until <= self.now + 30.0 for agent in there)
 
     @rule(seconds=steps)
     def time_passes(self, seconds: float) -> None:
         end = self.now + seconds
         while (at := self.registry.next_deadline()) is not None and at <= end:
             self.now = max(self.now, at)
-            self._note(self.registry.pass_time(self.now))
+            self._catch_up()
         self.now = end
 
     @rule(seconds=steps)
     def the_server_stalls(self, seconds: float) -> None:
         self.now += seconds
-        self._note(self.registry.pass_time(self.now))
+        self._catch_up()
 
     @rule()
     def the_server_restarts(self) -> None:
-        again = Registry(RETENTION_S)
+        again = Registry(RETENTION_S, exclusion=POLICY)
         for records in self.records.values():
             for record in records:
                 again.replay(record)
-        assert self._durable(again) == self._durable(self.registry)
+        assert self._surviving(again) == self._surviving(self.registry)
         self.registry = again
-        self._note(self.registry.pass_time(self.now))
+        self._catch_up()
+
+    @rule()
+    def the_journal_is_compacted(self) -> None:
+        if (key := (JOURNAL, 0)) in self.records:
+            kept = self.registry.snapshot(key, self.now)
+            self.records[key] = [unpack(*key, record.at, *pack(record)) for record in kept]
 
     def _handle(self, run_id: str, event: Event) -> type[ProtocolError] | None:
-        before = [snapshot(run) for run in self.registry.runs()]
+        before, kept_out = self._state(), dict(self.kept_out.until)
+        rounds = {(run.run_id, run.attempt): run.membership for run in self.registry.runs()}
         try:
             machine, effects = self.registry.handle(run_id, event, self.now)
-            machine.run.validate()
+            for run in [machine.run] if machine else self.registry.runs():
+                run.validate()
             self._note(effects)
         except ProtocolError as error:
-            assert [snapshot(run) for run in self.registry.runs()] == before
+            assert self._state() == before
             return type(error)
-        self._note(self.registry.pass_time(self.now))
+        self._catch_up()
+        all_the_time = {node for node, until in kept_out.items() if self.kept_out.until.get(node) == until}
+        for run in self._live():
+            if run.membership and run.membership is not rounds.get((run.run_id, run.attempt)):
+                assert not all_the_time & {run.agents[agent].node_id for agent in run.membership.seats}
         return None
 
-    def _note(self, effects) -> None:
+    def _catch_up(self) -> None:
+        """Let what is due happen; what becomes due thereby the server does at once, and soon there is nothing more."""
+        for _ in range(3):
+            self._note(self.registry.pass_time(self.now))
+            if (at := self.registry.next_deadline()) is None or at > self.now:
+                break
+
+    def _note(self, effects: Sequence[Effect]) -> None:
+        journal = [each for each in effects if isinstance(each, Record) and each.run_id == JOURNAL]
+        self.kept_out.follow(journal)
         for effect in effects:
             if isinstance(effect, Record):
                 self.records.setdefault((effect.run_id, effect.attempt), []).append(effect)
@@ -143,9 +267,26 @@ class RegistryStory(RuleBasedStateMachine):
         ]
         return found[-1] if found else 1
 
+    def _state(self) -> list[Any]:
+        cordons = self.registry.cordons
+        return [[snapshot(run) for run in self.registry.runs()], dict(cordons.by_node), dict(cordons.answers)]
+
+    def _live(self) -> list[Run]:
+        return [run for run in self.registry.runs() if not run.stage.is_end]
+
     @staticmethod
-    def _durable(registry: Registry) -> dict:
-        return {(run.run_id, run.attempt): durable(run) for run in registry.runs()}
+    def _surviving(registry: Registry) -> dict[str, Any]:
+        """All that a restart of the server must bring back."""
+        cordons, runs = registry.cordons, registry.runs()
+        return {
+            "runs": {(run.run_id, run.attempt): durable(run) for run in runs},
+            "attempts": {run_id: [run.attempt for run in registry.attempts_of(run_id)] for run_id in RUNS},
+            "cordons": cordons.by_node,
+            "answers": list(cordons.answers.items()),
+            "blamed": list(cordons.history.by_node.items()),
+            "lifted": cordons.lifted,
+            "uncordons at": cordons.next_deadline(),
+        }
 
     # What holds at all times.
 
@@ -157,6 +298,20 @@ class RegistryStory(RuleBasedStateMachine):
     @invariant()
     def what_is_remembered_is_what_is_recorded(self) -> None:
         assert {(run.run_id, run.attempt) for run in self.registry.runs()} == set(self.records) - {(JOURNAL, 0)}
+
+    @invariant()
+    def a_node_is_kept_out_as_long_as_the_model_says(self) -> None:
+        given = {node: (cordon.by, cordon.until) for node, cordon in self.registry.cordons.by_node.items()}
+        assert given == self.kept_out.until
+        assert all(until is None or until > self.now for _, until in given.values())
+
+    @invariant()
+    def every_run_keeps_out_those_of_its_nodes_and_nobody_else(self) -> None:
+        for run in self._live():
+            for agent in run.agents.values():
+                is_kept_out = agent.node_id in self.kept_out.until
+                assert (agent.node_id in run.cordons) == is_kept_out
+                assert agent.state is not (AgentState.WAITING if is_kept_out else AgentState.CORDONED)
 
     @invariant()
     def nothing_is_remembered_longer_than_the_retention_time(self) -> None:
