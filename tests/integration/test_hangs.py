@@ -208,6 +208,8 @@ for step in range(8):
     progress(step=step)
 print("rank", dist.get_rank(), "is done")
 """
+TORCH_S = 120.0
+"""Two imports of torch, and a look at the workers, on a busy machine."""
 TIMER = """
 import os, time
 from torch.distributed.elastic import timer
@@ -221,6 +223,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 
 
 @pytest.mark.torch
+@pytest.mark.timeout(300)
 async def test_a_timer_of_torchs_that_expires_is_a_hang(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(TIMER)
@@ -229,8 +232,10 @@ async def test_a_timer_of_torchs_that_expires_is_a_hang(tmp_path: Path) -> None:
     agent = await Program.start(
         sys.executable, "-m", "node_agent", "--standalone", *limits, str(path), env=variable
     )  # fmt: skip
-    await agent.line(r"rank 0 on node .* hang: timer '.*' of process \d+ has expired; rank 0 in .* at train.py:9")
-    assert await agent.exit_code() == 0
+    await agent.line(
+        r"rank 0 on node .* hang: timer '.*' of process \d+ has expired; rank 0 in .* at train.py:9", TORCH_S
+    )
+    assert await agent.exit_code(TORCH_S) == 0
 
 
 @pytest.mark.parametrize(
