@@ -58,6 +58,7 @@ def in_words(rate: Rate) -> str:
 WAYS_IN = {
     "agents' paths",
     "operators' paths",
+    "preemption notices",
     "queries",
     "pages",
     "standalone page",
