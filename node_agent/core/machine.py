@@ -454,6 +454,8 @@ class AgentMachine:
         self._drains_until, self._leaves_at = until, inf
 
     def _finish(self, finish: Finish) -> None:
+        if finish.time and finish.restart_total:
+            self._say(wording.account(finish.time), Level.ROUTINE)
         self._say(wording.finished(finish), *_END[finish.succeeded])
         self._end(ExitCode.SUCCEEDED if finish.succeeded else self._failed_code(finish))
         is_undecided = self._exit_code in (ExitCode.FAILED, ExitCode.NO_PROGRESS)

@@ -2,7 +2,7 @@
 
 from math import inf
 
-from rdzv_protocol.messages import Assignment, Drain, Failure, Finish
+from rdzv_protocol.messages import Assignment, Drain, Failure, Finish, RunTime
 
 from node_agent.core.events import Signalled, Suspected
 
@@ -60,6 +60,23 @@ def finished(finish: Finish) -> str:
     if not finish.succeeded:
         return f"run failed: {finish.reason}"
     return f"run succeeded: {finish.reason}" + (f"; {restarts(finish)}" if finish.restart_total else "")
+
+
+def account(time: RunTime) -> str:
+    """What the run's time went into, in one line."""
+    parts = {part: getattr(time, f"{part}_s") for part in _ACCOUNT}
+    told = ", ".join(f"{_length(seconds)} {part}" for part, seconds in parts.items() if seconds)
+    return f"the run took {_length(sum(parts.values()))}: {told}; effective training time ratio {time.ettr:.3f}"
+
+
+_ACCOUNT = ("training", "checkpointing", "detecting", "lost", "forming", "restarting", "waiting")
+
+
+def _length(seconds: float) -> str:
+    for unit, unit_s in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * unit_s:
+            return f"{seconds / unit_s:.1f} {unit}"
+    return f"{seconds:.1f} s"
 
 
 def restarts(finish: Finish) -> str:

@@ -90,12 +90,25 @@ def _of_running(run: Run, whole_s: float) -> dict[str, float]:
     return parts
 
 
-def entered(run: Run) -> dict[str, float]:
-    """Seconds that are entered, without the phase that goes on; `running` without its parts, which stand beside it."""
+def entered(run: Run, now: float) -> dict[str, float]:
+    """Seconds that are entered, without the phase that goes on; `running` without its parts, which stand beside it.
+
+    A part of the running round counts already: `running` is below 0 until the seconds of the round are added.
+    """
     spent: dict[str, float] = {word: seconds for word, seconds in run.time.spent_s.items() if word != "ended"}
-    if parts := run.time.of_running_s:
-        spent["running"] -= sum(parts.values())
+    parts = {part: seconds for part, seconds in _parts(run, now).items() if seconds}
+    if parts:
+        spent["running"] = spent.get("running", 0.0) - sum(parts.values())
     return spent | parts
+
+
+def _parts(run: Run, now: float) -> dict[str, float]:
+    """Parts of the running phase: those of the rounds before, and what the workers have told of this one."""
+    parts = dict.fromkeys(PARTS, 0.0) | run.time.of_running_s
+    if run.time.phase == "running":
+        told = max((sign.progress.checkpoint_s for sign in run.progress.values()), default=0.0)
+        parts["checkpointing"] += min(told, now - run.time.since)
+    return parts
 
 
 def view(run: Run, now: float) -> TimeStatus:
@@ -106,10 +119,7 @@ def view(run: Run, now: float) -> TimeStatus:
         seconds[ledger.phase] += now - ledger.since
     if run.stage is Stage.FORMING and run.opening.cause is not Cause.FIRST:
         restarts[run.opening.cause] = restarts.get(run.opening.cause, 0.0) + now - run.opening.at
-    parts = dict.fromkeys(PARTS, 0.0) | ledger.of_running_s
-    if ledger.phase == "running":
-        told = max((sign.progress.checkpoint_s for sign in run.progress.values()), default=0.0)
-        parts["checkpointing"] += min(told, now - ledger.since)
+    parts = _parts(run, now)
     training, age = max(0.0, seconds["running"] - sum(parts.values())), sum(seconds.values())
     return TimeStatus(
         **{name: round(value, 3) for name, value in (seconds | parts).items()},

@@ -129,7 +129,7 @@ def view(run: Run, now: float, clock: Clock) -> Document:
             quiet_after_s=quiet_after_s(run),
             restarts={cause.value: times for cause, times in run.restarts.items()},
             event_number=run.event_number,
-            time_s={word: round(seconds, 1) for word, seconds in time_ledger.entered(run).items()},
+            time_s={word: round(seconds, 1) for word, seconds in time_ledger.entered(run, now).items()},
             time_in=run.time.phase,
             time_since=clock(run.time.since),
             missing=_missing(run, clock),

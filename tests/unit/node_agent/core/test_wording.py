@@ -1,8 +1,9 @@
 """Lines that a person reads on the agent's console."""
 
 import pytest
+from rdzv_protocol.messages import RunTime
 
-from node_agent.core.wording import failed, finished, started
+from node_agent.core.wording import account, failed, finished, started
 from tests.unit.node_agent.story import a_failure, an_assignment, finish
 
 SUCCEEDED = "run succeeded: all workers of 3 nodes exited 0"
@@ -30,6 +31,15 @@ FAILED = "worker rank 3 (local rank 1, pid 77) on node a failed: "
         (finished(finish(restart_total=1)), f"{SUCCEEDED}; 1 restart, none of them charged"),
         (finished(finish(restart_total=1, charged_restarts=1)), f"{SUCCEEDED}; 1 restart, 1 of them charged"),
         (finished(finish(restart_total=5, charged_restarts=2)), f"{SUCCEEDED}; 5 restarts, 2 of them charged"),
+        (
+            account(RunTime(training_s=90.0, lost_s=8.04, restarting_s=1.96, ettr=0.9)),
+            "the run took 100.0 s: 90.0 s training, 8.0 s lost, 2.0 s restarting; effective training time ratio 0.900",
+        ),
+        (
+            account(RunTime(training_s=172_800.0, checkpointing_s=7_200.0, forming_s=150.0, ettr=0.96)),
+            "the run took 2.1 d: 2.0 d training, 2.0 h checkpointing, 2.5 min forming; "
+            "effective training time ratio 0.960",
+        ),
         (finished(finish(succeeded=False, failure=a_failure())), "run failed: spent"),
     ],
 )

@@ -170,3 +170,13 @@ def test_a_restart_of_the_server_loses_nothing_of_the_parts(restart):
     before = time_ledger.view(run.run, run.now)
     getattr(run, restart)()
     assert time_ledger.view(run.run, run.now) == before and before.lost == 15.0
+
+
+def test_the_page_has_the_parts_of_a_round_that_lasts():
+    """What is shown for the round is what is entered, and the time since, which is running."""
+    run = running("2", "a", "b", max_restarts=3)
+    run.passes(60.0)
+    tells(run, "a", highest_step=55, step_s=1.0, checkpoint_step=40, checkpoint_s=5.0)
+    shown = time_ledger.entered(run.run, run.now)
+    shown["running"] += run.now - run.run.time.since
+    assert {word: seconds for word, seconds in shown.items() if seconds} == {"running": 55.0, "checkpointing": 5.0}
