@@ -3,6 +3,7 @@
 import errno
 import socket
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
 from rdzv_server.config import MOST_RUNS, RETENTION_S, ExclusionPolicy, Limits
@@ -31,8 +32,10 @@ DEFAULT_LIMITS = Limits()
 class HttpServer(ABC):
     """HTTP in front of a service, once `listen` is called: what HTTP needs is imported by `listen` alone."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, heard: Callable[[], None] = lambda: None) -> None:
+        """`heard` is called when agents can be heard: on a busy machine the imports take longer than a short lease."""
         self.service = service
+        self._heard = heard
         self._gatekeeper: Gatekeeper | None = None
         self._listener: Listener | None = None
         self._api: HttpApi | None = None
@@ -80,6 +83,7 @@ class HttpServer(ABC):
         self._listener = Listener(bound, self._http, limits, tls, self.service.lost)
         self._metrics.listener = self._listener
         self._listener.open()
+        self._heard()
 
     def renew(self, access: "Access", tls: "ssl.SSLContext | None") -> None:
         """Judge the requests to come by this, and shake hands with new connections by that."""
@@ -111,7 +115,7 @@ class RendezvousServer(HttpServer):
     ) -> None:
         self._driver = Driver(Registry(retention_s, max_runs, exclusion=exclusion), store or MemoryStore())
         self.rendezvous = Rendezvous(self._driver)
-        super().__init__(self.rendezvous)
+        super().__init__(self.rendezvous, self._driver.heard)
 
     async def start(self) -> None:
         await self._driver.start()

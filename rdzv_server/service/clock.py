@@ -58,6 +58,10 @@ class Clock:
             self._beat_at = now + BEAT_S
         return was
 
+    def hold_up(self) -> None:
+        """Note that agents could not be heard until now."""
+        self._was_held_up = True
+
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Note whether what is done inside takes long: agents were not heard meanwhile."""

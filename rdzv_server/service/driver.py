@@ -96,6 +96,10 @@ class Driver:
         self._task = asyncio.create_task(self._run(), name="rdzv-driver")
         self._arm(self.started_at)
 
+    def heard(self) -> None:
+        """Begin all leases anew: agents can be heard from now on."""
+        self._clock.hold_up()
+
     async def crashed(self) -> None:
         """Return never, or raise what made the driver stop: a failed write, or a contradiction in the core."""
         assert self._task is not None

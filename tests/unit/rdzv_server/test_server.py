@@ -1,6 +1,7 @@
 """A whole server on a real socket: what it hears of connections, and how it closes."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -12,6 +13,7 @@ from rdzv_protocol.messages import Ack, LeaveRequest, PollRequest, Reply, Report
 
 from node_agent.transport.http import HttpTransport
 from rdzv_server.auth.authorization import Access, Role, Token
+from rdzv_server.http.metrics import MetricsView
 from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.storage.sqlite import SqliteStore
 from tests.support.scenario import RUN_ID, Connection, a_failure, a_join, settings_of
@@ -194,6 +196,27 @@ async def test_an_agents_secret_is_kept_as_a_digest_and_survives_the_server(tmp_
         with pytest.raises(AgentFenced, match="with another secret"):
             await server.rendezvous.ask(LeaveRequest(**leave), Connection(2))
         await server.rendezvous.ask(LeaveRequest(**leave, secret="one of a kind"), Connection(2))
+
+
+async def test_no_lease_ends_while_a_server_that_comes_back_cannot_be_heard_yet(tmp_path, monkeypatch):
+    """On a busy machine, what HTTP needs takes longer to import than a short lease lasts."""
+    store = str(tmp_path / "runs.db")
+    join = a_join("a", settings=settings_of("1", lease_s=0.3))
+    async with RendezvousServer(store=SqliteStore(store)) as server:
+        await server.rendezvous.ask(join, Connection(1))
+
+    def import_slowly(*args: object) -> MetricsView:
+        time.sleep(0.5)
+        return MetricsView(*args)
+
+    monkeypatch.setattr("rdzv_server.http.metrics.MetricsView", import_slowly)
+    site = Site()
+    site.server = RendezvousServer(store=SqliteStore(store))
+    await site.open()
+    try:
+        assert isinstance((await site.agent("a").poll(hold=False)).directive, Start)
+    finally:
+        await site.close()
 
 
 async def test_the_wrong_message_is_refused_by_its_fields_name(site):
