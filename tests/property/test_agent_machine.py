@@ -1,5 +1,6 @@
 """Whatever server, workers and people do to an agent, in whatever order: it keeps its promises to all three."""
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from rdzv_protocol.errors import AgentFenced, NodeRankTaken, RunSucceeded
@@ -319,4 +320,4 @@ class AgentStory(RuleBasedStateMachine):
         assert self.machine.state is not State.ENDING or self.workers or self.checking
 
 
-TestAgentStory = AgentStory.TestCase
+TestAgentStory = pytest.mark.timeout(600)(AgentStory.TestCase)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from rdzv_protocol.errors import AgentFenced, ProtocolError, RunSucceeded, UnknownNode
@@ -335,4 +336,4 @@ class RegistryStory(RuleBasedStateMachine):
                 assert isinstance(directive, Finish) is run.stage.is_end
 
 
-TestRegistryStory = RegistryStory.TestCase
+TestRegistryStory = pytest.mark.timeout(600)(RegistryStory.TestCase)
