@@ -77,7 +77,8 @@ class Operators:
         text = self._program.text()
         if self._program.exit_code is not None:
             raise Broken(f"the operators' process has ended with {self._program.exit_code}:\n{text}")
-        return [Report(**json.loads(line)) for line in text.rpartition("\n")[0].splitlines()]
+        lines = text.rpartition("\n")[0].splitlines()
+        return [Report(**json.loads(line)) for line in lines if line.startswith("{")]  # else it is about to end
 
 
 class Refused(Exception):
