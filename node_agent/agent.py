@@ -340,12 +340,16 @@ class Agent:
         readable = ReadableLogs(assignment, logs, self._logs.readable_path)
         progress = ProgressFiles(round_, assignment.local_world_size)
         notices = self._notice_board(assignment) if self._config.gives_notices else None
-        group = WorkerGroup(
-            self._specs.specs(assignment, logs, progress, notices),
-            succeeded=lambda: self._workers_succeeded(round_),
-            failed=lambda failure: self._worker_failed(round_, failure),
-            stopped=lambda left: self._workers_stopped(round_, left),
-        )
+        try:
+            group = WorkerGroup(
+                self._specs.specs(assignment, logs, progress, notices),
+                succeeded=lambda: self._workers_succeeded(round_),
+                failed=lambda failure: self._worker_failed(round_, failure),
+                stopped=lambda left: self._workers_stopped(round_, left),
+            )
+        except BaseException:
+            progress.close()
+            raise
         self._started = StartedWorkers(group, readable, progress, notices)
         if self._hangs and self.has_workers:
             self._hangs.start(assignment.ranks, self._runner.answer_gap_s)
