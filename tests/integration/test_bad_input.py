@@ -153,7 +153,7 @@ async def test_nodes_with_different_commands_are_told_and_run(cluster: Cluster, 
     b = await cluster.node("b", "--nnodes", "2", *PATIENT)
     says = "node b runs another command than node a: set --run-id if these are two runs"
     await b.line(f" node-agent: {says}$")
-    await cluster.server.line(f"INFO rdzv-server: run none round 1: {says}$")
+    await cluster.server.line(f"WARNING rdzv-server: run none round 1: {says}$")
     await cluster.finish(await cluster.hub.group(4))
     for lines in (a.err, b.err, cluster.server.err):
         assert sum(says in line for line in lines) == (lines is not a.err)
