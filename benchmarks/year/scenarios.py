@@ -59,11 +59,7 @@ _RETRIED = TorchrunPolicy(max_restarts=100, retry_s=60.0)
 def every(days_of_10_000: float) -> list[Scenario]:
     """All scenarios, the largest first. A year of 10,000 nodes takes hours: of it the first days alone."""
     abouts: tuple[tuple[str, Shape], ...] = (("2 % spares", "bursty"), ("2 % spares, faults without bursts", "poisson"))
-    # Faults of a day are 42: a budget of a day would be one of half a day.
-    policy = Policy(restart_window_s=3_600.0)
-    vast = [
-        Scenario(about=about, nodes=10_000, policy=policy, shape=shape, days=days_of_10_000) for about, shape in abouts
-    ]
+    vast = [Scenario(about=about, nodes=10_000, shape=shape, days=days_of_10_000) for about, shape in abouts]
     return [*vast, *_of(1_024), *_of(128)]
 
 
@@ -94,7 +90,7 @@ def _days(nodes: int, policy: Policy | TorchrunPolicy) -> float:
     """The whole year, but for comparisons on our cores that would take long: a year of 1,024 nodes takes minutes."""
     if nodes < 1_000 or isinstance(policy, TorchrunPolicy):
         return DAYS
-    return 30.0 if policy.exclude_after is None else 90.0
+    return 30.0
 
 
 def _at(policy: TorchrunPolicy, **otherwise: float) -> TorchrunPolicy:

@@ -69,7 +69,7 @@ class Policy:
     exclude_window_s: float = 3600.0
     exclude_for_s: float = DAY_S
     max_restarts: int = 20
-    restart_window_s: float | None = 86_400.0
+    restart_window_s: float | None = 3600.0
 
     @property
     def exclusion(self) -> ExclusionPolicy | None:
