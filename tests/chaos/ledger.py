@@ -7,8 +7,8 @@ Whatever happens between is part of the same restart. A node that goes explains 
 
 import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
@@ -30,6 +30,8 @@ class Entry:
 
     cause: str
     nodes: frozenset[str] = frozenset()
+    is_unheard: bool = False
+    """Whether no answer came to the agent's leave: the server may have taken it all the same."""
 
     @property
     def is_charged(self) -> bool:
@@ -64,6 +66,12 @@ class Ledger:
     def node_left(self, *nodes: str) -> None:
         self._because("node_left", *nodes)
 
+    def node_unheard(self, *nodes: str) -> None:
+        """Its agent has left, and could not learn whether the server knows: it may be missed instead."""
+        self._because("node_lost", *nodes)
+        if self._open and self._open.cause == "node_lost":
+            self._open = replace(self._open, is_unheard=True)
+
     def node_arrived(self, *nodes: str) -> None:
         self._because("node_arrived", *nodes)
 
@@ -76,6 +84,7 @@ class Ledger:
     def differences(self, view: Mapping[str, Any]) -> list[str]:
         """Differences between the ledger and what operators see of the run. Of a long story it remembers the end."""
         told: list[Mapping[str, Any]] = view["history"]
+        self._settle(told)
         wanted = self.entries[-len(told) :] if told else self.entries
         same = len(list(takewhile(lambda pair: pair[0].is_told_by(pair[1]), zip(wanted, told, strict=False))))
         counts = {cause: times for cause, times in view["restarts"].items() if times}
@@ -85,6 +94,14 @@ class Ledger:
             "history": (list(map(_text, told[same:])), list(map(str, wanted[same:]))),
         }
         return [f"{name}: {is_}, not {want}" for name, (is_, want) in checks.items() if is_ != want]
+
+    def _settle(self, told: Sequence[Mapping[str, Any]]) -> None:
+        """Take from the server which of the leaves that were not answered it has taken."""
+        first = max(0, len(self.entries) - len(told))
+        for at, (entry, restart) in enumerate(zip(self.entries[first:], told, strict=False), start=first):
+            if entry.is_unheard:
+                cause = "node_left" if restart["cause"] == "node_left" else "node_lost"
+                self.entries[at] = Entry(cause, entry.nodes)
 
     def _because(self, cause: str, *nodes: str) -> None:
         if self._open is None or WEIGHT[cause] > WEIGHT[self._open.cause]:

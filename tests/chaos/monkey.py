@@ -86,14 +86,14 @@ class Monkey:
         self.ledger.node_lost(*nodes)
 
     async def dismiss_agents(self, *nodes: str, with_children: bool = False) -> None:
-        """The server hears of it, or the agents say that it does not."""
+        """The server hears of it, or the agents say that they could not tell it."""
         self.say(f"end {'every process' if with_children else 'the agents'} of {', '.join(nodes)}")
         unheard = await self.fleet.dismiss_agents(*nodes, with_children=with_children)
         if heard := [node for node in nodes if node not in unheard]:
             self.ledger.node_left(*heard)
         if unheard:
-            self.say(f"not heard by the server: {', '.join(unheard)}")
-            self.ledger.node_lost(*unheard)
+            self.say(f"not answered by the server: {', '.join(unheard)}")
+            self.ledger.node_unheard(*unheard)
 
     async def start_agents(self, *nodes: str) -> None:
         """As the cluster's scheduler does."""

@@ -80,6 +80,19 @@ def test_the_nodes_that_went_or_came_are_named() -> None:
     assert ledger.differences(told("node_lost", "node_arrived", history=others))
 
 
+@pytest.mark.parametrize("cause", ["node_left", "node_lost"])
+def test_a_leave_that_was_not_answered_may_have_been_taken(cause: str) -> None:
+    ledger = ledger_of("node_lost c", "node_unheard a", "node_arrived a")
+    lost = restart("node_lost", reason="node c lost: not heard for 5 s")
+    story = [lost, restart(cause), restart("node_arrived", reason="admitting 1 more: a")]
+    view = told("node_lost", cause, "node_arrived", history=story)
+    assert not ledger.differences(view)
+    other = {"node_left": "node_lost", "node_lost": "node_left"}[cause]
+    again = told("node_lost", other, "node_arrived", history=[lost, restart(other), story[2]])
+    assert ledger.differences(again), "it has told once and for all"
+    assert ledger_of("node_lost c", "node_lost a", "node_arrived a").differences(told("node_lost", "node_left"))
+
+
 def test_of_a_long_story_the_run_may_tell_the_end_alone() -> None:
     ledger = ledger_of(*["node_lost", "node_arrived"] * 3)
     whole = told(*["node_lost", "node_arrived"] * 3)
