@@ -77,6 +77,8 @@ class Injected:
     rank: int
     pid: int
     at_s: float
+    planned_s: float = 0.0
+    """Time at which the plan has it."""
     recovered_s: float | None = None
     needs_recovery: bool = True
     named: bool | None = None
@@ -85,7 +87,13 @@ class Injected:
 
     def as_json(self) -> dict[str, Any]:
         took_s = self.recovered_s - self.at_s if self.recovered_s else None
-        return {"title": self.title, "node": self.node, "recovery_s": took_s, "named": self.named}
+        return {
+            "title": self.title,
+            "planned_s": self.planned_s,
+            "node": self.node,
+            "recovery_s": took_s,
+            "named": self.named,
+        }
 
 
 @dataclass(slots=True)
@@ -298,7 +306,7 @@ class Campaign:
         if not there:
             return
         node, pid, rank = there[int(planned.pick * len(there))]
-        fault = Injected(planned.title, node, rank, pid, time.monotonic())
+        fault = Injected(planned.title, node, rank, pid, time.monotonic(), planned.at_s)
         fault.log_at = {name: _size(self._log(name)) for name in self._stage.programs}
         self.score.faults.append(fault)
         self._note(f"{self._contender.name}: {planned.at_s:4.0f} s: {planned.title}, node{node}")

@@ -21,7 +21,7 @@ from benchmarks.year.trace import ATTRIBUTION
 
 EPILOG = """examples:
   python -m benchmarks year --write docs/unattended.md                    real processes, a quarter of an hour
-  python -m benchmarks year --only simulation --write docs/unattended.md  the year in simulated time, as long
+  python -m benchmarks year --only simulation --write docs/unattended.md  the year in simulated time, half an hour
   python -m benchmarks year --only training --minutes 60 --write docs/unattended.md  an hour in which nothing hangs
   python -m benchmarks year --minutes 6 --nodes 16 --json year.json       two minutes of faults for each launcher
   python -m benchmarks year --only simulation --nodes 128                 one size
@@ -118,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--days-of-10000",
         type=_positive,
-        default=1.0,
+        default=0.5,
         metavar="D",
         help="simulated of 10,000 nodes (default: %(default)g)",
     )

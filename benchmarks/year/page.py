@@ -105,19 +105,21 @@ def _score_table(scores: Sequence[Score]) -> str:
 
 
 def _faults(scores: Sequence[Score]) -> str:
-    """Each fault with the time to the first step after it, by contender."""
-    longest = max(scores, key=lambda score: len(score.faults))
+    """Each fault of the plan with the time to the first step after it, by contender."""
+    titles = {fault.planned_s: fault.title for score in scores for fault in score.faults}
     lines = ["| fault | " + " | ".join(score.name for score in scores) + " |", "| --- |" + " ---: |" * len(scores)]
-    for number, fault in enumerate(longest.faults):
-        cells = [_recovery(score, number) for score in scores]
-        lines.append(f"| {fault.title} | {' | '.join(cells)} |")
-    return "Seconds from each fault to the first step of the next round:\n\n" + "\n".join(lines)
+    for planned_s, title in sorted(titles.items()):
+        cells = [_recovery(score, planned_s) for score in scores]
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    return "Seconds from each fault to the first step of the next round; nothing where no worker was at work:\n\n" + (
+        "\n".join(lines)
+    )
 
 
-def _recovery(score: Score, number: int) -> str:
-    if number >= len(score.faults):
+def _recovery(score: Score, planned_s: float) -> str:
+    fault = next((fault for fault in score.faults if fault.planned_s == planned_s), None)
+    if fault is None:
         return ""
-    fault = score.faults[number]
     if not fault.needs_recovery:
         return "no restart"
     return f"{fault.recovered_s - fault.at_s:.1f}" if fault.recovered_s else "never"

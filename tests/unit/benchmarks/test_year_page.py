@@ -16,9 +16,9 @@ UNATTENDED = Path(__file__).parents[3] / "docs" / "unattended.md"
 
 
 def score(name: str = OURS) -> Score:
-    crash = Injected("crash", 1, 1, 100, at_s=10.0, recovered_s=11.5, named=True)
-    slow = Injected("slow", 2, 2, 101, at_s=20.0, needs_recovery=False)
-    hang = Injected("hang", 3, 3, 102, at_s=30.0, named=False)
+    crash = Injected("crash", 1, 1, 100, at_s=10.0, planned_s=1.0, recovered_s=11.5, named=True)
+    slow = Injected("slow", 2, 2, 101, at_s=20.0, planned_s=2.0, needs_recovery=False)
+    hang = Injected("hang", 3, 3, 102, at_s=30.0, planned_s=3.0, named=False)
     score = Score(name, "--flags", wall_s=60.0, rate=10.0, steps=300, repeated=7, persons=1, survived=2)
     score.faults, score.progress = [crash, slow, hang], [(1.0, 10), (50.0, 300)]
     return score
@@ -63,6 +63,16 @@ def test_both_parts_are_written_between_their_marks_and_the_rest_stays(tmp_path)
     ]
     page.write_processes(str(path), [score()], "a machine", "16 nodes.")
     assert path.read_text().count("times that a person was needed") == 1
+
+
+def test_a_fault_that_found_no_worker_of_one_launcher_stands_in_its_line_alone(tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "unattended.md"
+    path.write_text(UNATTENDED.read_text())
+    theirs = score(FAIR)
+    del theirs.faults[1]
+    page.write_processes(str(path), [score(), theirs], "a machine", "16 nodes.")
+    assert "| crash | 1.5 | 1.5 |\n| slow | no restart |  |\n| hang | never | never |" in path.read_text()
 
 
 def test_each_wrong_alarm_is_said(tmp_path):
