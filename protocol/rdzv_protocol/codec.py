@@ -6,6 +6,8 @@ are ignored, so that a newer peer may say more; a missing field takes its defaul
 """
 
 import re
+from _thread import allocate_lock
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgpack
@@ -41,10 +43,25 @@ def decode_own(kind: type[T], body: bytes) -> T:
 
 def convert(kind: type[T], value: object) -> T:
     """Message of type `kind` in plain maps, lists and texts. Raises `MalformedMessage`."""
+    if kind not in _known:
+        _learn(kind)
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise MalformedMessage(_explanation(kind, value, str(error))) from None
+
+
+_known: set[object] = set()
+_learning = allocate_lock()
+_nothing = object()
+"""A value that no message has, so that nothing but the type is looked at."""
+
+
+def _learn(kind: type[T]) -> None:
+    """Have msgspec look at the type's fields, once: two threads that had it do so at the same time would crash."""
+    with _learning, suppress(msgspec.ValidationError):
+        msgspec.convert(_nothing, kind)
+    _known.add(kind)
 
 
 def _unpack(body: bytes, most_items: int) -> object:

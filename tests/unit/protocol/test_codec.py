@@ -1,5 +1,7 @@
 """Messages as bytes and back, and the refusals of bytes that are none."""
 
+import subprocess
+import sys
 from typing import Any
 
 import msgpack
@@ -282,3 +284,31 @@ def test_ids_may_be_of_any_writing(text):
 def test_ids_have_no_letters_that_nobody_sees(letter, text):
     text = text.format(letter)
     assert refusal(PollRequest, POLL | {"run_id": text}) == f"PollRequest.run_id must be {ID}, not {text!r}"
+
+
+CONVERTS_IN_THREADS = """
+import sys, threading
+from msgspec import defstruct
+from rdzv_protocol.codec import convert
+
+sys.setswitchinterval(1e-6)
+for number in range(200):
+    inner = [defstruct(f"Inner{number}_{i}", [("a", "int"), ("b", "str", "")]) for i in range(3)]
+    fields = [("x", inner[0]), ("y", tuple[inner[1], ...], ()), ("z", dict[str, inner[2]], {})]
+    kind, gate = defstruct(f"Kind{number}", fields), threading.Barrier(4)
+
+    def first():
+        gate.wait()
+        assert convert(kind, {"x": {"a": 1}, "z": {"k": {"a": 2}}}).z["k"].a == 2
+
+    threads = [threading.Thread(target=first) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+"""
+
+
+def test_agents_in_several_threads_of_a_program_may_get_their_first_message_at_once():
+    done = subprocess.run((sys.executable, "-c", CONVERTS_IN_THREADS), capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
