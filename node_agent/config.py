@@ -65,7 +65,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     hangs: HangOptions = HangOptions()
     """Ways in which hangs of workers are noticed; none by default."""
     failure_rules: FailureRules = FailureRules()
-    """What failures of workers mean for the run, by what they wrote last."""
+    """Rules about what a worker's failure means for the run, by what the worker wrote last."""
     cpus: tuple[frozenset[int], ...] = ()
     """The CPUs that each worker may use, by local rank; none: all."""
     signals: tuple[str, ...] = SIGNALS

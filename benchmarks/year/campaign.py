@@ -4,7 +4,6 @@ A node is an agent with all that it has started. A node that dies, or whose netw
 stopped (SIGSTOP): its connections stand, and nothing comes. A dead one never goes on; a cut one does, in the end.
 """
 
-import json
 import os
 import re
 import signal
@@ -15,11 +14,11 @@ from dataclasses import dataclass, field
 from random import Random
 from statistics import quantiles
 from typing import Any
-from urllib.request import Request, urlopen
 
 from benchmarks.stage import Broken, Program, Stage, free_port
 from benchmarks.year import kinds, trace
-from benchmarks.year.contenders import ADDRESS, RUN_ID, Contender, node_id
+from benchmarks.year.contenders import RUN_ID, Contender, node_id
+from benchmarks.year.inquiry import ask, events
 from benchmarks.year.kinds import Kind
 
 GAP_S = (8.0, 16.0)
@@ -341,7 +340,7 @@ class Campaign:
         if self._contender.is_ours:
             drained = {"node_id": node_id(fault.node), "reason": "a change", "deadline_s": 2, "for_s": repair_s}
             with suppress(OSError):
-                self._ask("/v1/nodes/drain", drained)
+                ask(self._port, "/v1/nodes/drain", drained)
         else:
             for pid in self._processes(fault.node):
                 _signal(pid, signal.SIGTERM if _is_launcher(pid) else signal.SIGKILL)
@@ -436,13 +435,10 @@ class Campaign:
                 each.named = self._first_pid(each) == each.pid
 
     def _events(self) -> list[dict[str, Any]]:
-        events: list[dict[str, Any]] = []
-        after = 0
+        """Events that name a node."""
         with suppress(OSError):
-            while page := self._ask(f"/v1/runs/{RUN_ID}/events?limit=1000&after={after}")["events"]:
-                events += page
-                after = page[-1]["number"]
-        return [event for event in events if event["kind"] in NAMING]
+            return [event for event in events(self._port, RUN_ID) if event["kind"] in NAMING]
+        return []
 
     def _first_pid(self, fault: Injected) -> int | None:
         """The worker that torchrun's agents, all together, named as the first that ended after the fault."""
@@ -453,12 +449,6 @@ class Campaign:
                     file.seek(fault.log_at.get(name, 0))
                     found += [(match[1], int(match[3])) for match in ENDED.finditer(file.read())]
         return min(found)[1] if found else None
-
-    def _ask(self, path: str, body: dict[str, object] | None = None) -> Any:
-        data = json.dumps(body).encode() if body else None
-        request = Request(f"http://{ADDRESS}:{self._port}{path}", data, {"Content-Type": "application/json"})
-        with urlopen(request, timeout=5) as answer:
-            return json.load(answer)
 
     # Files.
 

@@ -3,17 +3,17 @@
 `examples/train_digits.py` with DistributedDataParallel over gloo, on two nodes of two workers each.
 """
 
-import json
 import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
-from urllib.request import urlopen
 
 from benchmarks.stage import Broken, Stage, free_port
 from benchmarks.year.contenders import ADDRESS
+from benchmarks.year.inquiry import ask, events
 
 SCRIPT = os.path.join(os.path.dirname(__file__), "..", "..", "examples", "train_digits.py")
 RUN_ID, NODES, WORKERS = "training", 2, 2
@@ -60,7 +60,7 @@ def watch(minutes: float, note: Callable[[str], None]) -> Watched:
             if stands_still or any(agent.exit_code is not None for agent in agents):
                 raise Broken(f"the training stands still after {now_steps} steps\n{stage.log_tails()[-1500:]}")
             steps = now_steps
-        alarms = tuple(each["reason"] for each in _events(port) if each["kind"] in ALARMS)
+        alarms = tuple(each["reason"] for each in events(port, RUN_ID) if each["kind"] in ALARMS)
         return Watched(round((time.monotonic() - began_s) / 3600, 3), steps, alarms)
 
 
@@ -72,23 +72,8 @@ def _agent(port: int, node: int, folder: str) -> list[str]:
 
 def _steps(port: int) -> int:
     """The lowest step that a node has told of; 0 before."""
-    runs = _ask(port, f"/v1/status?run_id={RUN_ID}").get("runs", ())
+    runs: list[dict[str, Any]] = []
+    with suppress(OSError):  # the run is not there yet
+        runs = ask(port, f"/v1/status?run_id={RUN_ID}")["runs"]
     told = [node.get("progress") or {} for run in runs for node in run["nodes"]]
     return min((progress.get("lowest_step") or 0 for progress in told), default=0)
-
-
-def _events(port: int) -> list[dict[str, Any]]:
-    events: list[dict[str, Any]] = []
-    while page := _ask(port, f"/v1/runs/{RUN_ID}/events?limit=1000&after={events[-1]['number'] if events else 0}"):
-        if not page["events"]:
-            break
-        events += page["events"]
-    return events
-
-
-def _ask(port: int, path: str) -> Any:
-    try:
-        with urlopen(f"http://{ADDRESS}:{port}{path}", timeout=10) as answer:
-            return json.load(answer)
-    except OSError:  # the run is not there yet
-        return {}

@@ -68,11 +68,11 @@ class Flag(NamedTuple):
     is_setting: bool = False
     """Also a key of `--rdzv-conf`."""
     has_variable: bool = True
-    """Falls back to `PET_...`, as under torchrun."""
+    """Whether the flag falls back to a variable `PET_...`, as under torchrun."""
     variable: str = ""
     """Another variable to fall back to, of torch's."""
     repeats: bool = False
-    """It may be given several times: its texts are joined, a line each."""
+    """Whether the flag may be given several times: the texts given are joined, a line each."""
     argument: str = ""
     """Name of the argument."""
 

@@ -20,7 +20,7 @@ PLACES = ("auto", "cpu", "gpu", "xpu")
 TRUE, FALSE = ("true", "t", "yes", "y", "on"), ("false", "f", "no", "n", "off")
 LONGEST_SORT_KEY = 512
 MOST_SIZES = 32
-"""As many as a message may list."""
+"""Longest list of legal sizes of a run: no message takes more."""
 UNCATCHABLE = ("SIGKILL", "SIGSTOP")
 
 

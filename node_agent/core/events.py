@@ -77,7 +77,7 @@ class GaveUp(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True):
-    """What the server asks with the query of this number has been found out, or why it cannot be."""
+    """Answer to the server's query with this number: what was found out, or why that cannot be."""
 
     number: int
     answer: QueryAnswer

@@ -95,7 +95,7 @@ class Signs(NamedTuple):
 
     readings: Mapping[int, Reading]
     last_output_at: Mapping[int, float]
-    """Of those that run; 0: it has written nothing yet."""
+    """Time of the last output of each worker that runs; 0: it has written nothing yet."""
     uninterruptible: frozenset[int] = frozenset()
     """Local ranks of the workers in uninterruptible sleep at present."""
 

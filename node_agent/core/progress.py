@@ -7,7 +7,7 @@ from rdzv_protocol.messages import Progress
 
 
 class Spent(Struct, frozen=True):
-    """What a worker has done of one kind: how often, its seconds in all, and the longest of them."""
+    """Work of one kind that a worker has told of: how often, its seconds in all, and the longest of them."""
 
     times: int = 0
     total_s: float = 0.0
