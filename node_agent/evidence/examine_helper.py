@@ -8,7 +8,9 @@ On its socket it gets one line of JSON (`Order` below), and tells lines of JSON:
 "frames"}, {"rank", "collective"}, {"problem"}, {"flight_recorder"}, and at last {"folder"}, when all of it is in files.
 
 py-spy is used without a pause of the process (`--nonblocking`): to pause one that is stopped fails, and to pause one in
-uninterruptible sleep never ends. Without py-spy torch's worker server is asked, if the worker has one.
+uninterruptible sleep never ends. Without py-spy torch's worker server is asked, if the worker has one, and then, by a
+signal, the faulthandler of a worker that was forked warm, which writes the stacks to a file. The signal would kill
+whoever does not catch it: it is sent only where the kernel says that it is caught, and that the file is open.
 """
 
 import json
@@ -28,7 +30,8 @@ from typing import Any
 
 Order = dict[str, Any]
 """`workers`: a list of maps with `rank`, `pid`, `server` (socket of torch's worker server), `pipe` and `dump` (NCCL's),
-each empty if there is none; `folder`, `python` (command of an interpreter that may have torch), `limit_s`."""
+`stacks` (file to which it writes them), each empty if there is none, and `signal` (upon which it does); `folder`,
+`python` (command of an interpreter that may have torch), `limit_s`."""
 Frames = list[tuple[str, str, int]]
 """Function, file and line; innermost first."""
 
@@ -41,6 +44,10 @@ TRIES = 3
 MOST_THREADS = 64
 MOST_TASKS = 256
 MOST_BYTES = 16 << 20
+SIGNAL_S = 3.0
+"""A worker that is sent the signal for its stacks writes them within this time."""
+LAST_LINES = (" in <module>\n", "...\n")
+NO_PY_SPY = "py-spy is not installed beside the agent: pip install 'rdzv-server[hang]'"
 FAULTHANDLER_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 MARGIN_S = 0.3
 """What a program has been asked for is told, and kept, within this time."""
@@ -68,8 +75,6 @@ class Examination:
         """To be written, by name."""
         self._problems: set[str] = set()
         self._py_spy = find_py_spy()
-        if not self._py_spy:
-            self._problem("py-spy is not installed beside the agent: pip install 'rdzv-server[hang]'")
 
     def run(self) -> None:
         left = list(self._order["workers"])
@@ -126,7 +131,7 @@ class Examination:
     def _stacks(self, worker: dict[str, Any], state: str) -> None:
         """By the first way that works."""
         rank, why = worker["rank"], []
-        for way, with_halted in ((self._by_py_spy, True), (self._by_worker_server, False)):
+        for way, with_halted in ((self._by_py_spy, True), (self._by_worker_server, False), (self._by_signal, False)):
             if state in HALTED and not with_halted:
                 continue
             try:
@@ -138,6 +143,8 @@ class Examination:
             self._tell(rank=rank, frames=frames)
             self._keep(f"rank_{rank}.stacks.txt", text)
             return
+        if not self._py_spy:
+            self._problem(NO_PY_SPY)
         if why:
             self._problem(f"rank {rank}: no Python stack: {'; '.join(why)}")
 
@@ -158,7 +165,34 @@ class Examination:
 
     def _by_worker_server(self, worker: dict[str, Any]) -> tuple[str, Frames]:
         text = self._ask(worker, "dump_traceback").decode(errors="replace")
-        return text, last_thread(text)
+        return text, main_thread_of(text)
+
+    def _by_signal(self, worker: dict[str, Any]) -> tuple[str, Frames]:
+        pid, path, signum = worker["pid"], worker["stacks"], worker["signal"]
+        if not path or not os.path.exists(path):
+            raise ValueError  # it was not forked warm
+        pidfd = os.pidfd_open(pid)
+        try:
+            if not (catches(pid, signum) and has_open(pid, path)):
+                raise ValueError("it no longer answers the signal for its stacks")
+            before = os.path.getsize(path)
+            signal.pidfd_send_signal(pidfd, signum)
+        finally:
+            os.close(pidfd)
+        text = self._written_upon_signal(path, before)
+        return text, main_thread_of(text)
+
+    def _written_upon_signal(self, path: str, before: int) -> str:
+        """What faulthandler writes, until its last line: the main thread's outermost frame, or the mark of a cut."""
+        until, text = min(self._until - MARGIN_S, time.monotonic() + SIGNAL_S), ""
+        while not text.endswith(LAST_LINES):
+            if time.monotonic() > until:
+                raise ValueError(f"it did not answer the signal for its stacks within {SIGNAL_S:g} s")
+            time.sleep(0.02)
+            with open(path, "rb") as file:
+                file.seek(before)
+                text = file.read(MOST_BYTES).decode(errors="replace")
+        return text
 
     def _settled(self, path: str, before: int) -> bytes:
         """Text that was written to the file from this offset on, once nothing more comes."""
@@ -279,6 +313,22 @@ def kernel_report(pid: int) -> Iterator[str]:
             yield "".join(f"  {line}\n" for line in read(f"{base}/stack").splitlines())
 
 
+def catches(pid: int, signum: int) -> bool:
+    """Whether the process has a handler for this signal."""
+    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", read(f"/proc/{pid}/status"), re.MULTILINE)
+    return bool(caught and int(caught[1], 16) >> (signum - 1) & 1)
+
+
+def has_open(pid: int, path: str) -> bool:
+    """Whether the process has this file open: else its descriptor may be another file's by now."""
+    real, descriptors = os.path.realpath(path), f"/proc/{pid}/fd"
+    for descriptor in os.listdir(descriptors):
+        with suppress(FileNotFoundError):  # closed this moment
+            if os.readlink(f"{descriptors}/{descriptor}") == real:
+                return True
+    return False
+
+
 def read(path: str) -> str:
     """The file's text; empty if it may not be read, or is gone."""
     try:
@@ -331,12 +381,19 @@ def text_of(threads: list[dict[str, Any]]) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def last_thread(text: str) -> Frames:
-    """Frames of the main thread, which is the last one in what faulthandler writes: it is the oldest."""
+def main_thread_of(text: str) -> Frames:
+    """Frames of the main thread, which is the last one in what faulthandler writes: it is the oldest.
+
+    Of more than a hundred threads it leaves out the last: then that of the current one, which takes signals.
+    """
     frames: Frames = []
+    current: Frames = []
     for line in text.splitlines():
         if line.endswith("(most recent call first):"):
             frames = []
+            current = frames if line.startswith("Current thread") else current
+        elif line == "...":
+            frames = current
         elif match := FAULTHANDLER_FRAME.match(line):
             frames.append((match[3], match[1], int(match[2])))
     if not frames:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from rdzv_protocol.evidence import Evidence, Frame, ProcessState, StackGroup, bounded, frame
 from rdzv_protocol.text import clip, last_lines, printable
 
-from node_agent.workers.environment import FR_DUMP, NCCL_PIPE, WORKER_SERVER
+from node_agent.workers.environment import FR_DUMP, NCCL_PIPE, STACKS_FILE, STACKS_SIGNAL, WORKER_SERVER
 from node_agent.workers.helper import Helper
 from node_agent.workers.process import STDERR, CommandProcess
 
@@ -83,6 +83,8 @@ def _worker(target: Target) -> dict[str, Any]:
         "rank": rank,
         "pid": target.pid,
         "server": has.get(WORKER_SERVER, ""),
+        "stacks": has.get(STACKS_FILE, ""),
+        "signal": STACKS_SIGNAL,
         "pipe": f"{pipe}{rank}.pipe" if pipe and dump else "",
         "dump": f"{dump}{rank}",
     }

@@ -1,6 +1,7 @@
 """A worker's environment: torchrun's, variable by variable (torch 2.13), so that a script sees no difference."""
 
 import os
+import signal
 from collections.abc import Mapping
 
 from rdzv_protocol.messages import Assignment
@@ -12,7 +13,11 @@ EMPTY: Mapping[str, str] = {}
 WORKER_SERVER = "TORCH_WORKER_SERVER_SOCKET"
 FR_DUMP, FR_BUFFER_SIZE = "TORCH_FR_DUMP_TEMP_FILE", "TORCH_FR_BUFFER_SIZE"
 NCCL_PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
-EVIDENCE = (WORKER_SERVER, FR_DUMP, NCCL_PIPE)
+STACKS_FILE = "NODE_AGENT_STACKS_FILE"
+"""File to which a worker that was forked warm writes its stacks; the script does not see the variable."""
+STACKS_SIGNAL = signal.SIGRTMIN + 11
+"""Signal upon which it does: real-time, unlike all that torch, NCCL, debuggers and schedulers use."""
+EVIDENCE = (WORKER_SERVER, FR_DUMP, NCCL_PIPE, STACKS_FILE)
 """Where a worker can be asked what it does."""
 LONGEST_SOCKET_PATH = 100
 """Bytes; the kernel's limit is 108."""
@@ -62,16 +67,21 @@ def worker_environment(
     return environment
 
 
-def evidence_variables(parent: Mapping[str, str], beginning: str, rank: int, kept_folder: str) -> dict[str, str]:
+def evidence_variables(
+    parent: Mapping[str, str], beginning: str, rank: int, kept_folder: str, *, is_warm: bool = False
+) -> dict[str, str]:
     """Variables by which a worker that hangs can be asked what it does; whatever the user has set himself stays.
 
     None does anything by itself: the socket is torch's worker server's, which there is if the script uses
     `worker_main`; the pipe and the dump are NCCL's.
-    `beginning`: of the names of temporary files; `kept_folder`: one that stays, or empty.
+    `beginning`: of the names of temporary files; `kept_folder`: one that stays, or empty; `is_warm`: it is to be forked
+    by the fork server.
     """
     values = {}
     if len(os.fsencode(server := f"{beginning}{rank}.server")) <= LONGEST_SOCKET_PATH:
         values[WORKER_SERVER] = server
+    if is_warm:
+        values[STACKS_FILE] = f"{beginning}{rank}.stacks"
     if kept_folder:
         values[FR_DUMP] = f"{kept_folder}/flight_recorder_rank_"
         values[NCCL_PIPE], values[FR_BUFFER_SIZE] = f"{beginning}nccl_", str(FR_ENTRIES)

@@ -92,7 +92,7 @@ class SpecMaker:
         except OSError:
             return {}  # a worker that cannot be asked runs all the same
         rank, folder = assignment.first_rank + local_rank, self.kept_folder(error_file)
-        return evidence_variables(self._environment, beginning, rank, folder)
+        return evidence_variables(self._environment, beginning, rank, folder, is_warm=bool(self._config.preload))
 
     def _execute(
         self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int], stdout: int, stderr: int

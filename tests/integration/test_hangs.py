@@ -239,22 +239,28 @@ async def test_a_timer_of_torchs_that_expires_is_a_hang(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "flags"),
+    ("script", "flags", "found"),
     [
-        pytest.param(LOADER, ("--standalone", "--max-hang-restarts", "1"), id="a data loader that waits"),
+        pytest.param(LOADER, ("--standalone", "--max-hang-restarts", "1"), "", id="a data loader that waits"),
         pytest.param(
-            COLLECTIVE, ("--standalone", "--nproc", "2", "--max-restarts", "1"), id="a collective that one skips",
-            marks=pytest.mark.torch,
+            COLLECTIVE, ("--standalone", "--nproc", "2", "--max-restarts", "1", "--preload", "torch.distributed"),
+            r"; rank 0 in all_reduce at train\.py:8; rank 1 in .* at train\.py:11; rank 1 is not in the collective",
+            id="a collective that one skips, without py-spy", marks=pytest.mark.torch,
         ),
     ],
 )  # fmt: skip
-async def test_a_script_that_hangs_once_is_done_in_the_end(tmp_path: Path, script: str, flags: tuple[str, ...]) -> None:
+async def test_a_script_that_hangs_once_is_done_in_the_end(
+    tmp_path: Path, script: str, flags: tuple[str, ...], found: str
+) -> None:
+    (tmp_path / "py-spy").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "py-spy").chmod(0o755)
     path = tmp_path / "train.py"
     path.write_text(script)
     limits = ("--progress-timeout", "start=100,step=3", "--shutdown-timeout", "1")
-    agent = await Program.start(sys.executable, "-m", "node_agent", *flags, *limits, str(path))
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    agent = await Program.start(sys.executable, "-m", "node_agent", *flags, *limits, str(path), env=variables)
     try:
-        await agent.line(r"hang: no progress for \d+ s at step 4 \(limit 3 s\)")
+        await agent.line(r"hang: no progress for \d+ s at step 4 \(limit 3 s\)" + found)
         assert await agent.exit_code() == 0
     finally:
         await agent.end()

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from node_agent.workers.warm.interpreter import LOWEST_DESCRIPTOR
 from tests.support.cluster import Cluster
 from tests.support.launchers import PROGRAMS
 from tests.support.process_info import children, ended, is_running, until
@@ -93,6 +94,7 @@ async def test_a_script_sees_the_same_interpreter(folder: Path, flags: tuple[str
         states.append({**state, "environment": {k: v for k, v in state["environment"].items() if k not in OWN}})
         assert agent.out[1:] == ["a thread was waited for", "atexit ran"]
     cold, warm = states
+    assert warm["descriptors"].pop() == LOWEST_DESCRIPTOR, "the file of its stacks, and no other"
     assert warm == cold
     if not flags and script.endswith(".py"):
         assert warm["main"]["__file__"] == str(folder / script)

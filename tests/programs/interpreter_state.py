@@ -29,7 +29,7 @@ def state() -> dict:
         "ours": sorted(name for name in sys.modules if "node_agent" in name or name in OURS),
         "leads a session": os.getsid(0) == os.getpgid(0) == os.getpid(),
         "affinity": sorted(os.sched_getaffinity(0)),
-        "descriptors": sorted(map(int, os.listdir("/proc/self/fd")))[:-1],
+        "descriptors": sorted(int(fd) for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")),
         "signals": {name.name: str(signal.getsignal(name)) for name in signal.Signals},
         "mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
         "threads": [thread.name for thread in threading.enumerate()],

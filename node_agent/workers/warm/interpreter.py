@@ -5,6 +5,8 @@ and traceback. Nothing of ours is imported.
 """
 
 import atexit
+import faulthandler
+import fcntl
 import os
 import pkgutil
 import random  # noqa: F401 - every fork gives it a seed of its own, once it is imported
@@ -14,7 +16,12 @@ import sys
 import threading
 import types
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from importlib.machinery import SourceFileLoader, SourcelessFileLoader
+from typing import Any
+
+LOWEST_DESCRIPTOR = 200
+"""Of the file of stacks: the script's own descriptors begin at 3, as ever."""
 
 
 def find_modules_for(command: Sequence[str]) -> None:
@@ -30,13 +37,20 @@ def find_modules_for(command: Sequence[str]) -> None:
         sys.path[0] = os.path.abspath(how) if _is_a_folder_or_archive(how) else os.path.dirname(os.path.realpath(how))
 
 
-def run_command(command: Sequence[str], environment: Mapping[str, str], cpus: Collection[int]) -> None:
-    """Run the command. Returns when the interpreter should end, and with 0."""
+def run_command(
+    command: Sequence[str], environment: Mapping[str, str], cpus: Collection[int], stacks: Mapping[str, Any]
+) -> None:
+    """Run the command. Returns when the interpreter should end, and with 0.
+
+    `stacks`: `path` of the file to write the stacks of all threads to upon the signal `signum`; empty: to none.
+    """
     if cpus:
         os.sched_setaffinity(0, cpus)
     os.environ.clear()
     os.environ.update(environment)
     _reseed()
+    with suppress(OSError, RuntimeError):  # no evidence is worth a worker
+        _answer_signal(**stacks)
     sys.orig_argv[:] = command
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:
@@ -45,6 +59,18 @@ def run_command(command: Sequence[str], environment: Mapping[str, str], cpus: Co
         raise
     except BaseException as error:
         _die_of(error)
+
+
+def _answer_signal(path: str, signum: int) -> None:
+    """Let faulthandler write the stacks upon this signal, unless a module has put a handler of its own there."""
+    if not path or signal.getsignal(signum) is not signal.SIG_DFL:
+        return
+    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        descriptor = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, LOWEST_DESCRIPTOR)
+    finally:
+        os.close(opened)
+    faulthandler.register(signum, file=descriptor, all_threads=True)
 
 
 def _reseed() -> None:

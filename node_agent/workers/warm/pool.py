@@ -11,6 +11,7 @@ import signal
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from node_agent.workers.environment import STACKS_FILE, STACKS_SIGNAL
 from node_agent.workers.helper import Helper
 from node_agent.workers.process import STDERR, ChildProcess, CommandProcess, Process
 
@@ -34,7 +35,9 @@ class WarmProcess(ChildProcess):
         self, command: Sequence[str], environment: Mapping[str, str], cpus: Collection[int], streams: Sequence[int]
     ) -> None:
         """Execute the command with these streams. Raises `OSError` if the process is gone."""
-        task = {"command": list(command), "environment": dict(environment), "cpus": list(cpus)}
+        environment = dict(environment)
+        stacks = {"path": environment.pop(STACKS_FILE, ""), "signum": STACKS_SIGNAL}
+        task = {"command": list(command), "environment": environment, "cpus": list(cpus), "stacks": stacks}
         text = memoryview(json.dumps(task).encode())
         with self._orders as orders:
             sent = socket.send_fds(orders, [text], streams)
@@ -91,7 +94,8 @@ class WarmPool:
         if process := self.start(command, environment, (STDIN, stdout, stderr), cpus):
             self._loop.call_soon(self._refill)
             return process
-        return CommandProcess(command, environment, stdout, stderr, cpus)
+        visible = {name: value for name, value in environment.items() if name != STACKS_FILE}
+        return CommandProcess(command, visible, stdout, stderr, cpus)
 
     def start(
         self,

@@ -11,7 +11,9 @@ import pytest
 from rdzv_protocol.evidence import Evidence, ProcessState, StackGroup
 
 from node_agent.evidence.gather import Target, gather
-from tests.support.process_info import children, is_running, state, until
+from node_agent.workers.environment import STACKS_FILE
+from node_agent.workers.warm.pool import WarmPool
+from tests.support.process_info import children, ended, is_running, state, subreaper, until
 
 LIMIT_S = 20.0
 WAITS = """
@@ -31,6 +33,15 @@ def read_from_disk():
         time.sleep(1000)
 read_from_disk()
 """
+
+
+NO_PY_SPY = "exit 1"
+SIGNAL_OF_STACKS = "import signal; number = signal.SIGRTMIN + 11\n"
+TAKES_THE_SIGNAL_OVER = f"{SIGNAL_OF_STACKS}signal.signal(number, lambda *_: print('mine', flush=True)){WAITS}"
+GIVES_THE_SIGNAL_UP = f"{SIGNAL_OF_STACKS}import faulthandler; faulthandler.unregister(number){WAITS}"
+CLOSES_ITS_FILES = f"import os; os.closerange(3, 1000); os.dup2(1, 200){WAITS}"
+BLOCKS_THE_SIGNAL = f"{SIGNAL_OF_STACKS}signal.pthread_sigmask(signal.SIG_BLOCK, [number]){WAITS}"
+IS_REPLACED = f"import os, sys; os.execv(sys.executable, [sys.executable, '-c', {WAITS!r}])"
 
 
 class Node:
@@ -83,6 +94,53 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
     node = Node(tmp_path)
     yield node
     await node.end()
+
+
+class WarmNode(Node):
+    """Workers that are forked warm, on a node without py-spy."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.py_spy(NO_PY_SPY)
+        self._pool = WarmPool(["json"], [sys.executable, "train.py"], os.environ, 2, lambda _: None)
+        self._pids: list[int] = []
+
+    async def start(self, code: str, **environment: str) -> int:
+        async with asyncio.timeout(LIMIT_S):
+            await self._pool.full()
+        script, up = self.folder / f"train{len(self._pids)}.py", self.folder / f"up{len(self._pids)}"
+        script.write_text(code)
+        with up.open("wb") as out:
+            variables = {**os.environ, **environment, STACKS_FILE: self.stacks_file(len(self._pids))}
+            process = self._pool.start([sys.executable, str(script)], variables, (0, out.fileno(), 2))
+        assert process
+        self._pids.append(process.pid)
+        await until(lambda: up.read_bytes() == b"up\n")
+        return process.pid
+
+    def stacks_file(self, rank: int) -> str:
+        return f"{self.folder}/{rank}.stacks"
+
+    async def examine_ranks(self) -> Evidence:
+        targets = [
+            Target(rank=rank, pid=pid, environment={STACKS_FILE: self.stacks_file(rank)})
+            for rank, pid in enumerate(self._pids)
+        ]
+        return await gather(targets, str(self.folder / "evidence"), [sys.executable], self.environment, LIMIT_S)
+
+    async def end(self) -> None:
+        self._pool.close()
+        for pid in self._pids:
+            os.killpg(pid, signal.SIGKILL)
+            await ended(pid)
+
+
+@pytest.fixture
+async def warm_node(tmp_path: Path) -> AsyncIterator[WarmNode]:
+    with subreaper():
+        node = WarmNode(tmp_path)
+        yield node
+        await node.end()
 
 
 def functions(group: StackGroup) -> Sequence[str]:
@@ -168,3 +226,54 @@ async def test_files_that_cannot_be_written_lose_nothing_else(node: Node) -> Non
     assert functions(evidence.groups[0])[0] == "wait_for_batch"
     assert evidence.folder == ""
     assert evidence.problems == (f"{node.folder}/evidence: File exists: the files of the evidence are missing",)
+
+
+async def test_without_py_spy_workers_that_were_forked_warm_write_their_stacks_upon_a_signal(
+    warm_node: WarmNode,
+) -> None:
+    for code in (WAITS, LOADS):
+        await warm_node.start(code)
+    for _ in range(2):  # as often as they are asked
+        evidence = await warm_node.examine_ranks()
+        assert evidence.problems == ()
+        assert [functions(group)[:2] for group in evidence.groups] == [
+            ["wait_for_batch", "<module>"],
+            ["load", "<module>"],
+        ]
+        first = evidence.groups[0].frames[0]
+        assert (first.file, first.line) == (str(warm_node.folder / "train0.py"), 5)
+        assert warm_node.kept("rank_1.stacks.txt").count("in load\n") == 1
+
+
+GONE, LATE = "it no longer answers the signal for its stacks", "it did not answer the signal for its stacks within 3 s"
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        pytest.param(GIVES_THE_SIGNAL_UP, GONE, id="has given it up"),
+        pytest.param(CLOSES_ITS_FILES, GONE, id="has closed its files"),
+        pytest.param(IS_REPLACED, GONE, id="is another program by now"),
+        pytest.param(TAKES_THE_SIGNAL_OVER, LATE, id="has taken it over"),
+        pytest.param(BLOCKS_THE_SIGNAL, LATE, id="blocks it"),
+    ],
+)
+async def test_the_signal_for_its_stacks_harms_no_worker_that(warm_node: WarmNode, code: str, why: str) -> None:
+    pid = await warm_node.start(code)
+    evidence = await warm_node.examine_ranks()
+    assert [(group.state, group.frames) for group in evidence.groups] == [(ProcessState.ALIVE, ())]
+    assert evidence.problems[0].startswith("rank 0: no Python stack: py-spy: ")
+    assert evidence.problems[0].endswith(f"; {why}")
+    assert is_running(pid)
+
+
+async def test_a_warm_worker_that_is_stopped_is_not_waited_for(warm_node: WarmNode) -> None:
+    stopped, _ = await warm_node.start(WAITS), await warm_node.start(WAITS)
+    os.kill(stopped, signal.SIGSTOP)
+    await until(lambda: state(stopped) == "T")
+    evidence = await warm_node.examine_ranks()
+    found = {group.ranks[0]: (group.state, functions(group)[:1]) for group in evidence.groups}
+    assert found == {0: (ProcessState.STOPPED, []), 1: (ProcessState.ALIVE, ["wait_for_batch"])}
+    assert "state T" in warm_node.kept("rank_0.kernel.txt")
+    os.kill(stopped, signal.SIGCONT)
+    assert [functions(group)[0] for group in (await warm_node.examine_ranks()).groups] == ["wait_for_batch"] * 2
