@@ -41,7 +41,7 @@ from node_agent.core.events import (
 from node_agent.output.console import ERR, Console
 from node_agent.output.logs import AgentLogs, ReadableLogs, RoundLogs
 from node_agent.output.routing import PluginFailed
-from node_agent.queries import QUERIES, Queries, StartedWorkers
+from node_agent.queries import Queries, StartedWorkers, known
 from node_agent.runner import CRASH_MARGIN_S, Runner
 from node_agent.server_modes import server_of
 from node_agent.transport.base import Transport, raise_in_loop
@@ -150,7 +150,7 @@ class Agent:
         self._exit_code: asyncio.Future[ExitCode] = loop.create_future()
         joining = replace(config, join=replace(config.join, log_dir=self._logs.announced_path))
         self._runner = Runner(
-            joining, make_transport, where, self, loop, hosts_store=self._store_host.is_available, queries=QUERIES
+            joining, make_transport, where, self, loop, hosts_store=self._store_host.is_available, queries=known(config)
         )
         self._queries = Queries(
             config, self._specs, console.say, lambda: self._started, lambda *answer: self._runner.feed(Answer(*answer))

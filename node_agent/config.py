@@ -20,6 +20,8 @@ Endpoint = tuple[str, int]
 """Host and port."""
 SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 """torchrun's default for `--signals-to-handle`."""
+LEAST_MB_PER_S = 10.0
+"""Limit of the network test where the user gives none: less is a broken link, or one of 100 Mbit/s at most."""
 
 
 class NodeCheck(Struct, frozen=True, kw_only=True):
@@ -38,6 +40,15 @@ class NodeCheck(Struct, frozen=True, kw_only=True):
     certificate, and its key."""
     folder: str = ""
     """Folder of the workers' log files; empty: a temporary one."""
+
+    @property
+    def least_mb_per_s(self) -> float | None:
+        """Bandwidth to another node, below which the network test fails; None: there is no test."""
+        for each in self.names:
+            name, _, limit = each.partition("=")
+            if name == "network":
+                return float(limit) if limit else LEAST_MB_PER_S
+        return None
 
 
 class FailureRules(Struct, frozen=True):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from rdzv_protocol.queries import Examine, LogTail, Notice, Noticed, Query, QueryAnswer, Refused, TailLog
+from rdzv_protocol.queries import Examine, LogTail, Notice, Noticed, PairTest, Query, QueryAnswer, Refused, TailLog
 
 from node_agent.config import AgentConfig
 from node_agent.core.effects import Level
@@ -24,12 +24,19 @@ from node_agent.workers.temp_dir import temporary_path
 
 if TYPE_CHECKING:
     from rdzv_protocol.evidence import Evidence
+    from rdzv_protocol.queries import PairTested
 
     from node_agent.evidence.gather import Target
     from node_agent.output.log_tail import LogReader
 
 QUERIES = (TailLog, Examine, Notice)
-"""Kinds of the server's queries that this agent answers."""
+"""Kinds of the server's queries that every agent answers."""
+
+
+def known(config: AgentConfig) -> tuple[type[Query], ...]:
+    """Kinds of the server's queries that an agent of this plan answers."""
+    check = config.node_check
+    return QUERIES if check is None or check.least_mb_per_s is None else (*QUERIES, PairTest)
 
 
 class StartedWorkers(NamedTuple):
@@ -89,6 +96,8 @@ class Queries:
                         answer = await self._examine(query)
                     case Notice():
                         answer = await self._tell_workers(query)
+                    case PairTest():
+                        answer = await self._test_network(query)
         self._answered(query.number, answer)
 
     async def _tail_log(self, query: TailLog) -> LogTail | Refused:
@@ -131,6 +140,19 @@ class Queries:
             of = f"{answer.acknowledged} of {answer.listening} workers that listen"
             self._say(f"{notice.reason}: {of} have saved after {after_s:.1f} s", Level.NOTICE, "noticed")
         return answer
+
+    async def _test_network(self, query: PairTest) -> "PairTested | Refused":
+        """What the network to another node is like, if the user wants that tested."""
+        least_mb_per_s = self._config.node_check.least_mb_per_s if self._config.node_check else None
+        if least_mb_per_s is None:
+            return Refused(reason=f"{self._node} has no --check network")
+        from node_agent.checks.network import measure
+
+        tested = await measure(query, least_mb_per_s)
+        figures = f"{tested.mb_per_s:.0f} MB/s" + (f", {tested.latency_s * 1000:.2f} ms" if tested.latency_s else "")
+        level = Level.WARNING if tested.problem else Level.ROUTINE
+        self._say(f"network test with node {query.peer}: {tested.problem or figures}", level)
+        return tested
 
 
 def _targets(started: StartedWorkers) -> "list[Target]":

@@ -144,10 +144,16 @@ def ports(asked: Asked, number: float | None) -> str:
     return f"{wanted} free ports"
 
 
+def network(asked: Asked, least: float | None) -> str:
+    """Enough bandwidth between this node and others: see `node_agent.checks.network`."""
+    raise Unknown("the server has it tested between two nodes when they join")
+
+
 CHECKS: dict[str, Callable[[Asked, float | None], str]] = {
-    "gpus": gpus, "ecc": ecc, "xid": xid, "disk": disk, "shm": shm, "clock": clock, "ports": ports
+    "gpus": gpus, "ecc": ecc, "xid": xid, "disk": disk, "shm": shm, "clock": clock, "ports": ports,
+    "network": network,
 }  # fmt: skip
-"""By name. Each is given its limit, if one was given: a number of GPUs, errors, GiB, seconds or ports."""
+"""By name. Each is given its limit, if one was given: a number of GPUs, errors, GiB, seconds, ports or MB/s."""
 
 
 def main(argument: str) -> int:

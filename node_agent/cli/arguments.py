@@ -179,7 +179,8 @@ class Arguments(NamedTuple):
     check: Annotated[tuple[str, ...], _own(
         "NAME,NAME", checks, "check this node before it joins, and again when its workers have ended; one that is "
         "unfit leaves the run, with exit code 71: gpus (there, and of one kind; gpus=8: so many), ecc, xid (errors "
-        "since boot), disk, shm (GiB free; default: 1), clock (seconds off the server's; default: 5), ports")] = ()
+        "since boot), disk, shm (GiB free; default: 1), clock (seconds off the server's; default: 5), ports, "
+        "network (MB/s to and from another node that the server chooses; default: 10)")] = ()
     pre_join_check: Annotated[str, _own(
         "CMD", text, "the same by a command of your own, for a shell. Exit code 0: fit; 71: unfit; another: the check "
         "is broken, and the node joins. What it writes is the evidence")] = ""

@@ -50,7 +50,7 @@ def sort_key(place: str) -> str:
     return re.sub(r"\d+", lambda digits: digits[0].zfill(8), place)[:LONGEST_SORT_KEY]
 
 
-CHECKS = ("gpus", "ecc", "xid", "disk", "shm", "clock", "ports")
+CHECKS = ("gpus", "ecc", "xid", "disk", "shm", "clock", "ports", "network")
 
 
 def checks(given: object) -> tuple[str, ...]:

@@ -139,6 +139,8 @@ class AgentMachine:
         self._check_at_end = False
         """The run has ended because of this node's worker: whether the node is unfit decides the exit code."""
         self._drains_until = inf
+        self._is_unfit = False
+        """A test that the server had made has found this node unfit."""
         self._keep_alive_at: float | None = None
         self._exit_code = ExitCode.FAILED
         self._last_reason = ""
@@ -287,8 +289,9 @@ class AgentMachine:
             return
         goes = self.state is State.DRAINING or (self._leaving and self.state is State.STOPPING)
         if goes and not self._has_workers:
-            self._leave(wording.asked_to_leave(self._leaving) if self._leaving else "drained")
-            self._end(ExitCode.START_AGAIN)
+            why = "found unfit" if self._is_unfit else "drained"
+            self._leave(wording.asked_to_leave(self._leaving) if self._leaving else why)
+            self._end(ExitCode.NODE_UNFIT if self._is_unfit else ExitCode.START_AGAIN)
             self._proceed(now)
             return
         if self.state is State.STOPPING and not self._has_workers and self._is_fit() and self._may_join:
@@ -442,7 +445,11 @@ class AgentMachine:
         until, is_first = now + drain.remaining_s, self.state is not State.DRAINING
         if not is_first and until > self._drains_until - SOONER_S:
             return
-        self._say(wording.drained(drain, has_workers=self._has_workers), event="node_drained")
+        if drain.unfit:
+            self._is_unfit = True
+            self._log(f"error: {drain.reason}", Level.ERROR, "node_unfit")
+        else:
+            self._say(wording.drained(drain, has_workers=self._has_workers), event="node_drained")
         if self._has_workers and not (is_first and self._stop_asked):
             self._stop_asked = True
             name = self._leaving.name if self._leaving else "SIGTERM"
@@ -487,7 +494,9 @@ class AgentMachine:
         if round_ != self.round or self.state is not State.RUNNING:
             return
         self._has_workers, self._idle_since = False, now
-        if interrupted:  # they have saved and ended, as they were told: the round turns soon
+        # They have saved and ended, as they were told: the round turns soon. So they have, it seems, if the agent was
+        # told to leave by a signal: Slurm gives it to the workers as well, and it is no success.
+        if interrupted or (self._leaving and not self._leaving.reason):
             self._say("all workers have ended after the notice: waiting for the end of the round", event="noticed")
             return
         self.state = State.SUCCEEDED

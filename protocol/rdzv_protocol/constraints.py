@@ -25,6 +25,8 @@ SortKey = Annotated[str, Meta(max_length=512, pattern=PRINTABLE)]
 """Such as a node's path in the network's tree, its numbers with leading zeros."""
 Secret = Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
 """Something that only the sender knows; empty for one that has none."""
+Nonce = Annotated[str, Meta(min_length=32, max_length=32, pattern=PRINTABLE)]
+"""Something that nobody can guess, for one use."""
 Fingerprint = Annotated[str, Meta(max_length=64, pattern=PRINTABLE)]
 Address = Annotated[str, Meta(min_length=1, max_length=256, pattern=PRINTABLE)]
 Sentence = Annotated[str, Meta(max_length=8_192)]

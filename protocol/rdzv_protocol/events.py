@@ -36,6 +36,8 @@ EventKind = Literal[
     "straggler_over",
     "notice_given",
     "notice_ended",
+    "network_tested",
+    "node_unfit",
 ]
 
 Number = Annotated[int, Meta(ge=1, le=2**53)]
@@ -54,7 +56,8 @@ class RunEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`node_joined`: an agent that is new to the attempt; nobody who rejoins. `workers_failed`: a node's workers.
     `warning`: what a person should look at, though the run goes on. `hang_suspected`, `hang_found`: workers seem to
     hang, and who is to blame. `straggler_found`, `straggler_over`: a node is much slower than the others, or no longer.
-    `notice_given`, `notice_ended`: workers are told that the round ends, and how that ended.
+    `notice_given`, `notice_ended`: workers are told that the round ends, and how that ended. `network_tested`,
+    `node_unfit`: what a test of the nodes in pairs has found, and the node that it keeps out.
     From `node_drained` to `run_stopped`: what an operator did."""
     reason: Sentence
     """Sentence about what happened and why: the same in the log, the status and every tool."""

@@ -352,6 +352,8 @@ class Drain(Struct, frozen=True, kw_only=True, tag_field="tag", tag="drain"):
     reason: Sentence
     remaining_s: Seconds
     """Time that the workers have left after SIGTERM, for a checkpoint; then they are killed."""
+    unfit: bool = False
+    """A test that the server had made has found the node unfit: `reason` has the evidence."""
 
 
 Directive = Wait | Start | Stop | Drain | Finish

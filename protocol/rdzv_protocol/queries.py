@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from rdzv_protocol.constraints import Count, Line, Name, Rank, Round, Seconds, Sentence
+from rdzv_protocol.constraints import Address, Count, Line, Name, Nonce, Port, Rank, Round, Seconds, Sentence
 from rdzv_protocol.evidence import Evidence
 from rdzv_protocol.flag_values import MOST_LOG_LINES, LogStream
 
@@ -19,6 +19,8 @@ LineCount = Annotated[int, Meta(ge=1, le=MOST_LOG_LINES)]
 LOG_BYTES = 65_536
 """Bytes of a log file that one answer has at most: as text they are never more than a message may have."""
 LogText = Annotated[str, Meta(max_length=LOG_BYTES)]
+PAIR_TEST_PINGS, PAIR_TEST_BYTES = 16, 4 << 20
+"""Bytes that go to and fro one by one in a test of two nodes, and then those that go each way at once."""
 FileOffset = Annotated[int, Meta(ge=0, le=2**53)]
 
 
@@ -61,7 +63,30 @@ class Notice(Struct, frozen=True, kw_only=True, tag_field="tag", tag="notice"):
     reason: Sentence
 
 
-Query = TailLog | Examine | Notice
+class PairTest(Struct, frozen=True, kw_only=True, tag_field="tag", tag="pair_test"):
+    """Measure the network between this node and another one, which is asked at the same time; answered with
+    `PairTested`.
+
+    One of the two listens at its own reserved port, and takes one connection that begins with `nonce`. The other
+    connects and sends the nonce, then single bytes that come back, and `PAIR_TEST_BYTES` of zeros; it gets as many.
+    """
+
+    number: QueryNumber
+    round: Round
+    remaining_s: Seconds
+    listens: bool
+    """Whether this node listens; else it connects."""
+    peer: Line
+    """The other node."""
+    addr: Address
+    """Address and port at which the listening node is reached by the other one: those that it joined with."""
+    port: Port
+    nonce: Nonce
+    limit_s: Seconds
+    """Longest time of the test."""
+
+
+Query = TailLog | Examine | Notice | PairTest
 """Each kind has `number`, `round` and `remaining_s`, which mean what they mean in `TailLog`."""
 
 
@@ -87,11 +112,22 @@ class Noticed(Struct, frozen=True, kw_only=True, tag_field="tag", tag="noticed")
     """Those of them that have saved what they need."""
 
 
+class PairTested(Struct, frozen=True, kw_only=True, tag_field="tag", tag="pair_tested"):
+    """What one of two nodes has measured between them."""
+
+    mb_per_s: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+    """Bandwidth of what came from the other node, in 10^6 bytes a second."""
+    latency_s: Seconds = 0.0
+    """Median time of a byte to the other node and back; 0 at the node that listens."""
+    problem: Line = ""
+    """Why the test has failed, by this node's limits; empty if it has passed."""
+
+
 class Refused(Struct, frozen=True, kw_only=True, tag_field="tag", tag="refused"):
     """The query is not answered, and why: for a person."""
 
     reason: Sentence
 
 
-QueryAnswer = LogTail | Evidence | Noticed | Refused
+QueryAnswer = LogTail | Evidence | Noticed | PairTested | Refused
 Queries = Annotated[tuple[Query, ...], Meta(max_length=16)]

@@ -175,6 +175,16 @@ class ProgressMeasured(Struct, frozen=True):
     """Work since the last checkpoint, before that."""
 
 
+class NetworkTested(Struct, frozen=True):
+    """The network between the nodes of the forming round has been tested: `reason` says how that went."""
+
+    reason: str
+    unfit: tuple[tuple[str, str], ...] = ()
+    """Agents whose nodes are unfit, each with the evidence."""
+    warning: str = ""
+    """What is wrong without being one node's fault."""
+
+
 class RoundCompleted(Struct, frozen=True):
     """The waiting agents get their seats and start; `reason` says why now."""
 
@@ -337,6 +347,7 @@ Fact = (
     | StragglersFound
     | StragglerReplaced
     | ProgressMeasured
+    | NetworkTested
     | RoundCompleted
     | JoinTimedOut
     | CauseNotFound

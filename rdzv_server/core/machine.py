@@ -27,6 +27,7 @@ from rdzv_server.core import (
     final_report,
     hangs,
     legal_sizes,
+    network_check,
     notices,
     operations,
     progress,
@@ -155,7 +156,7 @@ class RunMachine:
         run = self.run
         if run.ended_at is not None:
             return self._forget_at(run.ended_at)
-        own = completion.deadline(run) if run.stage is Stage.FORMING else run.verdict_at or run.scale_up_at
+        own = self._forming_until() if run.stage is Stage.FORMING else run.verdict_at or run.scale_up_at
         hang = hangs.deadline(run) if run.hang is not None else None
         notice = notices.ends_at(run) if run.leaving or run.scale_up_at is not None else None
         soonest = run.leases.next_deadline()
@@ -181,7 +182,12 @@ class RunMachine:
 
     @property
     def _may_complete(self) -> bool:
-        return self.run.stage is Stage.FORMING and not (self.awaits_verdict and self.blamed)
+        is_ready = self.run.stage is Stage.FORMING and self.run.network.pairs is None
+        return is_ready and not (self.awaits_verdict and self.blamed)
+
+    def _forming_until(self) -> float | None:
+        """Deadline of the forming round; the test of its network has one of its own."""
+        return completion.deadline(self.run) if self.run.network.pairs is None else None
 
     def _forget_at(self, ended_at: float) -> float:
         at, sooner = ended_at + self._retention_s, self.run.forget_at
@@ -197,7 +203,8 @@ class RunMachine:
         if forming_until is not None and now >= forming_until:
             if run.opening.min_since is None:
                 return events.JoinTimedOut()
-            return events.RoundCompleted(completion.expired(run))
+            if network_check.is_done(self, now):
+                return events.RoundCompleted(completion.expired(run))
         if run.verdict_at is not None and now >= run.verdict_at:
             return events.CauseNotFound()
         if found := hangs.judge(run, now):
@@ -210,7 +217,10 @@ class RunMachine:
 
     def _complete_if_ready(self, now: float) -> None:
         """Signs of life count here, and they are not recorded: that the round completes is."""
-        if self._may_complete and (reason := completion.completes(self.run, now)):
+        if self.run.network.pairs is not None and (tested := network_check.over(self, now)):
+            self._apply(tested, now)
+        reason = completion.completes(self.run, now) if self._may_complete else None
+        if reason and network_check.is_done(self, now):
             self._apply(events.RoundCompleted(reason), now)
 
     # Checks: each gives the fact that is to be applied, or None if nothing follows from the event but what the check
@@ -500,6 +510,7 @@ class RunMachine:
         run.stage, run.scale_up_at, run.verdict_at, run.hang = Stage.FORMING, None, None, None
         run.progress.clear()
         run.examinations, run.slowness = Examinations(), Slowness()
+        network_check.forget_results(run, cause)
         run.stragglers.clear()
         wait_s = failed_rounds.backoff_s(run, now) if cause.is_failure else 0.0
         run.opening = Opening(cause, reason, now, below_since=now, backoff_until=now + wait_s if wait_s else None)
@@ -650,6 +661,7 @@ _TRANSITIONS: dict[type[events.Fact], Callable[[RunMachine, Any, float], None]] 
     events.ProgressMeasured: RunMachine._measured,
     events.StragglersFound: stragglers.found,
     events.StragglerReplaced: stragglers.replaced,
+    events.NetworkTested: network_check.found,
     events.RoundCompleted: RunMachine._completed,
     events.JoinTimedOut: RunMachine._timed_out,
     events.CauseNotFound: RunMachine._cause_not_found,

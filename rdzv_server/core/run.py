@@ -12,6 +12,7 @@ from rdzv_protocol.settings import RunSettings
 from rdzv_server.core import legal_sizes
 from rdzv_server.core.events import Cordon, ProgressMeasured, Straggler
 from rdzv_server.core.liveness import Leases
+from rdzv_server.core.network_pairs import Figures, NetworkPairs
 from rdzv_server.core.queries import Queries
 from rdzv_server.core.stack_summary import StackSummary
 
@@ -369,6 +370,22 @@ class OpenNotice(Struct):
     """Time at which the last one had answered."""
 
 
+class NetworkTest(Struct):
+    """Test of the network between the nodes of the forming round: signs. Agents by id; times are the server's."""
+
+    fit: set[str] = field(default_factory=set)
+    tested: set[str] = field(default_factory=set)
+    """Those that need no test: the fit ones, and those of which it could not be told."""
+    pairs: NetworkPairs | None = None
+    """The test that is under way."""
+    open: int = 0
+    """Pairs that have not answered."""
+    until: float | None = None
+    """Time after which none begins; None: the forming round has had none."""
+    began_at: float = 0.0
+    slowest: Figures | None = None
+
+
 class Run(RunState, kw_only=True):
     """One attempt of a run: its state, the leases of its agents, and what is looked up by other keys."""
 
@@ -391,6 +408,7 @@ class Run(RunState, kw_only=True):
     examinations: Examinations = Examinations()
     """Signs, too."""
     slowness: Slowness = field(default_factory=Slowness)
+    network: NetworkTest = field(default_factory=NetworkTest)
     survivors: int = 0
     """Agents of the membership that are still part of the run, and are not drained."""
 
@@ -474,6 +492,8 @@ class Run(RunState, kw_only=True):
         self.leaving.pop(agent.agent_id, None)
         self.leases.drop(agent.agent_id)
         self.progress.pop(agent.agent_id, None)
+        self.network.fit.discard(agent.agent_id)
+        self.network.tested.discard(agent.agent_id)
         self.departed_ids.add(agent.agent_id)
 
     def validate(self) -> None:

@@ -28,6 +28,7 @@ class Switch:
         self._unplugged: set[str] = set()
         self._cut: set[tuple[str, str]] = set()
         self._lossy = False
+        self._bad_link = ""
         self._delay_s = 0.0
         self._longest = LONGEST_FRAME
 
@@ -63,6 +64,10 @@ class Switch:
         """Lose 30 % of all frames."""
         self._lossy = True
 
+    def spoil(self, host: str) -> None:
+        """Lose 30 % of all frames to and from the host: a bad cable."""
+        self._bad_link = host
+
     def delay(self, seconds: float) -> None:
         """Every frame takes this long."""
         self._delay_s = seconds
@@ -75,7 +80,7 @@ class Switch:
         """Nothing is wrong any more."""
         self._unplugged.clear()
         self._cut.clear()
-        self._lossy, self._delay_s, self._longest = False, 0.0, LONGEST_FRAME
+        self._lossy, self._bad_link, self._delay_s, self._longest = False, "", 0.0, LONGEST_FRAME
 
     # Frames.
 
@@ -95,7 +100,7 @@ class Switch:
             return False
         if (source, target) in self._cut and frame[12:14] != ARP:
             return False
-        return not (self._lossy and self._is_lost(frame))
+        return not ((self._lossy or self._bad_link in (source, target)) and self._is_lost(frame))
 
     def _is_lost(self, frame: bytes) -> bool:
         conversation = frame[:14] + frame[26:38]  # the Ethernet header, the IPv4 addresses and the TCP ports

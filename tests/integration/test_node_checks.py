@@ -55,3 +55,12 @@ async def test_a_node_by_hand(cluster: Cluster, tmp_path: Path) -> None:
     nothing = await Program.start(sys.executable, "-m", "node_agent", "--check-only")
     assert await nothing.exit_code() == ExitCode.BAD_INPUT
     assert "--check-only needs --check or --pre-join-check" in nothing.err[-1]
+
+
+async def test_nodes_test_the_network_between_them_before_the_first_round(cluster: Cluster) -> None:
+    flags = ("--nnodes", "3", "--run-id", "r", "--check", "network=0.1", *PATIENT)
+    workers = await cluster.nodes("abc", *flags, nproc=1)
+    await cluster.finish(workers)
+    events = json.loads(await cluster.server.get("/v1/runs/r/events"))["events"]
+    (tested,) = [event["reason"] for event in events if event["kind"] == "network_tested"]
+    assert tested.startswith("network tested between 3 nodes, in pairs, in ") and " MB/s, " in tested

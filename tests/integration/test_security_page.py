@@ -59,6 +59,7 @@ WAYS_IN = {
     "agents' paths",
     "operators' paths",
     "preemption notices",
+    "the network test",
     "queries",
     "pages",
     "standalone page",

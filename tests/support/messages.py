@@ -48,7 +48,8 @@ def _limited(base: Any, limit: Meta) -> st.SearchStrategy[Any]:
     if base is str:
         letters = st.characters(exclude_categories=("C", "Z") if limit.pattern else ("Cs",))
         least, most = limit.min_length or 0, limit.max_length or 8
-        return st.text(letters, min_size=least, max_size=8) | st.just(("x" if limit.pattern else "\n") * most)
+        longest = st.just("x" if limit.pattern else "\n").map(lambda letter: letter * most)
+        return st.text(letters, min_size=least, max_size=max(least, 8)) | longest
     if base is int:
         return st.integers(limit.ge, limit.le)
     return st.floats(limit.ge, limit.le)

@@ -237,7 +237,7 @@ def replayed(created: RunCreated, records: Iterable[Record], created_at: float =
 
 def durable(run: Run) -> dict[str, Any]:
     """All that a restart of the server must bring back: everything but who was heard when, and who is asked what."""
-    signs = ("leases", "queries", "notice", "progress", "examined", "examinations", "slowness")
+    signs = ("leases", "queries", "notice", "progress", "examined", "examinations", "slowness", "network")
     return {name: value for name, value in snapshot(run).items() if name not in signs}
 
 

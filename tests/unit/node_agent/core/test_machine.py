@@ -14,7 +14,7 @@ from rdzv_protocol.errors import (
     Unauthorized,
 )
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.messages import AnswerRequest, Wait
+from rdzv_protocol.messages import AnswerRequest, Drain, Wait
 from rdzv_protocol.queries import LogTail, TailLog
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
@@ -494,6 +494,32 @@ def test_an_agent_that_slept_beyond_its_notice_leaves_whatever_it_hears_of_first
     assert agent.machine.next_deadline() is None, "its time to leave does not lie behind it"
     agent.handle(WorkersStopped(1))
     assert agent.effects == [Exit(ExitCode.START_AGAIN)]
+
+
+def test_workers_that_end_by_the_signal_that_their_agent_got_have_not_succeeded():
+    agent = Story(notice_s=24.0, stop_s=30.0)
+    agent.is_told(start())
+    agent.handle(Signalled("SIGUSR1"))
+    agent.handle(WorkersSucceeded(1))
+    assert agent.effects == [
+        Say("all workers have ended after the notice: waiting for the end of the round", event="noticed")
+    ]
+
+
+def test_workers_that_end_before_a_preemption_of_which_no_signal_told_have_done_their_work():
+    agent = Story(notice_s=24.0, stop_s=30.0)
+    agent.is_told(start())
+    agent.handle(Signalled("SIGTERM", "preempted: the file is there"))
+    agent.handle(WorkersSucceeded(1))
+    assert agent.effects == [report()]
+
+
+def test_an_agent_whose_node_the_network_test_has_found_unfit_leaves_and_says_so_by_its_exit_code():
+    agent = Story()
+    why = "node a is unfit: its network test failed with node b: 0.3 MB/s, fewer than 10"
+    agent.is_told(Drain(reason=why, remaining_s=0.0, unfit=True))
+    said = Say(f"error: {why}", Level.ERROR, "node_unfit")
+    assert agent.effects == [said, WriteFailureReport(why), leave(reason="found unfit"), Exit(NODE_UNFIT)]
 
 
 def excluded(until_s=60.0):

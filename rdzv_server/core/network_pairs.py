@@ -1,0 +1,123 @@
+"""Pairs of nodes between which the network is tested, and whom the results speak against, step by step.
+
+In the first step each node is paired with the one half of the nodes further on. Who has passed with one peer is fit.
+Who has not is paired with others, those first that are fit, as people look for a broken node by hand: one that fails
+with two different peers, of which at least one is fit, is unfit. A node is in one test at a time, and in a later one it
+listens if it has listened before. Where nobody passes nobody is blamed: then something is wrong that all have in
+common, such as a firewall.
+"""
+
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+
+from msgspec import Struct
+
+MOST_STEPS = 4
+_NEAR = 8
+"""Nodes that are looked at for a peer: a node has had at most `MOST_STEPS` of them."""
+
+
+class Pair(Struct, frozen=True):
+    """Agents of one test: one listens, the other connects."""
+
+    listens: str
+    connects: str
+
+    @property
+    def both(self) -> tuple[str, str]:
+        return self.listens, self.connects
+
+
+class Figures(Struct, frozen=True):
+    """What a pair that has passed has measured."""
+
+    mb_per_s: float
+    latency_s: float
+    between: str
+
+
+class NetworkPairs:
+    """One test of a round's nodes: `next_pairs` and `note` in turns, until there are no more pairs. By agent id."""
+
+    def __init__(self, order: Sequence[str], fit: Collection[str] = ()) -> None:
+        """`fit`: those that need no test, and serve others as peers."""
+        self.order = tuple(order)
+        self.fit = {each for each in order if each in fit}
+        self.failed: dict[str, dict[str, str]] = {}
+        """Why a node has failed, by peer."""
+        self.steps = 0
+        self._peers: dict[str, set[str]] = {}
+        self._connects: set[str] = set()
+        """Those that did not listen when they failed."""
+
+    def next_pairs(self) -> list[Pair]:
+        """Pairs of the next step; none if nothing more can be found out."""
+        undecided = [each for each in self.order if each not in self.fit and not self.is_unfit(each)]
+        self.steps += 1
+        if self.steps > MOST_STEPS:
+            return []
+        if self.steps == 1 and len(undecided) > 1:
+            half = len(undecided) // 2
+            pairs = [Pair(*both) for both in zip(undecided[:half], undecided[half:], strict=False)]
+            undecided = undecided[2 * half :]
+        else:
+            pairs = []
+        taken = {agent for pair in pairs for agent in pair.both}
+        pairs += self._with_others(undecided, taken)
+        for pair in pairs:
+            self._peers.setdefault(pair.listens, set()).add(pair.connects)
+            self._peers.setdefault(pair.connects, set()).add(pair.listens)
+        return pairs
+
+    def note(self, pair: Pair, problem: str) -> None:
+        """Take the result of a pair: why it has failed; empty if it has passed."""
+        if not problem:
+            self.fit |= set(pair.both)
+            return
+        self.failed.setdefault(pair.listens, {})[pair.connects] = problem
+        self.failed.setdefault(pair.connects, {})[pair.listens] = problem
+        self._connects.add(pair.connects)
+
+    def forget(self, agent_id: str) -> None:
+        """The agent is gone: it is tested no more, and what it was part of speaks against nobody."""
+        self.order = tuple(each for each in self.order if each != agent_id)
+        self.fit.discard(agent_id)
+        self.failed.pop(agent_id, None)
+        for failures in self.failed.values():
+            failures.pop(agent_id, None)
+
+    def is_unfit(self, agent_id: str) -> bool:
+        failures = self.failed.get(agent_id, {})
+        return agent_id not in self.fit and len(failures) > 1 and any(peer in self.fit for peer in failures)
+
+    @property
+    def unfit(self) -> list[str]:
+        return [each for each in self.order if self.is_unfit(each)]
+
+    @property
+    def undecided(self) -> list[str]:
+        """Those that have failed, and of which it is not known whether it is their fault."""
+        return [
+            each for each in self.order if each not in self.fit and self.failed.get(each) and not self.is_unfit(each)
+        ]
+
+    def _with_others(self, undecided: Iterable[str], taken: set[str]) -> list[Pair]:
+        """Pairs of each of these with a fit one that is free, else with another of them."""
+        pairs, left = [], deque(undecided)
+        fit = deque(each for each in self.order if each in self.fit and each not in taken)
+        while left:
+            agent_id = left.popleft()
+            peer = self._take_peer(agent_id, fit) or self._take_peer(agent_id, left)
+            if peer:
+                connects = agent_id in self._connects
+                pairs.append(Pair(peer, agent_id) if connects else Pair(agent_id, peer))
+        return pairs
+
+    def _take_peer(self, agent_id: str, among: deque[str]) -> str | None:
+        """The first of these that the node was not tested with; it is taken out of them."""
+        known = self._peers.get(agent_id, ())
+        for index in range(min(_NEAR, len(among))):
+            if (peer := among[index]) not in known:
+                del among[index]
+                return peer
+        return None
