@@ -142,6 +142,8 @@ class RunMachine:
         """Give every agent a fresh lease after a restart of the server; it must speak before it gets a seat."""
         if not self.run.stage.is_end:
             self.run.leases.restart(self.run.agents, now)
+        for agent in self.run.agents.values():
+            network_check.joined(self.run, agent.join)
 
     def directive_for(self, agent_id: str, now: float) -> tuple[int, Directive]:
         """The agent's revision and what it must do now. Raises `AgentFenced` if it is not part of the run."""
@@ -156,7 +158,8 @@ class RunMachine:
         run = self.run
         if run.ended_at is not None:
             return self._forget_at(run.ended_at)
-        own = self._forming_until() if run.stage is Stage.FORMING else run.verdict_at or run.scale_up_at
+        is_forming = run.stage is Stage.FORMING and run.network.pairs is None  # a test ends by the queries' deadlines
+        own = completion.deadline(run) if is_forming else run.verdict_at or run.scale_up_at
         hang = hangs.deadline(run) if run.hang is not None else None
         notice = notices.ends_at(run) if run.leaving or run.scale_up_at is not None else None
         soonest = run.leases.next_deadline()
@@ -182,12 +185,9 @@ class RunMachine:
 
     @property
     def _may_complete(self) -> bool:
-        is_ready = self.run.stage is Stage.FORMING and self.run.network.pairs is None
-        return is_ready and not (self.awaits_verdict and self.blamed)
-
-    def _forming_until(self) -> float | None:
-        """Deadline of the forming round; the test of its network has one of its own."""
-        return completion.deadline(self.run) if self.run.network.pairs is None else None
+        run = self.run
+        is_forming = run.stage is Stage.FORMING and run.network.pairs is None
+        return is_forming and not (self.awaits_verdict and self.blamed)
 
     def _forget_at(self, ended_at: float) -> float:
         at, sooner = ended_at + self._retention_s, self.run.forget_at
@@ -219,8 +219,7 @@ class RunMachine:
         """Signs of life count here, and they are not recorded: that the round completes is."""
         if self.run.network.pairs is not None and (tested := network_check.over(self, now)):
             self._apply(tested, now)
-        reason = completion.completes(self.run, now) if self._may_complete else None
-        if reason and network_check.is_done(self, now):
+        if self._may_complete and (reason := completion.completes(self.run, now)) and network_check.is_done(self, now):
             self._apply(events.RoundCompleted(reason), now)
 
     # Checks: each gives the fact that is to be applied, or None if nothing follows from the event but what the check
@@ -369,6 +368,7 @@ class RunMachine:
                 self.tell("warning", warning, now, node_id=join.node_id)
             self.tell("node_joined", f"node {join.node_id} joined", now, node_id=join.node_id)
         agent.join, agent.server_addr = join, fact.server_addr
+        network_check.joined(run, join)
         if fact.cordon:
             operations.keep_out(self, fact.cordon)
         if agent.node_id in run.cordons:

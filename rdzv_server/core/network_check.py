@@ -12,7 +12,7 @@ from hmac import new as hmac
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
-from rdzv_protocol.messages import Drain
+from rdzv_protocol.messages import Drain, JoinRequest
 from rdzv_protocol.queries import PairTest, PairTested, Query, QueryAnswer, Refused
 from rdzv_protocol.text import clip, printable
 
@@ -30,6 +30,7 @@ ANSWERED_WITHIN_S = LIMIT_S + 2.0
 LONGEST_S = 30.0
 """Time from the first test of a forming round after which no further one begins."""
 PROBLEM_BYTES = 240
+_TAG = PairTest.__struct_config__.tag
 _CAUSES_OF_KNOWN_NODES = (Cause.NODE_LEFT, Cause.NODE_ARRIVED, Cause.NODE_DRAINED, Cause.RUN_RESIZED)
 """Causes of a new round that say nothing about the network."""
 
@@ -53,13 +54,21 @@ def forget_results(run: Run, cause: Cause) -> None:
         run.network.tested.clear()
 
 
+def joined(run: Run, join: JoinRequest) -> None:
+    """Note whether this agent takes part in tests."""
+    if _TAG in join.queries and join.secret:
+        run.network.able.add(join.agent_id)
+
+
 def is_done(machine: "RunMachine", now: float) -> bool:
     """Whether the nodes that would get a seat have been tested, as far as they can be. Else a test begins."""
     run, state = machine.run, machine.run.network
     if state.pairs is not None:
         return False
+    if len(state.able) < 2:
+        return True
     seated = rank_assignment.order(run, admission.choose(run))
-    able = [agent.agent_id for agent in seated if agent.join.secret and queries.knows(agent, PairTest)]
+    able = [agent.agent_id for agent in seated if agent.agent_id in state.able]
     if len(able) < 2 or state.tested.issuperset(able):
         return True
     if state.until is None:

@@ -373,6 +373,8 @@ class OpenNotice(Struct):
 class NetworkTest(Struct):
     """Test of the network between the nodes of the forming round: signs. Agents by id; times are the server's."""
 
+    able: set[str] = field(default_factory=set)
+    """Those that know such a test."""
     fit: set[str] = field(default_factory=set)
     tested: set[str] = field(default_factory=set)
     """Those that need no test: the fit ones, and those of which it could not be told."""
@@ -492,6 +494,7 @@ class Run(RunState, kw_only=True):
         self.leaving.pop(agent.agent_id, None)
         self.leases.drop(agent.agent_id)
         self.progress.pop(agent.agent_id, None)
+        self.network.able.discard(agent.agent_id)
         self.network.fit.discard(agent.agent_id)
         self.network.tested.discard(agent.agent_id)
         self.departed_ids.add(agent.agent_id)

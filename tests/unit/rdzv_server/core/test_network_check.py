@@ -1,5 +1,6 @@
 """The network test of a round's nodes: when it is made, what it costs, and that no run waits for it for ever."""
 
+import pytest
 from rdzv_protocol.messages import Drain, Start, Wait
 from rdzv_protocol.queries import PairTest, PairTested, Refused
 
@@ -150,9 +151,10 @@ def test_agents_that_do_not_ask_for_it_are_not_tested():
     assert run.told(Start) == set("abc") and not told(run, "network_tested")
 
 
-def test_a_server_that_is_started_again_amid_the_test_makes_it_anew():
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_server_that_is_started_again_amid_the_test_makes_it_anew(is_compacted: bool):
     run = joined("2", "ab")
-    run.restarts()
+    run.restarts_from_a_snapshot() if is_compacted else run.restarts()
     run.renews("a", "b")
     assert asked(run, "a")
     answers(run)
