@@ -40,7 +40,7 @@ TABLE = {  # by argument: a good text, a bad one, and what is said to that
     "local_addr": ("10.0.0.2", "two\nlines", NAME + "'two\\nlines'"),
     "metrics_port": ("0", "http", "a port from 0 to 65535, or HOST:PORT, not 'http'"),
     "ready_file": ("ready", "gone/ready", "'gone/ready' is not a file in a folder that is there and may be written to"),
-    "check": ("gpus,disk=20", "gpu", "names of checks (gpus, ecc, xid, disk, shm, clock, ports, network), such as gpus"),
+    "check": ("gpus,disk=20", "gpu", "names of checks (gpus, ecc, xid, disk, shm, clock, ports, network), such as"),
     "pre_join_check_timeout": ("9", "0", "a number of seconds from 0.1 to 3600, not '0'"),
     "role": ("trainer", "x" * 129, NAME + "'xxxx"),
     "numa_binding": ("socket", "core", "node, socket, exclusive or core-complex, not 'core'"),
