@@ -47,7 +47,7 @@ class LaunchConfig:
     """torch's: join_timeout, last_call_timeout, close_timeout, read_timeout, keep_alive_interval,
     keep_alive_max_attempt, is_host, rank. Ours besides, as the flags of node-agent: node_id, node_rank, token_file,
     tls_ca, tls_cert, tls_key, connect_timeout, server_lost_timeout, lease, disconnect_grace, scale_up,
-    rank_policy, notice_timeout, restart_window, restart_backoff, restart_backoff_max, max_restarts_without_progress,
+    rank_policy, fixed_nodes, notice_timeout, restart_window, restart_backoff, restart_backoff_max, max_restarts_without_progress,
     fatal_exit_codes, fail_when_hopeless, on_hang, max_hang_restarts, rerun."""
     rdzv_timeout: int = -1
     """torch's older name of `rdzv_configs["timeout"]`; -1: not given."""

@@ -252,6 +252,9 @@ class Arguments(NamedTuple):
     shrink_after: Annotated[float | None, _setting(
         "S", seconds(), "after the loss of a node, wait so long for a replacement before going on with fewer (default: "
         "0, go on at once)")] = None
+    fixed_nodes: Annotated[int | None, _setting(
+        "N", whole(1, 100_000), "the run will never have more nodes than N, as in a scheduler's job: it ends, with "
+        "the reason, once too few of them can be fit (default: it waits for others until --join-timeout)")] = None
     last_call_timeout: Annotated[float | None, _setting(
         "S", seconds(), "wait for more after MIN (default: until none has come for 5 s, at most 30)")] = None
     lease: Annotated[float | None, _setting(

@@ -225,6 +225,7 @@ def settings(arguments: Arguments, *, alone: bool = False) -> RequestedSettings:
         join_timeout_s=arguments.timeout if arguments.join_timeout is None else arguments.join_timeout,
         last_call_timeout_s=arguments.last_call_timeout,
         shrink_after_s=arguments.shrink_after,
+        fixed_nodes=None if alone else arguments.fixed_nodes,
         lease_s=_lease_s(arguments),
         disconnect_grace_s=arguments.disconnect_grace,
         scale_up=arguments.scale_up,

@@ -52,6 +52,9 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     `LAST_CALL_QUIET_S`, and `LAST_CALL_MOST_S` at the most."""
     shrink_after_s: Seconds = 0.0
     """Time after the loss of a participant that a replacement is waited for before the run goes on with fewer nodes."""
+    fixed_nodes: NodeCount | None = None
+    """Nodes that the run has been given, of which no more come. None: others may. It ends once too few of them can be
+    fit, instead of waiting for `join_timeout_s`."""
     lease_s: Lease = 10.0
     """Silence after which an agent is lost. Shorter finds a hung host sooner, and a busy one wrongly."""
     disconnect_grace_s: Seconds = 1.0
@@ -96,6 +99,7 @@ class RequestedSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     join_timeout_s: Seconds | None = None
     last_call_timeout_s: Seconds | None = None
     shrink_after_s: Seconds | None = None
+    fixed_nodes: NodeCount | None = None
     lease_s: Lease | None = None
     disconnect_grace_s: Seconds | None = None
     scale_up: ScaleUp | None = None

@@ -49,6 +49,10 @@ def settings_of(join: JoinRequest) -> RunSettings:
         raise MalformedMessage(
             f"min_nodes {settings.min_nodes} is above max_nodes {settings.max_nodes}: ask for --nnodes MIN:MAX"
         )
+    if settings.fixed_nodes is not None and settings.fixed_nodes < settings.min_nodes:
+        raise MalformedMessage(
+            f"fixed_nodes {settings.fixed_nodes} is below min_nodes {settings.min_nodes}: such a run could never start"
+        )
     if not legal_sizes.largest(settings):
         raise MalformedMessage(f"{legal_sizes.none_of(settings)}: ask for --nnodes MIN:MAX with a legal size in it")
     return settings

@@ -14,10 +14,13 @@ from itertools import islice
 
 from rdzv_protocol.messages import Wait
 from rdzv_protocol.settings import LAST_CALL_MOST_S, LAST_CALL_QUIET_S
+from rdzv_protocol.text import clip
 
 from rdzv_server.core import admission, legal_sizes
-from rdzv_server.core.run import Agent, Departure, Run
+from rdzv_server.core.run import Agent, AgentState, Departure, Run
 
+UNFIT_BYTES, MOST_UNFIT = 200, 1_000
+"""Of the evidence against a node what the run's end tells, and nodes of which it is remembered."""
 NAMES = 4
 """Names that a reason lists before it says how many more there are: its size must not grow with the run."""
 
@@ -180,6 +183,36 @@ def shortfall(run: Run) -> str:
     gone = _gone(run)
     text += f"; gone: {_listed(gone, len(gone))}" if gone else ""
     return text + (f"; cordoned: {names(run.cordoned)}" if run.cordoned else "")
+
+
+def note_unfit(run: Run, node_id: str, reason: str) -> None:
+    """Remember a node that goes as unfit, and forget the oldest of too many."""
+    run.unfit[node_id] = clip(reason, UNFIT_BYTES)
+    while len(run.unfit) > MOST_UNFIT:
+        del run.unfit[next(iter(run.unfit))]
+
+
+def too_few_fit(run: Run, fixed_nodes: int) -> str:
+    """Why the forming round never gets its minimum of so many nodes, of which no more come; empty: it may.
+
+    Nodes that have left as unfit and are not back are out, and those that the server itself keeps out until the round
+    would have given up. A node that was lost, left, or was cordoned by an operator may be back any time.
+    """
+    low, opening = legal_sizes.smallest(run.settings), run.opening
+    if opening.min_since is not None:
+        return ""
+    gives_up_at = opening.below_since + run.settings.join_timeout_s
+    out = {node_id: why for node_id, why in run.unfit.items() if node_id not in run.node_ids}
+    for node_id, cordon in run.cordons.items():
+        if cordon.excludes and (cordon.until is None or cordon.until >= gives_up_at):
+            out[node_id] = f"node {node_id} is excluded: {cordon.reason}"
+    there = sum(agent.node_id not in out and agent.state is not AgentState.DRAINING for agent in run.agents.values())
+    left = max(fixed_nodes - len(out), there)
+    if not out or left >= low:
+        return ""
+    more = f"; and {len(out) - NAMES} more" if len(out) > NAMES else ""
+    reasons = "; ".join(islice(out.values(), NAMES))
+    return f"too few nodes are fit: {left} of the {fixed_nodes} that the run has, and it needs {low}: {reasons}{more}"
 
 
 def left_a_seat(run: Run, departure: Departure) -> bool:

@@ -367,6 +367,7 @@ class RunMachine:
             elif warning := admission.differs(run, join):
                 self.tell("warning", warning, now, node_id=join.node_id)
             self.tell("node_joined", f"node {join.node_id} joined", now, node_id=join.node_id)
+            run.unfit.pop(join.node_id, None)
         agent.join, agent.server_addr = join, fact.server_addr
         network_check.joined(run, join)
         if fact.cordon:
@@ -386,7 +387,12 @@ class RunMachine:
         agent = self.agent(fact.agent_id)
         self.depart(agent, Cause.NODE_LEFT, fact.reason, now)
         if fact.unfit:
-            self.blamed.append(Blame(agent.node_id, "unfit", fact.reason))
+            self.found_unfit(agent, fact.reason)
+
+    def found_unfit(self, agent: Agent, reason: str) -> None:
+        """Remember the node that leaves, or has left, because a check has found it unfit."""
+        self.blamed.append(Blame(agent.node_id, "unfit", reason))
+        completion.note_unfit(self.run, agent.node_id, reason)
 
     def _failed(self, fact: events.WorkersFailed, now: float) -> None:
         run, agent = self.run, self.agent(fact.agent_id)
@@ -531,6 +537,8 @@ class RunMachine:
             notices.release(self, now)
         if run.stage is Stage.FORMING:
             self._watch_minimum(now)
+            if run.settings.fixed_nodes is not None and (why := completion.too_few_fit(run, run.settings.fixed_nodes)):
+                self.end(Stage.FAILED, why, None, now)
         elif run.stage is Stage.RUNNING:
             if run.membership and len(run.succeeded) == len(run.membership.seats):
                 self.end(Stage.SUCCEEDED, f"all workers of {completion.count(len(run.succeeded))} exited 0", None, now)

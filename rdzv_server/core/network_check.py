@@ -18,7 +18,6 @@ from rdzv_protocol.text import clip, printable
 
 from rdzv_server.core import admission, completion, events, queries, rank_assignment
 from rdzv_server.core.network_pairs import Figures, NetworkPairs, Pair
-from rdzv_server.core.node_history import Blame
 from rdzv_server.core.run import Agent, Cause, Run, Stage
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ def found(machine: "RunMachine", fact: events.NetworkTested, now: float) -> None
         run.drain(agent, now)
         machine.direct(agent, Drain(reason=why, remaining_s=0.0, unfit=True))
         machine.wake([agent])
-        machine.blamed.append(Blame(agent.node_id, "unfit", why))
+        machine.found_unfit(agent, why)
         machine.left_its_place(agent, was, Cause.NODE_LEFT, why, now)
 
 

@@ -345,6 +345,8 @@ class RunState(Struct, kw_only=True):
     """The root of the last completed round: what its end is blamed on."""
     failures_by_node: dict[str, int] = field(default_factory=dict)
     departures: list[Departure] = field(default_factory=list)
+    unfit: dict[str, str] = field(default_factory=dict)
+    """Nodes that have left as unfit and are not back, the latest of them, each with the evidence."""
     departed_ids: set[str] = field(default_factory=set)
     end_reason: str = ""
     join_timed_out: bool = False

@@ -64,3 +64,21 @@ async def test_nodes_test_the_network_between_them_before_the_first_round(cluste
     events = json.loads(await cluster.server.get("/v1/runs/r/events"))["events"]
     (tested,) = [event["reason"] for event in events if event["kind"] == "network_tested"]
     assert tested.startswith("network tested between 3 nodes, in pairs, in ") and " MB/s, " in tested
+
+
+async def test_a_run_of_fixed_nodes_does_not_wait_for_what_never_comes(cluster: Cluster, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    check = ("--pre-join-check", f"test ! -e {broken} || {{ echo worn out; exit 71; }}")
+    flags = ("--nnodes", "2", "--fixed-nodes", "2", "--max-restarts", "3", "--run-id", "r", *PATIENT)
+    await cluster.node("a", *flags, *check, nproc=1)
+    await cluster.node("b", *flags, nproc=1)
+    workers = await cluster.hub.group(2)
+    broken.touch()
+    of_a = next(worker for worker in workers if worker.agent_pid == cluster.agents["a"].pid)
+    of_a.order_exit(3)
+    assert await cluster.agents.pop("a").exit_code() == ExitCode.NODE_UNFIT
+    other = cluster.agents.pop("b")
+    assert await other.exit_code() == ExitCode.FAILED
+    why = "run failed: too few nodes are fit: 1 of the 2 that the run has, and it needs 2: node a is unfit: "
+    (said,) = [line for line in other.err if why in line]
+    assert said.endswith("worn out")

@@ -66,6 +66,7 @@ TABLE = {  # by argument: a good text, a bad one, and what is said to that
     "join_timeout": ("8", "nan", SECONDS + "'nan'"),
     "last_call_timeout": ("9", "inf", SECONDS + "'inf'"),
     "node_unit": ("2", "0", "a whole number from 1 to 100000, not '0'"),
+    "fixed_nodes": ("4", "0", "a whole number from 1 to 100000, not '0'"),
     "shrink_after": ("60", "soon", SECONDS + "'soon'"),
     "lease": ("10", "0", "a number of seconds from 0.1 to 86400, not '0'"),
     "disconnect_grace": ("2", "soon", SECONDS + "'soon'"),

@@ -93,6 +93,7 @@ LANDS = [  # what an agent, its run and its output are told by which flags
         ("max_nodes", 32, ["--nnodes", "8,32,16"]),
         ("node_unit", 4, ["--nnodes", "4:16", "--node-unit", "4"]),
         ("shrink_after_s", 60.0, ["--shrink-after", "60"]),
+        ("fixed_nodes", 4, ["--fixed-nodes", "4"]),
         ("max_restarts", 3, ["--max-restarts", "3"]),
         ("restart_window_s", 3600.0, ["--restart-window", "3600"]),
         ("restart_backoff_s", 10.0, ["--restart-backoff", "10"]),
