@@ -161,6 +161,18 @@ def test_a_function_needs_no_program_on_the_path(monkeypatch: pytest.MonkeyPatch
     assert elastic_launch(alone(1, start_method="spawn"), functions.rank)() == {0: 0}
 
 
+def test_a_node_that_a_check_finds_unfit_starts_no_worker(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    checks = {"check": "ports,disk=0", "pre_join_check": "echo no GPU 3; exit 71", "pre_join_check_timeout": 60}
+    with pytest.raises(LaunchError, match=r"is unfit: --pre-join-check .* says so: no GPU 3"):
+        elastic_launch(alone(rdzv_configs=checks), "touch")(str(started))
+    assert not started.exists()
+    elastic_launch(alone(1, rdzv_configs={"check": "ports,disk=0"}), "touch")(str(started))
+    assert started.exists()
+    with pytest.raises(ValueError, match="names of checks"):
+        elastic_launch(alone(rdzv_configs={"check": "gpu"}), "touch")(str(started))
+
+
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ChildFailedError, match="could not be started"):
         elastic_launch(alone(1), str(tmp_path / "nothing"))()
