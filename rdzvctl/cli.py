@@ -252,6 +252,14 @@ def _logs(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _stacks(parser: argparse.ArgumentParser) -> None:
+    _run(parser, "live-runs")
+    parser.add_argument(
+        "rank", metavar="RANK", nargs="?", type=_whole, default=None, help="one worker's rank (default: all)"
+    )
+    parser.add_argument("--reason", metavar="TEXT", help="why, for the people whose run it is")
+
+
 def _complete(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command that shells run; no help lists it."""
 
@@ -276,6 +284,7 @@ COMMANDS = (
         commands.logs,
         _logs,
     ),
+    Command("stacks", "show what a run's workers are doing right now: their Python stacks", commands.stacks, _stacks),
     Command("why", "say why a run stands where it does, and what to do", commands.why, _run),
     *(Command(action.name, action.help, partial(commands.act, action), partial(_action, action)) for action in ACTIONS),
     Command("config", "keep servers and tokens by name, as contexts", lambda session: None, _config),

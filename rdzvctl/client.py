@@ -207,6 +207,10 @@ class Client:
         """The end of a worker's log, which the leader has its agent read: a `WorkerLog`."""
         return self.ask_leader(self._read, "POST", paths.LOGS, wanted)
 
+    def look_at_workers(self, wanted: Fields) -> Fields:
+        """What the workers of a run are doing, which the leader has their agents find out: `WorkerStacks`."""
+        return self.ask_leader(self._read, "POST", paths.STACKS, wanted)
+
     def ask_leader(
         self, read: Callable[[Answer], T], method: str, path: str, body: Fields | None = None,
         headers: Mapping[str, str] | None = None,

@@ -297,6 +297,22 @@ def logs(session: Session) -> None:
         _follow_log(session, place, log)
 
 
+def stacks(session: Session) -> None:
+    """What the workers are doing, in one sentence, the stack that matters, and where the rest is in files."""
+    out, given = session.out, session.given
+    wanted = {"run_id": session.run()["run_id"], "rank": given["rank"], "reason": given.get("reason", "")}
+    found = session.client.look_at_workers(wanted)
+    if out.is_json:
+        out.json(found)
+        return
+    out.paragraph(f"round {found['round']}: {found['sentence']}")
+    for line in found["stack"]:
+        out.line(printable(line))
+    for problem in found["problems"]:
+        out.note(printable(problem))
+    out.line(views.evidence_files(found))
+
+
 def _place_of(run: Fields, rank: int) -> views.Worker:
     """Raises `Refused` if no node has the rank."""
     if found := views.worker(run, rank):

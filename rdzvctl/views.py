@@ -269,6 +269,13 @@ def log_files(place: Worker, log: Fields | None) -> str:
     return "no log files: it writes to that agent's console; node-agent -t 3 --log-dir DIR writes files, too"
 
 
+def evidence_files(found: Fields) -> str:
+    """Where the files are of a look at workers."""
+    if not found["folder"]:
+        return "there are no files of it"
+    return printable(f"all threads, in files: {found['folder']} on node {found['node_id']}; each node keeps its own")
+
+
 def log_lines(text: str) -> list[str]:
     """Lines of a log as they would stand on a screen, printable: of a progress bar what was drawn last."""
     lines = text.removesuffix("\n").split("\n") if text else []

@@ -5,14 +5,26 @@ that has been carried out changes nothing, whatever has happened since, and is a
 server remembers the latest ids of each run, and of actions on nodes, also over a restart and at the next leader. Who
 acts is not in the message: the server knows it from the token and the connection.
 
-`LogsRequest` changes nothing; it is here because it asks for what only people who may act may see.
+`LogsRequest` and `StacksRequest` change nothing; they are here because they ask for what only people who may act may
+see.
 """
 
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from rdzv_protocol.constraints import PRINTABLE, Id, Line, NodeCount, Rank, Round, Seconds, Sentence
+from rdzv_protocol.constraints import (
+    PRINTABLE,
+    Id,
+    Line,
+    Lines,
+    NodeCount,
+    Rank,
+    Round,
+    Seconds,
+    Sentence,
+    Traceback,
+)
 from rdzv_protocol.flag_values import LogStream
 from rdzv_protocol.queries import FileOffset, LineCount, LogText
 
@@ -124,6 +136,32 @@ class WorkerLog(Struct, frozen=True, kw_only=True):
     """Where `text` ends in the file, in bytes: what to ask for next."""
     is_cut: bool = False
     """There was more to read than one answer has: the oldest of it is left out."""
+
+
+class StacksRequest(Struct, frozen=True, kw_only=True):
+    """Look at what the workers of a running round are doing, through their agents; nothing is done to them."""
+
+    run_id: Id
+    rank: Rank | None = None
+    """The worker to look at; null: all of them."""
+    reason: Line = ""
+    """For the people whose run it is."""
+
+
+class WorkerStacks(Struct, frozen=True, kw_only=True):
+    """What the workers of a round were doing, as far as it could be found out in time."""
+
+    round: Round
+    sentence: Sentence
+    """Sentence about all of them, equal stacks together: "15 ranks in all_reduce at train.py:88; rank 7 in ..."."""
+    stack: Traceback = ()
+    """Python stack, its innermost call last: of the worker that is meant, else of one that the others wait for."""
+    node_id: Line = ""
+    """Node of `folder`."""
+    folder: Line = ""
+    """Folder there that has all of it in files; every node keeps what is its own. Empty: there is none."""
+    problems: Lines = ()
+    """What could not be had, and why, for a person."""
 
 
 ActionRequest = (

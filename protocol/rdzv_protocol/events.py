@@ -38,6 +38,7 @@ EventKind = Literal[
     "notice_ended",
     "network_tested",
     "node_unfit",
+    "stacks_asked",
 ]
 
 Number = Annotated[int, Meta(ge=1, le=2**53)]
@@ -58,7 +59,7 @@ class RunEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     hang, and who is to blame. `straggler_found`, `straggler_over`: a node is much slower than the others, or no longer.
     `notice_given`, `notice_ended`: workers are told that the round ends, and how that ended. `network_tested`,
     `node_unfit`: what a test of the nodes in pairs has found, and the node that it keeps out.
-    From `node_drained` to `run_stopped`: what an operator did."""
+    From `node_drained` to `run_stopped`, and `stacks_asked`: what an operator did."""
     reason: Sentence
     """Sentence about what happened and why: the same in the log, the status and every tool."""
     at: WallClock | None = None

@@ -5,6 +5,7 @@ from rdzv_protocol.events import RunEvent
 from rdzv_protocol.queries import QueryAnswer
 
 from rdzv_server.core.events import CordonsKept, Fact, NodeBlamed, RunCreated, SnapshotPart
+from rdzv_server.core.stack_summary import StackSummary
 
 
 class Record(Struct, frozen=True):
@@ -37,12 +38,13 @@ class ForgetRun(Struct, frozen=True):
 
 
 class QueryClosed(Struct, frozen=True):
-    """An operator's question, named by its `token`, is answered for good by the node; None: its time is over."""
+    """An operator's question, named by its `token`, is answered for good by the node, or by a summary of what all nodes
+    answered; None: its time is over."""
 
     token: str
     node_id: str
     round: int
-    answer: QueryAnswer | None
+    answer: QueryAnswer | StackSummary | None
 
 
 Effect = Record | WakeAgents | Happened | ForgetRun | QueryClosed

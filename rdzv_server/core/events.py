@@ -320,6 +320,19 @@ class LogAsked(Struct, frozen=True):
     within_s: float
 
 
+class StacksAsked(Struct, frozen=True, kw_only=True):
+    """An operator has the workers of the running round looked at, or one of them: a fact, with who asked and why.
+
+    `token` names the question in its `QueryClosed`, which comes within `within_s` seconds.
+    """
+
+    token: str
+    rank: int | None
+    reason: str
+    by: str
+    within_s: float
+
+
 class QueryAnswered(Struct, frozen=True):
     """An agent has answered one of its open queries."""
 
@@ -351,6 +364,7 @@ Fact = (
     | RoundCompleted
     | JoinTimedOut
     | CauseNotFound
+    | StacksAsked
     | OperatorsFact
     | RunSuperseded
 )

@@ -4,26 +4,35 @@ Like every query it is a sign: nothing of it is recorded, and after a failover w
 once, within the time that it is given, whoever answers; a node that does not answer is part of what is found.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
-from rdzv_protocol.errors import TooManyRequests
+from rdzv_protocol.errors import QueryRefused, RunEnded, TooManyRequests
 from rdzv_protocol.evidence import Evidence
 from rdzv_protocol.queries import Examine, Query, QueryAnswer, Refused
+from rdzv_protocol.text import clip, printable
 
-from rdzv_server.core import queries
+from rdzv_server.core import events, queries
+from rdzv_server.core.effects import QueryClosed
+from rdzv_server.core.run import Stage
 from rdzv_server.core.stack_summary import StackSummary, summarise
 
 if TYPE_CHECKING:
     from rdzv_server.core.machine import RunMachine
-    from rdzv_server.core.run import Agent
+    from rdzv_server.core.run import Agent, Run, Seat
 
+REASON_BYTES = 240
 EXAMINED_WITHIN_S = 10.0
 """Time that the nodes have to answer."""
 
+OPERATORS_PAUSE_S = 10.0
+"""Time between the beginnings of two looks that operators ask for, at the workers of one run."""
+
+Asked = tuple[str, int]
+"""An agent, and the number of what it was asked."""
 Done = Callable[["RunMachine", StackSummary, float], None]
 """Is told what was found, once: machine, summary, now."""
 
@@ -41,23 +50,47 @@ class Examination(Struct):
     silent: dict[str, list[int]]
 
 
-def begin(machine: "RunMachine", reason: str, within_s: float, done: Done, now: float) -> None:
-    """Ask the participants of the running round; `done` is told the summary, at once if nobody can be asked."""
+def begin(
+    machine: "RunMachine", reason: str, within_s: float, done: Done, now: float, rank: int | None = None
+) -> list[Asked]:
+    """Ask the participants of the running round; `done` is told the summary, at once if nobody can be asked.
+
+    `rank`: the one to look at, instead of all. Returns what was asked.
+    """
     run = machine.run
     seats = list(run.membership.seats.values()) if run.membership else []
     asked = Examination(done=done, ranks={}, left=0, evidence={}, silent={})
+    opened = []
     for seat in seats:
+        ranks = _ranks(seat, rank)
+        if not ranks:
+            continue
         agent = run.agents.get(seat.agent_id)
         if agent is None or not queries.knows(agent, Examine):
             continue
         try:
-            queries.ask(machine, agent, Examine, within_s, partial(_closed, asked), now, reason=reason)
+            number = queries.ask(machine, agent, Examine, within_s, partial(_closed, asked), now, reason=reason)
         except TooManyRequests:
             continue
         asked.left += 1
-        asked.ranks[agent.agent_id] = range(seat.first_rank, seat.first_rank + seat.local_world_size)
+        opened.append((agent.agent_id, number))
+        asked.ranks[agent.agent_id] = ranks
     if not asked.left:
         done(machine, StackSummary(sentence="no agent of this run can be asked for stacks"), now)
+    return opened
+
+
+def _ranks(seat: "Seat", only: int | None) -> range:
+    """Ranks of the seat that are to be looked at."""
+    ranks = range(seat.first_rank, seat.first_rank + seat.local_world_size)
+    return ranks if only is None else range(only, only + (only in ranks))
+
+
+def end(machine: "RunMachine", opened: Iterable[Asked], reason: str, now: float) -> None:
+    """End an examination: nobody waits for those who have not answered."""
+    for agent_id, number in opened:
+        if agent := machine.run.agents.get(agent_id):
+            queries.close(machine, agent, number, Refused(reason=reason), now)
 
 
 def _closed(
@@ -94,3 +127,47 @@ def _own(evidence: Evidence, ranks: range) -> Evidence:
     """The evidence, if it is about the node's own ranks: no node can blame another's."""
     is_own = all(rank in ranks for group in evidence.groups for rank in group.ranks)
     return evidence if is_own else Evidence(groups=(), problems=("it told of ranks of other nodes",))
+
+
+# Operators' questions.
+
+
+def ask_for_stacks(machine: "RunMachine", event: events.StacksAsked, now: float) -> events.StacksAsked:
+    """Begin the look that an operator asks for; what is left is the fact that one did.
+
+    Raises `UnknownRank`, `RunEnded`, `QueryRefused` or `TooManyRequests`.
+    """
+    run = machine.run
+    _check_can_be_asked(run, event.rank)
+    if (left_s := run.stacks_again_at - now) > 0:
+        raise TooManyRequests(f"the workers of run {run.run_id} were looked at just now: again in {left_s:.0f} s")
+    run.stacks_again_at = now + OPERATORS_PAUSE_S
+    reason = f"{event.by} asks{f': {event.reason}' if event.reason else ''}"
+    begin(machine, reason, event.within_s, partial(_answer_operator, event.token, run.round), now, event.rank)
+    return replace(event, token="")
+
+
+def _check_can_be_asked(run: "Run", rank: int | None) -> None:
+    if run.stage.is_end:
+        raise RunEnded(f"run {run.run_id} is over, it has {run.stage}, and its workers are gone")
+    seats = list(run.membership.seats.values()) if run.membership else []
+    if rank is not None:
+        seats = [queries.seat_of_rank(run, rank)]
+    if run.stage is not Stage.RUNNING:
+        raise QueryRefused(f"run {run.run_id} has no workers at present: a round forms")
+    agents = [agent for seat in seats if (agent := run.agents.get(seat.agent_id))]
+    if not agents:
+        raise QueryRefused("whose workers they are is gone")
+    if not any(queries.knows(agent, Examine) for agent in agents):
+        raise QueryRefused(f"the agent of node {agents[0].node_id} is older than this server: it cannot be asked")
+
+
+def _answer_operator(token: str, round_: int, machine: "RunMachine", summary: StackSummary, now: float) -> None:
+    machine.emit(QueryClosed(token, summary.folder_node, round_, summary))
+
+
+def asked_for(machine: "RunMachine", fact: events.StacksAsked, now: float) -> None:
+    """Tell who asked."""
+    what = "the workers do" if fact.rank is None else f"the worker of rank {fact.rank} does"
+    why = f": {clip(printable(fact.reason), REASON_BYTES)}" if fact.reason else ""
+    machine.tell("stacks_asked", f"an operator looks at what {what}{why}", now, by=fact.by)

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING
 
 from rdzv_protocol.errors import MalformedMessage, StaleRound, TooManyRequests
 from rdzv_protocol.messages import Failure
-from rdzv_protocol.queries import Examine, Refused
 from rdzv_protocol.text import clip, printable
 
-from rdzv_server.core import events, examination, final_report, queries, restart_budget
+from rdzv_server.core import events, examination, final_report, restart_budget
 from rdzv_server.core.run import (
     AgentState,
     Cause,
@@ -112,12 +111,13 @@ def attend(machine: "RunMachine", now: float) -> None:
     if is_wanted and run.examined is None and now >= run.examinations.again_at:
         examined = run.examined = Examined()
         reason = clip(printable(_guilty(run).reason), REASON_BYTES)
-        examination.begin(machine, reason, examination.EXAMINED_WITHIN_S, partial(_examined, examined), now)
+        within_s, done = examination.EXAMINED_WITHIN_S, partial(_examined, examined)
+        examined.asked = examination.begin(machine, reason, within_s, done, now)
         if examined.summary is None:  # else there was nobody to ask, which costs nothing
             _space_examinations(run, now)
     elif not is_wanted and run.examined is not None:
-        run.examined = None
-        _end_examination(machine, now)
+        examined, run.examined = run.examined, None
+        examination.end(machine, examined.asked, "the hang is over", now)
 
 
 def _space_examinations(run: Run, now: float) -> None:
@@ -128,14 +128,6 @@ def _space_examinations(run: Run, now: float) -> None:
 
 def _examined(examined: Examined, machine: "RunMachine", summary: StackSummary, now: float) -> None:
     examined.summary = summary
-
-
-def _end_examination(machine: "RunMachine", now: float) -> None:
-    run = machine.run
-    asked = [(agent_id, number) for agent_id, opened in run.queries.by_agent.items()
-             for number, each in opened.items() if isinstance(each.query, Examine)]  # fmt: skip
-    for agent_id, number in asked:
-        queries.close(machine, run.agents[agent_id], number, Refused(reason="the hang is over"), now)
 
 
 def deadline(run: Run) -> float | None:

@@ -23,6 +23,7 @@ from rdzv_server.core import (
     admission,
     completion,
     events,
+    examination,
     failed_rounds,
     final_report,
     hangs,
@@ -630,7 +631,13 @@ class RunMachine:
         return effects
 
 
-_ENDING_NO_ROUND = (events.NodeJoined, events.HangSuspected, events.ProgressMeasured, events.StragglersFound)
+_ENDING_NO_ROUND = (
+    events.NodeJoined,
+    events.HangSuspected,
+    events.ProgressMeasured,
+    events.StragglersFound,
+    events.StacksAsked,
+)
 
 _CHECKS: dict[type[events.Event], Callable[[RunMachine, Any, float], events.Fact | None]] = {
     events.NodeJoined: RunMachine._check_join,
@@ -649,6 +656,7 @@ _CHECKS: dict[type[events.Event], Callable[[RunMachine, Any, float], events.Fact
     events.NodeDrained: operations.check_node,
     events.RunSuperseded: RunMachine._check_end,
     events.LogAsked: queries.ask_for_log,
+    events.StacksAsked: examination.ask_for_stacks,
     events.QueryAnswered: queries.answered,
     events.LeaseRenewed: RunMachine._renewed,
     events.AgentDisconnected: RunMachine._disconnected,
@@ -668,6 +676,7 @@ _TRANSITIONS: dict[type[events.Fact], Callable[[RunMachine, Any, float], None]] 
     events.HangFound: hangs.found,
     events.ProgressMeasured: RunMachine._measured,
     events.StragglersFound: stragglers.found,
+    events.StacksAsked: examination.asked_for,
     events.StragglerReplaced: stragglers.replaced,
     events.NetworkTested: network_check.found,
     events.RoundCompleted: RunMachine._completed,

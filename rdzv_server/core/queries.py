@@ -141,7 +141,7 @@ def ask_for_log(machine: "RunMachine", event: events.LogAsked, now: float) -> No
         raise RunEnded(
             f"run {run.run_id} is over, it has {run.stage}, and its agents are gone: see the files themselves"
         )
-    seat = _seat_of_rank(run, event.rank)
+    seat = seat_of_rank(run, event.rank)
     agent = run.agents.get(seat.agent_id)
     if agent is None:
         raise QueryRefused(f"the agent of node {seat.node_id}, which had rank {event.rank} last, is gone")
@@ -160,7 +160,7 @@ def _answer_operator(
     machine.emit(QueryClosed(token, agent.node_id, query.round, answer))
 
 
-def _seat_of_rank(run: "Run", rank: int) -> "Seat":
+def seat_of_rank(run: "Run", rank: int) -> "Seat":
     """The seat that had the rank in the last round. Raises `UnknownRank`."""
     if run.membership is None:
         raise UnknownRank(f"run {run.run_id} has no ranks yet: its first round has not started")

@@ -246,6 +246,8 @@ class Examined(Struct):
     """Examination of a hang's workers: a sign. `summary` is None as long as it lasts."""
 
     summary: StackSummary | None = None
+    asked: list[tuple[str, int]] = []
+    """Agents that are asked, and the number of what they are."""
 
 
 class Examinations(Struct, frozen=True):
@@ -411,6 +413,8 @@ class Run(RunState, kw_only=True):
     """Examination of the hang that is to be judged: a restart of the server begins it anew."""
     examinations: Examinations = Examinations()
     """Signs, too."""
+    stacks_again_at: float = 0.0
+    """Time before which no operator has the workers looked at again: a sign."""
     slowness: Slowness = field(default_factory=Slowness)
     network: NetworkTest = field(default_factory=NetworkTest)
     survivors: int = 0

@@ -80,7 +80,7 @@ class StackSummary(Struct, frozen=True, kw_only=True):
     why: str = ""
     """Mark that singles them out: "stopped", "not in the collective"."""
     stack: tuple[str, ...] = ()
-    """Python stack of the first culprit as a traceback has it, its innermost call last."""
+    """Python stack of the first culprit, or of the only rank, as a traceback has it: its innermost call last."""
     wchan: str = ""
     folder: str = ""
     """Folder of the evidence's files on the first culprit's node, or on the first node that has any."""
@@ -144,7 +144,7 @@ def summarise(evidence: Mapping[str, Evidence], silent: Mapping[str, Collection[
     )
     why, guilty = _verdict(facts)
     culprits = tuple(Culprit(rank, node_of[rank]) for rank in sorted(guilty)[:MOST_CULPRITS])
-    first = next((cluster for cluster in facts.clusters if culprits and culprits[0].rank in cluster.ranks), None)
+    first = next((cluster for cluster in facts.clusters if _is_meant(cluster, culprits, facts.count)), None)
     folder_node = _node_with_files(evidence, culprits)
     return StackSummary(
         sentence=clip("; ".join(_sentence(facts, guilty, why, silent)), SENTENCE_BYTES),
@@ -157,6 +157,11 @@ def summarise(evidence: Mapping[str, Evidence], silent: Mapping[str, Collection[
         folder_node=folder_node,
         problems=_problems(evidence.values()),
     )
+
+
+def _is_meant(cluster: _Cluster, culprits: Sequence[Culprit], count: int) -> bool:
+    """Whether it is the first culprit's, or that of the only rank."""
+    return culprits[0].rank in cluster.ranks if culprits else count == 1
 
 
 def _node_with_files(evidence: Mapping[str, Evidence], culprits: Sequence[Culprit]) -> str:

@@ -222,7 +222,8 @@ class HttpApi:
         route, connection = self._routes[request.path], connection_of(request)
         message = read_json(route.request, await read_body(request))
         by = f"{connection.permit.role} {peer_of(request.remote or '')}".strip()
-        wish = Question(message, by) if isinstance(message, actions.LogsRequest) else Action(message, by)
+        asks = isinstance(message, actions.LogsRequest | actions.StacksRequest)
+        wish = Question(message, by) if asks else Action(message, by)
         turn_to(connection, wish)
         return json_of(await self._service.ask(wish, connection))
 
@@ -436,6 +437,10 @@ ROUTES: tuple[Route, ...] = (
     _action(
         paths.LOGS, actions.LogsRequest, errors.UnknownRun, errors.UnknownRank, errors.RunEnded, errors.QueryRefused,
         errors.NoAnswer, errors.TooManyRequests, answer=actions.WorkerLog, says="What the agent has read.",
+    ),
+    _action(
+        paths.STACKS, actions.StacksRequest, errors.UnknownRun, errors.UnknownRank, errors.RunEnded,
+        errors.QueryRefused, errors.TooManyRequests, answer=actions.WorkerStacks, says="What the agents have seen.",
     ),
     _question(paths.ROOT, HttpApi.root, "Where to look, for people."),
     _question(paths.HEALTHZ, HttpApi.healthz, "Whether the process answers."),

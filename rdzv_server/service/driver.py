@@ -17,7 +17,7 @@ from rdzv_protocol.log_lines import Context
 from rdzv_server.core import cordons
 from rdzv_server.core.cordons import CordonStatus
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, QueryClosed, Record, WakeAgents
-from rdzv_server.core.events import Event, LeaseRenewed, LogAsked, NodeJoined, OperatorsFact
+from rdzv_server.core.events import Event, LeaseRenewed, LogAsked, NodeJoined, OperatorsFact, StacksAsked
 from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
@@ -133,8 +133,8 @@ class Driver:
         await self._take(run_id, fact)
         return self.answer_to(run_id, fact.request_id)
 
-    async def ask_agent(self, run_id: str, asked: LogAsked) -> QueryClosed:
-        """Have an agent asked; how that ended. Raises the `ProtocolError` that refuses it."""
+    async def ask_agent(self, run_id: str, asked: LogAsked | StacksAsked) -> QueryClosed:
+        """Have agents asked; how that ended. Raises the `ProtocolError` that refuses it."""
         closed: asyncio.Future[QueryClosed] = asyncio.get_running_loop().create_future()
         self._questions[asked.token] = closed
         try:

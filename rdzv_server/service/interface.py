@@ -4,7 +4,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Annotated, Any, NamedTuple, Protocol
 
 from msgspec import Meta, Struct
-from rdzv_protocol.actions import ActionRequest, Done, LogsRequest, NodeAction, WorkerLog
+from rdzv_protocol.actions import ActionRequest, Done, LogsRequest, NodeAction, StacksRequest, WorkerLog, WorkerStacks
 from rdzv_protocol.constraints import Id, Revision
 from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import Ack, LeaderReply, LeaderRequest, Reply, Request
@@ -28,9 +28,9 @@ class Action(Struct, frozen=True):
 
 
 class Question(Struct, frozen=True):
-    """What an operator wants to know of an agent, and who that is."""
+    """What an operator wants to know of agents, and who that is."""
 
-    request: LogsRequest
+    request: LogsRequest | StacksRequest
     by: str
 
     @property
@@ -40,7 +40,7 @@ class Question(Struct, frozen=True):
 
 AnyRequest = Request | Action | Question | LeaderRequest
 """A request, all but the last about one run, or all runs, which the leader of that run answers."""
-Answer = Reply | Ack | Done | WorkerLog | LeaderReply
+Answer = Reply | Ack | Done | WorkerLog | WorkerStacks | LeaderReply
 Observer = Callable[[Sequence[Effect]], None]
 """Is told of the effects of each batch once they are written and carried out. It returns soon; one that raises is told
 no more."""
@@ -99,7 +99,8 @@ class Service(Protocol):
     measurements: Measurements
 
     def ask(self, request: AnyRequest, connection: Connection) -> Coroutine[Any, Any, Answer]:
-        """The answer: a `Reply` to a join and a poll, `Done` to an action, a `WorkerLog` to a question, a `LeaderReply`
+        """The answer: a `Reply` to a join and a poll, `Done` to an action, a `WorkerLog` or
+        `WorkerStacks` to a question, a `LeaderReply`
         to a `LeaderRequest`, else an `Ack`.
 
         Raises the `ProtocolError` that refuses the request.

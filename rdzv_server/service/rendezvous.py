@@ -27,8 +27,11 @@ from rdzv_protocol.text import printable
 from rdzv_protocol.timing import HOLDS_PER_LEASE, LONGEST_HOLD_S
 
 from rdzv_server.core import admission, events
+from rdzv_server.core.effects import QueryClosed
+from rdzv_server.core.examination import EXAMINED_WITHIN_S
 from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.run import Run
+from rdzv_server.core.stack_summary import StackSummary
 from rdzv_server.service.agent_connections import Connections
 from rdzv_server.service.driver import Driver
 from rdzv_server.service.interface import Action, Answer, AnyRequest, Connection, Load, Observer, Question, ServerState
@@ -75,8 +78,10 @@ class Rendezvous:
                 return messages.LeaderReply(leadership=self.leadership, leads=True)
             case Action():
                 return await self._act(request)
-            case Question():
-                return await self._ask_for_log(request, connection)
+            case Question(wanted, by):
+                if isinstance(wanted, actions.StacksRequest):
+                    return await self._ask_for_stacks(wanted, by, connection)
+                return await self._ask_for_log(wanted, by, connection)
         self._check_sender(request)
         if isinstance(request, messages.ReportRequest) and request.progress:
             self._driver.notify(request.run_id, events.LeaseRenewed(request.agent_id, request.progress))
@@ -119,16 +124,37 @@ class Rendezvous:
             log.info("%s: %s by %s", about, _DONE[type(request)], action.by)
         return actions.Done(epoch=self.epoch, message=sentence or f"run {run_id} was over before")
 
-    async def _ask_for_log(self, question: Question, connection: Connection) -> actions.WorkerLog:
+    async def _ask_agents(
+        self, run_id: str, asked: events.LogAsked | events.StacksAsked, connection: Connection
+    ) -> QueryClosed:
+        asked_at = self._driver.now()
+        try:
+            return await self._driver.ask_agent(run_id, asked)
+        finally:
+            connection.held(self._driver.now() - asked_at)
+
+    async def _ask_for_stacks(
+        self, wanted: actions.StacksRequest, by: str, connection: Connection
+    ) -> actions.WorkerStacks:
+        """What the workers do. Raises what the core refuses it with."""
+        asked = events.StacksAsked(
+            token=os.urandom(8).hex(), rank=wanted.rank, reason=printable(wanted.reason), by=by,
+            within_s=EXAMINED_WITHIN_S,
+        )  # fmt: skip
+        closed = await self._ask_agents(wanted.run_id, asked, connection)
+        assert isinstance(closed.answer, StackSummary)
+        found = closed.answer
+        return actions.WorkerStacks(
+            round=closed.round, sentence=found.sentence, stack=found.stack, node_id=found.folder_node,
+            folder=found.folder, problems=found.problems,
+        )  # fmt: skip
+
+    async def _ask_for_log(self, wanted: actions.LogsRequest, by: str, connection: Connection) -> actions.WorkerLog:
         """The end of a worker's log, through its agent. Raises `NoAnswer` or `QueryRefused`, beside the core's own."""
-        wanted, asked_at = question.request, self._driver.now()
         asked = events.LogAsked(
             os.urandom(8).hex(), wanted.rank, wanted.stream, wanted.lines, wanted.offset, AGENT_ANSWERS_S
         )
-        try:
-            closed = await self._driver.ask_agent(wanted.run_id, asked)
-        finally:
-            connection.held(self._driver.now() - asked_at)
+        closed = await self._ask_agents(wanted.run_id, asked, connection)
         match closed.answer:
             case None:
                 raise NoAnswer(f"the agent of node {closed.node_id} has not answered within {AGENT_ANSWERS_S:g} s")
@@ -137,7 +163,7 @@ class Rendezvous:
             case LogTail() as tail:
                 where = f"rank {wanted.rank} on node {closed.node_id}"
                 if wanted.offset is None:  # or it goes on after another question, again and again
-                    log.info("run %s: the log of %s was read by %s", wanted.run_id, where, question.by)
+                    log.info("run %s: the log of %s was read by %s", wanted.run_id, where, by)
                 return actions.WorkerLog(
                     node_id=closed.node_id, rank=wanted.rank, round=closed.round, stream=wanted.stream,
                     path=tail.path, text=tail.text, offset=tail.offset, is_cut=tail.is_cut,

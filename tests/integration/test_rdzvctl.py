@@ -243,6 +243,36 @@ async def test_a_log_is_followed_at_a_terminal_over_a_failover_and_into_the_next
         assert "\x1b[2J" not in shown.written and shown.text.count("one\n") == 1
 
 
+async def test_what_the_workers_do_right_now(cluster: Cluster, tmp_path: Path) -> None:
+    """The agents look, and whoever asks is told when one of them cannot; nothing is done to the workers."""
+    at = cluster.endpoint
+    assert (await rdzvctl("stacks", "r", endpoint=at)).code == ExitCode.FAILED
+    flags = ("--run-id", "r", "--nnodes", "2", "--max-restarts", "1", *PATIENT, "--log-dir", str(tmp_path))
+    await (await cluster.node("a", *flags, "--node-rank", "0", nproc=1)).line("waiting for 1 more node")
+    refused = await rdzvctl("stacks", "r", endpoint=at)
+    assert refused.code == ExitCode.FAILED and "run r has no workers at present: a round forms" in refused.err[0]
+    await cluster.node("b", *flags, "--node-rank", "1", nproc=1)
+    workers = await cluster.hub.group(2)
+
+    done = await rdzvctl("stacks", "r", "1", "--reason", "is it slow?", endpoint=at)
+    assert done.code == 0, done.err
+    assert re.fullmatch(r"round 1: rank 1 in \w+ at \S*\w+\.py:\d+", done.out[0])
+    assert 'worker.py", line ' in done.out[1], "its stack"
+    folder = re.fullmatch(rf"all threads, in files: ({tmp_path}\S+) on node b; each .*", done.out[-1])
+    assert folder and "rank_1.stacks.txt" in os.listdir(folder[1])
+    shown = (await rdzvctl("events", "r", endpoint=at)).lines
+    assert any("an operator looks at what the worker of rank 1 does: is it slow?" in line for line in shown)
+
+    cluster.agents["b"].signal(signal.SIGSTOP)
+    while (done := await rdzvctl("stacks", "r", "--json", endpoint=at)).code:
+        assert "were looked at just now" in done.err[0]
+    assert done.json["sentence"].endswith("nothing of rank 1 (node b)") and done.json["sentence"].startswith("rank 0 ")
+    cluster.agents["b"].signal(signal.SIGCONT)
+    await cluster.finish(workers)
+    refused = await rdzvctl("stacks", "r", endpoint=at)
+    assert refused.code == ExitCode.FAILED and "run r is over, it has succeeded" in refused.err[0]
+
+
 # Watching.
 
 

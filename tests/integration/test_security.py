@@ -19,6 +19,7 @@ from tests.support.programs import PRYING_WORKER, Program, Server, refuses, star
 from tests.support.worker_hub import all_run
 
 LOOK, JOIN, STOP, LOGS = ("GET", paths.STATUS), ("POST", paths.JOIN), ("POST", paths.STOP), ("POST", paths.LOGS)
+STACKS = ("POST", paths.STACKS)
 SECRETS = {"agents": "aG3nt-5ecret", "readers": "r3ad-5ecret", "admins": "adm1n-5ecret"}
 HOSTED = ("--rdzv-backend", "c10d", "--nnodes", "1:2", "--last-call-timeout", "0")
 FLAGS = {"agents": "--token-file", "readers": "--read-token-file", "admins": "--admin-token-file"}
@@ -48,17 +49,17 @@ async def test_each_token_opens_what_it_is_for(cluster: Cluster, tmp_path: Path)
     async def statuses(token: str | None) -> list[int]:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         found = []
-        for method, path in (LOOK, JOIN, STOP, LOGS, ("GET", paths.HEALTHZ)):
+        for method, path in (LOOK, JOIN, STOP, LOGS, STACKS, ("GET", paths.HEALTHZ)):
             headers["Content-Type"] = paths.MEDIA_TYPE
             async with session.request(method, path, headers=headers, data=b"\x80") as answer:
                 found.append(answer.status)
         return found
 
     async with aiohttp.ClientSession(f"http://{server.endpoint}") as session:
-        assert await statuses(SECRETS["agents"]) == [200, 400, 403, 403, 200], "an empty message is none"
-        assert await statuses(SECRETS["readers"]) == [200, 403, 403, 403, 200]
-        assert await statuses(SECRETS["admins"]) == [200, 400, 400, 400, 200]
-        assert await statuses(None) == await statuses("guess") == [401, 401, 401, 401, 200]
+        assert await statuses(SECRETS["agents"]) == [200, 400, 403, 403, 403, 200], "an empty message is none"
+        assert await statuses(SECRETS["readers"]) == [200, 403, 403, 403, 403, 200]
+        assert await statuses(SECRETS["admins"]) == [200, 400, 400, 400, 400, 200]
+        assert await statuses(None) == await statuses("guess") == [401, 401, 401, 401, 401, 200]
 
 
 async def test_teams_share_a_server(cluster: Cluster, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from hypothesis import strategies as st
 from msgspec import Meta
 from rdzv_protocol import evidence, messages, queries
-from rdzv_protocol.actions import ActionRequest, Done, LogsRequest, WorkerLog
+from rdzv_protocol.actions import ActionRequest, Done, LogsRequest, StacksRequest, WorkerLog, WorkerStacks
 from rdzv_protocol.messages import Message
 
 KINDS: tuple[Any, ...] = get_args(Message)
@@ -18,7 +18,7 @@ PARTS = [
     for kind in (vars(messages) | vars(queries) | vars(evidence)).values()
     if getattr(kind, "__struct_fields__", ())
 ]
-PARTS = [*dict.fromkeys(PARTS), *get_args(ActionRequest), LogsRequest, Done, WorkerLog]
+PARTS = [*dict.fromkeys(PARTS), *get_args(ActionRequest), LogsRequest, Done, WorkerLog, StacksRequest, WorkerStacks]
 """Everything that is sent, whole or as a part."""
 
 

@@ -1,11 +1,15 @@
 """All participants are asked what their workers do; of what they answer one summary is made."""
 
+import pytest
 from msgspec.structs import replace
+from rdzv_protocol.errors import ProtocolError, QueryRefused, RunEnded, TooManyRequests, UnknownRank
 from rdzv_protocol.evidence import Evidence, StackGroup, frame
 from rdzv_protocol.queries import Examine, LogTail, QueryAnswer
 
 from rdzv_server.core import examination
-from rdzv_server.core.events import QueryAnswered, RunStopped
+from rdzv_server.core.effects import QueryClosed
+from rdzv_server.core.events import HangSuspected, QueryAnswered, RunStopped, StacksAsked
+from rdzv_server.core.examination import OPERATORS_PAUSE_S
 from rdzv_server.core.stack_summary import Culprit, StackSummary
 from tests.support.scenario import Scenario, running
 
@@ -119,3 +123,85 @@ def test_a_run_that_ends_ends_it():
     examined = three()
     examined.run.handle(RunStopped("enough", "me", "1"))
     assert [summary.sentence for summary in examined.found] == ["no stacks could be had"]
+
+
+# Operators' questions.
+
+
+def asks(run: Scenario, rank: int | None = None, token: str = "t") -> None:
+    run.handle(StacksAsked(token=token, rank=rank, reason="slow since noon", by="admin 10.0.0.7", within_s=WITHIN_S))
+
+
+def asked(run: Scenario) -> list[tuple[str, Examine]]:
+    return [(name, each) for name in run.run.agents for each in run.run.queries.of(name, run.now)]
+
+
+def answers(run: Scenario, *given: Evidence) -> list[QueryClosed]:
+    for (name, query), answer in zip(asked(run), given, strict=True):
+        run.handle(QueryAnswered(name, query.number, answer))
+    return [effect for effect in run.effects if isinstance(effect, QueryClosed)]
+
+
+def test_an_operator_is_told_what_all_do_and_the_runs_people_who_asked():
+    run = running("2", "a", "b")
+    asks(run)
+    (event,) = [event for event in run.events if event.kind == "stacks_asked"]
+    assert (event.reason, event.by) == ("an operator looks at what the workers do: slow since noon", "admin 10.0.0.7")
+    assert [(name, query.reason) for name, query in asked(run)] == [
+        (name, "admin 10.0.0.7 asks: slow since noon") for name in "ab"
+    ]
+    (closed,) = answers(run, evidence(0, folder="/logs/evidence_1"), evidence(1, LOADING))
+    assert closed.token == "t" and isinstance(closed.answer, StackSummary)
+    assert closed.answer.sentence.startswith("rank 0 in all_reduce at train.py:88; rank 1 in load at data.py:31")
+    assert closed.answer.stack == ('  File "/home/a/data.py", line 31, in load',)
+    run.restarts()
+    assert [event.kind for event in run.events].count("stacks_asked") == 1 and asked(run) == []
+
+
+def test_one_rank_is_looked_at_alone_and_its_stack_is_told():
+    run = running("2", "a", "b")
+    asks(run, rank=1)
+    ((name, _),) = asked(run)
+    (closed,) = answers(run, evidence(1, LOADING))
+    assert name == "b" and isinstance(closed.answer, StackSummary)
+    assert closed.answer.sentence == "rank 1 in load at data.py:31"
+    assert closed.answer.stack == ('  File "/home/a/data.py", line 31, in load',)
+
+
+def test_what_a_silent_node_leaves_unknown_is_said_when_the_time_is_over():
+    run = running("2", "a", "b")
+    asks(run)
+    run.passes(WITHIN_S)
+    (closed,) = [effect for effect in run.effects if isinstance(effect, QueryClosed)]
+    assert isinstance(closed.answer, StackSummary) and "nothing of all 2 ranks (node a" in closed.answer.sentence
+
+
+def test_operators_have_the_workers_looked_at_once_in_a_while_and_a_hang_does_not_wait_for_that():
+    run = running("1", "a", max_restarts=1)
+    asks(run)
+    with pytest.raises(TooManyRequests, match="run run were looked at just now: again in 10 s"):
+        asks(run, token="again")
+    suspected = {"agent_id": "a", "round": 1, "source": "progress", "reason": "no progress"}
+    run.handle(HangSuspected(**suspected, ranks=(0,)))
+    assert len(asked(run)) == 2
+    run.handle(HangSuspected(**suspected, ranks=()))
+    assert [query.reason for _, query in asked(run)] == ["admin 10.0.0.7 asks: slow since noon"], "that goes on"
+    run.passes(OPERATORS_PAUSE_S)
+    asks(run, token="again")
+
+
+@pytest.mark.parametrize(
+    ("before", "rank", "refusal", "why"),
+    [
+        (lambda run: None, 2, UnknownRank, "run run has no rank 2: those of round 1 are 0 to 1"),
+        (lambda run: run.fails("a"), None, QueryRefused, "run run has no workers at present: a round forms"),
+        (lambda run: run.handle(RunStopped("enough", "me", "1")), None, RunEnded, "run run is over, it has failed"),
+    ],
+)
+def test_nobody_is_asked_where_there_is_nothing_to_look_at(before, rank: int, refusal: type[ProtocolError], why: str):
+    run = running("2", "a", "b", max_restarts=1)
+    before(run)
+    events = len(run.events)
+    with pytest.raises(refusal, match=why):
+        asks(run, rank)
+    assert asked(run) == [] and len(run.events) == events
