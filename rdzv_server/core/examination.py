@@ -140,7 +140,9 @@ def ask_for_stacks(machine: "RunMachine", event: events.StacksAsked, now: float)
     run = machine.run
     _check_can_be_asked(run, event.rank)
     if (left_s := run.stacks_again_at - now) > 0:
-        raise TooManyRequests(f"the workers of run {run.run_id} were looked at just now: again in {left_s:.0f} s")
+        raise TooManyRequests(
+            f"the workers of run {run.run_id} were looked at just now: again in {max(1.0, left_s):.0f} s"
+        )
     run.stacks_again_at = now + OPERATORS_PAUSE_S
     reason = f"{event.by} asks{f': {event.reason}' if event.reason else ''}"
     begin(machine, reason, event.within_s, partial(_answer_operator, event.token, run.round), now, event.rank)
