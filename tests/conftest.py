@@ -35,6 +35,16 @@ if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse a pytest with which pytest-xdist forgets what `xdist_group` says: set-ups are made again and again."""
+    if hasattr(session.config, "workerinput") and session.config.getoption("loadgroup"):
+        apart = [item for item in session.items if item.get_closest_marker("xdist_group") and "@" not in item.nodeid]
+        if apart:
+            raise pytest.UsageError(
+                f"pytest-xdist does not keep groups of tests together, with pytest {pytest.__version__}"
+            )
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("torch") and not find_spec("torch"):
         pytest.skip("torch is not installed")

@@ -1,0 +1,109 @@
+"""Images of deploy/docker, built by a real engine: hardened containers that are killed, and come back to their run."""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from rdzv_protocol.exit_codes import ExitCode
+
+from tests.support.container_engine import BASE, ContainerEngine
+from tests.support.programs import Program
+
+pytestmark = [pytest.mark.xdist_group("containers"), pytest.mark.timeout(900)]
+
+HARDENED = ("--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--security-opt", "no-new-privileges")
+SCRIPT = """\
+import os
+print("rank {RANK} of {WORLD_SIZE}".format_map(os.environ), flush=True)
+open(f"/shared/{os.environ['RANK']}").close()  # waits until somebody writes there
+"""
+AGENT = ("--nnodes", "1:2", "--max-restarts", "3", "--last-call-timeout", "600", "--endpoint", "127.0.0.1:29400")
+
+
+class Run:
+    """A server and two nodes: containers that share a network, which has nothing but loopback, and a folder."""
+
+    def __init__(self, engine: ContainerEngine, folder: Path) -> None:
+        self._engine, self._folder = engine, folder
+        folder.chmod(0o755)
+        (folder / "script.py").write_text(SCRIPT)
+        for rank in "01":
+            os.mkfifo(folder / rank)
+        # It outlives the server: a container that is started again has a new network.
+        engine.call("run", "--detach", "--name", "network", "--network", "none", BASE, "sleep", "infinity")
+
+    async def serve(self) -> Program:
+        server = await self._engine.run("server", "--network", "container:network", *HARDENED, "rdzv-server")
+        await server.line("listening on")
+        return server
+
+    async def agent(self, name: str) -> Program:
+        place = ("--network", "container:network", "--volume", f"{self._folder}:/shared:ro")
+        return await self._engine.run(
+            name, *place, *HARDENED, "rdzv-agent", "--node-id", name, *AGENT, "/shared/script.py"
+        )
+
+    async def finish(self, agents: Sequence[Program]) -> None:
+        """Let the workers end, and the agents with them."""
+        for rank, _ in enumerate(agents):
+            await asyncio.to_thread((self._folder / str(rank)).write_text, "")
+        assert [await agent.exit_code() for agent in agents] == [0] * len(agents)
+
+
+@pytest.fixture
+def run(engine: ContainerEngine, tmp_path: Path) -> Run:
+    return Run(engine, tmp_path)
+
+
+async def test_a_killed_container_comes_back_to_its_run(run: Run, engine: ContainerEngine) -> None:
+    await run.serve()
+    agents = [await run.agent(name) for name in ("a", "b")]
+    for agent in agents:
+        await agent.line(r"rank \d of 2")
+    engine.call("kill", "--signal", "KILL", "b")
+    assert await agents[1].exit_code() == 137
+    await agents[0].line("rank 0 of 1")
+    agents[1] = await engine.start_again("b")
+    for agent in agents:
+        await agent.line(r"round 3: node \d of 2, .* restart 0 of 3")
+    await run.finish(agents)
+
+
+async def test_a_server_that_is_made_anew_knows_its_runs(run: Run, engine: ContainerEngine) -> None:
+    """Its state is in a volume."""
+    server = await run.serve()
+    agents = [await run.agent(name) for name in ("a", "b")]
+    for agent in agents:
+        await agent.line(r"rank \d of 2")
+    engine.call("kill", "--signal", "KILL", "server")
+    await server.exit_code()
+    for agent in agents:
+        await agent.line("lost rdzv-server")
+    await (await engine.start_again("server")).line("listening on")
+    for agent in agents:
+        await agent.line("reached rdzv-server")
+    await run.finish(agents)
+    assert sorted(agent.out for agent in agents) == [["rank 0 of 2"], ["rank 1 of 2"]]
+
+
+async def test_a_container_that_is_stopped_says_what_it_does(run: Run, engine: ContainerEngine) -> None:
+    """`docker stop` is SIGTERM, and the program is process 1, whom signals do not end unless it handles them."""
+    server = await run.serve()
+    agent = await run.agent("a")
+    await agent.line("joined of 1 to 2")
+    engine.call("stop", "--time", "60", "a")
+    await agent.line("SIGTERM: leaving the run")
+    assert await agent.exit_code() == ExitCode.START_AGAIN
+    engine.call("stop", "--time", "60", "server")
+    assert await server.exit_code() == 0
+
+
+async def test_its_health_check_tells_a_server_that_hangs(run: Run, engine: ContainerEngine) -> None:
+    await run.serve()
+    assert engine.call("healthcheck", "run", "server").returncode == 0
+    engine.call("kill", "--signal", "STOP", "server")
+    assert engine.call("healthcheck", "run", "server", check=False).returncode != 0
+    engine.call("kill", "--signal", "CONT", "server")
+    assert engine.call("healthcheck", "run", "server").returncode == 0

@@ -1,0 +1,135 @@
+"""A real container engine, Podman with runc, with its images and containers in a folder of its own.
+
+    with container_engine(folder) as engine:  # skips where Podman, root or what it takes is missing
+        engine.build("rdzv-server", "--target", "server")
+        server = await engine.run("one", "--network", "none", "rdzv-server")
+        await server.line("listening on")
+        assert engine.inside("one", "rdzv-server", "--probe").returncode == 0
+
+Registries are not asked: the base image of deploy/docker is made of Debian's packages, under the name by which the
+Dockerfile asks for it. Containers that are to meet share a network that has nothing but loopback.
+"""
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.programs import Program
+
+ROOT = Path(__file__).parents[2]
+BASE = "docker.io/library/python:3.13-slim"
+RELEASE = "trixie"
+"""Debian's release with Python 3.13."""
+PACKAGES = "python3,python3-venv,python3-pip,python-is-python3,ca-certificates,systemd,systemd-sysv,dbus"
+CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
+"""Of this machine, whose way to the package index may lead over a proxy with a certificate of its own."""
+PROGRAMS = ("podman", "runc", "mmdebstrap", "conmon")
+TIMEOUT_S = 300.0
+MOST_PROCESSES = 4096
+
+
+class ContainerEngine:
+    """Podman, by its command."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._runroot = tempfile.mkdtemp(prefix="podman-")  # Podman takes no longer path than 50 characters
+        self._command = ("podman", "--root", str(folder / "storage"), "--runroot", self._runroot)
+        settings = folder / "containers.conf"
+        settings.write_text(_settings())
+        self._env = {**os.environ, "CONTAINERS_CONF": str(settings)}
+
+    def call(self, *words: str, check: bool = True, stdin: int | None = None) -> subprocess.CompletedProcess[str]:
+        command = (*self._command, *words)
+        done = subprocess.run(
+            command, env=self._env, stdin=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+        if check and done.returncode != 0:
+            raise AssertionError(f"{' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}")
+        return done
+
+    def make_base(self) -> None:
+        """Make the image that deploy/docker begins with."""
+        hooks = ('rm -f "$1"/usr/lib/python3*/EXTERNALLY-MANAGED', f'cp {CERTIFICATES} "$1"{CERTIFICATES}')
+        options = [f"--customize-hook={hook}" for hook in hooks]
+        command = (
+            ("cat", "/tmp/eng/base.tar")
+            if os.environ.get("FASTBASE")
+            else ("mmdebstrap", "--quiet", "--variant=apt", f"--include={PACKAGES}", *options, RELEASE)
+        )
+        # It hangs up on its own process group in the end, so that it needs one of its own.
+        made = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        with made:
+            assert made.stdout
+            self.call("import", "--change", "ENV UV_NATIVE_TLS=1", "-", BASE, stdin=made.stdout.fileno(), check=False)
+        if made.returncode != 0:
+            pytest.skip("Debian's packages cannot be fetched, of which the base image is made")
+
+    def build(self, name: str, *options: str, dockerfile: Path = ROOT / "deploy/docker/Dockerfile") -> None:
+        """Build an image from the root of the repository, in Docker's format, which alone has health checks."""
+        place = ("--pull=never", "--network", "host", "--format", "docker")
+        self.call("build", *place, *options, "--file", str(dockerfile), "--tag", name, str(ROOT))
+
+    async def run(self, name: str, *words: str) -> Program:
+        """Start a container of this name, as `podman run` is told to. It ends when the container does."""
+        return await Program.start(*self._command, "run", "--name", name, *words, env=self._env)
+
+    async def start_again(self, name: str) -> Program:
+        """Start a container that has ended."""
+        return await Program.start(*self._command, "start", "--attach", name, env=self._env)
+
+    def inside(self, name: str, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a command in a container."""
+        return self.call("exec", name, *words, check=False)
+
+    def remove_all(self) -> None:
+        """Remove all containers: first those that use the network of another."""
+        for is_last in (False, True):
+            self.call("rm", "--all", "--force", "--time", "0", "--volumes", check=is_last)
+
+    def end(self) -> None:
+        """Remove everything, and unmount what Podman leaves mounted."""
+        self.remove_all()
+        self.call("rmi", "--all", "--force")
+        mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        own = (self._folder, self._runroot)
+        for mount in reversed([place for place in mounts if any(Path(place).is_relative_to(each) for each in own)]):
+            subprocess.run(["umount", mount], check=True)
+        shutil.rmtree(self._runroot)
+
+
+def _settings() -> str:
+    """Limits of a container are no higher than those of this process: not every root may raise them."""
+    limits = {"nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[0], "nproc": MOST_PROCESSES}
+    return (
+        f"[containers]\ndefault_ulimits = {json.dumps([f'{name}={most}:{most}' for name, most in limits.items()])}\n"
+        '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "none"\n'
+    )
+
+
+@contextmanager
+def container_engine(folder: Path) -> Iterator[ContainerEngine]:
+    """An engine with the base image; its containers and images end with it."""
+    if missing := [program for program in PROGRAMS if shutil.which(program) is None]:
+        pytest.skip(f"{', '.join(missing)}: missing; tests/install-debian-packages.sh installs them")
+    if os.geteuid() != 0:
+        pytest.skip("containers of their own network need root")
+    engine = ContainerEngine(folder)
+    try:
+        engine.make_base()
+        runs = engine.call("run", "--rm", "--network", "none", BASE, "true", check=False)
+        if runs.returncode != 0:
+            pytest.skip(f"no container can run here: {runs.stderr}")
+        yield engine
+    finally:
+        engine.end()
