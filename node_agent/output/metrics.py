@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import h11
 import rdzv_protocol
-from rdzv_protocol.exposition import CONTENT_TYPE, Histogram, Kind, Metric, Sample, exposition
+from rdzv_protocol.exposition import CONTENT_TYPE, Histogram, Kind, Metric, Sample, exposition, of_process
 from rdzv_protocol.paths import METRICS as PATH
 
 from node_agent.config import UsageError
@@ -150,13 +150,17 @@ class AgentMetrics:
             return
         status, body = 404, b"GET /metrics\n"
         if request.target.partition(b"?")[0] == PATH.encode() and request.method in (b"GET", b"HEAD"):
-            status, body = 200, await asyncio.to_thread(exposition, METRICS, self.samples())
+            status, body = 200, await asyncio.to_thread(_written, self.samples())
         kind = CONTENT_TYPE if status == 200 else "text/plain"
         headers = [("Content-Type", kind), ("Content-Length", str(len(body))), ("Connection", "close")]
         events = [h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage()]
         for event in events if request.method != b"HEAD" else (events[0], events[2]):
             writer.write(http.send(event) or b"")
         await writer.drain()
+
+
+def _written(samples: list[Sample]) -> bytes:
+    return b"".join([*exposition(METRICS, samples), of_process()])
 
 
 def _bind(host: str, port: int) -> socket.socket:

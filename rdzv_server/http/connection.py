@@ -5,10 +5,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
+from rdzv_protocol import paths
+
 from rdzv_server.auth.authorization import Permit
 from rdzv_server.service.fair_scheduler import scheduler
+from rdzv_server.service.operator_scheduler import operator_scheduler
 from rdzv_server.service.timeouts import Timeouts
 
+LOOKS, PROBES = ("GET", "HEAD"), (paths.HEALTHZ, paths.READYZ, paths.LEADERZ)
+"""Methods of requests that wait until agents leave time for them; paths of those that do not, which cost nothing."""
 MOST_WAITING = 2
 """Pieces of what a peer has sent that may wait for their turns; then no more is read from it."""
 
@@ -49,7 +54,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._is_answering = False
         self._arriving, self._unread = arriving, unread
-        self._waiting: list[Callable[[], None]] = []
+        self._waiting: list[tuple[Ask, Callable[[], None]]] = []
 
     @property
     def server_addr(self) -> str:
@@ -98,7 +103,7 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if not self._is_answering:
             self._arriving.start(self)
-        self._pass_on(partial(self.http.data_received, data))
+        self._pass_on(partial(self.http.data_received, data), self._ask_of(data))
         if len(self._waiting) >= MOST_WAITING and self._transport:
             self._transport.pause_reading()
 
@@ -116,17 +121,29 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._arriving.stop(self)
         self._unread.stop(self)
-        self._pass_on(partial(self._end, error))
+        self._pass_on(partial(self._end, error), scheduler().ask)
 
     def _end(self, error: Exception | None) -> None:
         self.http.connection_lost(error)
         self._gone(self)
 
-    def _pass_on(self, what: Callable[[], None]) -> None:
+    def _ask_of(self, data: bytes) -> "Ask":
+        """Scheduler that has the next turn for what has come: operators' requests to look at something wait for time.
+
+        A piece of a request that does not begin it has a turn among agents, as all that is not known.
+        """
+        is_look = data.startswith(_LOOKS) and not data.startswith(_PROBES)
+        return operator_scheduler().ask if is_look else scheduler().ask
+
+    def _pass_on(self, what: Callable[[], None], ask: "Ask") -> None:
         """Do it in its turn, and after what came before."""
-        self._waiting.append(what)
+        self._waiting.append((ask, what))
         if len(self._waiting) == 1:
-            scheduler().ask(self.run, self._pass)
+            self._wait_for_turn()
+
+    def _wait_for_turn(self) -> None:
+        ask, _ = self._waiting[0]
+        ask(self.run, self._pass)
 
     def _is_http_full(self) -> bool:
         """Whether aiohttp has stopped reading for reasons of its own; it goes on by itself then."""
@@ -136,16 +153,22 @@ class HttpConnection(asyncio.Protocol):
         is_full = len(self._waiting) == MOST_WAITING
         if is_full and self._transport and not self.is_closed and not self._is_http_full():
             self._transport.resume_reading()
-        what = self._waiting[0]
+        _, what = self._waiting[0]
         try:
             what()
         finally:
             del self._waiting[0]
             if self._waiting:
-                scheduler().ask(self.run, self._pass)
+                self._wait_for_turn()
 
 
 _NOTHING = Permit(())
+_LOOKS = tuple(f"{method} ".encode() for method in LOOKS)
+_PROBES = tuple(f"{method} {path}".encode() for method in LOOKS for path in PROBES)
+"""Begins of such requests."""
+
+Ask = Callable[[str, Callable[[], None]], None]
+"""Of a scheduler."""
 
 OnConnection = Callable[[HttpConnection], None]
 ConnectionTimeouts = Timeouts[HttpConnection]

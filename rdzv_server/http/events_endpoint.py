@@ -8,7 +8,8 @@ what it has read; when it leaves that unread for too long its connection is cut,
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import cached_property
 from typing import Annotated
 
 import msgspec
@@ -19,6 +20,7 @@ from rdzv_protocol.messages import ErrorReply
 
 from rdzv_server.core.effects import Effect, Happened
 from rdzv_server.service.interface import Service
+from rdzv_server.service.operator_scheduler import Broadcast, checkpoint
 
 DEFAULT_LIMIT, MOST_EVENTS = 100, 1_000
 """Events of a page."""
@@ -38,25 +40,44 @@ RETRY_MS = 1_000
 STREAM = "text/event-stream"
 
 
+class _Told:
+    """An event as streams tell it, written once for all of them."""
+
+    def __init__(self, event: RunEvent) -> None:
+        self.event = event
+        self.number = event.number
+
+    @cached_property
+    def frame(self) -> bytes:
+        return _frame(self.event.kind, self.event, self.number)
+
+
 class _Feed:
     """Latest events of one run, for those who follow it."""
 
     def __init__(self) -> None:
-        self.recent: deque[RunEvent] = deque(maxlen=RECENT)
+        self.recent: deque[_Told] = deque(maxlen=RECENT)
+        self._page: Sequence[_Told] = ()
+        """The last that was read from the store: of a thousand streams that are behind, most are at the same place."""
         self.followers = 0
-        self.changed = asyncio.Event()
-        """Is set with the next event, and replaced."""
+        self.changed = Broadcast(HEARTBEAT_S)
 
     def add(self, event: RunEvent) -> None:
-        self.recent.append(event)
-        self.changed.set()
-        self.changed = asyncio.Event()
+        self.recent.append(_Told(event))
+        self.changed.notify_all()
 
-    def after(self, number: int) -> Sequence[RunEvent] | None:
+    def after(self, number: int) -> Sequence[_Told] | None:
         """Events after this one, a page at most; None: only the store can say."""
-        if not self.recent or self.recent[0].number > number + 1:
-            return None
-        return [event for event in self.recent if event.number > number][:STREAM_PAGE]
+        if self.recent and self.recent[0].number <= number + 1:
+            return [told for told in self.recent if told.number > number][:STREAM_PAGE]
+        if self._page and self._page[0].number <= number + 1 <= self._page[-1].number:
+            return [told for told in self._page if told.number > number]
+        return None
+
+    def keep(self, page: Sequence[RunEvent]) -> Sequence[_Told]:
+        """What has been read from the store."""
+        self._page = [_Told(event) for event in page]
+        return self._page
 
 
 class EventsView:
@@ -75,9 +96,11 @@ class EventsView:
         return EventPage(events=events, after=events[-1].number if events else after, last=last)
 
     async def _read(self, run_id: str, after: int, most: int) -> Sequence[RunEvent]:
-        """One reader at a time: whoever writes waits for one page at most."""
+        """One reader at a time: whoever writes waits for one page at most. Returns in a slice."""
         async with self._turn:
-            return await self._service.read_events(run_id, after, most)
+            events = await self._service.read_events(run_id, after, most)
+        await checkpoint()
+        return events
 
     @contextmanager
     def following(self, run_id: str) -> Iterator[None]:
@@ -100,10 +123,11 @@ class EventsView:
         """
         feed, is_first = self._feeds[run_id], True
         while True:
-            changed, events = feed.changed, feed.after(after)
+            await checkpoint()
+            changed, events = feed.changed.number, feed.after(after)
             if events is None:
                 try:
-                    events = await self._read(run_id, after, STREAM_PAGE)
+                    events = feed.keep(await self._read(run_id, after, STREAM_PAGE))
                 except ProtocolError as error:
                     if is_first:
                         raise
@@ -114,14 +138,10 @@ class EventsView:
                 is_first = False
             if events:
                 after = events[-1].number
-                yield b"".join(_frame(event.kind, event, event.number) for event in events)
-                continue
-            with suppress(TimeoutError):
-                async with asyncio.timeout(HEARTBEAT_S):
-                    await changed.wait()
-                continue
-            feed.recent.clear()  # the next look is at the store, which says whether this server leads the run
-            yield b":\n\n"
+                yield b"".join([told.frame for told in events])
+            elif not await feed.changed.wait(changed):
+                feed.recent.clear()  # the next look is at the store, which says whether this server leads the run
+                yield b":\n\n"
 
     def _observe(self, effects: Sequence[Effect]) -> None:
         for effect in effects if self._feeds else ():

@@ -29,6 +29,7 @@ from rdzv_server.http.events_endpoint import number_of
 from rdzv_server.http.limits import Gatekeeper
 from rdzv_server.http.requests import caller_of, connection_of, read_body
 from rdzv_server.service.interface import Service
+from rdzv_server.service.operator_scheduler import checkpoint
 
 WEB = Path(__file__).parents[1] / "web"
 STATIC = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -51,8 +52,6 @@ Plain = Callable[[Permit, str, int], Awaitable[Shown]]
 Thing = TypeVar("Thing")
 ROWS, ATTEMPTS, LAST_ROW = 256, 16, 10**6
 """Rows of a plain table; attempts that are told of."""
-AT_ONCE, PIECES_AT_ONCE = 16, 128
-"""Runs or nodes that are looked at, and pieces of HTML that are made, before others have their turn."""
 AT = "%Y-%m-%d %H:%M:%S"
 FOR_A_DAY = "max-age=86400, immutable"
 """Of files: a page asks for each by what is in it."""
@@ -177,14 +176,14 @@ class Pages:
     async def _plain_runs(self, permit: Permit, _: str, first: int) -> Shown:
         latest = {run.run_id: run for run in self._service.runs() if permit.covers(run.run_id)}
         runs = sorted(latest.values(), key=lambda run: run.created_at, reverse=True)[first : first + ROWS]
-        shown = [self._with_ages(run, watch_view.summary) async for run in _in_turns(runs, AT_ONCE)]
+        shown = [self._with_ages(run, watch_view.summary) async for run in _in_slices(runs)]
         return {"runs": shown, "first": first, "count": len(latest)}
 
     async def _plain_run(self, permit: Permit, run_id: str, first: int) -> Shown:
         attempts = [run for run in self._service.runs() if run.run_id == run_id]
         shown = [self._with_ages(run, watch_view.view) for run in reversed(attempts[-ATTEMPTS:])]
         nodes = status_view.nodes(attempts[-1], self._service.now(run_id), first, ROWS) if attempts else ()
-        rows = [node async for node in _in_turns(nodes, AT_ONCE)]
+        rows = [node async for node in _in_slices(nodes)]
         return {"attempts": shown, "nodes": rows, "first": first, "count": len(attempts[-1].agents) if attempts else 0}
 
     def _with_ages(self, run: Run, view: Callable[[Run, float, watch_view.Clock], Shown]) -> Shown:
@@ -232,7 +231,7 @@ class Pages:
         pieces = _environment().get_template(f"{name}.html").generate(
             run_id=run_id, version=rdzv_protocol.VERSION, buttons=offered, csrf=access.csrf(caller), **more
         )  # fmt: skip
-        html = "".join([piece async for piece in _in_turns(pieces, PIECES_AT_ONCE)])
+        html = "".join([piece async for piece in _in_slices(pieces)])
         return web.Response(text=html, status=status, headers=HEADERS, content_type="text/html")
 
 
@@ -248,12 +247,11 @@ _HANDLERS: dict[str, dict[str, Handler]] = {
 """Handlers by path, or by the folder that it is in, and by method."""
 
 
-async def _in_turns(things: Iterable[Thing], at_once: int) -> AsyncIterator[Thing]:
-    """The things; after so many of them, everything else in the process gets its turn."""
-    for count, thing in enumerate(things, start=1):
+async def _in_slices(things: Iterable[Thing]) -> AsyncIterator[Thing]:
+    """The things, as agents leave time for them."""
+    for thing in things:
         yield thing
-        if count % at_once == 0:
-            await asyncio.sleep(0)
+        await checkpoint()
 
 
 def _run_id_of(request: web.BaseRequest) -> str:

@@ -17,7 +17,7 @@ from rdzv_protocol.events import EventPage
 from rdzv_protocol.exposition import CONTENT_TYPE
 
 from rdzv_server.http.answers import HEADERS, json_of, packed, plain_text, refusal_of
-from rdzv_server.http.connection import HttpConnection
+from rdzv_server.http.connection import LOOKS, PROBES, HttpConnection
 from rdzv_server.http.events_endpoint import (
     DEFAULT_LIMIT,
     LAST_NUMBER,
@@ -41,6 +41,7 @@ from rdzv_server.http.requests import (
 )
 from rdzv_server.http.status_endpoint import Status, StatusView
 from rdzv_server.service.interface import Action, AnyRequest, Question, Service
+from rdzv_server.service.operator_scheduler import checkpoint
 from rdzv_server.service.watch import Watch
 
 if TYPE_CHECKING:
@@ -162,6 +163,8 @@ class HttpApi:
             try:
                 self._let_in(connection, request)
                 handler = self._handler(request)
+                if request.method in LOOKS and request.path not in PROBES:
+                    await checkpoint(connection.peer)
                 if "Expect" in request.headers:
                     await tell_to_go_on(request)
                 return await handler(self, request)

@@ -1,6 +1,5 @@
 """Status of the server and of every run that it remembers, as JSON."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import msgspec
@@ -9,6 +8,7 @@ from msgspec import Struct, structs
 
 from rdzv_server.core.status_view import RunStatus, view
 from rdzv_server.service.interface import ServerState, Service
+from rdzv_server.service.operator_scheduler import checkpoint
 
 INDENT = 2
 
@@ -30,13 +30,12 @@ class Status(Struct, frozen=True, kw_only=True):
 class StatusView:
     """Status of one server, for as many readers as there are.
 
-    It may be large, a run's evidence alone some hundred kilobytes. So it is made run by run, one at a time among all
-    readers, and whoever else waits for the server has a turn in between: an agent never waits for more than one run.
+    It may be large, a run's evidence alone some hundred kilobytes. So it is made run by run, in slices: an agent never
+    waits for more than one run.
     """
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._turn = asyncio.Lock()
 
     async def pieces(
         self, shows: Callable[[str], bool] = lambda run_id: True, *, in_lines: bool = False
@@ -47,10 +46,8 @@ class StatusView:
         yield b'{\n  "server": ' + server + b',\n  "runs": [' if in_lines else b'{"server":' + server + b',"runs":['
         for run in self._service.runs():
             if shows(run.run_id):
-                async with self._turn:
-                    piece = _written(view(run, self._service.now(run.run_id)), 2 * in_lines)
-                    await asyncio.sleep(0)
-                yield before + piece
+                await checkpoint()
+                yield before + _written(view(run, self._service.now(run.run_id)), 2 * in_lines)
                 before = between
         yield b"]\n}\n" if in_lines and before is start else end
 

@@ -2,7 +2,8 @@
 
 Whoever watches gets the document, and then its differences as JSON merge patches (RFC 7386), as server-sent events. A
 difference is made once, however many watch, and of those nodes alone that the effects of the core name; nothing is made
-while nobody watches. The work is done a little at a time, and no more often than `INTERVAL_S`: agents come first.
+while nobody watches. The work is done in slices (see `operator_scheduler.py`), and no more often than `INTERVAL_S`:
+agents come first.
 
 A watcher is a place in the list of the latest differences, and nothing else. One that falls behind what the list holds
 is given the whole document anew; one that reads nothing is cut off by its connection. A number goes with each
@@ -27,6 +28,7 @@ from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record, WakeAg
 from rdzv_server.core.run import Run, Stage
 from rdzv_server.core.watch_view import Document, difference, merge
 from rdzv_server.service.interface import Service
+from rdzv_server.service.operator_scheduler import Broadcast, checkpoint
 
 log = logging.getLogger("rdzv_server")
 
@@ -38,12 +40,10 @@ PING_S = 5.0
 """A watcher is told this often that the server is there."""
 LINGER_S = 20.0
 """Time for which a document that nobody watches any more is kept up to date, for those who come back."""
-AT_ONCE = 64
-"""Nodes, or runs, that are looked at before anything else in the process gets its turn."""
-EACH_PATCH = 512
-"""Nodes of which a difference tells at most."""
-REST = 4
-"""After the differences have been made, nothing is done for this many times as long as it took."""
+EACH_EVENT = 64
+"""Nodes, or runs, of which an event tells at most while the document is sent."""
+EACH_PATCH = 128
+"""Nodes, or runs, of which a difference tells at most."""
 MOST_PATCHES, MOST_BYTES = 256, 1 << 20
 """Differences that are kept for those who are behind or come back."""
 MOST_WATCHERS = 128
@@ -74,7 +74,7 @@ class Feed:
         """Names this document among all that there were: numbers are its own."""
         self.number = 0
         self.is_over = False
-        self.changed = asyncio.Event()
+        self._changed = Broadcast(PING_S)
         self._patches: deque[Patch] = deque()
         self._bytes = 0
 
@@ -99,8 +99,7 @@ class Feed:
 
     def wake(self) -> None:
         """Have the watchers look what there is."""
-        self.changed.set()
-        self.changed = asyncio.Event()
+        self._changed.notify_all()
 
     def after(self, number: int) -> list[Patch] | None:
         """Differences after that number; None if they are not all there any more."""
@@ -119,6 +118,8 @@ class Feed:
         """Events for one watcher, until the server closes. `shows` None: it may know of everything."""
         seen = self.place(last_event_id)
         while not self.is_over:
+            await checkpoint()
+            changed = self._changed.number
             patches = None if seen is None else self.after(seen)
             if patches is None:
                 seen = self.number
@@ -128,13 +129,9 @@ class Feed:
             for patch in patches:
                 yield patch.event if shows is None else self._filtered(patch, shows)
                 seen = patch.number
-            if not patches:
-                changed = self.changed
-                try:
-                    async with asyncio.timeout(PING_S):
-                        await changed.wait()
-                except TimeoutError:
-                    yield sent("ping", {"time": time.time()})
+                await checkpoint()
+            if not patches and not await self._changed.wait(changed):
+                yield sent("ping", {"time": time.time()})
 
     async def _whole(self, number: int, shows: Shows | None) -> AsyncGenerator[bytes, None]:
         """The document: large parts a little at a time, as they are when they are sent.
@@ -146,11 +143,11 @@ class Feed:
         yield sent("snapshot", {"time": time.time(), **parts, **{name: {} for name in LARGE if name in self.document}})
         for name in LARGE:
             of_part = self.document.get(name, {})
-            for keys in _batches(list(of_part), AT_ONCE):
+            for keys in _batches(list(of_part), EACH_EVENT):
                 shown = {key: of_part[key] for key in keys if key in of_part and (shows is None or shows(key))}
                 if shown:
                     yield sent("patch", {name: shown})
-                await asyncio.sleep(0)
+                await checkpoint()
         yield sent("patch", {}, self._id(number))
 
     def _filtered(self, patch: Patch, shows: Shows) -> bytes:
@@ -200,13 +197,12 @@ class RunFeed(Feed):
     async def _update_nodes(self, run: Run | None) -> None:
         changed, self._changed_agents = self._changed_agents, {}
         nodes: Document = {}
-        for count, agent_id in enumerate(changed, 1):
+        for agent_id in changed:
             self._difference(run, agent_id, nodes)
             if len(nodes) == EACH_PATCH:
                 self.publish({"nodes": nodes})
                 nodes = {}
-            if count % AT_ONCE == 0:
-                await asyncio.sleep(0)
+            await checkpoint()
         self.publish({"nodes": nodes})
 
     def _difference(self, run: Run | None, agent_id: str, nodes: Document) -> None:
@@ -248,10 +244,13 @@ class RunsFeed(Feed):
         if self.is_new:
             self.is_new, self._changed_runs = False, dict.fromkeys([*known, *runs])
         changed, self._changed_runs = self._changed_runs, {}
-        for run_ids in _batches(list(changed), AT_ONCE):
-            found = {run_id: self._difference(run_id, runs.get(run_id), now(run_id)) for run_id in run_ids}
-            self.publish({"runs": {run_id: patch for run_id, patch in found.items() if patch != {}}})
-            await asyncio.sleep(0)
+        for run_ids in _batches(list(changed), EACH_PATCH):
+            found: Document = {}
+            for run_id in run_ids:
+                if (patch := self._difference(run_id, runs.get(run_id), now(run_id))) != {}:
+                    found[run_id] = patch
+                await checkpoint()
+            self.publish({"runs": found})
         if "runs" not in self.document:
             self.publish({"runs": {}})
 
@@ -360,6 +359,7 @@ class Watch:
         """Keep the documents up to date while anybody watches."""
         looked_at = float("-inf")
         while self._feeds and not self._is_closed:
+            await checkpoint("")
             began = time.monotonic()
             is_look = began >= looked_at + LOOK_S
             looked_at = began if is_look else looked_at
@@ -369,7 +369,7 @@ class Watch:
             except Exception:
                 log.exception("a page cannot be kept up to date; trying again")
                 await asyncio.sleep(LOOK_S)
-            await asyncio.sleep(max(INTERVAL_S, REST * (time.monotonic() - began)))
+            await asyncio.sleep(INTERVAL_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, looked_at + LOOK_S - time.monotonic())):
                     await self._wake.wait()
@@ -388,7 +388,7 @@ class Watch:
             elif is_look or run_id in changed:
                 await feed.update(runs.get(feed.run_id), self._service.now)
             feed.publish(difference({"server": feed.document.get("server", {})}, {"server": server}))
-            await asyncio.sleep(0)
+            await checkpoint()
         self._leaders = leaders
 
     async def _update_one(self, feed: RunsFeed | RunFeed) -> None:

@@ -16,7 +16,7 @@ from rdzv_protocol.settings import RequestedSettings
 from rdzv_server.http import metrics
 from rdzv_server.http.metrics import LONGEST_LABEL, METRICS, MetricsView, label_of
 from rdzv_server.server import RendezvousServer
-from rdzv_server.service import driver
+from rdzv_server.service import driver, operator_scheduler
 from rdzv_server.storage.base import MemoryStore, StoreUnavailable
 from tests.support.prometheus import Scrape, promtool
 from tests.support.scenario import Connection, a_join
@@ -159,7 +159,7 @@ async def test_a_scrape_looks_through_no_runs_nodes(server):
 
 
 async def test_others_have_a_turn_while_many_runs_are_looked_at(server, monkeypatch):
-    monkeypatch.setattr(metrics, "RUNS_AT_ONCE", 1)
+    monkeypatch.setattr(operator_scheduler, "SLICE_S", 0.0)
     for number in range(20):
         await join(server, f"run-{number}", "a")
     samples, turns = asyncio.create_task(MetricsView(server.service, 100)._samples()), 0

@@ -1,0 +1,234 @@
+"""Operators' work in slices: however much there is of it, an agent waits for one slice at the most."""
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from rdzv_server.service.operator_scheduler import (
+    LEAST_REST,
+    OTHERS,
+    SLICE_S,
+    Broadcast,
+    OperatorScheduler,
+    checkpoint,
+    operator_scheduler,
+)
+
+PATIENCE_S = 20.0
+STREAMS = 300
+
+
+class Loop:
+    """An event loop at the test's time: each turn calls what was ready when it began, as asyncio's does."""
+
+    def __init__(self) -> None:
+        self.now = self.cpu_s = 100.0
+        self._ready: list[Callable[[], None]] = []
+        self._timers: list[tuple[float, Callable[[], None]]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._ready.append(callback)
+
+    def call_at(self, at: float, callback: Callable[[], None]) -> None:
+        self._timers.append((at, callback))
+
+    def work(self, seconds: float) -> None:
+        """Somebody takes the loop's thread for so long."""
+        self.now += seconds
+        self.cpu_s += seconds
+
+    def turn(self) -> None:
+        if not self._ready and self._timers:
+            self.now = max(self.now, min(at for at, _ in self._timers))  # the loop waits
+        due = [callback for at, callback in self._timers if at <= self.now]
+        self._timers = [(at, callback) for at, callback in self._timers if at > self.now]
+        ready, self._ready = self._ready + due, []
+        for callback in ready:
+            callback()
+
+
+class Site:
+    """A loop whose agents always want something, or nothing, and its operators."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.scheduler = OperatorScheduler(self.loop, lambda: self.loop.cpu_s)
+        self.done: list[str] = []
+        self.agents_s = 0.0
+        """Time that agents have had."""
+
+    def ask(self, of: str, takes_s: float, count: int = 1) -> None:
+        """Operators' work that wakes up a task, which takes so long."""
+        for _ in range(count):
+            self.scheduler.ask(of, partial(self.loop.call_soon, partial(self._work, of, takes_s)))
+
+    def _work(self, of: str, takes_s: float) -> None:
+        self.loop.work(takes_s)
+        self.done.append(of)
+
+    def keep_busy(self, each_s: float = 0.0002) -> None:
+        """From now on an agent's request is ready in every turn."""
+        self.loop.work(each_s)
+        self.agents_s += each_s
+        self.loop.call_soon(partial(self.keep_busy, each_s))
+
+    def turns_until(self, is_done: Callable[[], bool]) -> list[float]:
+        """Time that operators had in each turn until then."""
+        took = []
+        while not is_done():
+            before, agents_before = self.loop.cpu_s, self.agents_s
+            self.loop.turn()
+            took.append(self.loop.cpu_s - before - (self.agents_s - agents_before))
+        return took
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+@pytest.mark.parametrize("takes_s", [SLICE_S / 20, SLICE_S, 4 * SLICE_S])
+def test_an_agent_waits_for_one_slice_however_many_operators_there_are(site: Site, takes_s: float) -> None:
+    site.ask("crowd", takes_s, STREAMS)
+    site.keep_busy()
+    took = site.turns_until(lambda: len(site.done) == STREAMS)
+    assert max(took) == pytest.approx(takes_s), "one of them at a time, and the rest later"
+
+
+@pytest.mark.parametrize("takes_s", [SLICE_S / 20, SLICE_S, 4 * SLICE_S])
+def test_agents_have_their_part_of_the_time_while_there_is_not_enough(site: Site, takes_s: float) -> None:
+    site.ask("crowd", takes_s, STREAMS)
+    site.keep_busy()
+    site.turns_until(lambda: len(site.done) == STREAMS)
+    slices = STREAMS * takes_s / max(SLICE_S, takes_s)
+    assert site.agents_s >= 0.99 * OTHERS * STREAMS * takes_s * (slices - 1) / slices
+
+
+def test_operators_are_never_kept_from_all_of_it(site: Site) -> None:
+    site.ask("crowd", SLICE_S, STREAMS)
+    site.keep_busy()
+    site.turns_until(lambda: len(site.done) == STREAMS)
+    assert site.agents_s < 1.5 * OTHERS * STREAMS * SLICE_S
+
+
+def test_with_nobody_else_there_operators_soon_have_half_of_the_time(site: Site) -> None:
+    site.ask("crowd", SLICE_S, STREAMS)
+    site.turns_until(lambda: len(site.done) == STREAMS)
+    began = site.loop.now
+    site.ask("crowd", SLICE_S, STREAMS)
+    site.turns_until(lambda: len(site.done) == 2 * STREAMS)
+    assert site.loop.now - began == pytest.approx((1 + LEAST_REST) * STREAMS * SLICE_S, rel=0.1)
+
+
+def test_after_a_rest_the_first_is_done_in_the_next_turn(site: Site) -> None:
+    site.loop.now += 3_600
+    site.keep_busy()
+    site.ask("a", 10 * SLICE_S)
+    assert len(site.turns_until(lambda: site.done == ["a"])) <= 2
+
+
+def test_a_peer_with_many_streams_keeps_no_other_waiting(site: Site) -> None:
+    site.keep_busy()
+    site.ask("crowd", SLICE_S, STREAMS)
+    site.ask("a person", SLICE_S, 2)
+    site.turns_until(lambda: site.done.count("a person") == 2)
+    assert site.done.count("crowd") <= 2
+
+
+def test_one_that_fails_keeps_nobody_else_from_a_slice(site: Site) -> None:
+    site.scheduler.ask("broken", lambda: 1 / 0)
+    site.ask("a", SLICE_S)
+    with pytest.raises(ZeroDivisionError):
+        site.loop.turn()
+    site.turns_until(lambda: site.done == ["a"])
+
+
+def test_nothing_is_called_while_operators_want_nothing(site: Site) -> None:
+    site.ask("a", SLICE_S)
+    site.turns_until(lambda: site.done == ["a"])
+    for _ in range(3):
+        site.loop.turn()
+    assert not site.loop._ready and not site.loop._timers
+
+
+# On asyncio's own loop.
+
+
+async def test_work_goes_on_in_its_slice_and_waits_when_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    await checkpoint("a")
+    monkeypatch.setattr("rdzv_server.service.operator_scheduler.SLICE_S", 3_600.0)
+    turns = 0
+
+    def count() -> None:
+        nonlocal turns
+        turns += 1
+        asyncio.get_running_loop().call_soon(count)
+
+    await checkpoint()
+    asyncio.get_running_loop().call_soon(count)
+    for _ in range(100):
+        await checkpoint()
+    assert turns == 0, "it is in its slice"
+    monkeypatch.setattr("rdzv_server.service.operator_scheduler.SLICE_S", 0.0)
+    for _ in range(10):
+        await checkpoint()
+    assert turns >= 10
+
+
+async def test_news_wakes_every_stream_in_a_turn_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rdzv_server.service.operator_scheduler.SLICE_S", 0.0)
+    news, woken, most_in_a_turn = Broadcast(PATIENCE_S), [], 0
+
+    async def follow(number: int) -> None:
+        assert await news.wait(0)
+        woken.append(number)
+
+    streams = asyncio.gather(*(follow(number) for number in range(STREAMS)))
+    await asyncio.sleep(0)
+    news.notify_all()
+    async with asyncio.timeout(PATIENCE_S):
+        while not streams.done():
+            before = len(woken)
+            await asyncio.sleep(0)
+            most_in_a_turn = max(most_in_a_turn, len(woken) - before)
+    assert sorted(woken) == list(range(STREAMS)) and most_in_a_turn == 1
+
+
+async def test_news_that_came_before_is_not_waited_for_and_none_is_said_after_the_time() -> None:
+    news = Broadcast(0.01)
+    seen = news.number
+    news.notify_all()
+    assert await news.wait(seen)
+    async with asyncio.timeout(PATIENCE_S):
+        assert not await news.wait(news.number)
+
+
+async def test_a_stream_that_goes_away_holds_nobody_up() -> None:
+    news = Broadcast(PATIENCE_S)
+    gone, there = (asyncio.create_task(news.wait(0)) for _ in range(2))
+    await asyncio.sleep(0)
+    news.notify_all()
+    gone.cancel()
+    async with asyncio.timeout(PATIENCE_S):
+        assert await there
+    assert gone.cancelled()
+
+
+def test_an_event_loop_that_is_closed_is_forgotten() -> None:
+    async def asks() -> None:
+        operator_scheduler().ask("a", lambda: None)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(asks())
+    loop.close()
+    known = weakref.ref(loop)
+    del loop
+    gc.collect()
+    assert known() is None
