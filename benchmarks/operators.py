@@ -1,12 +1,14 @@
 """Operators of a busy server: streams of what changes, streams and pages of events, web pages, and Prometheus.
 
 `python -m benchmarks.operators PORT LARGE_RUN SMALL_RUN ...` is all of them, in a process of their own: they read what
-they are sent and throw it away. Whatever is refused, and a stream that ends, ends the process with a message. Once all
-streams are open, it says each second what it has been answered.
+they are sent and throw it away. It has the least priority, as operators elsewhere take no time from agents. Whatever is
+refused, and a stream that ends, ends the process with a message. Once all streams are open, it says each second what it
+has been answered.
 """
 
 import asyncio
 import json
+import os
 import sys
 import time
 from collections import Counter
@@ -197,6 +199,7 @@ async def main(port: int, large: str, small: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+    os.nice(19)
     try:
         asyncio.run(main(int(sys.argv[1]), sys.argv[2], sys.argv[3:]))
     except* (Refused, aiohttp.ClientError, OSError) as troubles:
