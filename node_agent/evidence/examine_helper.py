@@ -44,8 +44,8 @@ TRIES = 3
 MOST_THREADS = 64
 MOST_TASKS = 256
 MOST_BYTES = 16 << 20
-SIGNAL_S = 3.0
-"""A worker that is sent the signal for its stacks writes them within this time."""
+SIGNAL_SHARE = 0.4
+"""Part of the time left that a worker has to write its stacks, once it was sent the signal."""
 LAST_LINES = (" in <module>\n", "...\n")
 NO_PY_SPY = "py-spy is not installed beside the agent: pip install 'rdzv-server[hang]'"
 FAULTHANDLER_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
@@ -184,10 +184,10 @@ class Examination:
 
     def _written_upon_signal(self, path: str, before: int) -> str:
         """What faulthandler writes, until its last line: the main thread's outermost frame, or the mark of a cut."""
-        until, text = min(self._until - MARGIN_S, time.monotonic() + SIGNAL_S), ""
+        until, text = time.monotonic() + self._left_s() * SIGNAL_SHARE, ""
         while not text.endswith(LAST_LINES):
             if time.monotonic() > until:
-                raise ValueError(f"it did not answer the signal for its stacks within {SIGNAL_S:g} s")
+                raise ValueError("it did not answer the signal for its stacks in time")
             time.sleep(0.02)
             with open(path, "rb") as file:
                 file.seek(before)

@@ -245,7 +245,7 @@ async def test_without_py_spy_workers_that_were_forked_warm_write_their_stacks_u
         assert warm_node.kept("rank_1.stacks.txt").count("in load\n") == 1
 
 
-GONE, LATE = "it no longer answers the signal for its stacks", "it did not answer the signal for its stacks within 3 s"
+GONE, LATE = "it no longer answers the signal for its stacks", "it did not answer the signal for its stacks in time"
 
 
 @pytest.mark.parametrize(
