@@ -102,8 +102,8 @@ class Model:
     failed: set[str] = field(default_factory=set)
     reports: list[tuple[str, bool]] = field(default_factory=list)
     """Reporters of failures of the last completed round, and whether it was a consequence."""
-    kinds: dict[str, tuple[str, bool]] = field(default_factory=dict)
-    """What else is known of each: the verdict of a rule, and whether the program cannot start."""
+    kinds: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """What else is known of each: the verdict of a rule, and whether such an error recurs."""
     ledger: list[tuple[str, bool]] = field(default_factory=list)
     charges: list[float] = field(default_factory=list)
     """Time of each charge."""
@@ -111,6 +111,10 @@ class Model:
     """Highest step and checkpoint that have been written down, which the model is told; -1: none."""
     reached_before: tuple[int, int] = (-1, -1)
     """The same when the last round began."""
+    step: int | None = None
+    """Step that the last round has come to, as it has been written down, which the model is told."""
+    recurring: int | None = None
+    """Step at which the round before failed by an error that recurs there."""
     in_row: int = 0
     """Charged restarts that followed each other."""
     fruitless: int = 0
@@ -240,9 +244,9 @@ class Model:
         now: float,
         *,
         verdict: str = "count",
-        at_start: bool = False,
+        recurs: str = "unknown",
     ) -> None:
-        """`verdict`: that of a rule of the user's. `at_start`: the program cannot start."""
+        """`verdict`: that of a rule of the user's. `recurs`: where such an error comes again, start or step."""
         if not self.over and self._is_news(name, round):
             reporter = self.find(name)
             assert reporter is not None
@@ -250,7 +254,7 @@ class Model:
             self._lose_corroborated(now, name)
             self.failed.add(name)
             self.reports.append((name, is_consequence))
-            self.kinds[name] = verdict, at_start
+            self.kinds[name] = verdict, recurs
             if exit_code == FATAL or verdict == "fatal":
                 self.stage = "failed"
             elif self.stage == "running":
@@ -334,11 +338,12 @@ class Model:
 
     def _may_restart(self, name: str, now: float) -> bool:
         """Whether a restart answers the failure that this agent has reported."""
-        verdict, at_start = self.kinds[name]
+        verdict, recurs = self.kinds[name]
         is_start = self.reached == (-1, -1) and not self.ledger and now < self.started + START_S
         if verdict == "retry":
             return True
-        if self.fails_when_hopeless and at_start and is_start:
+        is_same_step = self.step is not None and self.step == self.recurring
+        if self.fails_when_hopeless and ((recurs, True) in (("at_start", is_start), ("at_step", is_same_step))):
             return False
         return self._has_restarts(now) and not self._is_stuck(now)
 
@@ -686,6 +691,8 @@ class Model:
             self.in_row = self._in_row(self.ended) + (is_charged or self.cause == "retried")
             self.fruitless = self._fruitless(self.ended) + is_charged
             self.reached_before = self.reached
+            is_recurring = self.root in self.kinds and self.kinds[self.root][1] == "at_step"
+            self.step, self.recurring = None, self.step if is_recurring else None
             spends = is_charged and (self.cause != "hang" or self.max_hangs is None)
             self.charges += [now] * spends
         chosen = self._chosen()

@@ -6,10 +6,12 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from rdzv_protocol.errors import ProtocolError
-from rdzv_protocol.messages import Assignment, Drain, Finish, Progress, Start, Stop, Wait
+from rdzv_protocol.messages import Assignment, Drain, Failure, Finish, Progress, Start, Stop, Wait
 from rdzv_protocol.queries import Notice, Noticed, TailLog
 from rdzv_protocol.queries import Refused as QueryRefusal
 from rdzv_protocol.settings import RunSettings
@@ -31,6 +33,7 @@ from rdzv_server.core.events import (
     NodeJoined,
     NodeLeft,
     NodeUncordoned,
+    ProgressMeasured,
     QueryAnswered,
     RoundCompleted,
     RunCreated,
@@ -241,7 +244,7 @@ class RunStory(RuleBasedStateMachine):
         exit_code=exit_codes,
         is_consequence=st.booleans(),
         verdict=verdicts,
-        at_start=st.sampled_from([False, False, False, True]),
+        recurs=st.sampled_from(["unknown", "unknown", "at_start", "at_step"]),
     )
     def workers_fail(
         self,
@@ -250,7 +253,7 @@ class RunStory(RuleBasedStateMachine):
         exit_code: int,
         is_consequence: bool,
         verdict: str = "count",
-        at_start: bool = False,
+        recurs: str = "unknown",
     ) -> None:
         name = self._who(place)
         round_ = self._round(name, delay)
@@ -259,14 +262,29 @@ class RunStory(RuleBasedStateMachine):
             exit_code=exit_code,
             consequence=is_consequence,
             verdict=verdict,
-            recurs="at_start" if at_start else "unknown",
+            recurs=recurs,
         )
+        self._fail(name, round_, failure)
+
+    def _fail(self, name: str, round_: int, failure: Failure) -> None:
+        known = failure.exit_code, failure.consequence
+        more = {"verdict": failure.verdict, "recurs": failure.recurs}
         self._both(
-            WorkersFailed(name, round_, failure),
-            lambda: self.model.fail(
-                name, round_, exit_code, is_consequence, self.now, verdict=verdict, at_start=at_start
-            ),
+            WorkersFailed(name, round_, failure), lambda: self.model.fail(name, round_, *known, self.now, **more)
         )
+
+    @precondition(lambda self: self.run_.running)
+    @rule(steps=st.lists(st.sampled_from([7, 8]), min_size=1, max_size=3))
+    def rounds_fail_at_a_step_by_an_error_that_recurs_there(self, steps: list[int]) -> None:
+        for step in steps:
+            if not self.run_.running:
+                return
+            name = next(iter(self.run_.running))
+            self.told_steps.add(step)
+            told = Progress(round=self.run_.round, highest_step=step, step_s=1.0)
+            self._both(LeaseRenewed(name, told), lambda name=name: self.model.hear(name, self.now))
+            self._fail(name, self.run_.round, a_failure(name, recurs="at_step"))
+            self.everybody_rejoins()
 
     @rule(place=places, delay=delays)
     def workers_succeed(self, place: int, delay: int) -> None:
@@ -292,10 +310,9 @@ class RunStory(RuleBasedStateMachine):
         first, *others = list(self.run_.running)
         for name in [first] if suspect_finishes else others:
             self._suspect(name, 0, source, False)
+        round_ = self.run_.round
         if first in self.run_.running:
-            self._both(
-                WorkersSucceeded(first, self.run_.round), lambda: self.model.succeed(first, self.run_.round, self.now)
-            )
+            self._both(WorkersSucceeded(first, round_), lambda: self.model.succeed(first, round_, self.now))
             if leaves:
                 self._both(NodeLeft(first, "SIGTERM"), lambda: self.model.leave(first, self.now))
         if not self.run_.stage.is_end:
@@ -549,6 +566,11 @@ class RunStory(RuleBasedStateMachine):
         except ProtocolError as error:
             refusal = error.code
         self.model.reached = _number(self.run_.highest_step), _number(self.run_.checkpoint_step)
+        facts = [record.fact for record in self.records[recorded:]]
+        self.model.step = next(
+            (fact.step for fact in reversed(facts) if isinstance(fact, ProgressMeasured) and fact.step is not None),
+            self.model.step,
+        )
         try:
             model()
         except Refused as error:
@@ -727,6 +749,24 @@ class RunStory(RuleBasedStateMachine):
 
     def _claims_a_rank(self, name: str) -> bool:
         return any(event.join.agent_id == name and event.join.node_rank is not None for event in self.joins)
+
+
+@hypothesis_settings(max_examples=40)
+@given(steps=st.lists(st.sampled_from([6, 7, 8]), min_size=1, max_size=5), ends=st.booleans(), most=st.integers(0, 4))
+def test_rounds_that_fail_at_the_same_step_by_an_error_that_recurs_there(steps: list[int], ends: bool, most: int):
+    """Settings that meet this rule are rare in the stories above."""
+    story = RunStory()
+    story.found(
+        low=1, more=1, max_restarts=most, scale_up="immediate", last_call=5.0, window=None, notice=None,
+        rank_policy="sticky", joined=2, sizes=(1, ()), shrink_after=0.0, on_hang="restart", max_hangs=None,
+        backoff=(0.0, 300.0), max_fruitless=None, fails_when_hopeless=ends,
+    )  # fmt: skip
+    story.rounds_fail_at_a_step_by_an_error_that_recurs_there(steps)
+    story.the_model_agrees()
+    story.the_records_bring_the_run_back()
+    again = [step == before for before, step in pairwise(steps)]
+    is_hopeless = ends and True in again[:most]
+    assert (story.run_.stage is Stage.FAILED) == (is_hopeless or len(steps) > most)
 
 
 def _round_of(formation: dict[str, Assignment]) -> int:
