@@ -103,7 +103,10 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if not self._is_answering:
             self._arriving.start(self)
-        self._pass_on(partial(self.http.data_received, data), self._ask_of(data))
+        ask = self._ask_of(data)
+        if ask != scheduler().ask and data.endswith(b"\r\n\r\n"):
+            self._arriving.stop(self)  # all of it is here, and that it waits for its slice is our doing
+        self._pass_on(partial(self.http.data_received, data), ask)
         if len(self._waiting) >= MOST_WAITING and self._transport:
             self._transport.pause_reading()
 

@@ -43,8 +43,10 @@ class OperatorScheduler:
         """Whether a slice is being done, or the next one is waited for."""
         self._began_at = float("-inf")
         """Begin of what is being done in a slice."""
-        self._did_s = self._spent_s = 0.0
-        """Time that the latest thing took by itself; that the slice has taken so far."""
+        self._cpu_at = self._did_s = self._did_cpu_s = 0.0
+        """CPU time at its begin; time and CPU time that it took before what it woke up."""
+        self._spent_s = 0.0
+        """CPU time that the slice has taken so far: on a busy machine the thread may stand still meanwhile."""
         self._rests_until = float("-inf")
         self._busy = 1.0
         """Part of the time left to them that the others took lately."""
@@ -71,19 +73,20 @@ class OperatorScheduler:
     def _take(self) -> None:
         """Do the next thing. Tasks that it wakes up come to stand in the loop's queue between `_go_on` and `_end`."""
         began_at = self._began_at = self._loop.time()
+        cpu_at = self._cpu_s()
         self._loop.call_soon(self._go_on)
         try:
             self._asked.pop()()
         finally:
-            self._did_s = self._loop.time() - began_at
+            self._did_s, self._did_cpu_s = self._loop.time() - began_at, self._cpu_s() - cpu_at
             self._loop.call_soon(self._end)
 
     def _go_on(self) -> None:
-        self._began_at = self._loop.time() - self._did_s
+        self._began_at, self._cpu_at = self._loop.time() - self._did_s, self._cpu_s() - self._did_cpu_s
 
     def _end(self) -> None:
         now = self._loop.time()
-        self._spent_s += now - self._began_at
+        self._spent_s += self._cpu_s() - self._cpu_at
         self._began_at = float("-inf")
         if self._spent_s >= SLICE_S:
             self._rest(now)
