@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 from rdzv_protocol.errors import ProtocolError
-from rdzv_protocol.messages import Ack, JoinRequest, Reply, Request
+from rdzv_protocol.messages import Ack, JoinRequest, PollRequest, Reply, Request
 
 from node_agent.core.backoff import RETRIED, Retry, Unreachable
 from node_agent.transport.base import Transport
@@ -41,6 +41,8 @@ class RetryingClient:
                     answer = await self._exchange(request)
                 except RETRIED as error:
                     await self._pause(error, tried_at)
+                    if isinstance(error, Unreachable) and isinstance(request, PollRequest):
+                        request = replace(request, hold=False)  # whether the server is back is to be known at once
                 except ProtocolError:
                     self._retry.answered()
                     raise

@@ -238,12 +238,13 @@ async def test_a_stop_while_workers_wait_to_be_warm_starts_none_of_them(slow):
 
 
 async def test_a_signal_while_workers_wait_to_be_warm_ends_the_agent_and_what_waits(slow):
+    others = set(own_children)  # of tests before this one
     async with warm_rig(slow, WARM) as agent:
         await has_started(agent)
         agent.agent._runner.feed(Signalled("SIGTERM"))
         assert await agent.exit_code() == ExitCode.START_AGAIN
         assert agent.console.text() == b""
-    assert not own_children
+    assert own_children <= others
 
 
 async def test_workers_start_cold_when_nothing_can_be_kept_warm():

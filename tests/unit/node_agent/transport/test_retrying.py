@@ -4,6 +4,7 @@ import asyncio
 from math import inf
 
 import pytest
+from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced, ServerUnavailable, Unauthorized
 from rdzv_protocol.messages import Ack, JoinRequest, PollRequest, Reply, ReportRequest, Wait
 
@@ -56,7 +57,16 @@ async def test_trouble_below_the_protocol_is_tried_again_and_told_once(trouble):
     assert failures == [trouble]
     assert await conversation.ask(POLL) == REPLY
     assert failures == [trouble] * 2, "and once more in the next outage"
-    assert set(link.requests) == {POLL}
+    assert {replace(request, hold=True) for request in link.requests} == {POLL}
+
+
+async def test_a_poll_after_an_outage_is_not_held() -> None:
+    """Its answer tells that the server is back, which must not wait for the end of a hold."""
+    link = ScriptedTransport(CLOSED, CLOSED, REPLY, ServerUnavailable("shutting down"), REPLY)
+    client = RetryingClient(link)
+    for _ in range(2):
+        assert await client.ask(POLL) == REPLY
+    assert [request.hold for request in link.requests] == [True, False, False, True, True]
 
 
 async def test_a_refusal_is_an_answer_and_not_tried_again():
