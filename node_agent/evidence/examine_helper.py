@@ -5,12 +5,16 @@ so does a folder on a file system that does not answer. One thread looks at each
 at once: whoever started this program kills it when the time is over, and has what was found till then.
 
 On its socket it gets one line of JSON (`Order` below), and tells lines of JSON: {"rank", "state", "wchan"}, {"rank",
-"frames"}, {"rank", "collective"}, {"problem"}, {"flight_recorder"}, and at last {"folder"}, when all of it is in files.
+"frames"}, {"rank", "collective"}, {"problem"}, {"flight_recorder"}, {"nccl"}, and at last {"folder"}, when all of it is
+in files.
 
 py-spy is used without a pause of the process (`--nonblocking`): to pause one that is stopped fails, and to pause one in
 uninterruptible sleep never ends. Without py-spy torch's worker server is asked, if the worker has one, and then, by a
 signal, the faulthandler of a worker that was forked warm, which writes the stacks to a file. The signal would kill
 whoever does not catch it: it is sent only where the kernel says that it is caught, and that the file is open.
+
+NCCL (2.24 and newer) is asked for the state of all communicators of the job, at the port of its RAS subsystem, if a
+worker of this node listens there, by the node that has rank 0: every process of the job would give the same answer.
 """
 
 import json
@@ -26,6 +30,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 Order = dict[str, Any]
@@ -51,6 +56,12 @@ NO_PY_SPY = "py-spy is not installed beside the agent: pip install 'rdzv-server[
 FAULTHANDLER_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 MARGIN_S = 0.3
 """What a program has been asked for is told, and kept, within this time."""
+RAS_VARIABLE, RAS_ADDRESS = "NCCL_RAS_ADDR", "localhost:28028"
+RAS_ANSWER_S = 1.0
+"""A process that has not answered a line by then is stopped: the next connection may get another one of the node."""
+RAS_BYTES = 1 << 20
+LISTENS = "0A"
+"""State of a socket in /proc/PID/net/tcp."""
 FR_MARGIN_S = 2.0
 """torch's import and the analysis are not begun with less time left."""
 
@@ -79,6 +90,8 @@ class Examination:
     def run(self) -> None:
         left = list(self._order["workers"])
         threads = [threading.Thread(target=self._look_at_all, args=(left,)) for _ in left[:MOST_THREADS]]
+        if any(worker["rank"] == 0 for worker in left):
+            threads.append(threading.Thread(target=self._ask_nccl, args=([worker["pid"] for worker in left],)))
         for thread in threads:
             thread.daemon = True
             thread.start()
@@ -223,6 +236,30 @@ class Examination:
             raise ValueError(f"torch's worker server answers {head[:80].decode(errors='replace')!r}")
         return body
 
+    # NCCL's RAS.
+
+    def _ask_nccl(self, pids: list[int]) -> None:
+        """Ask until one of the processes that share the port answers."""
+        why, addresses = "", set()
+        for pid in pids:
+            with suppress(OSError):  # it has ended, or is another user's
+                addresses |= ras_addresses(pid)
+        for address in addresses:
+            while self._left_s() > RAS_ANSWER_S + MARGIN_S:
+                try:
+                    text = ras_status(address, self._left_s() - MARGIN_S)
+                except TimeoutError:
+                    why = "no process answered in time"
+                    continue
+                except (OSError, ValueError) as error:
+                    why = str(error)
+                    break
+                self._keep("nccl_ras.txt", text)
+                self._tell(nccl=ras_complaints(text))
+                return
+        if why:
+            self._problem(f"NCCL's RAS: {why}")
+
     # torch's flight recorder.
 
     def _flight_recorder(self, worker: dict[str, Any], state: str) -> None:
@@ -321,21 +358,66 @@ def catches(pid: int, signum: int) -> bool:
 
 def has_open(pid: int, path: str) -> bool:
     """Whether the process has this file open: else its descriptor may be another file's by now."""
-    real, descriptors = os.path.realpath(path), f"/proc/{pid}/fd"
+    return os.path.realpath(path) in open_files(pid)
+
+
+def open_files(pid: int) -> Iterator[str]:
+    """Path, or kind and number, of each descriptor that the process has open."""
+    descriptors = f"/proc/{pid}/fd"
     for descriptor in os.listdir(descriptors):
         with suppress(FileNotFoundError):  # closed this moment
-            if os.readlink(f"{descriptors}/{descriptor}") == real:
-                return True
-    return False
+            yield os.readlink(f"{descriptors}/{descriptor}")
 
 
-def read(path: str) -> str:
+def read(path: str, most_bytes: int = 1 << 16) -> str:
     """The file's text; empty if it may not be read, or is gone."""
     try:
         with open(path, "rb") as file:
-            return file.read(1 << 16).decode(errors="replace").strip()
+            return file.read(most_bytes).decode(errors="replace").strip()
     except OSError:
         return ""
+
+
+# NCCL's RAS: lines of text over TCP, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html
+
+
+def ras_addresses(pid: int) -> set[tuple[str, int]]:
+    """The address at which this process itself listens for clients of NCCL's RAS, or none."""
+    variables = dict(pair.partition("=")[::2] for pair in read(f"/proc/{pid}/environ").split("\0"))
+    host, _, port = variables.get(RAS_VARIABLE, RAS_ADDRESS).rpartition(":")
+    if not port.isdecimal():
+        return set()
+    tables = (read(f"/proc/{pid}/net/{table}", MOST_BYTES) for table in ("tcp", "tcp6"))
+    rows = (line.split() for table in tables for line in table.splitlines()[1:])
+    sockets = {f"socket:[{row[9]}]" for row in rows if row[1].endswith(f":{int(port):04X}") and row[3] == LISTENS}
+    return {(host.strip("[]"), int(port))} if any(each in sockets for each in open_files(pid)) else set()
+
+
+def ras_status(address: tuple[str, int], limit_s: float) -> str:
+    """Status of the job's communicators. Raises `OSError`, or `ValueError` if what answers is not NCCL."""
+    until = time.monotonic() + limit_s
+    with socket.create_connection(address, RAS_ANSWER_S) as connection, connection.makefile("rb") as lines:
+        connection.sendall(b"CLIENT PROTOCOL 2\n")
+        if not (answer := lines.readline(256)).upper().startswith(b"SERVER PROTOCOL "):
+            raise ValueError(f"{address[0]}:{address[1]} answers {answer.decode(errors='replace').strip()!r}")
+        connection.sendall(b"TIMEOUT %d\n" % max(1, int(until - time.monotonic()) - 1))
+        if (answer := lines.readline(256)).strip().upper() != b"OK":
+            raise ValueError(f"it refuses a time limit: {answer.decode(errors='replace').strip()!r}")
+        connection.sendall(b"VERBOSE STATUS\n")
+        connection.settimeout(max(0.1, until - time.monotonic()))
+        return lines.read(RAS_BYTES).decode(errors="replace")
+
+
+def ras_complaints(text: str) -> list[str]:
+    """Lines of the sections with errors and warnings, without their headings."""
+    complaints, is_one = [], False
+    lines = [*text.splitlines(), ""]
+    for line, following in pairwise(lines):
+        if set(following) == {"="}:
+            is_one = line.strip() in ("Errors", "Warnings")
+        elif is_one and line.strip() and set(line) != {"="}:
+            complaints.append(line.rstrip())
+    return complaints[:40]
 
 
 # Python stacks.

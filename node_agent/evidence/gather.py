@@ -30,6 +30,7 @@ END_S = 0.5
 KILL_TIMEOUT_S = 1.0
 MOST_BYTES = 64 << 20
 PROBLEM_BYTES, MOST_PROBLEMS = 1_000, 16
+NCCL_LINE_BYTES, MOST_NCCL_LINES = 200, 16
 
 
 class Target(Struct, frozen=True, kw_only=True):
@@ -145,6 +146,7 @@ class Report:
         self._workers: dict[int, Found] = {}
         self._folder = ""
         self._flight_recorder: tuple[str, ...] = ()
+        self._nccl: tuple[str, ...] = ()
         self._rest = b""
         self._taken = 0
 
@@ -163,6 +165,7 @@ class Report:
             folder=self._folder,
             problems=tuple(self._problems()),
             flight_recorder=self._flight_recorder,
+            nccl=self._nccl,
             took_s=round(took_s, 3),
         )
 
@@ -175,6 +178,8 @@ class Report:
             self.problems.append(told["problem"])
         elif "flight_recorder" in told:
             self._flight_recorder = last_lines([printable(line) for line in told["flight_recorder"]], 40, 1_000)
+        elif "nccl" in told:
+            self._nccl = tuple(clip(printable(line), NCCL_LINE_BYTES) for line in told["nccl"][:MOST_NCCL_LINES])
         else:
             self._folder = clip(printable(told["folder"]), 1_000)
 

@@ -72,6 +72,8 @@ class Evidence(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=
     """What could not be had, and why, for a person."""
     flight_recorder: Traceback = ()
     """What torch's `torchfrtrace` says about this node's flight recorder dumps."""
+    nccl: Traceback = ()
+    """Errors and warnings about the communicators of the whole job, as NCCL's RAS subsystem tells them."""
     took_s: Seconds = 0.0
 
 

@@ -120,6 +120,7 @@ def _merged(evidence: Evidence | None, more: Evidence) -> Evidence:
         folder=evidence.folder or more.folder,
         problems=evidence.problems + more.problems,
         flight_recorder=evidence.flight_recorder or more.flight_recorder,
+        nccl=evidence.nccl or more.nccl,
     )
 
 

@@ -24,6 +24,7 @@ MOST_RANKS = 3
 MOST_CULPRITS = 16
 MOST_PROBLEMS = 4
 SENTENCE_BYTES = 900
+NCCL_BYTES = 300
 NAME_BYTES, PLACE_BYTES = 48, 96
 
 _TORCH = re.compile(r"/(?:(?:site|dist)-packages|pytorch)/torch(?:_npu|_xla)?/")
@@ -147,7 +148,7 @@ def summarise(evidence: Mapping[str, Evidence], silent: Mapping[str, Collection[
     first = next((cluster for cluster in facts.clusters if _is_meant(cluster, culprits, facts.count)), None)
     folder_node = _node_with_files(evidence, culprits)
     return StackSummary(
-        sentence=clip("; ".join(_sentence(facts, guilty, why, silent)), SENTENCE_BYTES),
+        sentence=clip("; ".join([*_sentence(facts, guilty, why, silent), *_of_nccl(evidence)]), SENTENCE_BYTES),
         has_stacks=bool(facts.clusters),
         culprits=culprits,
         why=why,
@@ -172,6 +173,13 @@ def _node_with_files(evidence: Mapping[str, Evidence], culprits: Sequence[Culpri
 def _problems(evidence: Iterable[Evidence]) -> tuple[str, ...]:
     told = Counter(printable(problem) for each in evidence for problem in each.problems)
     return tuple(problem for problem, _ in sorted(told.items(), key=lambda item: (-item[1], item[0]))[:MOST_PROBLEMS])
+
+
+def _of_nccl(evidence: Mapping[str, Evidence]) -> Iterable[str]:
+    """What NCCL says of its communicators, in which ranks have other numbers."""
+    said = next((each.nccl for _, each in sorted(evidence.items()) if each.nccl), ())
+    if said:
+        yield clip(printable(f"NCCL says: {', '.join(line.strip() for line in said)}"), NCCL_BYTES)
 
 
 # Clusters.

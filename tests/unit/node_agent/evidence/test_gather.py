@@ -16,6 +16,7 @@ from node_agent.workers.warm.pool import WarmPool
 from tests.support.process_info import children, ended, is_running, state, subreaper, until
 
 LIMIT_S = 20.0
+Ras = tuple[str, dict[str, str]]
 WAITS = """
 import time
 def wait_for_batch():
@@ -44,6 +45,46 @@ BLOCKS_THE_SIGNAL = f"{SIGNAL_OF_STACKS}signal.pthread_sigmask(signal.SIG_BLOCK,
 IS_REPLACED = f"import os, sys; os.execv(sys.executable, [sys.executable, '-c', {WAITS!r}])"
 
 
+RAS_STATUS = """\
+NCCL version 2.27.3 compiled with CUDA 12.9
+
+Communicators... (0.00s)
+=============
+
+Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
+    #  in group  per comm  per node  per comm  in group
+    0         1         2         4         8         8   RUNNING  MISMATCH
+
+Errors
+======
+
+Warnings
+========
+
+#0-0 (78db921d1c117b4a) MISMATCH
+  Communicator ranks have different AllReduce operation counts
+  7 ranks have launched up to operation 64
+  Rank 7 has launched up to operation 60 -- GPU 3 managed by process 1650386 on node node1
+"""
+RAS = """
+import socket, sys, time
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])), reuse_port=True)
+print("up", flush=True)
+while True:
+    connection, _ = listener.accept()
+    lines = connection.makefile("rwb", buffering=0)
+    for line in lines:
+        answer = ANSWERS[line.split()[0]]
+        lines.write(answer)
+        if line.startswith(b"VERBOSE"):
+            break
+    lines.close()
+    connection.close()
+"""
+NCCL = {b"CLIENT": b"SERVER PROTOCOL 2\n", b"TIMEOUT": b"OK\n", b"VERBOSE": RAS_STATUS.encode()}
+"""Answers of NCCL 2.27 by the first word of the question, as a user of its client has published them."""
+
+
 class Node:
     """Workers of one test."""
 
@@ -53,12 +94,12 @@ class Node:
         self._processes: list[asyncio.subprocess.Process] = []
         self._scripts: dict[str, Path] = {}
 
-    async def start(self, code: str, **environment: str) -> int:
+    async def start(self, code: str, *words: str, **environment: str) -> int:
         """Pid of a worker that is where it will stay."""
         script = self._scripts.setdefault(code, self.folder / f"train{len(self._scripts)}.py")
         script.write_text(code)
         process = await asyncio.create_subprocess_exec(
-            sys.executable, str(script), stdout=asyncio.subprocess.PIPE, env={**os.environ, **environment},
+            sys.executable, str(script), *words, stdout=asyncio.subprocess.PIPE, env={**os.environ, **environment},
             start_new_session=True,
         )  # fmt: skip
         self._processes.append(process)
@@ -277,3 +318,40 @@ async def test_a_warm_worker_that_is_stopped_is_not_waited_for(warm_node: WarmNo
     assert "state T" in warm_node.kept("rank_0.kernel.txt")
     os.kill(stopped, signal.SIGCONT)
     assert [functions(group)[0] for group in (await warm_node.examine_ranks()).groups] == ["wait_for_batch"] * 2
+
+
+# NCCL's RAS.
+
+
+@pytest.fixture
+def ras(unused_tcp_port: int) -> Ras:
+    """Port for workers to listen at, and the variable by which NCCL is told."""
+    return str(unused_tcp_port), {"NCCL_RAS_ADDR": f"localhost:{unused_tcp_port}"}
+
+
+async def test_nccls_complaints_are_told_and_all_that_it_says_is_kept(node: Node, ras: Ras) -> None:
+    port, variable = ras
+    evidence = await node.examine(await node.start(f"ANSWERS = {NCCL}{RAS}", port, **variable))
+    assert evidence.nccl[0].endswith("MISMATCH") and "Rank 7 has launched up to operation 60" in evidence.nccl[3]
+    assert len(evidence.nccl) == 4 and node.kept("nccl_ras.txt") == RAS_STATUS
+
+
+async def test_another_process_of_the_node_answers_for_one_that_is_stopped(node: Node, ras: Ras) -> None:
+    port, variable = ras
+    pids = [await node.start(f"ANSWERS = {NCCL}{RAS}", port, **variable) for _ in range(2)]
+    os.kill(pids[0], signal.SIGSTOP)
+    assert len((await node.examine(*pids)).nccl) == 4
+
+
+async def test_what_listens_there_and_is_not_nccl_is_a_problem(node: Node, ras: Ras) -> None:
+    port, variable = ras
+    answers = {b"CLIENT": b"HTTP/1.1 400 Bad Request\n"}
+    evidence = await node.examine(await node.start(f"ANSWERS = {answers}{RAS}", port, **variable))
+    assert evidence.nccl == () and "answers 'HTTP/1.1 400 Bad Request'" in "".join(evidence.problems)
+
+
+async def test_who_is_no_worker_of_this_node_is_not_asked(node: Node, ras: Ras) -> None:
+    port, variable = ras
+    await node.start(f"ANSWERS = {NCCL}{RAS}", port)
+    evidence = await node.examine(await node.start(WAITS, **variable))
+    assert (evidence.nccl, evidence.problems) == ((), ())

@@ -72,6 +72,12 @@ def test_the_rank_that_is_not_in_the_collective_is_named() -> None:
     )
 
 
+def test_nccls_own_words_come_last() -> None:
+    said = ("#0-0 (78db) MISMATCH", "  Rank 7 has launched up to operation 60 -- GPU 3")
+    summary = summarise({"a": Evidence(groups=(group([0, 1]),)), "b": Evidence(groups=(group([2]),), nccl=said)}, {})
+    assert summary.sentence.endswith(f"; NCCL says: {said[0]}, {said[1].strip()}")
+
+
 @pytest.mark.parametrize(
     ("frames", "place", "waits"),
     [
