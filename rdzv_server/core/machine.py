@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
-from rdzv_protocol.errors import AgentFenced, StaleRound
+from rdzv_protocol.errors import AgentFenced
 from rdzv_protocol.events import EventKind, RunEvent
 from rdzv_protocol.messages import Directive, Drain, Failure, Stop
 from rdzv_protocol.settings import RequestedSettings, RunSettings
-from rdzv_protocol.text import clip
 
 from rdzv_server.core import (
     admission,
@@ -38,17 +37,17 @@ from rdzv_server.core import (
     snapshot,
     stragglers,
     time_ledger,
+    worker_reports,
 )
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record, WakeAgents
 from rdzv_server.core.liveness import Leases
-from rdzv_server.core.node_history import Blame, Fault
+from rdzv_server.core.node_history import Blame
 from rdzv_server.core.run import (
     Agent,
     AgentState,
     Cause,
     Departure,
     Examinations,
-    FailureRecord,
     Opening,
     Run,
     Slowness,
@@ -57,8 +56,6 @@ from rdzv_server.core.run import (
     remember,
 )
 
-HINT_BYTES = 240
-"""Of an agent's hint, what stays where the server has something to add: both fit into the final report."""
 DUE_AT_ONCE = 500
 """Agents that are lost in one go when many leases end together: other runs wait meanwhile. The rest is due still."""
 
@@ -236,7 +233,7 @@ class RunMachine:
 
     def _disconnected(self, event: events.AgentDisconnected, now: float) -> None:
         self.run.leases.disconnect(event.agent_id, now)
-        self._lose_corroborated((event.agent_id,), now)
+        self.lose_corroborated((event.agent_id,), now)
 
     def _time_passed(self, event: events.TimePassed, now: float) -> None:
         pass  # `handle` looks what is due after every event
@@ -277,46 +274,10 @@ class RunMachine:
         self.agent(event.agent_id)
         return event
 
-    def _check_success(self, event: events.WorkersSucceeded, now: float) -> events.WorkersSucceeded | None:
-        """Ignore a success that was reported before, or too late: the round that opened restarts its node, too."""
-        is_new = self._is_new(event)
-        if is_new:
-            self.run.leases.renew(event.agent_id, now)
-        return event if is_new and event.agent_id in self.run.running else None
-
-    def _check_failure(self, event: events.WorkersFailed, now: float) -> events.WorkersFailed | None:
-        if not self._is_new(event):
-            return None
-        run = self.run
-        run.leases.renew(event.agent_id, now)
-        if not run.failed:
-            self._lose_corroborated(list(run.leases.absent_since), now, event.agent_id)
-        elif len(run.failed) == 1:
-            self._lose_corroborated(list(run.failed), now, event.agent_id)
-        return event
-
     def _check_end(self, event: events.RunSuperseded, now: float) -> events.Fact | None:
         return None if self.run.stage.is_end else event
 
-    def _is_new(self, report: events.WorkersSucceeded | events.WorkersFailed) -> bool:
-        """Whether a report says something new. Raises `StaleRound` if it is about another round than the last one.
-
-        The end of its workers is new also if the report was overtaken by the join that followed it.
-        """
-        run = self.run
-        if run.stage.is_end:
-            return False
-        agent = self.agent(report.agent_id)
-        if report.agent_id in run.failed or report.agent_id in run.succeeded:
-            return False
-        if agent.state is AgentState.DRAINING:
-            return False
-        is_last = not agent.has_joined or (run.stage is Stage.FORMING and run.seat_of(report.agent_id) is not None)
-        if agent.round != report.round or not is_last:
-            raise StaleRound(f"round {report.round} of run {run.run_id} is over for node {agent.node_id}")
-        return True
-
-    def _lose_corroborated(self, agent_ids: Iterable[str], now: float, reporter: str | None = None) -> None:
+    def lose_corroborated(self, agent_ids: Iterable[str], now: float, reporter: str | None = None) -> None:
         """Lose those of them that are absent participants if workers of another participant failed: that is why.
 
         Whoever else is absent has been judged before: when its connection closed, or at the round's first failure.
@@ -394,64 +355,6 @@ class RunMachine:
         """Remember the node that leaves, or has left, because a check has found it unfit."""
         self.blamed.append(Blame(agent.node_id, "unfit", reason))
         completion.note_unfit(self.run, agent.node_id, reason)
-
-    def _failed(self, fact: events.WorkersFailed, now: float) -> None:
-        run, agent = self.run, self.agent(fact.agent_id)
-        failure = self._with_outlook(fact.failure, now)
-        record = FailureRecord(agent.round, agent.agent_id, now, failure)
-        restart_budget.note(run, record)
-        reason = failure.sentence
-        self._tell_of_failure(record, reason, now)
-        is_excused = failure.consequence or failure.blame == "program" or failure.verdict == "retry"
-        if run.first_of_round is record and not is_excused:
-            fault: Fault = "hardware" if failure.blame == "node" else "failed"
-            self.blamed.append(Blame(agent.node_id, fault, f"{reason}{failure.hint and f' ({failure.hint})'}"))
-        verdict = restart_budget.verdict(run, failure, now)
-        if restart_budget.is_fatal(run, failure):
-            assert verdict
-            self.fail(failure, verdict, now)
-        elif run.stage is Stage.FORMING:
-            if run.first_of_round is record and run.opening.cause in (Cause.WORKER_FAILURE, Cause.RETRIED):
-                self._put_down_to(failure, verdict, now)
-        elif verdict is None:
-            self.open_round(restart_budget.cause_of(failure), reason, now)
-        elif restart_budget.awaits_cause(run, record):
-            run.verdict_at, run.scale_up_at = run.verdict_at or now + restart_budget.CAUSE_WINDOW_S, None
-        else:
-            self._answer_failure(now)
-
-    def _put_down_to(self, root: Failure, verdict: restart_budget.Verdict | None, now: float) -> None:
-        """Put the restart that is under way down to its root, which has been reported after a consequence."""
-        opening = self.run.opening
-        if verdict:
-            self.fail(root, verdict, now)
-        else:
-            opening.cause, opening.reason = restart_budget.cause_of(root), root.sentence
-
-    def _with_outlook(self, failure: Failure, now: float) -> Failure:
-        """The failure, with the advice that restarting does not help, where that is known; told once as a warning."""
-        why = failed_rounds.no_use(self.run, failure.recurs, now)
-        if why is None or not restart_budget.is_to_blame(self.run, failure):
-            return failure
-        self.tell("warning", f"{restart_budget.NO_USE}: {why}", now, node_id=failure.node_id)
-        hint = clip(failure.hint, HINT_BYTES)
-        return replace(failure, hint=f"{hint}{hint and '; '}{restart_budget.NO_USE}: {why}")
-
-    def _cause_not_found(self, fact: events.CauseNotFound, now: float) -> None:
-        self._answer_failure(now)
-
-    def _answer_failure(self, now: float) -> None:
-        """The run ends over its round's root, unless the budget can afford a restart again by now."""
-        assert self.run.first_of_round
-        root = self.run.first_of_round.failure
-        if verdict := restart_budget.verdict(self.run, root, now):
-            self.fail(root, verdict, now)
-        else:
-            self.open_round(restart_budget.cause_of(root), root.sentence, now)
-
-    def _succeeded(self, fact: events.WorkersSucceeded, now: float) -> None:
-        self.run.move(self.agent(fact.agent_id), AgentState.SUCCEEDED)
-        self.run.succeeded.add(fact.agent_id)
 
     def _timed_out(self, fact: events.JoinTimedOut, now: float) -> None:
         self.run.join_timed_out = True
@@ -617,15 +520,6 @@ class RunMachine:
         )  # fmt: skip
         self._effects.append(Happened(event))
 
-    def _tell_of_failure(self, record: FailureRecord, reason: str, now: float) -> None:
-        """Tell the evidence of a failure that the run remembers, and of the others, which may be many, the name."""
-        run, failure = self.run, record.failure
-        is_remembered = bool(run.failures) and run.failures[-1] is record
-        told = (final_report.details if is_remembered else final_report.summary)(failure)
-        seat = run.seat_of(record.agent_id)
-        group_rank = seat.group_rank if seat else None
-        self.tell("workers_failed", reason, now, node_id=failure.node_id, group_rank=group_rank, failure=told)
-
     def _taken(self) -> list[Effect]:
         effects, self._effects = self._effects, []
         return effects
@@ -643,8 +537,8 @@ _CHECKS: dict[type[events.Event], Callable[[RunMachine, Any, float], events.Fact
     events.NodeJoined: RunMachine._check_join,
     events.NodeLeft: RunMachine._check_leave,
     events.LeaveAnnounced: notices.check,
-    events.WorkersFailed: RunMachine._check_failure,
-    events.WorkersSucceeded: RunMachine._check_success,
+    events.WorkersFailed: worker_reports.check_failure,
+    events.WorkersSucceeded: worker_reports.check_success,
     events.HangSuspected: hangs.check,
     events.ArrivalsAdmitted: operations.check_admission,
     events.RunStopped: operations.check_stop,
@@ -670,8 +564,8 @@ _TRANSITIONS: dict[type[events.Fact], Callable[[RunMachine, Any, float], None]] 
     events.NodeLeft: RunMachine._left,
     events.LeaveAnnounced: notices.announced,
     events.NoticeEnded: notices.ended,
-    events.WorkersFailed: RunMachine._failed,
-    events.WorkersSucceeded: RunMachine._succeeded,
+    events.WorkersFailed: worker_reports.failed,
+    events.WorkersSucceeded: worker_reports.succeeded,
     events.HangSuspected: hangs.suspect,
     events.HangFound: hangs.found,
     events.ProgressMeasured: RunMachine._measured,
@@ -681,7 +575,7 @@ _TRANSITIONS: dict[type[events.Fact], Callable[[RunMachine, Any, float], None]] 
     events.NetworkTested: network_check.found,
     events.RoundCompleted: RunMachine._completed,
     events.JoinTimedOut: RunMachine._timed_out,
-    events.CauseNotFound: RunMachine._cause_not_found,
+    events.CauseNotFound: worker_reports.cause_not_found,
     events.ArrivalsAdmitted: operations.admit,
     events.RunStopped: operations.stop,
     events.RunRestarted: operations.restart,

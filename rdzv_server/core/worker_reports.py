@@ -1,0 +1,131 @@
+"""Agents' reports of how their workers have ended: which of them say something new, and what follows for the run."""
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+from rdzv_protocol.errors import StaleRound
+from rdzv_protocol.messages import Failure
+from rdzv_protocol.text import clip
+
+from rdzv_server.core import events, failed_rounds, final_report, restart_budget
+from rdzv_server.core.node_history import Blame, Fault
+from rdzv_server.core.run import AgentState, Cause, FailureRecord, Stage
+
+if TYPE_CHECKING:
+    from rdzv_server.core.machine import RunMachine
+
+HINT_BYTES = 240
+"""Of an agent's hint, what stays where the server has something to add: both fit into the final report."""
+
+
+def check_success(machine: "RunMachine", event: events.WorkersSucceeded, now: float) -> events.WorkersSucceeded | None:
+    """Ignore a success that was reported before, or too late: the round that opened restarts its node, too."""
+    is_new = _is_new(machine, event)
+    if is_new:
+        machine.run.leases.renew(event.agent_id, now)
+    return event if is_new and event.agent_id in machine.run.running else None
+
+
+def check_failure(machine: "RunMachine", event: events.WorkersFailed, now: float) -> events.WorkersFailed | None:
+    if not _is_new(machine, event):
+        return None
+    run = machine.run
+    run.leases.renew(event.agent_id, now)
+    if not run.failed:
+        machine.lose_corroborated(list(run.leases.absent_since), now, event.agent_id)
+    elif len(run.failed) == 1:
+        machine.lose_corroborated(list(run.failed), now, event.agent_id)
+    return event
+
+
+def _is_new(machine: "RunMachine", report: events.WorkersSucceeded | events.WorkersFailed) -> bool:
+    """Whether a report says something new. Raises `StaleRound` if it is about another round than the last one.
+
+    The end of its workers is new also if the report was overtaken by the join that followed it.
+    """
+    run = machine.run
+    if run.stage.is_end:
+        return False
+    agent = machine.agent(report.agent_id)
+    if report.agent_id in run.failed or report.agent_id in run.succeeded:
+        return False
+    if agent.state is AgentState.DRAINING:
+        return False
+    is_last = not agent.has_joined or (run.stage is Stage.FORMING and run.seat_of(report.agent_id) is not None)
+    if agent.round != report.round or not is_last:
+        raise StaleRound(f"round {report.round} of run {run.run_id} is over for node {agent.node_id}")
+    return True
+
+
+def succeeded(machine: "RunMachine", fact: events.WorkersSucceeded, now: float) -> None:
+    machine.run.move(machine.agent(fact.agent_id), AgentState.SUCCEEDED)
+    machine.run.succeeded.add(fact.agent_id)
+
+
+def failed(machine: "RunMachine", fact: events.WorkersFailed, now: float) -> None:
+    run, agent = machine.run, machine.agent(fact.agent_id)
+    failure = _with_outlook(machine, fact.failure, now)
+    record = FailureRecord(agent.round, agent.agent_id, now, failure)
+    restart_budget.note(run, record)
+    reason = failure.sentence
+    _tell_of_failure(machine, record, reason, now)
+    is_excused = failure.consequence or failure.blame == "program" or failure.verdict == "retry"
+    if run.first_of_round is record and not is_excused:
+        fault: Fault = "hardware" if failure.blame == "node" else "failed"
+        machine.blamed.append(Blame(agent.node_id, fault, f"{reason}{failure.hint and f' ({failure.hint})'}"))
+    verdict = restart_budget.verdict(run, failure, now)
+    if restart_budget.is_fatal(run, failure):
+        assert verdict
+        machine.fail(failure, verdict, now)
+    elif run.stage is Stage.FORMING:
+        if run.first_of_round is record and run.opening.cause in (Cause.WORKER_FAILURE, Cause.RETRIED):
+            _put_down_to(machine, failure, verdict, now)
+    elif verdict is None:
+        machine.open_round(restart_budget.cause_of(failure), reason, now)
+    elif restart_budget.awaits_cause(run, record):
+        run.verdict_at, run.scale_up_at = run.verdict_at or now + restart_budget.CAUSE_WINDOW_S, None
+    else:
+        _answer_failure(machine, now)
+
+
+def _put_down_to(machine: "RunMachine", root: Failure, verdict: restart_budget.Verdict | None, now: float) -> None:
+    """Put the restart that is under way down to its root, which has been reported after a consequence."""
+    opening = machine.run.opening
+    if verdict:
+        machine.fail(root, verdict, now)
+    else:
+        opening.cause, opening.reason = restart_budget.cause_of(root), root.sentence
+
+
+def _with_outlook(machine: "RunMachine", failure: Failure, now: float) -> Failure:
+    """The failure, with the advice that restarting does not help, where that is known; told once as a warning."""
+    why = failed_rounds.no_use(machine.run, failure.recurs, now)
+    if why is None or not restart_budget.is_to_blame(machine.run, failure):
+        return failure
+    machine.tell("warning", f"{restart_budget.NO_USE}: {why}", now, node_id=failure.node_id)
+    hint = clip(failure.hint, HINT_BYTES)
+    return replace(failure, hint=f"{hint}{hint and '; '}{restart_budget.NO_USE}: {why}")
+
+
+def cause_not_found(machine: "RunMachine", fact: events.CauseNotFound, now: float) -> None:
+    _answer_failure(machine, now)
+
+
+def _answer_failure(machine: "RunMachine", now: float) -> None:
+    """The run ends over its round's root, unless the budget can afford a restart again by now."""
+    assert machine.run.first_of_round
+    root = machine.run.first_of_round.failure
+    if verdict := restart_budget.verdict(machine.run, root, now):
+        machine.fail(root, verdict, now)
+    else:
+        machine.open_round(restart_budget.cause_of(root), root.sentence, now)
+
+
+def _tell_of_failure(machine: "RunMachine", record: FailureRecord, reason: str, now: float) -> None:
+    """Tell the evidence of a failure that the run remembers, and of the others, which may be many, the name."""
+    run, failure = machine.run, record.failure
+    is_remembered = bool(run.failures) and run.failures[-1] is record
+    told = (final_report.details if is_remembered else final_report.summary)(failure)
+    seat = run.seat_of(record.agent_id)
+    group_rank = seat.group_rank if seat else None
+    machine.tell("workers_failed", reason, now, node_id=failure.node_id, group_rank=group_rank, failure=told)
