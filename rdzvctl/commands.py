@@ -84,6 +84,7 @@ class Session:
         self.out = Output(environment, is_json=bool(given.get("json")))
         self._client: Client | None = None
         self._unknown: list[str] = []
+        self._servers: list[Fields] = []
 
     def __enter__(self) -> "Session":
         return self
@@ -108,15 +109,20 @@ class Session:
     def overview(self, run_id: str | None = None) -> Overview:
         """The servers and runs; what could not be learned ends the command, later, with its exit code."""
         found = self.client.overview(run_id)
-        self._unknown = found.unknown
+        self._unknown, self._servers = found.unknown, found.servers
         return found
+
+    @property
+    def trouble(self) -> str:
+        """Which servers can decide nothing at present, and why; empty if all is well."""
+        return views.trouble(self._servers)
 
     def run(self, *, is_over: bool = False) -> Fields:
         """The run that is asked for, or the only one that goes on, or `is_over`. Raises `Refused` or `BadInput`."""
         if (run_id := self.given.get("run_id")) is not None:
             for run in self.overview(run_id).runs:
                 return run
-            raise self._no_such(run_id, self.overview().runs)
+            raise self._no_such(run_id, [] if self._unknown else self.overview().runs)
         runs = self.overview().runs
         wanted = [run for run in runs if views.is_over(run) == is_over] or runs
         if len(wanted) == 1:
@@ -231,9 +237,9 @@ def why(session: Session) -> None:
 
 
 def _why(session: Session, run: Fields) -> views.Why:
-    """The account of the run. Why it restarts only its events tell, until it has restarted."""
-    if run["phase"] != "restarting":
-        return views.why(run, session.endpoint)
+    """The account of the run. Why it restarts only its events tell, until it has restarted, and only a leader them."""
+    if run["phase"] != "restarting" or session.trouble:
+        return views.why(run, session.endpoint, trouble=session.trouble)
     events = session.client.latest_events(run["run_id"], LATEST).events
     opened = [event["reason"] for event in events if event["kind"] == "round_opened"]
     return views.why(run, session.endpoint, opened[-1] if opened else "")

@@ -290,13 +290,14 @@ class Why(NamedTuple):
     next: list[str]
 
 
-def why(run: Fields, endpoint: str, opened: str = "") -> Why:
+def why(run: Fields, endpoint: str, opened: str = "", trouble: str = "") -> Why:
     """What state the run is in, since when, for whom it waits until when, what failed first, and what to do next.
 
     `endpoint`: as agents would be given it. `opened`: why the round that forms was opened, if that is known.
+    `trouble`: why its server can decide nothing at present; then nothing else helps.
     """
     cause = [f"It restarts because of this: {printable(opened)}."] if opened else []
-    sentences = [_state(run), *cause, *_absent(run)]
+    sentences = [*([trouble] if trouble else []), _state(run), *cause, *_absent(run)]
     failure = run["first_failure"] or run["end_failure"]
     if failure:
         what = failure_sentence(failure)
@@ -308,7 +309,25 @@ def why(run: Fields, endpoint: str, opened: str = "") -> Why:
             sentences.append(f"{hint[:1].upper()}{hint[1:]}.")
     if count := sum(run["restarts"].values()):
         sentences.append(f"It has restarted {nodes(count, 'time')}: {_restarts(run)}.")
-    return Why(" ".join(sentences), evidence(failure) if failure else [], _next(run, failure, endpoint))
+    steps = [_MEND_SERVER] if trouble else _next(run, failure, endpoint)
+    return Why(" ".join(sentences), evidence(failure) if failure else [], steps)
+
+
+_MEND_SERVER = "Mend the server first: until it can decide, nothing else helps. Workers keep running."
+
+
+def trouble(servers: Iterable[Fields]) -> str:
+    """Sentences that say which servers should decide and cannot, and why; empty if there is none."""
+    stuck = [server for server in servers if not server["ready"] and (server["leads"] or _lacks_leader(server))]
+    return " ".join(
+        f"rdzv-server at {printable(server['address'])} can decide nothing at present: "
+        f"{printable(server['unhealthy_reason'] or '')}."
+        for server in stuck
+    )
+
+
+def _lacks_leader(server: Fields) -> bool:
+    return any(shard["leader"] is None for shard in server["shards"])
 
 
 def _state(run: Fields) -> str:

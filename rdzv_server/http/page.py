@@ -170,8 +170,9 @@ class Pages:
             return await self._show(name, caller, run_id=run_id)
         shown = await plain(permit, run_id, number_of("plain", first, 0, 0, LAST_ROW))
         return await self._show(
-            f"plain_{name}", caller, run_id=run_id, path=path, at=time.strftime(AT, time.gmtime()), **shown
-        )
+            f"plain_{name}", caller, run_id=run_id, path=path, at=time.strftime(AT, time.gmtime()),
+            trouble=self._service.state().unhealthy_reason, **shown,
+        )  # fmt: skip
 
     async def _plain_runs(self, permit: Permit, _: str, first: int) -> Shown:
         latest = {run.run_id: run for run in self._service.runs() if permit.covers(run.run_id)}

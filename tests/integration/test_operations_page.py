@@ -6,11 +6,10 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.request import Request, urlopen
 
 import pytest
 
@@ -20,10 +19,13 @@ from tests.support.cluster import Cluster
 from tests.support.disk import Disk
 from tests.support.etcd import etcd_cluster, need_etcd
 from tests.support.programs import Program, Server, start_agent
+from tests.support.prometheus import Prometheus, need_prometheus
+from tests.support.rdzvctl import rdzvctl
 from tests.support.wall_clock import WallClock, sweep
 from tests.support.worker_hub import WorkerHub
 
-PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+ROOT = Path(__file__).parents[2]
+PAGE, ALERTS = ROOT / "docs" / "operations.md", ROOT / "deploy" / "prometheus" / "alerts.yaml"
 SLOW = ("--lease", "500", "--join-timeout", "500", "--shutdown-timeout", "5", "--last-call-timeout", "0")
 TRAIN = ("--run-id", "train")
 YEAR_S = 365 * 86_400
@@ -38,14 +40,31 @@ class Told(dict[str, list[str]]):
 
     async def by_operators(self, server: Server) -> None:
         """What the status, `rdzvctl why` and the metrics tell just now."""
-        why = await Program.start(
-            sys.executable, "-m", "rdzvctl", "--endpoint", server.endpoint, "why", "train", env={"COLUMNS": "500"}
-        )
-        assert await why.exit_code() == 0
-        self.setdefault("why", []).extend(why.out)
-        self.setdefault("status", []).extend((await server.get("/v1/status?run_id=train")).splitlines())
-        self.setdefault("metrics", []).extend((await server.get("/metrics")).splitlines())
-        self.setdefault("page", []).append(await page(server))
+        await self.by_rdzvctl("--endpoint", server.endpoint)
+        await self.by_pages(server)
+
+    async def by_rdzvctl(self, *flags: str, code: int = 0, env: Mapping[str, str] | None = None) -> None:
+        """What `rdzvctl why` tells, which ends with this exit code."""
+        why = await rdzvctl(*flags, "why", "train", env={"COLUMNS": "500", **(env or {})})
+        assert why.code == code, why
+        self.setdefault("why", []).extend([*why.out, *why.err])
+
+    async def by_pages(self, server: Server) -> None:
+        """What the server answers at all of its paths for people and programs that look."""
+        paths = {"status": "/v1/status?run_id=train&pretty=0", "metrics": "/metrics", "readyz": "/readyz"}
+        for source, path in paths.items():
+            self.setdefault(source, []).extend((await answer(server, path)).splitlines())
+        self.setdefault("page", []).append(text_of(await answer(server, "/runs/train?plain=0")))
+
+    async def by_prometheus(self, server: Server, folder: Path, *alerts: str) -> None:
+        """What a real Prometheus knows of the server, and how its alerts read; they fire at once, not in a minute."""
+        rules = folder / "alerts.yaml"
+        rules.write_text(re.sub(r"for: \w+", "for: 0s", ALERTS.read_text()))
+        prometheus = await Prometheus.watch(folder, {"rdzv-server": [server.endpoint]}, rules)
+        self["alert"] = [f"{name}: {await prometheus.fires(name)}" for name in alerts]
+        self["prometheus"] = [
+            f'up{{job="{each["metric"]["job"]}"}} {each["value"][1]}' for each in await prometheus.series("up")
+        ]
 
     async def by_all(self, cluster: Cluster) -> None:
         """What operators are told, and what agent a and the server have logged."""
@@ -151,12 +170,15 @@ async def restarts(place: Place, told: Told) -> None:
 
 @symptom("The server cannot be reached")
 async def unreachable(place: Place, told: Told) -> None:
+    need_prometheus()
     async with place.cluster() as cluster:
         await cluster.nodes("a", *TRAIN, *SLOW, nproc=1)
         await cluster.lose_server()
         await cluster.agents["a"].line("lost rdzv-server")
         new = await cluster.node("b", *TRAIN, "--connect-timeout", "2", *SLOW, nproc=1)
         assert await new.exit_code() == 75
+        await told.by_rdzvctl("--endpoint", cluster.endpoint, code=75)
+        await told.by_prometheus(cluster.server, place.folder, "RdzvServerDown")
         told.of("node-agent", cluster.agents["a"], cluster.agents.pop("b"))
 
 
@@ -169,6 +191,7 @@ async def upgraded(place: Place, told: Told) -> None:
         old = durable.server
         await durable.regain_server()
         await durable.agents["a"].line("reached rdzv-server")
+        await told.by_operators(durable.server)
         told.of("rdzv-server", old, durable.server)
         told.of("node-agent", durable.agents["a"])
         assert worker.pid and durable.hub.survivors() == [worker.pid]
@@ -179,6 +202,7 @@ async def cannot_write(place: Place, told: Told) -> None:
     disk_path = place.folder / "disk"
     if os.geteuid():
         pytest.skip("only root may mount")
+    need_prometheus()
     with Disk(disk_path) as disk:
         async with place.cluster("--store", f"sqlite:{disk_path}/state.db") as cluster:
             await cluster.nodes("a", *TRAIN, "--nnodes", "1:2", *SLOW, nproc=1)
@@ -186,7 +210,8 @@ async def cannot_write(place: Place, told: Told) -> None:
             b = await cluster.node("b", *TRAIN, *SLOW, nproc=1)
             await b.line("cannot write to")
             await cluster.server.line("nothing is decided")
-            told["readyz"] = [await _refused(cluster.server, "/readyz")]
+            await told.by_operators(cluster.server)
+            await told.by_prometheus(cluster.server, place.folder, "RdzvServerNotReady")
             disk.free()
             await cluster.server.line("can be written again")
             told.of("node-agent", b)
@@ -196,6 +221,7 @@ async def cannot_write(place: Place, told: Told) -> None:
 @symptom("There is no leader")
 async def no_leader(place: Place, told: Told) -> None:
     need_etcd()
+    need_prometheus()
     (place.folder / "etcd").mkdir()
     with etcd_cluster(place.folder / "etcd", 3) as etcd:
         async with Replicas(place.hub, etcd, "operations") as replicas:
@@ -207,6 +233,9 @@ async def no_leader(place: Place, told: Told) -> None:
                 member.kill()
             await leader.line("cannot renew this server's lease")
             await agent.line("lost rdzv-server")
+            await told.by_rdzvctl("--timeout", "1", "--endpoint", leader.endpoint, code=75)
+            await told.by_pages(leader)
+            await told.by_prometheus(leader, place.folder, "RdzvNoLeader", "RdzvServerNotReady")
             told.of("rdzv-server", leader)
             told.of("node-agent", agent)
 
@@ -214,13 +243,14 @@ async def no_leader(place: Place, told: Told) -> None:
 @symptom("An agent says that it is no longer part of the run")
 async def fenced(place: Place, told: Told) -> None:
     async with place.cluster() as cluster:
-        await cluster.nodes("a", *TRAIN, "--lease", "1", "--shutdown-timeout", "5", nproc=1)
+        await cluster.nodes("a", *TRAIN, "--lease", "5", "--shutdown-timeout", "5", nproc=1)
         agent = cluster.agents["a"]
         agent.signal(signal.SIGSTOP)
         await cluster.server.line("node a lost")
         agent.signal(signal.SIGCONT)
         await agent.line("joining anew")
         await cluster.hub.group(1)
+        await told.by_operators(cluster.server)
         told.of("node-agent", agent)
         told.of("rdzv-server", cluster.server)
 
@@ -233,14 +263,17 @@ async def full(place: Place, told: Told) -> None:
         script = "import os\nwhile os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': print('x' * 10_000)\n"
         program = disk.path.parent / "train.py"
         program.write_text(script)
-        flags = ("--standalone", "--max-restarts", "1", "-r", "1", "--log-dir", str(disk.path))
-        agent = await start_agent(*flags, script=program)
-        assert await agent.exit_code() == 0
-    told.of("node-agent", agent)
+        async with place.cluster() as cluster:
+            cluster.script = program
+            logs = ("-r", "1", "--log-dir", str(disk.path))
+            agent = await cluster.node("a", *TRAIN, "--max-restarts", "1", *logs, *SLOW, nproc=1)
+            assert await agent.exit_code() == 0
+            await told.by_all(cluster)
 
 
 @symptom("Tokens, certificates and clocks")
 async def refused(place: Place, told: Told) -> None:
+    need_prometheus()
     path = place.folder
     (path / "token").write_text("s" * 32 + "\n")
     (path / "other").write_text("t" * 32 + "\n")
@@ -248,6 +281,12 @@ async def refused(place: Place, told: Told) -> None:
     wrong = await start_agent("--endpoint", server.endpoint, "--token-file", str(path / "other"), *TRAIN)
     none = await start_agent("--endpoint", server.endpoint, *TRAIN)
     assert [await wrong.exit_code(), await none.exit_code()] == [77, 77]
+    await told.by_rdzvctl("--endpoint", server.endpoint, code=77)
+    await told.by_rdzvctl("--endpoint", server.endpoint, "--token-file", str(path / "other"), code=77)
+    await told.by_pages(server)
+    told["page"].append(text_of(await answer(server, "/login", "-d", f"token={'t' * 32}")))
+    told["metrics"] = (await answer(server, "/metrics", "-H", f"Authorization: Bearer {'s' * 32}")).splitlines()
+    await told.by_prometheus(server, path, "RdzvServerDown")
     tls = await Server.listen(*_shown(place.authority))
     names = ("--endpoint", f"localhost:{tls.port}", *TRAIN)
     plain = await start_agent(*names)
@@ -257,15 +296,19 @@ async def refused(place: Place, told: Told) -> None:
     clock.jump(-YEAR_S)
     slow = await start_agent(*names, "--tls-ca", place.authority.ca, env=clock.env)
     assert await slow.exit_code() == 77
+    await told.by_rdzvctl("--endpoint", tls.endpoint, code=77)
+    stranger_ca = ("--tls-ca", str(path / "other.pem"))
+    await told.by_rdzvctl("--endpoint", tls.endpoint, *stranger_ca, code=77)
+    told["page"].append(await answer(tls, "/runs/train?plain=0"))
+    certified = ("--endpoint", f"localhost:{tls.port}", "--tls-ca", place.authority.ca)
+    await told.by_rdzvctl(*certified, code=77, env=clock.env)
     sweep()
     told.of("node-agent", wrong, none, plain, stranger, slow)
     told.of("rdzv-server", server)
 
 
-async def page(server: Server) -> str:
-    """What stands on the run's page, in the form that needs no script."""
-    url = f"http://{server.endpoint}/runs/train?plain=0"
-    markup = await asyncio.to_thread(lambda: urlopen(Request(url, headers={"Accept": "text/html"})).read().decode())
+def text_of(markup: str) -> str:
+    """What stands on a page."""
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", markup)).split())
 
 
@@ -274,9 +317,10 @@ def _shown(authority: Authority) -> tuple[str, ...]:
     return ("--tls-cert", pair.cert, "--tls-key", pair.key)
 
 
-async def _refused(server: Server, path: str) -> str:
+async def answer(server: Server, path: str, *flags: str) -> str:
+    """What a browser gets at this path, also from a server that refuses. `flags`: curl's."""
     process = await asyncio.create_subprocess_exec(
-        "curl", "-s", f"http://{server.endpoint}{path}", stdout=asyncio.subprocess.PIPE
+        "curl", "-sL", *flags, f"http://{server.endpoint}{path}", stdout=asyncio.subprocess.PIPE
     )
     out, _ = await process.communicate()
     return out.decode()

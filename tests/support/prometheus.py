@@ -103,14 +103,18 @@ class Prometheus(Program):
 
         await _until(has_come, query)
 
-    async def fires(self, name: str) -> None:
-        """Return when the alert fires."""
+    async def fires(self, name: str) -> str:
+        """The alert's summary, when it fires."""
+        summaries: dict[str, str] = {}
 
         async def has_come() -> bool:
-            alerts = (await self._ask("alerts"))["alerts"]
-            return (name, "firing") in {(alert["labels"]["alertname"], alert["state"]) for alert in alerts}
+            for alert in (await self._ask("alerts"))["alerts"]:
+                if alert["state"] == "firing":
+                    summaries[alert["labels"]["alertname"]] = alert["annotations"]["summary"]
+            return name in summaries
 
         await _until(has_come, name)
+        return summaries[name]
 
     async def _ask(self, path: str) -> Any:
         answer = await get(f"http://127.0.0.1:{self.port}/api/v1/{path}")

@@ -249,3 +249,31 @@ def test_a_run_in_which_nothing_happens_stays_the_same() -> None:
     assert views.without_times(told(run)) == before
     run.join("b")
     assert views.without_times(told(run)) != before
+
+
+def a_server(reason: str | None, *leaders: str | None, leads: bool = False) -> dict[str, Any]:
+    """A server's part of its status. `leaders`: of the shards; none of a server alone."""
+    shards = [{"shard": number, "leader": leader} for number, leader in enumerate(leaders)]
+    return {
+        "address": "s:29400", "ready": reason is None, "unhealthy_reason": reason, "leads": leads, "shards": shards
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("server", "says"),
+    [
+        (a_server(None, leads=True), ""),
+        (a_server("disk full", leads=True), "rdzv-server at s:29400 can decide nothing at present: disk full."),
+        (a_server("no leader", None), "rdzv-server at s:29400 can decide nothing at present: no leader."),
+        (a_server("shutting down", "other:29400"), ""),  # another one decides
+    ],
+    ids=["well", "stuck leader", "no leader", "follower that ends"],
+)
+def test_of_a_server_that_cannot_decide_why_says_so_first_and_advises_nothing_else(
+    server: dict[str, Any], says: str
+) -> None:
+    assert views.trouble([server]) == says
+    run = told(check(("3", "join a; 10s")))
+    found, without = views.why(run, SERVER, trouble=says), views.why(run, SERVER)
+    assert found.text == f"{says} {without.text}".strip()
+    assert (found.next == without.next) is not says.startswith("rdzv-server")
