@@ -268,12 +268,14 @@ class Registry:
     def _make_room(self, now: float) -> list[Effect]:
         """Forget attempts that have ended before their time: first those that never ran, then the oldest ends.
 
+        Of a run the first attempt goes first: a server that is started again goes on from the number of the last.
         Raises `ServerUnavailable` if there is none whose agents can have heard of the end.
         """
         ended = [
             (run.membership is not None, run.ended_at, (run.run_id, run.attempt))
             for run in self.runs()
             if run.ended_at is not None
+            and run.attempt == min(self._attempts[run.run_id])
             and (run.membership is None or now >= run.ended_at + min(run.settings.lease_s, HEARD_OF_S))
         ]
         if not ended:

@@ -361,6 +361,17 @@ def test_a_full_server_forgets_first_what_never_ran_and_then_the_oldest_end(serv
     server.passes(1)
 
 
+def test_a_full_server_forgets_attempts_in_their_order_so_that_no_number_is_given_twice(server):
+    server.registry = Registry(RETENTION_S, max_runs=3)
+    server.join("a", settings=settings_of("1", lease_s=5, max_restarts=0))
+    server.fails("a")
+    server.join("b", settings=settings_of("2", join_timeout_s=1))
+    server.passes(6)
+    for name in ("x", "y"):
+        server.join("a", name, settings=settings_of("2", join_timeout_s=1e6, lease_s=1e6))
+    assert [(run.run_id, run.attempt) for run in server.registry.runs()] == [("run", 2), ("x", 1), ("y", 1)]
+
+
 def test_an_end_is_not_forgotten_before_its_agents_have_heard_of_it(server):
     server.registry = Registry(RETENTION_S, max_runs=1)
     server.join("a", "ran", settings=settings_of("1", lease_s=5))
