@@ -3,12 +3,16 @@
 import re
 import signal
 import time
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
 
 from tests.browser.conftest import PHONE, NewTab, Tab
 from tests.browser.crowd import Crowd
 from tests.integration.replicas import Replicas
 from tests.support.cluster import ALL_COME, PATIENT, Cluster
 from tests.support.programs import Server
+from tests.support.tcp_proxy import TcpProxy
 from tests.support.worker_hub import WorkerHub
 
 SOON_S = 1.0
@@ -191,12 +195,21 @@ async def test_a_page_outlives_its_server(hub: WorkerHub, tab: Tab, tmp_path: ob
         assert await tab.is_same()
 
 
-async def test_a_page_goes_on_at_the_server_that_takes_over(replicas: Replicas, tab: Tab, new_tab: NewTab) -> None:
-    """One page is open at the follower, another at an address behind which stands whoever leads, as a Service's."""
+@pytest_asyncio.fixture(loop_scope="session")
+async def service(replicas: Replicas) -> AsyncIterator[TcpProxy]:
+    """An address behind which stands whoever leads, as a Service's."""
+    async with TcpProxy(replicas.servers[0].endpoint) as service:
+        yield service
+
+
+async def test_a_page_goes_on_at_the_server_that_takes_over(
+    replicas: Replicas, service: TcpProxy, tab: Tab, new_tab: NewTab
+) -> None:
+    """One page is open at the follower, another at the Service's address."""
     leader, follower = replicas.servers[:2]
     await replicas.nodes("ab", *FLAGS, nproc=1)
     of_service = await new_tab()
-    await of_service.page.goto(f"http://{leader.proxy.address}/runs/r%2F1")
+    await of_service.page.goto(f"http://{service.address}/runs/r%2F1")
     await of_service.shows("#reason", "round 1 runs on 2 nodes")
     await of_service.stays()
     await tab.open(follower, "/runs/r%2F1")
@@ -204,7 +217,7 @@ async def test_a_page_goes_on_at_the_server_that_takes_over(replicas: Replicas, 
     await tab.stays()
     await leader.kill()
     await follower.leads()
-    leader.proxy.target = follower.endpoint
+    service.target = follower.endpoint
     for each in (tab, of_service):
         await each.shows("#reason", "round 1 runs on 2 nodes")
         await each.is_live()
