@@ -5,7 +5,7 @@ The words are those of the status. What does not apply is left out, so that diff
 """
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, to_builtins
 from rdzv_protocol.messages import Failure
@@ -91,6 +91,7 @@ class RunView(RunSummary, frozen=True, kw_only=True, omit_defaults=True):
 
     world_size: int
     lease_s: float
+    disconnect_grace_s: float
     quiet_after_s: float
     """A node of which nothing has been heard for this long is named as quiet."""
     restarts: dict[str, int] = {}
@@ -110,8 +111,11 @@ class RunView(RunSummary, frozen=True, kw_only=True, omit_defaults=True):
 class QuietView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A node of which nothing was heard for longer than usual."""
 
+    why: Literal["silent", "disconnected"]
     since: At
-    why: str
+    """When it became so: of one that is silent, when it was heard last."""
+    heard_at: At
+    """When its lease began."""
 
 
 def summary(run: Run, now: float, clock: Clock) -> Document:
@@ -126,6 +130,7 @@ def view(run: Run, now: float, clock: Clock) -> Document:
             **_summary(run, now, clock),
             world_size=status_view.world_size(run),
             lease_s=run.settings.lease_s,
+            disconnect_grace_s=run.settings.disconnect_grace_s,
             quiet_after_s=quiet_after_s(run),
             restarts={cause.value: times for cause, times in run.restarts.items()},
             event_number=run.event_number,
@@ -163,15 +168,17 @@ def node(run: Run, agent: Agent) -> Document:
 def quiet(run: Run, now: float, clock: Clock) -> dict[str, Document]:
     """Agents that are absent or have not been heard for longer than usual, the longest first: not all, if many are."""
     found: dict[str, Document] = {}
+    renewed = run.leases.renewed_at
     for agent_id, since in run.leases.absent_since.items():
         if len(found) == MOST_QUIET:
             break
-        found[agent_id] = plain(QuietView(since=clock(since), why="disconnected"))
+        found[agent_id] = plain(QuietView(why="disconnected", since=clock(since), heard_at=clock(renewed[agent_id])))
     after_s = quiet_after_s(run)
-    for agent_id, renewed_at in run.leases.renewed_at.items():  # in the order of renewal
+    for agent_id, renewed_at in renewed.items():  # in the order of renewal
         if len(found) == MOST_QUIET or now - renewed_at < after_s:
             break
-        found.setdefault(agent_id, plain(QuietView(since=clock(renewed_at), why="silent")))
+        silent = QuietView(why="silent", since=clock(renewed_at), heard_at=clock(renewed_at))
+        found.setdefault(agent_id, plain(silent))
     return found
 
 

@@ -4,6 +4,7 @@ One browser serves all tests of a process: so these and their fixtures share one
 """
 
 import os
+import re
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -68,7 +69,7 @@ class Tab:
     async def is_live(self) -> None:
         await self.page.wait_for_selector("#live[data-word=live]")
 
-    async def shows(self, selector: str, text: str) -> None:
+    async def shows(self, selector: str, text: str | re.Pattern[str]) -> None:
         """Wait until an element holds the text."""
         await self.page.locator(selector, has_text=text).first.wait_for()
 

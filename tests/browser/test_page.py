@@ -62,6 +62,32 @@ async def test_a_run_forms_and_a_failure_is_on_the_page_within_a_second(cluster:
     tab.is_content()
 
 
+async def test_a_node_that_is_not_heard_shows_for_how_long_and_how_long_it_may_be(cluster: Cluster, tab: Tab) -> None:
+    await cluster.nodes("ab", "--nnodes", "2", *ALL_COME, "--lease", "18", "--disconnect-grace", "60", "--run-id", "r")
+    await tab.open(cluster, "/runs/r")
+    await tab.choose("b")
+    await tab.shows("#node-facts", "under 10 s of 18 s")
+    cell = tab.page.locator(".node", has_text="· b")
+
+    async def ages(shown: str) -> None:
+        """Wait until the cell shows this, and then another number."""
+        aged = cell.filter(has_text=re.compile(shown))
+        age = await aged.locator(".word").text_content()
+        await aged.filter(has_not_text=age or "").wait_for()
+
+    cluster.agents["b"].signal(signal.SIGSTOP)
+    await ages(r"silent 1\d s of 18 s")
+    await tab.shows("#node-facts", re.compile(r"Age of its lease\s*1\d s of 18 s"))
+    cluster.agents["b"].signal(signal.SIGCONT)
+    await cell.filter(has_text="running").wait_for()
+    await cluster.agents["b"].kill()
+    await ages(r"disconnected \d+ s of 60 s")
+    await tab.shows("#node-facts", re.compile(r"Disconnected for\s*\d+ s of 60 s"))
+    await tab.shows("#node-facts", re.compile(r"Age of its lease\s*\d+ s of 18 s"))
+    await tab.is_accessible()
+    tab.is_content()
+
+
 async def test_an_operator_stops_a_run_by_button_and_says_why(cluster: Cluster, tab: Tab) -> None:
     await cluster.nodes("ab", *FLAGS)
     await tab.open(cluster, "/runs/r%2F1")

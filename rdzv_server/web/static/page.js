@@ -39,6 +39,7 @@ function duration(seconds) {
   return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
 }
 
+const limit = (seconds) => (seconds < 100 ? `${seconds} s` : duration(seconds)); // exact, as it was set
 const now = () => Date.now() / 1000 + ahead;
 const since = (at) => duration(now() - at);
 const clock = (at) => new Date(at * 1000).toLocaleTimeString([], { hourCycle: "h23" });
@@ -323,6 +324,7 @@ function tickRun() {
     [run.ended_at === undefined ? "Age" : "Begun", since(run.created_at) + (run.ended_at === undefined ? "" : " ago")], ["Attempt", run.attempt > 1 ? run.attempt : ""],
   ]);
   drawTime(run);
+  for (const key in shown.quiet) if (cells.has(key)) fillWord(key, cells.get(key), run);
   drawNode();
 }
 
@@ -356,6 +358,19 @@ let chosen = null;
 function wordOf(node, key) {
   const quiet = (shown.quiet || {})[key];
   return quiet ? quiet.why : node.slow ? "slow" : node.state;
+}
+
+const LIMITS = { silent: "lease_s", disconnected: "disconnect_grace_s" }; // of a run: how long a node may be so
+
+function quietFor(quiet, run) {
+  return `${since(quiet.since)} of ${limit(run[LIMITS[quiet.why]])}`;
+}
+
+function fillWord(key, cell, run) {
+  const quiet = (shown.quiet || {})[key];
+  const words = [quiet ? `${cell.word} ${quietFor(quiet, run)}` : cell.word];
+  if (cell.node.cordoned && cell.word !== "cordoned") words.push("cordoned");
+  fill(cell.children[1], words.join(" · "));
 }
 
 function drawNodes(run) {
@@ -420,7 +435,7 @@ function drawCell(key, node, run) {
   if (isFirst) cell.dataset.mark = "first";
   else delete cell.dataset.mark;
   fill(cell.children[0], seated ? `${node.group_rank} · ${node.node_id}` : node.node_id);
-  fill(cell.children[1], cell.word + (node.cordoned && cell.word !== "cordoned" ? " · cordoned" : ""));
+  fillWord(key, cell, run);
   fill(cell.children[2], isFirst ? "first failure" : node.failures ? plural(node.failures, "failure") : ranksOf(node));
   return moved;
 }
@@ -451,11 +466,12 @@ function drawNode() {
   if (!cell) return;
   const { node, word } = cell, run = shown.run, quiet = (shown.quiet || {})[chosen];
   fill(byId("node-title"), node.node_id);
-  const lease = quiet ? `${since(quiet.since)} of ${run.lease_s} s` : `under ${run.quiet_after_s} s of ${run.lease_s} s`;
+  const age = quiet ? since(quiet.heard_at) : `under ${limit(run.quiet_after_s)}`;
   facts(byId("node-facts"), [
     ["State", word], ["Group rank", node.group_rank], ["Ranks", ranksOf(node)], ["Workers", node.local_world_size],
     ["Address", node.addr], ["Role", node.role], ["Failures", node.failures || (node.agent_id ? 0 : "")],
-    ["Age of its lease", node.agent_id && run.ended_at === undefined ? lease : ""], ["Agent", node.agent_id],
+    ["Age of its lease", node.agent_id && run.ended_at === undefined ? `${age} of ${limit(run.lease_s)}` : ""],
+    ["Disconnected for", quiet && quiet.why === "disconnected" ? quietFor(quiet, run) : ""], ["Agent", node.agent_id],
     ["Why it is gone", node.cause], ["Gone for", node.cause && since(node.at)],
     ["Cordoned", node.cordoned ? "yes" : ""], ["Slow", node.slow],
   ]);

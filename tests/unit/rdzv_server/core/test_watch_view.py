@@ -60,9 +60,10 @@ def test_who_is_not_heard_for_longer_than_a_poll_takes_is_quiet() -> None:
     heard_at = run.now
     run.passes(watch_view.quiet_after_s(run.run) - 1.0)
     run.renews("b", "c")
+    renewed_at = run.now
     run.passes(1.0)
     run.disconnects("c")
     assert watch_view.quiet(run.run, run.now, wall) == {
-        "c": {"since": wall(run.now), "why": "disconnected"},
-        "a": {"since": wall(heard_at), "why": "silent"},
+        "c": {"why": "disconnected", "since": wall(run.now), "heard_at": wall(renewed_at)},
+        "a": {"why": "silent", "since": wall(heard_at), "heard_at": wall(heard_at)},
     }
