@@ -69,11 +69,8 @@ class Registry:
         self._max_runs = max_runs
         self._machines: dict[Key, RunMachine] = {}
         self._attempts: dict[str, list[int]] = {}
-        """Numbers of the attempts of each run that are remembered, in their order."""
-        self._latest: dict[str, int] = {}
-        """Number of each run's latest attempt, also if an earlier one is remembered for longer: none is used again."""
-        self._event_numbers: dict[str, int] = {}
-        """Number of the last event of each run whose latest attempt is forgotten, and an earlier one is not."""
+        """Numbers of the attempts of each run that are remembered, in their order: the first is forgotten first, so
+        that a server which is started again goes on from the number of the last, and from that of its last event."""
         self._deadlines: list[tuple[float, Key]] = []
         self._armed: dict[Key, float] = {}
         self._life = Life()
@@ -165,11 +162,13 @@ class Registry:
 
     def _let_go(self, machine: RunMachine, event: Event, now: float) -> list[Effect]:
         """Let the machine handle an event after which it may be forgotten."""
-        happened = machine.handle(event, now)
-        if any(isinstance(effect, ForgetRun) for effect in happened):
-            self._forget((machine.run.run_id, machine.run.attempt))
-        else:
+        happened, run = machine.handle(event, now), machine.run
+        if not any(isinstance(effect, ForgetRun) for effect in happened):
             self._arm(machine, machine.deadline)
+        elif self._is_first(run):
+            self._forget((run.run_id, run.attempt))
+        else:
+            happened = [effect for effect in happened if not isinstance(effect, ForgetRun)]
         return happened + self._judge(machine, now) if machine.blamed else happened
 
     def _keep(self, fact: events.NodeFact | events.RunForgotten, now: float) -> list[Effect]:
@@ -177,14 +176,17 @@ class Registry:
         return [Record(JOURNAL, 0, now, fact)]
 
     def _due(self, now: float) -> list[Key]:
-        """The attempts whose deadline has come, each once: one with more to do than it does in one go is due again."""
+        """The attempts whose deadline has come, each once and those of a run in their order.
+
+        One with more to do than it does in one go is due again.
+        """
         due: list[Key] = []
         while self._deadlines and self._deadlines[0][0] <= now:
             at, key = heappop(self._deadlines)
             if self._armed.get(key) == at:  # else an earlier deadline was set after this one
                 del self._armed[key]
                 due.append(key)
-        return due
+        return sorted(due)
 
     def next_deadline(self) -> float | None:
         """Time at which `pass_time` is due next; it may turn out then that the deadline has moved on."""
@@ -257,10 +259,10 @@ class Registry:
             return latest, []
         if join.after_round > 0:
             raise AgentFenced(f"run {join.run_id} is not known here: node {join.node_id} must join it anew")
-        attempt, settings = self._latest.get(join.run_id, 0) + 1, admission.settings_of(join)
+        attempt, settings = latest.run.attempt + 1 if latest else 1, admission.settings_of(join)
         effects = self._make_room(now) if len(self._machines) >= self._max_runs else []
         effects += self._supersede(latest, now) if latest else []
-        number = latest.run.event_number if latest else self._event_numbers.get(join.run_id, 0)
+        number = latest.run.event_number if latest else 0
         created = RunCreated(join.run_id, attempt, join.explicit_run_id, settings, event.wall_at, self._life, number)
         effects.append(Record(join.run_id, attempt, now, created))
         return self._create(created, now), effects
@@ -268,14 +270,13 @@ class Registry:
     def _make_room(self, now: float) -> list[Effect]:
         """Forget attempts that have ended before their time: first those that never ran, then the oldest ends.
 
-        Of a run the first attempt goes first: a server that is started again goes on from the number of the last.
         Raises `ServerUnavailable` if there is none whose agents can have heard of the end.
         """
         ended = [
             (run.membership is not None, run.ended_at, (run.run_id, run.attempt))
             for run in self.runs()
             if run.ended_at is not None
-            and run.attempt == min(self._attempts[run.run_id])
+            and self._is_first(run)
             and (run.membership is None or now >= run.ended_at + min(run.settings.lease_s, HEARD_OF_S))
         ]
         if not ended:
@@ -345,7 +346,6 @@ class Registry:
         machine = RunMachine(created, now, self._retention_s)
         machine.awaits_verdict = self._exclusion is not None
         self._machines[created.run_id, created.attempt] = machine
-        self._latest[created.run_id] = created.attempt
         self._attempts.setdefault(created.run_id, []).append(created.attempt)
         return machine
 
@@ -365,7 +365,12 @@ class Registry:
         return None
 
     def _latest_machine(self, run_id: str) -> RunMachine | None:
-        return self._machines.get((run_id, self._latest.get(run_id, 0)))
+        attempts = self._attempts.get(run_id)
+        return self._machines[run_id, attempts[-1]] if attempts else None
+
+    def _is_first(self, run: Run) -> bool:
+        """Whether no earlier attempt is remembered."""
+        return run.attempt == self._attempts[run.run_id][0]
 
     def _arm(self, machine: RunMachine, at: float | None) -> None:
         key = (machine.run.run_id, machine.run.attempt)
@@ -383,12 +388,14 @@ class Registry:
     def _forget(self, key: Key) -> None:
         self._armed.pop(key, None)
         self._drop_stale()
-        run_id, attempt = key
-        self._event_numbers[run_id] = max(self._event_numbers.get(run_id, 0), self._machines[key].run.event_number)
         del self._machines[key]
-        self._attempts[run_id].remove(attempt)
-        if not self._attempts[run_id]:
-            del self._attempts[run_id], self._latest[run_id], self._event_numbers[run_id]
+        run_id, _ = key
+        attempts = self._attempts[run_id]
+        del attempts[0]
+        if not attempts:
+            del self._attempts[run_id]
+        elif (then := self._machines[run_id, attempts[0]]).run.stage.is_end:  # it may have waited for this one
+            self._arm(then, then.deadline)
 
 
 def unknown_node(node_id: str) -> UnknownNode:

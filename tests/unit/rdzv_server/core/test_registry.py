@@ -372,6 +372,22 @@ def test_a_full_server_forgets_attempts_in_their_order_so_that_no_number_is_give
     assert [(run.run_id, run.attempt) for run in server.registry.runs()] == [("run", 2), ("x", 1), ("y", 1)]
 
 
+def test_a_later_attempt_with_shorter_leases_is_forgotten_after_the_earlier_one(server):
+    server.join("a", settings=settings_of("1", lease_s=2 * RETENTION_S, max_restarts=0))
+    server.fails("a")
+    server.join("b", settings=settings_of("1", lease_s=5, max_restarts=0))
+    server.fails("b")
+    server.passes(2 * RETENTION_S - 1)
+    assert [attempt for _, attempt, _ in server.attempts()] == [1, 2]
+    server.join("c", settings=settings_of("1", max_restarts=0))
+    assert [attempt for _, attempt, _ in server.attempts()] == [1, 2, 3], "no number is given twice"
+    server.passes(1)
+    assert [attempt for _, attempt, _ in server.attempts()] == [3]
+    server.fails("c")
+    server.passes(RETENTION_S)
+    assert server.attempts() == [] and server.registry.next_deadline() is None
+
+
 def test_an_end_is_not_forgotten_before_its_agents_have_heard_of_it(server):
     server.registry = Registry(RETENTION_S, max_runs=1)
     server.join("a", "ran", settings=settings_of("1", lease_s=5))
