@@ -11,13 +11,15 @@ The other way round, `notice` says whether the round is about to end, so that th
 import mmap
 import os
 import struct
+import sys
 import time
 from _thread import allocate_lock
 
 PROGRESS_FILE = "NODE_AGENT_PROGRESS_FILE"
 NOTICE_FILE, NOTICE_ACK = "NODE_AGENT_NOTICE_FILE", "NODE_AGENT_NOTICE_ACK"
-MAGIC = b"node-agent progress 2\0\0\0"
-"""Begin of the file: whoever finds something else there has another file under that name, and leaves it alone."""
+FORMAT = b"node-agent progress "
+MAGIC = FORMAT + b"2\0\0\0"
+"""Begin of the file, with the version of what follows: whoever finds something else there leaves it alone."""
 KINDS = ("step", "checkpoint", "evaluation", "saving", "end", "work", "other")
 HEADER = struct.Struct(f"={len(MAGIC)}sQ")
 """The magic and the number of records that have been written; the latest one is in slot number % 2."""
@@ -62,12 +64,19 @@ def _open(path: str) -> mmap.mmap | None:
     except OSError:
         return None
     try:
-        memory = mmap.mmap(descriptor, FILE_BYTES)
+        begin = os.read(descriptor, len(MAGIC))
+        if begin == MAGIC:
+            return mmap.mmap(descriptor, FILE_BYTES)
     except (OSError, ValueError):
         return None
     finally:
         os.close(descriptor)
-    return memory if memory[: len(MAGIC)] == MAGIC else None
+    if begin.startswith(FORMAT):
+        sys.stderr.write(
+            "node_agent.progress: this worker's progress is not told: the script imports a node_agent of another "
+            f"version ({__file__}) than that of its agent; install the agent's version there\n"
+        )
+    return None
 
 
 def _write(memory: mmap.mmap, step: int | None, kind: str) -> None:

@@ -27,6 +27,7 @@ async def server() -> AsyncIterator[Server]:
     await server.end()
 
 
+@pytest.mark.timeout(600)  # some thousand requests
 async def test_every_operation_is_answered_as_documented(server: Server) -> None:
     await serves_a_run(server)
     before = Footprint.of(server.pid)

@@ -94,6 +94,20 @@ def test_without_an_agent_nothing_happens(path: str) -> None:
     assert Path(__file__).read_bytes() == before
 
 
+@pytest.mark.parametrize("size", [len(MAGIC), FILE_BYTES, 2 * FILE_BYTES])
+def test_a_script_with_another_version_of_the_library_is_told_once(tmp_path: Path, size: int) -> None:
+    file = tmp_path / "memory"
+    file.write_bytes(MAGIC.replace(b"2", b"3").ljust(size, b"\0"))
+    script = TELL + "progress(step=1); progress(step=2); print('goes on')"
+    done = subprocess.run(
+        (sys.executable, "-c", script), env={**os.environ, PROGRESS_FILE: str(file)}, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr.count("\n")) == ("goes on\n", 1)
+    assert "a node_agent of another version" in done.stderr and in_worker.__file__ in done.stderr
+    assert file.read_bytes() == MAGIC.replace(b"2", b"3").ljust(size, b"\0")
+
+
 def test_a_worker_that_was_stopped_while_it_wrote_leaves_the_record_before(files: ProgressFiles) -> None:
     run(TELL + "progress(step=1); progress(step=2)", **files.environment(0))
     descriptor = os.open(files.environment(0)[PROGRESS_FILE], os.O_RDWR)
