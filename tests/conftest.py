@@ -3,13 +3,15 @@ and `thorough` looks further. Real programs."""
 
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from node_agent.workers.ports import ReservedPort
 from tests.support.certificates import Authority
 from tests.support.cluster import Cluster
 from tests.support.etcd import Etcd, etcd_cluster, need_etcd
@@ -48,6 +50,24 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("torch") and not find_spec("torch"):
         pytest.skip("torch is not installed")
+
+
+@pytest.fixture
+def unused_tcp_port_factory() -> Iterator[Callable[[], int]]:
+    """As pytest-asyncio's, but the kernel gives the ports to nobody else until the test has ended."""
+    with ExitStack() as reserved:
+
+        def reserve() -> int:
+            port = ReservedPort()
+            reserved.callback(port.release)
+            return port.number
+
+        yield reserve
+
+
+@pytest.fixture
+def unused_tcp_port(unused_tcp_port_factory: Callable[[], int]) -> int:
+    return unused_tcp_port_factory()
 
 
 @pytest.fixture
