@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -10,11 +11,14 @@ from rdzv_protocol.codec import encode
 from rdzv_protocol.messages import PollRequest
 from rdzv_protocol.settings import RequestedSettings
 
+from rdzv_server.config import Limits
 from rdzv_server.server import RendezvousServer, bind
+from rdzv_server.service.operator_scheduler import operator_scheduler
 from tests.support.scenario import RUN_ID, Connection, a_join
 
 OPERATORS = 60
 PATIENCE_S = 20.0
+REQUEST_S = 0.3
 LOOKS = (paths.STATUS, f"{paths.STATUS}?run_id={RUN_ID}", paths.events_of(RUN_ID), paths.METRICS, paths.ROOT)
 
 
@@ -67,3 +71,22 @@ async def test_an_agent_and_a_probe_that_come_last_are_answered_among_the_first(
     assert len(answered) == OPERATORS + 1, "nobody is forgotten"
     for client in clients:
         client.close()
+
+
+async def test_a_request_that_waits_for_its_slice_is_not_taken_for_one_that_does_not_arrive() -> None:
+    async with RendezvousServer() as server:
+        listener = bind("127.0.0.1", 0)
+        await server.listen(listener, limits=Limits(request_s=REQUEST_S))
+        client = await connected(listener.getsockname()[1])
+        operator_scheduler().ask("somebody else", work_for_longer_than_a_request_may_take)
+        assert client.send(look(paths.STATUS))
+        answer = await asyncio.get_running_loop().sock_recv(client, 65_536)
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        client.close()
+
+
+def work_for_longer_than_a_request_may_take() -> None:
+    """As long a rest follows, at least."""
+    until = time.thread_time() + 2 * REQUEST_S
+    while time.thread_time() < until:
+        pass

@@ -44,6 +44,10 @@ class Loop:
         self.now += seconds
         self.cpu_s += seconds
 
+    def stand_still(self, seconds: float) -> None:
+        """Other processes have the processor for so long."""
+        self.now += seconds
+
     def turn(self) -> None:
         if not self._ready and self._timers:
             self.now = max(self.now, min(at for at, _ in self._timers))  # the loop waits
@@ -64,13 +68,14 @@ class Site:
         self.agents_s = 0.0
         """Time that agents have had."""
 
-    def ask(self, of: str, takes_s: float, count: int = 1) -> None:
+    def ask(self, of: str, takes_s: float, count: int = 1, stands_still_s: float = 0.0) -> None:
         """Operators' work that wakes up a task, which takes so long."""
         for _ in range(count):
-            self.scheduler.ask(of, partial(self.loop.call_soon, partial(self._work, of, takes_s)))
+            self.scheduler.ask(of, partial(self.loop.call_soon, partial(self._work, of, takes_s, stands_still_s)))
 
-    def _work(self, of: str, takes_s: float) -> None:
+    def _work(self, of: str, takes_s: float, stands_still_s: float) -> None:
         self.loop.work(takes_s)
+        self.loop.stand_still(stands_still_s)
         self.done.append(of)
 
     def keep_busy(self, each_s: float = 0.0002) -> None:
@@ -125,6 +130,15 @@ def test_with_nobody_else_there_operators_soon_have_half_of_the_time(site: Site)
     site.ask("crowd", SLICE_S, STREAMS)
     site.turns_until(lambda: len(site.done) == 2 * STREAMS)
     assert site.loop.now - began == pytest.approx((1 + LEAST_REST) * STREAMS * SLICE_S, rel=0.1)
+
+
+def test_time_in_which_the_thread_stands_still_is_charged_to_nobody(site: Site) -> None:
+    site.ask("crowd", SLICE_S, STREAMS, stands_still_s=9 * SLICE_S)
+    site.turns_until(lambda: len(site.done) == STREAMS)
+    began = site.loop.now
+    site.ask("crowd", SLICE_S, STREAMS, stands_still_s=9 * SLICE_S)
+    site.turns_until(lambda: len(site.done) == 2 * STREAMS)
+    assert site.loop.now - began == pytest.approx((10 + LEAST_REST) * STREAMS * SLICE_S, rel=0.05)
 
 
 def test_after_a_rest_the_first_is_done_in_the_next_turn(site: Site) -> None:
