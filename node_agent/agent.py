@@ -14,13 +14,14 @@ from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import Assignment, Failure, Progress, Reply, Start, Wait
 
-from node_agent.config import PROGRAM, AgentConfig, FailureRules, LaunchPlan
+from node_agent.config import PROGRAM, AgentConfig, LaunchPlan
 from node_agent.core.effects import (
     WAITING,
     Ask,
     CheckNode,
     Exit,
     Level,
+    MatchRules,
     OwnEffect,
     Say,
     StartWorkers,
@@ -31,6 +32,7 @@ from node_agent.core.events import (
     Answer,
     GaveUp,
     NodeChecked,
+    RulesMatched,
     Signalled,
     Started,
     Suspected,
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
     from node_agent.checks.pre_join import PreJoinCheck
     from node_agent.core.hang import Suspicion
     from node_agent.core.progress import Reading
+    from node_agent.failures.rules import RuleMatch
     from node_agent.output.event_log import EventLog
     from node_agent.output.live_line import LiveLine
     from node_agent.output.metrics import AgentMetrics, Facts
@@ -145,6 +148,7 @@ class Agent:
         """Start of workers that waits until a plug-in has said where their output goes, and until they can be warm."""
         self._file_timer: FileTimer | None = None
         self._check: PreJoinCheck | None = None
+        self._rule_match: RuleMatch | None = None
         self._events = _event_log(config, console)
         self._live_line = _live_line(console)
         self._exit_code: asyncio.Future[ExitCode] = loop.create_future()
@@ -196,6 +200,8 @@ class Agent:
                 closing.callback(self._forget_workers)
                 if self._check:
                     closing.callback(self._check.close)
+                if self._rule_match:
+                    closing.callback(self._rule_match.close)
                 closing.callback(self._store_host.shutdown)
                 closing.push_async_callback(self._logs.close)
                 closing.push_async_callback(self._runner.close)
@@ -252,6 +258,8 @@ class Agent:
                 self._start_workers(assignment)
             case StopWorkers():
                 self._stop_workers(effect)
+            case MatchRules(round_, failure):
+                self._match_rules(round_, failure)
             case CheckNode(after_failure):
                 self._check_node(after_failure)
             case Say():
@@ -496,24 +504,28 @@ class Agent:
     def _worker_failed(self, round_: int, failure: Failure) -> None:
         if not self._logs.keeps_error_files:
             failure = replace(failure, error_file="")
-        failure = self._judged(failure)
         if self._events:
             self._events.failed(failure)
         if self._metrics:
             self._metrics.failures += 1
         self._runner.feed(WorkerFailed(round_, failure))
 
-    def _judged(self, failure: Failure) -> Failure:
-        """The failure with what the user's rules say of it."""
-        if self._config.failure_rules == FailureRules():
-            return failure
+    def _match_rules(self, round_: int, failure: Failure) -> None:
         from node_agent.failures import rules
 
+        def matched(judged: Failure, problem: str) -> None:
+            self._rule_match = None
+            if problem:
+                self._console.say(f"warning: {problem}", Level.WARNING)
+            self._runner.feed(RulesMatched(round_, judged))
+
+        if self._rule_match:
+            self._rule_match.close()
         try:
-            return rules.judged(failure, self._config.failure_rules)
-        except rules.RulesNotMatched as error:
-            self._console.say(f"warning: {error}", Level.WARNING)
-            return failure
+            self._rule_match = rules.RuleMatch(self._config.failure_rules, failure, self._config.environment, matched)
+        except OSError as error:
+            problem = rules.unmatched(f"failed: {error}")
+            asyncio.get_running_loop().call_soon(matched, failure, problem)
 
     def _workers_stopped(self, round_: int, left: list[int]) -> None:
         for pid in left:

@@ -30,7 +30,7 @@ from rdzv_protocol.messages import (
 )
 from rdzv_protocol.queries import Query
 
-from node_agent.config import AgentConfig
+from node_agent.config import AgentConfig, FailureRules
 from node_agent.core import events, wording
 from node_agent.core.backoff import ServerLost
 from node_agent.core.effects import Effect, Exit, Level, OwnEffect, Say
@@ -107,6 +107,7 @@ class Runner:
             connect_timeout_s=config.connect_timeout_s,
             server_lost_timeout_s=config.server_lost_timeout_s,
             checks=config.node_check is not None,
+            has_rules=config.failure_rules != FailureRules(),
             exits_when_excluded=config.exits_when_excluded,
             notice_s=config.notice_s,
             stop_s=config.shutdown_timeout_s,
@@ -183,6 +184,8 @@ class Runner:
             pass  # the run has gone on without it; the answer to the next poll says what to do
         except ProtocolError as error:
             self.feed(events.GaveUp(f"rdzv-server refused what this node had to say: {error}", ExitCode.REFUSED))
+        if isinstance(message, ReportRequest):
+            self.feed(events.Reported(message.round))
 
     async def _answer(self, answer: AnswerRequest) -> None:
         """Answer a query. It is open until then, and nothing depends on it: a server that does not take it may be."""

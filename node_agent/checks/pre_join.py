@@ -9,10 +9,8 @@ node joins.
 import asyncio
 import os
 import shlex
-import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 
 import msgspec
 from rdzv_protocol.exit_codes import ExitCode
@@ -21,16 +19,13 @@ from rdzv_protocol.text import clip, last_lines, one_line, printable
 from node_agent.config import NodeCheck
 from node_agent.core.effects import WAITING, Level
 from node_agent.failures.diagnose import exit_status
-from node_agent.workers.process import CommandProcess, own_children, signal_group
+from node_agent.workers.bounded_command import BoundedCommand
 
 QUIET_S = 2.0
 """A check that takes longer is said."""
-TAIL_BYTES, TAIL_LINES, EVIDENCE_BYTES = 16_384, 8, 700
-"""Most bytes of a check's output that are kept; most lines and bytes of those that become evidence."""
+TAIL_LINES, EVIDENCE_BYTES = 8, 700
+"""Most lines and bytes of a check's output that become evidence."""
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "built_in_helper.py")
-_READS = 8
-"""Reads that empty a pipe, whatever still writes to it."""
-_DEVNULL = -3  # subprocess.DEVNULL
 
 
 def commands(check: NodeCheck) -> Iterator[tuple[str, Sequence[str]]]:
@@ -56,7 +51,7 @@ class PreJoinCheck:
         self._check, self._node_id, self._environment, self._say = check, node_id, environment, say
         self._loop = asyncio.get_running_loop()
         self._left: list[tuple[str, Sequence[str]]] = []
-        self._child: _Child | None = None
+        self._child: BoundedCommand | None = None
         self._began_at = 0.0
         self._done: Callable[[str], None] = lambda unfit: None
         self._quiet: asyncio.TimerHandle | None = None
@@ -81,7 +76,9 @@ class PreJoinCheck:
             name, command = self._left.pop(0)
             own = {"NODE_AGENT_CHECK": self._reason, "NODE_AGENT_NODE_ID": self._node_id}
             try:
-                self._child = _Child(command, {**self._environment, **own}, self._check.limit_s, self._ended(name))
+                self._child = BoundedCommand(
+                    command, {**self._environment, **own}, self._check.limit_s, self._ended(name)
+                )
             except OSError as error:
                 self._warn(f"{name} could not be started: {error.strerror or error}")
                 self._loop.call_soon(self._next)
@@ -128,80 +125,3 @@ def evidence(output: str) -> str:
     lines = [printable(line).strip() for line in output.splitlines() if one_line([line])]
     kept = last_lines(lines, TAIL_LINES, EVIDENCE_BYTES)
     return f": {' | '.join(kept)}" if kept else ""
-
-
-class _Child:
-    """A running check. `ended` is told its exit code, None if it took too long, and what it wrote."""
-
-    def __init__(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        limit_s: float,
-        ended: Callable[[int | None, str], None],
-    ) -> None:
-        self._ended: Callable[[int | None, str], None] | None = ended
-        self._loop = asyncio.get_running_loop()
-        self._output = b""
-        self._pipe, theirs = os.pipe()
-        try:
-            os.set_blocking(self._pipe, False)
-            self._process = CommandProcess(command, environment, theirs, theirs, stdin=_DEVNULL)
-        except BaseException:
-            os.close(self._pipe)
-            raise
-        finally:
-            os.close(theirs)
-        self._loop.add_reader(self._pipe, self._read)
-        self._loop.add_reader(self._process.fileno(), self._exited)
-        self._timer = self._loop.call_later(limit_s, self._took_too_long)
-
-    def kill(self) -> None:
-        """Kill it, and wait for nothing: it may be in uninterruptible sleep."""
-        self._ended = None
-        self._timer.cancel()
-        signal_group(self._process.pid, signal.SIGKILL)
-        self._let_go()
-        self._loop.remove_reader(self._process.fileno())
-        self._process.disown()
-        own_children.discard(self._process.pid)  # whoever reaps orphans reaps it
-        with suppress(ChildProcessError):
-            os.waitpid(self._process.pid, os.WNOHANG)
-
-    def _took_too_long(self) -> None:
-        """Kill the check and say that it took too long; it is reaped when it goes, which nobody waits for."""
-        signal_group(self._process.pid, signal.SIGKILL)
-        self._read()
-        self._tell(None)
-
-    def _exited(self) -> None:
-        self._loop.remove_reader(self._process.fileno())
-        signal_group(self._process.pid, signal.SIGKILL)  # what it left behind; before the wait
-        for _ in range(_READS):
-            self._read()
-        self._let_go()
-        self._tell(self._process.reap())
-
-    def _tell(self, exit_code: int | None) -> None:
-        self._timer.cancel()
-        ended, self._ended = self._ended, None
-        if ended:
-            ended(exit_code, self._output.decode(errors="replace"))
-
-    def _read(self) -> None:
-        """Take what there is, a bounded part at a time: the loop has other work."""
-        if self._pipe < 0:
-            return
-        try:
-            chunk = os.read(self._pipe, TAIL_BYTES)
-        except BlockingIOError:
-            return
-        self._output = (self._output + chunk)[-TAIL_BYTES:]
-        if not chunk:
-            self._let_go()
-
-    def _let_go(self) -> None:
-        if self._pipe >= 0:
-            self._loop.remove_reader(self._pipe)
-            os.close(self._pipe)
-            self._pipe = -1

@@ -28,6 +28,13 @@ class StopWorkers(Struct, frozen=True):
     grace_s: float | None = None
 
 
+class MatchRules(Struct, frozen=True):
+    """Find out what the user's rules say of this failure; answered by `RulesMatched`, in bounded time."""
+
+    round: int
+    failure: Failure
+
+
 class CheckNode(Struct, frozen=True):
     """Find out whether this node is fit for a round; answered by `NodeChecked`."""
 
@@ -97,6 +104,6 @@ class Exit(Struct, frozen=True):
     code: ExitCode
 
 
-OwnEffect = StartWorkers | StopWorkers | CheckNode | Say | WriteFailureReport | Ask | Exit
+OwnEffect = StartWorkers | StopWorkers | MatchRules | CheckNode | Say | WriteFailureReport | Ask | Exit
 """Effects that the agent carries out itself; the other ones are requests, which it sends to the server."""
 Effect = Request | OwnEffect

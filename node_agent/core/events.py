@@ -39,6 +39,19 @@ class WorkerFailed(Struct, frozen=True):
     failure: Failure
 
 
+class RulesMatched(Struct, frozen=True):
+    """The failure, which `MatchRules` asked about, with what the user's rules say of it."""
+
+    round: int
+    failure: Failure
+
+
+class Reported(Struct, frozen=True):
+    """The server has the report of how the workers of the round ended, or does not take it any more."""
+
+    round: int
+
+
 class WorkersStopped(Struct, frozen=True):
     """No worker of the round is left."""
 
@@ -99,6 +112,8 @@ Event = (
     | ConnectionFailed
     | WorkersSucceeded
     | WorkerFailed
+    | RulesMatched
+    | Reported
     | WorkersStopped
     | NodeChecked
     | Suspected

@@ -2,18 +2,21 @@
 
 They are matched with what the worker wrote last, line by line, as the failure's evidence has it: some 70 lines of 512
 bytes. Even so a regular expression may take for ever (`(a+)+$`), and Python's cannot be interrupted: a process of its
-own matches them, and is killed after a while. There the failure counts as any other.
+own matches them, beside whatever else the agent does, and is killed after a while. There the failure counts as any
+other.
 """
 
 import json
-import subprocess
+import os
 import sys
+from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 from rdzv_protocol.messages import Failure
-from rdzv_protocol.text import clip
+from rdzv_protocol.text import clip, one_line
 
 from node_agent.config import FailureRules
+from node_agent.workers.bounded_command import BoundedCommand
 
 MATCHED_WITHIN_S = 2.0
 RULE_BYTES = 512
@@ -24,31 +27,56 @@ print(next((at for at, pattern in enumerate(patterns) if any(map(re.compile(patt
 """
 
 
-class RulesNotMatched(Exception):
-    """The patterns could not be matched, or not in time: one line that says why."""
+class RuleMatch:
+    """One failure that is being compared with the rules, for `MATCHED_WITHIN_S` at most.
+
+    `matched` is told the failure with what they say of it, and why they count for nothing if they could not be matched,
+    or not in time; empty: they have been.
+    """
+
+    def __init__(
+        self,
+        rules: FailureRules,
+        failure: Failure,
+        environment: Mapping[str, str],
+        matched: Callable[[Failure, str], None],
+    ) -> None:
+        """Raises `OSError` if no process can be started."""
+        self._rules, self._failure, self._matched = rules, failure, matched
+        lines = (failure.cause, failure.error, *failure.traceback, *failure.stderr_tail)
+        asked = os.memfd_create("rules")
+        try:
+            with open(asked, "w", closefd=False) as file:
+                json.dump(((*rules.fatal, *rules.retry), lines), file)
+            os.lseek(asked, 0, os.SEEK_SET)
+            command = (sys.executable, "-I", "-S", "-W", "ignore", "-c", _MATCH)
+            self._command = BoundedCommand(command, environment, MATCHED_WITHIN_S, self._ended, stdin=asked)
+        finally:
+            os.close(asked)
+
+    def close(self) -> None:
+        """Give it up."""
+        self._command.kill()
+
+    def _ended(self, exit_code: int | None, output: str) -> None:
+        wrote = output.splitlines()[-1:]
+        if exit_code is None:
+            why = f"took longer than {MATCHED_WITHIN_S:g} s: nested repeats such as (a+)+ take for ever"
+            self._matched(self._failure, unmatched(why))
+        elif exit_code or not wrote:
+            self._matched(self._failure, unmatched(f"failed with exit code {exit_code}: {one_line(wrote)}"))
+        else:
+            self._matched(self._judged(int(wrote[0])), "")
+
+    def _judged(self, at: int) -> Failure:
+        """The failure that the pattern at this position fits; -1: none does."""
+        if at < 0:
+            return self._failure
+        patterns = (*self._rules.fatal, *self._rules.retry)
+        verdict = "fatal" if at < len(self._rules.fatal) else "retry"
+        return replace(self._failure, verdict=verdict, rule=clip(patterns[at], RULE_BYTES))
 
 
-def judged(failure: Failure, rules: FailureRules) -> Failure:
-    """The failure with what the rules say of it. Raises `RulesNotMatched`."""
-    patterns = (*rules.fatal, *rules.retry)
-    at = _first_match(patterns, failure) if patterns else -1
-    if at < 0:
-        return failure
-    verdict = "fatal" if at < len(rules.fatal) else "retry"
-    return replace(failure, verdict=verdict, rule=clip(patterns[at], RULE_BYTES))
-
-
-def _first_match(patterns: tuple[str, ...], failure: Failure) -> int:
-    """Position of the first pattern that any line fits; -1 for none."""
-    lines = (failure.cause, failure.error, *failure.traceback, *failure.stderr_tail)
-    try:
-        done = subprocess.run(
-            (sys.executable, "-I", "-S", "-c", _MATCH), input=json.dumps((patterns, lines)), text=True,
-            capture_output=True, timeout=MATCHED_WITHIN_S, check=True,
-        )  # fmt: skip
-        return int(done.stdout)
-    except subprocess.TimeoutExpired:
-        why = f"took longer than {MATCHED_WITHIN_S:g} s: nested repeats such as (a+)+ take for ever"
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        why = f"failed: {error}"
-    raise RulesNotMatched(f"--fatal-rule and --retry-rule count for nothing here, matching them {why}")
+def unmatched(why: str) -> str:
+    """Line that says that the rules count for nothing."""
+    return f"--fatal-rule and --retry-rule count for nothing here, matching them {why}"

@@ -38,7 +38,8 @@ def note(run: Run, record: FailureRecord) -> None:
         if run.first_failure is None or run.first_failure == blamed:
             run.first_failure = record
         run.first_of_round = record
-    run.failed.add(record.agent_id)
+    if run.seat_of(record.agent_id):  # a drained node may have none in this round any more
+        run.failed.add(record.agent_id)
     if len(run.failed) <= FAILURES_OF_A_ROUND or record is run.first_of_round:
         remember(run.failures, record)
     node_id = record.failure.node_id

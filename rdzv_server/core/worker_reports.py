@@ -41,7 +41,8 @@ def check_failure(machine: "RunMachine", event: events.WorkersFailed, now: float
 def _is_new(machine: "RunMachine", report: events.WorkersSucceeded | events.WorkersFailed) -> bool:
     """Whether a report says something new. Raises `StaleRound` if it is about another round than the last one.
 
-    The end of its workers is new also if the report was overtaken by the join that followed it.
+    The end of its workers is new also if the report was overtaken by the join that followed it. Of a node that is being
+    drained nothing counts but a failure that a rule calls fatal: it came before its workers were told to stop.
     """
     run = machine.run
     if run.stage.is_end:
@@ -50,7 +51,8 @@ def _is_new(machine: "RunMachine", report: events.WorkersSucceeded | events.Work
     if report.agent_id in run.failed or report.agent_id in run.succeeded:
         return False
     if agent.state is AgentState.DRAINING:
-        return False
+        is_fatal = isinstance(report, events.WorkersFailed) and report.failure.verdict == "fatal"
+        return is_fatal and agent.round == report.round
     is_last = not agent.has_joined or (run.stage is Stage.FORMING and run.seat_of(report.agent_id) is not None)
     if agent.round != report.round or not is_last:
         raise StaleRound(f"round {report.round} of run {run.run_id} is over for node {agent.node_id}")

@@ -1,14 +1,18 @@
 """Budgets of restarts with real processes: waits between restarts, rules about failures, and runs that get nowhere."""
 
+import signal
 from pathlib import Path
 
+import pytest
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.paths import RESTART
+from rdzv_protocol.paths import DRAIN, RESTART
 
 from tests.integration.test_actions import act
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.programs import start_agent
 from tests.support.worker_hub import restart_count
+
+FATAL = ("--fatal-rule", r"bad record \d+")
 
 
 async def test_the_second_restart_in_a_row_waits_and_says_so(cluster: Cluster) -> None:
@@ -54,7 +58,7 @@ async def test_a_run_that_gets_nowhere_ends_with_an_exit_code_of_its_own(cluster
 
 
 async def test_rules_by_what_workers_wrote_make_a_restart_free_or_end_the_run(cluster: Cluster) -> None:
-    rules = ("--retry-rule", "Stale file handle", "--fatal-rule", r"bad record \d+")
+    rules = ("--retry-rule", "Stale file handle", *FATAL)
     workers = await cluster.nodes("ab", "--nnodes", "2", *PATIENT, *rules, nproc=1)
     for line in ("OSError: [Errno 116] Stale file handle", "RuntimeError: bad record 7"):
         await workers[1].tell(f"complain {line}")
@@ -66,6 +70,40 @@ async def test_rules_by_what_workers_wrote_make_a_restart_free_or_end_the_run(cl
         agent = cluster.agents.pop(name)
         assert await agent.exit_code() == ExitCode.FAILED
         await agent.line(r"failed: exit code 3; --fatal-rule 'bad record .*' fits what it wrote")
+
+
+@pytest.mark.parametrize("event", ["another node's failure", "a drain", "a signal"])
+async def test_a_fatal_failure_counts_whatever_comes_in_the_same_instant(cluster: Cluster, event: str) -> None:
+    flags = ("--nnodes", "1:2", "--run-id", "r", *PATIENT, "--max-restarts", "9")
+    first, second = await cluster.node("a", *flags, nproc=1), await cluster.node("b", *flags, *FATAL, nproc=1)
+    workers = {worker.agent_pid: worker for worker in await cluster.hub.group(2)}
+    await workers[second.pid].tell("complain bad record 7")
+    workers[second.pid].order_exit(3)
+    await second.line("worker rank . .* failed: exit code 3")
+    match event:
+        case "another node's failure":
+            workers[first.pid].kill()
+        case "a drain":
+            await act(cluster.server, DRAIN, node_id="b")
+        case "a signal":
+            second.signal(signal.SIGTERM)
+    assert await first.exit_code() == ExitCode.FAILED
+    await first.line(r"failed: exit code 3; --fatal-rule 'bad record .*' fits what it wrote")
+    assert await second.exit_code() in (ExitCode.FAILED, ExitCode.START_AGAIN)
+
+
+async def test_a_pattern_that_takes_for_ever_holds_up_neither_the_agent_nor_its_leave(cluster: Cluster) -> None:
+    flags = ("--nnodes", "1:2", "--run-id", "r", *PATIENT, "--fatal-rule", "(a+)+$")
+    first, second = await cluster.node("a", *flags, nproc=1), await cluster.node("b", *flags, nproc=1)
+    workers = {worker.agent_pid: worker for worker in await cluster.hub.group(2)}
+    await workers[second.pid].tell(f"complain {'a' * 60}!")
+    workers[second.pid].order_exit(3)
+    await second.line("worker rank . .* failed: exit code 3")
+    second.signal(signal.SIGTERM)
+    await second.line("SIGTERM: leaving the run")
+    await second.line("count for nothing here, matching them took longer than 2 s")
+    assert await second.exit_code() == ExitCode.START_AGAIN
+    await first.line("no restarts left")  # it was reported all the same
 
 
 async def test_a_script_that_cannot_start_is_told_once_and_ends_the_run_if_that_is_wanted(tmp_path: Path) -> None:

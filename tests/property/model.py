@@ -247,7 +247,7 @@ class Model:
         recurs: str = "unknown",
     ) -> None:
         """`verdict`: that of a rule of the user's. `recurs`: where such an error comes again, start or step."""
-        if not self.over and self._is_news(name, round):
+        if not self.over and self._is_news(name, round, is_fatal=verdict == "fatal"):
             reporter = self.find(name)
             assert reporter is not None
             self._heard(reporter, now)
@@ -514,14 +514,14 @@ class Model:
 
     # Rules.
 
-    def _is_news(self, name: str, round: int) -> bool:
+    def _is_news(self, name: str, round: int, *, is_fatal: bool = False) -> bool:
         agent = self.find(name)
         if agent is None:
             raise Refused("agent_fenced")
         if name in self.failed or name in self.finished:
             return False
         if agent.state == "draining":
-            return False
+            return is_fatal and agent.round == round
         overtaken = agent.state in ("waiting", "cordoned") and self.stage == "forming" and name in self.seated
         if not (agent.state in ("running", "stopping") or overtaken) or agent.round != round:
             raise Refused("stale_round")

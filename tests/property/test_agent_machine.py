@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced, NodeRankTaken, RunSucceeded
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import (
@@ -18,7 +19,7 @@ from rdzv_protocol.messages import (
 from rdzv_protocol.queries import LogTail, TailLog
 
 from node_agent.core.backoff import Unreachable
-from node_agent.core.effects import Ask, CheckNode, Effect, Exit, StartWorkers, StopWorkers
+from node_agent.core.effects import Ask, CheckNode, Effect, Exit, MatchRules, StartWorkers, StopWorkers
 from node_agent.core.events import (
     Answer,
     Answered,
@@ -27,6 +28,8 @@ from node_agent.core.events import (
     Event,
     GaveUp,
     NodeChecked,
+    Reported,
+    RulesMatched,
     Signalled,
     Started,
     Suspected,
@@ -53,17 +56,30 @@ WAIT_S = 30.0
 class AgentStory(RuleBasedStateMachine):
     """Plays the shell: answers what was asked, and knows which workers there are."""
 
-    @initialize(checks=st.booleans(), notice_s=st.sampled_from([None, 0.0, 8.0]), makes_room=st.booleans())
-    def is_up(self, checks: bool, notice_s: float | None, makes_room: bool) -> None:
+    @initialize(
+        checks=st.booleans(),
+        notice_s=st.sampled_from([None, 0.0, 8.0]),
+        makes_room=st.booleans(),
+        has_rules=st.booleans(),
+    )
+    def is_up(self, checks: bool, notice_s: float | None, makes_room: bool, has_rules: bool) -> None:
         self.machine = AgentMachine(
             join("a"),
             server="host:1",
             connect_timeout_s=WAIT_S,
             checks=checks,
+            has_rules=has_rules,
             exits_when_excluded=makes_room,
             notice_s=notice_s,
             stop_s=10.0,
         )
+        self.has_rules = has_rules
+        self.matching: MatchRules | None = None
+        """What is being compared with the user's rules."""
+        self.owes_report = False
+        """A failure waits for its verdict, and its report is due whatever that is, unless this agent's part is over."""
+        self.reporting: ReportRequest | None = None
+        """Report of a failure that is on its way."""
         self.makes_room = makes_room
         """Whether it exits when its node is excluded, for another node to take its place."""
         self.goes_until: float | None = None
@@ -125,6 +141,8 @@ class AgentStory(RuleBasedStateMachine):
     @precondition(lambda self: self.asked)
     @rule(end=ends)
     def the_run_ends(self, end) -> None:
+        if self.machine.state is not State.ENDING:
+            self.owes_report = False
         self.answer(end, 1)
 
     @precondition(lambda self: self.asked)
@@ -132,6 +150,8 @@ class AgentStory(RuleBasedStateMachine):
     def the_server_refuses(self, error) -> None:
         self.asked -= 1
         self.revision = 0
+        if self.machine.state is not State.ENDING:
+            self.matching, self.owes_report, self.reporting = None, False, None
         self.handle(Answered(error("no")))
 
     @rule(closes=st.booleans())
@@ -157,6 +177,31 @@ class AgentStory(RuleBasedStateMachine):
     @rule()
     def a_worker_fails(self) -> None:
         self.settled = True
+        self.owes_report = self.has_rules and self.machine.state is State.RUNNING
+        self.handle(WorkerFailed(self.workers, a_failure()))
+
+    @precondition(lambda self: self.matching)
+    @rule(verdict=st.sampled_from(["count", "retry", "fatal"]))
+    def the_rules_have_been_matched(self, verdict: str) -> None:
+        """No verdict is lost on a failure that came before whatever else, nor one that is fatal."""
+        assert self.matching
+        match, self.matching = self.matching, None
+        is_due, self.owes_report = self.owes_report, False
+        effects = self.handle(RulesMatched(match.round, replace(match.failure, verdict=verdict)))
+        told = [each.failure.verdict for each in effects if isinstance(each, ReportRequest) and each.failure]
+        assert not is_due or told == [verdict]
+        assert told in ([], [verdict])
+
+    @precondition(lambda self: self.reporting)
+    @rule()
+    def a_report_arrives(self) -> None:
+        assert self.reporting
+        round_, self.reporting = self.reporting.round, None
+        self.handle(Reported(round_))
+
+    @precondition(lambda self: self.workers and self.settled)
+    @rule()
+    def a_failure_of_before_the_stop_is_heard_of(self) -> None:
         self.handle(WorkerFailed(self.workers, a_failure()))
 
     @rule(round_=rounds, is_back=st.booleans())
@@ -196,6 +241,7 @@ class AgentStory(RuleBasedStateMachine):
     def the_server_is_given_up(self, really: int) -> None:
         if not really:
             self.asked -= 1
+            self.owes_report = False
             self.handle(GaveUp("no server"))
 
     @precondition(lambda self: self.asked)
@@ -207,6 +253,7 @@ class AgentStory(RuleBasedStateMachine):
     @rule(really=st.integers(0, 9))
     def something_unexpected_happens(self, really: int) -> None:
         if not really:
+            self.owes_report = False
             self.handle(Crashed("internal error: ValueError: boom"))
 
     @rule(seconds=st.floats(0.0, LEASE_S))
@@ -236,12 +283,13 @@ class AgentStory(RuleBasedStateMachine):
         reply = Reply(epoch="e", revision=revision, lease_s=LEASE_S, directive=directive, queries=queries)
         self.handle(Answered(reply))
 
-    def handle(self, event: Event) -> None:
+    def handle(self, event: Event) -> list[Effect]:
         ended = bool(self.exits)
         effects = self.machine.handle(event, self.now)
         assert not ended or effects == [], "something happened after the exit"
         for effect in effects:
             self.check(effect)
+        return effects
 
     def check(self, effect: Effect) -> None:
         match effect:
@@ -249,6 +297,7 @@ class AgentStory(RuleBasedStateMachine):
                 assert self.goes_until is None, "joined though it has announced that it leaves"
                 self.ask(agent_id)
                 assert not self.workers, "joined beside workers of the round before"
+                assert not self.matching and not self.reporting, "a join overtakes the report of a failure"
                 assert self.is_fit, "joined without a check"
                 assert after_round >= max(self.started, default=0), "joined after a round that is not its last"
             case PollRequest(agent_id=agent_id, hold=hold, asked=asked):
@@ -266,9 +315,13 @@ class AgentStory(RuleBasedStateMachine):
             case StopWorkers():
                 assert self.workers, "stopped workers that are not there"
                 self.settled = True
+            case MatchRules(round_):
+                assert round_ == self.started[-1] and not self.matching
+                self.matching = effect
             case ReportRequest(agent_id=agent_id, round=round_):
                 assert round_ == self.started[-1]
                 assert agent_id == self.machine.agent_id
+                self.reporting = effect if effect.failure else self.reporting
             case Ask(query):
                 assert query.number not in self.taken_up, "took a query up twice"
                 self.taken_up.add(query.number)
@@ -308,7 +361,8 @@ class AgentStory(RuleBasedStateMachine):
     def it_is_never_silent_for_good(self) -> None:
         """Something is under way with the server, or due, or workers are about to go, or it is over."""
         due = self.machine.next_deadline() is not None
-        assert self.asked or due or self.exits or self.checking or (self.workers and self.settled)
+        awaits = self.checking or self.matching or self.reporting or (self.workers and self.settled)
+        assert self.asked or due or self.exits or awaits
 
     @invariant()
     def who_has_announced_that_it_leaves_does(self) -> None:
@@ -317,7 +371,7 @@ class AgentStory(RuleBasedStateMachine):
 
     @invariant()
     def no_exit_is_withheld(self) -> None:
-        assert self.machine.state is not State.ENDING or self.workers or self.checking
+        assert self.machine.state is not State.ENDING or self.workers or self.checking or self.matching
 
 
 TestAgentStory = pytest.mark.timeout(600)(AgentStory.TestCase)

@@ -20,7 +20,16 @@ from rdzv_protocol.queries import Examine, LogTail, Notice, Noticed, Query, Quer
 
 from node_agent.core.effects import Ask, Effect, Exit, Say, StartWorkers, StopWorkers, WriteFailureReport
 from node_agent.core.events import Answer as QueryAnswered
-from node_agent.core.events import Answered, ConnectionFailed, Event, Signalled, Started, Suspected, TimePassed
+from node_agent.core.events import (
+    Answered,
+    ConnectionFailed,
+    Event,
+    Reported,
+    Signalled,
+    Started,
+    Suspected,
+    TimePassed,
+)
 from node_agent.core.machine import AgentMachine
 from simulation.client import Answer, Client
 from simulation.clock import Timer
@@ -120,7 +129,9 @@ class AgentProcess:
                 self._send(replace(effect, port=self.port))
             case PollRequest():
                 self._send(replace(effect, progress=self._progress()))
-            case ReportRequest() | LeaveRequest() | AnswerRequest() | SuspectRequest():
+            case ReportRequest(round=round_):
+                self.side_client.ask(effect, lambda answer: self._reported(round_, answer))
+            case LeaveRequest() | AnswerRequest() | SuspectRequest():
                 self.side_client.ask(effect, lambda answer: self._cluster.note(self.name, answer))
             case StartWorkers(assignment):
                 assert self.live_workers is None, "an agent starts workers beside those of another round"
@@ -196,6 +207,10 @@ class AgentProcess:
     def _answered(self, answer: Answer) -> None:
         assert isinstance(answer, Reply | ProtocolError)
         self.feed(Answered(answer))
+
+    def _reported(self, round_: int, answer: Answer) -> None:
+        self._cluster.note(self.name, answer)
+        self.feed(Reported(round_))
 
     def _exit(self, code: int) -> None:
         assert self.live_workers is None, "an agent exits while its workers run"

@@ -19,13 +19,26 @@ from rdzv_protocol.queries import LogTail, TailLog
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from node_agent.core.backoff import HINTS, Unreachable
-from node_agent.core.effects import Ask, CheckNode, Exit, Level, Say, StartWorkers, StopWorkers, WriteFailureReport
+from node_agent.core.effects import (
+    Ask,
+    CheckNode,
+    Exit,
+    Level,
+    MatchRules,
+    Say,
+    StartWorkers,
+    StopWorkers,
+    WriteFailureReport,
+)
 from node_agent.core.events import (
     Answer,
     Answered,
     ConnectionFailed,
+    Crashed,
     GaveUp,
     NodeChecked,
+    Reported,
+    RulesMatched,
     Signalled,
     Started,
     TimePassed,
@@ -99,6 +112,10 @@ def fails(agent):
     agent.handle(WorkerFailed(agent.machine.round, a_failure()))
 
 
+def reported(agent):
+    agent.handle(Reported(agent.machine.round))
+
+
 def gone(agent):
     agent.handle(WorkersStopped(agent.machine.round))
 
@@ -160,13 +177,19 @@ STORIES = {  # what happens, and what the agent does at the last of it
         ([RUNS, fails], [FAILED_SAID, report(failure=a_failure()), STOP]),
     "a second failure of a round is not reported": ([RUNS, fails, fails], []),
     "after a failure it waits for the server to say that there is a next round": ([RUNS, fails, gone], []),
-    "and joins when that has come": ([RUNS, fails, gone, told(stop(1))], [STOPPING_SAID, join(after_round=1)]),
+    "and joins when that has come":
+        ([RUNS, fails, reported, gone, told(stop(1))], [STOPPING_SAID, join(after_round=1)]),
+    "a join does not overtake the report":
+        ([RUNS, fails, gone, told(stop(1))], [STOPPING_SAID, poll(revision=2, hold=False)]),
+    "but follows it": ([RUNS, fails, gone, told(stop(1)), told(stop(1)), reported], [join(after_round=1)]),
+    "the report of a round before is no news":
+        ([RUNS, fails, gone, told(stop(1)), told(stop(1)), happens(Reported(0))], []),
     "siblings that are still there are not stopped twice":
         ([RUNS, fails, told(stop(1))], [STOPPING_SAID, poll(revision=2, hold=False)]),
     "and when they are gone it joins":
-        ([RUNS, fails, told(stop(1)), told(stop(1), revision=2), gone], [join(after_round=1)]),
+        ([RUNS, fails, reported, told(stop(1)), told(stop(1), revision=2), gone], [join(after_round=1)]),
     "a failure is said once":
-        ([RUNS, fails, gone, told(stop(1, a_failure().sentence))],
+        ([RUNS, fails, reported, gone, told(stop(1, a_failure().sentence))],
          [Say("stopping the workers of round 1", event="round_opened"), join(after_round=1)]),
     "a failed run ends with the evidence of it": ([RUNS, fails, gone, told(FAILED)], [*SPENT, Exit(1)]),
     "the workers are stopped before the evidence is left": ([RUNS, told(FAILED)], [SPENT[0], STOP, SPENT[1]]),
@@ -479,6 +502,67 @@ CHECKS = {  # what happens to an agent whose node is checked, and what it does a
 @pytest.mark.parametrize(("events", "does"), CHECKS.values(), ids=CHECKS)
 def test_what_an_agent_does_whose_node_is_checked(events, does):
     agent = Story(checks=True)
+    for event in events:
+        event(agent)
+    assert agent.effects == does
+
+
+FATAL = a_failure(verdict="fatal", rule="boom")
+RETRY = a_failure(verdict="retry", rule="store")
+MATCH = MatchRules(1, a_failure())
+fatal, retry, no_rule = (happens(RulesMatched(1, failure)) for failure in (FATAL, RETRY, a_failure()))
+# fmt: off
+RULES = {  # what happens to an agent whose user has rules about failures, and what it does at the last of it
+    "a failure is matched while the siblings are stopped": ([RUNS, fails], [FAILED_SAID, MATCH, STOP]),
+    **{f"and reported with the verdict: {failure.verdict}":
+        ([RUNS, fails, happens(RulesMatched(1, failure))], [report(failure=failure)])
+       for failure in (FATAL, RETRY, a_failure())},
+    "it is reported once": ([RUNS, fails, fatal, fatal], []),
+    "another round's verdict is none": ([RUNS, fails, happens(RulesMatched(2, FATAL))], []),
+
+    # a stop, a drain or a signal comes while it is matched
+    "a stop does not lose the verdict": ([RUNS, fails, told(stop(1)), gone, retry], [report(failure=RETRY)]),
+    "and a join follows its report":
+        ([RUNS, fails, told(stop(1)), told(stop(1)), gone, retry, reported], [join(after_round=1)]),
+    "nor does a join that is due overtake the match": ([RUNS, fails, told(stop(1)), told(stop(1)), gone], []),
+    "a drain does not lose the verdict": ([RUNS, fails, told(drain()), fatal], [report(failure=FATAL)]),
+    "a drained agent leaves when it is there":
+        ([RUNS, fails, told(drain()), gone, fatal],
+         [report(failure=FATAL), leave(reason="drained"), Exit(START_AGAIN)]),
+    "not before": ([RUNS, fails, told(drain()), gone], []),
+    "a signal does not lose the verdict, and the leave follows its report":
+        ([RUNS, fails, signalled(), gone, fatal], [report(failure=FATAL), leave(), Exit(START_AGAIN)]),
+    "the workers of an agent that was signalled are not waited for longer":
+        ([RUNS, fails, signalled(), fatal], [report(failure=FATAL), leave()]),
+
+    # or had come the moment before
+    "a failure that is heard of after a stop is matched": ([RUNS, told(stop(1)), fails], [MATCH]),
+    "it counts if it is fatal":
+        ([RUNS, told(stop(1)), fails, fatal], [FAILED_SAID, report(failure=FATAL)]),
+    "and not if it is not": ([RUNS, told(stop(1)), fails, retry], []),
+    "then the agent joins at once":
+        ([RUNS, told(stop(1)), told(stop(1)), fails, gone, retry], [join(after_round=1)]),
+    "one that is heard of after a drain counts if it is fatal":
+        ([RUNS, told(drain()), fails, gone, fatal],
+         [FAILED_SAID, report(failure=FATAL), leave(reason="drained"), Exit(START_AGAIN)]),
+    "an agent that has told that it leaves reports nothing": ([RUNS, signalled(), fails], []),
+
+    # nobody waits for the verdict any more
+    "the end of the run waits for no verdict": ([RUNS, fails, told(FAILED), gone], [Exit(1)]),
+    "nor does the server's refusal": ([RUNS, fails, refused(Unauthorized("no")), gone], [Exit(REFUSED)]),
+    "nor a crash": ([RUNS, fails, happens(Crashed("boom")), gone], [Exit(1)]),
+    "an agent that crashes while it leaves says so":
+        ([RUNS, fails, signalled(), gone, happens(Crashed("boom"))], [leave(), Exit(1)]),
+    "a fenced agent joins anew without it":
+        ([RUNS, fails, refused(AgentFenced("gone")), gone], [join("a.2", returning=True)]),
+    "and does not report it": ([RUNS, fails, refused(AgentFenced("gone")), fatal], []),
+}
+# fmt: on
+
+
+@pytest.mark.parametrize(("events", "does"), RULES.values(), ids=RULES)
+def test_what_an_agent_does_whose_user_has_rules_about_failures(events, does):
+    agent = Story(has_rules=True)
     for event in events:
         event(agent)
     assert agent.effects == does

@@ -1,12 +1,15 @@
 """Rules of the user about failures: which one fits, and patterns that take for ever."""
 
+import asyncio
+import os
 import re
 
 import pytest
+from rdzv_protocol.messages import Failure
 
 from node_agent.config import FailureRules
 from node_agent.failures import rules
-from node_agent.failures.rules import RulesNotMatched, judged
+from node_agent.failures.rules import RuleMatch
 from tests.support.scenario import a_failure
 
 FAILED = a_failure(
@@ -18,32 +21,56 @@ FAILED = a_failure(
 )
 
 
+async def matched(failure: Failure, given: FailureRules) -> tuple[Failure, str]:
+    told: asyncio.Future[tuple[Failure, str]] = asyncio.get_running_loop().create_future()
+    RuleMatch(given, failure, os.environ, lambda *said: told.set_result(said))
+    assert not told.done()
+    return await told
+
+
 @pytest.mark.parametrize(
     ("fatal", "retry", "verdict", "rule"),
     [
-        ((), (), "count", ""),
         (("assert", "boom"), ("never",), "count", ""),
         ((), ("Stale file handle",), "retry", "Stale file handle"),
         ((), ("never", r"mount /\w+ is away$"), "retry", r"mount /\w+ is away$"),
         ((r"^exit code 3$",), (), "fatal", r"^exit code 3$"),
         ((r"train\.py", "shard"), ("Stale",), "fatal", r"train\.py"),
+        (("[[a]never", "shard"), (), "fatal", "shard"),
     ],
-    ids=["none", "no match", "the error", "stderr", "the exit code in words", "fatal goes first"],
+    ids=["no match", "the error", "stderr", "the exit code in words", "fatal goes first", "one that Python warns of"],
 )
-def test_the_first_rule_that_a_line_fits(fatal, retry, verdict, rule):
-    found = judged(FAILED, FailureRules(fatal, retry))
-    assert (found.verdict, found.rule) == (verdict, rule)
+async def test_the_first_rule_that_a_line_fits(fatal, retry, verdict, rule):
+    found, problem = await matched(FAILED, FailureRules(fatal, retry))
+    assert (found.verdict, found.rule, problem) == (verdict, rule, "")
 
 
-def test_a_pattern_that_takes_for_ever_is_given_up(monkeypatch):
+async def test_a_pattern_that_takes_for_ever_is_given_up_and_nobody_waits_for_it(monkeypatch):
     monkeypatch.setattr(rules, "MATCHED_WITHIN_S", 0.5)
     failure = a_failure("a", error="a" * 60 + "!")
     assert re.search("^a+!$", failure.error)
-    with pytest.raises(RulesNotMatched, match=r"took longer than 0\.5 s: nested repeats such as \(a\+\)\+ take"):
-        judged(failure, FailureRules((r"^(a+)+$",)))
+    took_turns = 0
+
+    async def take_turns() -> None:
+        nonlocal took_turns
+        while True:
+            await asyncio.sleep(0)
+            took_turns += 1
+
+    other = asyncio.create_task(take_turns())
+    found, problem = await matched(failure, FailureRules((r"^(a+)+$",)))
+    other.cancel()
+    assert found == failure and took_turns > 100, "the loop was held up"
+    assert re.search(r"took longer than 0\.5 s: nested repeats such as \(a\+\)\+ take", problem)
 
 
-def test_a_process_that_cannot_be_started_is_no_verdict(monkeypatch):
+async def test_a_process_that_fails_gives_no_verdict(monkeypatch):
+    monkeypatch.setattr(rules, "_MATCH", "raise SystemExit('no memory')")
+    found, problem = await matched(FAILED, FailureRules(("shard",)))
+    assert found == FAILED and problem.endswith("matching them failed with exit code 1: no memory")
+
+
+async def test_a_process_that_cannot_be_started_is_no_match(monkeypatch):
     monkeypatch.setattr(rules.sys, "executable", "/no/such/python")
-    with pytest.raises(RulesNotMatched, match="No such file or directory"):
-        judged(FAILED, FailureRules(("x",)))
+    with pytest.raises(OSError, match="No such file or directory"):
+        await matched(FAILED, FailureRules(("x",)))
