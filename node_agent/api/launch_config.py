@@ -48,8 +48,8 @@ class LaunchConfig:
     keep_alive_max_attempt, is_host, rank. Ours besides, as the flags of node-agent: node_id, node_rank, token_file,
     tls_ca, tls_cert, tls_key, connect_timeout, server_lost_timeout, lease, disconnect_grace, scale_up,
     rank_policy, fixed_nodes, notice_timeout, restart_window, restart_backoff, restart_backoff_max,
-    max_restarts_without_progress, fatal_exit_codes, fail_when_hopeless, on_hang, max_hang_restarts, check,
-    pre_join_check, pre_join_check_timeout, rerun."""
+    max_restarts_without_progress, fatal_exit_codes, fail_when_hopeless, on_hang, max_hang_restarts,
+    straggler_factor, replace_stragglers, check, pre_join_check, pre_join_check_timeout, rerun."""
     rdzv_timeout: int = -1
     """torch's older name of `rdzv_configs["timeout"]`; -1: not given."""
     max_restarts: int = 3
@@ -141,7 +141,7 @@ _SAME_NAMES = {field.name for field in fields(LaunchConfig)} & (
     FLAGS.keys() - {"logs_specs", "monitor_interval", "start_method"}
 )
 """Fields that are called as their flags, and mean the same."""
-_NODES_OWN = ("rerun", "check", "pre_join_check", "pre_join_check_timeout")
+_NODES_OWN = ("rerun", "replace_stragglers", "check", "pre_join_check", "pre_join_check_timeout")
 """Flags of the node-agent in `rdzv_configs` that torchrun's `--rdzv-conf` does not take."""
 _LOGS = ("log_dir", "redirects", "tee", "local_ranks_filter")
 _TERMS = {

@@ -25,6 +25,7 @@ from node_agent.cli.values import (
     name,
     name_or_none,
     nodes,
+    number,
     one_of,
     pairs,
     patterns,
@@ -287,9 +288,13 @@ class Arguments(NamedTuple):
     max_hang_restarts: Annotated[int | None, _setting(
         "N", whole(0, 10**7), "restarts after hangs, apart from --max-restarts (default: charged "
         "there)")] = None
+    straggler_factor: Annotated[float | None, _setting(
+        "F", number(1.1, 100), "a node is slow if its workers take F times as long for a step as those of the "
+        "others (the median) for a while (default: 1.5)")] = None
     replace_stragglers: Annotated[bool, _own_switch(
-        "when a node is much slower than the others for a while, let one that stands by take its place, by a restart "
-        "that is free; node_agent.progress tells how long steps take (docs/hangs.md#stragglers)")] = False
+        "when a node is slow (--straggler-factor), let one that stands by take its place, by a restart that is free, "
+        "after a notice with --notice-timeout; node_agent.progress tells how long steps take "
+        "(docs/hangs.md#stragglers)")] = False
     rerun: Annotated[bool, _own_switch("begin again a run that has already succeeded")] = False
 
     log_dir: Annotated[str, Flag(

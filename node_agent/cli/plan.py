@@ -235,6 +235,7 @@ def settings(arguments: Arguments, *, alone: bool = False) -> RequestedSettings:
         rank_policy=arguments.rank_policy,
         on_hang=arguments.on_hang,
         max_hang_restarts=arguments.max_hang_restarts,
+        straggler_factor=arguments.straggler_factor,
         replace_stragglers=arguments.replace_stragglers or None,
     )
 

@@ -107,14 +107,18 @@ def whole(low: int, high: int, words: tuple[str, ...] = ()) -> Read:
     return read
 
 
-def seconds(low: float = 0, high: float = 10**6) -> Read:
+def number(low: float, high: float, of: str = "") -> Read:
     def read(given: object) -> float:
         with suppress(ValueError):
             if isinstance(given, str | int | float) and low <= float(given) <= high:
                 return float(given)
-        raise ValueError(f"a number of seconds from {low:g} to {high:g}, not {given!r}")
+        raise ValueError(f"a number {of and f'{of} '}from {low:g} to {high:g}, not {given!r}")
 
     return read
+
+
+def seconds(low: float = 0, high: float = 10**6) -> Read:
+    return number(low, high, "of seconds")
 
 
 _LIMITS = {"start": "start_s", "step": "step_s", "checkpoint": "checkpoint_s", "factor": "factor"}

@@ -21,6 +21,7 @@ SCALE_UP_NOTICE_S = 60.0
 """Time that workers have to save before an arrival is admitted, where nobody says otherwise."""
 Window = Annotated[float, Meta(ge=1, le=1e9)]
 Tries = Annotated[int, Meta(ge=1, le=10_000_000)]
+Factor = Annotated[float, Meta(ge=1.1, le=100)]
 Lease = Annotated[float, Meta(ge=0.1, le=86_400)]
 
 
@@ -80,6 +81,8 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     """What follows when workers hang: a charged restart, the end of the run, or nothing but an event."""
     max_hang_restarts: Count | None = None
     """Budget of restarts after hangs, apart from `max_restarts`; None: they spend that one."""
+    straggler_factor: Factor = 1.5
+    """How many times as long as the median a node's steps must take at least for it to be slow."""
     replace_stragglers: bool = False
     """Whether a node that stands by takes the place of one that is slow, by a restart that is free."""
 
@@ -111,6 +114,7 @@ class RequestedSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     rank_policy: RankPolicy | None = None
     on_hang: OnHang | None = None
     max_hang_restarts: Count | None = None
+    straggler_factor: Factor | None = None
     replace_stragglers: bool | None = None
 
     def resolve(self) -> RunSettings:

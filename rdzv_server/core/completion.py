@@ -25,6 +25,12 @@ NAMES = 4
 """Names that a reason lists before it says how many more there are: its size must not grow with the run."""
 
 
+def has_standby(run: Run) -> bool:
+    """Whether a node stands by that is there."""
+    absent = run.leases.absent_since
+    return any(agent_id not in absent for agent_id in run.waiting)
+
+
 def completes(run: Run, now: float) -> str | None:
     """Reason why the forming round completes now, by rule (a) or (b); None while it waits."""
     return None if _backs_off(run, now) else _all_there(run)
@@ -110,8 +116,9 @@ def wait(run: Run, now: float) -> Wait:
 
 def standby(run: Run, now: float) -> Wait:
     """Directive of an agent beside a running round: what it waits for."""
-    if run.scale_up_at is not None:
-        remaining_s = max(0.0, run.scale_up_at - now)
+    ends_at = run.scale_up_at if run.replacement is None else run.replacement.until
+    if ends_at is not None:
+        remaining_s = max(0.0, ends_at - now)
         return Wait(reason=f"round {run.round} ends to admit this node", remaining_s=remaining_s, ending="ends")
     if run.succeeded:
         return Wait(reason=f"standing by: {len(run.succeeded)} of {count(_seated(run))} finished their work")

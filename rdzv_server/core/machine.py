@@ -110,7 +110,7 @@ class RunMachine:
     def _ask_agents(self, now: float) -> None:
         """Ask the agents what follows from the facts, which is never done in a replay."""
         run = self.run
-        if run.leaving or run.scale_up_at is not None or run.notice is not None:
+        if notices.may_end(run) or run.notice is not None:
             notices.settle(self, now)
         if run.hang is not None or run.examined is not None:
             hangs.attend(self, now)
@@ -159,7 +159,7 @@ class RunMachine:
         is_forming = run.stage is Stage.FORMING and run.network.pairs is None  # a test ends by the queries' deadlines
         own = completion.deadline(run) if is_forming else run.verdict_at or run.scale_up_at
         hang = hangs.deadline(run) if run.hang is not None else None
-        notice = notices.ends_at(run) if run.leaving or run.scale_up_at is not None else None
+        notice = notices.ends_at(run) if notices.may_end(run) else None
         soonest = run.leases.next_deadline()
         for at in (own, run.queries.next_deadline(), hang, notice, run.slowness.look_at):
             if at is not None and (soonest is None or at < soonest):
@@ -415,7 +415,7 @@ class RunMachine:
         run = self.run
         if run.notice_since is not None:
             self.tell("notice_ended", f"the round ends before all workers have acknowledged: {reason}", now)
-        run.notice_since = None
+        run.notice_since = run.replacement = None
         ending, run.round = run.round, run.round + 1
         run.stage, run.scale_up_at, run.verdict_at, run.hang = Stage.FORMING, None, None, None
         run.progress.clear()
@@ -468,7 +468,7 @@ class RunMachine:
     def end(self, stage: Stage, reason: str, failure: Failure | None, now: float) -> None:
         run = self.run
         run.stage, run.ended_at, run.scale_up_at, run.verdict_at, run.hang = stage, now, None, None, None
-        run.end_reason, run.notice_since = reason, None
+        run.end_reason, run.notice_since, run.replacement = reason, None, None
         run.leaving.clear()
         run.end_failure = run.first_of_round.failure if failure and run.first_of_round else failure
         time_ledger.settle(run, now)

@@ -1,10 +1,10 @@
 """Notices: the workers of a running round are told that it is about to end, so that they save their work first.
 
 A round is about to end because a participant says that it goes (`LeaveAnnounced`), because an operator drains its node,
-or, with `--scale-up on-notice`, because a node has arrived. Why, and until when, are facts. That the agents have been
-asked, and what they answered, are signs: after a restart of the server the same agents are asked again. As soon as
-every worker that listens has acknowledged, else at the deadline, `NoticeEnded` turns the round. A notice is never taken
-back: a worker that has acknowledged one may end, and counts as interrupted.
+because a straggler is replaced, or, with `--scale-up on-notice`, because a node has arrived. Why, and until when, are
+facts. That the agents have been asked, and what they answered, are signs: after a restart of the server the same agents
+are asked again. As soon as every worker that listens has acknowledged, else at the deadline, `NoticeEnded` turns the
+round. A notice is never taken back: a worker that has acknowledged one may end, and counts as interrupted.
 """
 
 from functools import partial
@@ -15,7 +15,8 @@ from rdzv_protocol.queries import Notice, Noticed, Query, QueryAnswer
 from rdzv_protocol.text import clip
 
 from rdzv_server.core import completion, events, queries
-from rdzv_server.core.run import Agent, AgentState, Cause, Leaving, OpenNotice, Run, Stage
+from rdzv_server.core.node_history import Blame
+from rdzv_server.core.run import Agent, AgentState, Cause, Leaving, OpenNotice, Replacement, Run, Stage
 
 if TYPE_CHECKING:
     from rdzv_server.core.machine import RunMachine
@@ -42,10 +43,17 @@ def pending(run: Run) -> Pending | None:
     if run.leaving:
         agent_id, leaving = min(run.leaving.items(), key=lambda item: item[1].until)
         return Pending(leaving.until, leaving.cause.value, run.agents[agent_id].node_id, leaving.reason)
+    if slow := run.replacement:
+        return Pending(slow.until, Cause.NODE_DRAINED.value, slow.node_id, slow.reason)
     if run.scale_up_at is not None and run.settings.scale_up == "on-notice":
         node_id = next((agent.node_id for agent in run.waiting.values()), "")
         return Pending(run.scale_up_at, Cause.NODE_ARRIVED.value, node_id, completion.arrivals(run))
     return None
+
+
+def may_end(run: Run) -> bool:
+    """Whether anything is about to end the round: `ends_at` says when."""
+    return bool(run.leaving) or run.replacement is not None or run.scale_up_at is not None
 
 
 def ends_at(run: Run) -> float | None:
@@ -116,9 +124,16 @@ def ended(machine: "RunMachine", fact: events.NoticeEnded, now: float) -> None:
     run, soon = machine.run, pending(machine.run)
     run.notice_since = None
     machine.tell("notice_ended", fact.reason, now)
+    if run.replacement and not run.leaving and completion.has_standby(run):
+        blame_straggler(machine, run.replacement)
     release(machine, now)
     if run.stage is Stage.RUNNING and soon:  # nobody has left a seat: a node arrived, or who goes had finished
         machine.open_round(Cause(soon.source), soon.reason, now)
+
+
+def blame_straggler(machine: "RunMachine", slow: Replacement) -> None:
+    """Have the node excluded, and so left out of the round that is opened next."""
+    machine.blamed.append(Blame(slow.node_id, "slow", slow.slow))
 
 
 def release(machine: "RunMachine", now: float) -> None:

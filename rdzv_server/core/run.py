@@ -257,6 +257,19 @@ class Examinations(Struct, frozen=True):
     again_at: float = 0.0
 
 
+class Replacement(Struct, frozen=True):
+    """Straggler that makes room for a node that stands by, and the latest time at which the round turns for that."""
+
+    node_id: str
+    slow: str
+    """How slow it is, in one line."""
+    until: float
+
+    @property
+    def reason(self) -> str:
+        return f"{self.slow}; a node that stands by takes its place"
+
+
 class Slowness(Struct):
     """How often nodes of the running round have been slow in a row: signs. Times are the server's."""
 
@@ -310,6 +323,8 @@ class RunState(Struct, kw_only=True):
     """Those of the running round, by agent id."""
     replaced_at: float | None = None
     """Time at which a straggler was replaced last."""
+    replacement: Replacement | None = None
+    """That of a straggler of the running round, of which its workers are told first."""
     revision: int = 0
     event_number: int = 0
     """Number of the last event, of an earlier attempt if this one has none yet."""
@@ -533,6 +548,7 @@ class Run(RunState, kw_only=True):
         enough = self.opening.min_since is not None
         assert self.stage is not Stage.FORMING or enough == (len(self.waiting) >= legal_sizes.smallest(self.settings))
         assert self.scale_up_at is None or self.verdict_at is None
+        assert self.stage is Stage.RUNNING or self.replacement is None
         assert self.stage is Stage.RUNNING or (self.scale_up_at, self.verdict_at) == (None, None)
         assert self.stage is Stage.RUNNING or not (self.leaving or self.notice_since)
         assert all(agents[agent_id].has_part for agent_id in self.leaving)

@@ -6,8 +6,8 @@ slowest: there only own work can tell.
 
 The run is looked at once in a lease, as long as its workers tell steps. A node is a straggler once it has been beyond
 the limit at `LOOKS` looks in a row with new steps, and is none any more after as many looks below it. The limit is
-`FACTOR` times the median, or more in a run whose nodes differ anyway: `SPREAD` times their usual distance from the
-median above it. How often a node was slow is a sign; that it is a straggler is a fact.
+`straggler_factor` times the median, or more in a run whose nodes differ anyway: `SPREAD` times their usual distance
+from the median above it. How often a node was slow is a sign; that it is a straggler is a fact.
 """
 
 from collections.abc import Collection
@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING
 
 from rdzv_protocol.text import printable
 
-from rdzv_server.core import events
-from rdzv_server.core.node_history import Blame
-from rdzv_server.core.run import Cause, Run, Slowness, Stage
+from rdzv_server.core import completion, events, notices
+from rdzv_server.core.run import Cause, Replacement, Run, Slowness, Stage
 
 if TYPE_CHECKING:
     from rdzv_server.core.machine import RunMachine
 
-FACTOR = 1.5
 SPREAD = 6.0
 LEAST_S = 0.01
 """A difference that is smaller is none, however short the steps are."""
@@ -59,7 +57,7 @@ def _changed(run: Run, now: float) -> events.StragglersFound | None:
     if len(values) < 2:
         return None
     usual_s = _median(values.values())
-    limit_s = max(_limit(values.values(), usual_s), usual_s + LEAST_S)
+    limit_s = max(_limit(values.values(), usual_s, run.settings.straggler_factor), usual_s + LEAST_S)
     found: list[events.Straggler] = []
     over: list[str] = []
     for agent_id, own_s in values.items():
@@ -82,9 +80,9 @@ def _times(run: Run) -> tuple[str, dict[str, float]]:
     return "step", {agent_id: progress.step_s or 0.0 for agent_id, progress in told.items()}
 
 
-def _limit(values: Collection[float], usual_s: float) -> float:
+def _limit(values: Collection[float], usual_s: float, factor: float) -> float:
     usual_distance_s = _median([abs(value - usual_s) for value in values])
-    return max(FACTOR * usual_s, usual_s + SPREAD * usual_distance_s)
+    return max(factor * usual_s, usual_s + SPREAD * usual_distance_s)
 
 
 def _median(values: Collection[float]) -> float:
@@ -104,9 +102,7 @@ def _disagrees(run: Run, agent_id: str, is_slow: bool) -> bool:
 
 def _replaced(run: Run, now: float) -> events.StragglerReplaced | None:
     """The worst straggler, if a node stands by that is there, and the last replacement is long ago."""
-    absent = run.leases.absent_since
-    stands_by = any(agent_id not in absent for agent_id in run.waiting)
-    if not run.settings.replace_stragglers or not stands_by or run.leaving or run.succeeded:
+    if not run.settings.replace_stragglers or not completion.has_standby(run) or run.leaving or run.succeeded:
         return None
     if run.replaced_at is not None and now < run.replaced_at + REPLACED_AGAIN_AFTER_S:
         return None
@@ -131,12 +127,17 @@ def found(machine: "RunMachine", fact: events.StragglersFound, now: float) -> No
 
 
 def replaced(machine: "RunMachine", fact: events.StragglerReplaced, now: float) -> None:
-    """Open a round, for which the straggler is cordoned: see `registry`."""
-    run = machine.run
-    slow = sentence(run.stragglers[fact.agent_id])
+    """Open a round, for which the straggler is cordoned (see `registry`); its workers are told first, with notices."""
+    run, straggler = machine.run, machine.run.stragglers[fact.agent_id]
+    notice_s = run.settings.notice_timeout_s
+    slow = Replacement(straggler.node_id, sentence(straggler), now + (notice_s or 0.0))
     run.replaced_at = now
-    machine.blamed.append(Blame(run.stragglers[fact.agent_id].node_id, "slow", slow))
-    machine.open_round(Cause.NODE_DRAINED, f"{slow}; a node that stands by takes its place", now)
+    if notice_s is None:
+        notices.blame_straggler(machine, slow)
+        machine.open_round(Cause.NODE_DRAINED, slow.reason, now)
+    else:
+        run.replacement = slow
+        notices.given(machine, slow.reason, notice_s, now, slow.node_id)
 
 
 def sentence(straggler: events.Straggler) -> str:

@@ -63,6 +63,7 @@ TABLE = {  # by argument: a good text, a bad one, and what is said to that
     "log_rule": ("fault: NaN", "NaN", "HOW: PATTERN, such as 'every=60: step [0-9]+', not 'NaN'"),
     "on_hang": ("report", "kill", "restart, fail or report, not 'kill'"),
     "max_hang_restarts": ("2", "-1", "a whole number from 0 to 10000000, not '-1'"),
+    "straggler_factor": ("1.2", "1", "a number from 1.1 to 100, not '1'"),
     "join_timeout": ("8", "nan", SECONDS + "'nan'"),
     "last_call_timeout": ("9", "inf", SECONDS + "'inf'"),
     "node_unit": ("2", "0", "a whole number from 1 to 100000, not '0'"),

@@ -113,6 +113,8 @@ LANDS = [  # what an agent, its run and its output are told by which flags
         ("fail_when_hopeless", None, []),
         ("on_hang", "report", ["--on-hang", "report"]),
         ("max_hang_restarts", 2, ["--max-hang-restarts", "2"]),
+        ("straggler_factor", 1.2, ["--straggler-factor", "1.2"]),
+        ("straggler_factor", 2.0, ["--rdzv-conf", "straggler_factor=2"]),
         ("replace_stragglers", True, ["--replace-stragglers"]),
         ("notice_timeout_s", 60.0, ["--notice-timeout", "60"]),
         ("rank_policy", "fill-gaps", ["--rank-policy", "fill-gaps"]),

@@ -5,9 +5,10 @@ from random import Random
 
 import pytest
 from rdzv_protocol.messages import Progress
+from rdzv_protocol.queries import Notice, Noticed
 
 from rdzv_server.core import status_view, watch_view
-from rdzv_server.core.events import LeaseRenewed
+from rdzv_server.core.events import LeaseRenewed, QueryAnswered
 from rdzv_server.core.run import Stage
 from rdzv_server.core.stragglers import LOOKS, REPLACED_AGAIN_AFTER_S
 from tests.support.scenario import Scenario, durable, running
@@ -128,6 +129,72 @@ def test_one_that_stands_by_takes_the_place_of_a_straggler_for_free() -> None:
     assert run.run.stragglers == {}
     run.join("a", "b", "c")
     assert run.ledger() == [("node_drained", False)]
+
+
+def test_how_much_longer_its_steps_take_is_a_setting() -> None:
+    for factor, found in ((1.2, [("straggler_found", "b")]), (1.4, [])):
+        run = running("2", "a", "b", lease_s=LEASE_S, straggler_factor=factor)
+        Steps(run).go_on(2 * LONG_S, a=1.0, b=1.3)
+        assert told(run) == found
+
+
+def replaced_after_notice() -> tuple[Scenario, Steps]:
+    """The workers of a run have been told that its slow node makes room."""
+    run = Scenario("2", lease_s=LEASE_S, replace_stragglers=True, notice_timeout_s=60.0)
+    run.join("a", "b", queries=("notice",))
+    run.join("c", queries=("notice",))
+    steps = Steps(run)
+    steps.go_on(LONG_S + LEASE_S, a=1.0, b=3.0, c=0.0)
+    assert run.stage is Stage.RUNNING and not run.machine.blamed
+    return run, steps
+
+
+def notices_of(run: Scenario) -> dict[str, Notice]:
+    return {agent: query for agent in "abc" for query in run.run.queries.of(agent, run.now)}
+
+
+def test_workers_are_told_before_a_straggler_makes_room() -> None:
+    run, _ = replaced_after_notice()
+    assert notices_of(run).keys() == {"a", "b"}
+    for agent, notice in notices_of(run).items():
+        assert (notice.source, notice.node_id) == ("node_drained", "b")
+        assert notice.reason.startswith("node b is slow: a step takes 3 s")
+        assert run.stage is Stage.RUNNING
+        run.handle(QueryAnswered(agent, notice.number, Noticed(listening=1, acknowledged=1)))
+    assert run.stage is Stage.FORMING
+    assert [(blame.node_id, blame.fault) for blame in run.machine.blamed] == [("b", "slow")]
+    run.join("a", "b", "c")
+    assert run.ledger() == [("node_drained", False)]
+
+
+def test_a_notice_for_a_straggler_ends_at_its_time_and_outlives_the_server() -> None:
+    run, _ = replaced_after_notice()
+    until = run.run.replacement.until
+    run.restarts()
+    run.renews("a", "b", "c")
+    assert notices_of(run).keys() == {"a", "b"}
+    while run.now < until:
+        assert run.stage is Stage.RUNNING
+        run.passes(min(POLL_S, until - run.now))
+        run.renews(*(agent for agent in "abc" if agent in run.run.agents))
+    assert run.stage is Stage.FORMING and [blame.fault for blame in run.machine.blamed] == ["slow"]
+
+
+def test_a_straggler_stays_if_nobody_stands_by_any_more_when_all_have_saved() -> None:
+    run, _ = replaced_after_notice()
+    run.leaves("c")
+    for agent, notice in notices_of(run).items():
+        run.handle(QueryAnswered(agent, notice.number, Noticed(listening=1, acknowledged=1)))
+    assert run.stage is Stage.FORMING and not run.machine.blamed, "workers that have saved may have ended"
+    run.join("a", "b")
+    assert run.participants() == ["a", "b"]
+
+
+def test_a_round_that_ends_before_all_have_saved_leaves_the_straggler_where_it_is() -> None:
+    run, _ = replaced_after_notice()
+    run.is_lost("a")
+    assert run.stage is Stage.FORMING and run.run.replacement is None and notices_of(run) == {}
+    assert [blame.fault for blame in run.machine.blamed] == ["lost"]
 
 
 def test_replacements_are_far_apart() -> None:
