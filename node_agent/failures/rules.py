@@ -8,6 +8,7 @@ other.
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 
@@ -18,13 +19,18 @@ from rdzv_protocol.text import clip, one_line
 from node_agent.config import FailureRules
 from node_agent.workers.bounded_command import BoundedCommand
 
-MATCHED_WITHIN_S = 2.0
+CPU_S = 2
+"""Processor time that the patterns of all rules may take together."""
+MATCHED_WITHIN_S = 5.0
+"""Longest time until the verdict, also on a machine that is busy with other things."""
 RULE_BYTES = 512
 _MATCH = """
-import json, re, sys
-patterns, lines = json.load(sys.stdin)
+import json, re, resource, sys
+patterns, lines, cpu_s = json.load(sys.stdin)
+resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
 print(next((at for at, pattern in enumerate(patterns) if any(map(re.compile(pattern).search, lines))), -1))
 """
+_TOO_LONG = (None, -signal.SIGXCPU)
 
 
 class RuleMatch:
@@ -47,7 +53,7 @@ class RuleMatch:
         asked = os.memfd_create("rules")
         try:
             with open(asked, "w", closefd=False) as file:
-                json.dump(((*rules.fatal, *rules.retry), lines), file)
+                json.dump(((*rules.fatal, *rules.retry), lines, CPU_S), file)
             os.lseek(asked, 0, os.SEEK_SET)
             command = (sys.executable, "-I", "-S", "-W", "ignore", "-c", _MATCH)
             self._command = BoundedCommand(command, environment, MATCHED_WITHIN_S, self._ended, stdin=asked)
@@ -60,8 +66,9 @@ class RuleMatch:
 
     def _ended(self, exit_code: int | None, output: str) -> None:
         wrote = output.splitlines()[-1:]
-        if exit_code is None:
-            why = f"took longer than {MATCHED_WITHIN_S:g} s: nested repeats such as (a+)+ take for ever"
+        if exit_code in _TOO_LONG:
+            limit_s = CPU_S if exit_code else MATCHED_WITHIN_S
+            why = f"took longer than {limit_s:g} s: nested repeats such as (a+)+ take for ever"
             self._matched(self._failure, unmatched(why))
         elif exit_code or not wrote:
             self._matched(self._failure, unmatched(f"failed with exit code {exit_code}: {one_line(wrote)}"))

@@ -101,7 +101,7 @@ async def test_a_pattern_that_takes_for_ever_holds_up_neither_the_agent_nor_its_
     await second.line("worker rank . .* failed: exit code 3")
     second.signal(signal.SIGTERM)
     await second.line("SIGTERM: leaving the run")
-    await second.line("count for nothing here, matching them took longer than 2 s")
+    await second.line("count for nothing here, matching them took longer than [25] s")  # of processor time, or in all
     assert await second.exit_code() == ExitCode.START_AGAIN
     await first.line("no restarts left")  # it was reported all the same
 
