@@ -1,24 +1,18 @@
 """Images of deploy/docker, built by a real engine: hardened containers that are killed, and come back to their run."""
 
-import asyncio
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
+from tests.containers.held_workers import HeldWorkers
 from tests.support.container_engine import BASE, ContainerEngine
 from tests.support.programs import Program
 
 pytestmark = [pytest.mark.xdist_group("containers"), pytest.mark.timeout(900)]
 
 HARDENED = ("--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--security-opt", "no-new-privileges")
-SCRIPT = """\
-import os
-print("rank {RANK} of {WORLD_SIZE}".format_map(os.environ), flush=True)
-open(f"/shared/{os.environ['RANK']}").close()  # waits until somebody writes there
-"""
 AGENT = ("--nnodes", "1:2", "--max-restarts", "3", "--last-call-timeout", "600", "--endpoint", "127.0.0.1:29400")
 
 
@@ -26,11 +20,7 @@ class Run:
     """A server and two nodes: containers that share a network, which has nothing but loopback, and a folder."""
 
     def __init__(self, engine: ContainerEngine, folder: Path) -> None:
-        self._engine, self._folder = engine, folder
-        folder.chmod(0o755)
-        (folder / "script.py").write_text(SCRIPT)
-        for rank in "01":
-            os.mkfifo(folder / rank)
+        self._engine, self._workers = engine, HeldWorkers(folder, 2)
         # It outlives the server: a container that is started again has a new network.
         engine.call("run", "--detach", "--name", "network", "--network", "none", BASE, "sleep", "infinity")
 
@@ -40,15 +30,14 @@ class Run:
         return server
 
     async def agent(self, name: str) -> Program:
-        place = ("--network", "container:network", "--volume", f"{self._folder}:/shared:ro")
+        place = ("--network", "container:network", "--volume", self._workers.volume)
         return await self._engine.run(
             name, *place, *HARDENED, "rdzv-agent", "--node-id", name, *AGENT, "/shared/script.py"
         )
 
     async def finish(self, agents: Sequence[Program]) -> None:
         """Let the workers end, and the agents with them."""
-        for rank, _ in enumerate(agents):
-            await asyncio.to_thread((self._folder / str(rank)).write_text, "")
+        await self._workers.finish(len(agents))
         assert [await agent.exit_code() for agent in agents] == [0] * len(agents)
 
 

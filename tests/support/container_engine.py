@@ -7,7 +7,8 @@
         assert engine.inside("one", "rdzv-server", "--probe").returncode == 0
 
 Registries are not asked: the base image of deploy/docker is made of Debian's packages, under the name by which the
-Dockerfile asks for it. Containers that are to meet share a network that has nothing but loopback.
+Dockerfile asks for it. Containers that are to meet share a network that has nothing but loopback, or are made through
+`api`, whose networks and published ports are in a network namespace of their own.
 """
 
 import json
@@ -31,7 +32,8 @@ RELEASE = "trixie"
 PACKAGES = "python3,python3-venv,python3-pip,python-is-python3,ca-certificates,systemd,systemd-sysv,dbus"
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 """Of this machine, whose way to the package index may lead over a proxy with a certificate of its own."""
-PROGRAMS = ("podman", "runc", "mmdebstrap", "conmon")
+PROGRAMS = ("podman", "runc", "mmdebstrap", "conmon", "/usr/lib/podman/netavark", "/usr/lib/podman/aardvark-dns")
+API = 'ip link set lo up && exec "$@"'
 TIMEOUT_S = 300.0
 MOST_PROCESSES = 4096
 
@@ -60,11 +62,7 @@ class ContainerEngine:
         """Make the image that deploy/docker begins with."""
         hooks = ('rm -f "$1"/usr/lib/python3*/EXTERNALLY-MANAGED', f'cp {CERTIFICATES} "$1"{CERTIFICATES}')
         options = [f"--customize-hook={hook}" for hook in hooks]
-        command = (
-            ("cat", "/tmp/eng/base.tar")
-            if os.environ.get("FASTBASE")
-            else ("mmdebstrap", "--quiet", "--variant=apt", f"--include={PACKAGES}", *options, RELEASE)
-        )
+        command = ("mmdebstrap", "--quiet", "--variant=apt", f"--include={PACKAGES}", *options, RELEASE)
         # It hangs up on its own process group in the end, so that it needs one of its own.
         made = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
@@ -83,6 +81,14 @@ class ContainerEngine:
     async def run(self, name: str, *words: str) -> Program:
         """Start a container of this name, as `podman run` is told to. It ends when the container does."""
         return await Program.start(*self._command, "run", "--name", name, *words, env=self._env)
+
+    async def api(self) -> str:
+        """Address of the engine's interface for Docker's programs, which lasts as long as the test."""
+        address = f"unix://{self._runroot}/api.socket"
+        serve = (*self._command, "--log-level=info", "system", "service", "--time=0", address)
+        service = await Program.start("unshare", "--net", "sh", "-c", API, "sh", *serve, env=self._env)
+        await service.line("API service listening on")
+        return address
 
     async def start_again(self, name: str) -> Program:
         """Start a container that has ended."""
@@ -109,11 +115,15 @@ class ContainerEngine:
 
 
 def _settings() -> str:
-    """Limits of a container are no higher than those of this process: not every root may raise them."""
+    """Limits of a container are no higher than those of this process: not every root may raise them.
+
+    Docker Compose needs events, and networks in which containers find one another by name.
+    """
     limits = {"nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[0], "nproc": MOST_PROCESSES}
     return (
         f"[containers]\ndefault_ulimits = {json.dumps([f'{name}={most}:{most}' for name, most in limits.items()])}\n"
-        '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "none"\n'
+        '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
+        '[network]\nnetwork_backend = "netavark"\n'
     )
 
 

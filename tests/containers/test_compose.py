@@ -1,0 +1,119 @@
+"""deploy/docker/compose.yaml, brought up by Docker Compose: on Podman, with Debian's etcd and Prometheus.
+
+What is not here: Grafana, which no package has, and the registries, for whose images Debian's programs stand in.
+"""
+
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.containers.held_workers import HeldWorkers
+from tests.support.container_engine import ContainerEngine
+from tests.support.process_info import until
+from tests.support.programs import Program
+
+pytestmark = [pytest.mark.xdist_group("containers"), pytest.mark.timeout(900)]
+
+PATIENCE_S = 240.0
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "deploy" / "docker" / "compose.yaml"
+SERVICES = yaml.safe_load(FILE.read_text())["services"]
+HERE = [name for name in SERVICES if name != "grafana"]
+COMPOSE = "/usr/libexec/docker/cli-plugins/docker-compose"
+DOCKERFILE = """\
+FROM python:3.13-slim AS etcd
+RUN apt-get update --quiet --quiet \
+ && apt-get install --quiet --quiet --yes --no-install-recommends docker-compose etcd-server etcd-client prometheus
+FROM etcd AS prometheus
+RUN install -d -o nobody -g nogroup /prometheus
+USER nobody
+ENTRYPOINT ["prometheus"]
+"""
+TARGETS = """\
+import json, urllib.request
+with urllib.request.urlopen("http://127.0.0.1:9090/api/v1/targets") as answer:
+    for target in json.load(answer)["data"]["activeTargets"]:
+        print(target["labels"]["job"], target["health"])
+"""
+
+
+class Compose:
+    """Docker Compose, in a container of its own, with an engine's interface."""
+
+    def __init__(self, engine: ContainerEngine, api: str) -> None:
+        self.engine = engine
+        self._container = (
+            *("--network=none", f"--volume={api.removeprefix('unix://')}:/api.socket", "--env=DOCKER_HOST=unix:///api.socket"),
+            *(f"--volume={ROOT}:{ROOT}:ro", f"--workdir={ROOT}", "--volume=/tmp:/tmp:ro"),
+        )  # fmt: skip
+
+    async def __call__(self, *words: str) -> Program:
+        return await self.engine.run(f"compose-{words[0]}", *self._container, image("etcd"), COMPOSE, *words)
+
+    async def up(self, *words: str) -> Program:
+        """Bring up all services of the page's command but Grafana, and wait for an etcd that is healthy.
+
+        Podman leaves health checks to systemd's timers, which are not here.
+        """
+        up = await self(*words, *HERE)
+        await up.line(r"etcd-1 .*ready to serve client requests", PATIENCE_S)
+        assert self.engine.call("healthcheck", "run", "rdzv-etcd-1").returncode == 0
+        return up
+
+
+def image(service: str) -> str:
+    """Name of a service's image, whatever build of it may be asked for."""
+    return re.sub(r"\$\{\w+:-\}$", "", SERVICES[service]["image"])
+
+
+@pytest.fixture(scope="module")
+def images(built: ContainerEngine, tmp_path_factory: pytest.TempPathFactory) -> None:
+    (dockerfile := tmp_path_factory.mktemp("compose") / "Dockerfile").write_text(DOCKERFILE)
+    for service in ("etcd", "prometheus"):
+        built.build(image(service), "--target", service, dockerfile=dockerfile)
+
+
+@pytest.fixture
+async def compose(images: None, engine: ContainerEngine) -> AsyncIterator[Compose]:
+    compose = Compose(engine, await engine.api())
+    yield compose
+    down = await compose("--file", str(FILE), "--profile", "run", "down", "--volumes", "--timeout", "0")
+    assert await down.exit_code(PATIENCE_S) == 0
+
+
+def of_the_page() -> list[str]:
+    """Words of the page's command. The images are there already."""
+    page = (ROOT / "docs/clusters.md").read_text()
+    (words,) = re.findall(r"^docker compose (-f deploy/docker/compose.yaml .*)$", page, re.M)
+    return [word for word in words.split() if word != "--build"]
+
+
+async def test_the_command_of_the_page_ends_as_the_run_does(compose: Compose) -> None:
+    up = await compose.up(*of_the_page())
+    assert await up.exit_code(PATIENCE_S) == 0
+    assert sorted(re.findall(r"rank (\d) of 4, on node", "\n".join(up.out))) == list("0123")
+
+
+async def test_prometheus_sees_all_and_a_server_takes_the_killed_ones_place(compose: Compose, tmp_path: Path) -> None:
+    workers = HeldWorkers(tmp_path, 4)
+    agent = {"command": [*SERVICES["agent"]["command"][:-1], "/shared/script.py"], "volumes": [workers.volume]}
+    (mine := tmp_path / "mine.yaml").write_text(json.dumps({"services": {"agent": agent}}))
+    up = await compose.up("-f", str(FILE), "-f", str(mine), "--profile", "run", "up")
+    for rank in range(4):
+        await up.line(f"rank {rank} of 4", PATIENCE_S)
+    await until(lambda: targets(compose.engine) == ["node-agent up"] * 2 + ["rdzv-server up"] * 2, PATIENCE_S)
+    leader = (await up.line(r"server-([ab])-1 .*leading: 0 runs"))[1]
+    compose.engine.call("kill", "--signal", "KILL", f"rdzv-server-{leader}-1")
+    await up.line("server-.-1 .*leading: 1 run", PATIENCE_S)
+    await workers.finish(4)
+    for number in (1, 2):
+        await up.line(f"agent-{number} exited with code 0", PATIENCE_S)
+
+
+def targets(engine: ContainerEngine) -> list[str]:
+    """What Prometheus scrapes, by job, and whether it is there."""
+    return sorted(engine.inside("rdzv-prometheus-1", "python3", "-c", TARGETS).stdout.splitlines())
