@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,38 @@ def test_jobs_know_every_exit_code(folder: str) -> None:
             assert {rule["action"]: set(rule["onExitCodes"]["values"]) for rule in rules} == ACTIONS
             assert {rule["onExitCodes"]["operator"] for rule in rules} == {"In"}
     assert set().union(*ACTIONS.values(), {ExitCode.SUCCEEDED}) == set(ExitCode)
+
+
+def test_the_pages_commands_make_every_secret_that_is_asked_for(tmp_path: Path) -> None:
+    """By kubectl itself, which sends nothing to a cluster here: each name, with the files that flags name."""
+    page = (ROOT / "docs" / "kubernetes.md").read_text().replace("`kubectl\ncreate", "`kubectl create")
+    first, *more = re.findall(r"^for role .*|^kubectl create secret .*|(?<=`)kubectl create secret [^`]*", page, re.M)
+    script = "\n".join([first, *(f"{command} --dry-run=client --output=yaml; echo ---" for command in more)])
+    done = subprocess.run(["bash", "-euc", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    made = {each["metadata"]["name"]: set(each["data"]) for each in yaml.safe_load_all(done.stdout) if each}
+    asked = {
+        name: {key for flag in flags(container) for key in re.findall(rf"token-file={mount}/(\w+)", flag)}
+        for folder in FOLDERS
+        for document in render(folder)
+        for _, template, _ in pod_templates(document)
+        for container in template["spec"]["containers"]
+        for mount, name in secrets(template, container).items()
+    }
+    monitor = only(render(mine(tmp_path, "server", "monitoring")), "ServiceMonitor")["spec"]
+    token = monitor["endpoints"][0]["authorization"]["credentials"]
+    assert made == asked | {token["name"]: {token["key"]}}
+
+
+def flags(container: Document) -> list[str]:
+    return [*container["command"], *container.get("args", [])]
+
+
+def secrets(template: Document, container: Document) -> dict[str, str]:
+    """Names of the secrets that a container sees, by where."""
+    volumes = {each["name"]: each["secret"]["secretName"] for each in template["spec"]["volumes"] if "secret" in each}
+    mounts = ((each["mountPath"], each["name"]) for each in container["volumeMounts"])
+    return {path: volumes[name] for path, name in mounts if name in volumes}
 
 
 PAGES = [*ROOT.joinpath("docs").glob("*.md"), *ROOT.joinpath("deploy").rglob("*.md"), *FOLDER.rglob("*.yaml")]

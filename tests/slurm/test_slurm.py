@@ -10,7 +10,7 @@ import pytest
 from tests.support.process_info import until
 from tests.support.programs import TORCH_WORKER, WORKER, Program
 from tests.support.slurm import Slurm
-from tests.support.worker_hub import WorkerHub, of_node
+from tests.support.worker_hub import WorkerHub, of_node, restart_count
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("programs")]
 
@@ -204,12 +204,30 @@ async def test_scancel_is_final_though_the_first_node_is_done_before_the_others(
     assert slurm.job(job)["Restarts"] == "0"
 
 
-async def test_the_command_on_the_page_of_clusters(slurm: Slurm, hub: WorkerHub) -> None:
-    page = (ROOT / "docs" / "clusters.md").read_text()
-    (command,) = re.findall(r"## Slurm\n.*?^```bash\nsbatch (.*?)\n```", page, re.DOTALL | re.MULTILINE)
-    here = {"deploy/slurm/elastic.sbatch": str(SCRIPTS / "elastic.sbatch"), "8": "1", "train.py": WORKER}
-    job = slurm.submit(*(here.get(word, word) for word in command.split()), env=hub.env)
-    for worker in await hub.group(3):
+def slurm_section(page: str) -> str:
+    """What a page says of Slurm."""
+    return (ROOT / "docs" / f"{page}.md").read_text().partition("\n## Slurm\n")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize(("page", "size"), [("clusters", 3), ("migrating-from-torchrun", 4)])
+async def test_the_job_of_a_page(slurm: Slurm, hub: WorkerHub, page: str, size: int) -> None:
+    (command,) = re.findall(r"^sbatch (.*)$", slurm_section(page), re.MULTILINE)
+    here = {"8": "1", "train.py": WORKER, "--gpus-per-node=8": "--cpus-per-task=1"}
+    words = command.replace("deploy/slurm", str(SCRIPTS)).split()
+    job = slurm.submit(*(here.get(word, word) for word in words), env=hub.env)
+    for worker in await hub.group(size):
+        worker.order_exit(0)
+    assert await slurm.ended(job) == "COMPLETED"
+
+
+async def test_a_script_that_was_written_for_torchrun(slurm: Slurm, hub: WorkerHub) -> None:
+    """The line of the page of migration: the node of rank 0 hosts the server."""
+    (script,) = re.findall(
+        r"^(export head=.*?)^```", slurm_section("migrating-from-torchrun"), re.MULTILINE | re.DOTALL
+    )
+    script = script.replace("train.py", WORKER).replace("--nproc-per-node 8", "--nproc-per-node 1")
+    job = slurm.submit("--nodes=2", "--ntasks-per-node=1", "--wrap", script, env=hub.env)
+    for worker in await hub.group(2):
         worker.order_exit(0)
     assert await slurm.ended(job) == "COMPLETED"
 
@@ -229,12 +247,16 @@ async def test_the_commands_on_the_page_of_schedulers(slurm: Slurm, hub: WorkerH
 
 
 async def test_jobs_of_an_array_join_and_leave(slurm: Slurm, hub: WorkerHub) -> None:
-    job = submit(
-        slurm, "array", hub, "--array=1-3", flags="--nnodes 2:3 --last-call-timeout 500", server=await serve(slurm)
-    )
+    flags = "--nnodes 2:3 --last-call-timeout 500"
+    job = submit(slurm, "array", hub, "--array=1-3", flags=flags, server=await serve(slurm))
     await hub.group(3)
     slurm.call("scancel", f"{job}_1")
-    for worker in await hub.group(2):
-        worker.order_exit(0)
-    assert await slurm.ended(f"{job}_2") == "COMPLETED"
+    await hub.group(2)
     assert await slurm.ended(f"{job}_1") == "CANCELLED"
+    slurm.call("scontrol", "requeue", f"{job}_1")
+    workers = await hub.group(3)
+    assert restart_count(workers) == 0
+    for worker in workers:
+        worker.order_exit(0)
+    for index in (1, 2, 3):
+        assert await slurm.ended(f"{job}_{index}") == "COMPLETED"

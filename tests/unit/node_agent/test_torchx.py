@@ -7,6 +7,7 @@ writes them anew.
 import json
 import warnings
 from collections.abc import Iterator, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ with warnings.catch_warnings():
     torchx_runner = pytest.importorskip("torchx.runner")
     import yaml
     from torchx import specs
+    from torchx.components import dist
     from torchx.schedulers.ids import make_unique
     from torchx.specs.finder import get_components
 
@@ -75,6 +77,14 @@ def test_the_job_is_the_one_that_was_reviewed(
 
 def test_torchxs_own_components_stay_beside_ours() -> None:
     assert {"dist.ddp", "dist.spmd", "utils.echo", "rdzv.ddp", "rdzv.spmd"} <= get_components().keys()
+
+
+@pytest.mark.parametrize(("theirs", "ours", "more"), [(dist.ddp, ddp, set()), (dist.spmd, spmd, {"rdzv_port"})])
+def test_they_take_all_that_torchxs_own_take(theirs: Any, ours: Any, more: set[str]) -> None:
+    """By name, type and default."""
+    expected, found = (signature(component).parameters for component in (theirs, ours))
+    assert {name: str(found.get(name)) for name in expected} == {name: str(each) for name, each in expected.items()}
+    assert found.keys() - expected.keys() == {"server", *more}
 
 
 def command(app: specs.AppDef) -> str:
