@@ -15,7 +15,7 @@ from rdzv_protocol.evidence import Evidence
 from rdzv_protocol.queries import Examine, Query, QueryAnswer, Refused
 from rdzv_protocol.text import clip, printable
 
-from rdzv_server.core import events, queries
+from rdzv_server.core import events, progress, queries
 from rdzv_server.core.effects import QueryClosed
 from rdzv_server.core.run import Stage
 from rdzv_server.core.stack_summary import StackSummary, summarise
@@ -45,21 +45,31 @@ class Examination(Struct):
     """Ranks of the agents that were asked, by agent: one node may have several."""
     left: int
     """Nodes that have not answered."""
+    hangs: bool | None
+    """Whether the run does; None: nobody knows."""
     evidence: dict[str, Evidence]
     """By node, as is `silent`."""
     silent: dict[str, list[int]]
 
 
 def begin(
-    machine: "RunMachine", reason: str, within_s: float, done: Done, now: float, rank: int | None = None
+    machine: "RunMachine",
+    reason: str,
+    within_s: float,
+    done: Done,
+    now: float,
+    rank: int | None = None,
+    *,
+    hangs: bool | None = True,
 ) -> list[Asked]:
     """Ask the participants of the running round; `done` is told the summary, at once if nobody can be asked.
 
-    `rank`: the one to look at, instead of all. Returns what was asked.
+    `rank`: the one to look at, instead of all. `hangs`: whether the run does; None: nobody knows. Returns what was
+    asked.
     """
     run = machine.run
     seats = list(run.membership.seats.values()) if run.membership else []
-    asked = Examination(done=done, ranks={}, left=0, evidence={}, silent={})
+    asked = Examination(done=done, ranks={}, left=0, hangs=hangs, evidence={}, silent={})
     opened = []
     for seat in seats:
         ranks = _ranks(seat, rank)
@@ -107,7 +117,7 @@ def _closed(
         case Refused():
             pass  # its workers have ended, or it has left: both are told otherwise
     if not asked.left:
-        asked.done(machine, summarise(asked.evidence, asked.silent), now)
+        asked.done(machine, summarise(asked.evidence, asked.silent, hangs=asked.hangs), now)
 
 
 def _merged(evidence: Evidence | None, more: Evidence) -> Evidence:
@@ -146,7 +156,9 @@ def ask_for_stacks(machine: "RunMachine", event: events.StacksAsked, now: float)
         )
     run.stacks_again_at = now + OPERATORS_PAUSE_S
     reason = f"{event.by} asks{f': {event.reason}' if event.reason else ''}"
-    begin(machine, reason, event.within_s, partial(_answer_operator, event.token, run.round), now, event.rank)
+    hangs = True if run.hang else False if progress.goes_on(run) else None
+    done = partial(_answer_operator, event.token, run.round)
+    begin(machine, reason, event.within_s, done, now, event.rank, hangs=hangs)
     return replace(event, token="")
 
 

@@ -38,6 +38,13 @@ def measure(run: Run, fact: events.Fact, now: float) -> events.ProgressMeasured 
     return None if measured == events.ProgressMeasured() else measured
 
 
+def goes_on(run: Run) -> bool:
+    """Whether the workers of all nodes tell steps, and told the last one when it was due."""
+    told = [run.progress[agent_id].progress for agent_id in run.running if agent_id in run.progress]
+    steps_go_on = [each.step_s is not None and each.age_s <= STALLED * each.step_s for each in told]
+    return bool(steps_go_on) and len(told) == len(run.running) and all(steps_go_on)
+
+
 def _stalled_s(signs: list[ProgressSign], step_s: float | None, stepped_at: float | None, now: float) -> float:
     if step_s is None or stepped_at is None or any(sign.progress.age_s <= STALLED * step_s for sign in signs):
         return 0.0

@@ -7,6 +7,9 @@ library are skipped for the line. Whom the others wait for, the first rule tells
 (stopped, held by a debugger, in uninterruptible sleep), the ranks that are elsewhere than in the collective that the
 others are in, those in another collective, those of which nothing could be had, the last one to have begun a
 collective, the lowest step, the ranks that are elsewhere than most. Where none can, the sentence says so.
+
+Of a run that is not suspected to hang it says no more than there is to be seen: in one that goes on some rank is always
+the last, and nobody waits for it.
 """
 
 import re
@@ -130,8 +133,13 @@ class _Facts(Struct, kw_only=True):
     count: int
 
 
-def summarise(evidence: Mapping[str, Evidence], silent: Mapping[str, Collection[int]]) -> StackSummary:
-    """Summary of what the nodes said, by node id. `silent`: ranks of the nodes that did not answer in time."""
+def summarise(
+    evidence: Mapping[str, Evidence], silent: Mapping[str, Collection[int]], *, hangs: bool | None = True
+) -> StackSummary:
+    """Summary of what the nodes said, by node id. `silent`: ranks of the nodes that did not answer in time.
+
+    `hangs`: whether the run does; False: its steps go on, and nobody is to blame; None: nobody knows.
+    """
     groups = [(node, group) for node, each in sorted(evidence.items()) for group in each.groups]
     node_of = {rank: node for node, group in groups for rank in group.ranks}
     silent = {node: left for node, ranks in sorted(silent.items()) if (left := set(ranks) - node_of.keys())}
@@ -143,12 +151,13 @@ def summarise(evidence: Mapping[str, Evidence], silent: Mapping[str, Collection[
         silent={rank for ranks in silent.values() for rank in ranks},
         count=len(node_of),
     )
-    why, guilty = _verdict(facts)
+    why, guilty = _verdict(facts) if hangs is not False else ("", set[int]())
     culprits = tuple(Culprit(rank, node_of[rank]) for rank in sorted(guilty)[:MOST_CULPRITS])
     first = next((cluster for cluster in facts.clusters if _is_meant(cluster, culprits, facts.count)), None)
     folder_node = _node_with_files(evidence, culprits)
+    said = _sentence(facts, guilty, why, silent, is_verdict_due=hangs is True)
     return StackSummary(
-        sentence=clip("; ".join([*_sentence(facts, guilty, why, silent), *_of_nccl(evidence)]), SENTENCE_BYTES),
+        sentence=clip("; ".join([*said, *_of_nccl(evidence)]), SENTENCE_BYTES),
         has_stacks=bool(facts.clusters),
         culprits=culprits,
         why=why,
@@ -328,7 +337,9 @@ def _ranks(facts: _Facts, is_meant: Callable[[_Cluster], bool]) -> set[int]:
 # Words.
 
 
-def _sentence(facts: _Facts, guilty: set[int], why: str, silent: Mapping[str, Collection[int]]) -> list[str]:
+def _sentence(
+    facts: _Facts, guilty: set[int], why: str, silent: Mapping[str, Collection[int]], *, is_verdict_due: bool
+) -> list[str]:
     named = _named_clusters(facts.clusters, guilty)
     parts = [f"{_who(cluster.ranks, facts.count)} {cluster.words}" for cluster in named]
     if more := sum(len(each.ranks) for each in facts.clusters) - sum(len(each.ranks) for each in named):
@@ -339,10 +350,10 @@ def _sentence(facts: _Facts, guilty: set[int], why: str, silent: Mapping[str, Co
         parts.append(f"nothing of {_who(sorted(facts.silent), facts.count)} (node {clip(nodes[0], 64)}{others})")
     if not parts:
         return ["no stacks could be had"]
-    if not guilty and facts.count > 1:
-        parts.append("which rank the others wait for cannot be told")
-    elif facts.count > 1 and not _goes_without_saying(facts, guilty):
+    if facts.count > 1 and guilty and not _goes_without_saying(facts, guilty):
         parts.append(_blame(guilty, why))
+    elif facts.count > 1 and not guilty and is_verdict_due:
+        parts.append("which rank the others wait for cannot be told")
     return parts
 
 

@@ -4,11 +4,12 @@ import pytest
 from msgspec.structs import replace
 from rdzv_protocol.errors import ProtocolError, QueryRefused, RunEnded, TooManyRequests, UnknownRank
 from rdzv_protocol.evidence import Evidence, StackGroup, frame
+from rdzv_protocol.messages import Progress
 from rdzv_protocol.queries import Examine, LogTail, QueryAnswer
 
 from rdzv_server.core import examination
 from rdzv_server.core.effects import QueryClosed
-from rdzv_server.core.events import HangSuspected, QueryAnswered, RunStopped, StacksAsked
+from rdzv_server.core.events import HangSuspected, LeaseRenewed, QueryAnswered, RunStopped, StacksAsked
 from rdzv_server.core.examination import OPERATORS_PAUSE_S
 from rdzv_server.core.stack_summary import Culprit, StackSummary
 from tests.support.scenario import Scenario, running
@@ -156,6 +157,34 @@ def test_an_operator_is_told_what_all_do_and_the_runs_people_who_asked():
     assert closed.answer.stack == ('  File "/home/a/data.py", line 31, in load',)
     run.restarts()
     assert [event.kind for event in run.events].count("stacks_asked") == 1 and asked(run) == []
+
+
+def test_of_a_run_that_goes_on_is_told_what_its_workers_do_and_of_one_that_hangs_whom_they_wait_for():
+    def sentence(run: Scenario) -> str:
+        asks(run)
+        answer = answers(run, evidence(0), evidence(1))[-1].answer
+        assert isinstance(answer, StackSummary)
+        return answer.sentence
+
+    nobody_knows, goes_on, stalls, hangs = (running("2", "a", "b") for _ in range(4))
+    for run, age_s in ((goes_on, 0.4), (stalls, 30.0)):
+        for name in "ab":
+            run.handle(LeaseRenewed(name, Progress(round=1, lowest_step=7, highest_step=7, step_s=0.5, age_s=age_s)))
+    hangs.handle(HangSuspected(agent_id="a", round=1, source="silence", reason="no output", ranks=(0,)))
+    for run in (nobody_knows, goes_on, stalls):
+        assert sentence(run) == "all 2 ranks in all_reduce at train.py:88"
+    cannot_be_told = "all 2 ranks in all_reduce at train.py:88; which rank the others wait for cannot be told"
+    assert sentence(hangs) == cannot_be_told
+
+    asks(goes_on := running("2", "a", "b"))
+    assert answers(goes_on, evidence(0), evidence(1, LOADING))[-1].answer.culprits == (Culprit(1, "b"),)
+    goes_on = running("2", "a", "b")
+    for name in "ab":
+        goes_on.handle(LeaseRenewed(name, Progress(round=1, lowest_step=7, highest_step=7, step_s=0.5, age_s=0.1)))
+    asks(goes_on)
+    assert answers(goes_on, evidence(0), evidence(1, LOADING))[-1].answer.culprits == (), (
+        "it loads, and nobody is stuck"
+    )
 
 
 def test_one_rank_is_looked_at_alone_and_its_stack_is_told():

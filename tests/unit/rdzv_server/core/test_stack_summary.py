@@ -200,6 +200,41 @@ def test_who_is_to_blame(groups: list[StackGroup], culprits: list[int], sentence
     assert summary.sentence == sentence
 
 
+@pytest.mark.parametrize(
+    ("hangs", "groups", "culprits", "sentence"),
+    [
+        (None, [group(range(8))], [], "all 8 ranks in all_reduce at train.py:88"),
+        (False, [group(range(8))], [], "all 8 ranks in all_reduce at train.py:88"),
+        (
+            None,
+            [group(range(6), step=12), group([6, 7], step=11)],
+            [6, 7],
+            "all 8 ranks in all_reduce at train.py:88; ranks 6 and 7 are at a lower step than the others",
+        ),
+        (False, [group(range(6), step=12), group([6, 7], step=11)], [], "all 8 ranks in all_reduce at train.py:88"),
+        (
+            False,
+            [group(range(7)), group(7, OWN_LOOP)],
+            [],
+            "7 ranks in all_reduce at train.py:88; rank 7 in tokenize at data.py:12",
+        ),
+        (
+            False,
+            [group(range(7)), group(7, state=ProcessState.STOPPED)],
+            [],
+            "7 ranks in all_reduce at train.py:88; rank 7 stopped (SIGSTOP) in all_reduce at train.py:88",
+        ),
+    ],
+)
+def test_a_run_that_is_not_suspected_to_hang_has_no_verdict_that_it_does_not_need(
+    hangs: bool | None, groups: list[StackGroup], culprits: list[int], sentence: str
+) -> None:
+    evidence = {f"node{number}": Evidence(groups=(each,)) for number, each in enumerate(groups)}
+    summary = summarise(evidence, {}, hangs=hangs)
+    assert [culprit.rank for culprit in summary.culprits] == culprits
+    assert summary.sentence == sentence
+
+
 def test_a_node_that_does_not_answer_is_to_blame_while_the_others_wait_for_it() -> None:
     summary = summary_of(group(range(4)), silent={"node9": [4, 5]})
     assert summary.sentence == "4 ranks in all_reduce at train.py:88; nothing of ranks 4 and 5 (node node9)"
