@@ -176,8 +176,8 @@ class Runner:
             self._host.abort()
             raise
 
-    async def _notify(self, message: ReportRequest | LeaveRequest) -> None:
-        """Deliver a message that needs no answer."""
+    async def _notify(self, message: ReportRequest | LeaveRequest | JoinRequest) -> None:
+        """Deliver a message that needs no answer: of joins those of nodes that are unfit."""
         try:
             await self._side_client.ask(message)
         except (AgentFenced, StaleRound, ServerLost):
@@ -245,6 +245,8 @@ class Runner:
             return
         if isinstance(port, str):
             self.feed(events.Signalled(port))
+        elif join.unfit:
+            self._spawn(self._notify(replace(join, port=port)), self._notifications)
         else:
             self._spawn(self._exchange(replace(join, port=port)), self._exchanges)
 

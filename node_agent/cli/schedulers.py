@@ -66,6 +66,8 @@ class Scheduler(NamedTuple):
     order: Source = NOTHING
     """Place of the node in the network, by which ranks are ordered: near nodes get ranks next to each other. Without
     it, the order is that of `rank`."""
+    is_fixed: bool = False
+    """A job has its nodes once and for all: none of them is ever replaced."""
     address_of: Callable[[str], str] = str
     """Address of a host by the scheduler's name for it."""
     trouble: Callable[[Environment], str] = NO_TROUBLE
@@ -238,6 +240,7 @@ SCHEDULERS = (
         host=_of("MASTER_ADDR"),
         port=_of("MASTER_PORT"),
         job=(_of("PMIX_NAMESPACE", "OMPI_MCA_orte_ess_jobid", "MASTER_ADDR"),),
+        is_fixed=True,
         trouble=_one_agent("OMPI_COMM_WORLD_LOCAL_SIZE", "mpirun --map-by ppr:1:node -x MASTER_ADDR node-agent ..."),
         without_host="give --master-addr HOST, or mpirun -x MASTER_ADDR=HOST, the host of rank 0",
     ),
@@ -252,6 +255,7 @@ SCHEDULERS = (
         nproc=_of("SLURM_GPUS_ON_NODE"),
         order=_of("SLURM_TOPOLOGY_ADDR"),
         address_of=_slurm_address,
+        is_fixed=True,
         trouble=_slurm_trouble,
     ),
     Scheduler(
@@ -292,6 +296,7 @@ SCHEDULERS = (
         host=_of("MASTER_ADDR"),
         port=_of("MASTER_PORT"),
         job=(_of("PMI_JOBID", "MASTER_ADDR"),),
+        is_fixed=True,
         trouble=_one_agent("MPI_LOCALNRANKS", "mpiexec -ppn 1 -genv MASTER_ADDR ... node-agent ..."),
         without_host="give --master-addr HOST, or mpiexec -genv MASTER_ADDR HOST, the host of rank 0",
     ),
@@ -370,6 +375,7 @@ def _fill(arguments: Arguments, row: Scheduler, environment: Environment) -> Arg
     job = [found for part in row.job if (found := part.find(environment))]
     facts = {
         "nnodes": row.nodes.find(environment),
+        "fixed_nodes": _fixed_nodes(arguments, row, environment),
         "node_id": row.node_id.find(environment),
         "nproc_per_node": row.nproc.find(environment),
         "rdzv_id": (", ".join(name for name, _ in job), ".".join(value for _, value in job)) if job else None,
@@ -380,6 +386,16 @@ def _fill(arguments: Arguments, row: Scheduler, environment: Environment) -> Arg
     values: dict[str, Any] = {name: read(name, *fact) for name, fact in missing.items()}
     sources = {**arguments.sources, **{name: variable for name, (variable, _) in missing.items()}}
     return arguments._replace(**values, sources=sources)
+
+
+def _fixed_nodes(arguments: Arguments, row: Scheduler, environment: Environment) -> tuple[str, str] | None:
+    """The variable that says how many nodes the run will ever have, and its value; None: more may come."""
+    nodes = row.nodes.find(environment)
+    is_of_this_job = row.is_fixed and "@" not in arguments.rdzv_endpoint
+    if nodes is None or not is_of_this_job or not nodes[1].isdecimal() or int(nodes[1]) < 2:
+        return None
+    most = max((size for size in arguments.nnodes or () if size), default=0)
+    return nodes if most <= int(nodes[1]) else None
 
 
 def _with_server(

@@ -367,8 +367,10 @@ class AgentMachine:
                 self._log(f"error: {unfit}", Level.ERROR, "node_unfit")
                 self._exit_code = ExitCode.NODE_UNFIT
         elif self.state is not State.DRAINING:
-            if self.is_known:
-                self._leave(clip(unfit, LONGEST_REASON), unfit=True)
+            evidence = clip(unfit, LONGEST_REASON)
+            if not self.is_known:
+                self._effects.append(replace(self._join, agent_id=self.agent_id, unfit=evidence))
+            self._leave(evidence, unfit=True)  # also for a server that knows no unfit join, and has let it in
             self._give_up(unfit, ExitCode.NODE_UNFIT)
 
     # The server comes and goes.

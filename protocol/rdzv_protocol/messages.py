@@ -160,6 +160,9 @@ class JoinRequest(Struct, frozen=True, kw_only=True):
     """Tags of the queries that the agent knows: it is asked no others."""
     secret: Secret = ""
     """Chosen by the agent: from then on every request of this `agent_id` must bear the same. Empty: none has to."""
+    unfit: Line = ""
+    """Evidence of a check that has found the node unfit: it takes no part, which the run is told, and the answer is
+    `agent_fenced`. Empty: it is fit, or was not checked."""
 
 
 class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):

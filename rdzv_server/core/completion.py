@@ -189,7 +189,19 @@ def shortfall(run: Run) -> str:
         text += f"; {_stopping(run)}"
     gone = _gone(run)
     text += f"; gone: {_listed(gone, len(gone))}" if gone else ""
-    return text + (f"; cordoned: {names(run.cordoned)}" if run.cordoned else "")
+    text += f"; cordoned: {names(run.cordoned)}" if run.cordoned else ""
+    return text + (f"; {_unfit(unfit)}" if (unfit := left_unfit(run)) else "")
+
+
+def left_unfit(run: Run) -> dict[str, str]:
+    """Nodes that a check has found unfit and that are not back, each with the evidence."""
+    return {node_id: why for node_id, why in run.unfit.items() if node_id not in run.node_ids}
+
+
+def _unfit(out: dict[str, str]) -> str:
+    """Reasons of the first few of them."""
+    more = f"; and {len(out) - NAMES} more" if len(out) > NAMES else ""
+    return "; ".join(islice(out.values(), NAMES)) + more
 
 
 def note_unfit(run: Run, node_id: str, reason: str) -> None:
@@ -203,23 +215,25 @@ def too_few_fit(run: Run, fixed_nodes: int) -> str:
     """Why the forming round never gets its minimum of so many nodes, of which no more come; empty: it may.
 
     Nodes that have left as unfit and are not back are out, and those that the server itself keeps out until the round
-    would have given up. A node that was lost, left, or was cordoned by an operator may be back any time.
+    would have given up. A node that was lost, left, or was cordoned by an operator may be back any time. A run that has
+    not begun yet goes on until all have been heard of: who came after its end would wait in vain.
     """
     low, opening = legal_sizes.smallest(run.settings), run.opening
     if opening.min_since is not None:
         return ""
     gives_up_at = opening.below_since + run.settings.join_timeout_s
-    out = {node_id: why for node_id, why in run.unfit.items() if node_id not in run.node_ids}
+    out = left_unfit(run)
     for node_id, cordon in run.cordons.items():
         if cordon.excludes and (cordon.until is None or cordon.until >= gives_up_at):
             out[node_id] = f"node {node_id} is excluded: {cordon.reason}"
+    known = run.node_ids.keys() | out.keys() | {departure.node_id for departure in run.departures}
+    if run.membership is None and len(known) < fixed_nodes:
+        return ""
     there = sum(agent.node_id not in out and agent.state is not AgentState.DRAINING for agent in run.agents.values())
     left = max(fixed_nodes - len(out), there)
     if not out or left >= low:
         return ""
-    more = f"; and {len(out) - NAMES} more" if len(out) > NAMES else ""
-    reasons = "; ".join(islice(out.values(), NAMES))
-    return f"too few nodes are fit: {left} of the {fixed_nodes} that the run has, and it needs {low}: {reasons}{more}"
+    return f"too few nodes are fit: {left} of the {fixed_nodes} that the run has, and it needs {low}: {_unfit(out)}"
 
 
 def left_a_seat(run: Run, departure: Departure) -> bool:

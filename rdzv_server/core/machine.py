@@ -15,7 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced
 from rdzv_protocol.events import EventKind, RunEvent
-from rdzv_protocol.messages import Directive, Drain, Failure, Stop
+from rdzv_protocol.messages import Directive, Drain, Failure, JoinRequest, Stop
 from rdzv_protocol.settings import RequestedSettings, RunSettings
 
 from rdzv_server.core import (
@@ -321,6 +321,9 @@ class RunMachine:
         run, join = self.run, fact.join
         for agent_id in fact.replaces:  # before the newcomer counts
             self.depart(self.agent(agent_id), Cause.NODE_LOST, "a new agent of the same node joined", now)
+        if join.unfit:
+            self._told_of_unfit(join, now)
+            return
         agent = run.agents.get(join.agent_id)
         if agent is None:
             agent = Agent(join, fact.server_addr)
@@ -342,6 +345,12 @@ class RunMachine:
         run.leases.renew(agent.agent_id, now)
         self.direct(agent, None)
 
+    def _told_of_unfit(self, join: JoinRequest, now: float) -> None:
+        """Remember a node that takes no part, because its own check has found it unfit before it joined."""
+        self.run.departed_ids.add(join.agent_id)
+        self.note_unfit(join.node_id, join.unfit)
+        self.tell("node_unfit", join.unfit, now, node_id=join.node_id)
+
     def _lost(self, fact: events.NodeLost, now: float) -> None:
         self.depart(self.agent(fact.agent_id), Cause.NODE_LOST, fact.cause, now)
 
@@ -349,12 +358,12 @@ class RunMachine:
         agent = self.agent(fact.agent_id)
         self.depart(agent, Cause.NODE_LEFT, fact.reason, now)
         if fact.unfit:
-            self.found_unfit(agent, fact.reason)
+            self.note_unfit(agent.node_id, fact.reason)
 
-    def found_unfit(self, agent: Agent, reason: str) -> None:
-        """Remember the node that leaves, or has left, because a check has found it unfit."""
-        self.blamed.append(Blame(agent.node_id, "unfit", reason))
-        completion.note_unfit(self.run, agent.node_id, reason)
+    def note_unfit(self, node_id: str, reason: str) -> None:
+        """Remember the node that leaves, has left, or does not join, because a check has found it unfit."""
+        self.blamed.append(Blame(node_id, "unfit", reason))
+        completion.note_unfit(self.run, node_id, reason)
 
     def _timed_out(self, fact: events.JoinTimedOut, now: float) -> None:
         self.run.join_timed_out = True

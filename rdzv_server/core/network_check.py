@@ -113,7 +113,7 @@ def found(machine: "RunMachine", fact: events.NetworkTested, now: float) -> None
         run.drain(agent, now)
         machine.direct(agent, Drain(reason=why, remaining_s=0.0, unfit=True))
         machine.wake([agent])
-        machine.found_unfit(agent, why)
+        machine.note_unfit(agent.node_id, why)
         machine.left_its_place(agent, was, Cause.NODE_LEFT, why, now)
 
 

@@ -331,7 +331,7 @@ class Registry:
         return self._operate_on_node(event, now, machine)
 
     def _begins_anew(self, run: Run, join: JoinRequest) -> bool:
-        if join.returning and run.stage.is_end:  # it has lost its place, and learns how the run ended without it
+        if (join.returning or join.unfit) and run.stage.is_end:  # it has no place, and learns how the run ended
             end = RunSucceeded if run.stage is Stage.SUCCEEDED else RunFailed
             raise end(f"run {run.run_id} has {run.stage}: {run.end_reason}")
         if join.returning:
@@ -340,7 +340,8 @@ class Registry:
             raise RunSucceeded(f"run {run.run_id} has already succeeded: {run.end_reason}. --rerun starts it again")
         if run.stage.is_end:
             return True
-        return not run.agents and (not join.explicit_run_id or bool(admission.conflicts(run, join)))
+        is_deserted = bool(run.departures) and not join.explicit_run_id  # else only unfit nodes have come so far
+        return not run.agents and (is_deserted or bool(admission.conflicts(run, join)))
 
     def _create(self, created: RunCreated, now: float) -> RunMachine:
         machine = RunMachine(created, now, self._retention_s)

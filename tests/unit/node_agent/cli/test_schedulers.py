@@ -339,3 +339,23 @@ def test_a_backend_makes_no_sense_beside_it():
 def test_torchruns_own_flag_may_name_a_host_called_auto():
     found = plan("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=auto:1", "train.py", **SLURM)
     assert found.target.endpoint == ("auto", 1)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "flags", "fixed"),
+    [
+        ("auto", (), 4),
+        ("auto", ("--nnodes", "2:4"), 4),
+        ("auto", ("--nnodes", "2:8"), None),
+        ("auto", ("--fixed-nodes", "3", "--nnodes", "2:4"), 3),
+        ("auto@login:29400", (), None),
+    ],
+    ids=["all of a job's", "some are spares", "more may come", "given", "jobs that share a server"],
+)
+def test_a_job_whose_nodes_are_never_replaced_has_a_fixed_number_of_them(endpoint, flags, fixed) -> None:
+    made = plan("--endpoint", endpoint, *flags, "train.py", **SLURM)
+    assert made.config.join.settings.fixed_nodes == fixed
+
+
+def test_pods_are_replaced_and_may_be_more_one_day() -> None:
+    assert auto(KUBEFLOW).config.join.settings.fixed_nodes is None

@@ -464,13 +464,14 @@ def test_what_an_agent_does_without_a_server(limits, events, does):
 FIT, UNFIT_CHECK = happens(NodeChecked()), "node a is unfit: --check disk says so"
 unfit = happens(NodeChecked(UNFIT_CHECK))
 CHECKED_RUN = [FIT, RUNS]
+TOLD_UNFIT = [join("a.1", unfit=UNFIT_CHECK), leave(reason=UNFIT_CHECK, unfit=True)]
 UNFIT_SAID = [Say(f"error: {UNFIT_CHECK}", Level.ERROR, "gave_up"), WriteFailureReport(UNFIT_CHECK), Exit(NODE_UNFIT)]
 OWN_END = finish(succeeded=False, failure=a_failure())
 # fmt: off
 CHECKS = {  # what happens to an agent whose node is checked, and what it does at the last of it
     "a node is checked before it joins": ([], [CheckNode()]),
     "and joins when it is fit": ([FIT], [join("a.1", after_round=0)]),
-    "an unfit one does not": ([unfit], UNFIT_SAID),
+    "an unfit one takes no part, and the server is told": ([unfit], [*TOLD_UNFIT, *UNFIT_SAID]),
     "the server is not missed meanwhile": ([passes(300.0)], []),
     "a signal ends the wait": ([signalled()], [*SIGTERM, SIGTERM_REPORT, Exit(START_AGAIN)]),
     "it is checked again when its workers have stopped": ([*CHECKED_RUN, told(stop(1)), gone], [CheckNode()]),

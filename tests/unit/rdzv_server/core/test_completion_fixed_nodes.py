@@ -1,13 +1,16 @@
 """Completion of runs that get no further nodes: they end once too few of theirs can be fit."""
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rdzv_protocol.errors import AgentFenced
 from rdzv_protocol.messages import Finish, Start
 
-from rdzv_server.core.events import EXCLUDER, NodeCordoned, NodeLeft
+from rdzv_server.core.events import EXCLUDER, NodeCordoned, NodeJoined, NodeLeft
 from rdzv_server.core.run import Stage
-from tests.support.scenario import Scenario, durable, replayed, running
+from tests.support.scenario import SERVER_ADDR, Scenario, a_join, durable, replayed, running
 
 
 def fixed(nodes: str, names: str, number: int | None = None) -> Scenario:
@@ -87,3 +90,49 @@ def test_it_never_ends_while_enough_of_its_nodes_may_be_fit(low: int, spare: int
         {"unfit": leaves_unfit, "lost": Scenario.is_lost, "left": Scenario.leaves}[end](run, name)
         run.join(*list(run.run.stopping))
         assert (run.stage is Stage.FAILED) == (unfit > spare)
+
+
+def comes_unfit(run: Scenario, name: str) -> None:
+    """Its own check has found it unfit before it joined."""
+    with suppress(AgentFenced):
+        run.handle(NodeJoined(a_join(name, unfit=f"node {name} is unfit: no GPU 3"), SERVER_ADDR))
+
+
+def test_a_node_that_is_unfit_before_it_joins_is_out_and_the_run_says_so() -> None:
+    run = Scenario("2", fixed_nodes=3)
+    comes_unfit(run, "c")
+    assert run.run.agents == {} and [event.kind for event in run.events][-1] == "node_unfit"
+    assert [(blame.node_id, blame.fault) for blame in run.machine.blamed] == [("c", "unfit")]
+    with pytest.raises(AgentFenced):
+        run.directive("c")
+    run.join("a")
+    assert run.directive("a").reason.endswith("; node c is unfit: no GPU 3")
+    comes_unfit(run, "b")
+    assert run.stage is Stage.FAILED and run.told(Finish) == {"a"}
+    assert run.run.end_reason.endswith("and it needs 2: node c is unfit: no GPU 3; node b is unfit: no GPU 3")
+
+
+def test_a_run_does_not_end_before_all_that_it_has_been_given_can_hear_of_it() -> None:
+    run = Scenario("3", fixed_nodes=3)
+    comes_unfit(run, "c")
+    run.join("a")
+    assert run.stage is Stage.FORMING
+    run.join("b")
+    assert run.stage is Stage.FAILED and run.told(Finish) == {"a", "b"}
+
+
+def test_an_unfit_node_that_comes_back_fit_is_part_of_the_run_and_all_of_it_outlives_the_server() -> None:
+    run = Scenario("2", fixed_nodes=2)
+    comes_unfit(run, "b")
+    run.restarts()
+    assert run.run.unfit == {"b": "node b is unfit: no GPU 3"}
+    run.join("b2", node="b")
+    run.join("a")
+    assert run.stage is Stage.RUNNING and run.run.unfit == {}
+
+
+def test_a_copy_of_an_unfit_join_says_nothing_new() -> None:
+    run = Scenario("2")
+    comes_unfit(run, "b")
+    comes_unfit(run, "b")
+    assert [event.kind for event in run.events].count("node_unfit") == 1

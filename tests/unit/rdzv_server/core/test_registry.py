@@ -4,6 +4,7 @@ import pytest
 from rdzv_protocol.errors import (
     AgentFenced,
     MalformedMessage,
+    RunFailed,
     RunGoesOn,
     RunSucceeded,
     ServerUnavailable,
@@ -98,6 +99,23 @@ def test_the_first_join_founds_the_run(server):
     (run,) = server.registry.runs()
     assert (run.run_id, run.attempt, run.settings.min_nodes, run.settings.max_restarts) == ("run", 1, 2, 3)
     assert [type(record.fact) for record in server.records] == [RunCreated, NodeJoined]
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+def test_a_node_that_is_unfit_founds_the_run_that_others_join(server, explicit):
+    server.join("a", settings=settings_of("2"), explicit=explicit, unfit="node a is unfit: no GPU")
+    server.join("b", settings=settings_of("2"), explicit=explicit)
+    ((_, attempt, stage),) = server.attempts()
+    assert (attempt, stage) == (1, Stage.FORMING)
+    assert server.directive("b").reason == "waiting for 1 more node: 1 of 2 joined (b); node a is unfit: no GPU"
+
+
+def test_a_node_that_is_unfit_begins_no_attempt_of_a_run_that_has_failed(server):
+    server.join("a")
+    server.fails("a")
+    with pytest.raises(RunFailed):
+        server.join("b", unfit="node b is unfit: no GPU")
+    assert [attempt for _, attempt, _ in server.attempts()] == [1]
 
 
 def test_a_run_whose_settings_cannot_be_met_is_not_founded(server):
