@@ -73,6 +73,8 @@ class Membership:
         self.address = address
         self.view: View | None = None
         """None: etcd does not answer."""
+        self.peers: list[str] = []
+        """Addresses of the other servers that were there when etcd answered last."""
         self.lease: Lease | None = None
         """Lease of this life of the server; None while the others do not see it."""
         self._client = client
@@ -113,7 +115,9 @@ class Membership:
         except StoreUnavailable:
             self._publish(None, self.lease)
             raise
-        self._publish(_view(keys, len(begin), revision, self._config.shards), self.lease)
+        view = _view(keys, len(begin), revision, self._config.shards)
+        self.peers = sorted(view.members.keys() - {self.address})
+        self._publish(view, self.lease)
         return revision
 
     async def _stay(self) -> None:

@@ -171,6 +171,7 @@ class Sharding:
             leader=only.leader if only else None,
             leadership=max(replica.leadership for replica in replicas),
             shards=[ShardView(shard, replica.leader, replica.leadership) for shard, replica in enumerate(replicas)],
+            peers=self._membership.peers,
             uptime_s=round(self.now() - self._started_at, 3),
             cordons=[*{cordon.node_id: cordon for replica in replicas for cordon in replica.cordons}.values()],
         )

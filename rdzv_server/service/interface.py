@@ -78,6 +78,7 @@ class ServerState(Struct, frozen=True, kw_only=True):
     leader: Annotated[str | None, Meta(description="of several servers, the one that leads, if it is known")] = None
     leadership: Annotated[Revision, Meta(description="number of the latest one of several servers that is known")] = 0
     shards: Annotated[list[ShardView], Meta(description="who leads each shard; empty: a server alone")] = []
+    peers: Annotated[list[str], Meta(description="addresses of the other servers of its cluster, as last known")] = []
     uptime_s: Annotated[float, Meta(description="seconds")]
     cordons: Annotated[list[CordonStatus], Meta(description="for all runs, those to come included")] = []
 

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
+import pytest
+
 from tests.browser.conftest import PHONE, NewTab, Tab
 from tests.browser.crowd import Crowd
 from tests.integration.replicas import Replicas
@@ -265,6 +267,25 @@ async def test_a_server_that_follows_names_the_leader_and_links_there(replicas: 
     await tab.page.goto(f"http://{leader.endpoint}/")
     await tab.is_live()
     assert await tab.page.is_hidden("#leaders")
+
+
+@pytest.mark.parametrize("path", ["/", "/runs/r%2F1"])
+async def test_the_page_of_a_server_that_is_gone_names_the_others_with_links(
+    replicas: Replicas, tab: Tab, path: str
+) -> None:
+    leader, follower = replicas.servers[:2]
+    await replicas.nodes("ab", *FLAGS, nproc=1)
+    await tab.open(leader, path)
+    await tab.shows("#main", "round 1 runs on 2 nodes")
+    assert await tab.page.is_hidden("#peers")
+    await leader.kill()
+    await tab.shows("#peers", f"Other servers of the cluster: {follower.proxy.address}")
+    await follower.leads()
+    await tab.page.click("#peers a")
+    await tab.is_live()
+    await tab.shows("#main", "round 1 runs on 2 nodes")
+    assert tab.page.url == f"http://{follower.proxy.address}{path}"
+    assert await tab.page.is_hidden("#peers")
 
 
 HOSTILE = (

@@ -195,6 +195,7 @@ function say(word, text) {
   if (live.dataset.word !== word) {
     live.dataset.word = word;
     fill(live, text);
+    drawPeers(word === "lost" ? (shown.server || {}).peers || [] : []);
   }
 }
 
@@ -229,13 +230,25 @@ function drawServer(server) {
   leaders.replaceChildren(`${server.leads ? "This server shares the runs with others." : "This server follows; another one leads."} `);
   for (const [leader, shards] of others) {
     const which = others.size > 1 ? ` (shard ${shards.join(", ")})` : "";
-    if (leader) {
-      const link = document.createElement("a");
-      link.href = `${location.protocol}//${leader}${runId ? runPath(runId) : "/"}`;
-      link.textContent = leader;
-      leaders.append("Leader: ", link, `${which} `);
-    } else leaders.append(`No leader is known${which}. `);
+    if (leader) leaders.append("Leader: ", linkTo(leader), `${which} `);
+    else leaders.append(`No leader is known${which}. `);
   }
+}
+
+function drawPeers(peers) {
+  // Where to go on while this server is not there: no page may ask another server by itself.
+  const element = byId("peers");
+  element.hidden = peers.length === 0;
+  element.replaceChildren("This server does not answer. Other servers of the cluster: ");
+  peers.forEach((peer, index) => element.append(index ? ", " : "", linkTo(peer)));
+}
+
+function linkTo(server) {
+  // the same page there
+  const link = document.createElement("a");
+  link.href = `${location.protocol}//${server}${runId ? runPath(runId) : "/"}`;
+  link.textContent = server;
+  return link;
 }
 
 // All runs.

@@ -113,11 +113,13 @@ async def test_who_is_cut_off_leads_nothing_before_another_does_and_is_left_its_
     second = start("b:1")
     await second.leads(2)
     lost, kept = first.led, second.led
+    assert second.shards.state().peers == ["a:1"]
     gate.hold()
     while first.led:
         assert second.led == kept
         await asyncio.sleep(0.005)
     assert first.shards.state().unhealthy_reason == "etcd does not answer: this server's leadership is not certain"
+    assert first.shards.state().peers == ["b:1"], "as last known"
     with pytest.raises(NotLeader):
         await first.shards.ask(Action(StopRequest(run_id=run_of(lost[0])), "me"), OPERATOR)
     await second.leads(4)
