@@ -26,8 +26,6 @@ STYLES = {
     "disconnected": "red",
 }
 """Colour of a state, which always stands there in words, too."""
-EXCLUDER = "rdzv-server"
-"""Who keeps a node out that runs have blamed too often: the server itself."""
 ENDS = ("succeeded", "failed")
 MOST_NAMED = 4
 """Nodes, or runs, that a sentence names."""
@@ -155,7 +153,7 @@ def _node_row(run: Fields, node: Fields) -> tuple[str, ...]:
 
 def _cordon(cordon: Fields) -> str:
     """Who keeps the node out, why, and until when. What the server itself keeps out is excluded."""
-    who = "excluded" if cordon["by"] == EXCLUDER else f"cordoned by {printable(cordon['by'])}"
+    who = "excluded" if cordon.get("excluded") else f"cordoned by {printable(cordon['by'])}"
     until = f" until {strftime('%Y-%m-%d %H:%M', localtime(cordon['until']))}" if cordon["until"] else ""
     reason = f": {printable(cordon['reason'])}" if cordon["reason"] else ""
     return f"{who}{until}{reason}"

@@ -32,6 +32,7 @@ class CordonStatus(Struct, frozen=True, kw_only=True):
     reason: str
     until: Annotated[float | None, Meta(description="when it is uncordoned, seconds since 1970; null: not by itself")]
     drained: Annotated[bool, Meta(description="its agents were told to leave")]
+    excluded: Annotated[bool, Meta(description="the server's own, for what runs have blamed the node for")]
 
 
 def status(given: Cordon) -> CordonStatus:
@@ -42,6 +43,7 @@ def status(given: Cordon) -> CordonStatus:
         reason=given.reason,
         until=given.wall_until,
         drained=given.drain_s is not None,
+        excluded=given.excludes,
     )
 
 

@@ -81,8 +81,8 @@ class NodeHistory:
             return ""
         runs = len({each.run_id for each in counted})
         in_runs = f" in {runs} runs" if runs > 1 else ""
-        window = span(policy.window_s)
-        return f"blamed {len(counted)} times within {window}{in_runs}, most recently: {counted[-1].reason}"
+        times = f"{len(counted)} time{'s' * (len(counted) > 1)} within {span(policy.window_s)}"
+        return f"blamed {times}{in_runs}, most recently: {counted[-1].reason}"
 
     def _since_excluded(self, node_id: str) -> tuple[Incident, ...]:
         incidents = self.by_node.get(node_id, ())

@@ -12,6 +12,7 @@ from rdzv_protocol.messages import Failure
 from rdzv_protocol.timing import HOLDS_PER_LEASE, LONGEST_HOLD_S
 
 from rdzv_server.core import completion, status_view, stragglers, time_ledger
+from rdzv_server.core.events import Cordon
 from rdzv_server.core.run import Agent, FailureRecord, Run, Stage
 from rdzv_server.core.status_view import NodeState, Phase
 
@@ -67,6 +68,16 @@ class MissingView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     at: At
 
 
+class CordonView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a node gets no seat in a new round, and until when."""
+
+    by: str
+    reason: str = ""
+    until: At | None = None
+    excluded: bool = False
+    """Whether it is the server's own, for what runs have blamed the node for."""
+
+
 class NodeView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An agent of the run and the seat that it has, if any."""
 
@@ -79,8 +90,7 @@ class NodeView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     group_rank: int | None = None
     node_rank: int | None = None
     first_rank: int | None = None
-    cordoned: bool = False
-    """Whether it gets no seat in a new round."""
+    cordon: CordonView | None = None
     slow: str = ""
     """How much slower it is than the others, if it is."""
     failures: int = 0
@@ -158,11 +168,15 @@ def node(run: Run, agent: Agent) -> Document:
             group_rank=seat.group_rank if seat else None,
             node_rank=agent.join.node_rank,
             first_rank=seat.first_rank if seat else None,
-            cordoned=agent.node_id in run.cordons,
+            cordon=_cordon(run.cordons[agent.node_id]) if agent.node_id in run.cordons else None,
             slow=stragglers.sentence(slow) if (slow := run.stragglers.get(agent.agent_id)) else "",
             failures=run.failures_by_node.get(agent.node_id, 0),
         )
     )
+
+
+def _cordon(given: Cordon) -> CordonView:
+    return CordonView(by=given.by, reason=given.reason, until=given.wall_until, excluded=given.excludes)
 
 
 def quiet(run: Run, now: float, clock: Clock) -> dict[str, Document]:

@@ -52,7 +52,6 @@ Plain = Callable[[Permit, str, int], Awaitable[Shown]]
 Thing = TypeVar("Thing")
 ROWS, ATTEMPTS, LAST_ROW = 256, 16, 10**6
 """Rows of a plain table; attempts that are told of."""
-AT = "%Y-%m-%d %H:%M:%S"
 FOR_A_DAY = "max-age=86400, immutable"
 """Of files: a page asks for each by what is in it."""
 
@@ -170,7 +169,7 @@ class Pages:
             return await self._show(name, caller, run_id=run_id)
         shown = await plain(permit, run_id, number_of("plain", first, 0, 0, LAST_ROW))
         return await self._show(
-            f"plain_{name}", caller, run_id=run_id, path=path, at=time.strftime(AT, time.gmtime()),
+            f"plain_{name}", caller, run_id=run_id, path=path, at=_utc(time.time()),
             trouble=self._service.state().unhealthy_reason, **shown,
         )  # fmt: skip
 
@@ -296,6 +295,10 @@ def _duration(seconds: float) -> str:
     raise AssertionError
 
 
+def _utc(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at))
+
+
 _UNITS = (
     (100, "s", 1, "", 1), (6_000, "min", 60, "s", 1), (172_800, "h", 3_600, "min", 60),
     (float("inf"), "d", 86_400, "h", 3_600),
@@ -316,7 +319,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )  # fmt: skip
     environment.globals |= {"static": _static, "path_of": path_of, "paths": paths, "ROWS": ROWS}
-    environment.filters["duration"] = _duration
+    environment.filters |= {"duration": _duration, "utc": _utc}
     return environment
 
 

@@ -4,21 +4,23 @@ import re
 import signal
 import time
 from collections.abc import AsyncIterator
-
-import pytest_asyncio
+from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from tests.browser.conftest import PHONE, NewTab, Tab
 from tests.browser.crowd import Crowd
 from tests.integration.replicas import Replicas
-from tests.support.cluster import ALL_COME, PATIENT, Cluster
-from tests.support.programs import Server
+from tests.support.cluster import ALL_COME, PATIENT, Cluster, straggling
+from tests.support.programs import STRAGGLING_WORKER, Server
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.worker_hub import WorkerHub
 
 SOON_S = 1.0
 """A failure is on the page this soon; a machine with more to do than it can may take longer, and is given ten times."""
+SEVERAL_LEASES_S = 100.0
+"""A straggler is found by so many looks, a lease apart; under load they are further apart."""
 FLAGS = ("--nnodes", "2:3", "--max-restarts", "3", "--run-id", "r/1", *PATIENT, "--last-call-timeout", "0.1")
 
 WHEN_IT_SHOWS = """(selector) => new Promise((resolve) => {
@@ -138,14 +140,55 @@ async def test_every_other_action_has_its_button(cluster: Cluster, tab: Tab) -> 
         await tab.choose(name)
         await tab.act("Cordon", **{"for": "3600"}, reason="its fan")
         await tab.shows("#nodes", "cordoned")
+        await tab.shows(
+            "#node-facts", re.compile(r"Cordoned\s*by 127\.0\.0\.1: its fan\s*Uncordoned\s*in 59 min \d+ s")
+        )
+        await tab.act("Cordon", reason="its second fan")
+        await tab.shows("#node-facts", re.compile(r"its second fan\s*Uncordoned\s*by an operator alone"))
         await tab.act("Uncordon")
         await tab.shows("#events", f"node {name} is uncordoned by an operator")
         assert "cordoned" not in await tab.text("#nodes")
+        assert "ordoned" not in await tab.text("#node-facts")
         await tab.act("Stop run")
         await tab.act("Forget")
         assert await tab.page.is_hidden("text=Stop run")
         (run,) = (await cluster.server.status())["runs"]
         assert run["phase"] == "failed"
+    tab.is_content()
+
+
+async def test_a_node_that_the_server_keeps_out_is_excluded(hub: WorkerHub, tab: Tab) -> None:
+    async with Cluster(hub, "--exclude-after", "1/1h") as cluster:
+        await cluster.serve()
+        workers = await cluster.nodes("ab", *FLAGS, nproc=1)
+        await tab.open(cluster, "/runs/r%2F1")
+        workers[0].order_exit(3)
+        excluded = tab.page.locator(".node .word", has_text=re.compile("^excluded$"))
+        await excluded.click()
+        await tab.shows("#node-facts", re.compile(r"Excluded\s*blamed 1 time within 1 h.*Uncordoned\s*in 2[34] h"))
+        await tab.shows("#states-legend", "1 excluded")
+        await tab.is_accessible()
+        await tab.page.goto(f"http://{cluster.endpoint}/runs/r%2F1?plain=0")
+        await tab.shows("tbody tr", re.compile(r"excluded.*excluded until .* UTC: blamed 1 time within 1 h"))
+        await tab.is_accessible()
+    tab.is_content()
+
+
+async def test_a_node_that_is_slower_than_the_others_is_called_slow(cluster: Cluster, tab: Tab, tmp_path: Path) -> None:
+    cluster.script, cluster.nproc = STRAGGLING_WORKER, 1
+    for name in "abc":
+        flags = ("--nnodes", "3", "--run-id", "r", *ALL_COME, "--lease", "2", "--disconnect-grace", "30")
+        await cluster.node(name, *flags, env=straggling(tmp_path, is_slow=name == "b"))
+    await cluster.server.line("node b is slow", SEVERAL_LEASES_S)
+    await tab.open(cluster, "/runs/r")
+    await tab.choose("b")
+    await tab.shows(".node .word", "slow")
+    await tab.shows("#node-facts", re.compile(r"Slow\s*node b is slow: a step's own work takes"))
+    await tab.shows("#states-legend", "1 slow")
+    await tab.is_accessible()
+    await tab.page.goto(f"http://{cluster.endpoint}/runs/r?plain=0")
+    await tab.shows("tbody tr", re.compile(r"running\s+slow.*node b is slow: a step's own work takes"))
+    (tmp_path / "enough").touch()
     tab.is_content()
 
 

@@ -3,33 +3,12 @@
 import re
 from pathlib import Path
 
-from tests.support.cluster import ALL_COME, Cluster
+from tests.support.cluster import ALL_COME, Cluster, straggling
+from tests.support.programs import STRAGGLING_WORKER
 from tests.support.rdzvctl import rdzvctl
 
-SCRIPT = """
-import os, time
-from node_agent import progress
-
-folder, rank, world = os.environ["STEPS"], int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-slow = os.environ["NODE_IS_SLOW"] == "1"
-mark = f"{folder}/round_{os.environ['MASTER_PORT']}_step_"
-for step in range(1_000_000):
-    time.sleep(0.15 if slow else 0.02)  # own work
-    progress(kind="work")
-    open(f"{mark}{step}_{rank}", "w").close()
-    while not all(os.path.exists(f"{mark}{step}_{other}") for other in range(world)):  # a barrier
-        if os.path.exists(f"{folder}/enough"):
-            raise SystemExit
-        time.sleep(0.002)
-    progress(step=step)
-    if os.path.exists(f"{folder}/enough"):
-        raise SystemExit
-"""
-"""Workers that all wait for the slowest of them at each step."""
 PATIENCE_S = 100.0
 """Looks are as far apart as a lease is long."""
-
-
 NAMED = r"node b is slow: a step's own work takes 0\.\d+ s, \d+\.\d times as long as usual"
 FLAGS = ("--nnodes", "3", "--lease", "2", "--disconnect-grace", "30", "--replace-stragglers", "--shutdown-timeout", "2")
 
@@ -37,16 +16,14 @@ FLAGS = ("--nnodes", "3", "--lease", "2", "--disconnect-grace", "30", "--replace
 async def test_a_slow_node_in_lockstep_is_named_and_one_that_stands_by_takes_its_place(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
-    cluster.script, cluster.nproc = script, 1
+    cluster.script, cluster.nproc = STRAGGLING_WORKER, 1
     for name in "abc":
-        await cluster.node(name, *FLAGS, *ALL_COME, env={"STEPS": str(tmp_path), "NODE_IS_SLOW": str(int(name == "b"))})
+        await cluster.node(name, *FLAGS, *ALL_COME, env=straggling(tmp_path, is_slow=name == "b"))
     server = cluster.server
     await server.line(NAMED, PATIENCE_S)
     shown = (await rdzvctl("why", endpoint=cluster.endpoint)).lines
     assert re.search(NAMED.replace("node b", "Node b"), " ".join(shown))
-    await cluster.node("d", *FLAGS, *ALL_COME, env={"STEPS": str(tmp_path), "NODE_IS_SLOW": "0"})
+    await cluster.node("d", *FLAGS, *ALL_COME, env=straggling(tmp_path))
     await server.line(f"opened: {NAMED}.*; a node that stands by takes its place", PATIENCE_S)
     await cluster.agents["d"].line("round 2: ")
     await cluster.agents["b"].line("standing by: node b is excluded: node b is slow.*; uncordoned in 3")

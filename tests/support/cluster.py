@@ -13,6 +13,11 @@ PATIENT = (*ALL_COME, "--lease", "500", "--join-timeout", "500", "--shutdown-tim
 """Flags with long timers: what happens in such a run happens because it was noticed."""
 
 
+def straggling(folder: Path, *, is_slow: bool = False) -> dict[str, str]:
+    """Environment of a `STRAGGLING_WORKER`. All of a run share the folder."""
+    return {"STEPS": str(folder), "NODE_IS_SLOW": str(int(is_slow))}
+
+
 class Cluster:
     """Servers, the agents that were started last by their nodes' names, and the hub where their workers report.
 

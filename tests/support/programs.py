@@ -18,6 +18,7 @@ from tests.support import forked
 
 WORKERS = Path(__file__).with_name("workers")
 WORKER, TORCH_WORKER = str(WORKERS / "worker.py"), str(WORKERS / "torch_worker.py")
+STRAGGLING_WORKER = str(WORKERS / "straggling_worker.py")
 STORE_WORKER, PRYING_WORKER = str(WORKERS / "store_worker.py"), str(WORKERS / "prying_worker.py")
 PATIENCE_S = 30.0
 """Time that a test waits for what must happen. It never sleeps: this is only reached by a failure."""

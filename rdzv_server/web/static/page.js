@@ -8,7 +8,7 @@ const MOST_EVENTS = 30;
 const EVENTS_AT_ONCE = 1000;
 const TONES = {
   checkpointing: "done", detecting: "bad", lost: "bad", running: "good", finishing: "done", succeeded: "done", forming: "calm", waiting: "calm", standby: "none",
-  restarting: "busy", stopping: "busy", slow: "busy", silent: "busy", disconnected: "busy", cordoned: "busy", draining: "busy",
+  restarting: "busy", stopping: "busy", slow: "busy", silent: "busy", disconnected: "busy", cordoned: "busy", excluded: "busy", draining: "busy",
   missing: "bad", failed: "bad",
 };
 const ORDER = ["failed", "restarting", "forming", "finishing", "running", "succeeded"]; // who needs somebody comes first
@@ -370,7 +370,13 @@ let chosen = null;
 
 function wordOf(node, key) {
   const quiet = (shown.quiet || {})[key];
-  return quiet ? quiet.why : node.slow ? "slow" : node.state;
+  return quiet ? quiet.why : node.slow ? "slow" : node.state === "cordoned" ? keptOut(node) : node.state;
+}
+
+function keptOut(node) {
+  // in a word; empty if it is not
+  if (!node.cordon) return "";
+  return node.cordon.excluded ? "excluded" : "cordoned";
 }
 
 const LIMITS = { silent: "lease_s", disconnected: "disconnect_grace_s" }; // of a run: how long a node may be so
@@ -381,9 +387,8 @@ function quietFor(quiet, run) {
 
 function fillWord(key, cell, run) {
   const quiet = (shown.quiet || {})[key];
-  const words = [quiet ? `${cell.word} ${quietFor(quiet, run)}` : cell.word];
-  if (cell.node.cordoned && cell.word !== "cordoned") words.push("cordoned");
-  fill(cell.children[1], words.join(" · "));
+  const first = quiet ? `${cell.word} ${quietFor(quiet, run)}` : cell.word, second = keptOut(cell.node);
+  fill(cell.children[1], second && second !== cell.word ? `${first} · ${second}` : first);
 }
 
 function drawNodes(run) {
@@ -486,8 +491,15 @@ function drawNode() {
     ["Age of its lease", node.agent_id && run.ended_at === undefined ? `${age} of ${limit(run.lease_s)}` : ""],
     ["Disconnected for", quiet && quiet.why === "disconnected" ? quietFor(quiet, run) : ""], ["Agent", node.agent_id],
     ["Why it is gone", node.cause], ["Gone for", node.cause && since(node.at)],
-    ["Cordoned", node.cordoned ? "yes" : ""], ["Slow", node.slow],
+    ["Slow", node.slow], ...cordonOf(node),
   ]);
+}
+
+function cordonOf(node) {
+  if (!node.cordon) return [];
+  const { by, reason, until, excluded } = node.cordon;
+  const who = excluded ? "Excluded" : "Cordoned", why = [excluded ? "" : `by ${by}`, reason].filter(Boolean).join(": ");
+  return [[who, why], ["Uncordoned", until === undefined ? "by an operator alone" : `in ${duration(until - now())}`]];
 }
 
 function move(event) {

@@ -109,7 +109,6 @@ def test_what_the_server_keeps_out_is_excluded() -> None:
     run.join("b")
     step = "If node b is fit (excluded: blamed 3 times within 1 d): rdzvctl uncordon b"
     assert step in views.why(told(run), SERVER).next
-    assert views.EXCLUDER == EXCLUDER
 
 
 def test_why_names_the_first_failure_with_its_evidence_and_hint() -> None:

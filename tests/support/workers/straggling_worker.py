@@ -1,0 +1,36 @@
+"""A worker that takes steps in lockstep: at each one it waits for the slowest of all.
+
+It ends when there is a file `enough` in the folder $STEPS. NODE_IS_SLOW=1 makes its own work take longer.
+"""
+
+import os
+import time
+from itertools import count
+from pathlib import Path
+
+from node_agent import progress
+
+FOLDER = Path(os.environ["STEPS"])
+ROUND, RANK, WORLD_SIZE = os.environ["MASTER_PORT"], int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+WORK_S = 0.15 if os.environ["NODE_IS_SLOW"] == "1" else 0.02
+
+
+def mark(step: int, rank: int) -> Path:
+    """File that says that this worker has done its own work of the step."""
+    return FOLDER / f"round_{ROUND}_step_{step}_{rank}"
+
+
+def end_if_enough() -> None:
+    if (FOLDER / "enough").exists():
+        raise SystemExit
+
+
+for step in count():
+    time.sleep(WORK_S)
+    progress(kind="work")
+    mark(step, RANK).touch()
+    while not all(mark(step, other).exists() for other in range(WORLD_SIZE)):
+        end_if_enough()
+        time.sleep(0.002)
+    progress(step=step)
+    end_if_enough()
