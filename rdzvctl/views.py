@@ -213,9 +213,8 @@ def evidence(failure: Fields) -> list[str]:
 def event_line(event: Fields) -> str:
     """The event in one line, in the words of the server's log."""
     at = strftime("%Y-%m-%d %H:%M:%S", localtime(event["at"])) if event.get("at") else "-"
-    by = f" (by {printable(event['by'])})" if event.get("by") else ""
     attempt = f"attempt {event['attempt']}, " if event["attempt"] > 1 else ""
-    return f"{at} #{event['number']} {attempt}round {event['round']}: {_event_sentence(event)}{by}"
+    return f"{at} #{event['number']} {attempt}round {event['round']}: {_event_sentence(event)}"
 
 
 def _event_sentence(event: Fields) -> str:
@@ -226,7 +225,8 @@ def _event_sentence(event: Fields) -> str:
     try:
         return convert(RunEvent, event).sentence
     except MalformedMessage:  # a newer server has kinds that this program does not know
-        return printable(f"{event['kind']}: {event['reason']}")
+        by = f" (by {event['by']})" if event.get("by") else ""
+        return printable(f"{event['kind']}: {event['reason']}{by}")
 
 
 class Worker(NamedTuple):

@@ -88,8 +88,9 @@ class RunEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def sentence(self) -> str:
-        """The event in one line, for people: the same in every log and every tool."""
-        return printable(_SENTENCES.get(self.kind, "{reason}").format(reason=self.reason, nodes=_count(self.nodes)))
+        """The event in one line, with who did it, for people: the same in every log and every tool."""
+        what = _SENTENCES.get(self.kind, "{reason}").format(reason=self.reason, nodes=_count(self.nodes))
+        return printable(f"{what} (by {self.by})" if self.by else what)
 
 
 class EventPage(Struct, frozen=True, kw_only=True):

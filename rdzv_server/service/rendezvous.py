@@ -119,10 +119,14 @@ class Rendezvous:
         fact = _operation(action, request.request_id or os.urandom(8).hex())
         was_done = self._driver.answer_to(run_id, fact.request_id)
         sentence = await self._driver.act(run_id, fact)
-        if sentence and not was_done:
-            about = f"node {request.node_id}" if isinstance(request, actions.NodeAction) else f"run {run_id}"
-            log.info("%s: %s by %s", about, _DONE[type(request)], action.by)
+        if sentence and not was_done and not self._is_told(fact):
+            log.info("%s (by %s)", sentence, action.by)
         return actions.Done(epoch=self.epoch, message=sentence or f"run {run_id} was over before")
+
+    def _is_told(self, fact: events.OperatorsFact) -> bool:
+        """Whether a run has an event of it: there is none of what concerns no run, nor of a run that is forgotten."""
+        is_forgotten = isinstance(fact, events.RunForgotten)
+        return not is_forgotten and any(fact.request_id in run.answers for run in self._driver.runs())
 
     async def _ask_agents(
         self, run_id: str, asked: events.LogAsked | events.StacksAsked, connection: Connection
@@ -282,19 +286,6 @@ class Rendezvous:
         run_id, agent_id = key
         if not self._closing:  # or it is this server that goes away, and not the agent
             self._driver.notify(run_id, events.AgentDisconnected(agent_id))
-
-
-_DONE: dict[type[actions.ActionRequest], str] = {
-    actions.StopRequest: "stopped",
-    actions.RestartRequest: "restarted",
-    actions.ResizeRequest: "resized",
-    actions.AdmitRequest: "nodes that stand by were admitted",
-    actions.ForgetRequest: "forgotten",
-    actions.CordonRequest: "cordoned",
-    actions.UncordonRequest: "uncordoned",
-    actions.DrainRequest: "drained",
-}
-"""For the log: what an operator has done."""
 
 
 def _operation(action: Action, request_id: str) -> events.OperatorsFact:

@@ -71,7 +71,8 @@ async def test_a_drained_node_saves_while_a_standby_takes_its_seat(cluster: Clus
     assert await cluster.agents["b"].exit_code() == ExitCode.START_AGAIN
     assert [(tmp_path / f"checkpoint{number}").read_text() for number in range(2)] == ["saved"] * 2
     assert await cluster.restarts() == {"node_drained": 1}
-    assert sum("node b: drained by 127.0.0.1" in line for line in cluster.server.err) == 1
+    told = [line for line in cluster.server.err if "node b is drained" in line and "opened: " not in line]
+    assert len(told) == 1 and told[0].endswith(f"run r round 1: {said} (by 127.0.0.1)")
     again = await cluster.node("b", *flags)
     await again.line("standing by: node b is cordoned: its fan")
     await cluster.finish(second)
@@ -146,6 +147,7 @@ async def test_a_run_shrinks_and_grows_while_it_runs_and_agents_keep_their_flags
 async def test_a_cordoned_node_takes_part_again_when_its_time_is_over(cluster: Cluster) -> None:
     flags = ("--nnodes", "2", "--run-id", "r", *PATIENT)
     await act(cluster.server, CORDON, node_id="b", reason="burn-in")
+    await cluster.server.line(r"INFO rdzv-server: node b is cordoned by an operator: burn-in \(by 127\.0\.0\.1\)$")
     agent = await cluster.node("b", *flags)
     await agent.line("standing by: node b is cordoned: burn-in")
     other = await cluster.node("a", *flags)
@@ -162,6 +164,7 @@ async def test_a_run_that_is_over_is_forgotten_and_one_that_goes_on_is_not(clust
     assert (status, refusal["code"]) == (409, "run_goes_on") and "stop it first" in refusal["message"]
     await cluster.finish(workers)
     assert (await act(cluster.server, FORGET, run_id="r", request_id="1"))[0] == 200
+    await cluster.server.line(r"INFO rdzv-server: run r is forgotten.* \(by 127\.0\.0\.1\)$")
     await forgets(cluster.server)
     assert (await act(cluster.server, FORGET, run_id="r", request_id="1"))[0] == 200
     for path in (FORGET, RESTART):
@@ -173,7 +176,7 @@ async def test_who_acts_is_what_the_server_sees(cluster: Cluster) -> None:
     workers = await cluster.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
     assert (await act(cluster.server, RESTART, run_id="r", by="somebody else", reason="a\nb"))[0] == 200
     await workers[0].gone()
-    await cluster.server.line(r"run r: restarted by 127\.0\.0\.1$")
+    await cluster.server.line(r"run r round 1: restarted by an operator: a b \(by 127\.0\.0\.1\)$")
     second = await cluster.hub.group(1)
     assert (await cluster.server.run())["history"][0]["reason"] == "restarted by an operator: a b"
     await cluster.finish(second)

@@ -44,9 +44,10 @@ async def test_stopping_a_run_ends_every_agent_and_says_why(cluster: Cluster) ->
     assert (run["phase"], run["restart_count"]) == ("failed", 0)
     assert (await act(cluster.server, STOP, {"run_id": "r/1"}))[0] == 200, "asked for twice, done once"
     assert (await act(cluster.server, STOP, {"run_id": "none such"}))[0] == 404
-    said = [line for line in cluster.server.err if "stopped by 127" in line]
+    said = [line for line in cluster.server.err if "stopped by an operator" in line and "run failed: " not in line]
     assert len(said) == 1
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d INFO rdzv-server: run r/1: stopped by 127\.0\.0\.1", said[0])
+    line = r"INFO rdzv-server: run r/1 round 1: stopped by an operator: wrong data set \(by 127\.0\.0\.1\)"
+    assert re.fullmatch(rf"\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d {line}", said[0])
 
 
 async def test_with_manual_scale_up_an_operator_admits(cluster: Cluster) -> None:
