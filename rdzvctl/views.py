@@ -380,16 +380,20 @@ def _next(run: Fields, failure: Fields | None, endpoint: str) -> list[str]:
 def _next_of_running(run: Fields, run_id: str, endpoint: str) -> list[str]:
     """Ways to fill seats that are free: by standbys, by nodes that are kept out, by new ones."""
     states = [node["state"] for node in run["nodes"]]
-    running, standbys = states.count("running"), states.count("standby")
-    if run["phase"] != "running" or (free := run["max_nodes"] - running) <= 0:
+    running, there = states.count("running"), states.count("running") + states.count("standby")
+    if run["phase"] != "running" or running >= (largest := run["largest_size"]):
         return ["Nothing: it runs."]
-    steps = [f"Nothing must be done: it runs, on {running} of {nodes(run['max_nodes'])} that it takes."]
-    if standbys and run["settings"]["scale_up"] != "immediate":
+    steps = [f"Nothing must be done: it runs, on {running} of {nodes(largest)} that it takes."]
+    if run["free_seats"] and run["settings"]["scale_up"] != "immediate":
         steps.append(f"Give standbys the free seats: rdzvctl admit {run_id}")
     kept_out = [node for node in run["nodes"] if node["state"] == "cordoned"]
-    steps += [_uncordon(node) for node in kept_out[: max(0, min(free - standbys, MOST_NAMED))]]
-    if (more := free - standbys - len(kept_out)) > 0:
-        steps.append(f"For all of them start {nodes(more, 'more node')}: {_start(run_id, endpoint)}")
+    steps += [_uncordon(node) for node in kept_out[: max(0, min(largest - there, MOST_NAMED))]]
+    there += len(kept_out)
+    some, settings = run["next_size"] or largest, run["settings"]
+    if there < some < largest and (settings["legal_sizes"] or settings["node_unit"] > 1):  # else each node helps
+        steps.append(f"For {some} of them start {nodes(some - there, 'more node')}: {_start(run_id, endpoint)}")
+    if there < largest:
+        steps.append(f"For all of them start {nodes(largest - there, 'more node')}: {_start(run_id, endpoint)}")
     return steps
 
 

@@ -30,6 +30,15 @@ def smallest(settings: RunSettings) -> int:
     return settings.min_nodes + -settings.min_nodes % settings.node_unit
 
 
+def above(settings: RunSettings, nodes: int) -> int | None:
+    """The smallest legal size that so many nodes do not suffice for; None: they suffice for all."""
+    if settings.legal_sizes:
+        legal = (size for size in settings.legal_sizes if settings.min_nodes <= size <= settings.max_nodes)
+        return min((size for size in legal if size > nodes), default=None)
+    size = max(smallest(settings), nodes + settings.node_unit - nodes % settings.node_unit)
+    return size if size <= settings.max_nodes else None
+
+
 def shown(settings: RunSettings) -> str:
     """The legal sizes in words; empty if every number from the minimum to the maximum is legal."""
     if settings.legal_sizes:

@@ -9,7 +9,7 @@ from rdzv_protocol.constraints import Address, Count, Id, NodeCount, Port, Rank,
 from rdzv_protocol.messages import Failure
 from rdzv_protocol.settings import RunSettings
 
-from rdzv_server.core import completion, cordons, legal_sizes, restart_budget, stragglers, time_ledger
+from rdzv_server.core import admission, completion, cordons, legal_sizes, restart_budget, stragglers, time_ledger
 from rdzv_server.core.cordons import CordonStatus
 from rdzv_server.core.run import (
     Agent,
@@ -126,6 +126,12 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     world_size: Annotated[int, Meta(ge=0)]
     min_nodes: NodeCount
     max_nodes: NodeCount
+    largest_size: Annotated[Count, Meta(description="the largest legal size: nodes beyond it stand by")]
+    next_size: Annotated[
+        NodeCount | None,
+        Meta(description="the next legal size, for which there are too few nodes; null: none"),
+    ]
+    free_seats: Annotated[int, Meta(ge=0, description="that nodes that stand by would fill in a new round")]
     restart_count: Count
     max_restarts: Count
     restarts_left: Annotated[int, Meta(ge=0, description="that may still be charged before a failure ends the run")]
@@ -157,6 +163,9 @@ def view(run: Run, now: float) -> RunStatus:
         world_size=world_size(run),
         min_nodes=run.settings.min_nodes,
         max_nodes=run.settings.max_nodes,
+        largest_size=legal_sizes.largest(run.settings),
+        next_size=legal_sizes.above(run.settings, len(run.running) + len(run.waiting)),
+        free_seats=admission.free_seats(run) if run.stage is Stage.RUNNING else 0,
         restart_count=run.restart_count,
         max_restarts=run.settings.max_restarts,
         restarts_left=restart_budget.left(run, now),

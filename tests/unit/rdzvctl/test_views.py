@@ -88,9 +88,17 @@ ADMIT = "Give standbys the free seats: rdzvctl admit run"
         ("1:9", "", "bcdefg", [ON_ONE.format(9), *map(UNCORDON.format, "bcde"),
                                f"For all of them start 2 more nodes: {START}"]),
         ("1", "c", "b", ["Nothing: it runs."]),
+        ("1:4 legal_sizes=1,2,4 scale_up=manual", "cd", "", [
+            ON_ONE.format(4), ADMIT, f"For all of them start 1 more node: {START}"]),
+        ("1:8 legal_sizes=1,4,8 scale_up=manual", "c", "b", [
+            ON_ONE.format(8), UNCORDON.format("b"), f"For 4 of them start 1 more node: {START}",
+            f"For all of them start 5 more nodes: {START}"]),
+        ("1:8 legal_sizes=1,4,8 scale_up=manual", "c", "", [
+            ON_ONE.format(8), f"For 4 of them start 2 more nodes: {START}",
+            f"For all of them start 6 more nodes: {START}"]),
     ],
     ids=["cordoned alone", "cordoned and new", "new alone", "a standby is enough", "standby and cordoned", "many",
-         "full"],
+         "full", "standbys for a legal size", "one short of a legal size", "too few for a legal size"],
 )  # fmt: skip
 def test_why_says_how_free_seats_of_a_running_round_could_be_filled(
     nodes: str, standbys: str, kept_out: str, next_steps: list[str]
