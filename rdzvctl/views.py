@@ -20,6 +20,7 @@ STYLES = {
     "stopping": "yellow",
     "standby": "cyan",
     "cordoned": "cyan",
+    "excluded": "cyan",
     "draining": "yellow",
     "failed": "red",
     "gone": "red",
@@ -133,7 +134,8 @@ def nodes_table(run: Fields) -> Table:
 
 
 def _node_row(run: Fields, node: Fields) -> tuple[str, ...]:
-    state = node["state"]
+    cordon = node.get("cordon") or {}
+    state = "excluded" if node["state"] == "cordoned" and cordon.get("excluded") else node["state"]
     notes = [nodes(node["failures"], "failure")] if node["failures"] else []
     if not node["connected"] and node["lease_left_s"] is not None:
         notes.append(f"disconnected: lost within {_lost_within(run, node)}")
@@ -141,7 +143,7 @@ def _node_row(run: Fields, node: Fields) -> tuple[str, ...]:
         notes.append(f"its workers have {age(node['drain_left_s'])} left")
     if node.get("slow"):
         notes.append(printable(node["slow"]).partition(" is ")[2])
-    if cordon := node.get("cordon"):
+    if cordon:
         notes.append(_cordon(cordon))
     ranks = node["ranks"]
     shown = f"{ranks[0]}-{ranks[1]}" if ranks and ranks[0] != ranks[1] else str(ranks[0]) if ranks else "-"
@@ -352,6 +354,11 @@ def _absent(run: Fields) -> list[str]:
         told.append(f"So it is with {nodes(len(silent) - MOST_NAMED, 'more node')}.")
     slow = [f"{printable(node['slow'])}." for node in run["nodes"] if node.get("slow")]
     told += [sentence[0].upper() + sentence[1:] for sentence in slow[:MOST_NAMED]]
+    kept_out = [node for node in run["nodes"] if node["state"] == "running" and node.get("cordon")]
+    told += [
+        f"Node {printable(node['node_id'])} runs, and gets no seat in a new round: {_cordon(node['cordon'])}."
+        for node in kept_out[:MOST_NAMED]
+    ]
     if standbys := _listed([node["node_id"] for node in run["nodes"] if node["state"] == "standby"]):
         told.append(f"Standing by: {standbys}.")
     return told

@@ -117,6 +117,15 @@ def test_what_the_server_keeps_out_is_excluded() -> None:
     run.join("b")
     step = "If node b is fit (excluded: blamed 3 times within 1 d): rdzvctl uncordon b"
     assert step in views.why(told(run), SERVER).next
+    assert [row[:2] for row in views.nodes_table(told(run)).rows] == [("a", "waiting"), ("b", "excluded")]
+
+
+def test_why_says_which_nodes_run_that_get_no_seat_in_a_new_round() -> None:
+    run = running("2", "a", "b")
+    run.handle(NodeCordoned(node_id="b", by="admin", reason="its fan"))
+    assert (
+        "Node b runs, and gets no seat in a new round: cordoned by admin: its fan." in views.why(told(run), SERVER).text
+    )
 
 
 def test_why_names_the_first_failure_with_its_evidence_and_hint() -> None:
