@@ -106,9 +106,10 @@ def test_a_server_that_hangs_is_started_again_and_keeps_its_runs(machine: Machin
     assert machine.property(AGENT, "ActiveState") == "active" and machine.journal().count("\ntrains\n") == 1
 
 
-def test_an_agent_that_is_killed_comes_back_to_its_run(machine: Machine) -> None:
+@pytest.mark.parametrize("signal", ["KILL", "TERM"])
+def test_an_agent_that_is_killed_or_told_to_leave_comes_back_to_its_run(machine: Machine, signal: str) -> None:
     worker = machine.worker()
-    machine.shell(f"systemctl kill --kill-whom=main --signal=KILL {AGENT}")
+    machine.shell(f"systemctl kill --kill-whom=main --signal={signal} {AGENT}")
     machine.says(AGENT, "trains", times=2)
     machine.says(AGENT, "restart counter is at 1")
     assert worker != machine.worker(), machine.journal(f"--unit={AGENT}")

@@ -4,19 +4,28 @@ import re
 import signal
 from pathlib import Path
 
+import yaml
 from rdzv_protocol.exit_codes import ExitCode
 
 from tests.support.cluster import Cluster
 from tests.support.programs import Program, Server, start_agent
 from tests.support.worker_hub import WorkerHub
 
-PAGE = (Path(__file__).parents[2] / "docs" / "exit-codes.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "exit-codes.md").read_text()
 NOWHERE = ("--connect-timeout", "0.1")
 
 
 def test_the_page_has_every_code():
     rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", PAGE, re.MULTILINE)
     assert [(int(number), name) for number, name in rows] == [(code.value, code.name) for code in ExitCode]
+
+
+def test_its_samples_are_what_deploy_has():
+    (rules,), (unit,) = (re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.M | re.S) for language in ("yaml", "ini"))
+    job = (ROOT / "deploy/kubernetes/runs/indexed-job/job.yaml").read_text().replace("containerName: node, ", "")
+    assert yaml.safe_load(rules)["podFailurePolicy"] == yaml.safe_load(job)["spec"]["podFailurePolicy"]
+    assert set(unit.split("\n")) <= set((ROOT / "deploy/systemd/node-agent@.service").read_text().split("\n"))
 
 
 async def test_a_run_that_succeeds_and_one_that_fails(cluster: Cluster) -> None:
