@@ -1,5 +1,8 @@
 """Images of deploy/docker, built by a real engine: hardened containers that are killed, and come back to their run."""
 
+import os
+import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from tests.support.programs import Program
 
 pytestmark = [pytest.mark.xdist_group("containers"), pytest.mark.timeout(900)]
 
+ROOT = Path(__file__).parents[2]
 HARDENED = ("--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--security-opt", "no-new-privileges")
 AGENT = ("--nnodes", "1:2", "--max-restarts", "3", "--last-call-timeout", "600", "--endpoint", "127.0.0.1:29400")
 
@@ -96,3 +100,21 @@ async def test_its_health_check_tells_a_server_that_hangs(run: Run, engine: Cont
     assert engine.call("healthcheck", "run", "server", check=False).returncode != 0
     engine.call("kill", "--signal", "CONT", "server")
     assert engine.call("healthcheck", "run", "server").returncode == 0
+
+
+async def test_the_pages_command_has_tokens_read_again(engine: ContainerEngine, tmp_path: Path) -> None:
+    """The image has a shell, and no program `kill`."""
+    pages = "".join((ROOT / "docs" / f"{page}.md").read_text() for page in ("kubernetes", "security"))
+    (command,) = set(re.findall(r"`kubectl exec\sdeployment/rdzv-server -- ([^`]+)`", pages))
+    place = ("--network", "none", "--volume", f"{with_a_token(tmp_path)}:/tokens:ro")
+    server = await engine.run("server", *place, *HARDENED, "rdzv-server", "--token-file", "/tokens/agents")
+    await server.line("listening on")
+    assert engine.inside("server", *shlex.split(command)).returncode == 0
+    await server.line("SIGHUP: new connections get the tokens")
+
+
+def with_a_token(folder: Path) -> Path:
+    """The folder, with a file that the server's user can read."""
+    folder.chmod(0o755)
+    (folder / "agents").write_text(os.urandom(32).hex())
+    return folder
