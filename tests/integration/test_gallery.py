@@ -223,52 +223,77 @@ async def elastic(name: str, folder: Path, preload: str) -> Program:
 
 
 async def test_torchft_replicas_go_on_while_one_is_started_again(tmp_path: Path) -> None:
-    """Each replica is a run; one loses its worker. Nobody else is restarted, and both end with the same weights."""
+    """Each replica is a run; one loses its worker, and later all of it. Nobody else is restarted, and both end with the
+    same weights."""
     pytest.importorskip("torchft")
     solo, replicas = await asyncio.gather(
-        replica(await lighthouse(tmp_path), tmp_path / "solo"), two_replicas(await lighthouse(tmp_path), tmp_path)
+        replica(await Lighthouse.start(tmp_path), tmp_path / "solo"),
+        two_replicas(await Lighthouse.start(tmp_path), tmp_path),
     )
     assert await solo.exit_code(PATIENCE_S) == 0
     assert [await agent.exit_code(PATIENCE_S) for agent in replicas] == [0, 0]
     ends = [float(agent.out[-1].removeprefix("weights=")) for agent in (solo, *replicas)]
     assert ends[1] == ends[2] == pytest.approx(ends[0], rel=1e-9)
-    survivor, killed = (
-        [int(line[1]) for line in (re.match(r"step=(\d+) replicas=", text) for text in agent.out) if line]
-        for agent in replicas
-    )
+    (survivor,), (first, *again) = lives(tmp_path / "first"), lives(tmp_path / "second")
     assert sorted(set(survivor)) == list(range(1, 81)), "it did every step"
-    assert survivor[0] == 1 and len(survivor) <= 81, "one of them again, at most, when the other one went"
-    came_back = replicas[1].out.index("this replica begins", 1)
-    before = sum(line.startswith("step=") for line in replicas[1].out[:came_back])
-    assert min(killed[before:]) > max(killed[:before]), "it came back where the survivor was, not at the beginning"
+    assert survivor[0] == 1 and len(survivor) <= 82, "one of them again, at most, when the other one went"
+    assert len(again) == 2
+    for before, life in zip((first, again[0]), again, strict=True):
+        assert min(life) > max(before), "it came back where the survivor was, not at the beginning"
     assert sum("replicas=2" in line for line in replicas[0].out[-20:]) > 10
     assert not any("restart" in line and "charged" in line for line in replicas[0].err)
 
 
-async def lighthouse(folder: Path) -> str:
-    """Address of a torchft lighthouse, which has one replica wait for another if it is alive."""
-    with free_port() as port:
-        await carry_out("torchft_lighthouse", "", folder, {}, bind=f"127.0.0.1:{port}")
-    return f"127.0.0.1:{port}"
+def lives(folder: Path) -> list[list[int]]:
+    """Steps that each of a replica's workers took."""
+    told = (folder / "printed-0").read_text().split("this replica begins\n")[1:]
+    return [[int(step) for step in re.findall(r"^step=(\d+) replicas=", life, re.M)] for life in told]
 
 
-async def two_replicas(address: str, folder: Path) -> tuple[Program, Program]:
-    """The second one dies as soon as both train together, and is back before the first one goes on from step 40."""
+class Lighthouse:
+    """A torchft lighthouse, which has one replica wait for another if it is alive."""
+
+    def __init__(self, program: Program, address: str) -> None:
+        self._program, self.address = program, address
+
+    @classmethod
+    async def start(cls, folder: Path) -> "Lighthouse":
+        with free_port() as port:
+            address = f"127.0.0.1:{port}"
+            return cls(await carry_out("torchft_lighthouse", "", folder, {"RUST_LOG": "info"}, bind=address), address)
+
+    async def has_heard_of(self, replicas: int) -> None:
+        """Return when so many have asked who is there; one that begins again is another."""
+
+        def heard_of() -> set[str]:
+            told = "\n".join([*self._program.out, *self._program.err])
+            return set(re.findall(r"Received quorum request for replica (\S+)", told))
+
+        await until(lambda: len(heard_of()) == replicas, PATIENCE_S)
+
+
+async def two_replicas(lighthouse: Lighthouse, folder: Path) -> tuple[Program, Program]:
+    """The second one's worker dies as soon as both train together, and its agent later on. Each time it is back before
+    the first one goes on."""
     first, second = folder / "first", folder / "second"
-    waits = (("step=3 ", 0, "wait"), ("step=40 ", 0, "wait"))
-    survivor = await replica(address, first, *waits)
+    survivor = await replica(lighthouse, first, *((f"step={step} ", 0, "wait") for step in (3, 30, 50)))
     await until(lambda: "interrupted: wait" in survivor.out, PATIENCE_S)
-    killed = await replica(address, second, ("replicas=2", 0, "kill worker"))
-    for times, go in enumerate(("go-0", "go-1"), 1):
-        await until(lambda times=times: killed.out.count("this replica begins") == times, PATIENCE_S)  # type: ignore[misc]
+    deeds = (("replicas=2", 0, "kill worker"), ("step=40 ", 0, "kill agent"))
+    killed = await replica(lighthouse, second, *deeds)
+    for replicas, go in ((2, "go-0"), (3, "go-1")):
+        await lighthouse.has_heard_of(replicas)
         (first / go).touch()
+    assert await killed.exit_code(PATIENCE_S) == -9
+    killed = await replica(lighthouse, second, *deeds)
+    await lighthouse.has_heard_of(4)
+    (first / "go-2").touch()
     return survivor, killed
 
 
-async def replica(address: str, folder: Path, *interruptions: Interruption) -> Program:
-    os.mkdir(folder)
+async def replica(lighthouse: Lighthouse, folder: Path, *interruptions: Interruption) -> Program:
+    os.makedirs(folder, exist_ok=True)
     env = {"RUST_LOG": "warn", "PET_PRELOAD": "torchft", "INTERRUPTIONS": json.dumps(interruptions)}
-    place = {"HOST_29510": address, "nproc": "1"}
+    place = {"HOST_29510": lighthouse.address, "nproc": "1"}
     return await carry_out("node-agent --standalone", "torchft_replicas", folder, env, **place)
 
 
