@@ -27,14 +27,17 @@ from tests.support.programs import Program
 
 ROOT = Path(__file__).parents[2]
 BASE = "docker.io/library/python:3.13-slim"
-RELEASE = "trixie"
-"""Debian's release with Python 3.13."""
-PACKAGES = "python3,python3-venv,python3-pip,python-is-python3,ca-certificates,systemd,systemd-sysv,dbus"
+RELEASES = {BASE: "trixie", "docker.io/library/python:3.14-slim": "forky"}
+"""By image, Debian's release with this Python. The lists of one that is under way may be older than they should."""
+PYTHON = ("python3", "python3-venv", "python3-pip", "python-is-python3", "ca-certificates")
+SYSTEMD = ("systemd", "systemd-sysv", "dbus")
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 """Of this machine, whose way to the package index may lead over a proxy with a certificate of its own."""
 PROGRAMS = ("podman", "runc", "mmdebstrap", "conmon", "/usr/lib/podman/netavark", "/usr/lib/podman/aardvark-dns")
 API = 'ip link set lo up && exec "$@"'
 TIMEOUT_S = 300.0
+PACKAGES_TIMEOUT_S = 600.0
+"""For a release's packages, some hundred, to be fetched and set up."""
 MOST_PROCESSES = 4096
 
 
@@ -49,27 +52,31 @@ class ContainerEngine:
         settings.write_text(_settings())
         self._env = {**os.environ, "CONTAINERS_CONF": str(settings)}
 
-    def call(self, *words: str, check: bool = True, stdin: int | None = None) -> subprocess.CompletedProcess[str]:
+    def call(
+        self, *words: str, check: bool = True, stdin: int | None = None, within_s: float = TIMEOUT_S
+    ) -> subprocess.CompletedProcess[str]:
         command = (*self._command, *words)
         done = subprocess.run(
-            command, env=self._env, stdin=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            command, env=self._env, stdin=stdin, capture_output=True, text=True, timeout=within_s, check=False
         )
         if check and done.returncode != 0:
             raise AssertionError(f"{' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}")
         return done
 
-    def make_base(self) -> None:
-        """Make the image that deploy/docker begins with."""
+    def make_base(self, name: str, *packages: str) -> None:
+        """Make an image of Debian's packages that deploy/docker can begin with: one of `RELEASES`."""
         hooks = ('rm -f "$1"/usr/lib/python3*/EXTERNALLY-MANAGED', f'cp {CERTIFICATES} "$1"{CERTIFICATES}')
         options = [f"--customize-hook={hook}" for hook in hooks]
-        command = ("mmdebstrap", "--quiet", "--variant=apt", f"--include={PACKAGES}", *options, RELEASE)
+        options += ['--aptopt=Acquire::Check-Valid-Until "false"', f"--include={','.join((*PYTHON, *packages))}"]
+        command = ("mmdebstrap", "--quiet", "--variant=apt", *options, RELEASES[name])
         # It hangs up on its own process group in the end, so that it needs one of its own.
         made = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
         )
         with made:
             assert made.stdout
-            self.call("import", "--change", "ENV UV_NATIVE_TLS=1", "-", BASE, stdin=made.stdout.fileno(), check=False)
+            words = ("import", "--change", "ENV UV_NATIVE_TLS=1", "-", name)
+            self.call(*words, stdin=made.stdout.fileno(), check=False, within_s=PACKAGES_TIMEOUT_S)
         if made.returncode != 0:
             pytest.skip("Debian's packages cannot be fetched, of which the base image is made")
 
@@ -136,7 +143,7 @@ def container_engine(folder: Path) -> Iterator[ContainerEngine]:
         pytest.skip("containers of their own network need root")
     engine = ContainerEngine(folder)
     try:
-        engine.make_base()
+        engine.make_base(BASE, *SYSTEMD)
         runs = engine.call("run", "--rm", "--network", "none", BASE, "true", check=False)
         if runs.returncode != 0:
             pytest.skip(f"no container can run here: {runs.stderr}")
