@@ -158,7 +158,12 @@ def closure(names: Iterator[str], *extras: str) -> set[str]:
     return found
 
 
-SPDX = {"Apache 2.0": "Apache-2.0", "3-Clause BSD License": "BSD-3-Clause", "BSD": "BSD-3-Clause"}
+SPDX = {
+    "Apache 2.0": "Apache-2.0",
+    "3-Clause BSD License": "BSD-3-Clause",
+    "BSD-3": "BSD-3-Clause",
+    "BSD": "BSD-3-Clause",
+}
 """Licences by what packages call them that have no SPDX expression."""
 
 
@@ -171,7 +176,7 @@ def _classified(metadata: PackageMetadata) -> str:
 def test_the_licences_are_those_that_the_packages_name() -> None:
     rows = re.findall(r"^\| ([\w-]+) \| (\S.*?) \|", (ROOT / "docs/licences.md").read_text(), re.M)
     told = dict(rows[1:])
-    for name in closure(iter(["rdzv-server"]), "etcd", "ctl", "hang", "otel") - {"rdzv-server"}:
+    for name in closure(iter(["rdzv-server"]), "etcd", "ctl", "hang", "otel", "torchx") - {"rdzv-server"}:
         metadata = distribution(name).metadata
         licence = metadata.get("License-Expression") or metadata.get("License") or _classified(metadata)
         assert told.get(name) == SPDX.get(licence, licence), name
