@@ -30,6 +30,15 @@ class Kind(StrEnum):
 Odds = tuple[tuple[Kind, int], ...]
 """Kinds, each with how many times it comes of all those in the row."""
 
+_FOUND_BY_CHECKS = (
+    "GPU DBE(Double Bit ECC) > Threshold",  # ecc
+    "GPU device unknow error",  # gpus
+    "GPU xid Error",  # xid
+    "nvidia-smi Timeout",  # gpus
+    "GPU Lost",  # gpus
+    "GPU device not found",  # gpus
+)
+"""Descriptions of what `--check gpus,ecc,xid` looks for: all but a few of those after which a node stays bad."""
 _SLOW_GPU = ("GPU PCI link width low", "GPU P2P Bandwidth Low", "GPU Temperature High")
 _DEAD: Odds = ((Kind.DEATH, 1),)
 _DRAINED: Odds = ((Kind.DRAIN, 1),)
@@ -65,6 +74,11 @@ STAYS_BAD = frozenset(("GPU",))
 def odds(class_: str, description: str) -> Odds:
     """Kinds that a fault of the trace may be. Raises `KeyError` for a class that has no row."""
     return ((Kind.SLOW, 1),) if description in _SLOW_GPU else _CLASSES[class_]
+
+
+def is_checked(description: str) -> bool:
+    """Whether the faults of this description are of a kind that the built-in checks look for."""
+    return description in _FOUND_BY_CHECKS
 
 
 def draw(class_: str, description: str, rng: Random) -> Kind:

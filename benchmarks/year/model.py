@@ -23,6 +23,10 @@ class Costs:
     """From the start of all workers to their first step: imports, connections, reading the checkpoint."""
     stop_s: float = 3.0
     """From SIGTERM to the end of a node's workers."""
+    check_s: float = 1.5
+    """Of a node's check, before each of its joins."""
+    save_s: float = 30.0
+    """From a notice until all workers have saved; no step of this time counts."""
     person_s: float = 3600.0
     """From the moment at which nothing goes on without a person until one has seen to it, day and night."""
     slow_factor: float = 1.2
@@ -34,9 +38,9 @@ def formula(nodes: int, faults_per_node_day: float, overhead_s: float, costs: Co
     return 1 - nodes * faults_per_node_day / DAY_S * (overhead_s + costs.checkpoint_every_s / 2)
 
 
-PHASES = ("starting", "detecting", "restarting", "waiting", "person")
+PHASES = ("starting", "detecting", "restarting", "waiting", "saving", "person")
 """What the time goes into in which nobody trains: workers start; a fault is there and not known; a round forms; there
-are fewer nodes than the minimum; a person is awaited."""
+are fewer nodes than the minimum; workers save since the round ends soon; a person is awaited."""
 
 
 @dataclass(slots=True)
@@ -54,6 +58,10 @@ class Ledger:
     spent_s: dict[str, float] = field(default_factory=dict)
     span_s: float = 0.0
     """Training since the beginning of this round, of which what follows the last checkpoint may be lost."""
+    cause: str = "the start"
+    """Because of what nobody trains, or will not."""
+    by_cause: dict[str, float] = field(default_factory=dict)
+    """Time that was no training, by its cause."""
     node_s: float = 0.0
     """Training that was kept, times the nodes that took part."""
 
@@ -63,6 +71,11 @@ class Ledger:
         if phase != "training":
             self._settle(self.span_s % self.costs.checkpoint_every_s)
         self.phase = phase
+
+    def blame(self, cause: str, now: float) -> None:
+        """What is lost from now on is lost because of this."""
+        self._advance(now)
+        self.cause = cause
 
     def at_rate(self, rate: float, now: float) -> None:
         self._advance(now)
@@ -100,8 +113,8 @@ class Ledger:
         costs = self.costs
         steps_s = passed_s * self.rate * costs.checkpoint_every_s / (costs.checkpoint_every_s + costs.checkpoint_s)
         self.span_s += steps_s
-        self._spend("slowed", passed_s * (1 - self.rate))
-        self._spend("checkpointing", passed_s * self.rate - steps_s)
+        self._spend("slowed", passed_s * (1 - self.rate), "a slow node")
+        self._spend("checkpointing", passed_s * self.rate - steps_s, "checkpoints")
 
     def _settle(self, lost_s: float) -> None:
         kept_s, self.span_s = self.span_s - lost_s, 0.0
@@ -109,5 +122,8 @@ class Ledger:
         self._spend("lost", lost_s)
         self.node_s += kept_s * self.nodes
 
-    def _spend(self, phase: str, seconds: float) -> None:
+    def _spend(self, phase: str, seconds: float, cause: str = "") -> None:
         self.spent_s[phase] = self.spent_s.get(phase, 0.0) + seconds
+        if phase != "training":
+            cause = cause or self.cause
+            self.by_cause[cause] = self.by_cause.get(cause, 0.0) + seconds

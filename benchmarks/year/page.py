@@ -8,7 +8,7 @@ from benchmarks import plots
 from benchmarks.page import Unwritable
 from benchmarks.year.campaign import Score
 from benchmarks.year.contenders import FAIR, OURS, USUAL
-from benchmarks.year.scenarios import COSTS, Outcome, named
+from benchmarks.year.scenarios import AT_ONCE, BASE, CHECKED, COSTS, Outcome, named
 from benchmarks.year.trace import ATTRIBUTION
 from benchmarks.year.training import Watched
 
@@ -172,17 +172,56 @@ def outcome_table(outcomes: Sequence[Outcome]) -> str:
 
 
 def verdict(outcomes: Sequence[Outcome]) -> str:
-    """Sentence about the goals, and what the time went into."""
-    lines = []
-    for nodes in sorted({each.nodes for each in outcomes}):
-        if each := named(outcomes, "2 % spares", nodes):
-            shares = ", ".join(
-                f"{phase} {share:.2%}" for phase, share in sorted(each.shares.items(), key=lambda kv: -kv[1])
-            )
-            lines.append(
-                f"- {nodes:,} nodes with 2 % spares, {each.restarts:,} restarts in {each.days:g} days: {shares}."
-            )
+    """What the time went into, and the two ideals."""
+    sizes = sorted({each.nodes for each in outcomes})
+    bases = [each for about in (BASE, CHECKED) for nodes in sizes if (each := named(outcomes, about, nodes))]
+    checked = [each for each in bases if each.about == CHECKED]
+    lines = [_account(each) for each in bases]
+    lines += [f"- {_beside(each, real)}" for each in outcomes if (real := _real(each, outcomes))]
+    lines += ["", *_causes(checked)] if checked else []
     start_s, every_s = COSTS.start_s, COSTS.checkpoint_every_s
     costs = f"u = {start_s:g} s, c = {every_s:g} s"
     formula = f"*Formula*: 1 - n r (u + c/2) with {costs}, and the rate r of the faults that hit the run."
     return "\n".join([*lines, "", formula])
+
+
+def _account(outcome: Outcome) -> str:
+    shares = ", ".join(f"{phase} {share:.2%}" for phase, share in sorted(outcome.shares.items(), key=lambda kv: -kv[1]))
+    days = f"{outcome.restarts:,} restarts in {outcome.days:g} days"
+    return f"- {outcome.nodes:,} nodes with {outcome.about}, {days}: {shares}."
+
+
+def _real(ideal: Outcome, outcomes: Sequence[Outcome]) -> Outcome | None:
+    """What the ideal in which each fault is noticed at once is the ideal of."""
+    if ideal.about != AT_ONCE:
+        return None
+    size = (CHECKED, ideal.nodes, ideal.days)
+    return next((each for each in outcomes if (each.about, each.nodes, each.days) == size), None)
+
+
+def _beside(ideal: Outcome, real: Outcome) -> str:
+    return (
+        f"{real.nodes:,} nodes, {real.days:g} days, checks: {real.ettr:.2%} beside {ideal.ettr:.2%} had each fault "
+        f"been noticed at once ({100 * (real.ettr - ideal.ettr):+.2f} points), and {real.ideal:.2%} by the formula "
+        f"({100 * (real.ettr - real.ideal):+.2f})."
+    )
+
+
+def _causes(outcomes: Sequence[Outcome]) -> list[str]:
+    """Table of what the training lost, by cause: points of the ETTR, and restarts."""
+    order = sorted({cause for each in outcomes for cause in each.by_cause}, key=lambda at: -_points(outcomes[-1], at))
+    lines = [
+        "With checks, points of ETTR lost, and restarts, because of:",
+        "",
+        "| | " + " | ".join(f"{each.nodes:,} nodes" for each in outcomes) + " |",
+        "| --- |" + " ---: |" * len(outcomes),
+    ]
+    for cause in order:
+        if any(_points(each, cause) >= 0.005 for each in outcomes):
+            cells = (f"{_points(each, cause):.2f} ({each.restarts_by.get(cause, 0):,})" for each in outcomes)
+            lines.append(f"| {cause} | {' | '.join(cells)} |")
+    return lines
+
+
+def _points(outcome: Outcome, cause: str) -> float:
+    return 100 * outcome.by_cause.get(cause, 0.0)

@@ -15,7 +15,9 @@ from random import Random
 from typing import Any
 
 from rdzv_protocol.errors import ProtocolError
+from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import (
+    AnswerRequest,
     Assignment,
     Failure,
     JoinRequest,
@@ -24,6 +26,7 @@ from rdzv_protocol.messages import (
     Reply,
     ReportRequest,
 )
+from rdzv_protocol.queries import Notice, Noticed
 from rdzv_protocol.settings import RequestedSettings
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
@@ -31,13 +34,13 @@ from benchmarks.year.kinds import Kind
 from benchmarks.year.model import Costs, Ledger
 from benchmarks.year.trace import DAY_S, DAYS, Fault
 from node_agent.core import events as agent_events
-from node_agent.core.effects import Exit, StartWorkers, StopWorkers
+from node_agent.core.effects import Ask, CheckNode, Exit, StartWorkers, StopWorkers
 from node_agent.core.machine import AgentMachine
 from rdzv_server.config import ExclusionPolicy
 from rdzv_server.core import completion, events, time_ledger
 from rdzv_server.core.effects import Effect, Happened, WakeAgents
 from rdzv_server.core.registry import Registry
-from rdzv_server.core.run import Agent, Run, Stage
+from rdzv_server.core.run import Agent, Cause, Run, Stage
 
 RUN_ID = "year"
 LATENCY_S = 0.002
@@ -45,6 +48,7 @@ LATENCY_S = 0.002
 SERVICE_RESTART_S = 5.0
 """After which a service manager starts an agent again that has exited, or whose node is back."""
 DRAIN_S = 60.0
+STILL_BAD = "a bad node, once more"
 QUIET_S = 300.0
 """Without an event for so long, everything must have found its place."""
 
@@ -64,6 +68,12 @@ class Policy:
     """From the last step to the end of the worker to blame: detection, evidence and all."""
     slow_noticed_s: float | None = 600.0
     """Time after which a slow node is drained; None: it stays until it is repaired."""
+    is_noticed_at_once: bool = False
+    """Whether every fault is known the moment that it is there: an ideal, which nobody can have."""
+    found: float = 0.0
+    """Part of the faults of the kinds that a node's checks look for which they find; 0: nodes are not checked."""
+    notice_s: float | None = None
+    """Time that workers have to save before a node is drained or admitted; None: they are not told."""
     exclude_after: int | None = 2
     """Times that a node is blamed within `exclude_window_s` which keep it out for `exclude_for_s`."""
     exclude_window_s: float = 3600.0
@@ -85,6 +95,8 @@ class Policy:
             restart_window_s=self.restart_window_s,
             shrink_after_s=self.shrink_after_s,
             lease_s=self.lease_s,
+            notice_timeout_s=self.notice_s,
+            scale_up="immediate" if self.notice_s is None else "on-notice",
         )
 
 
@@ -96,11 +108,14 @@ class Node:
         "assignment",
         "bad_until",
         "down_until",
+        "due_s",
+        "found_until",
         "hears",
         "index",
         "life",
         "name",
         "parked",
+        "report",
         "until_s",
     )
 
@@ -112,12 +127,18 @@ class Node:
         self.assignment: Assignment | None = None
         """Of the workers that run."""
         self.parked: PollRequest | JoinRequest | None = None
+        self.due_s = inf
+        """Time at which its agent's deadline is looked at."""
+        self.report: ReportRequest | None = None
+        """Report of a failure that the server has not answered yet."""
         self.hears = True
         """Whether network and machine let it speak with the server."""
         self.down_until = 0.0
         """The end of a fault that it does not survive, or that keeps it from the network."""
         self.bad_until = 0.0
         """Workers that start here fail until then."""
+        self.found_until = 0.0
+        """Checks find it unfit until then."""
         self.until_s = 0.0
         """The end of the fault that it has."""
 
@@ -141,6 +162,8 @@ class Year:
     rounds: int = 0
     restarts: dict[str, int] = field(default_factory=dict)
     kinds: Counter[str] = field(default_factory=Counter)
+    restarts_by: Counter[str] = field(default_factory=Counter)
+    """Rounds that started after something else than a quiet beginning, by the cause that the ledger has."""
     checks: int = 0
 
 
@@ -157,8 +180,10 @@ class Simulation:
         self.year = Year(nodes, days, Ledger(costs, nodes))
         self._rng = Random(f"year {seed}")
         self._end_s = days * DAY_S
-        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
-        self._number = 0
+        self._times: list[float] = []
+        """Heap of the times at which something is to be done, each once."""
+        self._due: dict[float, list[tuple[Callable[..., None], tuple[Any, ...]]]] = {}
+        """What is to be done, by time."""
         self._by_agent: dict[str, Node] = {}
         self._started: set[int] = set()
         """Nodes whose workers of this round have started."""
@@ -182,17 +207,19 @@ class Simulation:
         for node in self.pool:
             self.at(0.0, self._start_agent, node)
         next_day = DAY_S
-        while self._heap and self._heap[0][0] <= self._end_s:
-            at_s, _, call, args = heappop(self._heap)
+        while self._times and self._times[0] <= self._end_s:
+            at_s = heappop(self._times)
             if at_s - self.now > QUIET_S:
                 self._check_quiet()
             if at_s >= next_day:
                 told(next_day / DAY_S)
                 next_day += DAY_S
             self.now = at_s
-            call(*args)
-            if not self._is_accounted:
-                self._account()
+            for call, args in self._due[at_s]:  # and what is added meanwhile
+                call(*args)
+                if not self._is_accounted:
+                    self._account()
+            del self._due[at_s]
         self.now = self._end_s
         self._finish()
         return self.year
@@ -200,8 +227,11 @@ class Simulation:
     # Time.
 
     def at(self, when_s: float, call: Callable[..., None], *args: Any) -> None:
-        self._number += 1
-        heappush(self._heap, (when_s, self._number, call, args))
+        due = self._due.get(when_s)
+        if due is None:
+            due = self._due[when_s] = []
+            heappush(self._times, when_s)
+        due.append((call, args))
 
     def later(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:
         self.at(self.now + delay_s, call, *args)
@@ -212,7 +242,7 @@ class Simulation:
         if node.agent is not None or self.now < node.down_until or self._awaits_person:
             return
         node.life += 1
-        node.hears = True
+        node.hears, node.due_s, node.report = True, inf, None
         join = JoinRequest(
             run_id=RUN_ID,
             agent_id=f"{node.name}-{node.life}",
@@ -224,8 +254,9 @@ class Simulation:
             settings=self.policy.settings(self.year.nodes),
             explicit_run_id=True,
             drains=True,
+            queries=() if self.policy.notice_s is None else ("notice",),
         )
-        node.agent = AgentMachine(join, server="the server")
+        node.agent = AgentMachine(join, server="the server", checks=self.policy.found > 0)
         self._feed(node, node.life, agent_events.Started())
 
     def _feed(self, node: Node, life: int, event: agent_events.Event) -> None:
@@ -234,14 +265,23 @@ class Simulation:
             return
         for effect in node.agent.handle(event, self.now):
             self._perform(node, effect)
-        if node.agent is not None and (at := node.agent.next_deadline()) is not None:
+        if node.agent is not None:
+            self._arm_agent(node, node.agent)
+
+    def _arm_agent(self, node: Node, agent: AgentMachine) -> None:
+        at = agent.next_deadline()
+        if at is not None and at < node.due_s:
+            node.due_s = at
             self.at(max(at, self.now), self._deadline, node, node.life)
 
     def _deadline(self, node: Node, life: int) -> None:
-        if life == node.life and node.agent is not None:
-            at = node.agent.next_deadline()
-            if at is not None and at <= self.now and node.hears:
-                self._feed(node, life, agent_events.TimePassed())
+        if life != node.life or node.agent is None:
+            return
+        node.due_s, at = inf, node.agent.next_deadline()
+        if at is not None and at <= self.now and node.hears:
+            self._feed(node, life, agent_events.TimePassed())
+        elif node.hears:
+            self._arm_agent(node, node.agent)
 
     def _perform(self, node: Node, effect: object) -> None:
         match effect:
@@ -250,7 +290,11 @@ class Simulation:
                 self._by_agent[effect.agent_id] = node
                 if node.hears:
                     self.later(LATENCY_S, self._asked, node, node.life, effect)
-            case ReportRequest() | LeaveRequest():
+            case ReportRequest():
+                node.report = effect
+                if node.hears:
+                    self.later(LATENCY_S, self._reported, node, node.life, effect)
+            case LeaveRequest() | AnswerRequest():
                 if node.hears:
                     self.later(LATENCY_S, self._told, effect)
             case StartWorkers(assignment):
@@ -258,13 +302,24 @@ class Simulation:
             case StopWorkers():
                 round_ = node.agent.round if node.agent else 0
                 self.later(self.costs.stop_s, self._workers_stopped, node, node.life, round_)
-            case Exit():
-                self._exits(node)
+            case CheckNode():
+                self.later(self.costs.check_s, self._checked, node, node.life)
+            case Ask(Notice() as notice):
+                saved = agent_events.Answer(notice.number, Noticed(listening=1, acknowledged=1))
+                self.later(self.costs.save_s, self._feed, node, node.life, saved)
+            case Exit(code):
+                self._exits(node, code)
 
-    def _exits(self, node: Node) -> None:
+    def _checked(self, node: Node, life: int) -> None:
+        unfit = "a GPU is broken" if self.now < node.found_until else ""
+        self._feed(node, life, agent_events.NodeChecked(unfit))
+
+    def _exits(self, node: Node, code: int) -> None:
+        """The service manager starts it again; a node that is to be replaced comes back when it is repaired."""
         self._workers_gone(node)
         self._gone(node)
-        self.later(SERVICE_RESTART_S, self._start_agent, node)
+        at_s = node.found_until if code == ExitCode.NODE_UNFIT else self.now
+        self.at(at_s + SERVICE_RESTART_S, self._start_agent, node)
 
     def _gone(self, node: Node) -> None:
         """The agent's process has ended."""
@@ -288,9 +343,7 @@ class Simulation:
             key = (run.attempt, run.round)
             self.later(self.costs.start_s, self._training_begins, key)
         if self.now < node.bad_until:
-            self.later(
-                self.costs.start_s * self._rng.uniform(0.5, 1.0), self._fails, node, assignment, "it is still bad"
-            )
+            self.later(self.costs.start_s * self._rng.uniform(0.5, 1.0), self._fails, node, assignment, STILL_BAD)
 
     def _training_begins(self, key: tuple[int, int]) -> None:
         run = self.run
@@ -310,6 +363,8 @@ class Simulation:
         """A worker ends with an error, if this is still the round of which it is a part."""
         if node.assignment is not assignment or node.agent is None:
             return
+        if why == STILL_BAD:
+            self.year.ledger.blame(STILL_BAD, self.now)
         failure = Failure(
             node_id=node.name,
             rank=assignment.first_rank,
@@ -337,19 +392,29 @@ class Simulation:
             self._answer(node, error)
             return
         if isinstance(request, PollRequest):
-            holds = request.hold and agent is not None and agent.revision <= request.revision
+            has_news = machine.run.queries.has_news(request.agent_id, request.asked)
+            holds = request.hold and agent is not None and agent.revision <= request.revision and not has_news
         else:
             holds = node.agent is not None and node.agent.is_known and agent is not None and agent.has_joined
         if not holds:
             self._reply(node)
 
-    def _told(self, request: ReportRequest | LeaveRequest) -> None:
+    def _reported(self, node: Node, life: int, request: ReportRequest) -> None:
+        """The server takes the report, or does not any more; either way the agent waits for no answer beyond that."""
+        self._told(request)
+        if life == node.life:
+            node.report = None
+        self.later(LATENCY_S, self._feed, node, life, agent_events.Reported(request.round))
+
+    def _told(self, request: ReportRequest | LeaveRequest | AnswerRequest) -> None:
         try:
             match request:
                 case ReportRequest(failure=Failure() as failure):
                     self._tell(events.WorkersFailed(request.agent_id, request.round, failure))
                 case LeaveRequest():
-                    self._tell(events.NodeLeft(request.agent_id, request.reason))
+                    self._tell(events.NodeLeft(request.agent_id, request.reason, request.unfit))
+                case AnswerRequest():
+                    self._tell(events.QueryAnswered(request.agent_id, request.number, request.answer))
         except ProtocolError:
             pass  # stale: the round is over
 
@@ -368,12 +433,17 @@ class Simulation:
                         if (node := self._by_agent.get(agent_id)) and node.parked and node.hears:
                             self._reply(node)
                 case Happened(event):
-                    self._happened(event.kind, event.reason)
+                    self._happened(event.kind, event.cause)
         self._arm()
 
-    def _happened(self, kind: str, reason: str) -> None:
+    def _happened(self, kind: str, cause: str | None) -> None:
         self.year.kinds[kind] += 1
         self._is_accounted = False
+        ledger = self.year.ledger
+        if kind == "notice_given":
+            ledger.save(self.now)
+        if kind == "round_opened" and cause == Cause.NODE_ARRIVED:
+            ledger.blame("a node that is back", self.now)
         if kind == "run_created":
             self.run = self.registry.attempts_of(RUN_ID)[-1]
         if kind in ("round_opened", "run_failed"):
@@ -382,6 +452,7 @@ class Simulation:
         elif kind == "round_started":
             self._started, self._holders, self._stuck = set(), {}, {}
             self.year.rounds += 1
+            self.year.restarts_by[ledger.cause] += 1
         if kind == "run_failed" and not self._awaits_person:
             self._needs_person()
 
@@ -400,11 +471,13 @@ class Simulation:
             node.parked = PollRequest(run_id=RUN_ID, agent_id=agent_id, revision=0)  # lost on its way: asked again
             return
         try:
-            revision, directive = self.registry.machine_of(RUN_ID, agent_id).directive_for(agent_id, self.now)
+            machine = self.registry.machine_of(RUN_ID, agent_id)
+            revision, directive = machine.directive_for(agent_id, self.now)
         except ProtocolError as error:
             self._feed(node, life, agent_events.Answered(error))
             return
-        reply = Reply(epoch="1", revision=revision, lease_s=self.policy.lease_s, directive=directive)
+        queries = machine.run.queries.of(agent_id, self.now)
+        reply = Reply(epoch="1", revision=revision, lease_s=self.policy.lease_s, directive=directive, queries=queries)
         self._feed(node, life, agent_events.Answered(reply))
 
     def _answer(self, node: Node, error: ProtocolError) -> None:
@@ -443,7 +516,8 @@ class Simulation:
         run = self.run
         if run is None or node.agent is None or node.agent.agent_id not in run.leases.renewed_at:
             return
-        heard_at = self.now - self._rng.uniform(0.0, self.policy.lease_s / HOLDS_PER_LEASE)
+        lease_s, drawn = self.policy.lease_s, self._rng.uniform(0.0, self.policy.lease_s / HOLDS_PER_LEASE)
+        heard_at = self.now - (lease_s if self.policy.is_noticed_at_once else drawn)
         self._silent[node.agent.agent_id] = heard_at
         renewed_at = run.leases.renewed_at
         for agent_id, at in sorted(self._silent.items(), key=lambda item: -item[1]):
@@ -467,6 +541,10 @@ class Simulation:
         node.until_s = self.now + fault.repair_s
         if fault.stays_bad:
             node.bad_until = node.until_s
+        if fault.hidden < self.policy.found:
+            node.found_until = node.until_s
+        if takes_part and fault.kind is not Kind.SLOW:
+            self.year.ledger.blame(fault.kind, self.now)
         _STRIKES[fault.kind](self, node, fault)
 
     def _takes_part(self, node: Node) -> bool:
@@ -481,7 +559,8 @@ class Simulation:
     def _hang(self, node: Node, fault: Fault) -> None:
         if self._takes_part(node) and node.assignment:
             self._stuck[node.index] = self.now
-            self.later(self.policy.hang_noticed_s, self._fails, node, node.assignment, "it hung")
+            noticed_s = 0.0 if self.policy.is_noticed_at_once else self.policy.hang_noticed_s
+            self.later(noticed_s, self._fails, node, node.assignment, "it hung")
 
     def _die(self, node: Node, fault: Fault) -> None:
         self._gets_stuck(node)
@@ -497,6 +576,8 @@ class Simulation:
         self._gets_stuck(node)
         agent_id = node.agent.agent_id if node.agent else ""
         node.down_until = node.until_s
+        if self.policy.is_noticed_at_once:
+            self._silence(node)
         self._workers_gone(node)
         self._gone(node)
         node.life += 1
@@ -517,6 +598,8 @@ class Simulation:
         agent_id = node.agent.agent_id
         self._silent.pop(agent_id, None)
         self._by_agent[agent_id] = node
+        if node.report is not None:
+            self.later(LATENCY_S, self._reported, node, life, node.report)
         if node.parked is not None:
             self._asked(node, life, node.parked)
         else:
@@ -541,6 +624,7 @@ class Simulation:
         if node.index not in self._slow:
             return
         if self._takes_part(node):
+            self.year.ledger.blame("a slow node", self.now)
             self._drain(node, None)
         else:
             self._look_at_slow(node)
@@ -597,6 +681,8 @@ class Simulation:
             return "waiting" if time_ledger.phase(run) == "waiting" else "restarting"
         if self._stuck:
             return "detecting"
+        if run.notice is not None:
+            return "saving"
         return "training" if self._training_round == run.round else "starting"
 
     def _check_quiet(self) -> None:

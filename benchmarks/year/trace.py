@@ -48,6 +48,8 @@ class Fault:
     kind: Kind
     stays_bad: bool
     """Whether the node lives, and workers that start on it fail again until it is repaired."""
+    hidden: float = 1.0
+    """How well it is hidden from the checks of a node, from 0 to 1: they find it if they find a larger part."""
 
 
 @cache
@@ -68,17 +70,20 @@ def resample(nodes: int, seed: int, shape: Shape = "bursty", days: float = DAYS)
     rng = Random(f"{seed} {nodes} {shape}")
     times = _TIMES[shape](nodes, rng)
     pick = _EvenNodes(nodes, rng) if shape == "poisson" else _Lemons(nodes, rng)
-    faults = [_fault(at, pick(), rng) for at in times]
+    hiding = Random(f"{seed} {nodes} {shape} hidden")
+    faults = [_fault(at, pick(), rng, hiding.random()) for at in times]
     return [fault for fault in faults if fault.at_s < days * DAY_S]
 
 
-def _fault(at_day: float, node: int, rng: Random) -> Fault:
+def _fault(at_day: float, node: int, rng: Random, hidden: float) -> Fault:
     """A fault of a class, and with a repair, that a row of the trace had."""
     row = rng.choice(load())
     kind = kinds.draw(row.class_, row.description, rng)
     lives = kind in (Kind.CRASH, Kind.HANG)
     repair_s = max(row.end_day - row.start_day, 1e-3) * DAY_S
-    return Fault(at_day * DAY_S, repair_s, node, kind, lives and row.class_ in kinds.STAYS_BAD)
+    stays_bad = lives and row.class_ in kinds.STAYS_BAD
+    hidden = hidden if kinds.is_checked(row.description) else 1.0
+    return Fault(at_day * DAY_S, repair_s, node, kind, stays_bad, hidden)
 
 
 def _poisson(nodes: int, rng: Random) -> list[float]:

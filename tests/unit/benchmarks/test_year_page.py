@@ -1,5 +1,7 @@
 """The command `year`, its plan of faults, the score and the page."""
 
+import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,7 +11,8 @@ from benchmarks.__main__ import main
 from benchmarks.year import page
 from benchmarks.year.campaign import TITLES, Injected, Score, plan
 from benchmarks.year.contenders import FAIR, OURS, USUAL, all_contenders
-from benchmarks.year.scenarios import Scenario, play
+from benchmarks.year.scenarios import AT_ONCE, BASE, CHECKED, CHECKS, Scenario, play
+from benchmarks.year.simulation import Policy
 from benchmarks.year.training import Watched
 
 UNATTENDED = Path(__file__).parents[3] / "docs" / "unattended.md"
@@ -53,9 +56,18 @@ def test_both_parts_are_written_between_their_marks_and_the_rest_stays(tmp_path)
     path = tmp_path / "unattended.md"
     path.write_text(UNATTENDED.read_text())
     page.write_processes(str(path), [score(), score(FAIR), score(USUAL)], "a machine", "16 nodes.")
-    page.write_simulation(str(path), [play(Scenario(about="2 % spares", nodes=16, days=20))], "a machine")
+    ideal = replace(CHECKS, is_noticed_at_once=True)
+    played = [
+        Scenario(about=about, nodes=16, days=20, policy=policy)
+        for about, policy in ((BASE, Policy()), (CHECKED, CHECKS), (AT_ONCE, ideal))
+    ]
+    page.write_simulation(str(path), [play(each) for each in played], "a machine")
     text = path.read_text()
     assert "| crash | 1.5 | 1.5 | 1.5 |\n| slow | no restart |" in text and "| hang | never |" in text
+    assert re.search(
+        r"^- 16 nodes, 20 days, checks: 9\d\.\d\d% beside 9\d\.\d\d% had each fault been noticed at once", text, re.M
+    )
+    assert "points of ETTR lost, and restarts, because of:\n\n| | 16 nodes |" in text
     assert "| 16 | node-agent, 2 % spares | 20 |" in text and "arXiv 2502.03885, Apache-2.0" in text
     assert (tmp_path / "unattended" / page.PLOT).read_text().startswith("<?xml")
     assert [line for line in text.splitlines() if line.startswith("#")] == [

@@ -1,6 +1,6 @@
 """A short year on our cores in simulated time: nothing that is forbidden happens, and nobody is needed."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -22,9 +22,15 @@ def year_of(*faults: Fault, nodes: int = 8, policy: Policy = WITHOUT_SPARES, day
 
 
 def fault(
-    kind: Kind, at_s: float = HOUR_S, *, node: int = 1, repair_s: float = HOUR_S, stays_bad: bool = False
+    kind: Kind,
+    at_s: float = HOUR_S,
+    *,
+    node: int = 1,
+    repair_s: float = HOUR_S,
+    stays_bad: bool = False,
+    hidden: float = 1.0,
 ) -> Fault:
-    return Fault(at_s, repair_s, node, kind, stays_bad)
+    return Fault(at_s, repair_s, node, kind, stays_bad, hidden)
 
 
 def spent(year) -> dict[str, float]:
@@ -75,9 +81,18 @@ def test_a_replacement_is_waited_for_as_long_as_was_asked_for(repair_s, waited_s
 def test_a_bad_node_is_kept_out_and_without_that_rule_a_person_is_needed():
     bad = fault(Kind.CRASH, repair_s=10 * HOUR_S, stays_bad=True)
     assert year_of(bad).persons == 0
-    year = year_of(bad, policy=Policy(spares=0.0, shrink=0.5, exclude_after=None))
+    year = year_of(bad, policy=replace(WITHOUT_SPARES, exclude_after=None))
     assert year.persons == 1
     assert spent(year)["person"] == pytest.approx(COSTS.person_s, abs=1)
+
+
+@pytest.mark.parametrize(("hidden", "again"), [(0.5, 0), (0.95, 1)])
+def test_a_bad_node_that_its_check_finds_fails_once(hidden, again):
+    """It is out until it has been repaired. One that is not found fails until it is excluded."""
+    bad = fault(Kind.CRASH, repair_s=10 * HOUR_S, stays_bad=True, hidden=hidden)
+    year = year_of(bad, policy=Policy(spares=0.2, found=0.9), nodes=5)
+    assert (year.rounds - 1, year.persons) == (1 + again, 0)
+    assert year.restarts_by["a bad node, once more"] == again
 
 
 def test_a_slow_node_is_replaced_once_it_has_been_noticed():
@@ -85,6 +100,32 @@ def test_a_slow_node_is_replaced_once_it_has_been_noticed():
     quickly, never = (year_of(slow, policy=Policy(spares=0.5, slow_noticed_s=after_s)) for after_s in (600.0, None))
     assert spent(quickly)["slowed"] == pytest.approx(600 * (1 - 1 / COSTS.slow_factor), rel=0.1)
     assert spent(never)["slowed"] > 10 * spent(quickly)["slowed"]
+
+
+@pytest.mark.parametrize("kind", [Kind.DRAIN, Kind.SLOW])
+def test_what_workers_save_when_they_are_told_is_not_lost(kind):
+    """Neither when a node goes as was asked for, nor when it is back."""
+    found = {
+        notice_s: year_of(fault(kind), policy=replace(WITHOUT_SPARES, notice_s=notice_s)) for notice_s in (None, 60.0)
+    }
+    assert [year.rounds for year in found.values()] == [3, 3]
+    assert found[None].ledger.spent_s["lost"] > 60 and found[60.0].ledger.spent_s["lost"] == pytest.approx(0, abs=1e-6)
+    assert spent(found[60.0])["saving"] == pytest.approx(2 * COSTS.save_s, abs=1)
+
+
+def test_faults_that_are_noticed_at_once_cost_no_detection():
+    faults = [fault(kind, HOUR_S * hour, node=hour) for hour, kind in enumerate(Kind, start=1)]
+    year = year_of(*faults, policy=replace(WITHOUT_SPARES, is_noticed_at_once=True, slow_noticed_s=1.0))
+    assert "detecting" not in spent(year) and year.faults_in_run == len(faults)
+
+
+def test_every_second_without_training_has_a_cause():
+    year = year_of(fault(Kind.DEATH), fault(Kind.SLOW, 4 * HOUR_S, node=2))
+    ledger = year.ledger
+    assert sum(ledger.by_cause.values()) == pytest.approx(ledger.total_s - ledger.spent_s["training"])
+    assert {cause for cause, seconds in ledger.by_cause.items() if seconds > 1} == {
+        "the start", "death", "a node that is back", "a slow node",
+    }  # fmt: skip
 
 
 def test_a_second_fault_during_the_recovery_from_the_first_is_survived():

@@ -33,6 +33,13 @@ def test_any_number_of_nodes_has_the_traces_rate(nodes, shape):
     assert {fault.kind for fault in faults} >= {Kind.CRASH, Kind.HANG, Kind.DEATH, Kind.DRAIN}
 
 
+def test_checks_look_for_all_but_two_of_the_faults_after_which_a_node_stays_bad():
+    """docs/unattended.md has these figures."""
+    stay = [row for row in trace.load() if row.class_ in kinds.STAYS_BAD]
+    bad = [row for row in stay if kinds.odds(row.class_, row.description) != ((Kind.SLOW, 1),)]
+    assert (len(bad), sum(kinds.is_checked(row.description) for row in bad)) == (128, 126)
+
+
 def test_a_seed_gives_the_same_year_and_another_one_another():
     assert trace.resample(128, 7) == trace.resample(128, 7) != trace.resample(128, 8)
 
