@@ -177,7 +177,7 @@ class Pages:
         latest = {run.run_id: run for run in self._service.runs() if permit.covers(run.run_id)}
         runs = sorted(latest.values(), key=lambda run: run.created_at, reverse=True)[first : first + ROWS]
         shown = [self._with_ages(run, watch_view.summary) async for run in _in_slices(runs)]
-        return {"runs": shown, "first": first, "count": len(latest)}
+        return {"runs": shown, "cordons": self._service.state().cordons, "first": first, "count": len(latest)}
 
     async def _plain_run(self, permit: Permit, run_id: str, first: int) -> Shown:
         attempts = [run for run in self._service.runs() if run.run_id == run_id]

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from rdzv_protocol import paths
 
 from tests.browser.conftest import PHONE, NewTab, Tab
 from tests.browser.crowd import Crowd
 from tests.integration.replicas import Replicas
+from tests.integration.test_actions import act
 from tests.support.cluster import ALL_COME, PATIENT, Cluster, straggling
 from tests.support.programs import STRAGGLING_WORKER, Server
 from tests.support.tcp_proxy import TcpProxy
@@ -171,6 +173,27 @@ async def test_a_node_that_the_server_keeps_out_is_excluded(hub: WorkerHub, tab:
         await tab.page.goto(f"http://{cluster.endpoint}/runs/r%2F1?plain=0")
         await tab.shows("tbody tr", re.compile(r"excluded.*excluded until .* UTC: blamed 1 time within 1 h"))
         await tab.is_accessible()
+    tab.is_content()
+
+
+async def test_nodes_that_are_kept_out_stand_there_though_no_run_has_them(cluster: Cluster, tab: Tab) -> None:
+    await tab.open(cluster)
+    assert await tab.page.is_hidden("#kept-out")
+    cordon = {"node_id": "n<b>7", "reason": "its fan", "for_s": 86_400}
+    assert (await act(cluster.server, paths.CORDON, **cordon))[0] == 200
+    assert (await act(cluster.server, paths.CORDON, node_id="n8"))[0] == 200
+    await tab.shows("#cordons tr", re.compile(r"n<b>7Cordoned by 127\.0\.0\.1: its fan; until .*\d\d:\d\d:\d\d"))
+    await tab.shows("#cordons tr", "n8Cordoned by 127.0.0.1; until an operator uncordons it")
+    await tab.is_accessible()
+    await tab.page.goto(f"http://{cluster.endpoint}/?plain=0")
+    await tab.shows(
+        "main", re.compile(r"Node n<b>7 gets no seat in new rounds: cordoned by 127\.0\.0\.1 until .* UTC: its fan")
+    )
+    await tab.is_accessible()
+    await tab.open(cluster)
+    for node_id in ("n<b>7", "n8"):
+        assert (await act(cluster.server, paths.UNCORDON, node_id=node_id))[0] == 200
+    await tab.page.wait_for_selector("#kept-out", state="hidden")
     tab.is_content()
 
 

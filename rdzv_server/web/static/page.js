@@ -288,7 +288,17 @@ function drawRuns() {
   const counts = ORDER.map((phase) => [runs.filter((run) => run.phase === phase).length, phase]);
   fill(byId("counts"), counts.filter(([count]) => count).map((pair) => pair.join(" ")).join(", "));
   sift();
+  drawKeptOut((shown.server || {}).cordons || []);
   tickRuns();
+}
+
+function drawKeptOut(cordons) {
+  // nodes that get no seat in any run, whether or not one has them now
+  byId("kept-out").hidden = cordons.length === 0;
+  byId("cordons").replaceChildren(...cordons.map((cordon) => {
+    const at = cordon.until && new Date(cordon.until * 1000).toLocaleString([], { hourCycle: "h23" });
+    return line(1, [cordon.node_id, `${reasonOf(cordon).join(" ")}; until ${at || "an operator uncordons it"}`]);
+  }));
 }
 
 function sift() {
@@ -491,15 +501,17 @@ function drawNode() {
     ["Age of its lease", node.agent_id && run.ended_at === undefined ? `${age} of ${limit(run.lease_s)}` : ""],
     ["Disconnected for", quiet && quiet.why === "disconnected" ? quietFor(quiet, run) : ""], ["Agent", node.agent_id],
     ["Why it is gone", node.cause], ["Gone for", node.cause && since(node.at)],
-    ["Slow", node.slow], ...cordonOf(node),
+    ["Slow", node.slow], ...(node.cordon ? cordonOf(node.cordon) : []),
   ]);
 }
 
-function cordonOf(node) {
-  if (!node.cordon) return [];
-  const { by, reason, until, excluded } = node.cordon;
-  const who = excluded ? "Excluded" : "Cordoned", why = [excluded ? "" : `by ${by}`, reason].filter(Boolean).join(": ");
-  return [[who, why], ["Uncordoned", until === undefined ? "by an operator alone" : `in ${duration(until - now())}`]];
+function cordonOf(cordon) {
+  const { until } = cordon, [what, why] = reasonOf(cordon);
+  return [[what, why], ["Uncordoned", until === undefined ? "by an operator alone" : `in ${duration(until - now())}`]];
+}
+
+function reasonOf({ by, reason, excluded }) {
+  return [excluded ? "Excluded" : "Cordoned", [excluded ? "" : `by ${by}`, reason].filter(Boolean).join(": ")];
 }
 
 function move(event) {
