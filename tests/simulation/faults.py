@@ -60,6 +60,9 @@ def draw(rng: Random) -> Plan:
         scale_up_cooldown_s=15.0,
         restart_window_s=rng.choice((None, None, 20.0)),
         fatal_exit_codes=rng.choice(((), (), (FATAL,))),
+        restart_backoff_s=rng.choice((None, None, 1.0, 4.0)),
+        restart_backoff_max_s=rng.choice((2.0, 8.0, 30.0)),
+        max_restarts_without_progress=rng.choice((None, None, None, 1, 3)),
     )
     return Plan(
         settings=settings,
@@ -160,7 +163,8 @@ class Schedule:
         settings = self._settings
         last_call_s = LAST_CALL_MOST_S if settings.last_call_timeout_s is None else settings.last_call_timeout_s
         saves_s = SCALE_UP_NOTICE_S if settings.notice_timeout_s is None else settings.notice_timeout_s
-        once = settings.join_timeout_s + last_call_s + settings.lease_s + SLOWEST_STOP_S + saves_s
+        waits_s = settings.restart_backoff_max_s if settings.restart_backoff_s else 0.0
+        once = settings.join_timeout_s + last_call_s + settings.lease_s + SLOWEST_STOP_S + saves_s + waits_s
         return 3 * (once + 30.0 + settings.scale_up_cooldown_s)
 
     def _finish_work(self) -> None:

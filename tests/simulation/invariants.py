@@ -63,6 +63,12 @@ class Seen:
     notice_at: float = 0.0
     """Time of the last notice."""
     departed: int = 0
+    began: dict[int, tuple[float, int | None]] = field(default_factory=dict)
+    """Time at which each round began, and the highest step that was known then."""
+    in_row: int = 0
+    """Failed rounds in a row of which none can have got further, at least."""
+    fruitless: int = 0
+    """Charged restarts in a row of which none can have got further, at least."""
     end: tuple[object, ...] | None = None
 
 
@@ -161,11 +167,12 @@ class Watch:
             assert unfit, f"{process.name} says that its node is unfit, and it was not excluded"
             return
         try:
-            stage = self._run_of(process.agent_id).stage
+            run, code_without_progress = self._run_of(process.agent_id), ExitCode.NO_PROGRESS
         except LookupError:  # refused: the run was over before this agent came, or came back
-            stage = [run.stage for run in self._registry.runs() if run.stage.is_end][-1]
-        expected = {Stage.SUCCEEDED: 0, Stage.FAILED: 1}.get(stage)
-        assert code == expected, f"{process.name} exits with {code}, and the run is {stage}"
+            run, code_without_progress = [run for run in self._registry.runs() if run.stage.is_end][-1], ExitCode.FAILED
+        failed = code_without_progress if run.no_progress else ExitCode.FAILED
+        expected = {Stage.SUCCEEDED: 0, Stage.FAILED: failed}.get(run.stage)
+        assert code == expected, f"{process.name} exits with {code}, and the run is {run.stage}"
 
     def _is_hardware(self, process: AgentProcess) -> bool:
         """Whether a worker of this agent has failed by its node's fault."""
@@ -235,6 +242,7 @@ class Watch:
         assert len(assignments) in _legal_sizes(run), f"{len(assignments)} nodes, of {_legal_sizes(run)}"
         _check_ranks(run, assignments, seen.rounds.get(run.round - 1, {}))
         seen.rounds[run.round] = assignments
+        seen.began[run.round] = run.started_at, run.highest_step
 
     def _check_notice(self, run: Run) -> None:
         """The round turns by the deadline; whoever can be told has been asked until then."""
@@ -253,7 +261,14 @@ class Watch:
         assert entered - seen.entered in (0, 1), "one event completed two rounds"
         if entered > seen.entered:
             _check_restart(run, seen, run.ledger[-1])
+            _check_row(run, seen, run.ledger[-1], self._is_cut_short(run))
         seen.entered = entered
+
+    def _is_cut_short(self, run: Run) -> bool:
+        """Whether an operator has restarted the run since its last round ended: nothing is waited for any more."""
+        kinds = [event.kind for event in self._server.events if event.attempt == run.attempt]
+        opened = max(place for place, kind in enumerate(kinds) if kind == "round_opened")
+        return "run_restarted" in kinds[opened:]
 
     def _check_liveness(self, run: Run, seen: Seen) -> None:
         """Nobody is lost who was heard in time, and nobody is kept who was not."""
@@ -300,12 +315,12 @@ class Watch:
             of_run = [each for each in self._server.events if each.attempt == run.attempt]
             assert any(each.kind == "hang_found" for each in of_run), "the run failed for no hang"
             most, used = run.settings.max_hang_restarts, run.restarts.get(Cause.HANG, 0)
-            is_spent = _budget_is_spent(run) if most is None else used == most
+            is_spent = _is_given_up(run) or (_budget_is_spent(run) if most is None else used == most)
             assert run.settings.on_hang == "fail" or is_spent, "the run failed with restarts left"
         elif run.end_failure:
             assert seen.failed.get(run.membership.round if run.membership else 0), "the run failed for no failure"
             fatal = any(record.failure.exit_code in run.settings.fatal_exit_codes for record in run.failures)
-            assert fatal or _budget_is_spent(run), "the run failed with restarts left"
+            assert fatal or _is_given_up(run) or _budget_is_spent(run), "the run failed with restarts left"
             _check_blame(run, seen)
 
     def _check_events(self) -> None:
@@ -418,6 +433,26 @@ def _check_restart(run: Run, seen: Seen, restart: Restart) -> None:
         assert gone or goes, f"nobody departed: {restart}"
 
 
+def _check_row(run: Run, seen: Seen, restart: Restart, is_cut_short: bool) -> None:
+    """Check what failures in a row bring, by a naive count of those rounds that cannot have got the run further.
+
+    Workers make a step a second, from 0 in each round: one that has lasted for fewer seconds than steps were known
+    before has got no further.
+    """
+    settings, (began_at, step) = run.settings, seen.began[restart.round - 1]
+    lasted_s = run.opening.at - began_at
+    goes_on_in_row = step is not None and lasted_s <= min(step, 2 * settings.restart_backoff_max_s - EPSILON)
+    before, seen.fruitless = seen.in_row * goes_on_in_row, seen.fruitless * goes_on_in_row + restart.charged
+    is_failure = restart.charged or restart.cause is Cause.RETRIED
+    seen.in_row = before + is_failure
+    most = settings.max_restarts_without_progress
+    assert most is None or seen.fruitless <= most, f"goes on without progress: {restart}"
+    if is_failure and before and settings.restart_backoff_s and not is_cut_short:
+        wait_s = min(settings.restart_backoff_s * 2.0 ** (before - 1), settings.restart_backoff_max_s)
+        waited_s = restart.at - run.opening.at
+        assert waited_s >= wait_s - EPSILON, f"restarted after {waited_s:g} s, not {wait_s:g} s: {restart}"
+
+
 def _check_blame(run: Run, seen: Seen) -> None:
     """Check that the final report names what went wrong: no consequence, if a failure that is none was reported."""
     report = final_report.finish(run)
@@ -474,6 +509,13 @@ def _name(agent_id: str) -> str:
 
 def _end_of(run: Run) -> tuple[object, ...]:
     return (run.stage, run.end_reason, run.end_failure, run.ended_at, run.round, run.restart_count, run.membership)
+
+
+def _is_given_up(run: Run) -> bool:
+    """Whether the run has ended because restarts got it nowhere, as its settings allow."""
+    most = run.settings.max_restarts_without_progress
+    assert not run.no_progress or (most is not None and run.restart_count >= most), "given up before its time"
+    return run.no_progress
 
 
 def _budget_is_spent(run: Run) -> bool:
