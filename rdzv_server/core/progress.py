@@ -25,9 +25,8 @@ def measure(run: Run, fact: events.Fact, now: float) -> events.ProgressMeasured 
     told = [sign.progress for sign in signs]
     step = max((each.highest_step for each in told if each.highest_step is not None), default=None)
     checkpoint_step = max((each.checkpoint_step for each in told if each.checkpoint_step is not None), default=None)
-    step_s = max((each.step_s for each in told if each.step_s is not None), default=None)
-    stepped_at = max((sign.at - sign.progress.age_s for sign in signs), default=None)
-    detecting_s = max(_stalled_s(signs, step_s, stepped_at, now), _unheard_s(run, fact, now))
+    step_s, stepped_at = _pace(signs)
+    detecting_s = max(_stalled_s(signs, now), _unheard_s(run, fact, now))
     saved = run.checkpoint_step if checkpoint_step is None else checkpoint_step
     lost_s = 0.0
     if step is not None and saved is not None and stepped_at is not None:
@@ -45,7 +44,21 @@ def goes_on(run: Run) -> bool:
     return bool(steps_go_on) and len(told) == len(run.running) and all(steps_go_on)
 
 
-def _stalled_s(signs: list[ProgressSign], step_s: float | None, stepped_at: float | None, now: float) -> float:
+def standstill_s(run: Run, now: float) -> float:
+    """Time for which workers that are believed to hang have come no further; 0 if they do not tell their steps."""
+    if run.hang is None or not run.hang.is_believed:
+        return 0.0
+    return _stalled_s(list(run.progress.values()), now)
+
+
+def _pace(signs: list[ProgressSign]) -> tuple[float | None, float | None]:
+    """Seconds that a step takes, and the time of the last one."""
+    step_s = max((sign.progress.step_s for sign in signs if sign.progress.step_s is not None), default=None)
+    return step_s, max((sign.at - sign.progress.age_s for sign in signs), default=None)
+
+
+def _stalled_s(signs: list[ProgressSign], now: float) -> float:
+    step_s, stepped_at = _pace(signs)
     if step_s is None or stepped_at is None or any(sign.progress.age_s <= STALLED * step_s for sign in signs):
         return 0.0
     return max(0.0, now - stepped_at - step_s)

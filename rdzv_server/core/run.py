@@ -241,6 +241,11 @@ class Hang(Struct):
     """Time at which a failure is made of it; None: nothing is believed yet, or it has been told already."""
     is_reported: bool = False
 
+    @property
+    def is_believed(self) -> bool:
+        """Whether the workers are taken to hang, though nothing may follow from it."""
+        return self.judge_at is not None or self.is_reported
+
 
 class Examined(Struct):
     """Examination of a hang's workers: a sign. `summary` is None as long as it lasts."""

@@ -6,7 +6,8 @@ which it went.
 
 Parts of the running phase bring the run no further: writing checkpoints, the time until somebody notices that it has
 come to a standstill, and work that a restart repeats. They are entered when the round ends, from what was written down
-before; what the workers do not tell (`node_agent.progress`) counts as training.
+before; what the workers do not tell (`node_agent.progress`) counts as training. Until then the running round shows its
+checkpoints as they are told, and a standstill as long as it is believed to be a hang.
 """
 
 from typing import Annotated
@@ -14,7 +15,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 from rdzv_protocol.messages import RunTime
 
-from rdzv_server.core import legal_sizes
+from rdzv_server.core import legal_sizes, progress
 from rdzv_server.core.run import Cause, Run, Stage, TimePhase
 
 FAULTS = (Cause.WORKER_FAILURE, Cause.NODE_LOST, Cause.HANG, Cause.RETRIED)
@@ -32,7 +33,7 @@ class TimeStatus(Struct, frozen=True, kw_only=True):
     waiting: Annotated[Duration, Meta(description="with fewer nodes than the minimum")]
     training: Annotated[Duration, Meta(description="of running: what the next three leave of it")]
     checkpointing: Annotated[Duration, Meta(description="of running: as the workers tell")]
-    detecting: Annotated[Duration, Meta(description="of running: from a standstill until it was noticed")]
+    detecting: Annotated[Duration, Meta(description="of running: from a standstill until it was noticed, or until now")]
     lost: Annotated[Duration, Meta(description="of running: work since the last checkpoint that a restart repeats")]
     ettr: Annotated[float | None, Meta(description="training divided by the age; null: the run has no age yet")]
     restarts: Annotated[dict[str, Duration], Meta(description="of restarting and waiting, by the restart's cause")]
@@ -103,12 +104,31 @@ def entered(run: Run, now: float) -> dict[str, float]:
 
 
 def _parts(run: Run, now: float) -> dict[str, float]:
-    """Parts of the running phase: those of the rounds before, and what the workers have told of this one."""
-    parts = dict.fromkeys(PARTS, 0.0) | run.time.of_running_s
-    if run.time.phase == "running":
-        told = max((sign.progress.checkpoint_s for sign in run.progress.values()), default=0.0)
-        parts["checkpointing"] += min(told, now - run.time.since)
+    """Parts of the running phase: what stays of them, and what is taken for a standstill at present."""
+    parts = counted(run, now)
+    parts["detecting"] += standstill_s(run, now)
     return parts
+
+
+def counted(run: Run, now: float) -> dict[str, float]:
+    """Parts of the running phase that only grow: those of the rounds before, and the checkpoints of this one."""
+    parts = dict.fromkeys(PARTS, 0.0) | run.time.of_running_s
+    parts["checkpointing"] += _saving_s(run, now)
+    return parts
+
+
+def standstill_s(run: Run, now: float) -> float:
+    """Part of the running round in which its workers, which are believed to hang, have come no further."""
+    if run.time.phase != "running":
+        return 0.0
+    return min(progress.standstill_s(run, now), now - run.time.since - _saving_s(run, now))
+
+
+def _saving_s(run: Run, now: float) -> float:
+    if run.time.phase != "running":
+        return 0.0
+    told = max((sign.progress.checkpoint_s for sign in run.progress.values()), default=0.0)
+    return min(told, now - run.time.since)
 
 
 def view(run: Run, now: float) -> TimeStatus:

@@ -93,6 +93,7 @@ RUN_RESTARTS = _counter(
 RUN_UNPRODUCTIVE = _counter(
     "run_unproductive_seconds_total", "Part of the running phase that brought the run no further.", "run_id", "kind"
 )
+RUN_STANDSTILL = _gauge("run_standstill_seconds", "Time without a step in a round that is believed to hang.", "run_id")
 RUN_ETTR = _gauge("run_effective_training_time_ratio", "Training time divided by the run's age.", "run_id")
 RUN_TIME = _counter("run_time_seconds_total", "What the run's time has gone into.", "run_id", "phase")
 RUN_STRAGGLERS = _gauge("run_stragglers", "Nodes of the run that are much slower than the others.", "run_id")
@@ -254,8 +255,9 @@ class _Survey:
         spent = time_ledger.view(run, now)
         for name in ("running", "forming", "restarting", "waiting"):
             yield Sample(RUN_TIME, getattr(spent, name), (label, name))
-        for name in time_ledger.PARTS:
-            yield Sample(RUN_UNPRODUCTIVE, getattr(spent, name), (label, name))
+        for name, seconds in time_ledger.counted(run, now).items():
+            yield Sample(RUN_UNPRODUCTIVE, round(seconds, 3), (label, name))
+        yield Sample(RUN_STANDSTILL, time_ledger.standstill_s(run, now), (label,))
         if spent.ettr is not None:
             yield Sample(RUN_ETTR, spent.ettr, (label,))
         for cause in RESTART_CAUSES:

@@ -4,8 +4,10 @@ import pytest
 from rdzv_protocol.messages import Progress
 
 from rdzv_server.core import snapshot, time_ledger
-from rdzv_server.core.events import LeaseRenewed, RunCreated
+from rdzv_server.core.events import HangSuspected, LeaseRenewed, RunCreated
+from rdzv_server.core.examination import EXAMINED_WITHIN_S
 from rdzv_server.core.machine import RunMachine
+from rdzv_server.core.run import Stage
 from tests.support.scenario import RETENTION_S, Scenario, running
 
 
@@ -149,6 +151,47 @@ def test_a_lost_node_was_missed_since_it_was_heard_last_but_a_restart_that_was_a
     tells(run, "a", highest_step=9, step_s=0.1, age_s=5.0)
     run.leaves("a")
     assert parts_of(run)["detecting"] == 10.0
+
+
+def hangs(run: Scenario, *ranks: int) -> None:
+    """The agent suspects these workers, or takes it back."""
+    run.handle(HangSuspected("a", run.run.round, "progress", "no progress for 20 s", ranks))
+
+
+def test_a_standstill_is_shown_while_it_is_believed_to_be_a_hang_and_entered_when_that_ends_the_round():
+    run = running("1", "a", max_restarts=3)
+    run.passes(60.0)
+    tells(run, "a", highest_step=40, step_s=1.0, age_s=20.0, checkpoint_step=40, checkpoint_s=10.0)
+    assert parts_of(run) == {"training": 50.0, "checkpointing": 10.0}, "an evaluation may take as long"
+    hangs(run, 0)
+    before = {"training": 31.0, "checkpointing": 10.0, "detecting": 19.0}
+    assert parts_of(run) == before
+    assert time_ledger.view(run.run, run.now).ettr == round(31 / 60, 4)
+    assert time_ledger.entered(run.run, run.now)["detecting"] == 19.0
+    run.restarts()
+    assert parts_of(run) == {"training": 60.0}, "what the workers tell is a sign"
+    tells(run, "a", highest_step=40, step_s=1.0, age_s=20.0, checkpoint_step=40, checkpoint_s=10.0)
+    assert parts_of(run) == before
+    run.passes(EXAMINED_WITHIN_S)
+    assert run.stage is Stage.FORMING
+    assert parts_of(run) == before | {"training": 30.0, "detecting": 19.0 + EXAMINED_WITHIN_S, "lost": 1.0}
+
+
+def test_a_standstill_that_ends_by_itself_was_training_and_no_counter_goes_back():
+    run = running("1", "a", on_hang="report")
+    run.passes(60.0)
+    tells(run, "a", highest_step=40, step_s=1.0, age_s=20.0, checkpoint_s=10.0)
+    counted = time_ledger.counted(run.run, run.now)
+    hangs(run, 0)
+    assert time_ledger.standstill_s(run.run, run.now) == 19.0
+    assert time_ledger.counted(run.run, run.now) == counted
+    run.passes(EXAMINED_WITHIN_S)
+    assert run.stage is Stage.RUNNING and time_ledger.standstill_s(run.run, run.now) == 19.0 + EXAMINED_WITHIN_S, (
+        "it is reported"
+    )
+    hangs(run)
+    assert time_ledger.standstill_s(run.run, run.now) == 0.0
+    assert parts_of(run) == {"training": 50.0 + EXAMINED_WITHIN_S, "checkpointing": 10.0}
 
 
 def test_a_success_has_lost_nothing_and_its_report_and_last_event_say_what_its_time_went_into():

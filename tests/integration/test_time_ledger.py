@@ -1,0 +1,139 @@
+"""What a run's time went into, with real processes: it sums up to the wall clock, whatever is killed meanwhile.
+
+The server's clock is the monotonic one, across its restarts, and so is the test's: nothing but the rounding of the
+figures to milliseconds lies between them.
+"""
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cluster import ALL_COME, Cluster
+from tests.support.programs import WORKERS
+from tests.support.prometheus import Scrape
+from tests.support.worker_hub import of_agent
+
+PHASES = ("running", "forming", "restarting", "waiting")
+PARTS = ("training", "checkpointing", "detecting", "lost")
+STEP_S, SAVE_S = 0.02, 0.25
+ROUNDED_S = 0.0005 * len(PHASES + PARTS)
+GRACE_S = 1.0
+FLAGS = (*ALL_COME, "--lease", "6", "--disconnect-grace", str(GRACE_S), "--join-timeout", "500", "--run-id", "r")
+"""Workers' progress comes twice a lease."""
+
+
+@pytest.fixture(autouse=True)
+def training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What the workers do."""
+    for name, value in (("STEP_S", STEP_S), ("SAVE_S", SAVE_S), ("CHECKPOINT", tmp_path / "checkpoint")):
+        monkeypatch.setenv(name, str(value))
+
+
+async def shows(cluster: Cluster, is_so: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    """The run's status, once this is so; each look is a round trip. It sums up each time."""
+    while True:
+        run = await cluster.server.run()
+        spent = run["time_s"]
+        assert abs(sum(spent[name] for name in PHASES) - run["age_s"]) < ROUNDED_S or run["phase"] == "succeeded"
+        assert abs(sum(spent[name] for name in PARTS) - spent["running"]) < ROUNDED_S
+        if is_so(run):
+            return run
+
+
+def is_past_its_checkpoint(run: dict[str, Any]) -> bool:
+    told = run["progress"] or {"checkpoint_step": None}
+    return told["checkpoint_step"] is not None and told["highest_step"] >= told["checkpoint_step"] + 10
+
+
+async def test_every_second_is_told_once_though_a_worker_a_node_and_the_server_are_killed(
+    durable: Cluster,
+) -> None:
+    durable.script, durable.nproc = WORKERS / "training_worker.py", 1
+    before = time.monotonic()
+    agent = await durable.node("a", "--nnodes", "2", "--max-restarts", "1", *FLAGS)
+    await agent.line("waiting for 1 more node")
+    begun = time.monotonic()
+    await durable.node("b", *FLAGS)
+    workers = await durable.hub.group(2)
+
+    for worker in workers:
+        await worker.tell("save")
+    await shows(durable, is_past_its_checkpoint)
+    killed = time.monotonic()
+    workers[0].kill()
+    workers = await durable.hub.group(2)
+    back_s = time.monotonic() - killed
+    failed = (await durable.server.run())["time_s"]
+    assert failed["lost"] >= 10 * STEP_S and failed["checkpointing"] >= SAVE_S
+    assert 0 < failed["restarts"]["worker_failure"] <= back_s + ROUNDED_S
+
+    await durable.restart_server()
+    restarted = await shows(durable, lambda run: run["progress"])
+    assert {name: restarted["time_s"][name] for name in ("lost", "checkpointing", "restarts")} == {
+        name: failed[name] for name in ("lost", "checkpointing", "restarts")
+    }
+
+    lost = durable.agents.pop("b")
+    (gone,) = of_agent(workers, lost.pid)
+    killed = time.monotonic()
+    await lost.kill()
+    await gone.gone()
+    missed = (await shows(durable, lambda run: run["phase"] == "restarting"))["time_s"]
+    assert GRACE_S - ROUNDED_S <= missed["detecting"] <= time.monotonic() - killed + ROUNDED_S
+    await durable.restart_server()
+    waited = (await shows(durable, lambda run: True))["time_s"]
+    assert {name: waited[name] for name in PARTS} == {name: missed[name] for name in PARTS}
+    assert waited["waiting"] > missed["waiting"], "also while no server was there"
+    await durable.node("c", *FLAGS)
+    workers = await durable.hub.group(2)
+    back_s = time.monotonic() - killed
+
+    ending = time.monotonic()
+    await durable.finish(workers)
+    ended = time.monotonic()
+    run = await shows(durable, lambda run: run["phase"] == "succeeded")
+    spent = run["time_s"]
+    assert ending - begun - ROUNDED_S <= sum(spent[name] for name in PHASES) <= ended - before + ROUNDED_S
+    assert all(spent[name] > 0 for name in (*PARTS, "waiting", "restarting"))
+    assert spent["restarts"].keys() == {"worker_failure", "node_lost"}
+    assert 0 < spent["restarts"]["node_lost"] <= back_s - spent["detecting"] + ROUNDED_S
+    whole_s = sum(spent[name] for name in PHASES)
+    assert abs(spent["ettr"] - spent["training"] / whole_s) < 0.00005 + ROUNDED_S / whole_s
+    await is_told_alike_everywhere(durable, spent)
+    await durable.restart_server()
+    assert (await durable.server.run())["time_s"] == spent
+
+
+async def is_told_alike_everywhere(cluster: Cluster, spent: dict[str, Any]) -> None:
+    """By the run's last event and by every agent."""
+    events = json.loads(await cluster.server.get("/v1/runs/r/events?limit=1000"))["events"]
+    told = {name.removesuffix("_s"): seconds for name, seconds in events[-1]["time"].items() if seconds}
+    assert told == {name: spent[name] for name in (*PARTS, *PHASES[1:], "ettr") if spent[name]}
+    assert abs(events[-1]["at"] - events[0]["at"] - sum(spent[name] for name in PHASES)) < ROUNDED_S
+    for agent in cluster.agents.values():
+        account = (await agent.line("the run took .*"))[0]
+        assert f"ratio {spent['ettr']:.3f}" in account
+        shown = {name: float(seconds) for seconds, name in re.findall(r"(\d+\.\d) s ([a-z]+)", account)}
+        assert shown == {name: round(seconds, 1) for name, seconds in told.items() if name != "ettr"}
+
+
+async def test_a_standstill_is_shown_while_it_lasts(cluster: Cluster) -> None:
+    cluster.script = WORKERS / "training_worker.py"
+    workers = await cluster.nodes("a", *FLAGS, "--progress-timeout", "start=60,step=3", "--on-hang", "report")
+    await shows(cluster, lambda run: run["progress"] and run["progress"]["step_s"])
+    os.kill(workers[1].pid, signal.SIGSTOP)
+    run = await shows(cluster, lambda run: run["time_s"]["detecting"] > 0)
+    assert run["phase"] == "running" and run["hang"]
+    scrape = Scrape(await cluster.server.get("/metrics"))
+    assert scrape("rdzv_run_standstill_seconds", run_id="r") >= run["time_s"]["detecting"]
+    assert scrape("rdzv_run_unproductive_seconds_total", run_id="r", kind="detecting") == 0
+    os.kill(workers[1].pid, signal.SIGCONT)
+    await shows(cluster, lambda run: run["time_s"]["detecting"] == 0)
+    await cluster.finish(workers)
