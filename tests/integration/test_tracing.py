@@ -1,16 +1,23 @@
-"""Traces of rounds, from a real server and real agents to a real receiver of OTLP; a bad receiver harms nothing."""
+"""Traces of rounds, from a real server and real agents to a receiver of OTLP, at once and through a real collector.
 
+A bad receiver harms nothing.
+"""
+
+import asyncio
 import json
 import signal
 import socket
 import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.cluster import PATIENT, Cluster
-from tests.support.programs import Program, start_agent
+from tests.support.launchers import free_port
+from tests.support.programs import PATIENCE_S, Program, start_agent
 
 COLLECTOR = str(Path(__file__).parents[1] / "support" / "otlp_collector.py")
 SOON = {"OTEL_BSP_SCHEDULE_DELAY": "50"}
@@ -23,12 +30,49 @@ async def collector(*flags: str) -> tuple[Program, dict[str, str]]:
     return program, {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}", **SOON}
 
 
+@asynccontextmanager
+async def rotel(receiver: Mapping[str, str]) -> AsyncIterator[dict[str, str]]:
+    """A real collector, which passes what it is sent on to the receiver; the variables that name it."""
+    program = str(Path(pytest.importorskip("rotel").__file__).with_name("rotel-agent"))
+    tried = await Program.start(program, "version")
+    if await tried.exit_code() != 0:
+        pytest.skip(f"rotel does not run here: {tried.err}")
+    with free_port() as port:
+        flags = ("--otlp-http-endpoint", f"127.0.0.1:{port}", "--otlp-grpc-endpoint", "127.0.0.1:0")
+        to = ("--otlp-exporter-endpoint", receiver["OTEL_EXPORTER_OTLP_ENDPOINT"], "--otlp-exporter-protocol", "http")
+        collector = await Program.start(program, "start", *flags, "--exporter", "otlp", *to)
+        await listens(collector, int(port))
+        yield {**receiver, "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}"}
+        await collector.end()
+
+
+async def listens(program: Program, port: int) -> None:
+    """Return when the program, which does not say so, takes connections."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            assert program.is_running, program.err
+            with suppress(ConnectionRefusedError):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.close()
+                return
+            await asyncio.sleep(0.02)
+
+
 def spans(program: Program) -> list[dict[str, Any]]:
     return [json.loads(line) for line in program.out if line.startswith("{")]
 
 
-async def test_a_round_is_one_trace_of_what_server_and_agents_know(cluster: Cluster) -> None:
+@pytest.mark.parametrize("way", ["at once", "through a collector"])
+async def test_a_round_is_one_trace_of_what_server_and_agents_know(cluster: Cluster, way: str) -> None:
     receiver, variables = await collector()
+    async with rotel(variables) if way == "through a collector" else nullcontext(variables) as variables:
+        await traced(cluster, variables)
+        await receiver.line("run_succeeded")
+    are_two_traces(spans(receiver))
+
+
+async def traced(cluster: Cluster, variables: Mapping[str, str]) -> None:
+    """A run of two rounds, with its exporters' environment."""
     await cluster.serve("--otel")
     await cluster.server.end()
     server = await Program.start(*cluster.server.command("--otel"), env=variables)
@@ -46,9 +90,9 @@ async def test_a_round_is_one_trace_of_what_server_and_agents_know(cluster: Clus
     await cluster.finish(second)
     server.signal(signal.SIGTERM)
     await server.exit_code()
-    await receiver.line("run_succeeded")
 
-    found = spans(receiver)
+
+def are_two_traces(found: list[dict[str, Any]]) -> None:
     traces = {span["traceId"] for span in found}
     assert len(traces) == 2, "one a round, whoever exports"
     for number, cause in ((1, "first"), (2, "worker_failure")):
