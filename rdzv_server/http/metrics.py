@@ -15,6 +15,7 @@ import rdzv_protocol
 from rdzv_protocol.exposition import Histogram, Kind, Metric, Sample, exposition, of_process
 
 from rdzv_server.core import restart_budget, time_ledger
+from rdzv_server.core.events import EXCLUDER
 from rdzv_server.core.run import AgentState, Cause, Run, Stage
 from rdzv_server.core.status_view import Phase, phase
 from rdzv_server.http.listener import Listener
@@ -56,6 +57,7 @@ RUNS_UNLISTED = _gauge("runs_unlisted", "Runs that go on and have no series of t
 LONGEST_FORMING = _gauge("longest_forming_seconds", "Longest time for which a run has been forming its round.")
 NODES = _gauge("nodes", "Agents of the runs that have not ended, by state.", "state")
 NODES_DISCONNECTED = _gauge("nodes_disconnected", "Agents of these whose connection is closed at present.")
+NODES_CORDONED = _gauge("nodes_cordoned", "Nodes that are kept out, by the server itself or by an operator.", "by")
 
 RUNS_BEGUN = _counter("runs_begun_total", "Attempts of runs that have begun.")
 RUNS_ENDED = _counter("runs_ended_total", "Attempts of runs that have ended, by how.", "phase")
@@ -69,6 +71,7 @@ NODES_JOINED = _counter("nodes_joined_total", "Agents that came new to a run.")
 NODES_LOST = _counter("nodes_lost_total", "Agents that were lost without a word.")
 LEASES_EXPIRED = _counter("lease_expirations_total", "Those of them that were lost because they were not heard.")
 NODES_LEFT = _counter("nodes_left_total", "Agents that said that they leave.")
+HANGS_FOUND = _counter("hangs_found_total", "Hangs that were found, with a rank that is to blame.")
 STRAGGLERS_FOUND = _counter("stragglers_found_total", "Nodes that were found to be much slower than the others.")
 
 LONG_POLLS = _gauge("long_polls", "Requests of agents that are held until there is something to tell.")
@@ -105,6 +108,7 @@ OF_KIND = {
     NODES_JOINED: "node_joined",
     NODES_LOST: "node_lost",
     NODES_LEFT: "node_left",
+    HANGS_FOUND: "hang_found",
     STRAGGLERS_FOUND: "straggler_found",
     WORKERS_FAILED: "workers_failed",
 }
@@ -169,6 +173,9 @@ class MetricsView:
         yield Sample(SHARDS, load.shards)
         yield Sample(SHARDS_LED, load.shards_led)
         yield Sample(ELECTIONS_WON, counted.elections_won)
+        excluded = sum(cordon.by == EXCLUDER for cordon in state.cordons)
+        yield Sample(NODES_CORDONED, excluded, ("server",))
+        yield Sample(NODES_CORDONED, len(state.cordons) - excluded, ("operator",))
         yield Sample(LONG_POLLS, load.long_polls)
         yield Sample(LAG, self._lag.read())
         if self.listener:

@@ -8,6 +8,7 @@ from rdzv_protocol.exit_codes import ExitCode
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.process_info import until
 from tests.support.programs import Program, Server, refuses
+from tests.support.prometheus import Scrape
 from tests.support.worker_hub import WorkerHub
 
 
@@ -37,6 +38,8 @@ async def test_a_node_that_fails_again_is_replaced_and_stays_out_after_a_restart
         assert cordon["reason"].startswith("blamed 2 times within 1 h, most recently: worker rank ")
         await cluster.restart_server()
         assert [each["node_id"] for each in (await cluster.server.status())["server"]["cordons"]] == ["a"]
+        metrics = Scrape(await cluster.server.get("/metrics"))
+        assert [metrics("rdzv_nodes_cordoned", by=by) for by in ("server", "operator")] == [1, 0]
         again = await cluster.node("a", *given, nproc=1)
         await again.line("standing by: node a is excluded: blamed 2 times within 1 h")
         await cluster.finish(workers)

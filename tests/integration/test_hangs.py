@@ -16,6 +16,7 @@ import pytest
 from tests.integration.replicas import Replicas
 from tests.support.cluster import Cluster
 from tests.support.programs import Program
+from tests.support.prometheus import Scrape
 from tests.support.worker_hub import Worker, restart_count
 
 LIMITS = ("--progress-timeout", "start=60,step=3")
@@ -42,6 +43,7 @@ async def test_a_stopped_worker_is_found_and_the_run_restarts(cluster: Cluster) 
     second = await cluster.hub.group(4)
     assert restart_count(second) == 1
     await cluster.finish(second)
+    assert Scrape(await cluster.server.get("/metrics"))("rdzv_hangs_found_total") == 1
     run = await cluster.server.run()
     assert run["history"][0]["cause"] == "hang" and run["history"][0]["charged"]
     assert "worker rank 3 on node " in run["history"][0]["reason"]

@@ -84,8 +84,24 @@ def test_every_query_names_metrics_and_labels_that_there_are(document: Any) -> N
     for query in queries:
         for name, selector in re.findall(r"\b((?:rdzv|process)_\w+)(?:\{([^}]*)\})?", query):
             assert name in SERIES or name in OF_EVERY_PROCESS, query
-            labels = set(re.findall(r"(\w+)\s*=", selector))
+            labels = set(re.findall(r"(\w+)\s*[!=]", selector))
             assert labels <= SERIES.get(name, set()) | OF_PROMETHEUS, query
+        known = set().union(*(SERIES.get(name, ()) for name in metrics_of(query)))
+        for grouped in re.findall(r"\bby \(([^)]*)\)", query):
+            assert set(re.findall(r"\w+", grouped)) <= known | OF_PROMETHEUS, query
+
+
+def metrics_of(text: str) -> set[str]:
+    return set(re.findall(r"\b(?:rdzv|process)_\w+", text))
+
+
+def test_every_metric_of_an_alert_is_on_the_dashboard_and_every_one_that_is_mentioned_exists() -> None:
+    shown = {name for query in expressions(DASHBOARD) for name in metrics_of(query)}
+    asked = {name for query in expressions(deployed_alerts()) for name in metrics_of(query)}
+    assert len(asked) > 10 and asked <= shown
+    texts = [DASHBOARD["description"], *(panel.get("description", "") for panel in DASHBOARD["panels"])]
+    texts += [text for rule in deployed_alerts() for text in rule["annotations"].values()]
+    assert metrics_of(" ".join(texts)) <= {metric.name for metric in METRICS}
 
 
 def test_every_alert_has_a_test_in_which_it_comes_and_one_in_which_it_does_not() -> None:
