@@ -21,8 +21,28 @@ EVENTS_KEPT = 10_000
 EVENT_SLACK = EVENTS_KEPT // 10
 
 
+WITHOUT_MEMORY = "to begin without any memory of its runs: their agents then form them anew, and their workers restart"
+
+
 class StoreBroken(Exception):
     """The server cannot work with this store. One line that says why and what to do."""
+
+
+def of_another_format(place: str, found: str, own: int, way_on: str) -> StoreBroken:
+    """What is at `place` has a format that this server does not read. `found`: "format N", or whatever stands there."""
+    number = found.removeprefix("format ")
+    age = "another" if not number.isdecimal() else "an older" if int(number) < own else "a later"
+    return StoreBroken(
+        f"{place} was written by {age} version of rdzv-server ({found}, this one: format {own}), and is left as it is: "
+        f"start that version, or {way_on}"
+    )
+
+
+def damaged(place: str, error: Exception, *, is_later: bool, way_on: str) -> StoreBroken:
+    """What is at `place` cannot be read. `is_later`: it may be sound, for a later version of the server."""
+    what = "was written by a later version of rdzv-server, or is damaged" if is_later else "is damaged"
+    first = "Start that version, or restore" if is_later else "Restore"
+    return StoreBroken(f"{place} {what} ({' '.join(str(error).split())}). {first} {way_on} {WITHOUT_MEMORY}")
 
 
 class StoreUnavailable(Exception):

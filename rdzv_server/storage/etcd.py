@@ -25,10 +25,19 @@ import msgpack
 from rdzv_protocol.events import RunEvent
 
 from rdzv_server.core.effects import Record
-from rdzv_server.storage.base import Key, StoreBroken, StoreFenced, StoreUnavailable
+from rdzv_server.storage.base import (
+    WITHOUT_MEMORY,
+    Key,
+    StoreBroken,
+    StoreFenced,
+    StoreUnavailable,
+    damaged,
+    of_another_format,
+)
 from rdzv_server.storage.etcd_client import EtcdClient, delete, end_of, is_free, is_made_at, put
 from rdzv_server.storage.record_codec import (
     MalformedRecord,
+    UnknownKind,
     dropped_below,
     pack,
     pack_events,
@@ -66,11 +75,9 @@ async def settle_format(client: EtcdClient, prefix: str, shards: int) -> None:
             f"the cluster below {prefix} has {there}: start this server with --shards {there.split()[0]}, as the "
             "others, or give it a cluster of its own (--store etcd://HOST,HOST,HOST/ANOTHER)"
         )
-    raise StoreBroken(
-        f"what {client.name} holds below {prefix} was written by another version of rdzv-server "
-        f"({version or 'no format'}, this one: format {FORMAT}): start it, or give this one a cluster of its own "
-        "(--store etcd://HOST,HOST,HOST/ANOTHER)"
-    )
+    place = f"what {client.name} holds below {prefix}"
+    way_on = f"give this one a cluster of its own (--store etcd://HOST,HOST,HOST/ANOTHER) {WITHOUT_MEMORY}"
+    raise of_another_format(place, version or "no format", FORMAT, way_on)
 
 
 class EtcdStore:
@@ -97,11 +104,8 @@ class EtcdStore:
                     begin = key.key + b"\0"
                     await asyncio.sleep(0)  # the lease is renewed meanwhile
         except MalformedRecord as error:
-            raise StoreBroken(
-                f"what {self._client.name} holds below {self._root} is damaged ({error}). Restore a snapshot, or "
-                "delete it to begin without any memory of its runs: their agents then form them anew, and their "
-                "workers restart"
-            ) from error
+            place, is_later = f"what {self._client.name} holds below {self._root}", isinstance(error, UnknownKind)
+            raise damaged(place, error, is_later=is_later, way_on="a snapshot, or delete it") from error
         attempts: dict[tuple[str, int], list[Record]] = {}
         for number, records in sorted(chunks, key=itemgetter(0)):
             self._next_number = number + 1

@@ -1,7 +1,7 @@
 """Facts as bytes, for stores. The kind of a fact is the name of its class, its body what the wire's codec makes of it.
 
 A store may be older or newer than the program that reads it. A field that is gone is ignored and a new one takes its
-default, as on the wire; a kind that is unknown, or a body that does not fit, raises `MalformedRecord`.
+default, as on the wire; a body that does not fit raises `MalformedRecord`, and a kind that is unknown `UnknownKind`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,6 +21,10 @@ class MalformedRecord(Exception):
     """The store holds something that is no record of ours."""
 
 
+class UnknownKind(MalformedRecord):
+    """The store holds a kind of record that this version of the server does not know; a later one may."""
+
+
 _KINDS: dict[str, type[Fact | RunCreated | SnapshotPart | CordonsKept | NodeBlamed]] = {
     kind.__name__: kind for kind in (*get_args(Fact), RunCreated, SnapshotPart, CordonsKept, NodeBlamed)
 }
@@ -34,7 +38,7 @@ def pack(record: Record) -> tuple[str, bytes]:
 def unpack(run_id: str, attempt: int, at: float, kind: str, body: bytes) -> Record:
     """The record of which these are the parts. Raises `MalformedRecord`."""
     if kind not in _KINDS:
-        raise MalformedRecord(f"unknown kind {kind!r} in attempt {attempt} of run {run_id!r}")
+        raise UnknownKind(f"unknown kind {kind!r} in attempt {attempt} of run {run_id!r}")
     try:
         return Record(run_id, attempt, at, decode_own(_KINDS[kind], body))
     except ProtocolError as error:

@@ -16,8 +16,16 @@ from typing import TypeVar
 from rdzv_protocol.events import RunEvent
 
 from rdzv_server.core.effects import Record
-from rdzv_server.storage.base import Key, StoreBroken, StoreUnavailable
-from rdzv_server.storage.record_codec import MalformedRecord, dropped_below, pack, pack_events, unpack, unpack_events
+from rdzv_server.storage.base import WITHOUT_MEMORY, Key, StoreBroken, StoreUnavailable, damaged, of_another_format
+from rdzv_server.storage.record_codec import (
+    MalformedRecord,
+    UnknownKind,
+    dropped_below,
+    pack,
+    pack_events,
+    unpack,
+    unpack_events,
+)
 
 APPLICATION_ID = 0x72647A76
 """Marks the file as ours, in SQLite's header."""
@@ -128,11 +136,8 @@ class SqliteStore:
         except sqlite3.OperationalError as error:
             raise self._unavailable(error) from error
         except (sqlite3.DatabaseError, MalformedRecord) as error:
-            detail = " ".join(str(error).split())
-            raise StoreBroken(
-                f"{self.path} is damaged ({detail}). Restore a copy of it, or move it away to begin without any memory "
-                "of its runs: their agents then form them anew, and their workers restart"
-            ) from error
+            is_later = isinstance(error, UnknownKind)
+            raise damaged(self.path, error, is_later=is_later, way_on="a copy of it, or move it away") from error
 
     def _unavailable(self, error: sqlite3.OperationalError) -> Exception:
         if "locked" in str(error):
@@ -204,10 +209,7 @@ class SqliteStore:
             raise sqlite3.DatabaseError(verdict)
         (version,) = file.execute("PRAGMA user_version").fetchone()
         if tables and version != FORMAT:
-            raise StoreBroken(
-                f"{self.path} was written by another version of rdzv-server (format {version}, this one: {FORMAT}): "
-                "start it, or move the file away to begin without any memory of its runs"
-            )
+            raise of_another_format(self.path, f"format {version}", FORMAT, f"move the file away {WITHOUT_MEMORY}")
         return not tables
 
     def _transact(self, *statements: Statement) -> None:

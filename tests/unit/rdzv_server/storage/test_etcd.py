@@ -187,7 +187,7 @@ async def test_what_is_no_record_of_ours_is_damage(shared, key, value, what):
     await shared.put(key, value)
     if what == "holds no records" and value == b"\x90":
         await shared.put(key, b"\x91\x01")
-    with pytest.raises(StoreBroken, match=rf"is damaged \(.*{what}.*Restore a snapshot"):
+    with pytest.raises(StoreBroken, match=rf"is damaged \(.*{what}.*[Rr]estore a snapshot"):
         await held(shared)
 
 
@@ -201,14 +201,18 @@ async def test_a_cluster_keeps_its_format_and_its_number_of_shards(client, prefi
 @pytest.mark.parametrize(
     ("key", "value", "version"),
     [
-        ("/format", f"format {FORMAT + 1}, 4 shards".encode(), f"format {FORMAT + 1}"),
-        ("/format", b"\xff", "\N{REPLACEMENT CHARACTER}"),
-        ("/schema", b"2", "no format"),
+        (
+            "/format",
+            f"format {FORMAT + 1}, 4 shards".encode(),
+            rf"a later version of rdzv-server \(format {FORMAT + 1}",
+        ),
+        ("/format", b"\xff", "another version of rdzv-server \\(\N{REPLACEMENT CHARACTER}"),
+        ("/schema", b"2", r"another version of rdzv-server \(no format"),
     ],
 )
 async def test_a_cluster_of_another_format_asks_for_its_server_and_is_left_as_it_is(shared, key, value, version):
     before = await shared.put(key, value)
-    with pytest.raises(StoreBroken, match=rf"another version of rdzv-server \({version}, this one: format {FORMAT}\)"):
+    with pytest.raises(StoreBroken, match=rf"{version}, this one: format {FORMAT}\)"):
         await settle_format(shared.client, shared.prefix, 4)
     begin, end = f"{shared.prefix}/".encode(), f"{shared.prefix}0".encode()
     (found,), *_ = await shared.client.range(begin, end)
