@@ -1,7 +1,6 @@
 """Status of a run as operators see it. Durations are seconds; ages count from now."""
 
 from collections.abc import Collection, Iterator
-from itertools import chain, islice
 from typing import Annotated, Literal, TypeVar
 
 from msgspec import Meta, Struct, structs
@@ -152,8 +151,8 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     settings: RunSettings
 
 
-def view(run: Run, now: float) -> RunStatus:
-    """Status of a run as it stands."""
+def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
+    """Status of a run as it stands. `has_nodes`: with those of its nodes, whatever their number."""
     return RunStatus(
         run_id=run.run_id,
         attempt=run.attempt,
@@ -177,7 +176,7 @@ def view(run: Run, now: float) -> RunStatus:
         progress=_progress(run.progress.values(), now),
         hang=_hang(run.hang, now) if run.hang else None,
         missing=missing(run),
-        nodes=list(nodes(run, now)),
+        nodes=list(nodes(run, now)) if has_nodes else [],
         first_failure=_failure(run.first_failure, now) if run.first_failure else None,
         end_failure=_failure(run.first_of_round, now) if run.end_failure and run.first_of_round else None,
         failures=[_failure(record, now) for record in run.failures],
@@ -188,15 +187,17 @@ def view(run: Run, now: float) -> RunStatus:
 
 
 def nodes(run: Run, now: float, first: int = 0, most: int | None = None) -> Iterator[NodeStatus]:
-    """Agents of the run by group rank, then those without a seat: from this place on, so many of them at most.
+    """Agents of the run in their order, from this place on, so many of them at most. It may go on between two."""
+    shown = agents(run)[first : None if most is None else first + most]
+    return (node(run, agent, now) for agent in shown)
 
-    The run may go on between two of them.
-    """
+
+def agents(run: Run) -> list[Agent]:
+    """Agents of the run by group rank, then those without a seat."""
     seats = run.membership.seats if run.membership else {}  # by group rank
-    seated = (run.agents[agent_id] for agent_id in seats if agent_id in run.agents)
-    others = (agent for agent_id, agent in run.agents.items() if agent_id not in seats)
-    ordered = chain(seated, sorted(others, key=lambda agent: agent.node_id))
-    return (_node(run, agent, now) for agent in islice(ordered, first, None if most is None else first + most))
+    seated = [run.agents[agent_id] for agent_id in seats if agent_id in run.agents]
+    others = [agent for agent_id, agent in run.agents.items() if agent_id not in seats]
+    return seated + sorted(others, key=lambda agent: agent.node_id)
 
 
 def phase(run: Run) -> Phase:
@@ -239,7 +240,8 @@ def _deadline_s(run: Run, now: float) -> float | None:
     return None if until is None else _round(max(0.0, until - now))
 
 
-def _node(run: Run, agent: Agent, now: float) -> NodeStatus:
+def node(run: Run, agent: Agent, now: float) -> NodeStatus:
+    """Status of one of its agents."""
     seat = run.seat_of(agent.agent_id)
     renewed_at, lease_until = run.leases.renewed_at.get(agent.agent_id), run.leases.ends_at(agent.agent_id)
     return NodeStatus(

@@ -4,11 +4,15 @@ import asyncio
 import json
 from typing import Any
 
+import msgspec
 import pytest
+from rdzv_protocol.messages import LeaveRequest
 from rdzv_protocol.settings import RequestedSettings
 
-from rdzv_server.http.status_endpoint import StatusView
+from rdzv_server.core import status_view
+from rdzv_server.http.status_endpoint import NODES_AT_ONCE, StatusView
 from rdzv_server.server import RendezvousServer
+from rdzv_server.service import operator_scheduler
 from tests.support.scenario import Connection, a_join
 
 RUNS = 20
@@ -44,6 +48,56 @@ async def test_some_runs_alone_may_be_asked_for(server):
     await found(server)
     (run,) = json.loads(await text_of(server, shows=lambda run_id: run_id == "run-7"))["runs"]
     assert run["run_id"] == "run-7"
+
+
+@pytest.fixture
+async def large(server):
+    """A run with more nodes than are written in one go: three rounds' worth have a seat, one stands by."""
+    nodes = 3 * NODES_AT_ONCE
+    settings = RequestedSettings(min_nodes=nodes, max_nodes=nodes)
+    joins = [a_join(f"agent-{number:03}", run_id="large", settings=settings) for number in range(nodes + 1)]
+    await asyncio.gather(*(server.rendezvous.ask(join, Connection(join.agent_id)) for join in joins))
+    return server
+
+
+async def test_a_large_run_is_the_same_document_in_more_pieces(large):
+    (run,) = large.service.runs()
+    now = large.service.now("large")
+    compact, in_lines = await text_of(large), await text_of(large, in_lines=True)
+    for text in (compact, in_lines):
+        (shown,) = json.loads(text)["runs"]
+        whole = json.loads(msgspec.json.encode(status_view.view(run, now)))
+        assert [without_times(node) for node in shown.pop("nodes")] == [
+            without_times(node) for node in whole.pop("nodes")
+        ]
+        assert without_times(shown) == without_times(whole)
+    assert compact == json.dumps(json.loads(compact), separators=(",", ":")) + "\n"
+    assert in_lines == json.dumps(json.loads(in_lines), indent=2) + "\n"
+
+
+def without_times(shown: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in shown.items() if not name.endswith("_s")}
+
+
+async def test_nodes_that_go_while_a_large_run_is_written_are_left_out(large):
+    document = StatusView(large.service).pieces()
+    text = b"".join([await anext(document) for _ in range(2)])
+    for number in (0, 3 * NODES_AT_ONCE - 1):
+        leave = LeaveRequest(run_id="large", agent_id=f"agent-{number:03}", reason="SIGTERM")
+        await large.rendezvous.ask(leave, Connection(leave.agent_id))
+    text += b"".join([piece async for piece in document])
+    (run,) = json.loads(text)["runs"]
+    shown = [node["node_id"] for node in run["nodes"]]
+    assert len(set(shown)) == len(shown) and f"agent-{3 * NODES_AT_ONCE - 1}" not in shown
+
+
+async def test_others_have_a_turn_within_a_large_run(large, monkeypatch):
+    monkeypatch.setattr(operator_scheduler, "SLICE_S", 0.0)
+    looking, turns = asyncio.create_task(text_of(large)), 0
+    while not looking.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns > 4
 
 
 async def test_others_have_a_turn_after_each_run_however_many_look(server):
