@@ -8,8 +8,8 @@ from tests.support.container_engine import ContainerEngine, container_engine
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerEngine]:
-    with container_engine(tmp_path_factory.mktemp("containers")) as engine:
+def built() -> Iterator[ContainerEngine]:
+    with container_engine() as engine:
         engine.build("rdzv-server", "--target", "server")
         engine.build("rdzv-agent", "--target", "agent")
         yield engine

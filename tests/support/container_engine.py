@@ -1,6 +1,6 @@
 """A real container engine, Podman with runc, with its images and containers in a folder of its own.
 
-    with container_engine(folder) as engine:  # skips where Podman, root or what it takes is missing
+    with container_engine() as engine:  # skips where Podman, root or what it takes is missing
         engine.build("rdzv-server", "--target", "server")
         server = await engine.run("one", "--network", "none", "rdzv-server")
         await server.line("listening on")
@@ -44,11 +44,13 @@ MOST_PROCESSES = 4096
 class ContainerEngine:
     """Podman, by its command."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._runroot = tempfile.mkdtemp(prefix="podman-")  # Podman takes no longer path than 50 characters
-        self._command = ("podman", "--root", str(folder / "storage"), "--runroot", self._runroot)
-        settings = folder / "containers.conf"
+    def __init__(self) -> None:
+        # Podman takes no longer path than 50 characters. And pytest could not remove what a run that was killed has
+        # left mounted in a folder of its own.
+        self._folder = Path(tempfile.mkdtemp(prefix="podman-"))
+        places = ("--root", str(self._folder / "storage"), "--runroot", str(self._folder / "run"))
+        self._command = ("podman", *places)
+        settings = self._folder / "containers.conf"
         settings.write_text(_settings())
         self._env = {**os.environ, "CONTAINERS_CONF": str(settings)}
 
@@ -91,7 +93,7 @@ class ContainerEngine:
 
     async def api(self) -> str:
         """Address of the engine's interface for Docker's programs, which lasts as long as the test."""
-        address = f"unix://{self._runroot}/api.socket"
+        address = f"unix://{self._folder}/api.socket"
         serve = (*self._command, "--log-level=info", "system", "service", "--time=0", address)
         service = await Program.start("unshare", "--net", "sh", "-c", API, "sh", *serve, env=self._env)
         await service.line("API service listening on")
@@ -115,10 +117,9 @@ class ContainerEngine:
         self.remove_all()
         self.call("rmi", "--all", "--force")
         mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-        own = (self._folder, self._runroot)
-        for mount in reversed([place for place in mounts if any(Path(place).is_relative_to(each) for each in own)]):
+        for mount in reversed([place for place in mounts if Path(place).is_relative_to(self._folder)]):
             subprocess.run(["umount", mount], check=True)
-        shutil.rmtree(self._runroot)
+        shutil.rmtree(self._folder)
 
 
 def _settings() -> str:
@@ -135,13 +136,13 @@ def _settings() -> str:
 
 
 @contextmanager
-def container_engine(folder: Path) -> Iterator[ContainerEngine]:
+def container_engine() -> Iterator[ContainerEngine]:
     """An engine with the base image; its containers and images end with it."""
     if missing := [program for program in PROGRAMS if shutil.which(program) is None]:
         pytest.skip(f"{', '.join(missing)}: missing; tests/install-debian-packages.sh installs them")
     if os.geteuid() != 0:
         pytest.skip("containers of their own network need root")
-    engine = ContainerEngine(folder)
+    engine = ContainerEngine()
     try:
         engine.make_base(BASE, *SYSTEMD)
         runs = engine.call("run", "--rm", "--network", "none", BASE, "true", check=False)
