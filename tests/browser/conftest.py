@@ -30,6 +30,13 @@ DESKTOP: Any = {"width": 1200, "height": 860}
 SCREENSHOTS = os.environ.get("SCREENSHOTS", "")
 """Folder for the pictures of the README: SCREENSHOTS=docs/images."""
 
+BROKEN_WORDS = """[...document.querySelectorAll(".badge, thead th")].filter((each) => {
+  const range = document.createRange();
+  range.selectNodeContents(each);
+  const lines = new Set([...range.getClientRects()].map((rect) => Math.round(rect.top)));
+  return lines.size > each.textContent.trim().split(/\\s+/).length;
+}).map((each) => each.textContent)"""
+
 
 class Tab:
     """A page in the browser, with what its console has said."""
@@ -84,11 +91,12 @@ class Tab:
         await self.page.screenshot(path=self._folder / f"{name}.png", full_page=full)
 
     async def is_accessible(self) -> None:
-        """axe-core finds nothing, and nothing is wider than the screen."""
+        """axe-core finds nothing, nothing is wider than the screen, and no word of a state or a heading is broken."""
         found = await Axe().run(self.page)
         assert found.violations_count == 0, found.generate_report()
         width = await self.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
         assert width[0] <= width[1], "wider than the screen"
+        assert await self.page.evaluate(BROKEN_WORDS) == []
 
     def is_content(self) -> None:
         """The browser has refused nothing and lacked nothing."""
