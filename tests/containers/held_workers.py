@@ -1,13 +1,12 @@
 """Workers in containers that tell their ranks and then wait until the test lets them go."""
 
-import asyncio
 import os
 from pathlib import Path
 
 SCRIPT = """\
 import os
 print("rank {RANK} of {WORLD_SIZE}".format_map(os.environ), flush=True)
-open(f"/shared/{os.environ['RANK']}").close()  # waits until somebody writes there
+open(f"/shared/{os.environ['RANK']}").close()  # waits until somebody may write there
 """
 
 
@@ -15,7 +14,7 @@ class HeldWorkers:
     """A folder that containers mount as `volume`, with the script `/shared/script.py`."""
 
     def __init__(self, folder: Path, most: int) -> None:
-        self._folder = folder
+        self._folder, self._most = folder, most
         folder.chmod(0o755)
         (folder / "script.py").write_text(SCRIPT)
         for rank in range(most):
@@ -25,7 +24,7 @@ class HeldWorkers:
     def volume(self) -> str:
         return f"{self._folder}:/shared:ro"
 
-    async def finish(self, size: int) -> None:
-        """Let the workers of a round of this size end; returns when each of them has heard it."""
-        for rank in range(size):
-            await asyncio.to_thread((self._folder / str(rank)).write_text, "")
+    def finish(self) -> None:
+        """Let all workers end, also those that begin later."""
+        for rank in range(self._most):
+            os.open(self._folder / str(rank), os.O_RDWR)  # stays open, as long as the test process

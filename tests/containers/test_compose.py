@@ -109,7 +109,7 @@ async def test_prometheus_sees_all_and_a_server_takes_the_killed_ones_place(comp
     leader = (await up.line(r"server-([ab])-1 .*leading: 0 runs"))[1]
     compose.engine.call("kill", "--signal", "KILL", f"rdzv-server-{leader}-1")
     await up.line("server-.-1 .*leading: 1 run", PATIENCE_S)
-    await workers.finish(4)
+    workers.finish()
     for number in (1, 2):
         await up.line(f"agent-{number} exited with code 0", PATIENCE_S)
 

@@ -41,7 +41,7 @@ class Run:
 
     async def finish(self, agents: Sequence[Program]) -> None:
         """Let the workers end, and the agents with them."""
-        await self._workers.finish(len(agents))
+        self._workers.finish()
         assert [await agent.exit_code() for agent in agents] == [0] * len(agents)
 
 
