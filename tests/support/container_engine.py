@@ -15,10 +15,11 @@ import json
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,12 @@ SYSTEMD = ("systemd", "systemd-sysv", "dbus")
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 """Of this machine, whose way to the package index may lead over a proxy with a certificate of its own."""
 PROGRAMS = ("podman", "runc", "mmdebstrap", "conmon", "/usr/lib/podman/netavark", "/usr/lib/podman/aardvark-dns")
+SHARED = ("/run/containers", "/run/netns")
+"""What all engines of a machine share: their networks, and the process that knows the names of containers."""
+NAME_SERVER = "run/containers/networks/aardvark-dns/aardvark.pid"
+APART = (
+    f"{' && '.join(f'mkdir -p {each} && mount -t tmpfs none {each}' for each in SHARED)} && echo ready && read -r end"
+)
 API = 'ip link set lo up && exec "$@"'
 TIMEOUT_S = 300.0
 PACKAGES_TIMEOUT_S = 600.0
@@ -42,14 +49,18 @@ MOST_PROCESSES = 4096
 
 
 class ContainerEngine:
-    """Podman, by its command."""
+    """Podman, by its command, in a mount namespace of its own, in which nothing is shared with other engines."""
 
     def __init__(self) -> None:
         # Podman takes no longer path than 50 characters. And pytest could not remove what a run that was killed has
         # left mounted in a folder of its own.
         self._folder = Path(tempfile.mkdtemp(prefix="podman-"))
         places = ("--root", str(self._folder / "storage"), "--runroot", str(self._folder / "run"))
-        self._command = ("podman", *places)
+        self._apart = subprocess.Popen(
+            ("unshare", "--mount", "sh", "-c", APART), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._apart.stdout and self._apart.stdout.readline() == "ready\n"
+        self._command = ("nsenter", "--target", str(self._apart.pid), "--mount", "podman", *places)
         settings = self._folder / "containers.conf"
         settings.write_text(_settings())
         self._env = {**os.environ, "CONTAINERS_CONF": str(settings)}
@@ -93,11 +104,17 @@ class ContainerEngine:
 
     async def api(self) -> str:
         """Address of the engine's interface for Docker's programs, which lasts as long as the test."""
+        self._end_name_server()
         address = f"unix://{self._folder}/api.socket"
         serve = (*self._command, "--log-level=info", "system", "service", "--time=0", address)
         service = await Program.start("unshare", "--net", "sh", "-c", API, "sh", *serve, env=self._env)
         await service.line("API service listening on")
         return address
+
+    def _end_name_server(self) -> None:
+        """One that an earlier test has left would be taken for that of the new network namespace."""
+        with suppress(FileNotFoundError, ProcessLookupError):
+            os.kill(int(Path(f"/proc/{self._apart.pid}/root/{NAME_SERVER}").read_text()), signal.SIGKILL)
 
     async def start_again(self, name: str) -> Program:
         """Start a container that has ended."""
@@ -113,12 +130,11 @@ class ContainerEngine:
             self.call("rm", "--all", "--force", "--time", "0", "--volumes", check=is_last)
 
     def end(self) -> None:
-        """Remove everything, and unmount what Podman leaves mounted."""
+        """Remove everything; what is mounted goes with its namespace."""
         self.remove_all()
         self.call("rmi", "--all", "--force")
-        mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-        for mount in reversed([place for place in mounts if Path(place).is_relative_to(self._folder)]):
-            subprocess.run(["umount", mount], check=True)
+        self._end_name_server()
+        self._apart.communicate()
         shutil.rmtree(self._folder)
 
 
