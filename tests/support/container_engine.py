@@ -52,14 +52,17 @@ class ContainerEngine:
     """Podman, by its command, in a mount namespace of its own, in which nothing is shared with other engines."""
 
     def __init__(self) -> None:
+        self._apart = subprocess.Popen(
+            ("unshare", "--mount", "sh", "-c", APART), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._apart.stdout
+        if self._apart.stdout.readline() != "ready\n":
+            self._apart.communicate()
+            pytest.skip("no mount namespace can be made here, which containers need")
         # Podman takes no longer path than 50 characters. And pytest could not remove what a run that was killed has
         # left mounted in a folder of its own.
         self._folder = Path(tempfile.mkdtemp(prefix="podman-"))
         places = ("--root", str(self._folder / "storage"), "--runroot", str(self._folder / "run"))
-        self._apart = subprocess.Popen(
-            ("unshare", "--mount", "sh", "-c", APART), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self._apart.stdout and self._apart.stdout.readline() == "ready\n"
         self._command = ("nsenter", "--target", str(self._apart.pid), "--mount", "podman", *places)
         settings = self._folder / "containers.conf"
         settings.write_text(_settings())
