@@ -21,6 +21,8 @@ from rdzv_server.core.events import EXCLUDER, NodeCordoned
 log = logging.getLogger("rdzv_server")
 
 LIMIT_S = 60.0
+KILLED_S = 5.0
+"""Time for one that was killed to be gone before the next begins."""
 MOST_WAITING = 1_000
 TAIL_BYTES, SHOWN_BYTES = 4_096, 512
 
@@ -76,6 +78,9 @@ class ExclusionCommand:
         finally:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
+        with suppress(TimeoutError):  # one in uninterruptible sleep is waited for no longer
+            async with asyncio.timeout(KILLED_S):
+                await process.wait()
         lines = (printable(line) for line in output.decode(errors="replace").split("\n") if line)
         wrote = clip(" | ".join(lines), SHOWN_BYTES) or "it wrote nothing"
         log.error("--on-exclude for node %s %s, and the node may not be drained: %s", fact.node_id, how, wrote)
