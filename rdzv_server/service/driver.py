@@ -14,10 +14,18 @@ from rdzv_protocol.errors import ProtocolError, ServerUnavailable, UnknownRun
 from rdzv_protocol.events import EventKind, RunEvent
 from rdzv_protocol.log_lines import Context
 
-from rdzv_server.core import cordons
+from rdzv_server.core import cordons, operations
 from rdzv_server.core.cordons import CordonStatus
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, QueryClosed, Record, WakeAgents
-from rdzv_server.core.events import Event, LeaseRenewed, LogAsked, NodeJoined, OperatorsFact, StacksAsked
+from rdzv_server.core.events import (
+    Event,
+    LeaseRenewed,
+    LogAsked,
+    NodeJoined,
+    NodeUncordoned,
+    OperatorsFact,
+    StacksAsked,
+)
 from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
@@ -323,6 +331,8 @@ class Driver:
                         self.long_polls.wake((run_id, agent_id))
                 case Happened(event) if event.kind not in UNLOGGED:
                     _log(event)
+                case Record(fact=NodeUncordoned(by="") as over) if not _is_told(over, effects):
+                    log.info("%s", operations.uncordoned(over))
                 case QueryClosed(token) if closed := self._questions.get(token):
                     if not closed.done():
                         closed.set_result(effect)
@@ -353,6 +363,12 @@ def _log(event: RunEvent) -> None:
     log.log(
         LEVELS.get(event.kind, logging.INFO), text, event.run_id, event.round, event.sentence, extra={"about": about}
     )
+
+
+def _is_told(over: NodeUncordoned, effects: Sequence[Effect]) -> bool:
+    """Whether a run has an event of the end of a cordon: none has if the node is part of no run."""
+    told = (effect.event for effect in effects if isinstance(effect, Happened))
+    return any((event.kind, event.node_id) == ("node_uncordoned", over.node_id) for event in told)
 
 
 @contextmanager

@@ -158,6 +158,24 @@ async def test_a_cordoned_node_takes_part_again_when_its_time_is_over(cluster: C
     await cluster.finish(workers)
 
 
+async def test_the_log_says_once_that_the_time_of_a_cordon_is_over_whether_a_run_has_the_node_or_not(
+    cluster: Cluster,
+) -> None:
+    flags = ("--nnodes", "2", "--run-id", "r", *PATIENT)
+    for node in "bx":
+        await act(cluster.server, CORDON, node_id=node, reason="burn-in")
+    agent = await cluster.node("b", *flags)
+    await agent.line("standing by: node b is cordoned: burn-in")
+    for node in "bx":
+        await act(cluster.server, CORDON, node_id=node, for_s=0.2)
+        await cluster.server.line(f"INFO rdzv-server: .*node {node} is uncordoned: its time is over")
+    await agent.end()
+    await cluster.server.end()
+    over = [line for line in cluster.server.err if "is uncordoned" in line]
+    assert len(over) == 2, over
+    assert "run r round" in over[0] and "run " not in over[1]
+
+
 async def test_a_run_that_is_over_is_forgotten_and_one_that_goes_on_is_not(cluster: Cluster) -> None:
     workers = await cluster.nodes("a", "--run-id", "r", *PATIENT, "--lease", "1", nproc=1)
     status, refusal = await act(cluster.server, FORGET, run_id="r")
