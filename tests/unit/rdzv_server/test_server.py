@@ -234,7 +234,7 @@ async def test_a_status_that_fails_half_way_is_cut_off_and_no_second_answer_foll
     def fail(run: object, now: float) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("rdzv_server.http.status_endpoint.view", fail)
+    monkeypatch.setattr("rdzv_server.core.status_view.view", fail)
     reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
     writer.write(b"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n")
     answer = await asyncio.wait_for(reader.read(), PATIENCE_S)
