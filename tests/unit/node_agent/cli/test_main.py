@@ -160,6 +160,7 @@ THE_AGENTS_OWN = {
         "drains",
         "queries",
         "log_dir",
+        "unfit",
     )
 }
 
