@@ -293,6 +293,9 @@ class AgentStory(RuleBasedStateMachine):
 
     def check(self, effect: Effect) -> None:
         match effect:
+            case JoinRequest(agent_id=agent_id, unfit=unfit) if unfit:
+                assert agent_id == self.machine.agent_id
+                assert not self.is_fit and not self.started, "told a server to which it is new that a fit node is not"
             case JoinRequest(agent_id=agent_id, after_round=after_round):
                 assert self.goes_until is None, "joined though it has announced that it leaves"
                 self.ask(agent_id)
