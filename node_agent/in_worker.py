@@ -64,7 +64,7 @@ def _open(path: str) -> mmap.mmap | None:
     except OSError:
         return None
     try:
-        begin = os.read(descriptor, len(MAGIC))
+        begin = os.pread(descriptor, len(MAGIC), 0)  # of what has no places, as a pipe, it reads nothing
         if begin == MAGIC:
             return mmap.mmap(descriptor, FILE_BYTES)
     except (OSError, ValueError):
@@ -72,11 +72,19 @@ def _open(path: str) -> mmap.mmap | None:
     finally:
         os.close(descriptor)
     if begin.startswith(FORMAT):
-        sys.stderr.write(
+        _warn(
             "node_agent.progress: this worker's progress is not told: the script imports a node_agent of another "
             f"version ({__file__}) than that of its agent; install the agent's version there\n"
         )
     return None
+
+
+def _warn(line: str) -> None:
+    """Write to stderr, where there is one that takes it: a script never fails for what is told here."""
+    try:  # noqa: SIM105 - contextlib is nothing that every script has imported
+        sys.stderr.write(line)
+    except (AttributeError, OSError, ValueError):
+        pass
 
 
 def _write(memory: mmap.mmap, step: int | None, kind: str) -> None:

@@ -14,6 +14,7 @@ from node_agent import in_worker
 from node_agent.in_worker import FILE_BYTES, HEADER, MAGIC, PROGRESS_FILE
 from node_agent.workers.progress_files import ProgressFiles
 
+PATIENCE_S = 30.0
 TELL = "from node_agent import progress\nimport time\n"
 STEPS = """
 progress(step=4)
@@ -35,7 +36,9 @@ def files() -> Iterator[ProgressFiles]:
 
 def run(script: str, **variables: str) -> str:
     environment = {**os.environ, **variables}
-    done = subprocess.run((sys.executable, "-c", script), env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        (sys.executable, "-c", script), env=environment, capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    )
     assert done.stderr == ""
     return done.stdout.strip()
 
@@ -106,6 +109,20 @@ def test_a_script_with_another_version_of_the_library_is_told_once(tmp_path: Pat
     assert (done.stdout, done.stderr.count("\n")) == ("goes on\n", 1)
     assert "a node_agent of another version" in done.stderr and in_worker.__file__ in done.stderr
     assert file.read_bytes() == MAGIC.replace(b"2", b"3").ljust(size, b"\0")
+
+
+@pytest.mark.parametrize("closes", ["sys.stderr = None", "sys.stderr.close()", "import os; os.close(2)"])
+def test_a_script_without_stderr_goes_on_without_that_line(tmp_path: Path, closes: str) -> None:
+    file = tmp_path / "memory"
+    file.write_bytes(MAGIC.replace(b"2", b"3"))
+    script = f"import sys; {closes}\n{TELL}progress(step=1); print('goes on')"
+    assert run(script, **{PROGRESS_FILE: str(file)}) == "goes on"
+
+
+def test_a_pipe_in_the_place_of_the_memory_holds_nobody_up(tmp_path: Path) -> None:
+    """As /proc/PID/fd/N names one if the agent's process is another one, as in a container of the script's own."""
+    os.mkfifo(tmp_path / "pipe")
+    assert run(TELL + "progress(step=1); print('goes on')", **{PROGRESS_FILE: str(tmp_path / "pipe")}) == "goes on"
 
 
 def test_a_worker_that_was_stopped_while_it_wrote_leaves_the_record_before(files: ProgressFiles) -> None:
