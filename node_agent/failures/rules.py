@@ -28,6 +28,7 @@ _MATCH = """
 import json, re, resource, sys
 patterns, lines, cpu_s = json.load(sys.stdin)
 resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 print(next((at for at, pattern in enumerate(patterns) if any(map(re.compile(pattern).search, lines))), -1))
 """
 _TOO_LONG = (None, -signal.SIGXCPU)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import resource
 
 import pytest
 from rdzv_protocol.messages import Failure
@@ -64,6 +65,21 @@ async def test_a_pattern_that_takes_for_ever_is_given_up_and_nobody_waits_for_it
     other.cancel()
     assert found == failure and took_turns > 100, "the loop was held up"
     assert re.search(rf"took longer than {limit_s} s: nested repeats such as \(a\+\)\+ take", problem)
+
+
+async def test_one_that_is_given_up_leaves_no_core_dump(monkeypatch, tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_CORE)
+    if limits[1] == 0:
+        pytest.skip("no core dump may be had here")
+    monkeypatch.setattr(rules, "MATCHED_WITHIN_S", 100.0)
+    monkeypatch.setattr(rules, "CPU_S", 1)
+    monkeypatch.chdir(tmp_path)
+    resource.setrlimit(resource.RLIMIT_CORE, (limits[1], limits[1]))
+    try:
+        _, problem = await matched(a_failure("a", error="a" * 60 + "!"), FailureRules((r"^(a+)+$",)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, limits)
+    assert "took longer" in problem and list(tmp_path.iterdir()) == []
 
 
 async def test_a_process_that_fails_gives_no_verdict(monkeypatch):
