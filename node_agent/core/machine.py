@@ -14,9 +14,7 @@ A node that is to be checked is checked before it joins, and again when its work
 found fit, goes on telling the server meanwhile that it lives, and leaves if it is found unfit. A check holds until
 workers have run here.
 
-A failure is compared with the user's rules while its siblings are being stopped, and reported when that is done. What
-would let the run go on without it, a join or a leave, follows its report. A failure that is heard of when the workers
-have been told to stop, by the server or for a drain, was a moment earlier: it counts if a rule says that it is fatal.
+A join or a leave follows the report of a failure, which may take its time (`failure_report`).
 
 How long it goes on without the server depends on its workers. While they run: as long as the user allows, by default
 for ever. Without workers nobody gains by waiting: as long as for the first answer. Then it exits by their result.
@@ -58,12 +56,12 @@ from node_agent.core.effects import (
     Effect,
     Exit,
     Level,
-    MatchRules,
     Say,
     StartWorkers,
     StopWorkers,
     WriteFailureReport,
 )
+from node_agent.core.failure_report import FailureReport
 
 LONGEST_REASON = 500
 STANDING_BY = "standing by: "
@@ -164,16 +162,9 @@ class AgentMachine:
         """Latest failure of the connection since the server has answered; None: there was none."""
         self._notice_at: float | None = None
         """Time to say that the server has not answered yet."""
-        self._failure_said = ""
-        self._has_rules = has_rules
-        self._is_matching = False
-        """A failure of the last round is being compared with the rules; it is reported then."""
-        self._is_late = False
-        """It was heard of when the workers had been told to stop: it counts only if it is fatal."""
-        self._is_reporting = False
-        """The report of a failure of the last round is on its way."""
-        self._held_leave: LeaveRequest | None = None
-        """What follows the report of the failure that is being matched."""
+        self._failure = FailureReport(
+            self.report, has_rules=has_rules, fatal_exit_codes=join.settings.fatal_exit_codes or ()
+        )
         self._warning = ""
         """Latest warning of the server."""
         self._asked: frozenset[int] = frozenset()
@@ -226,9 +217,9 @@ class AgentMachine:
             case events.WorkerFailed(round_, failure):
                 self._worker_failed(round_, failure)
             case events.RulesMatched(round_, failure):
-                self._rules_matched(round_, failure)
+                self._effects += self._failure.matched(round_, failure)
             case events.Reported(round_):
-                self._is_reporting = self._is_reporting and round_ != self.round
+                self._failure.arrived(round_)
             case events.WorkersStopped(round_):
                 self._workers_stopped(round_, now)
             case events.NodeChecked(unfit):
@@ -238,7 +229,7 @@ class AgentMachine:
             case events.Signalled() as signalled:
                 self._signalled(signalled, now)
             case events.GaveUp(reason, exit_code):
-                self._forget_failure()
+                self._effects += self._failure.forget()
                 self._give_up(reason, exit_code, is_server_lost=exit_code is ExitCode.START_AGAIN)
             case events.Answer(number, answer):
                 self._answer(number, answer)
@@ -292,12 +283,12 @@ class AgentMachine:
         if isinstance(error, AgentFenced):
             self._fenced(str(error), now)
         elif isinstance(error, RunSucceeded | RunFailed):
-            self._forget_failure()
+            self._effects += self._failure.forget()
             succeeded = isinstance(error, RunSucceeded)
             self._say(str(error), *_END[succeeded])
             self._end(ExitCode.SUCCEEDED if succeeded else ExitCode.FAILED)
         else:
-            self._forget_failure()
+            self._effects += self._failure.forget()
             self._say(f"error: {error}", Level.ERROR, "refused")
             self._end(ExitCode.REFUSED)
         if not isinstance(error, AgentFenced | RunSucceeded):
@@ -306,7 +297,7 @@ class AgentMachine:
     def _proceed(self, now: float) -> None:
         """Do what the state calls for: exit, become ready for the next round, or send the next message."""
         if self.state is State.ENDING:
-            if not self._has_workers and not self._is_matching and (not self._check_at_end or self._is_fit()):
+            if not self._has_workers and not self._failure.is_matching and (not self._check_at_end or self._is_fit()):
                 self.state = State.EXITED
                 self._effects.append(Exit(self._exit_code))
             return
@@ -318,7 +309,7 @@ class AgentMachine:
             self._proceed(now)
             return
         is_stopped = self.state is State.STOPPING and not self._has_workers and self._is_fit()
-        if is_stopped and self._may_join and not (self._is_matching or self._is_reporting):
+        if is_stopped and self._may_join and not self._failure.is_pending:
             self.state, self._keep_alive_at = State.JOINING, None
         if not self._busy:
             self._send_next(now)
@@ -340,11 +331,7 @@ class AgentMachine:
         self._effects.append(PollRequest(**self._sender(), revision=self._revision, hold=hold, asked=asked))
 
     def _leave(self, reason: str, *, unfit: bool = False) -> None:
-        leave = LeaveRequest(**self._sender(), reason=reason, unfit=unfit)
-        if self._is_matching:
-            self._held_leave = leave
-        else:
-            self._effects.append(leave)
+        self._effects += self._failure.leave(LeaveRequest(**self._sender(), reason=reason, unfit=unfit))
 
     def _sender(self) -> dict[str, Any]:
         return {"run_id": self._join.run_id, "agent_id": self.agent_id, "secret": self._join.secret}
@@ -464,7 +451,7 @@ class AgentMachine:
             return
         if round_ != self._after_round or self._may_join or self.state in (State.JOINING, State.DRAINING):
             return
-        why = "" if reason == self._failure_said else f": {reason}"
+        why = "" if reason == self._failure.said else f": {reason}"
         self._say(f"stopping the workers of round {round_}{why}", event="round_opened")
         self._stop_workers()
         self.state, self._may_join = State.STOPPING, True
@@ -491,7 +478,7 @@ class AgentMachine:
         self._drains_until, self._leaves_at = until, inf
 
     def _finish(self, finish: Finish) -> None:
-        self._forget_failure()
+        self._effects += self._failure.forget()
         if finish.time and finish.restart_total:
             self._say(wording.account(finish.time), Level.ROUTINE)
         self._say(wording.finished(finish), *_END[finish.succeeded])
@@ -502,7 +489,7 @@ class AgentMachine:
             self._effects.append(WriteFailureReport(finish.reason, finish))
 
     def _fenced(self, reason: str, now: float) -> None:
-        self._forget_failure()
+        self._effects += self._failure.forget()
         if self._leaving:
             self._go(self._leaving, now)
         elif self.state is State.DRAINING:
@@ -539,49 +526,13 @@ class AgentMachine:
             self._log(text, Level.WARNING, "server_lost")
 
     def _worker_failed(self, round_: int, failure: Failure) -> None:
-        if round_ != self.round or self._is_matching or self._is_reporting:
+        is_first = self.state is State.RUNNING
+        if round_ != self.round or not (is_first or self.state in (State.STOPPING, State.DRAINING)):
             return
-        if self.state is State.RUNNING:
-            self._tell_of(failure)
-            self._match(failure) if self._has_rules else self._report(failure)
+        self._effects += self._failure.worker_failed(round_, failure, is_late=not is_first)
+        if is_first:
             self._stop_workers()
-            self.state, self._has_failed = State.STOPPING, True
-        elif self.state in (State.STOPPING, State.DRAINING) and self._has_rules:
-            self._is_late = True
-            self._match(failure)
-
-    def _tell_of(self, failure: Failure) -> None:
-        self._say(wording.failed(failure), Level.ERROR, "workers_failed")
-        self._failure_said = failure.sentence
-
-    def _match(self, failure: Failure) -> None:
-        self._is_matching = True
-        self._effects.append(MatchRules(self.round, failure))
-
-    def _rules_matched(self, round_: int, failure: Failure) -> None:
-        if not self._is_matching or round_ != self.round:
-            return
-        is_fatal = failure.verdict == "fatal"
-        if self._is_late and is_fatal:
-            self._tell_of(failure)
-        if is_fatal or not self._is_late:
-            self._report(failure)
-        self._end_matching()
-
-    def _report(self, failure: Failure) -> None:
-        self._is_reporting = True
-        self._effects.append(self.report(self.round, failure))
-
-    def _end_matching(self) -> None:
-        self._is_matching = self._is_late = False
-        if self._held_leave:
-            self._effects.append(self._held_leave)
-            self._held_leave = None
-
-    def _forget_failure(self) -> None:
-        """Nobody waits for the report of a failure any more, if there is one."""
-        self._is_reporting = False
-        self._end_matching()
+            self.state, self._has_failed, self._last_reason = State.STOPPING, True, ""
 
     def _suspected(self, event: events.Suspected) -> None:
         if event.round == self.round and self.state is State.RUNNING:
@@ -652,7 +603,7 @@ class AgentMachine:
         self._effects.append(WriteFailureReport(wording.left_by(signalled)))
 
     def _crashed(self, reason: str) -> None:
-        self._forget_failure()
+        self._effects += self._failure.forget()
         if self.state is not State.ENDING:
             self._say(f"error: {reason}; leaving the run", Level.ERROR, "node_left")
             self._leave(reason[:LONGEST_REASON])

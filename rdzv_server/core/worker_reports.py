@@ -42,7 +42,7 @@ def _is_new(machine: "RunMachine", report: events.WorkersSucceeded | events.Work
     """Whether a report says something new. Raises `StaleRound` if it is about another round than the last one.
 
     The end of its workers is new also if the report was overtaken by the join that followed it. Of a node that is being
-    drained nothing counts but a failure that a rule calls fatal: it came before its workers were told to stop.
+    drained nothing counts but a failure that is fatal: it came before its workers were told to stop.
     """
     run = machine.run
     if run.stage.is_end:
@@ -51,7 +51,7 @@ def _is_new(machine: "RunMachine", report: events.WorkersSucceeded | events.Work
     if report.agent_id in run.failed or report.agent_id in run.succeeded:
         return False
     if agent.state is AgentState.DRAINING:
-        is_fatal = isinstance(report, events.WorkersFailed) and report.failure.verdict == "fatal"
+        is_fatal = isinstance(report, events.WorkersFailed) and restart_budget.is_fatal(run, report.failure)
         return is_fatal and agent.round == report.round
     is_last = not agent.has_joined or (run.stage is Stage.FORMING and run.seat_of(report.agent_id) is not None)
     if agent.round != report.round or not is_last:

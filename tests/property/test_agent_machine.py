@@ -17,6 +17,7 @@ from rdzv_protocol.messages import (
     Wait,
 )
 from rdzv_protocol.queries import LogTail, TailLog
+from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.core.backoff import Unreachable
 from node_agent.core.effects import Ask, CheckNode, Effect, Exit, MatchRules, StartWorkers, StopWorkers
@@ -51,6 +52,7 @@ ends = st.booleans().map(lambda succeeded: finish(succeeded=succeeded))
 
 
 WAIT_S = 30.0
+FATAL_EXIT_CODE = 42
 
 
 class AgentStory(RuleBasedStateMachine):
@@ -64,7 +66,7 @@ class AgentStory(RuleBasedStateMachine):
     )
     def is_up(self, checks: bool, notice_s: float | None, makes_room: bool, has_rules: bool) -> None:
         self.machine = AgentMachine(
-            join("a"),
+            join("a", settings=RequestedSettings(fatal_exit_codes=(FATAL_EXIT_CODE,))),
             server="host:1",
             connect_timeout_s=WAIT_S,
             checks=checks,
@@ -200,9 +202,13 @@ class AgentStory(RuleBasedStateMachine):
         self.handle(Reported(round_))
 
     @precondition(lambda self: self.workers and self.settled)
-    @rule()
-    def a_failure_of_before_the_stop_is_heard_of(self) -> None:
-        self.handle(WorkerFailed(self.workers, a_failure()))
+    @rule(exit_code=st.sampled_from([1, FATAL_EXIT_CODE]))
+    def a_failure_of_before_the_stop_is_heard_of(self, exit_code: int) -> None:
+        """One whose exit code is fatal is reported at once, unless there are rules, or one is reported already."""
+        is_heard = self.machine.state in (State.STOPPING, State.DRAINING) and not self.matching and not self.reporting
+        effects = self.handle(WorkerFailed(self.workers, a_failure(exit_code=exit_code)))
+        told = [each for each in effects if isinstance(each, ReportRequest)]
+        assert bool(told) == (is_heard and exit_code == FATAL_EXIT_CODE and not self.has_rules)
 
     @rule(round_=rounds, is_back=st.booleans())
     def workers_seem_to_hang(self, round_: int, is_back: bool) -> None:

@@ -21,6 +21,7 @@ from rdzv_protocol.messages import (
     Wait,
 )
 from rdzv_protocol.queries import Queries
+from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.core.effects import Effect
 from node_agent.core.events import (
@@ -108,8 +109,8 @@ def leave(agent_id: str = "a.1", reason: str = "SIGTERM", *, unfit: bool = False
 class Story:
     """One agent, from its start on."""
 
-    def __init__(self, **limits: Any) -> None:
-        self.machine = AgentMachine(join("a"), server="host:1", **limits)
+    def __init__(self, settings: RequestedSettings = RequestedSettings(), **limits: Any) -> None:  # noqa: B008
+        self.machine = AgentMachine(join("a", settings=settings), server="host:1", **limits)
         self.now = 100.0
         self.revision = 0
         self.effects: list[Effect] = []

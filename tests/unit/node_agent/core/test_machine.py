@@ -16,6 +16,7 @@ from rdzv_protocol.errors import (
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import AnswerRequest, Drain, Wait
 from rdzv_protocol.queries import LogTail, TailLog
+from rdzv_protocol.settings import RequestedSettings
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from node_agent.core.backoff import HINTS, Unreachable
@@ -567,6 +568,39 @@ def test_what_an_agent_does_whose_user_has_rules_about_failures(events, does):
     for event in events:
         event(agent)
     assert agent.effects == does
+
+
+FATAL_42 = {"settings": RequestedSettings(fatal_exit_codes=(42,))}
+BY_42 = a_failure(exit_code=42, cause="exit code 42")
+SAID_42 = Say("worker rank 3 (local rank 1, pid 77) on node a failed: exit code 42", Level.ERROR, "workers_failed")
+fails_with_42 = happens(WorkerFailed(1, BY_42))
+# fmt: off
+FATAL_EXIT_CODES = {  # what happens to an agent for whose run exit code 42 is fatal, and what it does at the last of it
+    "it is reported": ([RUNS, fails_with_42], [SAID_42, report(failure=BY_42), STOP]),
+    "also if it is heard of after a stop": ([RUNS, told(stop(1)), fails_with_42], [SAID_42, report(failure=BY_42)]),
+    "and a join follows its report":
+        ([RUNS, told(stop(1)), told(stop(1)), fails_with_42, gone, reported], [join(after_round=1, **FATAL_42)]),
+    "not before": ([RUNS, told(stop(1)), told(stop(1)), fails_with_42, gone], []),
+    "also after a drain": ([RUNS, told(drain()), fails_with_42], [SAID_42, report(failure=BY_42)]),
+    "another exit code after a stop may be the stop's doing": ([RUNS, told(stop(1)), fails], []),
+}
+# fmt: on
+
+
+@pytest.mark.parametrize(("events", "does"), FATAL_EXIT_CODES.values(), ids=FATAL_EXIT_CODES)
+def test_what_an_agent_does_for_whose_run_an_exit_code_is_fatal(events, does):
+    agent = Story(**FATAL_42)
+    for event in events:
+        event(agent)
+    assert agent.effects == does
+
+
+@pytest.mark.parametrize("verdict", ["count", "retry"])
+def test_a_fatal_exit_code_after_a_stop_counts_whatever_the_rules_say(verdict):
+    agent, judged = Story(**FATAL_42, has_rules=True), replace(BY_42, verdict=verdict)
+    for event in (RUNS, told(stop(1)), fails_with_42, happens(RulesMatched(1, judged))):
+        event(agent)
+    assert agent.effects == [SAID_42, report(failure=judged)]
 
 
 def test_an_agent_that_slept_beyond_its_notice_leaves_whatever_it_hears_of_first():

@@ -154,15 +154,22 @@ def test_what_a_drained_nodes_workers_report_is_no_failure_of_the_run() -> None:
     assert ranks(run) == ["a"] and run.ledger() == [("node_drained", False)]
 
 
-def test_a_failure_of_before_the_drain_that_a_rule_calls_fatal_ends_the_run_also_in_its_next_round() -> None:
-    run = running("1:2", "a", "b", max_restarts=9)
+@pytest.mark.parametrize(
+    ("failure", "why"),
+    [
+        ({"verdict": "fatal", "rule": "bad record"}, "--fatal-rule 'bad record' fits"),
+        ({"exit_code": 42}, "exit code 42 is fatal for this run"),
+    ],
+)
+def test_a_fatal_failure_of_before_the_drain_ends_the_run_also_in_its_next_round(failure, why) -> None:
+    run = running("1:2", "a", "b", max_restarts=9, fatal_exit_codes=(42,))
     drain(run, "b")
     run.join("a")
     assert run.run.round == 2
     run.fails("b", verdict="retry", rule="store")
     assert run.stage is Stage.RUNNING
-    run.fails("b", verdict="fatal", rule="bad record")
-    assert run.stage is Stage.FAILED and "--fatal-rule 'bad record' fits" in run.run.end_reason
+    run.fails("b", **failure)
+    assert run.stage is Stage.FAILED and why in run.run.end_reason
 
 
 def test_a_drained_node_that_dies_disturbs_nobody() -> None:
