@@ -1,6 +1,7 @@
 """Hypothesis profiles: `ci` is the same on every machine and every day, `quick` the first part of it, for `make check`,
 and `thorough` looks further. Real programs."""
 
+import faulthandler
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -45,6 +46,38 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             raise pytest.UsageError(
                 f"pytest-xdist does not keep groups of tests together, with pytest {pytest.__version__}"
             )
+
+
+TIME_TO_END_S = 60.0
+"""Time that a test has to end when its limit's exception has been raised, which what waits for ever may catch."""
+STDERR = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[STDERR] = os.dup(2)  # nothing is captured yet
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """A test that goes on beyond its limit ends its process, with the stacks of all threads on stderr."""
+    _watch(item)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
+    """A test that has failed may have its end still before it; pytest's own plugin has ended the watch."""
+    if isinstance(node, pytest.Item):
+        _watch(node)
+
+
+def _watch(item: pytest.Item) -> None:
+    marker = item.get_closest_marker("timeout")
+    limit_s = float(marker.args[0] if marker else item.config.getini("timeout"))
+    faulthandler.dump_traceback_later(limit_s + TIME_TO_END_S, exit=True, file=item.config.stash[STDERR])
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -105,8 +105,8 @@ class Program:
         """The exit code; every line has been collected by then."""
         async with asyncio.timeout(within_s):
             code = await self.process.wait()
-        await asyncio.gather(*self._readers)
-        return code
+            await asyncio.gather(*self._readers)
+            return code
 
     def signal(self, signum: signal.Signals) -> None:
         self.process.send_signal(signum)
@@ -144,9 +144,11 @@ async def ended_programs() -> AsyncIterator[None]:
         yield
     finally:
         programs, _started = _started, outer
+        ends = await asyncio.gather(*(program.end() for program in programs), return_exceptions=True)
         for program in programs:
-            await program.end()
             program.show()
+        if failed := [each for each in ends if isinstance(each, Exception)]:
+            raise ExceptionGroup("programs that have not ended, or whose output somebody keeps open", failed)
 
 
 class Server(Program):
