@@ -19,6 +19,7 @@ from rdzv_protocol.errors import ProtocolError, Unauthorized, from_code
 from rdzv_protocol.timing import ANSWER_TIMEOUT_S, LEADER_HOLD_S
 
 from node_agent.core.backoff import Unreachable
+from node_agent.transport.name_lookup import Address, addresses
 
 CONNECT_TIMEOUT_S = 5.0
 SEGMENT_BYTES = 1220
@@ -127,14 +128,11 @@ class HttpTransport:
         why = self._credentials.tls and self._credentials.tls.explain(error, self._host)
         return Unreachable("TLS", why, is_final=True) if why else None
 
-    async def _resolve(self) -> list[tuple[int, tuple[Any, ...]]]:
-        host = self._host.encode() if self._host.isascii() else self._host  # text has Python load a codec
-        loop = asyncio.get_running_loop()
+    async def _resolve(self) -> list[Address]:
         try:
-            found = await loop.getaddrinfo(host, self._port, type=socket.SOCK_STREAM)
+            return await addresses(self._host, self._port)
         except (socket.gaierror, UnicodeError) as error:
             raise Unreachable("name", f"{self._host}: {getattr(error, 'strerror', None) or error}") from None
-        return [(family, address) for family, *_, address in found]
 
     async def _request(self, token: str | None, path: str, body: bytes) -> tuple[int, bytes]:
         assert self._streams is not None
