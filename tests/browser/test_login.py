@@ -39,13 +39,19 @@ async def server(with_tokens: tuple[str, ...]) -> Server:
 
 async def log_in(tab: Tab, server: Server, token: str, path: str = "/", scheme: str = "http") -> None:
     await tab.page.goto(f"{scheme}://{server.endpoint}{path}")
+    await give(tab, token)
+
+
+async def give(tab: Tab, token: str) -> None:
+    """To the page that asks for it, and expects it in its field."""
+    await tab.page.wait_for_selector("#token:focus")
     await tab.page.fill("#token", token)
     await tab.page.click("main button")
 
 
 async def log_out(tab: Tab) -> None:
     await tab.page.click("text=Log out")
-    await tab.page.wait_for_selector("#token")
+    await tab.page.wait_for_selector("#token:focus")
 
 
 async def test_a_token_opens_what_it_is_for(server: Server, tab: Tab) -> None:
@@ -55,8 +61,7 @@ async def test_a_token_opens_what_it_is_for(server: Server, tab: Tab) -> None:
         await log_in(tab, server, "wrong", "/runs/team-a")
         await tab.shows("main", "This server does not know this token.")
         await tab.is_accessible()
-        await tab.page.fill("#token", "readers-0123456789")
-        await tab.page.click("main button")
+        await give(tab, "readers-0123456789")
         await tab.shows("#reason", "round 1 runs on 1 node")
         assert tab.page.url.endswith("/runs/team-a"), "where it was going"
         assert await tab.page.locator("button[data-path]").count() == 0, "who may look sees no buttons"
@@ -102,9 +107,7 @@ async def test_a_session_ends_with_its_token_and_the_page_asks_for_another(
     await tab.is_live()
     (tmp_path / "read").write_text("another-0123456789\n")
     server.signal(signal.SIGHUP)
-    await tab.page.wait_for_selector("#token")
-    await tab.page.fill("#token", "another-0123456789")
-    await tab.page.click("main button")
+    await give(tab, "another-0123456789")
     await tab.is_live()
 
 

@@ -1,19 +1,17 @@
 """The two programs as programs: signals, output, shutdown, names, the embedded server."""
 
-import asyncio
 import json
 import os
 import signal
 import sys
 import time
-import urllib.request
 from pathlib import Path
 
 import pytest
 
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.process_info import is_running
-from tests.support.programs import Program, Server, start_agent
+from tests.support.programs import Program, Server, get, start_agent
 from tests.support.worker_hub import WorkerHub, finish
 
 PRINT_PROTOCOL = "import protocol\nprint('the script sees', protocol.WHOSE)\n"
@@ -23,8 +21,7 @@ async def test_standalone_needs_no_server_and_shows_a_status_page(hub: WorkerHub
     agent = await start_agent("--standalone", "--nproc", "2", env=hub.env)
     workers = await hub.group(2)
     url = (await agent.line(r"status: (http://127\.0\.0\.1:\d+/v1/status)"))[1]
-    page = await asyncio.to_thread(lambda: urllib.request.urlopen(url).read())
-    (run,) = json.loads(page)["runs"]
+    (run,) = json.loads(await get(url))["runs"]
     assert (run["phase"], run["world_size"]) == ("running", 2)
     await finish(agent, *workers)
 

@@ -1,11 +1,13 @@
 """The real programs under test: `rdzv-server` and `node-agent`, as processes whose output can be waited for."""
 
 import asyncio
+import io
 import json
 import os
 import re
 import signal
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -220,5 +222,10 @@ async def get(url: str) -> str:
 
 def _get(url: str) -> str:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=PATIENCE_S) as answer:
-        return str(answer.read().decode())
+    try:
+        with opener.open(url, timeout=PATIENCE_S) as answer:
+            return str(answer.read().decode())
+    except urllib.error.HTTPError as refusal:
+        with refusal:  # the test may keep it, but not its connection
+            told = io.BytesIO(refusal.read())
+        raise urllib.error.HTTPError(url, refusal.code, refusal.reason, refusal.headers, told) from None

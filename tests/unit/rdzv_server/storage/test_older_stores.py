@@ -71,7 +71,7 @@ async def is_read_and_goes_on(*store: str) -> None:
     before = await events(server, "train")
     assert [event["kind"] for event in before] == BEFORE, "they follow from the records"
     body = json.dumps({"run_id": "train", "reason": "an old run"}).encode()
-    await asyncio.to_thread(urlopen, Request(f"http://{server.endpoint}{paths.STOP}", body))
+    await asyncio.to_thread(lambda: urlopen(Request(f"http://{server.endpoint}{paths.STOP}", body)).close())
     told = await events(server, "train")
     assert [event["number"] for event in told] == list(range(1, len(told) + 1))
     assert told[: len(before)] == before
