@@ -15,6 +15,7 @@ from rdzv_protocol.text import clip
 
 from rdzv_server.core import admission, completion, events, legal_sizes, notices
 from rdzv_server.core.events import EXCLUDER, Cordon
+from rdzv_server.core.node_history import span
 from rdzv_server.core.run import HEARD_OF_S, Agent, AgentState, Cause, Leaving, Run, Stage
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ def _wall_until(fact: events.NodeCordoned) -> float | None:
 
 
 def cordoned(fact: events.NodeCordoned) -> str:
-    for_s = "" if fact.for_s is None else f" for {fact.for_s:.0f} s"
+    for_s = "" if fact.for_s is None else f" for {span(fact.for_s)}"
     if fact.by == EXCLUDER:
         return f"node {fact.node_id} is excluded{for_s}{_because(fact)}"
     return f"node {fact.node_id} is cordoned{for_s} by {AN_OPERATOR}{_because(fact)}"

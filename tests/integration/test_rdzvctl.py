@@ -378,7 +378,7 @@ async def test_a_node_is_cordoned_for_a_time(cluster: Cluster) -> None:
     at = cluster.endpoint
     await cluster.nodes("ab", "--run-id", "r", "--nnodes", "2", *PATIENT, nproc=1)
     done = await rdzvctl("cordon", "b", "--for", "10m", "--reason", "ECC errors", endpoint=at)
-    assert done.lines == ["node b is cordoned for 600 s by an operator: ECC errors"]
+    assert done.lines == ["node b is cordoned for 10 min by an operator: ECC errors"]
     (row,) = (line for line in (await rdzvctl("nodes", endpoint=at)).lines if line.startswith("b "))
     assert re.search(r"cordoned by .* until \d{4}-\d\d-\d\d \d\d:\d\d: ECC errors$", row)
     assert (await rdzvctl("uncordon", "b", endpoint=at)).lines == ["node b is uncordoned by an operator"]

@@ -13,12 +13,23 @@ NAMED = r"node b is slow: a step's own work takes 0\.\d+ s, \d+\.\d times as lon
 FLAGS = ("--nnodes", "3", "--lease", "2", "--disconnect-grace", "30", "--replace-stragglers", "--shutdown-timeout", "2")
 
 
+async def all_start(cluster: Cluster, folder: Path, *flags: str) -> None:
+    """Three nodes, of which b is slow."""
+    cluster.script, cluster.nproc = STRAGGLING_WORKER, 1
+    for name in "abc":
+        await cluster.node(name, *FLAGS, *flags, *ALL_COME, env=straggling(folder, is_slow=name == "b"))
+    await cluster.server.line("round 1: runs on 3 nodes")
+
+
+async def all_end(cluster: Cluster, folder: Path) -> None:
+    (folder / "enough").touch()
+    assert [await agent.exit_code() for agent in cluster.agents.values()] == [0] * 4
+
+
 async def test_a_slow_node_in_lockstep_is_named_and_one_that_stands_by_takes_its_place(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    cluster.script, cluster.nproc = STRAGGLING_WORKER, 1
-    for name in "abc":
-        await cluster.node(name, *FLAGS, *ALL_COME, env=straggling(tmp_path, is_slow=name == "b"))
+    await all_start(cluster, tmp_path)
     server = cluster.server
     await server.line(NAMED, PATIENCE_S)
     shown = (await rdzvctl("why", endpoint=cluster.endpoint)).lines
@@ -31,5 +42,17 @@ async def test_a_slow_node_in_lockstep_is_named_and_one_that_stands_by_takes_its
     status = await server.status()
     assert [cordon["node_id"] for cordon in status["server"]["cordons"]] == ["b"]
     assert status["runs"][0]["restart_count"] == 0, "it is free"
-    (tmp_path / "enough").touch()
-    assert [await agent.exit_code() for agent in cluster.agents.values()] == [0] * 4
+    await all_end(cluster, tmp_path)
+
+
+async def test_the_workers_of_all_nodes_save_before_a_slow_one_is_replaced(cluster: Cluster, tmp_path: Path) -> None:
+    notice = ("--notice-timeout", "80")
+    await all_start(cluster, tmp_path, *notice)
+    await cluster.node("d", *FLAGS, *notice, *ALL_COME, env=straggling(tmp_path))
+    await cluster.agents["d"].line("round 2: ", PATIENCE_S)
+    for rank in range(3):
+        assert re.match(f"node_drained b: {NAMED}", (tmp_path / f"saved_{rank}").read_text())
+    await cluster.server.line(f"{NAMED}.*; a node that stands by .*; the workers are told, and have 80 s to save")
+    await cluster.server.line("all 3 workers that listen acknowledged the notice after ")
+    assert await cluster.restarts() == {"node_drained": 1}
+    await all_end(cluster, tmp_path)

@@ -1,6 +1,7 @@
 """A worker that takes steps in lockstep: at each one it waits for the slowest of all.
 
-It ends when there is a file `enough` in the folder $STEPS. NODE_IS_SLOW=1 makes its own work take longer.
+It ends when there is a file `enough` in the folder $STEPS. NODE_IS_SLOW=1 makes its own work take longer. It saves when
+it is told that its round ends: then there is a file `saved_RANK` with what it was told.
 """
 
 import os
@@ -8,7 +9,7 @@ import time
 from itertools import count
 from pathlib import Path
 
-from node_agent import progress
+from node_agent import acknowledge, notice, progress
 
 FOLDER = Path(os.environ["STEPS"])
 ROUND, RANK, WORLD_SIZE = os.environ["MASTER_PORT"], int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -25,6 +26,13 @@ def end_if_enough() -> None:
         raise SystemExit
 
 
+def save_if_told() -> None:
+    saved = FOLDER / f"saved_{RANK}"
+    if not saved.exists() and (told := notice()):
+        saved.write_text(f"{told.source} {told.node_id}: {told.reason}")
+        acknowledge()
+
+
 for step in count():
     time.sleep(WORK_S)
     progress(kind="work")
@@ -33,4 +41,5 @@ for step in count():
         end_if_enough()
         time.sleep(0.002)
     progress(step=step)
+    save_if_told()
     end_if_enough()
