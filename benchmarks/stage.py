@@ -165,12 +165,12 @@ class Stage:
         """As `Arrivals.gather`: the workers of a restart. Raises `TimeoutError`."""
         return self.arrivals.gather(ranks, since_s, timeout_s, settle_s)
 
-    def wait_for_port(self, port: int) -> None:
+    def wait_for_port(self, port: int, host: str = "127.0.0.1") -> None:
         """Return once something listens there. Raises `Broken`."""
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline_s:
             with suppress(OSError):
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                socket.create_connection((host, port), timeout=1).close()
                 return
             time.sleep(0.01)
         raise Broken(f"nothing listens on port {port}\n{self.log_tails()}")

@@ -2,5 +2,6 @@
 compressed, on real processes; beside torchrun.
 
 `trace` is what happened, `kinds` what that is taken to mean, `model` what training costs, `simulation` the year on our
-cores, `torchrun_model` the same year under a model of torchrun, `campaign` faults on real processes, `page` the page.
+cores, `torchrun_model` the same year under a model of torchrun, `campaign` faults on real processes in a `network` of
+namespaces, `page` the page.
 """

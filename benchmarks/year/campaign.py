@@ -1,7 +1,8 @@
 """Real processes put through faults: nodes with their agents, an injector that knows what it did, and the score.
 
-A node is an agent with all that it has started. A node that dies, or whose network is cut, has all of its processes
-stopped (SIGSTOP): its connections stand, and nothing comes. A dead one never goes on; a cut one does, in the end.
+A node is an agent with all that it has started, in a network namespace of its own where root may make one. A node
+that dies has all of its processes stopped (SIGSTOP): its connections stand, and nothing comes, ever. One whose network
+is cut goes on with its cable pulled; where there are no namespaces, it is stopped for a while.
 """
 
 import os
@@ -20,8 +21,9 @@ from benchmarks.year import kinds, trace
 from benchmarks.year.contenders import RUN_ID, Contender, node_id
 from benchmarks.year.inquiry import ask, events
 from benchmarks.year.kinds import Kind
+from benchmarks.year.network import Network
 
-GAP_S = (8.0, 16.0)
+GAP_S = (12.0, 20.0)
 """Between two faults: drawn evenly."""
 REPAIR_S = (12.0, 30.0)
 PERSON_S = 15.0
@@ -113,6 +115,8 @@ class Score:
     progress: list[tuple[float, int]] = field(default_factory=list)
     """Highest step by time, for the plot."""
     trouble: str = ""
+    cuts: str = "pulling the cable of a network namespace"
+    """How nodes were cut off."""
 
     @property
     def ettr(self) -> float:
@@ -174,7 +178,9 @@ class Campaign:
 
     def play(self, planned: Iterable[Planned], minutes: float) -> Score:
         """Whatever happens, there is a score; and no process is left."""
-        with Stage() as self._stage:
+        with Network(self._nodes + self._spares) as self._network, Stage() as self._stage:
+            if self._network.why_impossible:
+                self.score.cuts = f"stopping the node ({self._network.why_impossible})"
             try:
                 self._begin()
                 self._endure(list(planned), 60 * minutes)
@@ -187,7 +193,8 @@ class Campaign:
     # The course.
 
     def _begin(self) -> None:
-        self._port = free_port()
+        host = self._network.address if self._contender.is_ours else self._network.address_of(0)
+        self._endpoint = f"{host}:{free_port()}"
         self._start_server()
         for node in range(self._nodes + self._spares):
             self._start(node)
@@ -262,17 +269,25 @@ class Campaign:
     # Nodes.
 
     def _start_server(self) -> None:
-        command = self._contender.server(self._port, self._stage.folder)
+        command = self._contender.server(self._endpoint, self._stage.folder)
         if command:
             self._server = self._stage.start(command, name=self._fresh("server"))
-            self._stage.wait_for_port(self._port)
+            host, _, port = self._endpoint.rpartition(":")
+            self._stage.wait_for_port(int(port), host)
 
     def _start(self, node: int) -> None:
         self._stopped.pop(node, None)
         self._out.discard(node)
         nnodes = f"{self._nodes - 2}:{self._nodes}"
-        command = self._contender.agent(node, nnodes, self._port)
-        environment = {**self._contender.environment, "YEAR_NODE": str(node), "YEAR_FOLDER": self._stage.folder}
+        address = self._network.address_of(node)
+        command = self._contender.agent(node, nnodes, self._endpoint, address)
+        environment = {
+            **self._contender.environment,
+            "YEAR_NODE": str(node),
+            "YEAR_ADDRESS": address,
+            "YEAR_FOLDER": self._stage.folder,
+        }
+        command = self._network.command(node, command)
         self._programs[node] = self._stage.start(command, environment, name=self._fresh(f"node{node}"))
 
     def _fresh(self, name: str) -> str:
@@ -322,8 +337,13 @@ class Campaign:
         self._later(repair_s, lambda: self._replace(fault.node))
 
     def _cut(self, fault: Injected, repair_s: float) -> None:
-        self._freeze(fault.node)
-        self._later(repair_s, lambda: self._thaw(fault.node))
+        if self._network.why_impossible:
+            self._freeze(fault.node)
+            self._later(repair_s, lambda: self._thaw(fault.node))
+        else:
+            self._out.add(fault.node)
+            self._network.cut(fault.node)
+            self._later(repair_s, lambda: self._mend(fault.node))
 
     def _kill_agent(self, fault: Injected, repair_s: float) -> None:
         self._out.add(fault.node)
@@ -340,7 +360,7 @@ class Campaign:
         if self._contender.is_ours:
             drained = {"node_id": node_id(fault.node), "reason": "a change", "deadline_s": 2, "for_s": repair_s}
             with suppress(OSError):
-                ask(self._port, "/v1/nodes/drain", drained)
+                ask(self._endpoint, "/v1/nodes/drain", drained)
         else:
             for pid in self._processes(fault.node):
                 _signal(pid, signal.SIGTERM if _is_launcher(pid) else signal.SIGKILL)
@@ -376,6 +396,10 @@ class Campaign:
         self._stopped[node] = pids = self._processes(node)
         for pid in pids:
             _signal(pid, signal.SIGSTOP)
+
+    def _mend(self, node: int) -> None:
+        self._network.mend(node)
+        self._out.discard(node)
 
     def _thaw(self, node: int) -> None:
         for pid in reversed(self._stopped.pop(node, [])):
@@ -437,7 +461,7 @@ class Campaign:
     def _events(self) -> list[dict[str, Any]]:
         """Events that name a node."""
         with suppress(OSError):
-            return [event for event in events(self._port, RUN_ID) if event["kind"] in NAMING]
+            return [event for event in events(self._endpoint, RUN_ID) if event["kind"] in NAMING]
         return []
 
     def _first_pid(self, fault: Injected) -> int | None:

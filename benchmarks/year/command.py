@@ -53,7 +53,10 @@ def _processes(args: argparse.Namespace) -> int:
         _show(scores)
         _write_json(args.json, here, [score.as_json() for score in scores])
     if args.write:
-        about = f"{nodes} nodes and {args.spares} spares, {minutes:.1f} minutes for each launcher, seed {args.seed}."
+        about = (
+            f"{nodes} nodes and {args.spares} spares, {minutes:.1f} minutes for each launcher, seed {args.seed}. "
+            f"Nodes were cut off by {scores[0].cuts}."
+        )
         page.write_processes(args.write, scores, here, about)
     return int(any(score.trouble for score in scores))
 

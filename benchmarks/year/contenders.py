@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 TRAINER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "trainer.py")
 RUN_ID = "year"
-ADDRESS = "127.0.0.1"
 OURS, FAIR, USUAL = "node-agent", "torchrun, retry loop", "torchrun"
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 EXCLUSION = ("--exclude-after", "3/60s", "--exclude-for", "30s")
@@ -34,22 +33,23 @@ class Contender:
     def is_ours(self) -> bool:
         return self.name == OURS
 
-    def server(self, port: int, folder: str) -> list[str] | None:
+    def server(self, endpoint: str, folder: str) -> list[str] | None:
         """The program besides the agents; None: the agent of node 0 has it within."""
         if not self.is_ours:
             return None
         store = f"sqlite:{os.path.join(folder, 'state.db')}"
-        where = ("--host", ADDRESS, "--port", str(port), "--store", store)
+        host, _, port = endpoint.rpartition(":")
+        where = ("--host", host, "--port", port, "--store", store)
         return [sys.executable, "-m", "rdzv_server", *where, *EXCLUSION]
 
-    def agent(self, node: int, nnodes: str, port: int) -> list[str]:
-        endpoint = f"{ADDRESS}:{port}"
+    def agent(self, node: int, nnodes: str, endpoint: str, address: str) -> list[str]:
+        """The launcher on this node, whose address this is. `endpoint`: of the server, or of node 0."""
         if self.is_ours:
             where = ("--endpoint", endpoint, "--run-id", RUN_ID, "--node-id", node_id(node))
             return [sys.executable, "-m", "node_agent", *where, "--nnodes", nnodes, *self.flags, TRAINER]
         conf = ",".join((f"is_host={'true' if node == 0 else 'false'}", *self.conf))
         flags = (*self.flags, "--rdzv-conf", conf)
-        where = ("--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", RUN_ID, "--local-addr", ADDRESS)
+        where = ("--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", RUN_ID, "--local-addr", address)
         command = [sys.executable, "-m", "torch.distributed.run", *where, "--nnodes", nnodes, *flags, TRAINER]
         return ["sh", "-c", f"until {shlex.join(command)}; do sleep 1; done"] if self.retries else command
 
@@ -60,14 +60,14 @@ def node_id(node: int) -> str:
 
 def _ours() -> Contender:
     flags = (
-        *("--max-restarts", "20", "--restart-window", "120", "--lease", "2", "--disconnect-grace", "0.2"),
-        *("--shutdown-timeout", "1", *HANGS),
+        *("--max-restarts", "20", "--restart-window", "120", "--shutdown-timeout", "1"),
+        *HANGS,
     )
     return Contender(OURS, " ".join((*flags, "and of the server", *EXCLUSION)), flags, OWN_STORE)
 
 
 def all_contenders() -> list[Contender]:
-    least = ("last_call_timeout=5",)  # with less, and faster keep-alives, 18 agents formed no round on two busy CPUs
+    least = ("last_call_timeout=5",)  # with less 18 agents formed no round on two busy CPUs
     fair = ("--max-restarts", "20", "--shutdown-timeout", "1", "--monitor-interval", "0.1")
     usual = ("--max-restarts", "3")
     return [

@@ -2,7 +2,7 @@
 
 Rank 0 hears from everybody and answers; it also writes the checkpoints, from which the next round goes on, and the
 journal. Like a worker with torch it fails when a peer's connection breaks, and when a step takes longer than the
-time-out of a collective operation. A second here stands for a minute: `SECONDS` has the scaled costs.
+time-out of a collective operation. `SECONDS` has the costs, most of them scaled.
 """
 
 import os
@@ -12,8 +12,9 @@ import sys
 import time
 from contextlib import suppress
 
-SECONDS = {"step": 0.1, "start": 0.5, "checkpoint every": 5.0, "checkpoint": 0.05, "collective time-out": 10.0}
-"""Costs of the training, scaled. A collective operation gives up after what stands for NCCL's 10 minutes."""
+SECONDS = {"step": 0.1, "start": 0.5, "checkpoint every": 5.0, "checkpoint": 0.05, "collective time-out": 20.0}
+"""Costs of the training, scaled. A collective operation gives up after what stands for NCCL's 10 minutes: later than
+any launcher, by its defaults, counts a silent node as gone."""
 SLOW_FACTOR = 3.0
 NUMBER = struct.Struct("=q")
 HELLO = struct.Struct("=qqq")
@@ -21,7 +22,7 @@ RETRY_S = 0.02
 BROKEN = "CUDA error: uncorrectable ECC error encountered"
 
 RANK, WORLD_SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-NODE = os.environ["YEAR_NODE"]
+NODE, ADDRESS = os.environ["YEAR_NODE"], os.environ["YEAR_ADDRESS"]
 ROUND = hash((int(os.environ["MASTER_PORT"]), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))) & 0x7FFF_FFFF
 
 
@@ -80,8 +81,8 @@ def together(peers: list[socket.socket], number: int) -> int:
 def meet_all() -> list[socket.socket]:
     """Rank 0: the connections of all others, who find this place in a file on the shared disk."""
     peers: dict[int, socket.socket] = {}
-    with socket.create_server(("127.0.0.1", 0), backlog=WORLD_SIZE) as listener:
-        replace("meeting-place", f"{listener.getsockname()[1]} {ROUND} {WORLD_SIZE}")
+    with socket.create_server((ADDRESS, 0), backlog=WORLD_SIZE) as listener:
+        replace("meeting-place", f"{ADDRESS} {listener.getsockname()[1]} {ROUND} {WORLD_SIZE}")
         listener.settimeout(SECONDS["collective time-out"])
         while len(peers) < WORLD_SIZE - 1:
             try:
@@ -102,9 +103,10 @@ def meet() -> socket.socket:
     while time.monotonic() < until_s:
         with suppress(OSError, ValueError):
             with open("meeting-place", encoding="ascii") as file:
-                port, *which = map(int, file.read().split())
+                address, *numbers = file.read().split()
+            port, *which = map(int, numbers)
             if which == [ROUND, WORLD_SIZE]:
-                peer = socket.create_connection(("127.0.0.1", port), timeout=SECONDS["collective time-out"])
+                peer = socket.create_connection((address, port), timeout=SECONDS["collective time-out"])
                 peer.sendall(HELLO.pack(RANK, ROUND, WORLD_SIZE))
                 return peer
         time.sleep(RETRY_S)

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.stage import Broken, Stage, free_port
-from benchmarks.year.contenders import ADDRESS
 from benchmarks.year.inquiry import ask, events
+from benchmarks.year.network import LOOPBACK
 
 SCRIPT = os.path.join(os.path.dirname(__file__), "..", "..", "examples", "train_digits.py")
 RUN_ID, NODES, WORKERS = "training", 2, 2
@@ -45,7 +45,7 @@ def watch(minutes: float, note: Callable[[str], None]) -> Watched:
     """Train for so long. Raises `Broken` when the training does not go on."""
     with Stage() as stage:
         port = free_port()
-        stage.start([sys.executable, "-m", "rdzv_server", "--host", ADDRESS, "--port", str(port), "--store", "memory"])
+        stage.start([sys.executable, "-m", "rdzv_server", "--host", LOOPBACK, "--port", str(port), "--store", "memory"])
         stage.wait_for_port(port)
         began_s = time.monotonic()
         agents = [stage.start(_agent(port, node, stage.folder), {"OMP_NUM_THREADS": "1"}) for node in range(NODES)]
@@ -60,12 +60,12 @@ def watch(minutes: float, note: Callable[[str], None]) -> Watched:
             if stands_still or any(agent.exit_code is not None for agent in agents):
                 raise Broken(f"the training stands still after {now_steps} steps\n{stage.log_tails()[-1500:]}")
             steps = now_steps
-        alarms = tuple(each["reason"] for each in events(port, RUN_ID) if each["kind"] in ALARMS)
+        alarms = tuple(each["reason"] for each in events(f"{LOOPBACK}:{port}", RUN_ID) if each["kind"] in ALARMS)
         return Watched(round((time.monotonic() - began_s) / 3600, 3), steps, alarms)
 
 
 def _agent(port: int, node: int, folder: str) -> list[str]:
-    where = ("--endpoint", f"{ADDRESS}:{port}", "--run-id", RUN_ID, "--node-id", f"node{node}", "--nnodes", str(NODES))
+    where = ("--endpoint", f"{LOOPBACK}:{port}", "--run-id", RUN_ID, "--node-id", f"node{node}", "--nnodes", str(NODES))
     training = ("--epochs", "1000000", "--step-delay-ms", str(STEP_DELAY_MS), "--checkpoint", f"{folder}/digits.pt")
     return [sys.executable, "-m", "node_agent", *where, "--nproc", str(WORKERS), *FLAGS, SCRIPT, *training]
 
@@ -74,6 +74,6 @@ def _steps(port: int) -> int:
     """The lowest step that a node has told of; 0 before."""
     runs: list[dict[str, Any]] = []
     with suppress(OSError):  # the run is not there yet
-        runs = ask(port, f"/v1/status?run_id={RUN_ID}")["runs"]
+        runs = ask(f"{LOOPBACK}:{port}", f"/v1/status?run_id={RUN_ID}")["runs"]
     told = [node.get("progress") or {} for run in runs for node in run["nodes"]]
     return min((progress.get("lowest_step") or 0 for progress in told), default=0)
