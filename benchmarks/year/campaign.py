@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from random import Random
 from statistics import quantiles
 from typing import Any
+from urllib.error import HTTPError
 
 from benchmarks.stage import Broken, Program, Stage, free_port
 from benchmarks.year import kinds, trace
 from benchmarks.year.contenders import RUN_ID, Contender, node_id
-from benchmarks.year.inquiry import ask, events
+from benchmarks.year.inquiry import TOKENS, ask, events
 from benchmarks.year.kinds import Kind
 from benchmarks.year.network import Network
 
@@ -195,6 +196,9 @@ class Campaign:
     def _begin(self) -> None:
         host = self._network.address if self._contender.is_ours else self._network.address_of(0)
         self._endpoint = f"{host}:{free_port()}"
+        for name, token in TOKENS.items():
+            with open(os.path.join(self._stage.folder, name), "x", encoding="ascii", opener=_for_us_alone) as file:
+                file.write(f"{token}\n")
         self._start_server()
         for node in range(self._nodes + self._spares):
             self._start(node)
@@ -280,7 +284,7 @@ class Campaign:
         self._out.discard(node)
         nnodes = f"{self._nodes - 2}:{self._nodes}"
         address = self._network.address_of(node)
-        command = self._contender.agent(node, nnodes, self._endpoint, address)
+        command = self._contender.agent(node, nnodes, self._endpoint, address, self._stage.folder)
         environment = {
             **self._contender.environment,
             "YEAR_NODE": str(node),
@@ -359,8 +363,12 @@ class Campaign:
         self._out.add(fault.node)
         if self._contender.is_ours:
             drained = {"node_id": node_id(fault.node), "reason": "a change", "deadline_s": 2, "for_s": repair_s}
-            with suppress(OSError):
+            try:
                 ask(self._endpoint, "/v1/nodes/drain", drained)
+            except HTTPError as refusal:
+                raise Broken(f"rdzv-server refused a drain: {refusal.read().decode()}") from None
+            except OSError:
+                self._note("  the server is not there: nothing is drained")
         else:
             for pid in self._processes(fault.node):
                 _signal(pid, signal.SIGTERM if _is_launcher(pid) else signal.SIGKILL)
@@ -503,6 +511,10 @@ _INJECTIONS: dict[str, Callable[[Campaign, Injected, float], None]] = {
     DOUBLE: Campaign._double,
     LEMON: Campaign._lemon,
 }
+
+
+def _for_us_alone(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _of(node: int) -> Injected:

@@ -40,12 +40,14 @@ class Contender:
         store = f"sqlite:{os.path.join(folder, 'state.db')}"
         host, _, port = endpoint.rpartition(":")
         where = ("--host", host, "--port", port, "--store", store)
-        return [sys.executable, "-m", "rdzv_server", *where, *EXCLUSION]
+        tokens = [f"--token-file={folder}/agent-token", f"--admin-token-file={folder}/admin-token"]
+        return [sys.executable, "-m", "rdzv_server", *where, *tokens, *EXCLUSION]
 
-    def agent(self, node: int, nnodes: str, endpoint: str, address: str) -> list[str]:
+    def agent(self, node: int, nnodes: str, endpoint: str, address: str, folder: str) -> list[str]:
         """The launcher on this node, whose address this is. `endpoint`: of the server, or of node 0."""
         if self.is_ours:
-            where = ("--endpoint", endpoint, "--run-id", RUN_ID, "--node-id", node_id(node))
+            token = f"--token-file={folder}/agent-token"
+            where = ("--endpoint", endpoint, token, "--run-id", RUN_ID, "--node-id", node_id(node))
             return [sys.executable, "-m", "node_agent", *where, "--nnodes", nnodes, *self.flags, TRAINER]
         conf = ",".join((f"is_host={'true' if node == 0 else 'false'}", *self.conf))
         flags = (*self.flags, "--rdzv-conf", conf)
