@@ -45,10 +45,12 @@ def test_every_kind_of_fault_comes_once_before_any_comes_again_and_a_seed_repeat
 def test_each_launcher_is_started_as_the_page_says():
     ours, fair, usual = all_contenders()
     assert (ours.name, fair.name, usual.name) == (OURS, FAIR, USUAL)
-    assert ours.server("a:1", "/tmp") and not fair.server("a:1", "/tmp")
-    shell, _, script = fair.agent(0, "2:4", "a:1", "a")
+    assert "--admin-token-file=/f/admin-token" in (ours.server("a:1", "/f") or []) and not fair.server("a:1", "/f")
+    assert "--token-file=/f/agent-token" in ours.agent(0, "2:4", "a:1", "a", "/f")
+    shell, _, script = fair.agent(0, "2:4", "a:1", "a", "/f")
     assert shell == "sh" and script.startswith("until ") and "is_host=true,last_call_timeout=5" in script
-    assert "is_host=false" in usual.agent(1, "2:4", "a:1", "b") and "is_host=true" in usual.agent(0, "2:4", "a:1", "a")
+    is_host = [f"is_host={str(not node).lower()}" in usual.agent(node, "2:4", "a:1", "b", "/f") for node in (0, 1)]
+    assert is_host == [True, True]
 
 
 def test_both_parts_are_written_between_their_marks_and_the_rest_stays(tmp_path):
