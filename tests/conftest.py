@@ -38,6 +38,16 @@ if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
+TORCH_S = 300.0
+"""Limit of a test with torch, which is imported several times: each waits for long on a machine that has other work."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("torch") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(TORCH_S))
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuse a pytest with which pytest-xdist forgets what `xdist_group` says: set-ups are made again and again."""
     if hasattr(session.config, "workerinput") and session.config.getoption("loadgroup"):
@@ -75,9 +85,10 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
 
 
 def _watch(item: pytest.Item) -> None:
-    marker = item.get_closest_marker("timeout")
-    limit_s = float(marker.args[0] if marker else item.config.getini("timeout"))
-    faulthandler.dump_traceback_later(limit_s + TIME_TO_END_S, exit=True, file=item.config.stash[STDERR])
+    marker, wanted_s = item.get_closest_marker("timeout"), item.config.getoption("timeout")
+    limit_s = marker.args[0] if marker else item.config.getini("timeout") if wanted_s is None else wanted_s
+    if float(limit_s) > 0:
+        faulthandler.dump_traceback_later(float(limit_s) + TIME_TO_END_S, exit=True, file=item.config.stash[STDERR])
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

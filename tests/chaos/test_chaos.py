@@ -11,7 +11,7 @@ from tests.chaos.fleet import Setting
 from tests.chaos.plan import plan
 from tests.support.etcd import need_etcd
 
-pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("possible")]
+pytestmark = [pytest.mark.hosts, pytest.mark.timeout(300), pytest.mark.usefixtures("possible")]
 
 ACTIONS = 6
 

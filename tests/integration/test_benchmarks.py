@@ -12,6 +12,8 @@ import pytest
 from tests.support.process_info import command_line, until
 from tests.support.programs import Program, Server
 
+pytestmark = pytest.mark.timeout(300)
+
 PATIENCE_S = 60.0
 COMMAND = (sys.executable, "-m", "benchmarks", "--no-torchrun", "--repeat", "1")
 TWO_AT_ONCE = """

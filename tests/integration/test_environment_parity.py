@@ -19,7 +19,7 @@ import pytest
 
 from tests.support.launchers import NODE_AGENT, PROGRAMS, TORCHRUN, free_port, launch
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 PAGE = PROGRAMS.parents[1] / "docs" / "migrating-from-torchrun.md"
 DUMP = PROGRAMS / "dump.py"

@@ -14,7 +14,7 @@ from node_agent.workers.environment import WORKER_SERVER
 from rdzv_server.core.stack_summary import summarise
 from tests.support.launchers import free_port
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 TRAIN = """
 import time, torch, torch.distributed as dist

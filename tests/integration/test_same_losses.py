@@ -16,7 +16,7 @@ from tests.support.launchers import LONG_S, NODE_AGENT, PROGRAMS, TORCHRUN, free
 from tests.support.process_info import until
 from tests.support.programs import Program
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 TO_FILES = ("--log-dir", "logs", "--redirects", "3")
 FAIR = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}

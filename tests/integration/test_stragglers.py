@@ -3,9 +3,13 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.support.cluster import ALL_COME, Cluster, straggling
 from tests.support.programs import STRAGGLING_WORKER
 from tests.support.rdzvctl import rdzvctl
+
+pytestmark = pytest.mark.timeout(300)
 
 PATIENCE_S = 100.0
 """Looks are as far apart as a lease is long."""
