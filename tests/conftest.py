@@ -42,8 +42,8 @@ TORCH_S = 300.0
 """Limit of a test with torch, which is imported several times: each waits for long on a machine that has other work."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items if config.getoption("timeout") is None else ():
         if item.get_closest_marker("torch") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(TORCH_S))
 

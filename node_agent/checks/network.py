@@ -210,7 +210,7 @@ async def _listener(query: PairTest) -> socket.socket:
 
 
 async def _read(connection: socket.socket, number: int) -> bytes:
-    """So many bytes. Raises `ConnectionResetError` if there are no more."""
+    """The next `number` bytes of the connection. Raises `ConnectionResetError` if it ends before."""
     got = b""
     while len(got) < number:
         more = await asyncio.get_running_loop().sock_recv(connection, number - len(got))

@@ -14,7 +14,7 @@ A node that is to be checked is checked before it joins, and again when its work
 found fit, goes on telling the server meanwhile that it lives, and leaves if it is found unfit. A check holds until
 workers have run here.
 
-A join or a leave follows the report of a failure, which may take its time (`failure_report`).
+A join or a leave follows the report of a failure, which may take its time (`failure_reporter`).
 
 How long it goes on without the server depends on its workers. While they run: as long as the user allows, by default
 for ever. Without workers nobody gains by waiting: as long as for the first answer. Then it exits by their result.
@@ -61,7 +61,7 @@ from node_agent.core.effects import (
     StopWorkers,
     WriteFailureReport,
 )
-from node_agent.core.failure_report import FailureReport
+from node_agent.core.failure_reporter import FailureReporter
 
 LONGEST_REASON = 500
 STANDING_BY = "standing by: "
@@ -162,7 +162,7 @@ class AgentMachine:
         """Latest failure of the connection since the server has answered; None: there was none."""
         self._notice_at: float | None = None
         """Time to say that the server has not answered yet."""
-        self._failure = FailureReport(
+        self._reporter = FailureReporter(
             self.report, has_rules=has_rules, fatal_exit_codes=join.settings.fatal_exit_codes or ()
         )
         self._warning = ""
@@ -217,9 +217,9 @@ class AgentMachine:
             case events.WorkerFailed(round_, failure):
                 self._worker_failed(round_, failure)
             case events.RulesMatched(round_, failure):
-                self._effects += self._failure.matched(round_, failure)
+                self._effects += self._reporter.matched(round_, failure)
             case events.Reported(round_):
-                self._failure.arrived(round_)
+                self._reporter.arrived(round_)
             case events.WorkersStopped(round_):
                 self._workers_stopped(round_, now)
             case events.NodeChecked(unfit):
@@ -229,7 +229,7 @@ class AgentMachine:
             case events.Signalled() as signalled:
                 self._signalled(signalled, now)
             case events.GaveUp(reason, exit_code):
-                self._effects += self._failure.forget()
+                self._effects += self._reporter.forget()
                 self._give_up(reason, exit_code, is_server_lost=exit_code is ExitCode.START_AGAIN)
             case events.Answer(number, answer):
                 self._answer(number, answer)
@@ -283,12 +283,12 @@ class AgentMachine:
         if isinstance(error, AgentFenced):
             self._fenced(str(error), now)
         elif isinstance(error, RunSucceeded | RunFailed):
-            self._effects += self._failure.forget()
+            self._effects += self._reporter.forget()
             succeeded = isinstance(error, RunSucceeded)
             self._say(str(error), *_END[succeeded])
             self._end(ExitCode.SUCCEEDED if succeeded else ExitCode.FAILED)
         else:
-            self._effects += self._failure.forget()
+            self._effects += self._reporter.forget()
             self._say(f"error: {error}", Level.ERROR, "refused")
             self._end(ExitCode.REFUSED)
         if not isinstance(error, AgentFenced | RunSucceeded):
@@ -297,7 +297,7 @@ class AgentMachine:
     def _proceed(self, now: float) -> None:
         """Do what the state calls for: exit, become ready for the next round, or send the next message."""
         if self.state is State.ENDING:
-            if not self._has_workers and not self._failure.is_matching and (not self._check_at_end or self._is_fit()):
+            if not self._has_workers and not self._reporter.is_matching and (not self._check_at_end or self._is_fit()):
                 self.state = State.EXITED
                 self._effects.append(Exit(self._exit_code))
             return
@@ -309,7 +309,7 @@ class AgentMachine:
             self._proceed(now)
             return
         is_stopped = self.state is State.STOPPING and not self._has_workers and self._is_fit()
-        if is_stopped and self._may_join and not self._failure.is_pending:
+        if is_stopped and self._may_join and not self._reporter.is_pending:
             self.state, self._keep_alive_at = State.JOINING, None
         if not self._busy:
             self._send_next(now)
@@ -331,7 +331,7 @@ class AgentMachine:
         self._effects.append(PollRequest(**self._sender(), revision=self._revision, hold=hold, asked=asked))
 
     def _leave(self, reason: str, *, unfit: bool = False) -> None:
-        self._effects += self._failure.leave(LeaveRequest(**self._sender(), reason=reason, unfit=unfit))
+        self._effects += self._reporter.leave(LeaveRequest(**self._sender(), reason=reason, unfit=unfit))
 
     def _sender(self) -> dict[str, Any]:
         return {"run_id": self._join.run_id, "agent_id": self.agent_id, "secret": self._join.secret}
@@ -451,7 +451,7 @@ class AgentMachine:
             return
         if round_ != self._after_round or self._may_join or self.state in (State.JOINING, State.DRAINING):
             return
-        why = "" if reason == self._failure.said else f": {reason}"
+        why = "" if reason == self._reporter.said else f": {reason}"
         self._say(f"stopping the workers of round {round_}{why}", event="round_opened")
         self._stop_workers()
         self.state, self._may_join = State.STOPPING, True
@@ -478,7 +478,7 @@ class AgentMachine:
         self._drains_until, self._leaves_at = until, inf
 
     def _finish(self, finish: Finish) -> None:
-        self._effects += self._failure.forget()
+        self._effects += self._reporter.forget()
         if finish.time and finish.restart_total:
             self._say(wording.account(finish.time), Level.ROUTINE)
         self._say(wording.finished(finish), *_END[finish.succeeded])
@@ -489,7 +489,7 @@ class AgentMachine:
             self._effects.append(WriteFailureReport(finish.reason, finish))
 
     def _fenced(self, reason: str, now: float) -> None:
-        self._effects += self._failure.forget()
+        self._effects += self._reporter.forget()
         if self._leaving:
             self._go(self._leaving, now)
         elif self.state is State.DRAINING:
@@ -527,9 +527,10 @@ class AgentMachine:
 
     def _worker_failed(self, round_: int, failure: Failure) -> None:
         is_first = self.state is State.RUNNING
-        if round_ != self.round or not (is_first or self.state in (State.STOPPING, State.DRAINING)):
+        is_own = round_ == self._after_round  # and not of the agent that was fenced, which this one was
+        if not is_own or not (is_first or self.state in (State.STOPPING, State.DRAINING)):
             return
-        self._effects += self._failure.worker_failed(round_, failure, is_late=not is_first)
+        self._effects += self._reporter.worker_failed(round_, failure, is_late=not is_first)
         if is_first:
             self._stop_workers()
             self.state, self._has_failed, self._last_reason = State.STOPPING, True, ""
@@ -603,7 +604,7 @@ class AgentMachine:
         self._effects.append(WriteFailureReport(wording.left_by(signalled)))
 
     def _crashed(self, reason: str) -> None:
-        self._effects += self._failure.forget()
+        self._effects += self._reporter.forget()
         if self.state is not State.ENDING:
             self._say(f"error: {reason}; leaving the run", Level.ERROR, "node_left")
             self._leave(reason[:LONGEST_REASON])

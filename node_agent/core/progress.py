@@ -15,7 +15,10 @@ class Spent(Struct, frozen=True):
 
 
 class Reading(Struct, frozen=True):
-    """What one worker has told so far. `at` is the agent's monotonic clock, when it told the last."""
+    """Progress that one worker has told by `node_agent.progress` so far.
+
+    `at`: the agent's monotonic clock when it told the last.
+    """
 
     number: int
     """How often it has told something."""

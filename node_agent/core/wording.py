@@ -40,7 +40,7 @@ def suspected(event: Suspected) -> str:
 
 
 def asked_to_leave(signalled: Signalled) -> str:
-    """What made this agent leave."""
+    """Why the agent leaves its run, for people: the reason that came with the signal, or else the signal's name."""
     return signalled.reason or signalled.name
 
 
@@ -63,7 +63,7 @@ def finished(finish: Finish) -> str:
 
 
 def account(time: RunTime) -> str:
-    """What the run's time went into, in one line."""
+    """Line about the time of a run that went into training, restarts and the rest, and its effective part."""
     parts = {part: getattr(time, f"{part}_s") for part in _ACCOUNT}
     told = ", ".join(f"{_length(seconds)} {part}" for part, seconds in parts.items() if seconds)
     return f"the run took {_length(sum(parts.values()))}: {told}; effective training time ratio {time.ettr:.3f}"

@@ -204,8 +204,10 @@ class AgentStory(RuleBasedStateMachine):
     @precondition(lambda self: self.workers and self.settled)
     @rule(exit_code=st.sampled_from([1, FATAL_EXIT_CODE]))
     def a_failure_of_before_the_stop_is_heard_of(self, exit_code: int) -> None:
-        """One whose exit code is fatal is reported at once, unless there are rules, or one is reported already."""
-        is_heard = self.machine.state in (State.STOPPING, State.DRAINING) and not self.matching and not self.reporting
+        """One whose exit code is fatal is reported at once, unless there are rules, or one is reported already. One of
+        a fenced agent's workers is nobody's any more."""
+        is_heard = self.machine.state in (State.STOPPING, State.DRAINING) and self.machine.agent_id in self.ids
+        is_heard = is_heard and not self.matching and not self.reporting
         effects = self.handle(WorkerFailed(self.workers, a_failure(exit_code=exit_code)))
         told = [each for each in effects if isinstance(each, ReportRequest)]
         assert bool(told) == (is_heard and exit_code == FATAL_EXIT_CODE and not self.has_rules)
@@ -330,6 +332,7 @@ class AgentStory(RuleBasedStateMachine):
             case ReportRequest(agent_id=agent_id, round=round_):
                 assert round_ == self.started[-1]
                 assert agent_id == self.machine.agent_id
+                assert agent_id in self.ids, "an agent that the server does not know yet reports"
                 self.reporting = effect if effect.failure else self.reporting
             case Ask(query):
                 assert query.number not in self.taken_up, "took a query up twice"

@@ -558,6 +558,7 @@ RULES = {  # what happens to an agent whose user has rules about failures, and w
     "a fenced agent joins anew without it":
         ([RUNS, fails, refused(AgentFenced("gone")), gone], [join("a.2", returning=True)]),
     "and does not report it": ([RUNS, fails, refused(AgentFenced("gone")), fatal], []),
+    "nor one that it hears of later": ([RUNS, refused(AgentFenced("gone")), fails], []),
 }
 # fmt: on
 
@@ -582,6 +583,8 @@ FATAL_EXIT_CODES = {  # what happens to an agent for whose run exit code 42 is f
         ([RUNS, told(stop(1)), told(stop(1)), fails_with_42, gone, reported], [join(after_round=1, **FATAL_42)]),
     "not before": ([RUNS, told(stop(1)), told(stop(1)), fails_with_42, gone], []),
     "also after a drain": ([RUNS, told(drain()), fails_with_42], [SAID_42, report(failure=BY_42)]),
+    "a fenced agent reports nothing of the workers that it had":
+        ([RUNS, refused(AgentFenced("gone")), fails_with_42], []),
     "another exit code after a stop may be the stop's doing": ([RUNS, told(stop(1)), fails], []),
 }
 # fmt: on

@@ -78,10 +78,18 @@ async def test_an_answer_for_which_nobody_could_wait_is_there_for_the_next_try(r
     resolver.may_answer.set()
     async with asyncio.timeout(PATIENCE_S):
         await slow.connect()
-        await slow.close()
-        await slow.connect()
     assert resolver.asked == ["slow"]
     await slow.close()
+
+
+async def test_a_host_that_may_have_moved_is_looked_for_anew(resolver: Resolver, port: int) -> None:
+    resolver.may_answer.set()
+    moving = HttpTransport("moving", port, None)
+    for _ in range(2):
+        async with asyncio.timeout(PATIENCE_S):
+            await moving.connect()
+        await moving.close()
+    assert resolver.asked == ["moving", "moving"]
 
 
 async def test_a_name_that_is_not_known_is_looked_up_again_at_the_next_try(resolver: Resolver, port: int) -> None:

@@ -1,9 +1,9 @@
-"""What becomes of a failure of this node's workers, until its report has reached the server.
+"""Report of a failed worker to the server: when it is sent, and what has to wait for it.
 
-It is compared with the user's rules, if there are any, while its siblings are being stopped, and reported then. What
-would let the run go on without it, a join or a leave, follows its report. A failure that is heard of when the workers
-have been told to stop, by the server or for a drain, was a moment earlier: it counts if it is fatal, by a rule or by
-its exit code.
+The failure is compared with the user's rules, if there are any, while the node's other workers are being stopped, and
+reported then. What would let the run go on without it, a join or a leave, follows its report. A failure that is heard
+of when the workers have been told to stop, by the server or for a drain, was a moment earlier: it counts if it is
+fatal, by a rule or by its exit code.
 """
 
 from collections.abc import Callable, Container
@@ -21,8 +21,8 @@ class _Stage(Enum):
     REPORTING = "reporting"
 
 
-class FailureReport:
-    """One failure of a round, the first. `report` makes the report of a round's failure from this agent.
+class FailureReporter:
+    """Reports one failure of a round, the first. `report` makes the request, of a round and its failure.
 
     Methods return what is to be done now.
     """
@@ -39,7 +39,7 @@ class FailureReport:
         """The workers had been told to stop when it was heard of."""
         self._held_leave: LeaveRequest | None = None
         self.said = ""
-        """What people were told of the latest failure."""
+        """The sentence about the latest failure that people were told; empty if there was none."""
 
     @property
     def is_matching(self) -> bool:
