@@ -61,9 +61,12 @@ class Tab:
     async def is_same(self) -> bool:
         return bool(await self.page.evaluate("window.isSame"))
 
-    async def act(self, button: str, **answers: str) -> None:
-        """Press a button, fill in what its dialog asks for by the ids of its fields, and have it done."""
-        await self.page.get_by_role("button", name=button, exact=True).click()
+    async def act(self, button: str, *, of: str = "", **answers: str) -> None:
+        """Press a button, fill in what its dialog asks for by the ids of its fields, and have it done.
+
+        `of`: whose button it is, where there are several, as a screen reader says it.
+        """
+        await self.page.get_by_role("button", name=f"{button} {of}".strip(), exact=True).click()
         for field, answer in answers.items():
             await self.page.fill(f"#ask-{field}", answer)
         await self.page.click("#dialog-do")

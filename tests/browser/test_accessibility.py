@@ -1,9 +1,11 @@
 """Every page in both schemes: axe-core finds nothing. SCREENSHOTS=docs/images has the pictures of the docs taken."""
 
 import pytest
+from rdzv_protocol import paths
 
 from tests.browser.conftest import DESKTOP, PHONE, NewTab
 from tests.browser.crowd import Crowd
+from tests.integration.test_actions import act
 from tests.support.cluster import Cluster
 
 TRACEBACK = (
@@ -33,6 +35,10 @@ async def test_nothing_stands_in_anybodys_way(cluster: Cluster, new_tab: NewTab,
         await tab.shows("#counts", "2 running")
         await tab.is_accessible()
         await tab.picture(f"page-runs-{scheme}")
+        assert (await act(cluster.server, paths.CORDON, node_id="gpu-c", reason="its fan"))[0] == 200
+        await tab.page.get_by_role("button", name="Uncordon node gpu-c").click()
+        await tab.is_accessible()
+        await tab.page.keyboard.press("Escape")
 
         await tab.open(cluster, "/runs/pretrain-7b")
         await tab.page.wait_for_function("document.querySelectorAll('.node').length === 66")

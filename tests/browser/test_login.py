@@ -83,6 +83,36 @@ async def test_a_token_opens_what_it_is_for(server: Server, tab: Tab) -> None:
         await tab.shows("#reason", "stopped by an operator")
 
 
+async def test_a_node_that_no_run_has_is_uncordoned_by_whom_the_token_lets(server: Server, tab: Tab) -> None:
+    """Who may look alone is told of `rdzvctl`; who has logged in anew elsewhere has to load the page again."""
+    body, bearer = {"node_id": "n7", "reason": "its fan"}, {"Authorization": "Bearer admins-0123456789"}
+    url = f"http://{server.endpoint}{paths.CORDON}"
+    assert (await tab.page.context.request.post(url, data=body, headers=bearer)).ok
+    await log_in(tab, server, "readers-0123456789")
+    await tab.shows("#cordons", "Cordoned by admin 127.0.0.1: its fan")
+    await tab.shows("#kept-out", "rdzvctl uncordon NODE lets a node take part again")
+    assert await tab.page.locator("#kept-out button").count() == 0
+    await log_out(tab)
+    await log_in(tab, server, "admins-0123456789")
+    button = tab.page.get_by_role("button", name="Uncordon node n7")
+    await button.wait_for()
+    request = tab.page.context.request
+    again = f"http://{server.endpoint}{paths.LOGIN}"
+    assert (await request.post(again, form={"token": "admins-0123456789", "to": "/"})).ok
+    await button.click()
+    await tab.page.click("#dialog-do")
+    await tab.shows(
+        "#dialog-error",
+        "It was not done: a browser's session acts from the page of this server alone: load the page again",
+    )
+    await tab.is_accessible()
+    assert [each for each in tab.complaints if "403" not in each] == []
+    await tab.page.reload()
+    await tab.act("Uncordon", of="node n7")
+    await tab.page.wait_for_selector("#kept-out", state="hidden")
+    await server.line(r"node n7 is uncordoned by an operator \(by admin 127\.0\.0\.1\)")
+
+
 async def test_over_tls_a_session_never_travels_without_it(
     with_tokens: tuple[str, ...], authority: Authority, new_tab: NewTab
 ) -> None:

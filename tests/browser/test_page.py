@@ -15,6 +15,7 @@ from tests.browser.crowd import Crowd
 from tests.integration.replicas import Replicas
 from tests.integration.test_actions import act
 from tests.support.cluster import ALL_COME, PATIENT, Cluster, straggling
+from tests.support.etcd import Etcd
 from tests.support.programs import STRAGGLING_WORKER, Server
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.worker_hub import WorkerHub
@@ -197,6 +198,36 @@ async def test_nodes_that_are_kept_out_stand_there_though_no_run_has_them(cluste
     tab.is_content()
 
 
+async def test_a_node_that_no_run_has_is_uncordoned_by_button_and_by_keyboard(cluster: Cluster, tab: Tab) -> None:
+    for node_id in ("n7", "n<b>8", "n9"):
+        assert (await act(cluster.server, paths.CORDON, node_id=node_id, reason="its fan"))[0] == 200
+    await tab.open(cluster)
+    await tab.stays()
+    await tab.shows("#cordons tr", "n9")
+    press = tab.page.keyboard.press
+    await tab.page.get_by_role("button", name="Uncordon node n<b>8", exact=True).focus()
+    await press("Enter")
+    await tab.shows("#dialog-title", "Uncordon: node n<b>8")
+    assert await tab.page.evaluate("document.activeElement.id") == "ask-reason"
+    await press("Escape")
+    focused = "document.activeElement.ariaLabel"
+    assert await tab.page.evaluate(focused) == "Uncordon node n<b>8", "an accident can be taken back"
+    await press("Enter")
+    await tab.page.keyboard.type("a <b>new</b> fan")
+    await press("Enter")
+    await tab.shows("#done", "Uncordon: done")
+    await cluster.server.line(r"node n<b>8 is uncordoned by an operator: a <b>new</b> fan \(by 127\.0\.0\.1\)")
+    await tab.page.locator("#cordons tr", has_text="n<b>8").wait_for(state="detached")
+    await tab.page.wait_for_function(f"{focused} === 'Uncordon node n9'")
+    await tab.act("Uncordon", of="node n9")
+    await tab.act("Uncordon", of="node n7")
+    await tab.page.wait_for_selector("#kept-out", state="hidden")
+    assert await tab.page.evaluate("document.activeElement.id") == "main"
+    assert (await cluster.server.status())["server"]["cordons"] == []
+    assert await tab.is_same(), "nothing was reloaded"
+    tab.is_content()
+
+
 async def test_a_node_that_is_slower_than_the_others_is_called_slow(cluster: Cluster, tab: Tab, tmp_path: Path) -> None:
     cluster.script, cluster.nproc = STRAGGLING_WORKER, 1
     for name in "abc":
@@ -333,6 +364,23 @@ async def test_a_server_that_follows_names_the_leader_and_links_there(replicas: 
     await tab.page.goto(f"http://{leader.endpoint}/")
     await tab.is_live()
     assert await tab.page.is_hidden("#leaders")
+
+
+async def test_a_server_that_does_not_decide_about_nodes_names_the_one_that_does(
+    hub: WorkerHub, etcd: Etcd, tab: Tab
+) -> None:
+    async with Replicas(hub, etcd, "page-shards", shards=2) as sharded:
+        first, second = [await sharded.replicate("--shards", "2", "--rebalance-after", "0.2") for _ in range(2)]
+        await first.leads()
+        await second.leads()
+        (shard_0, _) = (await second.status())["server"]["shards"]
+        decides, other = (second, first) if shard_0["leader"] == second.proxy.address else (first, second)
+        assert (await act(decides, paths.CORDON, node_id="n7"))[0] == 200
+        await tab.open(other)
+        await tab.page.get_by_role("button", name="Uncordon node n7").click()
+        await tab.page.click("#dialog-do")
+        await tab.shows("#dialog-error", f"It was not done: {decides.proxy.address} leads: ask there")
+        assert [each for each in tab.complaints if "421" not in each] == []
 
 
 @pytest.mark.parametrize("path", ["/", "/runs/r%2F1"])

@@ -106,6 +106,36 @@ function line(long, texts, alsoLong) {
   return row;
 }
 
+function drawRows(template, body, rows, things, update) {
+  // The rows of a table by name, each made once: what somebody has focused stays. `things`: [name, what it is about].
+  const names = new Set(things.map(([name]) => name));
+  for (const [name, row] of rows) {
+    if (names.has(name)) continue;
+    rows.delete(name);
+    removeRow(row);
+  }
+  things.forEach(([name, thing], index) => {
+    let row = rows.get(name);
+    if (!row) {
+      row = template.content.firstElementChild.cloneNode(true);
+      row.fields = {};
+      row.querySelectorAll("[data-field]").forEach((each) => (row.fields[each.dataset.field] = each));
+      rows.set(name, row);
+    }
+    update(row, thing);
+    if (body.children[index] !== row) body.insertBefore(row, body.children[index] || null);
+  });
+}
+
+function removeRow(row) {
+  // Who is there by keyboard, or has pressed its button, goes on at the next one.
+  const hasFocus = row.contains(document.activeElement), next = row.nextElementSibling || row.previousElementSibling;
+  const following = (next && next.querySelector("a, button")) || byId("main");
+  if (row.contains(pressed)) pressed = following;
+  row.remove();
+  if (hasFocus) following.focus();
+}
+
 // The stream.
 
 function merge(target, patch) {
@@ -253,36 +283,22 @@ function linkTo(server) {
 
 // All runs.
 
-const rows = new Map();
+const rows = new Map(); // by run
+const cordonRows = new Map(); // by node
 
 function drawRuns() {
   const runs = Object.values(shown.runs || {});
   const place = (run) => ORDER.indexOf(run.phase) * 1e12 - run.since;
   runs.sort((one, other) => place(one) - place(other));
-  for (const [id, row] of rows) {
-    if (!shown.runs[id]) {
-      row.remove();
-      rows.delete(id);
-    }
-  }
-  const body = byId("runs");
-  runs.forEach((run, index) => {
-    let row = rows.get(run.run_id);
-    if (!row) {
-      row = byId("run-row").content.firstElementChild.cloneNode(true);
-      row.fields = {};
-      row.querySelectorAll("[data-field]").forEach((each) => (row.fields[each.dataset.field] = each));
-      row.fields.run_id.href = runPath(run.run_id);
-      rows.set(run.run_id, row);
-    }
+  drawRows(byId("run-row"), byId("runs"), rows, runs.map((run) => [run.run_id, run]), (row, run) => {
     row.run = run;
+    row.fields.run_id.href = runPath(run.run_id);
     fill(row.fields.run_id, run.run_id);
     fill(row.fields.attempt, run.attempt > 1 ? `attempt ${run.attempt}` : "");
     tone(row.fields.phase, run.phase);
     fill(row.fields.reason, run.reason);
     fill(row.fields.nodes, nodesOf(run) + (run.standbys ? ` + ${run.standbys}` : ""));
     fill(row.fields.restarts, `${run.restart_count} of ${run.max_restarts}`);
-    if (body.children[index] !== row) body.insertBefore(row, body.children[index] || null);
   });
   byId("no-runs").hidden = runs.length > 0;
   const counts = ORDER.map((phase) => [runs.filter((run) => run.phase === phase).length, phase]);
@@ -294,11 +310,17 @@ function drawRuns() {
 
 function drawKeptOut(cordons) {
   // nodes that get no seat in any run, whether or not one has them now
-  byId("kept-out").hidden = cordons.length === 0;
-  byId("cordons").replaceChildren(...cordons.map((cordon) => {
+  const named = cordons.map((cordon) => [cordon.node_id, cordon]);
+  drawRows(byId("cordon-row"), byId("cordons"), cordonRows, named, (row, cordon) => {
     const at = cordon.until && new Date(cordon.until * 1000).toLocaleString([], { hourCycle: "h23" });
-    return line(1, [cordon.node_id, `${reasonOf(cordon).join(" ")}; until ${at || "an operator uncordons it"}`]);
-  }));
+    fill(row.fields.node_id, cordon.node_id);
+    fill(row.fields.why, `${reasonOf(cordon).join(" ")}; until ${at || "an operator uncordons it"}`);
+    row.querySelectorAll("button").forEach((button) => {
+      button.dataset.node = cordon.node_id;
+      button.setAttribute("aria-label", `${button.textContent} node ${cordon.node_id}`);
+    });
+  });
+  byId("kept-out").hidden = cordons.length === 0;
 }
 
 function sift() {
@@ -494,6 +516,7 @@ function drawNode() {
   if (!cell) return;
   const { node, word } = cell, run = shown.run, quiet = (shown.quiet || {})[chosen];
   fill(byId("node-title"), node.node_id);
+  byId("node").querySelectorAll("button").forEach((button) => (button.dataset.node = node.node_id));
   const age = quiet ? since(quiet.heard_at) : `under ${limit(run.quiet_after_s)}`;
   facts(byId("node-facts"), [
     ["State", word], ["Group rank", node.group_rank], ["Ranks", ranksOf(node)], ["Workers", node.local_world_size],
@@ -657,9 +680,12 @@ const events = {
 
 // Actions.
 
+let pressed = null; // the button whose dialog is open, or what has the focus in its place
+
 function ask(button) {
+  pressed = button;
   const dialog = byId("dialog"), asks = button.dataset.asks.split(" ");
-  const node = button.dataset.ofNode ? cells.get(chosen).name : ""; // the cell may go while somebody fills in a reason
+  const { node } = button.dataset; // it may be another one's, or gone, while somebody fills in a reason
   fill(byId("dialog-title"), `${button.textContent}: ${node ? `node ${node}` : runId}`);
   fill(byId("dialog-means"), button.dataset.means);
   fill(byId("dialog-do"), button.textContent);
@@ -713,10 +739,16 @@ function notice(text) {
 
 if (runId) {
   byId("nodes").addEventListener("keydown", move);
-  document.querySelectorAll("button[data-path]").forEach((button) => button.addEventListener("click", () => ask(button)));
-  if (byId("dialog")) byId("dialog-cancel").addEventListener("click", () => byId("dialog").close());
 } else {
   byId("filter").addEventListener("input", sift);
   document.querySelector(".filter").addEventListener("submit", (event) => event.preventDefault());
+}
+if (byId("dialog")) {
+  document.addEventListener("click", ({ target }) => {
+    const button = target.closest("button[data-path]");
+    if (button) ask(button);
+  });
+  byId("dialog-cancel").addEventListener("click", () => byId("dialog").close());
+  byId("dialog").addEventListener("close", () => pressed.focus());
 }
 new Stream();
