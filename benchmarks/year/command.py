@@ -67,7 +67,11 @@ SET_UP_MINUTES = 0.8
 
 def _simulation(args: argparse.Namespace) -> int:
     here = machine(os.getloadavg()[0])
-    wanted = [each for each in scenarios.every(args.days_of_10000) if args.nodes in (None, each.nodes)]
+    wanted = [
+        each
+        for each in scenarios.every(args.days_of_10000)
+        if args.nodes in (None, each.nodes) and args.scenario in (None, each.about)
+    ]
     _note(f"{len(wanted)} scenarios in {args.processes} processes")
     outcomes = scenarios.play_all(wanted, args.processes, _note)
     print(f"\n{here}\n{ATTRIBUTION}\n\n{page.outcome_table(outcomes)}\n\n{page.verdict(outcomes)}")
@@ -115,6 +119,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="nodes of the run (default: 16); simulation: scenarios of this size alone",
     )
+    add("--scenario", metavar="TITLE", help="simulation: the scenarios of this title alone, as the page has it")
     add("--spares", type=int, default=2, metavar="N", help="nodes that stand by (default: %(default)s)")
     add("--seed", type=int, default=1, metavar="N", help="of the faults on real processes (default: %(default)s)")
     add("--no-torchrun", action="store_true", help="node-agent alone")
@@ -138,6 +143,9 @@ def _check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     sizes = {each.nodes for each in scenarios.every(1.0)}
     if args.only == SIMULATION and args.nodes not in (None, *sizes):
         parser.error(f"--nodes with --only simulation: one of {', '.join(map(str, sorted(sizes)))}")
+    titles = {each.about for each in scenarios.every(1.0) if args.nodes in (None, each.nodes)}
+    if args.only == SIMULATION and args.scenario not in (None, *titles):
+        parser.error(f"--scenario: one of {'; '.join(sorted(titles))}")
     if args.only == PROCESSES and args.nodes is not None and args.nodes < 4:
         parser.error("--nodes: at least 4")
     if not args.write:

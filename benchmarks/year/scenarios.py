@@ -67,7 +67,7 @@ _RETRIED = TorchrunPolicy(max_restarts=100, retry_s=60.0)
 
 
 def every(days_of_10_000: float) -> list[Scenario]:
-    """All scenarios, the largest first. A year of 10,000 nodes takes hours: of it the first days alone."""
+    """All scenarios, the largest first. A year of 10,000 nodes takes more than an hour: of it the first days alone."""
     abouts: tuple[tuple[str, Shape], ...] = ((BASE, "bursty"), (f"{BASE}, faults without bursts", "poisson"))
     vast = [Scenario(about=about, nodes=10_000, shape=shape, days=days_of_10_000) for about, shape in abouts]
     return [*vast, *_of(1_024), *_of(128)]

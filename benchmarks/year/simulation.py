@@ -6,39 +6,46 @@ left out is in docs/adr/0049-a-year-in-minutes.md.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf, isclose
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import (
     AnswerRequest,
     Assignment,
+    Directive,
     Failure,
     JoinRequest,
     LeaveRequest,
     PollRequest,
     Reply,
     ReportRequest,
+    Start,
+    Stop,
+    Wait,
 )
-from rdzv_protocol.queries import Notice, Noticed
+from rdzv_protocol.queries import Noticed, Query
 from rdzv_protocol.settings import RequestedSettings
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
+from benchmarks.year.agents import Agent as NodeAgent
+from benchmarks.year.agents import Agents
 from benchmarks.year.kinds import Kind
 from benchmarks.year.model import Costs, Ledger
 from benchmarks.year.trace import DAY_S, DAYS, Fault
 from node_agent.core import events as agent_events
 from node_agent.core.effects import Ask, CheckNode, Exit, StartWorkers, StopWorkers
-from node_agent.core.machine import AgentMachine
+from node_agent.core.effects import Effect as AgentEffect
 from rdzv_server.config import ExclusionPolicy
 from rdzv_server.core import completion, events, time_ledger
-from rdzv_server.core.effects import Effect, Happened, WakeAgents
+from rdzv_server.core.effects import Effect, Happened, Record, WakeAgents
+from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Agent, Cause, Run, Stage
 
@@ -114,6 +121,7 @@ class Node:
         "index",
         "life",
         "name",
+        "offered",
         "parked",
         "report",
         "until_s",
@@ -122,11 +130,15 @@ class Node:
     def __init__(self, index: int) -> None:
         self.index, self.name = index, f"node{index}"
         self.life = 0
-        """Agents that were started here: what was sent to, or set for, an earlier one is for nobody."""
-        self.agent: AgentMachine | None = None
+        """Agents that were started here."""
+        self.agent: NodeAgent | None = None
+        """What was sent to, or set for, an earlier one is for nobody."""
+        self.offered: Assignment | None = None
+        """Of the workers that the server had it start last."""
         self.assignment: Assignment | None = None
         """Of the workers that run."""
         self.parked: PollRequest | JoinRequest | None = None
+        """A poll may be that of another agent in the same state, which differs in the name and the revision alone."""
         self.due_s = inf
         """Time at which its agent's deadline is looked at."""
         self.report: ReportRequest | None = None
@@ -141,6 +153,9 @@ class Node:
         """Checks find it unfit until then."""
         self.until_s = 0.0
         """The end of the fault that it has."""
+
+
+T = TypeVar("T")
 
 
 class Violation(AssertionError):
@@ -178,6 +193,8 @@ class Simulation:
         self.policy, self.costs = policy, costs
         self.pool = [Node(index) for index in range(pool_size(nodes, policy))]
         self.year = Year(nodes, days, Ledger(costs, nodes))
+        self._agents = Agents()
+        self._settings = policy.settings(nodes)
         self._rng = Random(f"year {seed}")
         self._end_s = days * DAY_S
         self._times: list[float] = []
@@ -198,6 +215,7 @@ class Simulation:
         self._holders: dict[int, str] = {}
         self.run: Run | None = None
         """The latest attempt."""
+        self._machine: RunMachine | None = None
         self._is_accounted = False
         for fault in faults:
             self.at(fault.at_s, self._strike, fault)
@@ -215,6 +233,7 @@ class Simulation:
                 told(next_day / DAY_S)
                 next_day += DAY_S
             self.now = at_s
+            self._agents.pass_time(at_s)
             for call, args in self._due[at_s]:  # and what is added meanwhile
                 call(*args)
                 if not self._is_accounted:
@@ -236,6 +255,14 @@ class Simulation:
     def later(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:
         self.at(self.now + delay_s, call, *args)
 
+    def _together(self, when_s: float, call: Callable[[list[T]], None], *items: T) -> None:
+        """Have the items handled with those that the same call is to handle at the same time, after which they come."""
+        due = self._due.get(when_s)
+        if due and due[-1][0] == call:
+            due[-1][1][0].extend(items)
+        else:
+            self.at(when_s, call, list(items))
+
     # Agents.
 
     def _start_agent(self, node: Node) -> None:
@@ -251,74 +278,82 @@ class Simulation:
             addr=node.name,
             port=1 + node.life % 60_000,
             local_world_size=1,
-            settings=self.policy.settings(self.year.nodes),
+            settings=self._settings,
             explicit_run_id=True,
             drains=True,
             queries=() if self.policy.notice_s is None else ("notice",),
         )
-        node.agent = AgentMachine(join, server="the server", checks=self.policy.found > 0)
-        self._feed(node, node.life, agent_events.Started())
+        node.agent = agent = self._agents.start(join, checks=self.policy.found > 0)
+        self._perform(node, agent, agent.handle_alike("started", agent_events.Started))
 
-    def _feed(self, node: Node, life: int, event: agent_events.Event) -> None:
-        """Let the node's agent handle an event that was meant for this life of it."""
-        if life != node.life or node.agent is None:
-            return
-        for effect in node.agent.handle(event, self.now):
-            self._perform(node, effect)
-        if node.agent is not None:
-            self._arm_agent(node, node.agent)
+    def _feed(self, node: Node, agent: NodeAgent, event: agent_events.Event) -> None:
+        """Let the node's agent handle an event, if it is still this one."""
+        if node.agent is agent:
+            self._perform(node, agent, agent.handle(event))
 
-    def _arm_agent(self, node: Node, agent: AgentMachine) -> None:
-        at = agent.next_deadline()
-        if at is not None and at < node.due_s:
+    def _perform(self, node: Node, agent: NodeAgent, effects: list[AgentEffect]) -> None:
+        for effect in effects:
+            _PERFORM[type(effect)](self, node, agent, effect)
+        at = agent.state.deadline
+        if at is not None and at < node.due_s and node.agent is agent:
             node.due_s = at
-            self.at(max(at, self.now), self._deadline, node, node.life)
+            self._together(max(at, self.now), self._deadlines, (node, agent))
 
-    def _deadline(self, node: Node, life: int) -> None:
-        if life != node.life or node.agent is None:
-            return
-        node.due_s, at = inf, node.agent.next_deadline()
-        if at is not None and at <= self.now and node.hears:
-            self._feed(node, life, agent_events.TimePassed())
-        elif node.hears:
-            self._arm_agent(node, node.agent)
+    def _deadlines(self, due: list[tuple[Node, NodeAgent]]) -> None:
+        for node, agent in due:
+            if node.agent is not agent:
+                continue
+            node.due_s, at = inf, agent.state.deadline
+            if at is None or not node.hears:
+                continue
+            if at <= self.now:
+                effects = agent.handle_alike("time passed", agent_events.TimePassed)
+                self._perform(node, agent, effects)
+            else:
+                self._perform(node, agent, [])
 
-    def _perform(self, node: Node, effect: object) -> None:
-        match effect:
-            case JoinRequest() | PollRequest():
-                node.parked = effect
-                self._by_agent[effect.agent_id] = node
-                if node.hears:
-                    self.later(LATENCY_S, self._asked, node, node.life, effect)
-            case ReportRequest():
-                node.report = effect
-                if node.hears:
-                    self.later(LATENCY_S, self._reported, node, node.life, effect)
-            case LeaveRequest() | AnswerRequest():
-                if node.hears:
-                    self.later(LATENCY_S, self._told, effect)
-            case StartWorkers(assignment):
-                self._workers_start(node, assignment)
-            case StopWorkers():
-                round_ = node.agent.round if node.agent else 0
-                self.later(self.costs.stop_s, self._workers_stopped, node, node.life, round_)
-            case CheckNode():
-                self.later(self.costs.check_s, self._checked, node, node.life)
-            case Ask(Notice() as notice):
-                saved = agent_events.Answer(notice.number, Noticed(listening=1, acknowledged=1))
-                self.later(self.costs.save_s, self._feed, node, node.life, saved)
-            case Exit(code):
-                self._exits(node, code)
+    def _polls(self, node: Node, agent: NodeAgent, poll: PollRequest) -> None:
+        node.parked = poll
+        if node.hears:
+            self._together(self.now + LATENCY_S, self._asked, (node, agent, poll))
 
-    def _checked(self, node: Node, life: int) -> None:
-        unfit = "a GPU is broken" if self.now < node.found_until else ""
-        self._feed(node, life, agent_events.NodeChecked(unfit))
+    def _joins(self, node: Node, agent: NodeAgent, another: JoinRequest) -> None:
+        node.parked = join = agent.own_join(another)
+        self._by_agent[join.agent_id] = node
+        if node.hears:
+            self._together(self.now + LATENCY_S, self._asked, (node, agent, join))
 
-    def _exits(self, node: Node, code: int) -> None:
+    def _reports(self, node: Node, agent: NodeAgent, report: ReportRequest) -> None:
+        node.report = report
+        if node.hears:
+            self.later(LATENCY_S, self._reported, node, agent, report)
+
+    def _tells(self, node: Node, agent: NodeAgent, told: LeaveRequest | AnswerRequest) -> None:
+        if node.hears:
+            self.later(LATENCY_S, self._told, told)
+
+    def _stops_workers(self, node: Node, agent: NodeAgent, _: StopWorkers) -> None:
+        self._together(self.now + self.costs.stop_s, self._workers_stopped, (node, agent, agent.machine.round))
+
+    def _checks(self, node: Node, agent: NodeAgent, _: CheckNode) -> None:
+        self._together(self.now + self.costs.check_s, self._checked, (node, agent))
+
+    def _asks_workers(self, node: Node, agent: NodeAgent, ask: Ask) -> None:
+        saved = agent_events.Answer(ask.query.number, Noticed(listening=1, acknowledged=1))
+        self.later(self.costs.save_s, self._feed, node, agent, saved)
+
+    def _checked(self, checked: list[tuple[Node, NodeAgent]]) -> None:
+        for node, agent in checked:
+            if self.now < node.found_until:
+                self._feed(node, agent, agent_events.NodeChecked("a GPU is broken"))
+            elif node.agent is agent:
+                self._perform(node, agent, agent.handle_alike("fit", agent_events.NodeChecked, ""))
+
+    def _exits(self, node: Node, agent: NodeAgent, exit_: Exit) -> None:
         """The service manager starts it again; a node that is to be replaced comes back when it is repaired."""
         self._workers_gone(node)
         self._gone(node)
-        at_s = node.found_until if code == ExitCode.NODE_UNFIT else self.now
+        at_s = node.found_until if exit_.code is ExitCode.NODE_UNFIT else self.now
         self.at(at_s + SERVICE_RESTART_S, self._start_agent, node)
 
     def _gone(self, node: Node) -> None:
@@ -329,9 +364,9 @@ class Simulation:
 
     # Workers.
 
-    def _workers_start(self, node: Node, assignment: Assignment) -> None:
-        run = self.run
-        assert run and run.membership
+    def _workers_start(self, node: Node, agent: NodeAgent, _: StartWorkers) -> None:
+        run, assignment = self.run, node.offered
+        assert run and run.membership and assignment
         node.assignment = assignment
         if assignment.round != run.round or run.stage is not Stage.RUNNING:
             return  # it has heard too late, and will hear that too
@@ -351,10 +386,12 @@ class Simulation:
             self._training_round, self._is_accounted = run.round, False
             self.year.ledger.on(len(run.membership.seats))
 
-    def _workers_stopped(self, node: Node, life: int, round_: int) -> None:
-        if life == node.life:
-            node.assignment = None
-        self._feed(node, life, agent_events.WorkersStopped(round_))
+    def _workers_stopped(self, stopped: list[tuple[Node, NodeAgent, int]]) -> None:
+        for node, agent, round_ in stopped:
+            if node.agent is agent:
+                node.assignment = None
+                effects = agent.handle_alike(("stopped", round_), agent_events.WorkersStopped, round_)
+                self._perform(node, agent, effects)
 
     def _workers_gone(self, node: Node) -> None:
         node.assignment = None
@@ -374,37 +411,55 @@ class Simulation:
             cause="exit code 1",
             error=why,
         )
-        self._feed(node, node.life, agent_events.WorkerFailed(assignment.round, failure))
+        self._feed(node, node.agent, agent_events.WorkerFailed(assignment.round, failure))
 
     # The server.
 
-    def _asked(self, node: Node, life: int, request: JoinRequest | PollRequest) -> None:
-        if life != node.life or node.parked is not request or not node.hears:
-            return
+    def _asked(self, asked: list[tuple[Node, NodeAgent, JoinRequest | PollRequest]]) -> None:
+        for node, agent, request in asked:
+            if node.agent is not agent or node.parked is not request or not node.hears:
+                continue
+            if type(request) is PollRequest and self._lives_on(agent.agent_id):
+                if self._has_news(self.run, agent, request):
+                    self._reply(node)
+            else:
+                self._take(node, agent, request)
+                if not self._is_accounted:
+                    self._account()
+
+    def _has_news(self, run: Run, agent: NodeAgent, poll: PollRequest) -> bool:
+        """Whether the server answers the poll at once."""
+        part, queries = run.agents.get(agent.agent_id), run.queries
+        if not poll.hold or part is None or part.revision > agent.revision:
+            return True
+        return bool(queries.by_agent) and queries.has_news(agent.agent_id, poll.asked)
+
+    def _take(self, node: Node, agent: NodeAgent, request: JoinRequest | PollRequest) -> None:
+        """Let the server take a join or a poll; it is answered at once if there is something to say."""
         try:
             if isinstance(request, JoinRequest):
                 self._tell(events.NodeJoined(request, "server"))
             else:
-                self._sign(request.agent_id)
-            machine = self.registry.machine_of(RUN_ID, request.agent_id)
-            agent = machine.run.agents.get(request.agent_id)
+                self._sign(agent.agent_id)
+            run = self.registry.machine_of(RUN_ID, agent.agent_id).run
         except ProtocolError as error:
-            self._answer(node, error)
+            node.parked = None
+            self.later(LATENCY_S, self._feed, node, agent, agent_events.Answered(error))
             return
         if isinstance(request, PollRequest):
-            has_news = machine.run.queries.has_news(request.agent_id, request.asked)
-            holds = request.hold and agent is not None and agent.revision <= request.revision and not has_news
+            holds = not self._has_news(run, agent, request)
         else:
-            holds = node.agent is not None and node.agent.is_known and agent is not None and agent.has_joined
+            part = run.agents.get(agent.agent_id)
+            holds = agent.machine.is_known and part is not None and part.has_joined
         if not holds:
             self._reply(node)
 
-    def _reported(self, node: Node, life: int, request: ReportRequest) -> None:
+    def _reported(self, node: Node, agent: NodeAgent, request: ReportRequest) -> None:
         """The server takes the report, or does not any more; either way the agent waits for no answer beyond that."""
         self._told(request)
-        if life == node.life:
+        if node.agent is agent:
             node.report = None
-        self.later(LATENCY_S, self._feed, node, life, agent_events.Reported(request.round))
+        self.later(LATENCY_S, self._feed, node, agent, agent_events.Reported(request.round))
 
     def _told(self, request: ReportRequest | LeaveRequest | AnswerRequest) -> None:
         try:
@@ -427,11 +482,12 @@ class Simulation:
     def _carry_out(self, effects: list[Effect]) -> None:
         self._is_accounted &= self.year.ledger.phase != "waiting"  # which ends with a join
         for effect in effects:
+            if type(effect) is Record:
+                continue  # most are
             match effect:
                 case WakeAgents(agent_ids=agent_ids):
-                    for agent_id in agent_ids:
-                        if (node := self._by_agent.get(agent_id)) and node.parked and node.hears:
-                            self._reply(node)
+                    woken = [node for agent_id in agent_ids if (node := self._by_agent.get(agent_id))]
+                    self._reply(*[node for node in woken if node.parked and node.hears])
                 case Happened(event):
                     self._happened(event.kind, event.cause)
         self._arm()
@@ -445,7 +501,8 @@ class Simulation:
         if kind == "round_opened" and cause == Cause.NODE_ARRIVED:
             ledger.blame("a node that is back", self.now)
         if kind == "run_created":
-            self.run = self.registry.attempts_of(RUN_ID)[-1]
+            self._machine = self.registry.machine_of(RUN_ID, "")
+            self.run = self._machine.run
         if kind in ("round_opened", "run_failed"):
             self._started, self._holders, self._stuck = set(), {}, {}
             self._training_round = 0
@@ -456,33 +513,55 @@ class Simulation:
         if kind == "run_failed" and not self._awaits_person:
             self._needs_person()
 
-    def _reply(self, node: Node) -> None:
-        """Answer what the node's agent has asked last, with what it must do by now."""
-        request = node.parked
-        if request is None:
-            return
-        node.parked = None
-        self.later(LATENCY_S, self._answered, node, node.life, request.agent_id)
+    def _reply(self, *nodes: Node) -> None:
+        """Answer what the nodes' agents have asked last, with what they must do by now."""
+        answers = []
+        for node in nodes:
+            if node.agent is not None and node.parked is not None:
+                node.parked = None
+                answers.append((node, node.agent, node.agent.agent_id))
+        if answers:
+            self._together(self.now + LATENCY_S, self._answered, *answers)
 
-    def _answered(self, node: Node, life: int, agent_id: str) -> None:
-        if life != node.life or node.agent is None:
-            return
-        if not node.hears:
-            node.parked = PollRequest(run_id=RUN_ID, agent_id=agent_id, revision=0)  # lost on its way: asked again
-            return
+    def _answered(self, answers: list[tuple[Node, NodeAgent, str]]) -> None:
+        for node, agent, agent_id in answers:
+            if node.agent is not agent:
+                continue
+            if node.hears:
+                self._answer(node, agent, agent_id)
+            else:
+                node.parked = PollRequest(run_id=RUN_ID, agent_id=agent_id, revision=0)  # lost on its way: asked again
+
+    def _answer(self, node: Node, agent: NodeAgent, agent_id: str) -> None:
+        machine = self._machine
         try:
-            machine = self.registry.machine_of(RUN_ID, agent_id)
+            if machine is None or agent_id not in machine.run.agents:
+                machine = self.registry.machine_of(RUN_ID, agent_id)
             revision, directive = machine.directive_for(agent_id, self.now)
         except ProtocolError as error:
-            self._feed(node, life, agent_events.Answered(error))
+            self._feed(node, agent, agent_events.Answered(error))
             return
-        queries = machine.run.queries.of(agent_id, self.now)
-        reply = Reply(epoch="1", revision=revision, lease_s=self.policy.lease_s, directive=directive, queries=queries)
-        self._feed(node, life, agent_events.Answered(reply))
+        queries = machine.run.queries.of(agent_id, self.now) if machine.run.queries.by_agent else ()
+        name: Hashable = None
+        match directive:
+            case Start(assignment=assignment):
+                name, node.offered = -assignment.round, assignment
+            case Stop():
+                name = id(directive)
+            case Wait():
+                name = directive
+        if name is None or queries or revision < agent.revision:
+            self._feed(node, agent, self._reply_with(revision, directive, queries))
+        else:
+            effects = agent.handle_alike(name, self._reply_with, revision, directive, queries)
+            agent.revision = revision
+            self._perform(node, agent, effects)
 
-    def _answer(self, node: Node, error: ProtocolError) -> None:
-        node.parked = None
-        self.later(LATENCY_S, self._feed, node, node.life, agent_events.Answered(error))
+    def _reply_with(self, revision: int, directive: Directive, queries: tuple[Query, ...]) -> agent_events.Answered:
+        lease_s = self.policy.lease_s
+        return agent_events.Answered(
+            Reply(epoch="1", revision=revision, lease_s=lease_s, directive=directive, queries=queries)
+        )
 
     def _arm(self) -> None:
         at = self.registry.next_deadline()
@@ -502,6 +581,11 @@ class Simulation:
         if self.registry.renew(RUN_ID, sign, self.now) is None:
             self._tell(sign)
         self._vouch(agent_id)
+
+    def _lives_on(self, agent_id: str) -> bool:
+        """Whether nothing would follow from a poll but a lease that the agent has."""
+        leases = self.run.leases if self.run else None
+        return leases is not None and leases.renewed_at.get(agent_id) == inf and agent_id not in leases.uncertain
 
     def _vouch(self, agent_id: str) -> None:
         """Renew the lease of an agent that is well for ever: it would poll twice in each, and nothing would follow."""
@@ -568,7 +652,6 @@ class Simulation:
         self._silence(node)
         self._workers_gone(node)
         self._gone(node)
-        node.life += 1
         self.at(node.until_s + SERVICE_RESTART_S, self._start_agent, node)
 
     def _is_killed(self, node: Node, fault: Fault) -> None:
@@ -580,7 +663,6 @@ class Simulation:
             self._silence(node)
         self._workers_gone(node)
         self._gone(node)
-        node.life += 1
         self._silent.pop(agent_id, None)
         with suppress(ProtocolError):
             self._tell(events.AgentDisconnected(agent_id))
@@ -589,22 +671,20 @@ class Simulation:
     def _is_cut(self, node: Node, fault: Fault) -> None:
         self._gets_stuck(node)
         self._silence(node)
-        self.at(node.until_s, self._heals, node, node.life)
+        self.at(node.until_s, self._heals, node, node.agent)
 
-    def _heals(self, node: Node, life: int) -> None:
-        if life != node.life or node.agent is None:
+    def _heals(self, node: Node, agent: NodeAgent) -> None:
+        if node.agent is not agent:
             return
         node.hears = True
-        agent_id = node.agent.agent_id
+        agent_id = agent.agent_id
         self._silent.pop(agent_id, None)
         self._by_agent[agent_id] = node
         if node.report is not None:
-            self.later(LATENCY_S, self._reported, node, life, node.report)
-        if node.parked is not None:
-            self._asked(node, life, node.parked)
-        else:
+            self.later(LATENCY_S, self._reported, node, agent, node.report)
+        if node.parked is None:
             node.parked = PollRequest(run_id=RUN_ID, agent_id=agent_id, revision=0)
-            self._asked(node, life, node.parked)
+        self._take(node, agent, node.parked)
 
     def _is_slow(self, node: Node, fault: Fault) -> None:
         self._slow.add(node.index)
@@ -699,7 +779,7 @@ class Simulation:
                 continue
             agent = run.agents.get(node.agent.agent_id)
             if agent is None:
-                raise Violation(f"{node.name} is well, {node.agent.state}, and not part of the run")
+                raise Violation(f"{node.name} is well, {node.agent.machine.state}, and not part of the run")
             ranks += self._rank_of(run, node, agent)
         is_whole = run.stage is Stage.RUNNING and not self._stuck
         if is_whole and run.membership and sorted(ranks) != list(range(run.membership.world_size)):
@@ -745,3 +825,18 @@ _STRIKES: dict[Kind, Callable[[Simulation, Node, Fault], None]] = {
 def pool_size(nodes: int, policy: Policy) -> int:
     """Nodes of the run, and its spares."""
     return nodes + round(nodes * policy.spares)
+
+
+_PERFORM: dict[type, Callable[[Simulation, Node, NodeAgent, Any], None]] = {
+    PollRequest: Simulation._polls,
+    JoinRequest: Simulation._joins,
+    ReportRequest: Simulation._reports,
+    LeaveRequest: Simulation._tells,
+    AnswerRequest: Simulation._tells,
+    StartWorkers: Simulation._workers_start,
+    StopWorkers: Simulation._stops_workers,
+    CheckNode: Simulation._checks,
+    Ask: Simulation._asks_workers,
+    Exit: Simulation._exits,
+}
+"""Effects of an agent's core, each with what it does. An effect may be another agent's that is in the same state."""
