@@ -7,11 +7,12 @@ has to come to the same: see `CHECK_EVERY`.
 
 from collections.abc import Callable, Hashable
 from copy import copy
+from math import inf
 from typing import Any
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
-from rdzv_protocol.messages import JoinRequest, PollRequest
+from rdzv_protocol.messages import Assignment, JoinRequest, PollRequest, ReportRequest
 
 from node_agent.core.effects import CheckNode, Effect, Say, StartWorkers, StopWorkers, WriteFailureReport
 from node_agent.core.events import Event
@@ -77,13 +78,14 @@ class Agents:
         step = self.alone(agent, event)
         if expected is not None:
             self._compare(agent, step, expected)
-        elif all(isinstance(effect, _ALIKE) for effect in step.effects):
+            return expected
+        if all(isinstance(effect, _ALIKE) for effect in step.effects):
             self.steps[before, name] = step
         return step
 
     def alone(self, agent: "Agent", event: Event) -> _Step:
         machine = _copy(agent)
-        effects = [effect for effect in machine.handle(event, self.now) if not isinstance(effect, _WORDS)]
+        effects: list[Effect] = [each for each in machine.handle(event, self.now) if not isinstance(each, _WORDS)]
         agent.agent_id, agent.revision = machine.agent_id, machine._revision
         return _Step(self._shared(machine), effects, event)
 
@@ -136,6 +138,58 @@ class Agent:
     def own_join(self, join: JoinRequest) -> JoinRequest:
         """The join that another agent in the same state sends, as this one's."""
         return replace(self.join, agent_id=self.agent_id, after_round=join.after_round, returning=join.returning)
+
+
+class Node:
+    """A machine of the pool with its agent, if one runs."""
+
+    __slots__ = (
+        "agent",
+        "assignment",
+        "bad_until",
+        "down_until",
+        "due_s",
+        "found_until",
+        "hears",
+        "index",
+        "life",
+        "name",
+        "offered",
+        "parked",
+        "report",
+        "until_s",
+    )
+
+    def __init__(self, index: int) -> None:
+        self.index, self.name = index, f"node{index}"
+        self.life = 0
+        """Agents that were started here."""
+        self.agent: Agent | None = None
+        """What was sent to, or set for, an earlier one is for nobody."""
+        self.offered: Assignment | None = None
+        """Of the workers that the server had it start last."""
+        self.assignment: Assignment | None = None
+        """Of the workers that run."""
+        self.parked: PollRequest | JoinRequest | None = None
+        """A poll may be that of another agent in the same state, which differs in the name and the revision alone."""
+        self.due_s = inf
+        """Time at which its agent's deadline is looked at."""
+        self.report: ReportRequest | None = None
+        """Report of a failure that the server has not answered yet."""
+        self.hears = True
+        """Whether network and machine let it speak with the server."""
+        self.down_until = 0.0
+        """The end of a fault that it does not survive, or that keeps it from the network."""
+        self.bad_until = 0.0
+        """Workers that start here fail until then."""
+        self.found_until = 0.0
+        """Checks find it unfit until then."""
+        self.until_s = 0.0
+        """The end of the fault that it has."""
+
+
+Pair = tuple[Node, Agent]
+"""What was sent to, or set for, an agent of the node that is gone is for nobody."""
 
 
 def _copy(agent: Agent) -> AgentMachine:

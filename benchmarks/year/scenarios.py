@@ -9,7 +9,8 @@ from typing import Any
 
 from benchmarks.year import trace
 from benchmarks.year.model import Costs, Ledger, formula
-from benchmarks.year.simulation import Policy, Simulation, pool_size
+from benchmarks.year.policy import Policy, pool_size
+from benchmarks.year.simulation import Simulation
 from benchmarks.year.torchrun_model import TorchrunPolicy, TorchrunYear
 from benchmarks.year.trace import DAYS, Shape
 from rdzv_server.cli import COLLECT_AFTER

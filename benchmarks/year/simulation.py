@@ -6,13 +6,15 @@ left out is in docs/adr/0049-a-year-in-minutes.md.
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import groupby
 from math import inf, isclose
+from operator import itemgetter
 from random import Random
-from typing import Any, TypeVar
+from typing import Any
 
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exit_codes import ExitCode
@@ -31,23 +33,21 @@ from rdzv_protocol.messages import (
     Wait,
 )
 from rdzv_protocol.queries import Noticed, Query
-from rdzv_protocol.settings import RequestedSettings
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
-from benchmarks.year.agents import Agent as NodeAgent
-from benchmarks.year.agents import Agents
+from benchmarks.year.agents import Agent, Agents, Node, Pair
 from benchmarks.year.kinds import Kind
 from benchmarks.year.model import Costs, Ledger
+from benchmarks.year.policy import Policy, pool_size
 from benchmarks.year.trace import DAY_S, DAYS, Fault
 from node_agent.core import events as agent_events
 from node_agent.core.effects import Ask, CheckNode, Exit, StartWorkers, StopWorkers
 from node_agent.core.effects import Effect as AgentEffect
-from rdzv_server.config import ExclusionPolicy
 from rdzv_server.core import completion, events, time_ledger
 from rdzv_server.core.effects import Effect, Happened, Record, WakeAgents
 from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.registry import Registry
-from rdzv_server.core.run import Agent, Cause, Run, Stage
+from rdzv_server.core.run import Cause, Run, Stage
 
 RUN_ID = "year"
 LATENCY_S = 0.002
@@ -58,104 +58,6 @@ DRAIN_S = 60.0
 STILL_BAD = "a bad node, once more"
 QUIET_S = 300.0
 """Without an event for so long, everything must have found its place."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """Choices of an operator, and the time within which a hang is noticed."""
-
-    spares: float = 0.02
-    """Standbys, as a part of the run's nodes."""
-    shrink: float = 0.1
-    """Part of its nodes without which the run still goes on."""
-    shrink_after_s: float = 0.0
-    """Time that a replacement for a lost node is waited for before the run goes on with fewer."""
-    lease_s: float = 10.0
-    hang_noticed_s: float = 30.0
-    """From the last step to the end of the worker to blame: detection, evidence and all."""
-    slow_noticed_s: float | None = 600.0
-    """Time after which a slow node is drained; None: it stays until it is repaired."""
-    is_noticed_at_once: bool = False
-    """Whether every fault is known the moment that it is there: an ideal, which nobody can have."""
-    found: float = 0.0
-    """Part of the faults of the kinds that a node's checks look for which they find; 0: nodes are not checked."""
-    notice_s: float | None = None
-    """Time that workers have to save before a node is drained or admitted; None: they are not told."""
-    exclude_after: int | None = 2
-    """Times that a node is blamed within `exclude_window_s` which keep it out for `exclude_for_s`."""
-    exclude_window_s: float = 3600.0
-    exclude_for_s: float = DAY_S
-    max_restarts: int = 20
-    restart_window_s: float | None = 3600.0
-
-    @property
-    def exclusion(self) -> ExclusionPolicy | None:
-        if self.exclude_after is None:
-            return None
-        return ExclusionPolicy(self.exclude_after, self.exclude_window_s, self.exclude_for_s)
-
-    def settings(self, nodes: int) -> RequestedSettings:
-        return RequestedSettings(
-            min_nodes=nodes - int(nodes * self.shrink),
-            max_nodes=nodes,
-            max_restarts=self.max_restarts,
-            restart_window_s=self.restart_window_s,
-            shrink_after_s=self.shrink_after_s,
-            lease_s=self.lease_s,
-            notice_timeout_s=self.notice_s,
-            scale_up="immediate" if self.notice_s is None else "on-notice",
-        )
-
-
-class Node:
-    """A machine of the pool with its agent, if one runs."""
-
-    __slots__ = (
-        "agent",
-        "assignment",
-        "bad_until",
-        "down_until",
-        "due_s",
-        "found_until",
-        "hears",
-        "index",
-        "life",
-        "name",
-        "offered",
-        "parked",
-        "report",
-        "until_s",
-    )
-
-    def __init__(self, index: int) -> None:
-        self.index, self.name = index, f"node{index}"
-        self.life = 0
-        """Agents that were started here."""
-        self.agent: NodeAgent | None = None
-        """What was sent to, or set for, an earlier one is for nobody."""
-        self.offered: Assignment | None = None
-        """Of the workers that the server had it start last."""
-        self.assignment: Assignment | None = None
-        """Of the workers that run."""
-        self.parked: PollRequest | JoinRequest | None = None
-        """A poll may be that of another agent in the same state, which differs in the name and the revision alone."""
-        self.due_s = inf
-        """Time at which its agent's deadline is looked at."""
-        self.report: ReportRequest | None = None
-        """Report of a failure that the server has not answered yet."""
-        self.hears = True
-        """Whether network and machine let it speak with the server."""
-        self.down_until = 0.0
-        """The end of a fault that it does not survive, or that keeps it from the network."""
-        self.bad_until = 0.0
-        """Workers that start here fail until then."""
-        self.found_until = 0.0
-        """Checks find it unfit until then."""
-        self.until_s = 0.0
-        """The end of the fault that it has."""
-
-
-T = TypeVar("T")
 
 
 class Violation(AssertionError):
@@ -255,13 +157,13 @@ class Simulation:
     def later(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:
         self.at(self.now + delay_s, call, *args)
 
-    def _together(self, when_s: float, call: Callable[[list[T]], None], *items: T) -> None:
+    def _together(self, when_s: float, call: Callable[[list[Any]], None], items: list[Any]) -> None:
         """Have the items handled with those that the same call is to handle at the same time, after which they come."""
         due = self._due.get(when_s)
         if due and due[-1][0] == call:
             due[-1][1][0].extend(items)
-        else:
-            self.at(when_s, call, list(items))
+        elif items:
+            self.at(when_s, call, items)
 
     # Agents.
 
@@ -284,22 +186,43 @@ class Simulation:
             queries=() if self.policy.notice_s is None else ("notice",),
         )
         node.agent = agent = self._agents.start(join, checks=self.policy.found > 0)
-        self._perform(node, agent, agent.handle_alike("started", agent_events.Started))
+        self._perform([(node, agent)], agent.handle_alike("started", agent_events.Started))
 
-    def _feed(self, node: Node, agent: NodeAgent, event: agent_events.Event) -> None:
+    def _feed(self, node: Node, agent: Agent, event: agent_events.Event) -> None:
         """Let the node's agent handle an event, if it is still this one."""
         if node.agent is agent:
-            self._perform(node, agent, agent.handle(event))
+            self._perform([(node, agent)], agent.handle(event))
 
-    def _perform(self, node: Node, agent: NodeAgent, effects: list[AgentEffect]) -> None:
+    def _perform(self, those: list[Pair], effects: list[AgentEffect]) -> None:
+        """Do the same for all of these agents, which are in one state."""
         for effect in effects:
-            _PERFORM[type(effect)](self, node, agent, effect)
-        at = agent.state.deadline
-        if at is not None and at < node.due_s and node.agent is agent:
-            node.due_s = at
-            self._together(max(at, self.now), self._deadlines, (node, agent))
+            _PERFORM[type(effect)](self, those, effect)
+        self._arm_agents(those)
 
-    def _deadlines(self, due: list[tuple[Node, NodeAgent]]) -> None:
+    def _arm_agents(self, those: list[Pair]) -> None:
+        at = those[0][1].state.deadline
+        if at is not None:
+            due = [(node, agent) for node, agent in those if at < node.due_s and node.agent is agent]
+            for node, _ in due:
+                node.due_s = at
+            self._together(max(at, self.now), self._deadlines, due)
+
+    def _handle_alike(
+        self, those: Iterable[Pair], name: Hashable, make: Callable[..., agent_events.Event], *args: Any
+    ) -> None:
+        """Let the agents handle the event that `make` makes, those in one state after each other at once."""
+        group, effects = list[Pair](), list[AgentEffect]()
+        for pair in those:
+            found = pair[1].handle_alike(name, make, *args)
+            if found is not effects:
+                if group:
+                    self._perform(group, effects)
+                group, effects = [], found
+            group.append(pair)
+        if group:
+            self._perform(group, effects)
+
+    def _deadlines(self, due: list[Pair]) -> None:
         for node, agent in due:
             if node.agent is not agent:
                 continue
@@ -307,54 +230,63 @@ class Simulation:
             if at is None or not node.hears:
                 continue
             if at <= self.now:
-                effects = agent.handle_alike("time passed", agent_events.TimePassed)
-                self._perform(node, agent, effects)
+                self._handle_alike([(node, agent)], "time passed", agent_events.TimePassed)
             else:
-                self._perform(node, agent, [])
+                self._arm_agents([(node, agent)])
 
-    def _polls(self, node: Node, agent: NodeAgent, poll: PollRequest) -> None:
-        node.parked = poll
-        if node.hears:
-            self._together(self.now + LATENCY_S, self._asked, (node, agent, poll))
+    def _polls(self, those: list[Pair], poll: PollRequest) -> None:
+        for node, _ in those:
+            node.parked = poll
+        asked = [(node, agent, poll) for node, agent in those if node.hears]
+        self._together(self.now + LATENCY_S, self._asked, asked)
 
-    def _joins(self, node: Node, agent: NodeAgent, another: JoinRequest) -> None:
-        node.parked = join = agent.own_join(another)
-        self._by_agent[join.agent_id] = node
-        if node.hears:
-            self._together(self.now + LATENCY_S, self._asked, (node, agent, join))
+    def _joins(self, those: list[Pair], another: JoinRequest) -> None:
+        asked = []
+        for node, agent in those:
+            node.parked = join = agent.own_join(another)
+            self._by_agent[join.agent_id] = node
+            if node.hears:
+                asked.append((node, agent, join))
+        self._together(self.now + LATENCY_S, self._asked, asked)
 
-    def _reports(self, node: Node, agent: NodeAgent, report: ReportRequest) -> None:
-        node.report = report
-        if node.hears:
-            self.later(LATENCY_S, self._reported, node, agent, report)
+    def _reports(self, those: list[Pair], report: ReportRequest) -> None:
+        for node, agent in those:
+            node.report = report
+            if node.hears:
+                self.later(LATENCY_S, self._reported, node, agent, report)
 
-    def _tells(self, node: Node, agent: NodeAgent, told: LeaveRequest | AnswerRequest) -> None:
-        if node.hears:
-            self.later(LATENCY_S, self._told, told)
+    def _tells(self, those: list[Pair], told: LeaveRequest | AnswerRequest) -> None:
+        for node, _ in those:
+            if node.hears:
+                self.later(LATENCY_S, self._told, told)
 
-    def _stops_workers(self, node: Node, agent: NodeAgent, _: StopWorkers) -> None:
-        self._together(self.now + self.costs.stop_s, self._workers_stopped, (node, agent, agent.machine.round))
+    def _stops_workers(self, those: list[Pair], _: StopWorkers) -> None:
+        round_ = those[0][1].machine.round
+        stopped = [(node, agent, round_) for node, agent in those]
+        self._together(self.now + self.costs.stop_s, self._workers_stopped, stopped)
 
-    def _checks(self, node: Node, agent: NodeAgent, _: CheckNode) -> None:
-        self._together(self.now + self.costs.check_s, self._checked, (node, agent))
+    def _checks(self, those: list[Pair], _: CheckNode) -> None:
+        self._together(self.now + self.costs.check_s, self._checked, list(those))
 
-    def _asks_workers(self, node: Node, agent: NodeAgent, ask: Ask) -> None:
+    def _asks_workers(self, those: list[Pair], ask: Ask) -> None:
         saved = agent_events.Answer(ask.query.number, Noticed(listening=1, acknowledged=1))
-        self.later(self.costs.save_s, self._feed, node, agent, saved)
+        for node, agent in those:
+            self.later(self.costs.save_s, self._feed, node, agent, saved)
 
-    def _checked(self, checked: list[tuple[Node, NodeAgent]]) -> None:
+    def _checked(self, checked: list[Pair]) -> None:
         for node, agent in checked:
             if self.now < node.found_until:
                 self._feed(node, agent, agent_events.NodeChecked("a GPU is broken"))
             elif node.agent is agent:
-                self._perform(node, agent, agent.handle_alike("fit", agent_events.NodeChecked, ""))
+                self._handle_alike([(node, agent)], "fit", agent_events.NodeChecked, "")
 
-    def _exits(self, node: Node, agent: NodeAgent, exit_: Exit) -> None:
+    def _exits(self, those: list[Pair], exit_: Exit) -> None:
         """The service manager starts it again; a node that is to be replaced comes back when it is repaired."""
-        self._workers_gone(node)
-        self._gone(node)
-        at_s = node.found_until if exit_.code is ExitCode.NODE_UNFIT else self.now
-        self.at(at_s + SERVICE_RESTART_S, self._start_agent, node)
+        for node, _ in those:
+            self._workers_gone(node)
+            self._gone(node)
+            at_s = node.found_until if exit_.code is ExitCode.NODE_UNFIT else self.now
+            self.at(at_s + SERVICE_RESTART_S, self._start_agent, node)
 
     def _gone(self, node: Node) -> None:
         """The agent's process has ended."""
@@ -364,7 +296,11 @@ class Simulation:
 
     # Workers.
 
-    def _workers_start(self, node: Node, agent: NodeAgent, _: StartWorkers) -> None:
+    def _start_workers(self, those: list[Pair], _: StartWorkers) -> None:
+        for node, _agent in those:
+            self._workers_start(node)
+
+    def _workers_start(self, node: Node) -> None:
         run, assignment = self.run, node.offered
         assert run and run.membership and assignment
         node.assignment = assignment
@@ -386,12 +322,12 @@ class Simulation:
             self._training_round, self._is_accounted = run.round, False
             self.year.ledger.on(len(run.membership.seats))
 
-    def _workers_stopped(self, stopped: list[tuple[Node, NodeAgent, int]]) -> None:
-        for node, agent, round_ in stopped:
-            if node.agent is agent:
+    def _workers_stopped(self, stopped: list[tuple[Node, Agent, int]]) -> None:
+        for round_, those in groupby(stopped, key=itemgetter(2)):
+            there = [(node, agent) for node, agent, _ in those if node.agent is agent]
+            for node, _ in there:
                 node.assignment = None
-                effects = agent.handle_alike(("stopped", round_), agent_events.WorkersStopped, round_)
-                self._perform(node, agent, effects)
+            self._handle_alike(there, ("stopped", round_), agent_events.WorkersStopped, round_)
 
     def _workers_gone(self, node: Node) -> None:
         node.assignment = None
@@ -415,33 +351,46 @@ class Simulation:
 
     # The server.
 
-    def _asked(self, asked: list[tuple[Node, NodeAgent, JoinRequest | PollRequest]]) -> None:
+    def _asked(self, asked: list[tuple[Node, Agent, JoinRequest | PollRequest]]) -> None:
+        answered: list[Node] = []
         for node, agent, request in asked:
             if node.agent is not agent or node.parked is not request or not node.hears:
                 continue
-            if type(request) is PollRequest and self._lives_on(agent.agent_id):
-                if self._has_news(self.run, agent, request):
-                    self._reply(node)
+            if type(request) is PollRequest and (run := self._lives_on_in(agent.agent_id)):
+                if self._has_news(run, agent, request):
+                    answered.append(node)
             else:
+                self._reply(answered)
+                answered = []
                 self._take(node, agent, request)
                 if not self._is_accounted:
                     self._account()
+        self._reply(answered)
 
-    def _has_news(self, run: Run, agent: NodeAgent, poll: PollRequest) -> bool:
+    def _machine_of(self, agent_id: str) -> RunMachine:
+        """The attempt that the agent is part of, else the latest. Raises `ProtocolError` if there is none."""
+        machine = self._machine
+        if machine is not None and agent_id in machine.run.agents:
+            return machine
+        return self.registry.machine_of(RUN_ID, agent_id)
+
+    def _has_news(self, run: Run, agent: Agent, poll: PollRequest) -> bool:
         """Whether the server answers the poll at once."""
+        if not poll.hold:
+            return True
         part, queries = run.agents.get(agent.agent_id), run.queries
-        if not poll.hold or part is None or part.revision > agent.revision:
+        if part is None or part.revision > agent.revision:
             return True
         return bool(queries.by_agent) and queries.has_news(agent.agent_id, poll.asked)
 
-    def _take(self, node: Node, agent: NodeAgent, request: JoinRequest | PollRequest) -> None:
+    def _take(self, node: Node, agent: Agent, request: JoinRequest | PollRequest) -> None:
         """Let the server take a join or a poll; it is answered at once if there is something to say."""
         try:
             if isinstance(request, JoinRequest):
                 self._tell(events.NodeJoined(request, "server"))
             else:
                 self._sign(agent.agent_id)
-            run = self.registry.machine_of(RUN_ID, agent.agent_id).run
+            run = self._machine_of(agent.agent_id).run
         except ProtocolError as error:
             node.parked = None
             self.later(LATENCY_S, self._feed, node, agent, agent_events.Answered(error))
@@ -452,9 +401,9 @@ class Simulation:
             part = run.agents.get(agent.agent_id)
             holds = agent.machine.is_known and part is not None and part.has_joined
         if not holds:
-            self._reply(node)
+            self._reply([node])
 
-    def _reported(self, node: Node, agent: NodeAgent, request: ReportRequest) -> None:
+    def _reported(self, node: Node, agent: Agent, request: ReportRequest) -> None:
         """The server takes the report, or does not any more; either way the agent waits for no answer beyond that."""
         self._told(request)
         if node.agent is agent:
@@ -487,7 +436,7 @@ class Simulation:
             match effect:
                 case WakeAgents(agent_ids=agent_ids):
                     woken = [node for agent_id in agent_ids if (node := self._by_agent.get(agent_id))]
-                    self._reply(*[node for node in woken if node.parked and node.hears])
+                    self._reply([node for node in woken if node.parked is not None and node.hears])
                 case Happened(event):
                     self._happened(event.kind, event.cause)
         self._arm()
@@ -513,49 +462,53 @@ class Simulation:
         if kind == "run_failed" and not self._awaits_person:
             self._needs_person()
 
-    def _reply(self, *nodes: Node) -> None:
+    def _reply(self, nodes: list[Node]) -> None:
         """Answer what the nodes' agents have asked last, with what they must do by now."""
         answers = []
         for node in nodes:
             if node.agent is not None and node.parked is not None:
                 node.parked = None
                 answers.append((node, node.agent, node.agent.agent_id))
-        if answers:
-            self._together(self.now + LATENCY_S, self._answered, *answers)
+        self._together(self.now + LATENCY_S, self._answered, answers)
 
-    def _answered(self, answers: list[tuple[Node, NodeAgent, str]]) -> None:
+    def _answered(self, answers: list[tuple[Node, Agent, str]]) -> None:
+        group, effects = list[Pair](), list[AgentEffect]()
         for node, agent, agent_id in answers:
             if node.agent is not agent:
                 continue
-            if node.hears:
-                self._answer(node, agent, agent_id)
-            else:
+            if not node.hears:
                 node.parked = PollRequest(run_id=RUN_ID, agent_id=agent_id, revision=0)  # lost on its way: asked again
+                continue
+            found = self._answer(node, agent, agent_id)
+            if found is not effects:
+                if group:
+                    self._perform(group, effects)
+                group, effects = [], found
+            group.append((node, agent))
+        if group:
+            self._perform(group, effects)
 
-    def _answer(self, node: Node, agent: NodeAgent, agent_id: str) -> None:
-        machine = self._machine
+    def _answer(self, node: Node, agent: Agent, agent_id: str) -> list[AgentEffect]:
+        """Effects of the answer."""
         try:
-            if machine is None or agent_id not in machine.run.agents:
-                machine = self.registry.machine_of(RUN_ID, agent_id)
+            machine = self._machine_of(agent_id)
             revision, directive = machine.directive_for(agent_id, self.now)
         except ProtocolError as error:
-            self._feed(node, agent, agent_events.Answered(error))
-            return
+            return agent.handle(agent_events.Answered(error))
         queries = machine.run.queries.of(agent_id, self.now) if machine.run.queries.by_agent else ()
         name: Hashable = None
-        match directive:
-            case Start(assignment=assignment):
-                name, node.offered = -assignment.round, assignment
-            case Stop():
-                name = id(directive)
-            case Wait():
-                name = directive
+        if isinstance(directive, Stop):
+            name = id(directive)
+        elif isinstance(directive, Start):
+            node.offered = directive.assignment
+            name = -directive.assignment.round
+        elif isinstance(directive, Wait):
+            name = directive
         if name is None or queries or revision < agent.revision:
-            self._feed(node, agent, self._reply_with(revision, directive, queries))
-        else:
-            effects = agent.handle_alike(name, self._reply_with, revision, directive, queries)
-            agent.revision = revision
-            self._perform(node, agent, effects)
+            return agent.handle(self._reply_with(revision, directive, queries))
+        effects = agent.handle_alike(name, self._reply_with, revision, directive, queries)
+        agent.revision = revision
+        return effects
 
     def _reply_with(self, revision: int, directive: Directive, queries: tuple[Query, ...]) -> agent_events.Answered:
         lease_s = self.policy.lease_s
@@ -582,10 +535,11 @@ class Simulation:
             self._tell(sign)
         self._vouch(agent_id)
 
-    def _lives_on(self, agent_id: str) -> bool:
-        """Whether nothing would follow from a poll but a lease that the agent has."""
-        leases = self.run.leases if self.run else None
-        return leases is not None and leases.renewed_at.get(agent_id) == inf and agent_id not in leases.uncertain
+    def _lives_on_in(self, agent_id: str) -> Run | None:
+        """The run, if nothing would follow from a poll but a lease that the agent has; else None."""
+        run = self.run
+        lives_on = run and run.leases.renewed_at.get(agent_id) == inf and agent_id not in run.leases.uncertain
+        return run if lives_on else None
 
     def _vouch(self, agent_id: str) -> None:
         """Renew the lease of an agent that is well for ever: it would poll twice in each, and nothing would follow."""
@@ -673,7 +627,7 @@ class Simulation:
         self._silence(node)
         self.at(node.until_s, self._heals, node, node.agent)
 
-    def _heals(self, node: Node, agent: NodeAgent) -> None:
+    def _heals(self, node: Node, agent: Agent) -> None:
         if node.agent is not agent:
             return
         node.hears = True
@@ -773,26 +727,24 @@ class Simulation:
         self.year.checks += 1
         if run.stage is Stage.FORMING and not completion.deadline(run):
             raise Violation(f"round {run.round} forms without an end")
-        ranks = []
+        ranks, agents, round_ = [], run.agents, run.round
         for node in self.pool:
-            if node.agent is None or not node.hears:
+            agent, assignment = node.agent, node.assignment
+            if agent is None or not node.hears:
                 continue
-            agent = run.agents.get(node.agent.agent_id)
-            if agent is None:
-                raise Violation(f"{node.name} is well, {node.agent.machine.state}, and not part of the run")
-            ranks += self._rank_of(run, node, agent)
+            part = agents.get(agent.agent_id)
+            if part is None:
+                raise Violation(f"{node.name} is well, {agent.machine.state}, and not part of the run")
+            if assignment is None:
+                if part.has_part:
+                    raise Violation(f"{node.name} has a seat in round {round_} and no workers")
+            elif assignment.round != round_:
+                raise Violation(f"{node.name} still works in round {assignment.round}, and round {round_} is there")
+            else:
+                ranks.append(assignment.first_rank)
         is_whole = run.stage is Stage.RUNNING and not self._stuck
         if is_whole and run.membership and sorted(ranks) != list(range(run.membership.world_size)):
             raise Violation(f"round {run.round} has other ranks than its own: {len(ranks)}")
-
-    def _rank_of(self, run: Run, node: Node, agent: Agent) -> list[int]:
-        if node.assignment is None:
-            if agent.has_part:
-                raise Violation(f"{node.name} has a seat in round {run.round} and no workers")
-            return []
-        if node.assignment.round != run.round:
-            raise Violation(f"{node.name} still works in round {node.assignment.round}, and round {run.round} is there")
-        return [node.assignment.first_rank]
 
     def _finish(self) -> None:
         year, run = self.year, self.run
@@ -822,18 +774,13 @@ _STRIKES: dict[Kind, Callable[[Simulation, Node, Fault], None]] = {
 }
 
 
-def pool_size(nodes: int, policy: Policy) -> int:
-    """Nodes of the run, and its spares."""
-    return nodes + round(nodes * policy.spares)
-
-
-_PERFORM: dict[type, Callable[[Simulation, Node, NodeAgent, Any], None]] = {
+_PERFORM: dict[type, Callable[[Simulation, list[Pair], Any], None]] = {
     PollRequest: Simulation._polls,
     JoinRequest: Simulation._joins,
     ReportRequest: Simulation._reports,
     LeaveRequest: Simulation._tells,
     AnswerRequest: Simulation._tells,
-    StartWorkers: Simulation._workers_start,
+    StartWorkers: Simulation._start_workers,
     StopWorkers: Simulation._stops_workers,
     CheckNode: Simulation._checks,
     Ask: Simulation._asks_workers,

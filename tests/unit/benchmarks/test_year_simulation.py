@@ -7,8 +7,9 @@ import pytest
 from benchmarks.year import trace
 from benchmarks.year.kinds import Kind
 from benchmarks.year.model import Costs, Ledger, formula
+from benchmarks.year.policy import Policy, pool_size
 from benchmarks.year.scenarios import Scenario, play
-from benchmarks.year.simulation import Policy, Simulation, Violation, pool_size
+from benchmarks.year.simulation import Simulation, Violation
 from benchmarks.year.torchrun_model import TorchrunPolicy, TorchrunYear
 from benchmarks.year.trace import DAY_S, Fault
 
