@@ -52,6 +52,8 @@ class Cordons:
 
     def __init__(self) -> None:
         self.by_node: dict[str, Cordon] = {}
+        self._next_deadline: float | None = None
+        """Kept, since it is asked for after every event of any run."""
         self.history = NodeHistory()
         self.lifted: dict[str, float] = {}
         """Wall-clock time at which an operator last uncordoned a node: what excluded it in another shard ends then."""
@@ -84,13 +86,17 @@ class Cordons:
                 self._answer(fact, operations.uncordoned(fact))
             case events.RunForgotten():
                 self._answer(fact, f"run {fact.run_id} is forgotten")
+        self._next_deadline = min(
+            (cordon.until for cordon in self.by_node.values() if cordon.until is not None), default=None
+        )
 
     def expired(self, now: float) -> list[str]:
         """Nodes whose time is over."""
         return [cordon.node_id for cordon in self.by_node.values() if cordon.until is not None and now >= cordon.until]
 
     def next_deadline(self) -> float | None:
-        return min((cordon.until for cordon in self.by_node.values() if cordon.until is not None), default=None)
+        """Time at which the next node is uncordoned; None: none is, by itself."""
+        return self._next_deadline
 
     def snapshot(self, life: Life) -> CordonsKept:
         return CordonsKept(tuple(self.by_node.values()), self.answers, life, self.history.by_node, self.lifted)
