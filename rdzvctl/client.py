@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from rdzv_protocol import errors, paths
@@ -21,9 +21,9 @@ from rdzv_protocol.credentials import Credentials, TlsFiles
 from rdzv_protocol.flag_values import Endpoint, endpoint
 from rdzv_protocol.text import clip, printable
 
+from rdzvctl.answers import Fields, decoded
 from rdzvctl.contexts import Place
 from rdzvctl.errors import BadInput, CtlError, KeptOut, Refused, Unreachable
-from rdzvctl.views import Fields
 
 CONNECT_S = 5.0
 """Time that a server may take to accept, or a second where there are others to ask."""
@@ -37,6 +37,7 @@ REFRESH_S = 5.0
 """Longest time between two looks at what is watched: ages go on, and servers that do not lead are not listened to."""
 SETTLE_S = 0.3
 """Changes that come together are shown together."""
+NO_SERVER = "what listens there is no rdzv-server"
 EVENT_STREAM = "text/event-stream"
 PAGE = 1_000
 """Events that are asked for at a time."""
@@ -44,6 +45,8 @@ RETRY_S = 0.5
 """Pause before a stream that has ended is asked for again."""
 
 T = TypeVar("T")
+Request = dict[str, Any]
+"""Body of a request, as JSON has it."""
 
 
 class Failed(Exception):
@@ -60,6 +63,13 @@ class Answer(NamedTuple):
 
     endpoint: Endpoint
     response: http.client.HTTPResponse
+
+
+class Status(NamedTuple):
+    """One server, with the address at which it was asked, and the runs that it tells of."""
+
+    server: Fields
+    runs: list[Fields]
 
 
 class EventPage(NamedTuple):
@@ -86,6 +96,8 @@ class Client:
         self.place = place
         self._timeout_s = timeout_s
         self._order = list(place.endpoints)
+        self.versions: dict[str, str] = {}
+        """Versions of the servers that have told their status, by address."""
         tls = TlsFiles(place.tls_ca, place.tls_cert, place.tls_key) if place.tls_ca else None
         try:
             self._credentials = Credentials(place.token_file, tls)
@@ -106,32 +118,40 @@ class Client:
             time.sleep(PAUSE_S)
 
     def _overview(self, path: str, deadline: float) -> Overview:
-        first, status = self._any_status(path)
-        servers = [{"address": address(first), **status["server"]}]
-        runs = {run["run_id"]: run for run in status["runs"]}
+        first = self._any_status(path)
+        servers, runs = [first.server], {run["run_id"]: run for run in first.runs}
         unknown: list[str] = []
-        for leader, shards in _other_leaders(status["server"]).items():
+        for leader, shards in _other_leaders(first.server).items():
             try:
                 if leader is None:
                     raise Failed("none leads", may_pass=True)
-                answered = self._read(self._open(endpoint(leader), "GET", path))
-                servers.append({"address": leader, **answered["server"]})
-                runs |= {run["run_id"]: run for run in answered["runs"]}
+                answered = self._status(leader, path)
+                servers.append(answered.server)
+                runs |= {run["run_id"]: run for run in answered.runs}
             except Failed as error:
-                which = f"of shard {', '.join(map(str, shards))} " if len(status["server"]["shards"]) > 1 else ""
+                which = f"of shard {', '.join(map(str, shards))} " if len(first.server["shards"]) > 1 else ""
                 unknown.append(f"the runs {which}are not known: {leader or 'no server'}: {error}")
         return Overview(servers, [*runs.values()], unknown)
 
-    def _any_status(self, path: str) -> tuple[Endpoint, Fields]:
+    def _any_status(self, path: str) -> Status:
         failures: dict[Endpoint, Failed] = {}
         for each in self._order:
             try:
-                status = self._read(self._open(each, "GET", path))
+                status = self._status(address(each), path)
                 self._order.sort(key=each.__ne__)  # first from now on
-                return each, status
+                return status
             except Failed as error:
                 failures[each] = error
         raise self._unreachable(failures)
+
+    def _status(self, at: str, path: str) -> Status:
+        """Status of the server at an address. Raises `Failed`."""
+        found = self._read(self._open(endpoint(at), "GET", path))
+        if not {"server", "runs"} <= found.keys():
+            raise Failed(NO_SERVER, may_pass=False)
+        server = Fields({"address": at} | found["server"])
+        self.versions[at] = server["version"]
+        return Status(server, found["runs"])
 
     def changes(self, run_id: str | None = None) -> Iterator[Overview]:
         """The overview now, and again soon after anything has changed, and every few seconds: for ever.
@@ -199,20 +219,20 @@ class Client:
 
     # Actions.
 
-    def act(self, path: str, body: Fields) -> Fields:
+    def act(self, path: str, body: Request) -> Fields:
         """Have the leader do it. Repeated until one has: what has a request id is done once."""
         return self.ask_leader(self._read, "POST", path, body)
 
-    def read_log(self, wanted: Fields) -> Fields:
+    def read_log(self, wanted: Request) -> Fields:
         """The end of a worker's log, which the leader has its agent read: a `WorkerLog`."""
         return self.ask_leader(self._read, "POST", paths.LOGS, wanted)
 
-    def look_at_workers(self, wanted: Fields) -> Fields:
+    def look_at_workers(self, wanted: Request) -> Fields:
         """What the workers of a run are doing, which the leader has their agents find out: `WorkerStacks`."""
         return self.ask_leader(self._read, "POST", paths.STACKS, wanted)
 
     def ask_leader(
-        self, read: Callable[[Answer], T], method: str, path: str, body: Fields | None = None,
+        self, read: Callable[[Answer], T], method: str, path: str, body: Request | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> T:  # fmt: skip
         """The leader's answer 200, read. Raises `Refused`, `KeptOut` or, when the time is up, `Unreachable`."""
@@ -235,7 +255,7 @@ class Client:
     # HTTP.
 
     def _open(
-        self, to: Endpoint, method: str, path: str, body: Fields | None = None,
+        self, to: Endpoint, method: str, path: str, body: Request | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:  # fmt: skip
         """One server's answer 200. Raises `Failed` if another one should be asked."""
@@ -286,13 +306,13 @@ class Client:
         """The map in an answer. Raises `Failed`."""
         try:
             with answer.response as response:
-                found = json.loads(response.read())
+                found = decoded(response.read())
         except (OSError, http.client.HTTPException) as error:
             raise Failed(f"the answer broke off: {printable(str(error))}", may_pass=True) from None
         except ValueError:
             found = None
-        if not isinstance(found, dict):
-            raise Failed("what listens there is no rdzv-server", may_pass=False)
+        if not isinstance(found, Fields):
+            raise Failed(NO_SERVER, may_pass=False)
         return found
 
     def _refusal(self, to: Endpoint, response: http.client.HTTPResponse) -> Exception:
@@ -305,7 +325,7 @@ class Client:
         except (OSError, http.client.HTTPException, ValueError, TypeError, KeyError):
             if response.status == http.client.NOT_FOUND:
                 return Refused(f"the rdzv-server at {address(to)} does not know this: it is older than rdzvctl")
-            return Failed(f"HTTP {response.status}: what listens there is no rdzv-server", may_pass=False)
+            return Failed(f"HTTP {response.status}: {NO_SERVER}", may_pass=False)
         match refusal:
             case errors.NotLeader():
                 return Failed("it does not lead", may_pass=True, leader=refusal.leader)
@@ -360,7 +380,7 @@ def _events(answer: Answer) -> Iterator[Fields]:
             if line.startswith(b"event: error"):
                 return
             if line.startswith(b"data:"):
-                yield json.loads(line.removeprefix(b"data:"))
+                yield decoded(line.removeprefix(b"data:"))
 
 
 def lines_of(answer: Answer) -> Iterator[bytes]:

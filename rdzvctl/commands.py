@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,11 +12,12 @@ from rdzv_protocol.flag_values import MOST_LOG_LINES
 from rdzv_protocol.text import clip, printable
 
 from rdzvctl import contexts, views
-from rdzvctl.client import DEFAULT_TIMEOUT_S, Client, Overview, address
+from rdzvctl.answers import Fields
+from rdzvctl.client import DEFAULT_TIMEOUT_S, Client, Overview, Request, address
 from rdzvctl.contexts import FIELDS, Contexts
-from rdzvctl.errors import BadInput, CtlError, KeptOut, Refused, Unreachable, did_you_mean
+from rdzvctl.errors import BadInput, CtlError, KeptOut, Refused, TooOld, Unreachable, did_you_mean
 from rdzvctl.output import Output, confirmed
-from rdzvctl.views import MOST_NAMED, Fields, Table
+from rdzvctl.views import MOST_NAMED, Table
 
 MOST_EVENTS = 100
 """Events that are shown if nobody says how many."""
@@ -89,8 +90,11 @@ class Session:
     def __enter__(self) -> "Session":
         return self
 
-    def __exit__(self, kind: object, *error: object) -> None:
-        """Raise `Unreachable` after all that could be shown, if something could not."""
+    def __exit__(self, kind: object, error: object, *_: object) -> None:
+        """Raise `Unreachable` after all that could be shown, if something could not; of a server that is too old for
+        the command say which one it is."""
+        if isinstance(error, TooOld):
+            raise TooOld(error.field, self.client.versions) from None
         if kind is None and self._unknown:
             raise Unreachable("; ".join(self._unknown))
 
@@ -111,6 +115,12 @@ class Session:
         found = self.client.overview(run_id)
         self._unknown, self._servers = found.unknown, found.servers
         return found
+
+    def changes(self, run_id: str | None) -> Iterator[Overview]:
+        """The overview now, and whenever it changes: for ever."""
+        for found in self.client.changes(run_id):
+            self._servers = found.servers
+            yield found
 
     @property
     def trouble(self) -> str:
@@ -165,7 +175,7 @@ def _watch_status(session: Session) -> None:
     out, run_id = session.out, session.given.get("run_id")
     if run_id is not None:
         session.run()
-    changes = session.client.changes(run_id)
+    changes = session.changes(run_id)
     if out.can_redraw and not out.is_json:
         with out.screen():
             for found in changes:
@@ -328,7 +338,7 @@ def _place_of(run: Fields, rank: int) -> views.Worker:
     raise Refused(f"no node of run {run['run_id']} has rank {rank}: {known}, or its node is gone")
 
 
-def _log_request(session: Session, place: views.Worker, **more: int) -> Fields:
+def _log_request(session: Session, place: views.Worker, **more: int) -> Request:
     given = {"stream": session.given.get("stream", "stderr"), "lines": session.given.get("lines", LOG_LINES)}
     return {"run_id": place.run_id, "rank": place.rank, **given, **more}
 
@@ -387,15 +397,15 @@ def act(action: Action, session: Session) -> None:
     return out.line(printable(message if message.startswith(named) else f"{named}: {message}"))
 
 
-def _more(action: Action, given: Mapping[str, Any]) -> Fields:
+def _more(action: Action, given: Mapping[str, Any]) -> Request:
     """Fields of this action alone."""
-    more: Fields = {name: given[name] for name in action.flags if name in given}
+    more: Request = {name: given[name] for name in action.flags if name in given}
     if "size" in more:
         more["min_nodes"], more["max_nodes"] = more.pop("size")
     return more
 
 
-def _run_target(action: Action, session: Session) -> tuple[Fields, str]:
+def _run_target(action: Action, session: Session) -> tuple[Request, str]:
     """The run, and how it stands now. One that is repeated by its request id is not looked at."""
     given = session.given
     if "request_id" in given and given.get("run_id") is not None:
@@ -406,7 +416,7 @@ def _run_target(action: Action, session: Session) -> tuple[Fields, str]:
     return {"run_id": run["run_id"]}, views.one_line(run)
 
 
-def _node_target(action: Action, session: Session) -> tuple[Fields, str]:
+def _node_target(action: Action, session: Session) -> tuple[Request, str]:
     """The node, and what runs there now. A node that no run has now is looked for by its name."""
     node_id = session.given["node_id"]
     if action.of_absent:

@@ -35,7 +35,7 @@ def _nodes(found: Overview) -> Iterator[str]:
 
 
 def _cordoned(found: Overview) -> Iterator[str]:
-    return (cordon["node_id"] for server in found.servers for cordon in server.get("cordons", ()))
+    return (cordon["node_id"] for server in found.servers for cordon in server["cordons"])
 
 
 FROM_SERVERS: Mapping[str, Callable[[Overview], Iterable[str]]] = {

@@ -3,12 +3,14 @@
 CtlError
 ├── BadInput      2   the command line or the configuration file makes no sense
 ├── Refused       1   there is no such run or node, or the server does not do this to it now
+├── TooOld        1   the server does not tell what the command needs to know
 ├── Unreachable  75   no server answers, or none that leads
 └── KeptOut      77   the server wants another token, or another certificate
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+import rdzv_protocol
 from rdzv_protocol.exit_codes import ExitCode
 
 
@@ -33,6 +35,20 @@ class Refused(CtlError):
         """`code`: that of the server's refusal (`rdzv_protocol.errors`); empty: it is no server's."""
         super().__init__(message, *help_lines)
         self.code = code
+
+
+class TooOld(CtlError):
+    exit_code = ExitCode.FAILED
+
+    def __init__(self, field: str, versions: Mapping[str, str] | None = None) -> None:
+        """`field`: of an answer. `versions`: of the servers that were asked, by address."""
+        servers = " and ".join(f"rdzv-server {version} at {at}" for at, version in (versions or {}).items())
+        super().__init__(
+            f"{servers or 'the server'} does not tell `{field}`, which rdzvctl {rdzv_protocol.VERSION} needs for this",
+            "it is probably older: upgrade the server, or take the rdzvctl of its version; "
+            "rdzvctl status --json shows all that it tells",
+        )
+        self.field = field
 
 
 class Unreachable(CtlError):

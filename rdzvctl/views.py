@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from rdzv_protocol.text import printable
 
-Fields = dict[str, Any]
-"""A JSON map of the server's."""
+from rdzvctl.answers import Fields
 
 STYLES = {
     "running": "green",
@@ -77,7 +76,7 @@ def is_over(run: Fields) -> bool:
 def server_lines(servers: Iterable[Fields]) -> list[str]:
     """One line a server: where it is, whether it can decide, who leads; then one for each node that is cordoned."""
     known = [*servers]
-    cordons = {cordon["node_id"]: cordon for server in known for cordon in server.get("cordons", ())}
+    cordons = {cordon["node_id"]: cordon for server in known for cordon in server["cordons"]}
     kept_out = [f"node {printable(node_id)}: {_cordon(cordon)}" for node_id, cordon in sorted(cordons.items())]
     return [_server(server) for server in known] + kept_out
 
@@ -134,14 +133,14 @@ def nodes_table(run: Fields) -> Table:
 
 
 def _node_row(run: Fields, node: Fields) -> tuple[str, ...]:
-    cordon = node.get("cordon") or {}
-    state = "excluded" if node["state"] == "cordoned" and cordon.get("excluded") else node["state"]
+    cordon = node["cordon"]
+    state = "excluded" if node["state"] == "cordoned" and cordon and cordon["excluded"] else node["state"]
     notes = [nodes(node["failures"], "failure")] if node["failures"] else []
     if not node["connected"] and node["lease_left_s"] is not None:
         notes.append(f"disconnected: lost within {_lost_within(run, node)}")
-    if node.get("drain_left_s") is not None:
+    if node["drain_left_s"] is not None:
         notes.append(f"its workers have {age(node['drain_left_s'])} left")
-    if node.get("slow"):
+    if node["slow"]:
         notes.append(printable(node["slow"]).partition(" is ")[2])
     if cordon:
         notes.append(_cordon(cordon))
@@ -155,7 +154,7 @@ def _node_row(run: Fields, node: Fields) -> tuple[str, ...]:
 
 def _cordon(cordon: Fields) -> str:
     """Who keeps the node out, why, and until when. What the server itself keeps out is excluded."""
-    who = "excluded" if cordon.get("excluded") else f"cordoned by {printable(cordon['by'])}"
+    who = "excluded" if cordon["excluded"] else f"cordoned by {printable(cordon['by'])}"
     until = f" until {strftime('%Y-%m-%d %H:%M', localtime(cordon['until']))}" if cordon["until"] else ""
     reason = f": {printable(cordon['reason'])}" if cordon["reason"] else ""
     return f"{who}{until}{reason}"
@@ -185,7 +184,7 @@ def restarts_table(run: Fields) -> Table:
 
 def time_line(run: Fields) -> str:
     """What the run's time went into, of servers that count it."""
-    spent = run.get("time_s", {})
+    spent = run["time_s"]
     running = ("training", "checkpointing", "detecting", "lost") if "training" in spent else ("running",)
     names = (*running, "forming", "restarting", "waiting")
     shown = [f"{age(spent[name])} {name}" for name in names if spent.get(name)]
@@ -198,12 +197,11 @@ def one_line(run: Fields) -> str:
     return f"run {printable(run['run_id'])}: {run['phase']} for {age(run['phase_age_s'])}: {printable(run['reason'])}"
 
 
-def failure_sentence(failure: Fields) -> str:
+def _sentence_of(failure: Fields) -> str:
     """The failure in one line, as every log and console says it."""
-    from rdzv_protocol.codec import convert
-    from rdzv_protocol.messages import Failure
+    from rdzv_protocol.messages import failure_sentence
 
-    return convert(Failure, failure).sentence
+    return failure_sentence(failure["node_id"], failure["rank"], failure["cause"], failure["error"])
 
 
 def evidence(failure: Fields) -> list[str]:
@@ -214,7 +212,7 @@ def evidence(failure: Fields) -> list[str]:
 
 def event_line(event: Fields) -> str:
     """The event in one line, in the words of the server's log."""
-    at = strftime("%Y-%m-%d %H:%M:%S", localtime(event["at"])) if event.get("at") else "-"
+    at = strftime("%Y-%m-%d %H:%M:%S", localtime(event["at"])) if event["at"] else "-"
     attempt = f"attempt {event['attempt']}, " if event["attempt"] > 1 else ""
     return f"{at} #{event['number']} {attempt}round {event['round']}: {_event_sentence(event)}"
 
@@ -227,7 +225,7 @@ def _event_sentence(event: Fields) -> str:
     try:
         return convert(RunEvent, event).sentence
     except MalformedMessage:  # a newer server has kinds that this program does not know
-        by = f" (by {event['by']})" if event.get("by") else ""
+        by = f" (by {event['by']})" if event["by"] else ""
         return printable(f"{event['kind']}: {event['reason']}{by}")
 
 
@@ -247,7 +245,7 @@ def worker(run: Fields, rank: int) -> Worker | None:
     """The worker of this rank in the last round that had workers; None if no node that is there had it."""
     for node in run["nodes"]:
         if node["ranks"] and node["ranks"][0] <= rank <= node["ranks"][1]:
-            local_rank, folder = rank - node["ranks"][0], node.get("log_dir", "")
+            local_rank, folder = rank - node["ranks"][0], node["log_dir"]
             attempt = run["round"] - (2 if run["phase"] in ("forming", "restarting") else 1)
             path = f"{folder}/attempt_{attempt}/{local_rank}" if folder else ""
             return Worker(run["run_id"], rank, local_rank, node["node_id"], node["addr"], path)
@@ -300,7 +298,7 @@ def why(run: Fields, endpoint: str, opened: str = "", trouble: str = "") -> Why:
     sentences = [*([trouble] if trouble else []), _state(run), *cause, *_absent(run)]
     failure = run["first_failure"] or run["end_failure"]
     if failure:
-        what = failure_sentence(failure)
+        what = _sentence_of(failure)
         when = f"{age(failure['age_s'])} ago in round {failure['round']}"
         is_told = printable(run["reason"]).startswith(what)
         sentences.append(f"That is the first failure, {when}." if is_told else f"First failure, {when}: {what}.")
@@ -352,9 +350,9 @@ def _absent(run: Fields) -> list[str]:
     ]
     if len(silent) > MOST_NAMED:
         told.append(f"So it is with {nodes(len(silent) - MOST_NAMED, 'more node')}.")
-    slow = [f"{printable(node['slow'])}." for node in run["nodes"] if node.get("slow")]
+    slow = [f"{printable(node['slow'])}." for node in run["nodes"] if node["slow"]]
     told += [sentence[0].upper() + sentence[1:] for sentence in slow[:MOST_NAMED]]
-    kept_out = [node for node in run["nodes"] if node["state"] == "running" and node.get("cordon")]
+    kept_out = [node for node in run["nodes"] if node["state"] == "running" and node["cordon"]]
     told += [
         f"Node {printable(node['node_id'])} runs, and gets no seat in a new round: {_cordon(node['cordon'])}."
         for node in kept_out[:MOST_NAMED]
@@ -371,7 +369,7 @@ def _restarts(run: Fields) -> str:
 
 def _next(run: Fields, failure: Fields | None, endpoint: str) -> list[str]:
     """What a person can do now, each with its command."""
-    run_id, missing = quoted(run["run_id"]), run["missing"] or {"more_nodes": 0, "stopping": [], "gone": []}
+    run_id, missing = quoted(run["run_id"]), run["missing"] or Fields(more_nodes=0, stopping=[], gone=[])
     match run["phase"]:
         case "succeeded":
             return ["Nothing: the run is done."]
@@ -423,8 +421,8 @@ def _start(run_id: str, endpoint: str) -> str:
 
 
 def _uncordon(node: Fields) -> str:
-    name = node["node_id"]
-    return f"If node {printable(name)} is fit ({_cordon(node['cordon'])}): rdzvctl uncordon {quoted(name)}"
+    name, why_not = node["node_id"], f" ({_cordon(node['cordon'])})" if node["cordon"] else ""
+    return f"If node {printable(name)} is fit{why_not}: rdzvctl uncordon {quoted(name)}"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -85,8 +85,13 @@ class Failure(Struct, frozen=True, kw_only=True):
     @property
     def sentence(self) -> str:
         """One line about what happened: the same in every log, on the status page and on every console."""
-        error = f": {clip(self.error, 240)}" if self.error else ""
-        return printable(f"worker rank {self.rank} on node {self.node_id} failed: {self.cause}{error}")
+        return failure_sentence(self.node_id, self.rank, self.cause, self.error)
+
+
+def failure_sentence(node_id: str, rank: int, cause: str, error: str) -> str:
+    """Sentence about a worker's failure, of the fields of `Failure` with these names."""
+    detail = f": {clip(error, 240)}" if error else ""
+    return printable(f"worker rank {rank} on node {node_id} failed: {cause}{detail}")
 
 
 Failures = Annotated[tuple[Failure, ...], Meta(max_length=8)]

@@ -1,15 +1,15 @@
 """What people are shown of a run: made of a real server's status, in each state that a run can be in."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from msgspec import to_builtins
-from rdzv_protocol.messages import Failure
+from msgspec import json
 
 from rdzv_server.core import status_view
 from rdzv_server.core.events import EXCLUDER, NodeCordoned
 from rdzvctl import output, views
-from tests.support.scenario import Scenario, a_failure, running
+from rdzvctl.answers import Fields, decoded
+from tests.support.scenario import Scenario, running
 from tests.support.stories import check
 
 SERVER = "a:29400,b:29400"
@@ -17,9 +17,9 @@ START = f"node-agent --endpoint {SERVER} --run-id run ... SCRIPT"
 UNCORDON = "If node {0} is fit (cordoned by admin: its fan): rdzvctl uncordon {0}"
 
 
-def told(run: Scenario) -> dict[str, Any]:
+def told(run: Scenario) -> Fields:
     """The run as a server tells of it."""
-    return dict(to_builtins(status_view.view(run.run, run.now)))
+    return cast(Fields, decoded(json.encode(status_view.view(run.run, run.now))))
 
 
 @pytest.mark.parametrize(
@@ -148,10 +148,9 @@ def test_why_says_what_a_restart_is_for() -> None:
 
 
 def test_an_event_is_a_line_in_the_words_of_the_log() -> None:
-    event = {"number": 3, "run_id": "r", "attempt": 1, "round": 2}
-    event |= {"kind": "round_opened", "reason": "node b\x1b was lost"}
+    event = Fields(number=3, run_id="r", attempt=1, round=2, kind="round_opened", reason="node b\x1b was lost")
     assert views.event_line(event) == "- #3 round 2: opened: node b  was lost"
-    newer = {**event, "kind": "of_next_year", "attempt": 2, "by": "admin\n", "at": 1_750_000_000.0}
+    newer = Fields(event | {"kind": "of_next_year", "attempt": 2, "by": "admin\n", "at": 1_750_000_000.0})
     line = views.event_line(newer)
     assert line.endswith(" #3 attempt 2, round 2: of_next_year: node b  was lost (by admin )") and line.isprintable()
 
@@ -167,12 +166,6 @@ def test_why_says_of_whom_nothing_is_heard() -> None:
     run.passes(2)
     says = "Node b is disconnected, last heard 2s ago; unless it comes back it is lost within 5s."
     assert says in views.why(told(run), SERVER).text
-
-
-def test_a_failure_is_told_in_the_words_of_every_log() -> None:
-    failure = a_failure("n", rank=3, error="ValueError: boom\nsecond line")
-    assert isinstance(failure, Failure)
-    assert views.failure_sentence(dict(to_builtins(failure))) == failure.sentence
 
 
 def test_runs_that_go_on_come_first() -> None:
@@ -203,7 +196,7 @@ def test_nodes_are_listed_by_rank_then_standbys_then_those_that_are_gone() -> No
 
 def test_a_node_says_who_keeps_it_out_and_what_its_workers_have_left() -> None:
     run = told(running("2", *"ab"))
-    cordon = {"node_id": "a", "by": "admin 10.0.0.1", "reason": "ECC errors", "until": None, "drained": True}
+    cordon = Fields(node_id="a", by="admin 10.0.0.1", reason="ECC errors", until=None, drained=True)
     run["nodes"][0] |= {"state": "draining", "cordon": cordon, "drain_left_s": 90.0}
     (row, _) = views.nodes_table(run).rows
     assert row[1] == "draining"
@@ -211,7 +204,7 @@ def test_a_node_says_who_keeps_it_out_and_what_its_workers_have_left() -> None:
 
 
 def test_servers_and_the_nodes_that_they_keep_out() -> None:
-    cordon = {"node_id": "n\x1b7", "by": "admin 10.0.0.1", "reason": "", "until": None, "drained": False}
+    cordon = Fields(node_id="n\x1b7", by="admin 10.0.0.1", reason="", until=None, drained=False)
     server = {"address": "a:1", "version": "1", "ready": True, "unhealthy_reason": None, "leads": True, "leader": None}
     server |= {"shards": [], "uptime_s": 61.0, "cordons": [cordon]}
     lines = ["rdzv-server 1 at a:1: ready; up 1m1s", "node n 7: cordoned by admin 10.0.0.1"]
@@ -223,7 +216,7 @@ def test_a_run_says_what_its_time_went_into() -> None:
     assert views.time_line(run) == "Its time: 2h5m running, 12s forming."
     run["time_s"] |= {"training": 7_200.0, "checkpointing": 0.0, "detecting": 60.0, "lost": 240.0, "ettr": 0.9585}
     assert views.time_line(run) == "Its time: 2h training, 1m detecting, 4m lost, 12s forming. ETTR 0.959."
-    assert views.time_line({}) == ""
+    assert views.time_line(Fields()) == ""
 
 
 HOSTILE = "r\x1b[2J\x07\N{RIGHT-TO-LEFT OVERRIDE}[red]x[/]\n"

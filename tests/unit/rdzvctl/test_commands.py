@@ -1,0 +1,307 @@
+"""Commands beside a server that answers as a test wants it: as one of an earlier version does, or one in trouble.
+
+No field that an earlier version lacks ends a command in a traceback. The fields are those of the server's own types;
+each is taken out of real answers, wherever it stands in them.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+import pytest
+import rdzv_protocol
+from msgspec import inspect, structs
+from rdzv_protocol import paths
+from rdzv_protocol.actions import Done, WorkerLog, WorkerStacks
+from rdzv_protocol.events import EventPage
+from rdzv_protocol.exit_codes import ExitCode
+
+from rdzv_server.core import status_view
+from rdzv_server.core.cordons import CordonStatus
+from rdzv_server.core.events import NodeCordoned
+from rdzv_server.core.status_view import RunStatus
+from rdzv_server.http.status_endpoint import ServerStatus, Status
+from rdzv_server.service.interface import ShardView
+from rdzvctl import cli, completion
+from rdzvctl.answers import SAME_AS, UNTOLD
+from rdzvctl.commands import Session
+from tests.support.scenario import Scenario, running
+
+RUNS = ("restarting", "running", "failed")
+FOLLOWED_BY = {
+    "status": ("", "--json", *RUNS),
+    "runs": ("", "--json"),
+    "nodes": ("restarting", "running", "running --json"),
+    "events": ("running", "running --json"),
+    "logs": ("running 0", "running 0 --lines 2", "running 0 --json", "failed 0"),
+    "stacks": ("running",),
+    "why": ("restarting", "running --json"),
+    "stop": ("running",),
+    "restart": ("running",),
+    "resize": ("running 1:2",),
+    "admit": ("running",),
+    "forget": ("failed",),
+    "drain": ("a", "nobody"),
+    "cordon": ("a",),
+    "uncordon": ("d",),
+    "config": ("get-contexts",),
+}
+"""Arguments of each command; those of `status RUN` are about runs in which everything has happened that is shown."""
+LINES = [f"{name} {words}".strip() for name, each in FOLLOWED_BY.items() for words in each]
+READ_BY = {
+    "Status": ("status", *(f"status {run}" for run in RUNS), "logs running 0", "stop running", "drain a"),
+    "EventPage": ("events running", "status restarting"),
+    "WorkerLog": ("logs running 0",),
+    "WorkerStacks": ("stacks running",),
+    "Done": ("stop running",),
+}
+"""Lines that between them read all that is ever read of each answer."""
+
+Field = tuple[str, ...]
+"""Names of the maps around a field of an answer, and its own."""
+
+
+def fields_of(kind: inspect.Type, around: Field = ()) -> Iterator[Field]:
+    """Every field of an answer of this type, and of what is in it."""
+    match kind:
+        case inspect.Metadata(type=inner) | inspect.ListType(item_type=inner) | inspect.VarTupleType(item_type=inner):
+            yield from fields_of(inner, around)
+        case inspect.UnionType(types=types):
+            for each in types:
+                yield from fields_of(each, around)
+        case inspect.StructType(fields=fields):
+            for field in fields:
+                yield (*around, field.encode_name)
+                yield from fields_of(field.type, (*around, field.encode_name))
+
+
+def without(value: Any, field: Field) -> Any:
+    """The answer without this field, wherever it stands."""
+    if isinstance(value, list):
+        return [without(each, field) for each in value]
+    if not isinstance(value, dict) or field[0] not in value:
+        return value
+    name, *inner = field
+    rest = {key: each for key, each in value.items() if key != name}
+    return rest | {name: without(value[name], tuple(inner))} if inner else rest
+
+
+ANSWERS: tuple[type, ...] = (Status, EventPage, WorkerLog, WorkerStacks, Done)
+FIELDS = sorted({(kind.__name__, *field) for kind in ANSWERS for field in fields_of(inspect.type_info(kind))})
+"""Each with the name of the answer before it."""
+NO_SERVER = (("Status", "server"), ("Status", "runs"))
+"""What has none of these is none."""
+NEWER = [field for field in FIELDS if field[-1] in UNTOLD or field[-1] in SAME_AS]
+
+
+# Answers of a real server's making.
+
+
+def _runs() -> Iterator[Scenario]:
+    restarting = running("3", *"abc", max_restarts=2)
+    restarting.fails("b", error="ValueError: boom", traceback=("Traceback:", "line 3"), hint="mend the data")
+    restarting.join(*"abc")
+    restarting.is_lost("c")
+    restarting.join("a")
+    restarting.disconnects("a")
+    restarting.handle(NodeCordoned(node_id="d", by="admin", reason="its fan", for_s=60, wall_until=1_750_000_000.0))
+    restarting.join("d")
+    yield restarting
+    goes_on = running("1:8", *"ab", scale_up="manual", legal_sizes=(1, 2, 4, 8))
+    goes_on.join("c")
+    goes_on.disconnects("b")
+    for node_id in "ad":
+        goes_on.handle(NodeCordoned(node_id=node_id, by="admin", reason="its fan"))
+    goes_on.join("d")
+    yield goes_on
+    failed = running("1", "a")
+    failed.passes(60)
+    failed.fails("a", stderr_tail=("boom",))
+    yield failed
+
+
+def _status(runs: list[Scenario], at: str) -> Status:
+    cordon = CordonStatus(node_id="d", by="admin", reason="its fan", until=None, drained=False, excluded=True)
+    server = ServerStatus(
+        version="0.0.7", ready=True, epoch="1", unhealthy_reason=None, uptime_s=7.0, cordons=[cordon],
+        shards=[ShardView(0, at, 1), ShardView(1, at, 1)],
+    )  # fmt: skip
+    shown = [status_view.view(run.run, run.now) for run in runs]
+    named = zip(shown, RUNS, strict=True)
+    return Status(server=server, runs=[_full(structs.replace(run, run_id=run_id)) for run, run_id in named])
+
+
+def _full(run: RunStatus) -> RunStatus:
+    nodes = [structs.replace(node, log_dir="/logs", slow=f"node {node.node_id} is slow") for node in run.nodes]
+    return structs.replace(run, nodes=[*nodes[:-1], structs.replace(nodes[-1], drain_left_s=9.0)])
+
+
+class OtherServer(ThreadingHTTPServer):
+    """Answers as this version does, without some fields."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.at = f"127.0.0.1:{self.server_port}"
+        runs = list(_runs())
+        events = tuple(runs[1].events)
+        self.answers: tuple[msgspec.Struct, ...] = (
+            _status(runs, self.at),
+            EventPage(events=events, after=events[-1].number, last=events[-1].number),
+            WorkerLog(
+                node_id="a", rank=0, round=1, stream="stderr", path="/logs/0", text="boom\n", offset=5, is_cut=True
+            ),
+            WorkerStacks(
+                round=1, sentence="rank 0 in f", stack=("f",), node_id="a", folder="/logs", problems=("no py-spy",)
+            ),
+            Done(epoch="1", message="run running is stopped"),
+        )
+        self._told: dict[str, Any] = {}
+
+    def lacks(self, *fields: Field, unhealthy_reason: str | None = None) -> None:
+        """From now on these fields are missing, and the server can decide, or cannot for this reason."""
+        self._told = {type(answer).__name__: msgspec.to_builtins(answer) for answer in self.answers}
+        self._told["Status"]["server"] |= {"ready": not unhealthy_reason, "unhealthy_reason": unhealthy_reason}
+        for kind, *field in fields:
+            self._told[kind] = without(json.loads(json.dumps(self._told[kind])), tuple(field))
+
+    def answer(self, path: str) -> Any:
+        url = urlsplit(path)
+        kind = {paths.STATUS: "Status", paths.LOGS: "WorkerLog", paths.STACKS: "WorkerStacks"}.get(url.path, "Done")
+        found = self._told["EventPage" if url.path.endswith("/events") else kind]
+        only = parse_qs(url.query).get("run_id")
+        if only and "runs" in found:
+            return found | {"runs": [run for run in found["runs"] if run.get("run_id", only[0]) == only[0]]}
+        return found
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: OtherServer
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = json.dumps(self.server.answer(self.path)).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[OtherServer]:
+    with OtherServer() as server:
+        serving = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        serving.start()
+        yield server
+        server.shutdown()
+        serving.join()
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+class Commands:
+    """Carries commands out, in this process, as people give them."""
+
+    def __init__(self, server: OtherServer, capsys: pytest.CaptureFixture[str]) -> None:
+        self._server, self._capsys = server, capsys
+
+    def run(self, line: str) -> Ended:
+        code = cli.main([*shlex.split(line), *([] if line.startswith("config") else ["--endpoint", self._server.at])])
+        return Ended(code, *self._capsys.readouterr())
+
+    def names(self) -> dict[str, list[str]]:
+        """What a shell completes, by kind."""
+        return {kind: completion.names(kind, "", {"endpoint": self._server.at}, {}) for kind in completion.FROM_SERVERS}
+
+
+@pytest.fixture
+def commands(
+    server: OtherServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Commands:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    server.lacks()
+    return Commands(server, capsys)
+
+
+def test_every_command_is_tried() -> None:
+    assert FOLLOWED_BY.keys() == {command.name for command in cli.COMMANDS}
+
+
+def test_every_field_that_may_be_missing_is_one_of_an_answer() -> None:
+    assert UNTOLD.keys() | SAME_AS.keys() | set(SAME_AS.values()) <= {field[-1] for field in FIELDS}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_command_is_carried_out_where_nothing_is_missing(commands: Commands, line: str) -> None:
+    done = commands.run(line)
+    assert done.code == ExitCode.SUCCEEDED and done.out, done.err
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=".".join)
+def test_a_command_does_without_a_field_or_says_which_server_lacks_it(
+    server: OtherServer, commands: Commands, field: Field
+) -> None:
+    version = "of an unknown version" if field[-1] == "version" else "0.0.7"
+    says = (
+        f"rdzvctl: error: rdzv-server {version} at {server.at} does not tell `{field[-1]}`, which rdzvctl "
+        f"{rdzv_protocol.VERSION} needs for this"
+    )
+    for reason in (None, "disk full") if field[1] == "server" else (None,):
+        server.lacks(field, unhealthy_reason=reason)
+        for line in READ_BY[field[0]]:
+            done = commands.run(line)
+            errors = [text for text in done.err.splitlines() if text.startswith("rdzvctl: error")]
+            if done.code == ExitCode.SUCCEEDED:
+                assert not errors
+            elif field in NO_SERVER:
+                assert "what listens there is no rdzv-server" in done.err
+            else:
+                assert field not in NEWER, (line, done.err)
+                assert (done.code, errors) == (ExitCode.FAILED, [says]), (line, done.err)
+
+
+def test_without_all_that_came_later_everything_is_shown(server: OtherServer, commands: Commands) -> None:
+    server.lacks(*NEWER)
+    for line in LINES:
+        assert commands.run(line).code == ExitCode.SUCCEEDED, line
+    assert commands.names()["nodes"] == ["a", "b", "c", "d"]
+    assert commands.names()["cordoned-nodes"] == []
+    assert "rdzv-server of an unknown version at" in commands.run("status").out
+    assert "on 2 of 8 nodes that it takes" in commands.run("why running").out
+
+
+def test_where_names_are_missing_nothing_is_completed(server: OtherServer, commands: Commands) -> None:
+    assert commands.names()["live-runs"] == ["restarting", "running"]
+    server.lacks(("Status", "runs", "run_id"), ("Status", "server", "cordons", "node_id"))
+    assert not any(commands.names().values())
+
+
+def test_what_is_no_server_is_called_so(server: OtherServer, commands: Commands) -> None:
+    server.lacks(*NO_SERVER)
+    done = commands.run("status")
+    assert done.code == ExitCode.START_AGAIN
+    assert re.search(r"no rdzv-server answers: \S+: what listens there is no rdzv-server", done.err)
+
+
+def test_who_watches_is_told_of_trouble_that_comes_and_goes(server: OtherServer, commands: Commands) -> None:
+    with Session({"endpoint": server.at}, {}) as session:
+        changes = session.changes("running")
+        for reason in (None, "disk full", None):
+            server.lacks(unhealthy_reason=reason)
+            next(changes)
+            assert ("can decide nothing at present: disk full" in session.trouble) is bool(reason)
