@@ -287,15 +287,25 @@ def roles_for(method: str, path: str) -> frozenset[Role]:
 def _check_is_this_machine(caller: Caller) -> None:
     """Refuse other machines, and pages that somebody on this one has open in a browser. Raises `Forbidden`."""
     if not _is_loopback(caller.peer):
-        raise Forbidden("without tokens this server takes operators' actions from its own machine alone")
+        port = _port_of(caller.host) or paths.DEFAULT_PORT
+        raise Forbidden(
+            "without tokens this server takes operators' actions from its own machine alone, under the name localhost: "
+            f"there use --endpoint localhost:{port}; or start the server with --token-file and --admin-token-file"
+        )
     if caller.origin is not None and not (caller.is_own_page and _names_loopback(caller.host)):
         raise Forbidden(f"without tokens this server takes no actions from the web page {caller.origin}")
 
 
 def _name_of(host: str) -> str:
     """The name or address in a Host header."""
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+    name = host.rpartition(":")[0] if _port_of(host) else host
     return name.strip("[]").removesuffix(".")
+
+
+def _port_of(host: str) -> str:
+    """The port in a Host header; empty if it names none."""
+    port = host.rpartition(":")[2]
+    return port if port.isdigit() else ""
 
 
 def _names_loopback(host: str) -> bool:

@@ -2,16 +2,19 @@
 
 import asyncio
 import os
+import re
 import signal
 import time
 
 import pytest
+from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.paths import DEFAULT_PORT
 
-from tests.hosts.cluster import Hosts, host_of, on_host
+from tests.hosts.cluster import SERVER, Hosts, host_of, on_host
 from tests.hosts.conftest import Note
 from tests.support.process_info import is_running
-from tests.support.programs import TORCH_WORKER
+from tests.support.programs import TORCH_WORKER, Program
+from tests.support.rdzvctl import RDZVCTL, environment
 
 pytestmark = pytest.mark.hosts
 
@@ -56,6 +59,24 @@ async def test_an_agent_whose_address_changes_within_its_lease_connects_from_the
     await hosts.ends(second, worker_failure=1)
     fault = "the same with a lease of 30 s: its agent connects again, and nothing restarts"
     note(fault, took_s, KEEP_ALIVE_S, BY_KEEP_ALIVE)
+
+
+async def test_an_operator_on_the_servers_own_host_who_names_it_by_its_address_is_told_to_use_localhost(
+    hosts: Hosts,
+) -> None:
+    host = hosts.network[SERVER]
+
+    async def cordon(endpoint: str) -> Program:
+        program = await host.start(Program, *RDZVCTL, "--endpoint", endpoint, "cordon", "n7", env=environment())
+        await program.exit_code()
+        return program
+
+    refused = await cordon(host.authority(DEFAULT_PORT))
+    assert await refused.exit_code() == ExitCode.REFUSED
+    told = re.search(r"from its own machine alone, .*: there use --endpoint (\S+);", refused.err[-1])
+    assert told, refused.err
+    done = await cordon(told[1])
+    assert "node n7 is cordoned by an operator" in done.out[0], done.err
 
 
 @pytest.mark.torch

@@ -93,6 +93,19 @@ def test_without_tokens_everybody_may_take_part_and_only_this_machine_may_act():
     assert {answer(access, ACT, peer=peer) for peer in (LOCAL, "::ffff:127.0.0.1", "::1", "127.8.8.8")} == {"yes"}
 
 
+@pytest.mark.parametrize(
+    ("host", "endpoint"),
+    [("gpu1:31000", "localhost:31000"), ("[fd77::1]:31000", "localhost:31000"), ("gpu1", "localhost:29400")],
+)
+def test_who_may_not_act_without_tokens_is_told_how_to(host, endpoint):
+    with pytest.raises(Forbidden) as refusal:
+        Access().check(*ACT, Caller(peer=FAR, host=host))
+    assert str(refusal.value) == (
+        "without tokens this server takes operators' actions from its own machine alone, under the name localhost: "
+        f"there use --endpoint {endpoint}; or start the server with --token-file and --admin-token-file"
+    )
+
+
 @pytest.mark.parametrize("peer", ["", "localhost", "::ffff:10.0.0.7", "127.0.0.1.evil.example"])
 def test_what_is_no_address_of_this_machine_may_not_act(peer):
     assert answer(Access(), ACT, peer=peer) == Forbidden.code
