@@ -27,6 +27,7 @@ from rdzv_server.auth.reload import Security
 from rdzv_server.auth.token_files import BadTokenFile
 from rdzv_server.config import CLUSTER, MOST_CONNECTIONS, Limits, ServerConfig
 from rdzv_server.http.exports import BadExport, Exports
+from rdzv_server.http.garbage import COLLECT_AFTER
 from rdzv_server.server import HttpServer, RendezvousServer, adopt, bind
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.etcd_address import EtcdPlace, is_address, join_address
@@ -48,9 +49,6 @@ PROBE_S = 4.0
 """Time within which a server that is well answers a probe."""
 STOP_S = 10.0
 """Time that a server asks its service manager for to end in."""
-COLLECT_AFTER = (10_000, 1_000, 10)
-"""Many nodes are many objects that stay: to look through all of them as often as Python does takes a quarter of the
-time, and up to a second at once. The youngest are looked through; else there is only what the listener clears away."""
 SWITCH_S = 0.5e-3
 """Time that the event loop keeps the store's thread waiting, several times in each write. Python's own is 5 ms."""
 

@@ -13,7 +13,7 @@ from benchmarks.year.policy import Policy, pool_size
 from benchmarks.year.simulation import Simulation
 from benchmarks.year.torchrun_model import TorchrunPolicy, TorchrunYear
 from benchmarks.year.trace import DAYS, Shape
-from rdzv_server.cli import COLLECT_AFTER
+from rdzv_server.http.garbage import COLLECT_AFTER
 
 OURS = "node-agent"
 BASE, CHECKED = "2 % spares", "2 % spares, checks"

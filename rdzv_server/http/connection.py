@@ -8,6 +8,7 @@ from typing import cast
 from rdzv_protocol import paths
 
 from rdzv_server.auth.authorization import Permit
+from rdzv_server.http.garbage import GarbageCollector
 from rdzv_server.service.fair_scheduler import scheduler
 from rdzv_server.service.operator_scheduler import operator_scheduler
 from rdzv_server.service.timeouts import Timeouts
@@ -31,11 +32,12 @@ class HttpConnection(asyncio.Protocol):
         peer: str,
         arriving: "ConnectionTimeouts",
         unread: "ConnectionTimeouts",
+        garbage: GarbageCollector,
         authenticated: "OnConnection",
         gone: "OnConnection",
     ) -> None:
-        """`arriving` and `unread`: how long that may take. `authenticated` is called when a request has been let in for
-        the first time, `gone` when the connection is closed."""
+        """`arriving` and `unread`: how long that may take. `garbage` is told of what arrives. `authenticated` is called
+        when a request has been let in for the first time, `gone` when the connection is closed."""
         self.http = http
         self.peer = peer
         self.run = peer
@@ -53,7 +55,7 @@ class HttpConnection(asyncio.Protocol):
         self._authenticated, self._gone = authenticated, gone
         self._transport: asyncio.Transport | None = None
         self._is_answering = False
-        self._arriving, self._unread = arriving, unread
+        self._arriving, self._unread, self._garbage = arriving, unread, garbage
         self._waiting: list[tuple[Ask, Callable[[], None]]] = []
 
     @property
@@ -101,6 +103,7 @@ class HttpConnection(asyncio.Protocol):
         self.http.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
+        self._garbage.request_arrived()
         if not self._is_answering:
             self._arriving.start(self)
         ask = self._ask_of(data)

@@ -6,7 +6,6 @@ of these has to go: whoever belongs here is let in by the first request, a round
 
 import asyncio
 import errno
-import gc
 import logging
 import socket
 import ssl
@@ -15,6 +14,7 @@ from collections.abc import Callable
 
 from rdzv_server.config import Limits
 from rdzv_server.http.connection import HttpConnection
+from rdzv_server.http.garbage import GarbageCollector
 from rdzv_server.http.limits import peer_of
 from rdzv_server.service.timeouts import Timeouts
 
@@ -22,10 +22,6 @@ log = logging.getLogger("rdzv_server")
 
 AT_ONCE = 64
 """Connections that are taken before anything else in the process gets its turn."""
-GARBAGE = 10_000
-"""Closed connections whose memory waits to be collected, 1.5 kB each: an asyncio transport holds on to itself."""
-QUIET_S = 1.0
-"""Garbage is collected when no connection has closed for this long."""
 PAUSE_S = 1.0
 """Time that the system is given when it cannot take another connection."""
 HANDSHAKE = b"\x16"
@@ -55,7 +51,7 @@ class Listener:
         self._unauthenticated: dict[HttpConnection, None] = {}
         self._unauthenticated_of = defaultdict[str, dict[HttpConnection, None]](dict)
         self._has_warned = False
-        self._closings = 0
+        self._garbage = GarbageCollector()
 
     def open(self) -> None:
         self._socket.setblocking(False)
@@ -100,7 +96,9 @@ class Listener:
         if not self._has_room(peer):
             accepted.close()
             return
-        connection = HttpConnection(self._http(), peer, self._arriving, self._unread, self._authenticated, self._gone)
+        connection = HttpConnection(
+            self._http(), peer, self._arriving, self._unread, self._garbage, self._authenticated, self._gone
+        )
         self._connections.add(connection)
         self._unauthenticated[connection] = self._unauthenticated_of[peer][connection] = None
         connection.opening = self._loop.create_task(self._open(accepted, connection))
@@ -169,19 +167,9 @@ class Listener:
             if not of_peer:
                 del self._unauthenticated_of[connection.peer]
 
-    def _collect(self, closings: int) -> None:
-        """Look for garbage if no connection has closed for a while: in a mass disconnect nobody may wait for it."""
-        if self._closings != closings:
-            self._loop.call_later(QUIET_S, self._collect, self._closings)
-            return
-        self._closings = 0
-        gc.collect()
-
     def _gone(self, connection: HttpConnection) -> None:
         if connection in self._connections:
             self._connections.remove(connection)
-            self._closings += 1
-            if self._closings == GARBAGE:
-                self._loop.call_later(QUIET_S, self._collect, self._closings)
+            self._garbage.connection_closed()
             self._authenticated(connection)
             self._closed(connection)
