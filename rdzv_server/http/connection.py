@@ -106,9 +106,13 @@ class HttpConnection(asyncio.Protocol):
         self._garbage.request_arrived()
         if not self._is_answering:
             self._arriving.start(self)
-        ask = self._ask_of(data)
-        if ask != scheduler().ask and data.endswith(b"\r\n\r\n"):
-            self._arriving.stop(self)  # all of it is here, and that it waits for its slice is our doing
+        if not _is_look(data):
+            operator_scheduler().give_way()
+            ask = scheduler().ask
+        else:
+            ask = operator_scheduler().ask
+            if data.endswith(b"\r\n\r\n"):
+                self._arriving.stop(self)  # all of it is here, and that it waits for its slice is our doing
         self._pass_on(partial(self.http.data_received, data), ask)
         if len(self._waiting) >= MOST_WAITING and self._transport:
             self._transport.pause_reading()
@@ -132,14 +136,6 @@ class HttpConnection(asyncio.Protocol):
     def _end(self, error: Exception | None) -> None:
         self.http.connection_lost(error)
         self._gone(self)
-
-    def _ask_of(self, data: bytes) -> "Ask":
-        """Scheduler that has the next turn for what has come: operators' requests to look at something wait for time.
-
-        A piece of a request that does not begin it has a turn among agents, as all that is not known.
-        """
-        is_look = data.startswith(_LOOKS) and not data.startswith(_PROBES)
-        return operator_scheduler().ask if is_look else scheduler().ask
 
     def _pass_on(self, what: Callable[[], None], ask: "Ask") -> None:
         """Do it in its turn, and after what came before."""
@@ -166,6 +162,14 @@ class HttpConnection(asyncio.Protocol):
             del self._waiting[0]
             if self._waiting:
                 self._wait_for_turn()
+
+
+def _is_look(data: bytes) -> bool:
+    """Whether this begins an operators' request to look at something, which waits until agents leave time for it.
+
+    A piece of a request that does not begin it has a turn among agents, as all that is not known.
+    """
+    return data.startswith(_LOOKS) and not data.startswith(_PROBES)
 
 
 _NOTHING = Permit(())

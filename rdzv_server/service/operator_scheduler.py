@@ -3,7 +3,8 @@
 An event loop does whatever is ready before it looks for more: if each of some hundred streams did a little in the same
 turn of the loop, an agent's request would wait for all of them. So what operators ask for waits here, in queues by
 peer, and one slice of it at a time is done. After a slice the loop is left to the others, for the longer the more they
-have to do. An agent waits for one slice at the most, however many look, and as a rule for none. See ADR 50.
+have to do, and it waits while an agent's request is on its way through the loop. So an agent waits for a part of one
+slice, however many look, and as a rule for none. See ADR 50.
 """
 
 import asyncio
@@ -16,12 +17,14 @@ from weakref import WeakKeyDictionary, proxy
 from rdzv_server.service.fair_scheduler import RoundRobin
 from rdzv_server.service.timeouts import Timeouts
 
-SLICE_S = 0.0005
+SLICE_S = 0.00025
 """Time after which work has to wait for its next slice. What is not divided may take longer."""
 OTHERS = 9
 """Operators get one part of the event loop's time, and agents so many, while there is not enough for both."""
 LEAST_REST = 1
 """Parts of an idle loop's time that are left free."""
+REQUEST_TURNS = 4
+"""Turns of the loop in which an agent's request is answered, as a rule. Operators' work waits for them."""
 LOOK_BACK_S = 0.05
 """Time over which the scheduler looks how busy the others are."""
 
@@ -47,7 +50,9 @@ class OperatorScheduler:
         """CPU time at its begin; time and CPU time that it took before what it woke up."""
         self._spent_s = 0.0
         """CPU time that the slice has taken so far: on a busy machine the thread may stand still meanwhile."""
-        self._rests_until = float("-inf")
+        self._rests_until = self._gives_way_until = float("-inf")
+        self._turns_given = REQUEST_TURNS
+        """Turns in which it has given way to the agent's request that came last."""
         self._busy = 1.0
         """Part of the time left to them that the others took lately."""
         self._looked_at, self._looked_cpu_s, self._own_s = loop.time(), cpu_s(), 0.0
@@ -59,19 +64,34 @@ class OperatorScheduler:
         if not self._is_under_way:
             self._come_round()
 
+    def give_way(self) -> None:
+        """An agent's request has come: do nothing until it is answered, as long as operators are not kept from all."""
+        self._turns_given = 0
+
     def is_over(self) -> bool:
         """Whether who asks is in no slice, or has had all of it."""
         return self._spent_s + self._loop.time() - self._began_at >= SLICE_S
 
     def _come_round(self) -> None:
         self._is_under_way = True
-        if self._rests_until > self._loop.time():
-            self._loop.call_at(self._rests_until, self._take)
+        now = self._loop.time()
+        if not self._spent_s:
+            self._gives_way_until = max(now, self._rests_until) + OTHERS * SLICE_S
+        if self._rests_until > now:
+            self._loop.call_at(self._rests_until, self._begin)
         else:
-            self._loop.call_soon(self._take)
+            self._loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        """Do the next thing, once no request is on its way through the loop, or that has taken too long."""
+        if self._turns_given < REQUEST_TURNS and self._loop.time() < self._gives_way_until:
+            self._turns_given += 1
+            self._loop.call_soon(self._begin)
+        else:
+            self._take()
 
     def _take(self) -> None:
-        """Do the next thing. Tasks that it wakes up come to stand in the loop's queue between `_go_on` and `_end`."""
+        """Tasks that the next thing wakes up come to stand in the loop's queue between `_go_on` and `_end`."""
         began_at = self._began_at = self._loop.time()
         cpu_at = self._cpu_s()
         self._loop.call_soon(self._go_on)
