@@ -105,6 +105,13 @@ class Ledger:
     def total_s(self) -> float:
         return fsum(self.spent_s.values())
 
+    def add(self, other: "Ledger") -> None:
+        """Enter what another ledger has: that of another part of the year."""
+        for mine, others in ((self.spent_s, other.spent_s), (self.by_cause, other.by_cause)):
+            for name, seconds in others.items():
+                mine[name] = mine.get(name, 0.0) + seconds
+        self.node_s += other.node_s
+
     def _advance(self, now: float) -> None:
         passed_s, self.since_s = now - self.since_s, now
         if self.phase != "training":

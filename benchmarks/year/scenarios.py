@@ -5,12 +5,14 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
+from math import ceil
+from multiprocessing import active_children
 from typing import Any
 
 from benchmarks.year import trace
 from benchmarks.year.model import Costs, Ledger, formula
 from benchmarks.year.policy import Policy, pool_size
-from benchmarks.year.simulation import Simulation
+from benchmarks.year.simulation import Simulation, Year
 from benchmarks.year.torchrun_model import TorchrunPolicy, TorchrunYear
 from benchmarks.year.trace import DAYS, Shape
 from rdzv_server.http.garbage import COLLECT_AFTER
@@ -18,7 +20,7 @@ from rdzv_server.http.garbage import COLLECT_AFTER
 OURS = "node-agent"
 BASE, CHECKED = "2 % spares", "2 % spares, checks"
 AT_ONCE = f"{CHECKED}, each fault noticed at once"
-MONTH = 30.0
+MONTH, VAST = 30.0, 10_000
 COSTS = Costs()
 CHECKS = Policy(found=0.9)
 
@@ -33,6 +35,20 @@ class Scenario:
     shape: Shape = "bursty"
     days: float = DAYS
     seed: int = 1
+
+    @property
+    def parts(self) -> int:
+        """Parts of equal length that are played by themselves, and so at once: months of a run that is this large."""
+        return max(1, ceil(self.days / MONTH)) if self.nodes >= VAST and isinstance(self.policy, Policy) else 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One part of a scenario, played."""
+
+    year: Year | TorchrunYear
+    took_s: float
+    """Processor time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,19 +130,36 @@ def _at(policy: TorchrunPolicy, **otherwise: float) -> TorchrunPolicy:
     return TorchrunPolicy(**{**asdict(policy), **otherwise})
 
 
-def play(scenario: Scenario, told: Callable[[float], None] = lambda day: None) -> Outcome:
+def play(scenario: Scenario) -> Outcome:
     """Let the scenario's year pass. Raises `Violation` when an invariant does not hold."""
+    return _outcome(scenario, [play_part(scenario, number) for number in range(scenario.parts)])
+
+
+def play_part(scenario: Scenario, number: int, told: Callable[[float], None] = lambda day: None) -> Part:
+    """Let one part pass. `told`: what is to be called each day. Raises `Violation` when an invariant does not hold."""
     gc.set_threshold(*COLLECT_AFTER)  # as in the server: 10,000 agents are many objects that stay
     began_s, nodes, policy = time.process_time(), scenario.nodes, scenario.policy
-    pool = nodes + round(nodes * policy.spares)
-    faults = trace.resample(pool, scenario.seed, scenario.shape, scenario.days)
+    pool, days = nodes + round(nodes * policy.spares), scenario.days / scenario.parts
+    faults = trace.resample(pool, scenario.seed, scenario.shape, days, first_day=number * days)
+    year: Year | TorchrunYear
     if isinstance(policy, Policy):
         assert pool == pool_size(nodes, policy)
-        year = Simulation(nodes, faults, policy, COSTS, seed=scenario.seed, days=scenario.days).play(told)
+        year = Simulation(nodes, faults, policy, COSTS, seed=scenario.seed + number, days=days).play(told)
+    else:
+        year = TorchrunYear(nodes, faults, policy, COSTS, days).play()
+    return Part(year=year, took_s=time.process_time() - began_s)
+
+
+def _outcome(scenario: Scenario, parts: Sequence[Part]) -> Outcome:
+    """What the parts, in their order, come to together."""
+    year, nodes = parts[0].year, scenario.nodes
+    if isinstance(year, Year):
+        for part in parts[1:]:
+            assert isinstance(part.year, Year)
+            year.add(part.year)
         launcher, restarts, restarts_by = OURS, year.rounds - 1, dict(year.restarts_by)
         by_cause = {cause: seconds / year.ledger.total_s for cause, seconds in year.ledger.by_cause.items()}
     else:
-        year = TorchrunYear(nodes, faults, policy, COSTS, scenario.days).play()
         launcher, restarts, restarts_by, by_cause = "torchrun", year.restarts, {}, {}
     return Outcome(
         launcher=launcher,
@@ -145,7 +178,7 @@ def play(scenario: Scenario, told: Callable[[float], None] = lambda day: None) -
         by_cause=by_cause,
         restarts_by=restarts_by,
         restarts=restarts,
-        took_s=time.process_time() - began_s,
+        took_s=sum(part.took_s for part in parts),
     )
 
 
@@ -153,17 +186,25 @@ def play_all(scenarios: Sequence[Scenario], processes: int, note: Callable[[str]
     """Outcomes in the scenarios' order; one that fails is told, and left out."""
     found: dict[int, Outcome] = {}
     with ProcessPoolExecutor(processes) as pool:
-        futures = {pool.submit(play, scenario): number for number, scenario in enumerate(scenarios)}
-        for done in as_completed(futures):
-            number = futures[done]
-            scenario = scenarios[number]
-            title = f"simulation: {scenario.nodes} nodes, {scenario.about}, {scenario.shape}"
-            try:
-                found[number] = outcome = done.result()
-            except Exception as error:
-                note(f"{title}: FAILED: {type(error).__name__}: {error}")
-            else:
-                note(f"{title}: ETTR {outcome.ettr:.2%}, {outcome.persons} persons ({outcome.took_s:.0f} s)")
+        parts = [[pool.submit(play_part, each, number) for number in range(each.parts)] for each in scenarios]
+        left = {part: number for number, of_scenario in enumerate(parts) for part in of_scenario}
+        try:
+            for done in as_completed(list(left)):
+                number = left.pop(done)
+                if number in left.values():
+                    continue
+                scenario = scenarios[number]
+                title = f"simulation: {scenario.nodes} nodes, {scenario.about}, {scenario.shape}"
+                try:
+                    found[number] = outcome = _outcome(scenario, [part.result() for part in parts[number]])
+                except Exception as error:
+                    note(f"{title}: FAILED: {type(error).__name__}: {error}")
+                else:
+                    note(f"{title}: ETTR {outcome.ettr:.2%}, {outcome.persons} persons ({outcome.took_s:.0f} s)")
+        except BaseException:  # nobody waits for what is left
+            for process in active_children():
+                process.kill()
+            raise
     return [found[number] for number in sorted(found)]
 
 

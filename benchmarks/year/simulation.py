@@ -83,9 +83,27 @@ class Year:
     """Rounds that started after something else than a quiet beginning, by the cause that the ledger has."""
     checks: int = 0
 
+    def add(self, later: "Year") -> None:
+        """Join to this the part of the year that follows."""
+        if self.first_person_day is None and later.first_person_day is not None:
+            self.first_person_day = self.days + later.first_person_day
+        self.days += later.days
+        self.ledger.add(later.ledger)
+        self.faults += later.faults
+        self.faults_in_run += later.faults_in_run
+        self.persons += later.persons
+        self.rounds += later.rounds - 1  # what follows began with no fault, but with the part
+        self.restarts = dict(Counter(self.restarts) + Counter(later.restarts))
+        self.kinds += later.kinds
+        self.restarts_by += later.restarts_by
+        self.checks += later.checks
+
 
 class Simulation:
-    """One run of `nodes` nodes over `days` days, with these faults of the pool's nodes."""
+    """One run of `nodes` nodes over `days` days, with these faults of the pool's nodes.
+
+    A node with a fault that began before then is out until it is repaired.
+    """
 
     def __init__(
         self, nodes: int, faults: list[Fault], policy: Policy, costs: Costs, *, seed: int = 0, days: float = DAYS
@@ -120,12 +138,16 @@ class Simulation:
         self._machine: RunMachine | None = None
         self._is_accounted = False
         for fault in faults:
-            self.at(fault.at_s, self._strike, fault)
+            if fault.at_s >= 0:
+                self.at(fault.at_s, self._strike, fault)
+            elif not fault.is_of_one_instant:
+                node = self.pool[fault.node]
+                node.down_until = max(node.down_until, fault.at_s + fault.repair_s)
 
     def play(self, told: Callable[[float], None] = lambda day: None) -> Year:
         """Let the year pass. Raises `Violation`. `told`: what is to be called each day."""
         for node in self.pool:
-            self.at(0.0, self._start_agent, node)
+            self.at(node.down_until + SERVICE_RESTART_S if node.down_until else 0.0, self._start_agent, node)
         next_day = DAY_S
         while self._times and self._times[0] <= self._end_s:
             at_s = heappop(self._times)

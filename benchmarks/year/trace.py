@@ -22,6 +22,8 @@ DAY_S = 86_400.0
 ATTRIBUTION = (
     "Faults: InfiniteHBD trace (stepfun-ai/InfiniteHBD-Trace, StepFun, ACM SIGCOMM 2025, arXiv 2502.03885, Apache-2.0)."
 )
+LIVES = (Kind.CRASH, Kind.HANG)
+"""Kinds of faults that the node and its agent survive."""
 Shape = Literal["poisson", "bursty"]
 SHAPES: tuple[Shape, ...] = ("bursty", "poisson")
 _FILE = os.path.join(os.path.dirname(__file__), "cluster-faults.csv")
@@ -51,6 +53,11 @@ class Fault:
     hidden: float = 1.0
     """How well it is hidden from the checks of a node, from 0 to 1: they find it if they find a larger part."""
 
+    @property
+    def is_of_one_instant(self) -> bool:
+        """Whether the node is as good as before once its workers have ended."""
+        return self.kind in LIVES and not self.stays_bad
+
 
 @cache
 def load() -> tuple[TracedFault, ...]:
@@ -65,21 +72,26 @@ def load() -> tuple[TracedFault, ...]:
     return tuple(sorted(rows, key=lambda row: row.start_day))
 
 
-def resample(nodes: int, seed: int, shape: Shape = "bursty", days: float = DAYS) -> list[Fault]:
-    """Faults of `nodes` nodes in the first `days` of a year, in their order; the same for the same arguments."""
+def resample(
+    nodes: int, seed: int, shape: Shape = "bursty", days: float = DAYS, *, first_day: float = 0.0
+) -> list[Fault]:
+    """Faults of `nodes` nodes in `days` days of a year, in their order; the same for the same arguments.
+
+    Times are since the first of these days: a fault that began before, and is not repaired by then, has a negative one.
+    """
     rng = Random(f"{seed} {nodes} {shape}")
     times = _TIMES[shape](nodes, rng)
     pick = _EvenNodes(nodes, rng) if shape == "poisson" else _Lemons(nodes, rng)
     hiding = Random(f"{seed} {nodes} {shape} hidden")
-    faults = [_fault(at, pick(), rng, hiding.random()) for at in times]
-    return [fault for fault in faults if fault.at_s < days * DAY_S]
+    faults = [_fault(at - first_day, pick(), rng, hiding.random()) for at in times]
+    return [fault for fault in faults if fault.at_s < days * DAY_S and fault.at_s + fault.repair_s > 0]
 
 
 def _fault(at_day: float, node: int, rng: Random, hidden: float) -> Fault:
     """A fault of a class, and with a repair, that a row of the trace had."""
     row = rng.choice(load())
     kind = kinds.draw(row.class_, row.description, rng)
-    lives = kind in (Kind.CRASH, Kind.HANG)
+    lives = kind in LIVES
     repair_s = max(row.end_day - row.start_day, 1e-3) * DAY_S
     stays_bad = lives and row.class_ in kinds.STAYS_BAD
     hidden = hidden if kinds.is_checked(row.description) else 1.0
