@@ -6,7 +6,8 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any
+from multiprocessing import active_children
+from typing import Any, NoReturn
 
 from benchmarks import plots
 from benchmarks.launchers import torch_is_installed
@@ -26,7 +27,7 @@ EPILOG = """examples:
   python -m benchmarks year --minutes 6 --nodes 16 --json year.json       two minutes of faults for each launcher
   python -m benchmarks year --only simulation --nodes 128                 one size
 
-Each part of the page is of one run. Ctrl-C prints what there is by then, and writes nothing.
+Each part of the page is of one run. Ctrl-C writes nothing; of real processes it prints what there is by then.
 """
 
 
@@ -72,13 +73,21 @@ def _simulation(args: argparse.Namespace) -> int:
         for each in scenarios.every(args.days_of_10000)
         if args.nodes in (None, each.nodes) and args.scenario in (None, each.about)
     ]
-    _note(f"{len(wanted)} scenarios in {args.processes} processes")
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop, _end)
     outcomes = scenarios.play_all(wanted, args.processes, _note)
     print(f"\n{here}\n{ATTRIBUTION}\n\n{page.outcome_table(outcomes)}\n\n{page.verdict(outcomes)}")
     _write_json(args.json, here, [outcome.as_json() for outcome in outcomes])
     if args.write:
         page.write_simulation(args.write, outcomes, here)
     return int(len(outcomes) < len(wanted))
+
+
+def _end(number: int, _: object) -> NoReturn:
+    """End at once, with the processes that play. An exception would leave locks of their pool behind, in any state."""
+    for process in active_children():
+        process.kill()
+    os._exit(128 + number)
 
 
 def _training(args: argparse.Namespace) -> int:

@@ -2,11 +2,10 @@
 
 import gc
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
 from math import ceil
-from multiprocessing import active_children
 from typing import Any
 
 from benchmarks.year import trace
@@ -84,7 +83,7 @@ _RETRIED = TorchrunPolicy(max_restarts=100, retry_s=60.0)
 
 
 def every(days_of_10_000: float) -> list[Scenario]:
-    """All scenarios, the largest first. A year of 10,000 nodes takes more than an hour: of it the first days alone."""
+    """All scenarios, the largest first. A year of 10,000 nodes takes long: of it the first days alone."""
     abouts: tuple[tuple[str, Shape], ...] = ((BASE, "bursty"), (f"{BASE}, faults without bursts", "poisson"))
     vast = [Scenario(about=about, nodes=10_000, shape=shape, days=days_of_10_000) for about, shape in abouts]
     return [*vast, *_of(1_024), *_of(128)]
@@ -184,28 +183,31 @@ def _outcome(scenario: Scenario, parts: Sequence[Part]) -> Outcome:
 
 def play_all(scenarios: Sequence[Scenario], processes: int, note: Callable[[str], None]) -> list[Outcome]:
     """Outcomes in the scenarios' order; one that fails is told, and left out."""
-    found: dict[int, Outcome] = {}
     with ProcessPoolExecutor(processes) as pool:
         parts = [[pool.submit(play_part, each, number) for number in range(each.parts)] for each in scenarios]
-        left = {part: number for number, of_scenario in enumerate(parts) for part in of_scenario}
-        try:
-            for done in as_completed(list(left)):
-                number = left.pop(done)
-                if number in left.values():
-                    continue
-                scenario = scenarios[number]
-                title = f"simulation: {scenario.nodes} nodes, {scenario.about}, {scenario.shape}"
-                try:
-                    found[number] = outcome = _outcome(scenario, [part.result() for part in parts[number]])
-                except Exception as error:
-                    note(f"{title}: FAILED: {type(error).__name__}: {error}")
-                else:
-                    note(f"{title}: ETTR {outcome.ettr:.2%}, {outcome.persons} persons ({outcome.took_s:.0f} s)")
-        except BaseException:  # nobody waits for what is left
-            for process in active_children():
-                process.kill()
-            raise
+        note(f"{len(scenarios)} scenarios in {processes} processes")
+        found = dict(_outcomes(scenarios, parts, note))
     return [found[number] for number in sorted(found)]
+
+
+def _outcomes(
+    scenarios: Sequence[Scenario], parts: list[list[Future[Part]]], note: Callable[[str], None]
+) -> Iterator[tuple[int, Outcome]]:
+    """Number and outcome of each scenario, as they end."""
+    left = {part: number for number, of_scenario in enumerate(parts) for part in of_scenario}
+    for done in as_completed(list(left)):
+        number = left.pop(done)
+        if number in left.values():
+            continue
+        scenario = scenarios[number]
+        title = f"simulation: {scenario.nodes} nodes, {scenario.about}, {scenario.shape}"
+        try:
+            outcome = _outcome(scenario, [part.result() for part in parts[number]])
+        except Exception as error:
+            note(f"{title}: FAILED: {type(error).__name__}: {error}")
+        else:
+            note(f"{title}: ETTR {outcome.ettr:.2%}, {outcome.persons} persons ({outcome.took_s:.0f} s)")
+            yield number, outcome
 
 
 def named(outcomes: Iterable[Outcome], about: str, nodes: int) -> Outcome | None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -67,3 +68,20 @@ async def test_faults_are_injected_recovered_from_and_named():
     assert crash["named"] and killed["named"]
     assert 0 < crash["recovery_s"] < score["wall_s"] and 0 < killed["recovery_s"] < score["wall_s"]
     assert score["steps"] > 0 and score["repeated"] >= 0
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+async def test_a_simulation_that_is_asked_to_stop_leaves_nobody_behind(stop: signal.Signals):
+    """Its processes, which hold the pipe open, end with it: a year of 1,024 nodes would take minutes."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "benchmarks", "year", "--only", "simulation", "--nodes", "1024", "--processes", "2"),
+        cwd=ROOT,
+        stderr=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+    assert process.stderr
+    assert b"in 2 processes" in await process.stderr.readline()
+    process.send_signal(stop)
+    said = (await process.stderr.read()).decode()
+    assert await process.wait() == 128 + stop, said
+    assert "Traceback" not in said

@@ -4,7 +4,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from benchmarks.year import trace
+from benchmarks.year import scenarios, trace
 from benchmarks.year.kinds import Kind
 from benchmarks.year.model import Costs, Ledger, formula
 from benchmarks.year.policy import Policy, pool_size
@@ -16,6 +16,7 @@ from benchmarks.year.trace import DAY_S, Fault
 COSTS = Costs()
 HOUR_S = 3600.0
 WITHOUT_SPARES = Policy(spares=0.0, shrink=0.5)
+STRICT = Policy(spares=0.0, shrink=0.5, max_restarts=3, exclude_after=None)
 
 
 def year_of(*faults: Fault, nodes: int = 8, policy: Policy = WITHOUT_SPARES, days: float = 1.0):
@@ -149,6 +150,50 @@ def test_the_same_seed_tells_the_same_story_twice():
     for outcome in outcomes:
         del outcome["took_s"]
     assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "stays_bad", "is_out"),
+    [(Kind.DEATH, False, True), (Kind.SLOW, False, True), (Kind.CRASH, True, True), (Kind.CRASH, False, False)],
+)
+def test_a_node_whose_fault_began_before_is_out_until_it_is_repaired(kind, stays_bad, is_out):
+    began = fault(kind, -HOUR_S, repair_s=2 * HOUR_S, stays_bad=stays_bad)
+    year = year_of(began, policy=Policy(spares=0.0, shrink=0.2))
+    assert (year.faults, year.persons, year.rounds) == (0, 0, 1 + is_out)
+    assert year.restarts.get("node_arrived", 0) == is_out, "after an hour it is there"
+
+
+def test_a_year_in_parts_is_as_the_whole_year(monkeypatch):
+    """But for what each part begins with: a run that forms."""
+    scenario, notes = Scenario(about="", nodes=128, days=90.0), []
+    (whole,) = scenarios.play_all([scenario], 2, notes.append)
+    monkeypatch.setattr(scenarios, "VAST", 128)
+    assert scenario.parts == 3
+    (parts,) = scenarios.play_all([scenario], 2, notes.append)
+    assert parts == replace(play(scenario), took_s=parts.took_s), "in processes or not"
+    assert (parts.days, parts.faults, parts.persons) == (whole.days, whole.faults, whole.persons)
+    assert parts.restarts == pytest.approx(whole.restarts, rel=0.1)
+    assert parts.ettr == pytest.approx(whole.ettr, abs=5e-4)
+    assert sum(parts.shares.values()) == pytest.approx(1.0)
+    assert [note.partition(":")[0] for note in notes] == ["1 scenarios in 2 processes", "simulation"] * 2
+
+
+def test_the_day_on_which_a_person_is_needed_is_counted_from_the_first_part():
+    crashes = [fault(Kind.CRASH, 400.0 + 200 * node, node=node) for node in range(8)]
+    years = [year_of(days=2.0), year_of(*crashes, policy=STRICT)]
+    assert years[1].persons and years[1].first_person_day < 1
+    first_day = years[1].first_person_day
+    years[0].add(years[1])
+    assert (years[0].days, years[0].persons) == (3.0, years[1].persons)
+    assert years[0].first_person_day == 2.0 + first_day
+
+
+def test_one_that_fails_is_told_once_and_left_out(monkeypatch):
+    monkeypatch.setattr(scenarios, "VAST", 8)
+    monkeypatch.setattr(scenarios, "Simulation", None)
+    notes: list[str] = []
+    assert not scenarios.play_all([Scenario(about="", nodes=8, days=90.0)], 2, notes.append)
+    assert len(notes) == 2 and "FAILED: TypeError" in notes[1]
 
 
 def test_a_broken_promise_is_noticed():

@@ -44,6 +44,21 @@ def test_a_seed_gives_the_same_year_and_another_one_another():
     assert trace.resample(128, 7) == trace.resample(128, 7) != trace.resample(128, 8)
 
 
+def test_parts_of_a_year_have_all_of_its_faults_and_those_that_are_not_repaired_yet():
+    whole, days = trace.resample(512, 5), trace.DAYS / 3
+    for number in range(3):
+        begin_s, end_s = (each * days * trace.DAY_S for each in (number, number + 1))
+        part = trace.resample(512, 5, days=days, first_day=number * days)
+        began = [fault for fault in part if fault.at_s >= 0]
+        assert [fault.node for fault in began] == [fault.node for fault in whole if begin_s <= fault.at_s < end_s]
+        assert [fault.at_s + begin_s for fault in began] == pytest.approx(
+            [fault.at_s for fault in whole if begin_s <= fault.at_s < end_s]
+        )
+        lasting = [fault.node for fault in whole if fault.at_s < begin_s < fault.at_s + fault.repair_s]
+        assert [fault.node for fault in part if fault.at_s < 0] == lasting
+        assert bool(lasting) == bool(number)
+
+
 def test_bursts_and_lemons_are_kept_where_they_are_asked_for():
     even, uneven = (trace.resample(trace.SERVERS, 3, shape) for shape in ("poisson", "bursty"))
     gaps = [trace.variation([fault.at_s for fault in faults]) for faults in (even, uneven)]
