@@ -1,4 +1,4 @@
-"""What a worker tells its agent, without dependencies: this is imported into the training script.
+"""Functions by which a training script tells its agent of progress and hears of notices, without dependencies.
 
 `progress` writes into a small piece of memory that the agent shares with each worker (`NODE_AGENT_PROGRESS_FILE`). It
 makes no system call that could block and wakes nobody up: the agent reads it when it has reason to. Without an agent it

@@ -55,7 +55,7 @@ LAST_LINES = (" in <module>\n", "...\n")
 NO_PY_SPY = "py-spy is not installed beside the agent: pip install 'rdzv-server[hang]'"
 FAULTHANDLER_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 MARGIN_S = 0.3
-"""What a program has been asked for is told, and kept, within this time."""
+"""Seconds before the deadline that are kept back for passing on what the asked programs have answered."""
 RAS_VARIABLE, RAS_ADDRESS = "NCCL_RAS_ADDR", "localhost:28028"
 RAS_ANSWER_S = 1.0
 """A process that has not answered a line by then is stopped: the next connection may get another one of the node."""
@@ -196,7 +196,10 @@ class Examination:
         return text, main_thread_of(text)
 
     def _written_upon_signal(self, path: str, before: int) -> str:
-        """What faulthandler writes, until its last line: the main thread's outermost frame, or the mark of a cut."""
+        """Stacks that faulthandler appends to a worker's file from byte `before` on.
+
+        They are complete with the main thread's outermost frame, or with the mark that says that they were cut.
+        """
         until, text = time.monotonic() + self._left_s() * SIGNAL_SHARE, ""
         while not text.endswith(LAST_LINES):
             if time.monotonic() > until:

@@ -98,7 +98,7 @@ def diagnose(
 
 
 def _blame(advice: hints.Advice | None, out_of_memory: str) -> Blame:
-    """Whose fault the failure is, by the evidence."""
+    """Blame for a worker's failure, the program's or the node's or unknown, by the error's advice and the disks."""
     if advice is None:
         return "program" if out_of_memory else "unknown"
     with suppress(OSError):

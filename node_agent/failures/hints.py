@@ -24,12 +24,12 @@ class Advice(Struct, frozen=True):
     hint: str
     is_consequence: bool = False
     blame: Blame = "unknown"
-    """Whose fault such an error is."""
+    """Blame for an error that has the phrase: the program's, the node's, or unknown."""
     recurs: Recurs = "unknown"
     """Whether such an error comes again after a restart: `at_start`, for a program that ends with it at once, or
     `at_step`, if it comes at a step at which it has come before."""
     is_of_disk: bool = False
-    """It is the node's fault if one of its own disks is full, and not a file system that nodes share."""
+    """Whether the error tells of a full disk: the node is to blame if it is its own, not a shared one."""
 
 
 def find(texts: Iterable[str]) -> Advice | None:

@@ -65,7 +65,7 @@ class OperatorScheduler:
             self._come_round()
 
     def give_way(self) -> None:
-        """An agent's request has come: do nothing until it is answered, as long as operators are not kept from all."""
+        """Note that an agent's request has come: operators wait for its answer, for nine slices' time at most."""
         self._turns_given = 0
 
     def is_over(self) -> bool:
@@ -83,7 +83,7 @@ class OperatorScheduler:
             self._loop.call_soon(self._begin)
 
     def _begin(self) -> None:
-        """Do the next thing, once no request is on its way through the loop, or that has taken too long."""
+        """Do the next thing once no agent's request is on its way, or operators have given way for long enough."""
         if self._turns_given < REQUEST_TURNS and self._loop.time() < self._gives_way_until:
             self._turns_given += 1
             self._loop.call_soon(self._begin)
@@ -91,7 +91,7 @@ class OperatorScheduler:
             self._take()
 
     def _take(self) -> None:
-        """Tasks that the next thing wakes up come to stand in the loop's queue between `_go_on` and `_end`."""
+        """Do the next thing. Tasks that it wakes up come to stand in the loop's queue between `_go_on` and `_end`."""
         began_at = self._began_at = self._loop.time()
         cpu_at = self._cpu_s()
         self._loop.call_soon(self._go_on)
