@@ -20,6 +20,7 @@ class TCPStore:
             weakref.finalize(self, _Server(listener).close)
         if master_listen_fd is None:
             self._file = _connected(host, port).makefile("rw")
+            self.check([""])  # a client of torch's is there once the server has answered it
 
     def set(self, key: str, value: str) -> None:
         self._ask("set", key, value)
