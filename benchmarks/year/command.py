@@ -18,11 +18,11 @@ from benchmarks.year import page, scenarios, training
 from benchmarks.year.campaign import Campaign, Score, plan
 from benchmarks.year.contenders import OURS, all_contenders
 from benchmarks.year.page import PROCESSES, SIMULATION, TRAINING
-from benchmarks.year.trace import ATTRIBUTION
+from benchmarks.year.trace import ATTRIBUTION, DAYS
 
 EPILOG = """examples:
   python -m benchmarks year --write docs/unattended.md                    real processes, a quarter of an hour
-  python -m benchmarks year --only simulation --write docs/unattended.md  the year in simulated time, half an hour
+  python -m benchmarks year --only simulation --write docs/unattended.md  the year in simulated time, an hour
   python -m benchmarks year --only training --minutes 60 --write docs/unattended.md  an hour in which nothing hangs
   python -m benchmarks year --minutes 6 --nodes 16 --json year.json       two minutes of faults for each launcher
   python -m benchmarks year --only simulation --nodes 128                 one size
@@ -135,9 +135,9 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--days-of-10000",
         type=_positive,
-        default=0.5,
+        default=DAYS,
         metavar="D",
-        help="simulated of 10,000 nodes (default: %(default)g)",
+        help="simulated of 10,000 nodes, most of the time that the simulation takes (default: %(default)g)",
     )
     add(
         "--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="of the simulation (default: one a CPU)"
