@@ -257,7 +257,7 @@ def _stacks(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "rank", metavar="RANK", nargs="?", type=_whole, default=None, help="one worker's rank (default: all)"
     )
-    parser.add_argument("--reason", metavar="TEXT", help="why, for the people whose run it is")
+    parser.add_argument("--reason", metavar="TEXT", help="why, for everybody who looks later")
 
 
 def _complete(parser: argparse.ArgumentParser) -> None:
