@@ -46,10 +46,10 @@ class Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
 
-    async def asks(self, request: bytes = HEALTH) -> int:
+    async def asks(self, request: bytes = HEALTH, within_s: float = SOON_S) -> int:
         """The status of the answer."""
         self.writer.write(request)
-        async with asyncio.timeout(SOON_S):
+        async with asyncio.timeout(within_s):
             head = await self.reader.readuntil(b"\r\n\r\n")
             sizes = [int(line.split()[1]) for line in head.lower().splitlines() if line.startswith(b"content-length")]
             await (self.reader.readexactly(sizes[0]) if sizes else self.reader.readuntil(b"\r\n0\r\n\r\n"))
@@ -287,7 +287,8 @@ async def test_who_does_not_read_his_answers_is_cut_off(make_site: MakeSite, mon
         while connection in listener._connections:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     raw.close()
-    assert await (await site.connect()).asks(STATUS) == 200, "a reader gets all of it"
+    monkeypatch.setattr(listener._unread, "_seconds", PATIENCE_S)
+    assert await (await site.connect()).asks(STATUS, PATIENCE_S) == 200, "a reader gets all of it"
 
 
 # Rates.
