@@ -1,14 +1,15 @@
-"""Cost of training: what a restart, a checkpoint and a person take, the ledger of a year's time, and the formula.
+"""Cost of training: what a restart, a checkpoint and a person take, a year with its ledger of time, and the formula.
 
 The published formula (Kokolis et al., "Revisiting Reliability in Large-Scale Machine Learning Research Clusters",
 arXiv 2410.21680) for a long run on `n` nodes that fail `r` times a day each: the effective training time ratio, ETTR,
 is about 1 - n * r * (u + c / 2), with the time `u` from a failure to the next step, and `c` between checkpoints.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 from math import fsum
 
-DAY_S = 86_400.0
+from benchmarks.year.trace import DAY_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,3 +135,38 @@ class Ledger:
         if phase != "training":
             cause = cause or self.cause
             self.by_cause[cause] = self.by_cause.get(cause, 0.0) + seconds
+
+
+@dataclass(slots=True)
+class Year:
+    """Result of a simulation."""
+
+    nodes: int
+    days: float
+    ledger: Ledger
+    faults: int = 0
+    faults_in_run: int = 0
+    """Faults that hit a node that took part."""
+    persons: int = 0
+    first_person_day: float | None = None
+    rounds: int = 0
+    restarts: dict[str, int] = field(default_factory=dict)
+    kinds: Counter[str] = field(default_factory=Counter)
+    restarts_by: Counter[str] = field(default_factory=Counter)
+    """Rounds that started after something else than a quiet beginning, by the cause that the ledger has."""
+    checks: int = 0
+
+    def add(self, later: "Year") -> None:
+        """Join to this the part of the year that follows."""
+        if self.first_person_day is None and later.first_person_day is not None:
+            self.first_person_day = self.days + later.first_person_day
+        self.days += later.days
+        self.ledger.add(later.ledger)
+        self.faults += later.faults
+        self.faults_in_run += later.faults_in_run
+        self.persons += later.persons
+        self.rounds += later.rounds - 1  # what follows began with no fault, but with the part
+        self.restarts = dict(Counter(self.restarts) + Counter(later.restarts))
+        self.kinds += later.kinds
+        self.restarts_by += later.restarts_by
+        self.checks += later.checks

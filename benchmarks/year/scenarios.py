@@ -9,9 +9,9 @@ from math import ceil
 from typing import Any
 
 from benchmarks.year import trace
-from benchmarks.year.model import Costs, Ledger, formula
+from benchmarks.year.model import Costs, Ledger, Year, formula
 from benchmarks.year.policy import Policy, pool_size
-from benchmarks.year.simulation import Simulation, Year
+from benchmarks.year.simulation import Simulation
 from benchmarks.year.torchrun_model import TorchrunPolicy, TorchrunYear
 from benchmarks.year.trace import DAYS, Shape
 from rdzv_server.http.garbage import COLLECT_AFTER

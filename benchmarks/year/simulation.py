@@ -5,13 +5,11 @@ its lease for ever, and one that falls silent gets back the sign of life that it
 left out is in docs/adr/0049-a-year-in-minutes.md.
 """
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import groupby
-from math import inf, isclose
+from math import inf
 from operator import itemgetter
 from random import Random
 from typing import Any
@@ -36,14 +34,15 @@ from rdzv_protocol.queries import Noticed, Query
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from benchmarks.year.agents import Agent, Agents, Node, Pair
+from benchmarks.year.invariants import check_holder, check_quiet, check_sums
 from benchmarks.year.kinds import Kind
-from benchmarks.year.model import Costs, Ledger
+from benchmarks.year.model import Costs, Ledger, Year
 from benchmarks.year.policy import Policy, pool_size
 from benchmarks.year.trace import DAY_S, DAYS, Fault
 from node_agent.core import events as agent_events
 from node_agent.core.effects import Ask, CheckNode, Exit, StartWorkers, StopWorkers
 from node_agent.core.effects import Effect as AgentEffect
-from rdzv_server.core import completion, events, time_ledger
+from rdzv_server.core import events, time_ledger
 from rdzv_server.core.effects import Effect, Happened, Record, WakeAgents
 from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.registry import Registry
@@ -58,45 +57,6 @@ DRAIN_S = 60.0
 STILL_BAD = "a bad node, once more"
 QUIET_S = 300.0
 """Without an event for so long, everything must have found its place."""
-
-
-class Violation(AssertionError):
-    """An invariant does not hold."""
-
-
-@dataclass(slots=True)
-class Year:
-    """Result of a simulation."""
-
-    nodes: int
-    days: float
-    ledger: Ledger
-    faults: int = 0
-    faults_in_run: int = 0
-    """Faults that hit a node that took part."""
-    persons: int = 0
-    first_person_day: float | None = None
-    rounds: int = 0
-    restarts: dict[str, int] = field(default_factory=dict)
-    kinds: Counter[str] = field(default_factory=Counter)
-    restarts_by: Counter[str] = field(default_factory=Counter)
-    """Rounds that started after something else than a quiet beginning, by the cause that the ledger has."""
-    checks: int = 0
-
-    def add(self, later: "Year") -> None:
-        """Join to this the part of the year that follows."""
-        if self.first_person_day is None and later.first_person_day is not None:
-            self.first_person_day = self.days + later.first_person_day
-        self.days += later.days
-        self.ledger.add(later.ledger)
-        self.faults += later.faults
-        self.faults_in_run += later.faults_in_run
-        self.persons += later.persons
-        self.rounds += later.rounds - 1  # what follows began with no fault, but with the part
-        self.restarts = dict(Counter(self.restarts) + Counter(later.restarts))
-        self.kinds += later.kinds
-        self.restarts_by += later.restarts_by
-        self.checks += later.checks
 
 
 class Simulation:
@@ -152,7 +112,7 @@ class Simulation:
         while self._times and self._times[0] <= self._end_s:
             at_s = heappop(self._times)
             if at_s - self.now > QUIET_S:
-                self._check_quiet()
+                self._is_quiet()
             if at_s >= next_day:
                 told(next_day / DAY_S)
                 next_day += DAY_S
@@ -329,8 +289,7 @@ class Simulation:
         if assignment.round != run.round or run.stage is not Stage.RUNNING:
             return  # it has heard too late, and will hear that too
         holder = self._holders.setdefault(assignment.group_rank, node.name)
-        if holder != node.name:
-            raise Violation(f"{holder} and {node.name} both have rank {assignment.group_rank} of round {run.round}")
+        check_holder(run, assignment.group_rank, holder, node.name)
         self._started.add(node.index)
         if len(self._started) == len(run.membership.seats):
             key = (run.attempt, run.round)
@@ -715,7 +674,7 @@ class Simulation:
                 self.at(node.bad_until + SERVICE_RESTART_S, self._start_agent, node)
             self._start_agent(node)
 
-    # What must hold.
+    # Time's ledger.
 
     def _account(self) -> None:
         """Enter into the ledger what the time goes into from now on."""
@@ -741,48 +700,18 @@ class Simulation:
             return "saving"
         return "training" if self._training_round == run.round else "starting"
 
-    def _check_quiet(self) -> None:
-        """Nothing has happened for a while: every agent that is well has found its place, and nobody else's."""
-        run = self.run
-        if run is None or self._awaits_person:
-            return
-        self.year.checks += 1
-        if run.stage is Stage.FORMING and not completion.deadline(run):
-            raise Violation(f"round {run.round} forms without an end")
-        ranks, agents, round_ = [], run.agents, run.round
-        for node in self.pool:
-            agent, assignment = node.agent, node.assignment
-            if agent is None or not node.hears:
-                continue
-            part = agents.get(agent.agent_id)
-            if part is None:
-                raise Violation(f"{node.name} is well, {agent.machine.state}, and not part of the run")
-            if assignment is None:
-                if part.has_part:
-                    raise Violation(f"{node.name} has a seat in round {round_} and no workers")
-            elif assignment.round != round_:
-                raise Violation(f"{node.name} still works in round {assignment.round}, and round {round_} is there")
-            else:
-                ranks.append(assignment.first_rank)
-        is_whole = run.stage is Stage.RUNNING and not self._stuck
-        if is_whole and run.membership and sorted(ranks) != list(range(run.membership.world_size)):
-            raise Violation(f"round {run.round} has other ranks than its own: {len(ranks)}")
+    def _is_quiet(self) -> None:
+        """Check what must hold now that nothing has happened for a while."""
+        if self.run is not None and not self._awaits_person:
+            self.year.checks += 1
+            check_quiet(self.run, self.pool, bool(self._stuck))
 
     def _finish(self) -> None:
         year, run = self.year, self.run
         year.ledger.save(self.now)
         assert run
         year.restarts = {cause.value: number for cause, number in run.restarts.items()}
-        self._check_sums(run)
-
-    def _check_sums(self, run: Run) -> None:
-        if not isclose(self.year.ledger.total_s, self.now, rel_tol=1e-9):
-            raise Violation(f"the ledger has {self.year.ledger.total_s} s of {self.now}")
-        status = time_ledger.view(run, self.now)
-        until = run.ended_at if run.ended_at is not None else self.now
-        told = status.running + status.forming + status.restarting + status.waiting
-        if not isclose(told, until - run.created_at, rel_tol=1e-9, abs_tol=0.1):
-            raise Violation(f"the server's ledger has {told} s of {until - run.created_at}")
+        check_sums(run, year.ledger, self.now)
 
 
 _STRIKES: dict[Kind, Callable[[Simulation, Node, Fault], None]] = {
