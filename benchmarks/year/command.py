@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from multiprocessing import active_children
+from multiprocessing import active_children, parent_process
 from typing import Any, NoReturn
 
 from benchmarks import plots
@@ -87,7 +87,8 @@ def _end(number: int, _: object) -> NoReturn:
     """End at once, with the processes that play. An exception would leave locks of their pool behind, in any state."""
     for process in active_children():
         process.kill()
-    os.write(2, b"benchmarks: stopped before the end: nothing was written\n")  # a lock of print's may be held
+    if parent_process() is None:  # those that play hear a terminal's Ctrl-C, too
+        os.write(2, b"benchmarks: stopped before the end: nothing was written\n")  # a lock of print's may be held
     os._exit(128 + number)
 
 

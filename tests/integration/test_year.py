@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,18 +71,24 @@ async def test_faults_are_injected_recovered_from_and_named():
     assert score["steps"] > 0 and score["repeated"] >= 0
 
 
-@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
-async def test_a_simulation_that_is_asked_to_stop_leaves_nobody_behind(stop: signal.Signals):
-    """Its processes, which hold the pipe open, end with it: a year of 1,024 nodes would take minutes."""
+@pytest.mark.parametrize(("stop", "send"), [(signal.SIGTERM, os.kill), (signal.SIGINT, os.killpg)])
+async def test_a_simulation_that_is_asked_to_stop_leaves_nobody_behind(
+    stop: signal.Signals, send: Callable[[int, int], None]
+) -> None:
+    """Its processes, which hold the pipe open, end with it: a year of 1,024 nodes would take minutes.
+
+    A service manager asks one process, and a terminal all of them.
+    """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks", "year", "--only", "simulation", "--nodes", "1024", "--processes", "2"),
         cwd=ROOT,
         stderr=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
     )
     assert process.stderr
     assert b"in 2 processes" in await process.stderr.readline()
-    process.send_signal(stop)
+    send(process.pid, stop)
     said = (await process.stderr.read()).decode()
     assert await process.wait() == 128 + stop, said
     assert said == "benchmarks: stopped before the end: nothing was written\n"
