@@ -109,7 +109,7 @@ def offset(number: int) -> int:
 
 
 class Notice:
-    """What a worker is told before its round ends."""
+    """Notice of the end of a worker's round, before which it may save."""
 
     def __init__(self, told: dict[str, object]) -> None:
         self.source = str(told.get("source", ""))

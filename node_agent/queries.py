@@ -113,7 +113,7 @@ class Queries:
         return await self._log_reader.tail(query, started.logs)
 
     async def _examine(self, query: Examine) -> "Evidence | Refused":
-        """What the workers are doing: their stacks, as far as they can be had."""
+        """Evidence of what the round's workers are doing: their stacks, as far as they can be had, or a refusal."""
         started = self._started()
         if not started or not started.group.workers or query.round != started.logs.assignment.round:
             return Refused(reason=f"{self._node} has no workers of round {query.round} any more")
@@ -142,7 +142,7 @@ class Queries:
         return answer
 
     async def _test_network(self, query: PairTest) -> "PairTested | Refused":
-        """What the network to another node is like, if the user wants that tested."""
+        """Bandwidth and latency to another node, measured; or a refusal of an agent without `--check network`."""
         least_mb_per_s = self._config.node_check.least_mb_per_s if self._config.node_check else None
         if least_mb_per_s is None:
             return Refused(reason=f"{self._node} has no --check network")

@@ -61,7 +61,7 @@ class Host(Protocol):
         """
 
     def progress(self) -> Progress | None:
-        """What its workers tell of their progress; None: nothing."""
+        """Progress that the agent's workers have told of; None if they have told nothing."""
 
     def perform(self, effect: OwnEffect) -> None:
         """Carry out what the machine wants done."""

@@ -20,8 +20,6 @@ OURS = "node-agent"
 BASE, CHECKED = "2 % spares", "2 % spares, checks"
 AT_ONCE = f"{CHECKED}, each fault noticed at once"
 MONTH, VAST = 30.0, 10_000
-NODES_PER_RESTART = 50
-"""Of a run of 10,000 nodes, for each charged restart an hour that it may take: 20 for each 1,000 nodes."""
 COSTS = Costs()
 CHECKS = Policy(found=0.9)
 
@@ -90,15 +88,16 @@ def every(days_of_10_000: float) -> list[Scenario]:
 
 
 def _vast(days: float) -> list[Scenario]:
-    """Scenarios of 10,000 nodes: with checks all the days, and what is compared with it at most a month."""
-    budget = Policy(max_restarts=VAST // NODES_PER_RESTART)
-    policies: list[tuple[str, Policy, Shape, float]] = [
-        (CHECKED, replace(CHECKS, max_restarts=budget.max_restarts), "bursty", days),
-        (BASE, budget, "bursty", min(days, MONTH)),
-        (f"{BASE}, faults without bursts", budget, "poisson", min(days, MONTH)),
-    ]
+    """Scenarios of 10,000 nodes: with checks all the days, and what is compared with it at most a month.
+
+    The budget of restarts is that of the other scenarios for each 1,000 nodes.
+    """
+    base = Policy(max_restarts=CHECKS.max_restarts * VAST // 1_000)
+    compared = Scenario(about=BASE, nodes=VAST, policy=base, days=min(days, MONTH))
     return [
-        Scenario(about=about, nodes=VAST, policy=policy, shape=shape, days=of) for about, policy, shape, of in policies
+        replace(compared, about=CHECKED, policy=replace(base, found=CHECKS.found), days=days),
+        compared,
+        replace(compared, about=f"{BASE}, faults without bursts", shape="poisson"),
     ]
 
 

@@ -112,7 +112,7 @@ class Simulation:
         while self._times and self._times[0] <= self._end_s:
             at_s = heappop(self._times)
             if at_s - self.now > QUIET_S:
-                self._is_quiet()
+                self._check_quiet()
             if at_s >= next_day:
                 told(next_day / DAY_S)
                 next_day += DAY_S
@@ -700,7 +700,7 @@ class Simulation:
             return "saving"
         return "training" if self._training_round == run.round else "starting"
 
-    def _is_quiet(self) -> None:
+    def _check_quiet(self) -> None:
         """Check what must hold now that nothing has happened for a while."""
         if self.run is not None and not self._awaits_person:
             self.year.checks += 1

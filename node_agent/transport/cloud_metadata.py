@@ -18,7 +18,7 @@ CONNECT_TIMEOUT_S, ANSWER_TIMEOUT_S = 5.0, 75.0
 AGAIN_S = 5.0
 """Pause after a question that was not answered."""
 MOST_BYTES = 65_536
-"""Of an answer."""
+"""Most bytes that are read of a service's answer."""
 SHOWN = 200
 
 
@@ -43,7 +43,7 @@ class Cloud(Struct, frozen=True, kw_only=True):
     base: str
     """Address of the service, for all machines the same."""
     first: Question | None = None
-    """What has to be known for the other question: a token, or the machine's own name. Its answer is `{known}`."""
+    """Question for what `asked` needs, a token or the machine's own name: its answer is `{known}` there."""
     asked: Question
     every_s: float
     """Pause between two answers."""
