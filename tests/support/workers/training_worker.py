@@ -28,6 +28,7 @@ class Training:
         self._is_over = threading.Event()
 
     def go(self) -> None:
+        progress(self._step)  # what comes next takes the time since then, also a checkpoint that is ordered at once
         hub = report()
         orders = {**ORDERS, "save": self.save, "exit": lambda _: self._is_over.set()}
         threading.Thread(target=obey, args=(hub, orders), daemon=True).start()
