@@ -71,7 +71,8 @@ class Monkey:
         chosen = [self.random.choice(self.fleet.workers_of(node)) for node in nodes]
         self.say(f"kill rank {', '.join(str(worker.rank) for worker in chosen)} on {', '.join(nodes)}")
         for worker in chosen:
-            os.kill(worker.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # its agent has heard of the one before, and has ended it
+                os.kill(worker.pid, signal.SIGKILL)
         self.ledger.worker_failed()
 
     async def kill_fresh_worker(self, node: str) -> None:
