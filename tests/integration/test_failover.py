@@ -16,7 +16,7 @@ from node_agent.core.backoff import HANDOVER_S
 from node_agent.transport.http import HttpTransport
 from tests.integration.replicas import TAKEOVER_S, Probe, Replicas
 from tests.support.etcd import Etcd, Member, need_etcd, written
-from tests.support.programs import Server
+from tests.support.programs import PATIENCE_S, Server
 from tests.support.scenario import a_join
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.worker_hub import all_run, restart_count
@@ -60,18 +60,21 @@ async def test_all_servers_die_and_one_comes_back(replicas: Replicas) -> None:
     await replicas.finish(workers)
 
 
-async def test_a_leader_that_is_asked_to_stop_is_followed_at_once(replicas: Replicas) -> None:
-    workers = await replicas.nodes("ab", "--nnodes", "2", *PATIENT)
-    leader = await replicas.leader()
-    async with Probe(replicas.endpoint) as probe:
+async def test_a_leader_that_is_asked_to_stop_is_followed_before_its_lease_runs_out(unserved: Replicas) -> None:
+    lease = ("--leader-lease", f"{2 * PATIENCE_S:.0f}")
+    leader = await unserved.replicate(*lease)
+    await leader.leads()
+    await (await unserved.replicate(*lease)).line("following")
+    workers = await unserved.nodes("ab", "--nnodes", "2", *PATIENT)
+    async with Probe(unserved.endpoint) as probe:
         began = time.monotonic()
         leader.signal(signal.SIGTERM)
         took_s = await probe.takeover_s(began)
-        assert took_s < 1.0
+        assert took_s < PATIENCE_S
     assert await leader.exit_code() == 0
     assert all_run(workers)
-    await replicas.finish(workers)
-    for agent in replicas.agents.values():
+    await unserved.finish(workers)
+    for agent in unserved.agents.values():
         was_quick = took_s < HANDOVER_S / 2
         assert not (was_quick and any("lost rdzv-server" in line for line in agent.err)), "nothing to worry about"
 
