@@ -7,6 +7,7 @@ is cut goes on with its cable pulled; where there are no namespaces, it is stopp
 
 import os
 import re
+import select
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -37,6 +38,8 @@ RESTART_S = 45.0
 RATE_S = 8.0
 """Time without faults in which the speed of the training is measured."""
 SECOND_AFTER_S = 0.4
+DIES_S = 1.0
+"""Longest wait for the end of a process that was killed."""
 LOOK_S = 0.05
 ENDED = re.compile(r"^[EW](\d{4} [\d:.]+).*failed \(exitcode: (-?\d+)\).*\(pid: (\d+)\)", re.M)
 """torchrun's line about a worker that ended."""
@@ -313,9 +316,9 @@ class Campaign:
         return list(_tree(self._programs[node].pid))
 
     def _kill(self, node: int) -> None:
-        """All processes of the node at once; first the loops, which would start others."""
+        """All processes of the node: the loop first, which would start others, and the agent before its workers."""
         for pid in self._processes(node):
-            _signal(pid, signal.SIGKILL)
+            _end(pid)
 
     # Faults.
 
@@ -524,6 +527,13 @@ def _of(node: int) -> Injected:
 def _signal(pid: int, signum: signal.Signals) -> None:
     with suppress(ProcessLookupError):
         os.kill(pid, signum)
+
+
+def _end(pid: int) -> None:
+    """SIGKILL. It has closed its connections when this returns, but for a process that the kernel does not let go."""
+    with suppress(ProcessLookupError), open(os.pidfd_open(pid), "rb", buffering=0) as process:
+        signal.pidfd_send_signal(process.fileno(), signal.SIGKILL)
+        select.select([process], [], [], DIES_S)
 
 
 def _is_alive(pid: int) -> bool:
