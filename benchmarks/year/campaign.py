@@ -471,9 +471,10 @@ class Campaign:
 
     def _events(self) -> list[dict[str, Any]]:
         """Events that name a node."""
-        with suppress(OSError):
+        try:
             return [event for event in events(self._endpoint, RUN_ID) if event["kind"] in NAMING]
-        return []
+        except OSError as error:
+            raise Broken(f"rdzv-server does not say who was named: {error}") from None
 
     def _first_pid(self, fault: Injected) -> int | None:
         """The worker that torchrun's agents, all together, named as the first that ended after the fault."""
