@@ -34,8 +34,8 @@ from rdzv_protocol.queries import Noticed, Query
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from benchmarks.year.agents import Agent, Agents, Node, Pair
+from benchmarks.year.faults import Faults
 from benchmarks.year.invariants import check_holder, check_quiet, check_sums
-from benchmarks.year.kinds import Kind
 from benchmarks.year.model import Costs, Ledger, Year
 from benchmarks.year.policy import Policy, pool_size
 from benchmarks.year.trace import DAY_S, DAYS, Fault
@@ -53,7 +53,6 @@ LATENCY_S = 0.002
 """Of a message, in either direction."""
 SERVICE_RESTART_S = 5.0
 """After which a service manager starts an agent again that has exited, or whose node is back."""
-DRAIN_S = 60.0
 STILL_BAD = "a bad node, once more"
 QUIET_S = 300.0
 """Without an event for so long, everything must have found its place."""
@@ -88,7 +87,6 @@ class Simulation:
         """Attempt and round are new with each: the round whose workers take steps."""
         self._stuck: dict[int, float] = {}
         """Nodes of the running round because of which no step is taken, since when."""
-        self._slow: set[int] = set()
         self._silent: dict[str, float] = {}
         self._armed_s = inf
         self._awaits_person = False
@@ -97,12 +95,8 @@ class Simulation:
         """The latest attempt."""
         self._machine: RunMachine | None = None
         self._is_accounted = False
-        for fault in faults:
-            if fault.at_s >= 0:
-                self.at(fault.at_s, self._strike, fault)
-            elif not fault.is_of_one_instant:
-                node = self.pool[fault.node]
-                node.down_until = max(node.down_until, fault.at_s + fault.repair_s)
+        self._faults = Faults(self)
+        self._faults.plan(faults)
 
     def play(self, told: Callable[[float], None] = lambda day: None) -> Year:
         """Let the year pass. Raises `Violation`. `told`: what is to be called each day."""
@@ -265,16 +259,18 @@ class Simulation:
     def _exits(self, those: list[Pair], exit_: Exit) -> None:
         """The service manager starts it again; a node that is to be replaced comes back when it is repaired."""
         for node, _ in those:
-            self._workers_gone(node)
-            self._gone(node)
-            at_s = node.found_until if exit_.code is ExitCode.NODE_UNFIT else self.now
-            self.at(at_s + SERVICE_RESTART_S, self._start_agent, node)
+            self.ends(node)
+            self.restarts_agent(node, node.found_until if exit_.code is ExitCode.NODE_UNFIT else self.now)
 
-    def _gone(self, node: Node) -> None:
-        """The agent's process has ended."""
+    def ends(self, node: Node) -> None:
+        """The agent's process has ended, and its workers."""
         if node.agent is not None:
             self._by_agent.pop(node.agent.agent_id, None)
-        node.agent, node.parked = None, None
+        node.agent, node.parked, node.assignment = None, None, None
+
+    def restarts_agent(self, node: Node, at_s: float) -> None:
+        """The service manager starts it some seconds after this time."""
+        self.at(at_s + SERVICE_RESTART_S, self._start_agent, node)
 
     # Workers.
 
@@ -295,7 +291,7 @@ class Simulation:
             key = (run.attempt, run.round)
             self.later(self.costs.start_s, self._training_begins, key)
         if self.now < node.bad_until:
-            self.later(self.costs.start_s * self._rng.uniform(0.5, 1.0), self._fails, node, assignment, STILL_BAD)
+            self.later(self.costs.start_s * self._rng.uniform(0.5, 1.0), self.fails, node, assignment, STILL_BAD)
 
     def _training_begins(self, key: tuple[int, int]) -> None:
         run = self.run
@@ -310,10 +306,7 @@ class Simulation:
                 node.assignment = None
             self._handle_alike(there, ("stopped", round_), agent_events.WorkersStopped, round_)
 
-    def _workers_gone(self, node: Node) -> None:
-        node.assignment = None
-
-    def _fails(self, node: Node, assignment: Assignment, why: str) -> None:
+    def fails(self, node: Node, assignment: Assignment, why: str) -> None:
         """A worker ends with an error, if this is still the round of which it is a part."""
         if node.assignment is not assignment or node.agent is None:
             return
@@ -529,7 +522,7 @@ class Simulation:
             run.leases.renewed_at[agent_id] = inf
             run.leases.renewed_at.move_to_end(agent_id)
 
-    def _silence(self, node: Node) -> None:
+    def silence(self, node: Node) -> None:
         """The node is not heard any more: its lease is what it was when it polled last."""
         node.hears = False
         run = self.run
@@ -547,70 +540,14 @@ class Simulation:
                 del self._silent[agent_id]
         self._tell(events.TimePassed())
 
-    # Faults.
-
-    def _strike(self, fault: Fault) -> None:
-        self.year.faults += 1
-        self._is_accounted = False
-        node = self.pool[fault.node]
-        if self.now < max(node.until_s, node.down_until) or node.agent is None:
-            return  # it is out already
-        takes_part = self._takes_part(node)
-        self.year.faults_in_run += takes_part
-        node.until_s = self.now + fault.repair_s
-        if fault.stays_bad:
-            node.bad_until = node.until_s
-        if fault.hidden < self.policy.found:
-            node.found_until = node.until_s
-        if takes_part and fault.kind is not Kind.SLOW:
-            self.year.ledger.blame(fault.kind, self.now)
-        _STRIKES[fault.kind](self, node, fault)
-
-    def _takes_part(self, node: Node) -> bool:
-        run = self.run
-        in_round = run is not None and run.stage is Stage.RUNNING and node.assignment is not None
-        return in_round and run is not None and node.assignment is not None and node.assignment.round == run.round
-
-    def _crash(self, node: Node, fault: Fault) -> None:
-        if node.assignment:
-            self._fails(node, node.assignment, "a fault")
-
-    def _hang(self, node: Node, fault: Fault) -> None:
-        if self._takes_part(node) and node.assignment:
-            self._stuck[node.index] = self.now
-            noticed_s = 0.0 if self.policy.is_noticed_at_once else self.policy.hang_noticed_s
-            self.later(noticed_s, self._fails, node, node.assignment, "it hung")
-
-    def _die(self, node: Node, fault: Fault) -> None:
-        self._gets_stuck(node)
-        node.down_until = node.until_s
-        self._silence(node)
-        self._workers_gone(node)
-        self._gone(node)
-        self.at(node.until_s + SERVICE_RESTART_S, self._start_agent, node)
-
-    def _is_killed(self, node: Node, fault: Fault) -> None:
-        """Its connections close, which the server sees, and its grace begins."""
-        self._gets_stuck(node)
-        agent_id = node.agent.agent_id if node.agent else ""
-        node.down_until = node.until_s
-        if self.policy.is_noticed_at_once:
-            self._silence(node)
-        self._workers_gone(node)
-        self._gone(node)
+    def disconnect(self, agent_id: str) -> None:
+        """The agent's connections close, and the server sees it."""
         self._silent.pop(agent_id, None)
         with suppress(ProtocolError):
             self._tell(events.AgentDisconnected(agent_id))
-        self.at(node.until_s + SERVICE_RESTART_S, self._start_agent, node)
 
-    def _is_cut(self, node: Node, fault: Fault) -> None:
-        self._gets_stuck(node)
-        self._silence(node)
-        self.at(node.until_s, self._heals, node, node.agent)
-
-    def _heals(self, node: Node, agent: Agent) -> None:
-        if node.agent is not agent:
-            return
+    def hears_again(self, node: Node, agent: Agent) -> None:
+        """The node is heard again, and hears: what it has asked and reported is sent once more."""
         node.hears = True
         agent_id = agent.agent_id
         self._silent.pop(agent_id, None)
@@ -621,40 +558,27 @@ class Simulation:
             node.parked = PollRequest(run_id=RUN_ID, agent_id=agent_id, revision=0)
         self._take(node, agent, node.parked)
 
-    def _is_slow(self, node: Node, fault: Fault) -> None:
-        self._slow.add(node.index)
-        self.at(node.until_s, self._is_fast, node)
-        self._look_at_slow(node)
+    # What faults do.
 
-    def _is_fast(self, node: Node) -> None:
-        self._slow.discard(node.index)
-        self._is_accounted = False
+    def takes_part(self, node: Node) -> bool:
+        """Whether the node's workers are in the running round."""
+        run, assignment = self.run, node.assignment
+        if run is None or assignment is None or run.stage is not Stage.RUNNING:
+            return False
+        return assignment.round == run.round
 
-    def _look_at_slow(self, node: Node) -> None:
-        """Have it replaced once it has been slow for a while with a part in the run."""
-        if self.policy.slow_noticed_s is not None:
-            self.later(self.policy.slow_noticed_s, self._replace, node)
+    def gets_stuck(self, node: Node) -> None:
+        """The others wait for its workers from now on, if it has some."""
+        if self.takes_part(node):
+            self._stuck[node.index] = self.now
 
-    def _replace(self, node: Node) -> None:
-        if node.index not in self._slow:
-            return
-        if self._takes_part(node):
-            self.year.ledger.blame("a slow node", self.now)
-            self._drain(node, None)
-        else:
-            self._look_at_slow(node)
-
-    def _drain(self, node: Node, fault: Fault | None) -> None:
-        for_s = max(node.until_s - self.now, 1.0)
-        self._operate(events.NodeDrained("maintenance", node_id=node.name, deadline_s=DRAIN_S, for_s=for_s))
-
-    def _operate(self, event: events.NodeFact) -> None:
+    def operate(self, event: events.NodeFact) -> None:
         with suppress(ProtocolError):  # the node is part of no run
             self._tell(event)
 
-    def _gets_stuck(self, node: Node) -> None:
-        if self._takes_part(node):
-            self._stuck[node.index] = self.now
+    def account_anew(self) -> None:
+        """Time may go into something else from now on."""
+        self._is_accounted = False
 
     # A person.
 
@@ -671,7 +595,7 @@ class Simulation:
         for node in self.pool:
             if self.now < node.bad_until:
                 node.down_until = node.bad_until
-                self.at(node.bad_until + SERVICE_RESTART_S, self._start_agent, node)
+                self.restarts_agent(node, node.bad_until)
             self._start_agent(node)
 
     # Time's ledger.
@@ -683,8 +607,7 @@ class Simulation:
         if phase != ledger.phase:
             ledger.enter(phase, self.now)
         run = self.run
-        is_slow = bool(self._slow) and any(self._takes_part(self.pool[index]) for index in self._slow)
-        rate = 1 / self.costs.slow_factor if is_slow else 1.0
+        rate = 1 / self.costs.slow_factor if self._faults.slow_down else 1.0
         if rate != ledger.rate and run:
             ledger.at_rate(rate, self.now)
 
@@ -712,17 +635,6 @@ class Simulation:
         assert run
         year.restarts = {cause.value: number for cause, number in run.restarts.items()}
         check_sums(run, year.ledger, self.now)
-
-
-_STRIKES: dict[Kind, Callable[[Simulation, Node, Fault], None]] = {
-    Kind.CRASH: Simulation._crash,
-    Kind.HANG: Simulation._hang,
-    Kind.DEATH: Simulation._die,
-    Kind.CUT: Simulation._is_cut,
-    Kind.AGENT_KILLED: Simulation._is_killed,
-    Kind.SLOW: Simulation._is_slow,
-    Kind.DRAIN: Simulation._drain,
-}
 
 
 _PERFORM: dict[type, Callable[[Simulation, list[Pair], Any], None]] = {
