@@ -16,11 +16,16 @@ from node_agent.workers.progress_files import ProgressFiles
 
 PATIENCE_S = 30.0
 TELL = "from node_agent import progress\nimport time\n"
-STEPS = """
+STEP_S, CHECKPOINT_S = 0.02, 0.05
+STEPS = f"""
+from types import SimpleNamespace
+from node_agent import in_worker
+now = time.monotonic() - 1.0
+in_worker.time = SimpleNamespace(monotonic=lambda: now)
 progress(step=4)
-time.sleep(0.02)
+now += {STEP_S}
 progress(step=5)
-time.sleep(0.05)
+now += {CHECKPOINT_S}
 progress(step=5, kind="checkpoint")
 """
 ALONE = "import sys; from node_agent import progress; progress(step=1); print(*sorted({'torch', 'msgspec', 'asyncio'} "
@@ -49,8 +54,8 @@ def test_the_agent_reads_what_each_worker_has_told(files: ProgressFiles) -> None
     run(TELL + "progress(step=3)", **files.environment(1))
     found = files.summary(time.monotonic())
     assert found and (found.round, found.lowest_step, found.highest_step) == (7, 3, 5)
-    assert found.checkpoint_step == 5 and found.checkpoint_s >= 0.05
-    assert found.step_s is not None and 0.02 <= found.step_s < found.checkpoint_s, "the checkpoint is no step"
+    assert (found.checkpoint_step, found.checkpoint_s) == (5, pytest.approx(CHECKPOINT_S))
+    assert found.step_s == pytest.approx(STEP_S), "the checkpoint is no step"
     assert found.age_s > 0
 
 
