@@ -60,7 +60,7 @@ class Server:
 async def start(client: EtcdClient, prefix: str, gates: object) -> AsyncIterator:
     servers = []
 
-    def start(address: str, over: EtcdClient = client, *, lease_s: int = LEASE_S, **settings) -> Server:
+    def start(address: str, over: EtcdClient = client, *, lease_s: int = LONG_LEASE_S, **settings) -> Server:
         servers.append(Server(over, prefix, address, ServerConfig(leader_lease_s=lease_s, **settings)))
         return servers[-1]
 
@@ -82,10 +82,10 @@ async def stranger(client: EtcdClient, prefix: str) -> Callable:
 
 
 async def test_alone_it_leads_at_once_and_goes_on_leading(start):
-    server = start("a:1")
+    server = start("a:1", lease_s=3 * LEASE_S)
     leadership = await server.leads()
     assert leadership.is_certain
-    await asyncio.sleep(LEASE_S * 1.5)
+    await asyncio.sleep(3 * LEASE_S * 1.5)
     assert leadership.is_certain and not server.over.done()
 
 
@@ -96,8 +96,8 @@ async def test_the_others_are_told_who_leads(start):
 
 
 async def test_who_resigns_is_followed_at_once_by_one_other_with_a_higher_number(start):
-    first = await start("a:1", lease_s=LONG_LEASE_S).leads()
-    others = [start("b:1", lease_s=LONG_LEASE_S), start("c:1", lease_s=LONG_LEASE_S)]
+    first = await start("a:1").leads()
+    others = [start("b:1"), start("c:1")]
     for other in others:
         await other.follows()
     await first.resign()
@@ -111,9 +111,9 @@ async def test_who_resigns_is_followed_at_once_by_one_other_with_a_higher_number
 
 async def test_who_goes_is_followed_at_once(start):
     """Long before its lease would have run out."""
-    server = start("a:1", lease_s=LONG_LEASE_S)
+    server = start("a:1")
     await server.leads()
-    other = start("b:1", lease_s=LONG_LEASE_S)
+    other = start("b:1")
     await other.follows()
     await server.end()
     await other.leads()  # its patience is shorter than the lease
@@ -121,7 +121,7 @@ async def test_who_goes_is_followed_at_once(start):
 
 async def test_a_leader_that_is_cut_off_for_a_moment_goes_on_leading(start, gated, client):
     gated_client, gate = gated
-    server = start("a:1", gated_client)
+    server = start("a:1", gated_client, lease_s=LEASE_S)
     first = await server.leads()
     # The lease is kept alive by another hand: as etcd does while it has no leader of its own.
     found, _ = await client.get(server.membership.leader_key(0))
@@ -172,8 +172,8 @@ async def test_its_own_former_life_is_no_address_to_send_agents_to(start, strang
 
 
 async def test_another_server_under_the_same_address_is_said(start, caplog):
-    await start("a:1").leads()
-    start("a:1")
+    await start("a:1", lease_s=LEASE_S).leads()
+    start("a:1", lease_s=LEASE_S)
     said = "another server runs as a:1, too: give each its own address with --advertise"
     await until(lambda: said in caplog.messages)
 

@@ -25,6 +25,8 @@ from rdzv_server.storage.base import StoreBroken  # noqa: E402
 from rdzv_server.storage.etcd_client import EtcdClient, delete, put  # noqa: E402
 
 LEASE_S = 1
+LONG_LEASE_S = 60
+"""Longer than a busy machine holds anybody up: of servers that are not to lose a lease."""
 SETTLE_S = 0.3
 SHARDS = 4
 OPERATOR = Connection("operator")
@@ -33,9 +35,9 @@ OPERATOR = Connection("operator")
 class Server:
     """One of those that share four shards."""
 
-    def __init__(self, client: EtcdClient, prefix: str, address: str, settle_s: float) -> None:
+    def __init__(self, client: EtcdClient, prefix: str, address: str, lease_s: int, settle_s: float) -> None:
         self._address = address
-        config = ServerConfig(shards=SHARDS, leader_lease_s=LEASE_S, rebalance_after_s=settle_s)
+        config = ServerConfig(shards=SHARDS, leader_lease_s=lease_s, rebalance_after_s=settle_s)
         self.shards = Sharding(client, prefix, address, config)
         self.running = asyncio.create_task(self.shards.run())
 
@@ -57,8 +59,10 @@ class Server:
 async def start(client: EtcdClient, prefix: str, gates: object) -> AsyncIterator:
     servers = []
 
-    def start(address: str, over: EtcdClient = client, *, settle_s: float = SETTLE_S) -> Server:
-        servers.append(Server(over, prefix, address, settle_s))
+    def start(
+        address: str, over: EtcdClient = client, *, lease_s: int = LONG_LEASE_S, settle_s: float = SETTLE_S
+    ) -> Server:
+        servers.append(Server(over, prefix, address, lease_s, settle_s))
         return servers[-1]
 
     yield start
@@ -108,7 +112,7 @@ async def test_nothing_moves_for_one_that_comes_and_goes(start, client, prefix):
 
 async def test_who_is_cut_off_leads_nothing_before_another_does_and_is_left_its_part_when_it_is_back(start, gated):
     gated_client, gate = gated
-    first = start("a:1", gated_client)
+    first = start("a:1", gated_client, lease_s=LEASE_S)
     await first.leads(4)
     second = start("b:1")
     await second.leads(2)
@@ -134,7 +138,7 @@ def run_of(shard: int) -> str:
 
 async def test_at_no_moment_do_two_lead_a_shard_whoever_is_cut_off_or_stopped(start, etcd, gates):
     ways = [await gates(etcd.addresses[0]) for _ in range(3)]
-    servers = [start(f"{name}:1", client) for name, (client, _) in zip("abc", ways, strict=True)]
+    servers = [start(f"{name}:1", client, lease_s=LEASE_S) for name, (client, _) in zip("abc", ways, strict=True)]
     looking = asyncio.create_task(look_at(servers))
     chance = random.Random(1)
     for _ in range(6):
@@ -145,7 +149,7 @@ async def test_at_no_moment_do_two_lead_a_shard_whoever_is_cut_off_or_stopped(st
         await asyncio.sleep(chance.uniform(0.0, 2.0 * LEASE_S))
         gate.release()
         await servers[victim].end()
-        servers[victim] = start(f"{'abc'[victim]}:1", client)
+        servers[victim] = start(f"{'abc'[victim]}:1", client, lease_s=LEASE_S)
     await until(lambda: sum(len(server.led) for server in servers) == SHARDS)
     looking.cancel()
     (found,) = await asyncio.gather(looking, return_exceptions=True)
