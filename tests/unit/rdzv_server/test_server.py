@@ -200,13 +200,14 @@ async def test_an_agents_secret_is_kept_as_a_digest_and_survives_the_server(tmp_
 
 async def test_no_lease_ends_while_a_server_that_comes_back_cannot_be_heard_yet(tmp_path, monkeypatch):
     """On a busy machine, what HTTP needs takes longer to import than a short lease lasts."""
+    lease_s = 2.0
     store = str(tmp_path / "runs.db")
-    join = a_join("a", settings=settings_of("1", lease_s=0.3))
+    join = a_join("a", settings=settings_of("1", lease_s=lease_s))
     async with RendezvousServer(store=SqliteStore(store)) as server:
         await server.rendezvous.ask(join, Connection(1))
 
     def import_slowly(*args: object) -> MetricsView:
-        time.sleep(0.5)
+        time.sleep(1.25 * lease_s)
         return MetricsView(*args)
 
     monkeypatch.setattr("rdzv_server.http.metrics.MetricsView", import_slowly)
