@@ -12,14 +12,16 @@ if TYPE_CHECKING:
     from benchmarks.year.simulation import Simulation
 
 DRAIN_S = 60.0
+"""Time that the workers of a node have to end once it is drained."""
 
 
 class Faults:
-    """The nodes' faults."""
+    """Faults of a simulation's nodes: each comes in its time, and ends when its node is repaired."""
 
     def __init__(self, simulation: "Simulation") -> None:
         self._simulation = simulation
         self._slow: set[int] = set()
+        """Indices of nodes that are slow at present."""
 
     def plan(self, faults: Iterable[Fault]) -> None:
         """Have them come in time. A node with one that began before the year is out until it is repaired."""
@@ -32,7 +34,7 @@ class Faults:
                 node.down_until = max(node.down_until, fault.at_s + fault.repair_s)
 
     @property
-    def slow_down(self) -> bool:
+    def is_run_slow(self) -> bool:
         """Whether a slow node has a part in the run, for which all others wait."""
         simulation = self._simulation
         return bool(self._slow) and any(simulation.takes_part(simulation.pool[index]) for index in self._slow)

@@ -607,7 +607,7 @@ class Simulation:
         if phase != ledger.phase:
             ledger.enter(phase, self.now)
         run = self.run
-        rate = 1 / self.costs.slow_factor if self._faults.slow_down else 1.0
+        rate = 1 / self.costs.slow_factor if self._faults.is_run_slow else 1.0
         if rate != ledger.rate and run:
             ledger.at_rate(rate, self.now)
 

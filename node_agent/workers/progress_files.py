@@ -36,7 +36,7 @@ class ProgressFiles:
         return {PROGRESS_FILE: f"/proc/{os.getpid()}/fd/{self._files[local_rank]}"}
 
     def read(self) -> dict[int, Reading]:
-        """What the workers have told, by local rank; nothing of those that have told nothing yet."""
+        """Latest reading of each worker that has told of progress, by local rank."""
         readings = ((rank, _read(file)) for rank, file in enumerate(self._files))
         return {rank: reading for rank, reading in readings if reading}
 

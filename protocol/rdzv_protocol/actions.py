@@ -113,7 +113,7 @@ class LogsRequest(Struct, frozen=True, kw_only=True):
 
     run_id: Id
     rank: Rank
-    """Of the worker, in the last round that has started."""
+    """Rank that the worker has in the last round that has started."""
     stream: LogStream = "stderr"
     lines: LineCount = 50
     """Lines before the end of the file."""
@@ -131,7 +131,7 @@ class WorkerLog(Struct, frozen=True, kw_only=True):
     path: Line
     """The file, on that node."""
     text: LogText
-    """What stands in it: whatever the worker has written, control characters included."""
+    """Text of that part of the file, as the worker has written it, control characters included."""
     offset: FileOffset
     """Where `text` ends in the file, in bytes: what to ask for next."""
     is_cut: bool = False
@@ -149,7 +149,7 @@ class StacksRequest(Struct, frozen=True, kw_only=True):
 
 
 class WorkerStacks(Struct, frozen=True, kw_only=True):
-    """What the workers of a round were doing, as far as it could be found out in time."""
+    """Stacks of a round's workers, as far as they could be found out in time, and a sentence about all of them."""
 
     round: Round
     sentence: Sentence
@@ -161,7 +161,7 @@ class WorkerStacks(Struct, frozen=True, kw_only=True):
     folder: Line = ""
     """Folder there that has all of it in files; every node keeps what is its own. Empty: there is none."""
     problems: Lines = ()
-    """What could not be had, and why, for a person."""
+    """Sentences for a person, each about something that could not be found out, and why."""
 
 
 ActionRequest = (

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-from rdzv_protocol.timing import LONGEST_HOLD_S
 
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.process_info import is_running
@@ -75,7 +74,7 @@ async def test_a_server_that_shuts_down_releases_its_polls_and_no_worker_notices
     began = time.monotonic()
     cluster.server.signal(signal.SIGTERM)
     assert await cluster.server.exit_code() == 0
-    assert time.monotonic() - began < LONGEST_HOLD_S / 2
+    assert time.monotonic() - began < 1.0
     for agent in cluster.agents.values():
         await agent.line(r"lost rdzv-server at .*workers keep running, trying again")
     for worker in workers:

@@ -24,6 +24,7 @@ ours = all_contenders()[0]
 score = Campaign(ours, 4, 1, lambda text: print(text, file=sys.stderr)).play(faults, minutes=0.25)
 print(json.dumps(score.as_json()))
 """
+NOTHING_COMES_BACK = PROGRAM.replace("faults =", "Campaign._later = lambda *_: None\nfaults =").replace("0.25", "0.05")
 
 TRAINING = """
 import json, sys
@@ -69,6 +70,12 @@ async def test_faults_are_injected_recovered_from_and_named():
     assert crash["named"] and killed["named"]
     assert 0 < crash["recovery_s"] < score["wall_s"] and 0 < killed["recovery_s"] < score["wall_s"]
     assert score["steps"] > 0 and score["repeated"] >= 0
+
+
+async def test_a_server_that_cannot_be_asked_who_was_named_is_trouble_and_nobody_is_named_wrong():
+    score = await play(NOTHING_COMES_BACK, json.dumps([(0.3, "crash", 0.3), (1.5, "server killed", 0.5)]))
+    assert score["trouble"].startswith("Broken: rdzv-server does not say who was named: ")
+    assert [fault["named"] for fault in score["faults"]] == [None, None]
 
 
 @pytest.mark.parametrize(("stop", "send"), [(signal.SIGTERM, os.kill), (signal.SIGINT, os.killpg)])

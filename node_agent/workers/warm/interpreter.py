@@ -21,7 +21,7 @@ from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 from typing import Any
 
 LOWEST_DESCRIPTOR = 200
-"""Of the file of stacks: the script's own descriptors begin at 3, as ever."""
+"""Lowest descriptor that the file of stacks may have, so that the script's own begin at 3, as ever."""
 
 
 def find_modules_for(command: Sequence[str]) -> None:
