@@ -30,10 +30,10 @@ from rdzv_protocol.queries import FileOffset, LineCount, LogText
 
 RequestId = Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
 Deadline = Annotated[float, Meta(ge=0, le=604_800)]
-"""Seconds, at most a week."""
+"""Time for a checkpoint in seconds, at most a week."""
 
 DRAIN_S = 300.0
-"""Time that a drained node's workers have by default: enough for a checkpoint of some gigabytes."""
+"""Seconds that a drained node's workers have by default: enough for a checkpoint of some gigabytes."""
 
 
 class RunAction(Struct, frozen=True, kw_only=True):
@@ -41,9 +41,9 @@ class RunAction(Struct, frozen=True, kw_only=True):
 
     run_id: Id
     reason: Line = ""
-    """For the people whose run it is."""
+    """Reason, for the people whose run it is."""
     request_id: RequestId = ""
-    """Chosen by whoever asks: the same id twice is one action. Empty: every request is a new one."""
+    """Id that the caller chooses: two requests with one id are one action. Empty: every request is a new one."""
 
 
 class NodeAction(Struct, frozen=True, kw_only=True):
@@ -51,9 +51,9 @@ class NodeAction(Struct, frozen=True, kw_only=True):
 
     node_id: Id
     reason: Line = ""
-    """For the people whose node it is."""
+    """Reason, for the people whose node it is."""
     request_id: RequestId = ""
-    """Chosen by whoever asks: the same id twice is one action. Empty: every request is a new one."""
+    """Id that the caller chooses: two requests with one id are one action. Empty: every request is a new one."""
 
 
 class StopRequest(RunAction, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ class ResizeRequest(RunAction, frozen=True, kw_only=True):
 
     min_nodes: NodeCount
     max_nodes: NodeCount
-    """Not below `min_nodes`. Below the present number of nodes, the run goes on at once with fewer."""
+    """Most nodes of a round, at least `min_nodes`. If more are there at present, the run goes on at once with fewer."""
 
 
 class AdmitRequest(RunAction, frozen=True, kw_only=True):
@@ -95,7 +95,7 @@ class DrainRequest(NodeAction, frozen=True, kw_only=True):
     """Empty the node and cordon it: its workers get SIGTERM and its agents leave, while the others go on without it."""
 
     deadline_s: Deadline = DRAIN_S
-    """Seconds that its workers have, for a checkpoint; then they are killed."""
+    """Seconds that the node's workers have, for a checkpoint; then they are killed."""
     for_s: Seconds | None = None
     """Seconds until the node is uncordoned by itself; null: never."""
 
@@ -116,9 +116,9 @@ class LogsRequest(Struct, frozen=True, kw_only=True):
     """Rank that the worker has in the last round that has started."""
     stream: LogStream = "stderr"
     lines: LineCount = 50
-    """Lines before the end of the file."""
+    """Lines to read before the end of the file."""
     offset: FileOffset | None = None
-    """Where to begin in the file, in bytes, instead of `lines` before its end: to go on after an earlier answer."""
+    """Byte of the file to begin at, instead of `lines` before its end: to go on after an earlier answer."""
 
 
 class WorkerLog(Struct, frozen=True, kw_only=True):
@@ -129,13 +129,13 @@ class WorkerLog(Struct, frozen=True, kw_only=True):
     round: Round
     stream: LogStream
     path: Line
-    """The file, on that node."""
+    """Path of the file on that node."""
     text: LogText
     """Text of that part of the file, as the worker has written it, control characters included."""
     offset: FileOffset
-    """Where `text` ends in the file, in bytes: what to ask for next."""
+    """Byte of the file at which `text` ends: the offset to ask for next."""
     is_cut: bool = False
-    """There was more to read than one answer has: the oldest of it is left out."""
+    """Whether there was more to read than fits into one answer: the oldest lines are left out."""
 
 
 class StacksRequest(Struct, frozen=True, kw_only=True):
@@ -143,9 +143,9 @@ class StacksRequest(Struct, frozen=True, kw_only=True):
 
     run_id: Id
     rank: Rank | None = None
-    """The worker to look at; null: all of them."""
+    """Rank of the worker to look at; null: all workers."""
     reason: Line = ""
-    """For the people whose run it is."""
+    """Reason, for the people whose run it is."""
 
 
 class WorkerStacks(Struct, frozen=True, kw_only=True):
@@ -153,15 +153,15 @@ class WorkerStacks(Struct, frozen=True, kw_only=True):
 
     round: Round
     sentence: Sentence
-    """Sentence about all of them, equal stacks together: "15 ranks in all_reduce at train.py:88; rank 7 in ..."."""
+    """Summary of all stacks, equal ones together: "15 ranks in all_reduce at train.py:88; rank 7 in ..."."""
     stack: Traceback = ()
     """Python stack, its innermost call last: of the worker that is meant, else of one that the others wait for."""
     node_id: Line = ""
     """Node of `folder`."""
     folder: Line = ""
-    """Folder there that has all of it in files; every node keeps what is its own. Empty: there is none."""
+    """Folder on `node_id` with the evidence in files; every node keeps its own. Empty: there is none."""
     problems: Lines = ()
-    """Sentences for a person, each about something that could not be found out, and why."""
+    """Sentences for a person, one for each thing that could not be found out, with the reason."""
 
 
 ActionRequest = (

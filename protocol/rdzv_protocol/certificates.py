@@ -12,11 +12,11 @@ _SEQUENCE, _UTC_TIME = 0x30, 0x17
 
 
 class BadCertificate(ValueError):
-    """One line that says which file is wrong, and how."""
+    """Fault of a PEM file, in one line that names the flag and the file."""
 
 
 def load_own(context: ssl.SSLContext, cert: str, key: str) -> None:
-    """Show this certificate to the other side. Raises `BadCertificate`."""
+    """Load the certificate that is shown to the other side, with its key. Raises `BadCertificate`."""
     _certificate("--tls-cert", cert)
     if "PRIVATE KEY-----" not in _text("--tls-key", key):
         raise BadCertificate(f"--tls-key {key}: there is no private key in it (PEM)")
@@ -29,7 +29,7 @@ def load_own(context: ssl.SSLContext, cert: str, key: str) -> None:
 
 
 def load_authorities(context: ssl.SSLContext, flag: str, path: str) -> None:
-    """Trust the other side's certificate if one of these vouches for it. Raises `BadCertificate`."""
+    """Load the authorities whose certificates are trusted. Raises `BadCertificate`."""
     _certificate(flag, path)
     try:
         context.load_verify_locations(path)
@@ -48,7 +48,7 @@ def expires_at(cert: str) -> datetime:
 
 
 def _elements(der: bytes) -> list[tuple[int, bytes]]:
-    """The tag and the content of each element in a row of them."""
+    """Tag and content of each element of a DER sequence."""
     elements, at = [], 0
     while at < len(der):
         tag, size, at = der[at], der[at + 1], at + 2

@@ -54,11 +54,11 @@ def convert(kind: type[T], value: object) -> T:
 _known: set[object] = set()
 _learning = allocate_lock()
 _nothing = object()
-"""A value that no message has, so that nothing but the type is looked at."""
+"""Value that no message has: converting it has msgspec look at the type alone."""
 
 
 def _learn(kind: type[T]) -> None:
-    """Have msgspec look at the type's fields, once: two threads that had it do so at the same time would crash."""
+    """Have msgspec look at the type's fields, once and under a lock: two threads that do so at the same time crash."""
     with _learning, suppress(msgspec.ValidationError):
         msgspec.convert(_nothing, kind)
     _known.add(kind)
@@ -114,13 +114,13 @@ def _explanation(kind: Any, value: Any, complaint: str) -> str:
 
 
 def _one_of(expected: Any) -> list[Any]:
-    """Types that a value may have beside None."""
+    """Types that a value may have, without None."""
     types = expected.types if isinstance(expected, inspect.UnionType) else [expected]
     return [each for each in types if not isinstance(each, inspect.NoneType)]
 
 
 def _field(expected: Any, name: str, value: Any) -> Any:
-    """Type of a field of a map; of one whose tag says which it is."""
+    """Type of the field `name` of a map; of several possible maps, the one that the tag in `value` names."""
     types = _one_of(expected)
     if name == "tag":
         return inspect.LiteralType(tuple(each.tag for each in types))

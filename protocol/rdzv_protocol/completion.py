@@ -1,4 +1,4 @@
-"""Flag `--print-completion` of each program, as torchrun 2.15 has it: what makes a shell complete their flags."""
+"""Flag `--print-completion` of each program, as in torchrun 2.15: a script by which a shell completes its flags."""
 
 import argparse
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ SHELLS = ("bash", "zsh", "tcsh", "fish")
 
 
 class PrintCompletion(argparse.Action):
-    """Prints what `shtab`, an optional package, makes of the parser for a shell, and ends the program."""
+    """Argument action that prints the completion script of `shtab`, an optional package, and ends the program."""
 
     preamble: Mapping[str, str] = {}
 

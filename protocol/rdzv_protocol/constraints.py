@@ -7,7 +7,7 @@ from msgspec import Meta
 MAX_MESSAGE_BYTES = 256 * 1024
 MAX_DEPTH = 8
 MAX_ITEMS = 1_024
-"""Items of one list or map: memory is set aside for as many as it claims to have, and lists may claim within lists."""
+"""Most items of one list or map: msgpack allocates memory for as many as it claims to have, at every level."""
 
 PRINTABLE = (
     r"^[^\x00-\x1f\x7f-\xa0\xad\u061c\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff\ufff9-\ufffb"
@@ -20,13 +20,13 @@ surrogates: msgpack and msgspec refuse them."""
 Id = Annotated[str, Meta(min_length=1, max_length=256, pattern=PRINTABLE)]
 Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=PRINTABLE)]
 RoleName = Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
-"""A role may be nameless: TorchX gives such ones."""
+"""Name of a role, which may be empty: TorchX gives such ones."""
 SortKey = Annotated[str, Meta(max_length=512, pattern=PRINTABLE)]
-"""Such as a node's path in the network's tree, its numbers with leading zeros."""
+"""Key by which nodes are ordered, such as a node's path in the network's tree, its numbers with leading zeros."""
 Secret = Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
-"""Something that only the sender knows; empty for one that has none."""
+"""Secret that only its sender knows; empty for none."""
 Nonce = Annotated[str, Meta(min_length=32, max_length=32, pattern=PRINTABLE)]
-"""Something that nobody can guess, for one use."""
+"""Random text for one use, which nobody can guess."""
 Fingerprint = Annotated[str, Meta(max_length=64, pattern=PRINTABLE)]
 Address = Annotated[str, Meta(min_length=1, max_length=256, pattern=PRINTABLE)]
 Sentence = Annotated[str, Meta(max_length=8_192)]

@@ -1,10 +1,10 @@
-"""Credentials of an agent, and of its server: a token, and TLS. None of it reaches a worker."""
+"""Credentials of an agent for its server: a token, and TLS files. None of them reaches a worker."""
 
 import ssl
 from typing import NamedTuple
 
 SYSTEM = "system"
-"""For `TlsFiles.ca`: the authorities that the operating system trusts."""
+"""Value of `TlsFiles.ca` that stands for the authorities which the operating system trusts."""
 
 # OpenSSL's X509_V_ERR_*
 _BAD_CERTIFICATES = {
@@ -17,7 +17,7 @@ _NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACK
 
 
 class TlsFiles(NamedTuple):
-    """PEM files: who may vouch for the server, and this node's own certificate with its key, if it has one."""
+    """Paths of PEM files: authorities that may vouch for the server, and this node's own certificate with its key."""
 
     ca: str
     cert: str | None = None
@@ -38,7 +38,7 @@ class TlsFiles(NamedTuple):
         return context
 
     def explain(self, error: Exception, host: str) -> str | None:
-        """Reason why a connection failed, if TLS is to blame: it will fail the next time, too."""
+        """Reason why a connection to `host` failed, if TLS is to blame, so that the next try fails too; else None."""
         if isinstance(error, ssl.SSLCertVerificationError):
             why = _BAD_CERTIFICATES.get(error.verify_code, f"is no good: {error.verify_message}")
             return f"the server's certificate {why.format(host=host, ca=self.ca)}"
@@ -58,7 +58,7 @@ class Credentials:
     """Credentials of one agent, for all its connections. Files are read again when that may help."""
 
     def __init__(self, token_file: str | None = None, tls: TlsFiles | None = None) -> None:
-        """Raises `ValueError`, with one line that names the file, if the token's is no good."""
+        """Read the token. Raises `ValueError`, with one line that names the file, if that cannot be used."""
         self.tls = tls
         self.token_file = token_file
         self.token = read_token(token_file) if token_file is not None else None
@@ -67,7 +67,7 @@ class Credentials:
         return f"Credentials(token_file={self.token_file!r}, tls={self.tls!r})"
 
     def renew(self, refused: str | None) -> bool:
-        """Whether the file holds, by now, another token than the one that was refused."""
+        """Read the token file again; return whether it now holds another token than the `refused` one."""
         if self.token_file is not None:
             try:
                 self.token = read_token(self.token_file)
@@ -76,7 +76,7 @@ class Credentials:
         return self.token != refused
 
     def context(self) -> ssl.SSLContext | None:
-        """Context of a new connection, by the files as they are now; None: plain HTTP. Raises `ValueError`."""
+        """TLS context of a new connection, from the files as they are now; None: plain HTTP. Raises `ValueError`."""
         return self.tls.context() if self.tls else None
 
 

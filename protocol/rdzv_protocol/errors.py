@@ -1,9 +1,9 @@
-"""One tree for everything that the server refuses, with codes that never change once released.
+"""Tree of all refusals of the server, with codes that never change once released.
 
 A refused request has changed nothing. `AgentFenced` tells an agent to stop its workers and to join anew;
 `RunSucceeded` lets it exit with 0, `RunFailed` with 1; `NotLeader`, `ServerUnavailable` and everything below HTTP is
-retried; the rest ends the agent with exit code 77. An agent that has been answered before goes on all the same when it
-is kept out (`KEPT_OUT`): a mistake with tokens or certificates ends no run.
+retried; the rest ends the agent with exit code 77. An agent that the server has answered before retries the errors of
+`KEPT_OUT`, too: a mistake with tokens or certificates ends no run.
 """
 
 from typing import ClassVar
@@ -40,15 +40,15 @@ class UnsupportedMediaType(ProtocolError, code="unsupported_media_type", status=
 
 
 class Unauthorized(ProtocolError, code="unauthorized", status=401):
-    """There is no token, or a wrong one."""
+    """No token is given, or a wrong one."""
 
 
 class Forbidden(ProtocolError, code="forbidden", status=403):
-    """The token is good, but not for this."""
+    """The token is valid, but does not permit this request."""
 
 
 class SettingsConflict(ProtocolError, code="settings_conflict", status=409):
-    """The agent asks for another run than the one there is."""
+    """The agent asks for other settings than its run has."""
 
 
 class NodeRankTaken(ProtocolError, code="node_rank_taken", status=409):
@@ -56,7 +56,7 @@ class NodeRankTaken(ProtocolError, code="node_rank_taken", status=409):
 
 
 class AgentFenced(ProtocolError, code="agent_fenced", status=409):
-    """This agent is no longer part of the run."""
+    """The agent is no longer part of the run."""
 
 
 class StaleRound(ProtocolError, code="stale_round", status=409):
@@ -64,23 +64,23 @@ class StaleRound(ProtocolError, code="stale_round", status=409):
 
 
 class UnknownRun(ProtocolError, code="unknown_run", status=404):
-    """An operator asks for a run that there is not."""
+    """An operator asks for a run that the server does not know."""
 
 
 class UnknownNode(ProtocolError, code="unknown_node", status=404):
-    """An operator drains a node of which no agent is part of a run."""
+    """An operator drains a node that has no agent in any run."""
 
 
 class UnknownRank(ProtocolError, code="unknown_rank", status=404):
-    """An operator asks for a worker that there is not."""
+    """An operator asks for a worker by a rank that the run does not have."""
 
 
 class QueryRefused(ProtocolError, code="query_refused", status=409):
-    """An agent does not answer what an operator wants to know of it, or cannot."""
+    """An agent cannot or will not answer an operator's question."""
 
 
 class NoAnswer(ProtocolError, code="no_answer", status=409):
-    """An agent has not answered in time."""
+    """An agent has not answered an operator's question in time."""
 
 
 class RunEnded(ProtocolError, code="run_ended", status=409):
@@ -92,19 +92,19 @@ class RunGoesOn(ProtocolError, code="run_goes_on", status=409):
 
 
 class NobodyWaits(ProtocolError, code="nobody_waits", status=409):
-    """An operator admits, and no node stands by for a free seat."""
+    """An operator admits waiting nodes, and none stands by for a free seat."""
 
 
 class RunSucceeded(ProtocolError, code="run_succeeded", status=410):
-    """The run is over: nothing is left to do."""
+    """The run has succeeded: nothing is left to do."""
 
 
 class RunFailed(ProtocolError, code="run_failed", status=410):
-    """The run that this agent was part of has failed."""
+    """The run that the agent was part of has failed."""
 
 
 class NotLeader(ProtocolError, code="not_leader", status=421):
-    """Another one of several servers leads.
+    """Another server of the cluster leads.
 
     `leader`: HOST:PORT of the server to ask, None if it is not known; `leadership`: the number of its leadership.
     """
@@ -120,7 +120,7 @@ class ServerUnavailable(ProtocolError, code="unavailable", status=503):
 
 
 class TooManyRequests(ServerUnavailable, code="too_many_requests", status=429):
-    """This address has asked too often: try again later."""
+    """The caller's address has sent too many requests: try again later."""
 
 
 KEPT_OUT = (TlsRequired, Unauthorized, Forbidden)

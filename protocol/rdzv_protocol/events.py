@@ -45,7 +45,7 @@ Number = Annotated[int, Meta(ge=1, le=2**53)]
 
 
 class RunEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that happened to a run. Fields that do not apply to its kind are left out."""
+    """Event of a run: one thing that happened to it. Fields that do not apply to its kind are left out."""
 
     number: Number
     """Place among all events of the run: 1, 2, 3 ... over all of its attempts."""
@@ -66,25 +66,25 @@ class RunEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The server's wall clock, seconds since 1970."""
     node_id: Id | None = None
     group_rank: Rank | None = None
-    """Of the node in the last round that it had a seat in."""
+    """Group rank of the node in the last round that it had a seat in."""
     cause: Name | None = None
     """Cause for which the round was opened: `first`, `worker_failure`, `node_lost`, `node_left`, `node_arrived`, or
     another that an operator gave."""
     charged: bool | None = None
-    """With `round_started`: whether this restart was charged to `max_restarts`."""
+    """Whether this restart was charged to `max_restarts`; for `round_started`."""
     nodes: Count | None = None
-    """With `round_started`: its participants."""
+    """Number of participants of the round; for `round_started`."""
     world_size: Count | None = None
     duration_s: Seconds | None = None
-    """With `round_started`: the time since the round was opened."""
+    """Seconds from the opening of the round to its start; for `round_started`."""
     failure: Failure | None = None
-    """With `workers_failed`, `hang_found` and `run_failed`: the evidence, clipped."""
+    """Failure with its evidence, clipped; for `workers_failed`, `hang_found` and `run_failed`."""
     time: RunTime | None = None
-    """With `run_succeeded` and `run_failed`: what the run's time went into."""
+    """Time of the run by what it went into; for `run_succeeded` and `run_failed`."""
     by: Line = ""
-    """Who did it, for what an operator did: the role of the token and the address."""
+    """Role of the token and address of the operator who acted; empty for what no operator did."""
     request_id: Id | None = None
-    """Id that the operator's request bore."""
+    """Value of `request_id` in the operator's request."""
 
     @property
     def sentence(self) -> str:
@@ -98,9 +98,9 @@ class EventPage(Struct, frozen=True, kw_only=True):
 
     events: tuple[RunEvent, ...]
     after: Annotated[int, Meta(ge=0, le=2**53)]
-    """What to ask for next: the number of the last of these."""
+    """Number of the last event of this page: what to ask for next."""
     last: Annotated[int, Meta(ge=0, le=2**53)]
-    """Number of the last event that there is."""
+    """Number of the last event that the run has."""
 
 
 SIGNATURE = "Rdzv-Signature"

@@ -16,9 +16,9 @@ from rdzv_protocol.text import clip, printable
 MOST_GROUPS = 32
 MOST_FRAMES = 24
 OUTERMOST_FRAMES = 8
-"""Frames kept of the outer end of a stack that has too many; the others are of the inner end."""
+"""Frames that are kept of the outer end of a stack with more than `MOST_FRAMES`; the others are of its inner end."""
 MOST_BYTES = 32 * 1024
-"""Size of all names of files and functions in one node's evidence, in UTF-8."""
+"""Most bytes of all names of files and functions in one node's evidence, in UTF-8."""
 
 _MOST_FUNCTION, _MOST_FILE = 96, 192
 FunctionName = Annotated[str, Meta(max_length=_MOST_FUNCTION)]
@@ -30,7 +30,7 @@ class Frame(Struct, frozen=True, kw_only=True):
 
     function: FunctionName
     file: FilePath
-    """Path on the node; the end of one that is too long."""
+    """Path on the node; of a path that is too long, its end."""
     line: Count = 0
 
 
@@ -38,12 +38,12 @@ class ProcessState(Enum):
     """State of a process, by the letter of /proc/PID/stat."""
 
     ALIVE = "alive"
-    """It runs, or sleeps as a process does that waits for something."""
+    """Running, or asleep as a process is that waits for something."""
     STOPPED = "stopped"
     TRACED = "traced"
-    """A debugger holds it."""
+    """Held by a debugger."""
     UNINTERRUPTIBLE = "uninterruptible"
-    """Uninterruptible sleep (state D) at each of several looks: it waits for a disk, a file system or a driver."""
+    """Uninterruptible sleep (state D) in each of several samples: it waits for a disk, a file system or a driver."""
     ENDED = "ended"
 
 
@@ -52,10 +52,10 @@ class StackGroup(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ranks: Annotated[tuple[Rank, ...], Meta(max_length=1_024)]
     frames: Annotated[tuple[Frame, ...], Meta(max_length=MOST_FRAMES)] = ()
-    """Innermost first; empty if no Python stack could be had."""
+    """Frames of the stack, innermost first; empty if no Python stack could be read."""
     state: ProcessState = ProcessState.ALIVE
     wchan: Name | None = None
-    """Function of the kernel in which the first of them sleeps."""
+    """Kernel function in which the first of these workers sleeps."""
     step: Count | None = None
     """Step that the script has told by `node_agent.progress`."""
     collective: Count | None = None
@@ -63,22 +63,22 @@ class StackGroup(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Evidence(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="tag", tag="evidence"):
-    """What the workers of one node were doing."""
+    """Stacks and states of the workers of one node: what they were doing."""
 
     groups: Annotated[tuple[StackGroup, ...], Meta(max_length=MOST_GROUPS)]
     folder: Line = ""
-    """Folder on the node that has all of it in files."""
+    """Folder on the node that has all of the evidence in files; empty: none."""
     problems: Lines = ()
-    """What could not be had, and why, for a person."""
+    """Evidence that could not be collected, and why, for a person."""
     flight_recorder: Traceback = ()
-    """What torch's `torchfrtrace` says about this node's flight recorder dumps."""
+    """Output of torch's `torchfrtrace` about this node's flight recorder dumps."""
     nccl: Traceback = ()
     """Errors and warnings about the communicators of the whole job, as NCCL's RAS subsystem tells them."""
     took_s: Seconds = 0.0
 
 
 def frame(function: str, file: str, line: int) -> Frame:
-    """Frame with names that are fit to travel."""
+    """Make a frame whose names are printable and within the limits of the wire."""
     return Frame(
         function=clip(_sendable(function), _MOST_FUNCTION),
         file=_sendable(file)[-_MOST_FILE:],

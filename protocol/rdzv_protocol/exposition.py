@@ -1,4 +1,4 @@
-"""Prometheus' text format of what a server or an agent has counted, by `prometheus_client`.
+"""Prometheus' text format of the metrics of a server or an agent, by `prometheus_client`.
 
 What is counted on the way of a request is a plain number: `prometheus_client` is imported when somebody first asks for
 the metrics, and only writes them.
@@ -23,7 +23,7 @@ class Metric(NamedTuple):
 
 
 class Distribution(NamedTuple):
-    """A histogram as it stood: the number of values in each bucket, the last one beyond all bounds, and their sum."""
+    """State of a histogram: the number of values in each bucket, the last one beyond all bounds, and their sum."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
@@ -57,13 +57,13 @@ class Sample(NamedTuple):
 
 
 AT_ONCE = 32
-"""Samples of a piece."""
+"""Samples in one piece of `exposition`."""
 
 
 def exposition(metrics: Sequence[Metric], samples: Iterable[Sample]) -> Iterator[bytes]:
-    """All metrics, also those without a sample, and the samples of each.
+    """Yield all metrics, also those without a sample, with the samples of each, in pieces of less than a millisecond.
 
-    In pieces, each of which takes less than a millisecond; the first imports what writes them, in a tenth of a second.
+    The first piece imports `prometheus_client`, which takes a tenth of a second.
     """
     from prometheus_client import generate_latest
 
@@ -79,7 +79,7 @@ def exposition(metrics: Sequence[Metric], samples: Iterable[Sample]) -> Iterator
 def of_process() -> bytes:
     """The metrics of this process: its memory, CPU time, and open files, which take 20 ms to count if they are 10,000.
 
-    To be called in a thread beside an event loop, also since it imports what writes them.
+    To be called in a thread beside an event loop, also since it imports `prometheus_client`.
     """
     from prometheus_client import ProcessCollector, generate_latest
 

@@ -10,11 +10,14 @@ LOG_FORMATS = ("text", "json")
 """Forms of a program's own lines."""
 LogStream = Literal["stdout", "stderr"]
 MOST_LOG_LINES = 1_000
-"""Lines of a worker's log file that are shown at a time."""
+"""Most lines of a worker's log file that are shown at a time."""
 
 
 def endpoint(text: str, default_port: int | None = None, lowest: int = 1) -> Endpoint:
-    """HOST:PORT, also as a URL; an IPv6 address in brackets. Without a default a port must be named."""
+    """Endpoint of HOST:PORT, also as a URL; an IPv6 address in brackets. Without a default a port must be named.
+
+    Raises `ValueError`, with one line for the user.
+    """
     for scheme in ("http://", "https://"):
         text = text.removeprefix(scheme)
     text = text.removesuffix("/")
@@ -33,12 +36,12 @@ def endpoint(text: str, default_port: int | None = None, lowest: int = 1) -> End
 
 
 def endpoints(text: str, default_port: int | None = None, lowest: int = 1) -> list[Endpoint]:
-    """HOST:PORT,HOST:PORT: each endpoint once."""
+    """Endpoints of HOST:PORT,HOST:PORT, each once. Raises `ValueError`."""
     return list(dict.fromkeys(endpoint(each.strip(), default_port, lowest) for each in text.split(",")))
 
 
 def node_counts(given: object) -> tuple[int, int]:
-    """N or MIN:MAX; also as a pair."""
+    """Minimum and maximum of N, of MIN:MAX, or of such a pair. Raises `ValueError`."""
     shown = str(given) if not isinstance(given, tuple) else ":".join(map(str, given))
     low, colon, high = shown.partition(":")
     try:

@@ -1,4 +1,4 @@
-"""A program's own log lines, as text for people or as JSON for collectors, and the least weight of those it writes.
+"""A program's own log lines, as text for people or as JSON for collectors, and their lowest level.
 
 Server and agent write the same: as text `2026-08-01 12:00:00 node-agent: round 1 ...` in local time, as JSON one
 `LogLine` a line. Neither has anything to do with what workers write.
@@ -13,25 +13,25 @@ from typing import TypedDict
 from msgspec import Struct, json
 
 LEVEL_VARIABLE = "LOGLEVEL"
-"""torchrun's variable; without it torchrun writes what is a warning or worse, these programs all that they have."""
+"""Environment variable of torchrun for the lowest level. Without it torchrun writes warnings, these programs INFO."""
 
 
 class LogLine(Struct, kw_only=True, frozen=True, omit_defaults=True):
     """One line of `--log-format json`. What is empty is left out."""
 
     time: str
-    """UTC, with milliseconds: `2026-08-01T12:00:00.123Z`."""
+    """Time in UTC, with milliseconds: `2026-08-01T12:00:00.123Z`."""
     level: str
-    """DEBUG, INFO, WARNING, ERROR or CRITICAL."""
+    """Level of the line: DEBUG, INFO, WARNING, ERROR or CRITICAL."""
     program: str
-    """`node-agent` or `rdzv-server`."""
+    """Name of the program: `node-agent` or `rdzv-server`."""
     message: str
-    """The sentence that the text has; a report of several lines holds them all."""
+    """Text of the line; a report of several lines is one message."""
     run_id: str = ""
     node_id: str = ""
     attempt: int = 0
     round: int = 0
-    """0: there was none yet."""
+    """Number of the round; 0: none has begun yet."""
     group_rank: int | None = None
     event: str = ""
     """Kind of what happened, for a line that is about something that did: `round_started`, `workers_failed`, ..."""
@@ -39,7 +39,7 @@ class LogLine(Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class Context(TypedDict, total=False):
-    """What a line is about."""
+    """Subject of a line: run, node, round and what happened; fields of `LogLine`."""
 
     run_id: str
     node_id: str
@@ -51,14 +51,14 @@ class Context(TypedDict, total=False):
 
 
 class LineFormat(Struct, frozen=True):
-    """Form of one program's lines, and the least weight of those it writes, as a number of `logging`."""
+    """Form of one program's lines, and the lowest level that it writes, as a number of `logging`."""
 
     program: str
     is_json: bool = False
     lowest: int = logging.INFO
 
     def line(self, text: str, level: int, at: float, context: Context, *, shows_level: bool = False) -> str:
-        """The line, without its end, of something said `at` this wall-clock time."""
+        """Format a line, without its line break, for the wall-clock time `at`, in seconds since 1970."""
         name = logging.getLevelName(level)
         if self.is_json:
             now = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(at))}.{int(at % 1 * 1000):03d}Z"
@@ -70,8 +70,8 @@ class LineFormat(Struct, frozen=True):
 
 
 def complaint(program: str, message: str, words: Sequence[str], variable: str = "") -> str:
-    """Line of a program that ends because of its command line, in the form that these words, or a variable's value, ask
-    for: they may be wrong otherwise."""
+    """Line of a program that ends over a mistake in its command line, in the form that the command line's words, or the
+    value of the variable for `--log-format`, ask for: the words could not be parsed."""
     spelled = [word.replace("_", "-") for word in words]
     is_json = "--log-format=json" in spelled or ("--log-format", "json") in pairwise(spelled) or variable == "json"
     text = f"error: {message}"
@@ -81,7 +81,7 @@ def complaint(program: str, message: str, words: Sequence[str], variable: str = 
 
 
 def encodable(text: str) -> str:
-    """The text with escapes in the place of what UTF-8 cannot hold."""
+    """Replace what UTF-8 cannot encode by escapes."""
     return text.encode(errors="backslashreplace").decode()
 
 

@@ -59,23 +59,25 @@ class Failure(Struct, frozen=True, kw_only=True):
     cause: Line
     """The exit code or signal in words: "exit code 3", "signal 9 (SIGKILL)"."""
     error: Line = ""
-    """The exception that ended it, as Python says it: "ValueError: boom". Empty if none was seen."""
+    """The exception that ended the worker, as Python says it: "ValueError: boom". Empty if none was seen."""
     traceback: Traceback = ()
     """The end of the exception's traceback, the exception last."""
     stderr_tail: Lines = ()
     hint: Line = ""
-    """Advice for a person."""
+    """Advice for a person; empty: none."""
     consequence: bool = False
-    """By what it wrote, it ended because another worker was gone: that one's failure is the root, if it is reported."""
+    """Whether, by what it wrote, the worker ended because another one was gone, whose failure, if reported, is the
+    root."""
     error_file: Line = ""
-    """Path on its node of torch's `@record` file; empty if there is none, or if the file goes with the agent."""
+    """Path of torch's `@record` file on the worker's node; empty if there is none, or if it is removed with the
+    agent."""
     blame: Blame = "unknown"
-    """What is at fault by the evidence: this `node` (a memory error of a GPU, a full disk), or the `program` (it asks
-    for more memory than there is)."""
+    """Party at fault by the evidence: this `node` (a memory error of a GPU, a full disk), or the `program` (it asks for
+    more memory than there is)."""
     verdict: RuleVerdict = "count"
-    """What a rule of the user says of it: it ends the run (`fatal`), or the restart is free (`retry`)."""
+    """Verdict of a user's rule on the failure: the run ends (`fatal`), the restart is free (`retry`), or neither."""
     rule: Line = ""
-    """Pattern of that rule."""
+    """Pattern of the rule that gave the verdict; empty: no rule matched."""
     recurs: Recurs = "unknown"
     """Kind of error that a restart does not cure: a program that cannot start (`at_start`), or one that fails again
     at the same step (`at_step`)."""
@@ -114,13 +116,13 @@ class RunTime(Struct, frozen=True, kw_only=True):
     training_s: Lifetime
     checkpointing_s: Lifetime = 0.0
     detecting_s: Lifetime = 0.0
-    """From a standstill until it was noticed."""
+    """Seconds from each standstill until it was noticed."""
     lost_s: Lifetime = 0.0
-    """Work since the last checkpoint that a restart had to repeat."""
+    """Seconds of work since the last checkpoint that a restart had to repeat."""
     forming_s: Lifetime = 0.0
     restarting_s: Lifetime = 0.0
     waiting_s: Lifetime = 0.0
-    """With fewer nodes than the minimum."""
+    """Seconds with fewer nodes than the minimum."""
     ettr: Annotated[float, Meta(ge=0, le=1)]
     """Effective training time ratio: training divided by the whole."""
 
@@ -138,51 +140,51 @@ class JoinRequest(Struct, frozen=True, kw_only=True):
     addr: Address
     """Address at which the other nodes reach this one: the address that the agent reaches the server from."""
     port: Port
-    """Reserved by the agent for this round: the MASTER_PORT if it becomes group rank 0."""
+    """Port that the agent has reserved for this round: the MASTER_PORT if it becomes group rank 0."""
     local_world_size: WorkerCount
     role: RoleName = "default"
     node_rank: Rank | None = None
-    """A claim: the join is refused while another node has this rank."""
+    """Group rank that the node claims: the join is refused while another node has it."""
     preferred_rank: Rank | None = None
-    """A wish: the group rank to get if no other node has it."""
+    """Group rank that the node gets if no other node has it."""
     sort_key: SortKey = ""
-    """Nodes that have no rank yet get theirs in the order of this text, then in that of joining."""
+    """Text in whose order nodes without a rank get theirs; equal ones in the order of joining."""
     settings: RequestedSettings = field(default_factory=RequestedSettings)
     explicit_run_id: bool = False
     rerun: bool = False
-    """Begin a new attempt of a run that has already succeeded."""
+    """Whether to begin a new attempt of a run that has already succeeded."""
     returning: bool = False
-    """The agent has lost its place in the run: it takes another while the run lasts, and never begins an attempt."""
+    """Whether the agent has lost its place in the run: it takes another while the run lasts, and begins no attempt."""
     hosts_store: bool = False
-    """torch is installed here: as group rank 0 this agent hosts the workers' store beside them."""
+    """Whether this agent, as group rank 0, hosts the workers' store beside them: torch is installed on its node."""
     log_dir: Line = ""
-    """Folder on this node that has the workers' log files, for people; empty: they write to the agent's console."""
+    """Folder on the node with the workers' log files, for people; empty: they write to the agent's console."""
     command: Fingerprint = ""
-    """A short hash of what the workers run, without what differs from node to node: nodes of one run have the same."""
+    """Short hash of the workers' command, without what differs between nodes: all nodes of a run have the same."""
     drains: bool = False
-    """The agent knows the directive `drain`."""
+    """Whether the agent knows the directive `drain`."""
     queries: Annotated[tuple[Name, ...], Meta(max_length=32)] = ()
-    """Tags of the queries that the agent knows: it is asked no others."""
+    """Tags of the queries that the agent knows: the server sends it no others."""
     secret: Secret = ""
-    """Chosen by the agent: from then on every request of this `agent_id` must bear the same. Empty: none has to."""
+    """Secret that the agent chooses, and every later request of its `agent_id` must bear. Empty: none has to."""
     unfit: Line = ""
     """Evidence of a check that has found the node unfit: it takes no part, which the run is told, and the answer is
     `agent_fenced`. Empty: it is fit, or was not checked."""
 
 
 class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node's workers of `round` have told of their own progress, by `node_agent.progress`."""
+    """Progress of a node's workers in `round`, as they have told it by `node_agent.progress`."""
 
     round: Round
     lowest_step: Step | None = None
-    """Step of the worker that is furthest behind; None: none has named one."""
+    """Step of the worker that is furthest behind; None: no worker has told one."""
     highest_step: Step | None = None
     age_s: Seconds = 0.0
-    """Time since the worker that has been silent for longest told something."""
+    """Seconds since the worker that has been silent for longest told something."""
     step_s: Seconds | None = None
-    """Seconds that a step takes at present, those of the slowest worker; None: not known yet."""
+    """Seconds that a step of the slowest worker takes at present; None: not known yet."""
     work_s: Seconds | None = None
-    """Seconds of a step that go into own work, of the worker where it is most; None: it is not told."""
+    """Seconds of a step that go into the worker's own work, where that is most; None: workers do not tell."""
     checkpoint_step: Step | None = None
     """Step of the last complete checkpoint."""
     checkpoint_s: Seconds = 0.0
@@ -199,7 +201,7 @@ class PollRequest(Struct, frozen=True, kw_only=True):
     secret: Secret = ""
     progress: Progress | None = None
     asked: QueryNumbers = ()
-    """Numbers of the open queries that the agent knows of: the poll is held in spite of them."""
+    """Numbers of the open queries that the agent has been sent: the poll is held in spite of them."""
 
 
 class ReportRequest(Struct, frozen=True, kw_only=True):
@@ -211,36 +213,37 @@ class ReportRequest(Struct, frozen=True, kw_only=True):
     failure: Failure | None = None
     secret: Secret = ""
     progress: Progress | None = None
-    """How far the workers had got: later than what the last poll said."""
+    """Progress of the workers at their end, later than what the last poll told."""
 
 
 class SuspectRequest(Struct, frozen=True, kw_only=True):
-    """Workers of this node that seem to hang in `round`, and by which source; no ranks: they do not any more."""
+    """Suspicion that workers of this node hang in `round`, by one source; without ranks it is taken back."""
 
     run_id: Id
     agent_id: Id
     round: Round
     source: Name
-    """`progress`, `silence`, `uninterruptible`, `timer`, or a log rule. Silence counts once every node tells of it."""
+    """Source of the suspicion: `progress`, `silence` (counts once every node is silent), `uninterruptible`, `timer`, or
+    a log rule."""
     reason: Line
     ranks: Annotated[tuple[Rank, ...], Meta(max_length=1_024)]
     secret: Secret = ""
 
 
 class LeaveRequest(Struct, frozen=True, kw_only=True):
-    """The agent goes, and says why: "SIGTERM". At once; or, with `notice_s`, when the run's workers have been told."""
+    """Departure of the agent, and why: "SIGTERM". At once, or with `notice_s` when the run's workers have been told."""
 
     run_id: Id
     agent_id: Id
     reason: Line
     secret: Secret = ""
     unfit: bool = False
-    """A check has found the node unfit: `reason` has the evidence."""
+    """Whether a check has found the node unfit: `reason` has the evidence."""
     notice_s: Seconds | None = None
-    """Longest time for which the agent waits until the workers of all nodes have acknowledged a notice. The directive
-    `drain` says that it may go. A server that does not know this field takes the leave as one that goes at once."""
+    """Longest time in seconds that the agent waits for the workers of all nodes to acknowledge a notice; the directive
+    `drain` then lets it go. None: it goes at once, as it does with a server that does not know this field."""
     stop_s: Seconds = 0.0
-    """With `notice_s`: time after which the agent's own workers are gone, as its scheduler has it."""
+    """Seconds after which the scheduler has the agent's own workers gone; used with `notice_s`."""
 
 
 class AnswerRequest(Struct, frozen=True, kw_only=True):
@@ -254,7 +257,7 @@ class AnswerRequest(Struct, frozen=True, kw_only=True):
 
 
 class Assignment(Struct, frozen=True, kw_only=True):
-    """One node's place in a round. Its workers' ranks are `first_rank` onwards."""
+    """Place of one node in a round. The ranks of its workers begin with `first_rank`."""
 
     round: Round
     group_rank: Rank
@@ -269,7 +272,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
     restart_count: Count
     max_restarts: Count
     agent_store: bool = False
-    """Group rank 0's agent hosts the store at the master's address; else its first worker does, as the script asks."""
+    """Whether group rank 0's agent hosts the store at the master's address; else its first worker does."""
 
     @property
     def ranks(self) -> range:
@@ -278,17 +281,17 @@ class Assignment(Struct, frozen=True, kw_only=True):
 
 
 class Wait(Struct, frozen=True, kw_only=True, tag_field="tag", tag="wait"):
-    """No workers: the round is forming, or the agent stands by."""
+    """Run no workers: the round is forming, or the agent stands by."""
 
     reason: Sentence
     """Reason for the wait, without the time that is left: it changes when that does."""
     remaining_s: Seconds | None = None
-    """Longest time left, if there is a limit."""
+    """Longest time left, in seconds; None: there is no limit."""
     ending: Name | None = None
-    """End of that time: the round `starts`, the run `gives_up`, the running round `ends` to admit this node, or
-    this node is `uncordoned`."""
+    """Event at the end of `remaining_s`: the round `starts`, the run `gives_up`, the running round `ends` to admit
+    this node, or this node is `uncordoned`."""
     excluded: bool = False
-    """The server itself keeps this node out, for what it has cost runs: another one should take its place."""
+    """Whether the server itself keeps this node out, for what it has cost runs: another one should take its place."""
 
     @property
     def sentence(self) -> str:
@@ -322,7 +325,8 @@ class Stop(Struct, frozen=True, kw_only=True, tag_field="tag", tag="stop"):
 class Finish(Struct, frozen=True, kw_only=True, tag_field="tag", tag="finish"):
     """The run has ended. Stop what still runs and exit: 0 if it succeeded, else 1.
 
-    Carries the run's story, so that any node's log tells all of it; its size does not depend on the number of nodes.
+    Carries the run's final report, so that any node's log tells all of it; its size does not depend on the number of
+    nodes.
     """
 
     succeeded: bool
@@ -330,38 +334,38 @@ class Finish(Struct, frozen=True, kw_only=True, tag_field="tag", tag="finish"):
     failure: Failure | None = None
     """Failure that ended the run: the root among the failures of its last round."""
     round: Round = 0
-    """The round of `failure`; 0 for none."""
+    """Round of `failure`; 0 for none."""
     first_failure: Failure | None = None
-    """The root of the whole run, where that is another one: the failure of its first charged restart."""
+    """Root failure of the whole run, where that is another one: the failure of its first charged restart."""
     first_round: Round = 0
     others: Failures = ()
     """Further failures of the last round, without what they wrote."""
     more_failures: Count = 0
-    """Number of failures that the last round had beside these."""
+    """Number of failures of the last round beyond `failure` and `others`."""
     restarts: Restarts = ()
-    """The latest, oldest first."""
+    """Latest restarts, oldest first."""
     restart_total: Count = 0
-    """All restarts, whatever their cause."""
+    """Number of all restarts, whatever their cause."""
     charged_restarts: Count = 0
     join_timed_out: bool = False
-    """The run failed because too few nodes had joined in time."""
+    """Whether the run failed because too few nodes had joined in time."""
     no_progress: bool = False
-    """The run failed because restarts got it no further."""
+    """Whether the run failed because restarts got it no further."""
     time: RunTime | None = None
-    """What the run's time went into."""
+    """Time of the run by what it went into; None if it took none."""
 
 
 class Drain(Struct, frozen=True, kw_only=True, tag_field="tag", tag="drain"):
-    """This node is wanted empty: stop the workers, leave the run and exit. The others go on without it.
+    """Empty this node: stop the workers, leave the run and exit. The others go on without it.
 
     Told only to agents that said with their join that they know it (`drains`); others are fenced.
     """
 
     reason: Sentence
     remaining_s: Seconds
-    """Time that the workers have left after SIGTERM, for a checkpoint; then they are killed."""
+    """Seconds that the workers have left after SIGTERM, for a checkpoint; then they are killed."""
     unfit: bool = False
-    """A test that the server had made has found the node unfit: `reason` has the evidence."""
+    """Whether the server's network test has found the node unfit: `reason` has the evidence."""
 
 
 Directive = Wait | Start | Stop | Drain | Finish
@@ -373,14 +377,14 @@ class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     epoch: Id
     revision: Revision
     lease_s: Seconds
-    """Time that the server goes on without hearing from the agent."""
+    """Lease of the agent: seconds that the server goes on without hearing from it."""
     directive: Directive
     leadership: Revision = 0
     """Number of this server's leadership. A higher one is later; 0: the server is the only one."""
     warning: Sentence = ""
-    """With the answer to a join: what a person should look at, though the agent may go on."""
+    """Warning for a person, in the answer to a join; the agent may go on. Empty: none."""
     queries: Queries = ()
-    """What the server asks of the agent beside its directive; the same in every reply, until it is answered."""
+    """Open queries to the agent, beside its directive; repeated in every reply until they are answered."""
 
 
 class Ack(Struct, frozen=True, kw_only=True):
@@ -395,9 +399,9 @@ class ErrorReply(Struct, frozen=True, kw_only=True):
     code: Name
     message: Sentence
     leader: Address | None = None
-    """With `not_leader`: HOST:PORT of the server to ask, if this one knows."""
+    """HOST:PORT of the server to ask, if this one knows it; for `not_leader`."""
     leadership: Revision = 0
-    """The number of that leadership."""
+    """Number of the leadership of `leader`."""
 
 
 class LeaderRequest(Struct, frozen=True, kw_only=True):
@@ -405,7 +409,7 @@ class LeaderRequest(Struct, frozen=True, kw_only=True):
 
     after: Revision
     run_id: Id | None = None
-    """Run whose leader is asked for: needed where servers share the runs, since no single one leads them all."""
+    """Run whose leader is asked for: required where servers share the runs, since no single one leads them all."""
 
 
 class LeaderReply(Struct, frozen=True, kw_only=True):

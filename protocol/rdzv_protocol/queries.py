@@ -1,7 +1,7 @@
-"""What the server asks an agent beside its directive, and what the agent answers.
+"""Queries that the server sends an agent beside its directive, and the agent's answers.
 
 Open queries travel in every `Reply`, until they are answered or their time is over: a lost reply is harmless. An agent
-names with its join the kinds that it knows, by their tags, and is asked no others. It answers each number once. Queries
+names with its join the kinds that it knows, by their tags, and is sent no others. It answers each number once. Queries
 are not durable: after a failover whoever asked asks again.
 """
 
@@ -17,37 +17,37 @@ QueryNumber = Annotated[int, Meta(ge=0, le=2**53)]
 QueryNumbers = Annotated[tuple[QueryNumber, ...], Meta(max_length=64)]
 LineCount = Annotated[int, Meta(ge=1, le=MOST_LOG_LINES)]
 LOG_BYTES = 65_536
-"""Bytes of a log file that one answer has at most: as text they are never more than a message may have."""
+"""Most bytes of a log file in one answer: as text they fit into a message."""
 LogText = Annotated[str, Meta(max_length=LOG_BYTES)]
 PAIR_TEST_PINGS, PAIR_TEST_BYTES = 16, 4 << 20
-"""Bytes that go to and fro one by one in a test of two nodes, and then those that go each way at once."""
+"""Single bytes that go to and fro in a test of two nodes, to measure latency; then bytes each way, for bandwidth."""
 FileOffset = Annotated[int, Meta(ge=0, le=2**53)]
 
 
 class TailLog(Struct, frozen=True, kw_only=True, tag_field="tag", tag="tail_log"):
-    """The last lines that one of this node's workers has written; answered with `LogTail`."""
+    """Query for the last lines that one of this node's workers has written; answered with `LogTail`."""
 
     number: QueryNumber
-    """Name of the query at this agent. Later ones have higher numbers."""
+    """Number that names the query at this agent; later queries have higher ones."""
     round: Round
-    """The round whose workers are meant."""
+    """Round whose workers are meant."""
     remaining_s: Seconds
-    """Time after which nobody waits for the answer any more."""
+    """Seconds after which nobody waits for the answer any more."""
     rank: Rank
     stream: LogStream
     lines: LineCount
     offset: FileOffset | None = None
-    """Where to begin in the file, in bytes, instead of `lines` before its end: to go on after an earlier answer."""
+    """Byte of the file to begin at, instead of `lines` before its end: to go on after an earlier answer."""
 
 
 class Examine(Struct, frozen=True, kw_only=True, tag_field="tag", tag="examine"):
-    """What this node's workers are doing right now: stacks and the kernel's view; answered with `Evidence`."""
+    """Query for what this node's workers are doing right now: stacks and kernel state; answered with `Evidence`."""
 
     number: QueryNumber
     round: Round
     remaining_s: Seconds
     reason: Sentence = ""
-    """Why it is asked, for a person."""
+    """Reason for the query, for a person."""
 
 
 class Notice(Struct, frozen=True, kw_only=True, tag_field="tag", tag="notice"):
@@ -59,13 +59,12 @@ class Notice(Struct, frozen=True, kw_only=True, tag_field="tag", tag="notice"):
     source: Name
     """Cause of the end: `node_left`, `node_drained` or `node_arrived`."""
     node_id: Line
-    """The node that goes or comes; empty if it is gone since."""
+    """Node that goes or comes; empty if it is gone since."""
     reason: Sentence
 
 
 class PairTest(Struct, frozen=True, kw_only=True, tag_field="tag", tag="pair_test"):
-    """Measure the network between this node and another one, which is asked at the same time; answered with
-    `PairTested`.
+    """Measure the network between this node and another one, which gets the same query; answered with `PairTested`.
 
     One of the two listens at its own reserved port, and takes one connection that begins with `nonce`. The other
     connects and sends the nonce, then single bytes that come back, and `PAIR_TEST_BYTES` of zeros; it gets as many.
@@ -77,30 +76,30 @@ class PairTest(Struct, frozen=True, kw_only=True, tag_field="tag", tag="pair_tes
     listens: bool
     """Whether this node listens; else it connects."""
     peer: Line
-    """The other node."""
+    """Node id of the other node."""
     addr: Address
-    """Address and port at which the listening node is reached by the other one: those that it joined with."""
+    """Address at which the listening node is reached, the one of its join; `port` likewise."""
     port: Port
     nonce: Nonce
     limit_s: Seconds
-    """Longest time of the test."""
+    """Longest time of the test, in seconds."""
 
 
 Query = TailLog | Examine | Notice | PairTest
-"""Each kind has `number`, `round` and `remaining_s`, which mean what they mean in `TailLog`."""
+"""Any query. Each kind has `number`, `round` and `remaining_s`, which mean what they mean in `TailLog`."""
 
 
 class LogTail(Struct, frozen=True, kw_only=True, tag_field="tag", tag="log_tail"):
     """The end of a worker's log file."""
 
     path: Line
-    """The file, on its node."""
+    """Path of the file on its node."""
     text: LogText
-    """What was read of it, as UTF-8; what is none is replaced. It may have any characters, control ones included."""
+    """Text that was read, as UTF-8, where other bytes are replaced. It may have control characters."""
     offset: FileOffset
-    """Where `text` ends in the file, in bytes: what to ask for next."""
+    """Byte of the file at which `text` ends: the offset to ask for next."""
     is_cut: bool = False
-    """There was more to read than one answer has: the oldest of it is left out."""
+    """Whether there was more to read than fits into one answer: the oldest lines are left out."""
 
 
 class Noticed(Struct, frozen=True, kw_only=True, tag_field="tag", tag="noticed"):
@@ -109,22 +108,22 @@ class Noticed(Struct, frozen=True, kw_only=True, tag_field="tag", tag="noticed")
     listening: Count
     """Workers of this node that have shown that they read notices."""
     acknowledged: Count
-    """Those of them that have saved what they need."""
+    """Workers among `listening` that have saved what they need."""
 
 
 class PairTested(Struct, frozen=True, kw_only=True, tag_field="tag", tag="pair_tested"):
-    """What one of two nodes has measured between them."""
+    """Result of a network test, as one of the two nodes has measured it."""
 
     mb_per_s: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
-    """Bandwidth of what came from the other node, in 10^6 bytes a second."""
+    """Bandwidth from the other node, in 10^6 bytes a second."""
     latency_s: Seconds = 0.0
-    """Median time of a byte to the other node and back; 0 at the node that listens."""
+    """Median time in seconds of a byte to the other node and back; 0 at the node that listens."""
     problem: Line = ""
-    """Why the test has failed, by this node's limits; empty if it has passed."""
+    """Reason why the test has failed, by this node's limits; empty if it has passed."""
 
 
 class Refused(Struct, frozen=True, kw_only=True, tag_field="tag", tag="refused"):
-    """The query is not answered, and why: for a person."""
+    """Refusal to answer a query, with the reason for a person."""
 
     reason: Sentence
 

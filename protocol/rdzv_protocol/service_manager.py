@@ -1,4 +1,4 @@
-"""Service manager that runs this process, as systemd does: what it is told, and the sockets that it passes on.
+"""Service manager that runs this process, as systemd does: notifications to it, and the sockets that it passes on.
 
 The protocols are those of sd_notify(3) and sd_listen_fds(3): datagrams to the socket in NOTIFY_SOCKET, and descriptors
 from 3 on, counted in LISTEN_FDS. Each variable is taken out of the environment, for it is not meant for children.
@@ -14,9 +14,9 @@ from rdzv_protocol.text import printable
 FIRST_PASSED = 3
 """Descriptor of the first socket that is passed on."""
 PATIENCE_S = 1.0
-"""Time that a manager which does not read may hold this process up."""
+"""Longest time in seconds that a manager which does not read may block this process."""
 BEATS_PER_DEADLINE = 3
-"""Signs of life within the time after which the process would be taken to hang."""
+"""Signs of life within the watchdog's time, after which the process would be taken to hang."""
 
 CallLater = Callable[..., object]
 """`call_later` of an event loop."""
@@ -41,26 +41,27 @@ class ServiceManager:
         return cls(address, int(duration) / 1e6 if is_watched else None) if address.startswith(("/", "@")) else None
 
     def ready(self) -> None:
-        """The start is over, and what depends on this process may start. Said once."""
+        """Notify once that the start is over: services that depend on this process may start."""
         if not self._is_ready:
             self._is_ready = True
             self._send("READY=1")
 
     def status(self, text: str) -> None:
-        """One line for those who look at the service; the same one again is not sent."""
+        """Send one line for people who look at the service; an unchanged one is not sent again."""
         if text != self._status:
             self._status = text
             self._send(f"STATUS={printable(text)}")  # a line break would begin another of the protocol's fields
 
     def stopping(self, within_s: float) -> None:
-        """The process is about to end, and may need so long for it, whatever the manager's own limit. Said once."""
+        """Notify once that the process is about to end, and may need `within_s` for it, whatever the manager's own
+        limit."""
         if not self._is_stopping:
             self._is_stopping = True
             self._send(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={within_s * 1e6:.0f}")
 
     def watch(self, call_later: CallLater, status: Callable[[], str] | None = None) -> None:
-        """Show life from now on, with the status of the moment, as long as the event loop calls back: a loop that hangs
-        shows none, and the manager starts the process again.
+        """Send signs of life from now on, with the present status, as long as the event loop calls back. A loop that
+        hangs sends none, and the manager starts the process again.
         """
         if self._watchdog_s is None:
             return
@@ -76,7 +77,7 @@ class ServiceManager:
 
 
 def passed_sockets(environment: MutableMapping[str, str]) -> int:
-    """Number of sockets that were passed to this very process, and not to one that it descends from."""
+    """Number of sockets that were passed to this process itself, and not to a parent of it."""
     pid, count = environment.pop("LISTEN_PID", ""), environment.pop("LISTEN_FDS", "")
     environment.pop("LISTEN_FDNAMES", None)
     return int(count) if pid == str(os.getpid()) and count.isdecimal() else 0

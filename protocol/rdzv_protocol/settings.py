@@ -15,10 +15,11 @@ OnHang = Literal["restart", "fail", "report"]
 RankPolicy = Literal["sticky", "topology", "fill-gaps"]
 Codes = Annotated[tuple[WorkerExitCode, ...], Meta(max_length=32)]
 LAST_CALL_QUIET_S, LAST_CALL_MOST_S = 5.0, 30.0
-"""Last call of a run that was given none. It may be short: a node that comes later costs a restart that is free."""
+"""Last call in seconds of a run that sets none: see `last_call_timeout_s`. It may be short: a node that comes later
+costs a free restart."""
 LegalSizes = Annotated[tuple[NodeCount, ...], Meta(max_length=32)]
 SCALE_UP_NOTICE_S = 60.0
-"""Time that workers have to save before an arrival is admitted, where nobody says otherwise."""
+"""Seconds that workers have to save before an arrival is admitted, where `notice_timeout_s` is not set."""
 Window = Annotated[float, Meta(ge=1, le=1e9)]
 Tries = Annotated[int, Meta(ge=1, le=10_000_000)]
 Factor = Annotated[float, Meta(ge=1.1, le=100)]
@@ -33,58 +34,60 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     max_nodes: NodeCount = 1
     """Nodes beyond which an agent stands by."""
     node_unit: NodeCount = 1
-    """A round has a multiple of so many nodes; those that are over stand by."""
+    """Unit of a round's number of nodes, which is a multiple of it; surplus nodes stand by."""
     legal_sizes: LegalSizes = ()
-    """Numbers of nodes that a round may have, from `min_nodes` to `max_nodes`. None: each multiple of `node_unit`."""
+    """Numbers of nodes that a round may have, from `min_nodes` to `max_nodes`. Empty: each multiple of `node_unit`."""
     max_restarts: Count = 0
     """Charged restarts of the run; membership changes are free."""
     restart_window_s: Window | None = None
-    """Time after which a charged restart counts no more against `max_restarts`. None: never, as under torchrun."""
+    """Seconds after which a charged restart no longer counts against `max_restarts`. None: never, as under torchrun."""
     restart_backoff_s: Seconds = 0.0
-    """Wait before the second charged restart in a row; each further one waits twice as long. 0: none waits."""
+    """Seconds before the second charged restart in a row; each further one waits twice as long. 0: none waits."""
     restart_backoff_max_s: Seconds = 300.0
-    """Longest of these waits. A round that lasts twice as long ends the row."""
+    """Longest wait of `restart_backoff_s`, in seconds. A round that lasts twice as long ends the row."""
     max_restarts_without_progress: Tries | None = None
     """Charged restarts in a row without a higher step or a later checkpoint after which the run fails. None: any."""
     join_timeout_s: Seconds = 600.0
-    """Longest time that a round may stay below `min_nodes` before the run fails."""
+    """Longest time in seconds that a round may stay below `min_nodes` before the run fails."""
     last_call_timeout_s: Seconds | None = None
-    """Time that a round waits for more nodes after it has `min_nodes`. None: until none has joined for
+    """Seconds that a round waits for more nodes after it has `min_nodes`. None: until none has joined for
     `LAST_CALL_QUIET_S`, and `LAST_CALL_MOST_S` at the most."""
     shrink_after_s: Seconds = 0.0
-    """Time after the loss of a participant that a replacement is waited for before the run goes on with fewer nodes."""
+    """Seconds after the loss of a participant in which a replacement may come before the run goes on with fewer
+    nodes."""
     fixed_nodes: NodeCount | None = None
-    """Nodes that the run has been given, of which no more come. None: others may. It ends once too few of them can be
-    fit, instead of waiting for `join_timeout_s`."""
+    """Number of nodes that the run was given for good: it ends once too few of them can be fit, instead of waiting for
+    `join_timeout_s`. None: others may come."""
     lease_s: Lease = 10.0
-    """Silence after which an agent is lost. Shorter finds a hung host sooner, and a busy one wrongly."""
+    """Seconds of silence after which an agent is lost. A shorter lease finds a hung host sooner, and a busy one
+    wrongly."""
     disconnect_grace_s: Seconds = 1.0
-    """Time that an agent whose connection closed may take to come back."""
+    """Seconds that an agent whose connection closed may take to come back."""
     scale_up: ScaleUp = "immediate"
     """Moment at which an arrival restarts a running round: at once, after a cool-down, never by itself, or when the
     workers have acknowledged a notice."""
     scale_up_window_s: Seconds = 0.1
-    """Arrivals within this time of the first share one restart; no wait once the run is full."""
+    """Seconds after the first arrival in which further ones share its restart; no wait once the run is full."""
     scale_up_cooldown_s: Seconds = 300.0
-    """With `cooldown`: the least time between a round's start and the restart that admits arrivals."""
+    """Least time in seconds between a round's start and the restart that admits arrivals; used with `cooldown`."""
     fatal_exit_codes: Codes = ()
     """Worker exit codes that fail the run whatever the budget."""
     fail_when_hopeless: bool = False
     """Whether a failure that a restart is known not to cure ends the run."""
     notice_timeout_s: Seconds | None = None
-    """Longest time for which workers that are told of the round's end may save their work. None: they are told nothing
-    of nodes that go, and have `SCALE_UP_NOTICE_S` before an arrival with `on-notice`."""
+    """Longest time in seconds for which workers that are told of the round's end may save their work. None: they are
+    not told of nodes that go, and have `SCALE_UP_NOTICE_S` before an arrival with `on-notice`."""
     rank_policy: RankPolicy = "sticky"
-    """Group ranks of a new round: those of before in their order, by the nodes' places in the network (`sort_key`), or
-    those of before while the last ones move into the gaps."""
+    """Order of the group ranks of a new round: those of before in their order, by the nodes' places in the network
+    (`sort_key`), or those of before while the last ones move into the gaps."""
     on_hang: OnHang = "restart"
-    """What follows when workers hang: a charged restart, the end of the run, or nothing but an event."""
+    """Consequence of a hang: a charged restart, the end of the run, or nothing but an event."""
     max_hang_restarts: Count | None = None
     """Budget of restarts after hangs, apart from `max_restarts`; None: they spend that one."""
     straggler_factor: Factor = 1.5
-    """How many times as long as the median a node's steps must take at least for it to be slow."""
+    """Ratio to the median that the time of a node's steps must reach for the node to be a straggler."""
     replace_stragglers: bool = False
-    """Whether a node that stands by takes the place of one that is slow, by a restart that is free."""
+    """Whether a node that stands by takes the place of a straggler, by a free restart."""
 
 
 class RequestedSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -22,16 +22,17 @@ EXPORTER_VARIABLE = "OTEL_TRACES_EXPORTER"
 ROUND = "rdzv.round"
 """Part of a trace that is its root: the round as it forms."""
 MOST_QUEUED = 8_192
-"""Spans that wait to be built; further ones are dropped."""
+"""Most spans of a process that wait to be exported; further ones are dropped."""
 CLOSE_S = 2.0
-"""Longest wait of an exiting process for its last spans; none after a warning."""
+"""Longest time in seconds that an exiting process waits for its last spans; 0 once an export has failed."""
 
 
 Attributes = Mapping[str, str | int | float | bool]
 
 
 class TracedRound(NamedTuple):
-    """What tells a round from all others. The master's port is reserved anew for each round, on another attempt too."""
+    """Identity of a round among all others: the master's port is reserved anew for each round, on another attempt
+    too."""
 
     run_id: str
     round: int
@@ -47,7 +48,7 @@ class TracedRound(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One span. Times are wall-clock seconds; a part is named uniquely in its trace; no `parent`: it is the root."""
+    """One span. Times are seconds since 1970; `part` is unique in its trace; an empty `parent` makes it the root."""
 
     round: TracedRound
     name: str
@@ -65,7 +66,7 @@ def node_part(group_rank: int) -> str:
 
 
 def missing() -> str:
-    """What has to be installed before anything can be traced, in words; empty: nothing."""
+    """Return in words what has to be installed before anything can be traced; empty if nothing is missing."""
     try:
         is_there = find_spec("opentelemetry.sdk") and find_spec("opentelemetry.exporter.otlp.proto.http")
     except ImportError:
@@ -136,7 +137,7 @@ class SpanExport:
 
 
 class _Once(logging.Handler):
-    """Passes on what the SDK warns of."""
+    """Log handler that passes the SDK's warnings on to `complain`."""
 
     def __init__(self, complain: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
