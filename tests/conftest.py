@@ -98,7 +98,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def unused_tcp_port_factory() -> Iterator[Callable[[], int]]:
-    """As pytest-asyncio's, but the kernel gives the ports to nobody else until the test has ended."""
+    """pytest-asyncio's fixture, with ports that the kernel gives to nobody else until the test has ended."""
     with ExitStack() as reserved:
 
         def reserve() -> int:

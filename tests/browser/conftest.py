@@ -55,7 +55,7 @@ class Tab:
         await self.is_live()
 
     async def stays(self) -> None:
-        """From now on `is_same` says whether the page was loaded anew."""
+        """Mark the page as it stands now: `is_same` says from then on whether it was loaded anew."""
         await self.page.evaluate("window.isSame = true")
 
     async def is_same(self) -> bool:

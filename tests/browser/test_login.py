@@ -43,7 +43,7 @@ async def log_in(tab: Tab, server: Server, token: str, path: str = "/", scheme: 
 
 
 async def give(tab: Tab, token: str) -> None:
-    """To the page that asks for it, and expects it in its field."""
+    """Give the token to the page that asks for it, and that expects it in its focused field."""
     await tab.page.wait_for_selector("#token:focus")
     await tab.page.fill("#token", token)
     await tab.page.click("main button")
@@ -84,7 +84,7 @@ async def test_a_token_opens_what_it_is_for(server: Server, tab: Tab) -> None:
 
 
 async def test_a_node_that_no_run_has_is_uncordoned_by_whom_the_token_lets(server: Server, tab: Tab) -> None:
-    """Who may look alone is told of `rdzvctl`; who has logged in anew elsewhere has to load the page again."""
+    """A reader is told of `rdzvctl` only; a user who has logged in anew elsewhere has to load the page again."""
     body, bearer = {"node_id": "n7", "reason": "its fan"}, {"Authorization": "Bearer admins-0123456789"}
     url = f"http://{server.endpoint}{paths.CORDON}"
     assert (await tab.page.context.request.post(url, data=body, headers=bearer)).ok

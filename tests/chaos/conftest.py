@@ -8,7 +8,7 @@ from tests.hosts import namespaces
 
 @pytest.fixture(scope="session")
 def possible() -> None:
-    """This machine can have such hosts and disks, and has no hosts of an earlier run."""
+    """Skip where hosts of network namespaces or slow disks are impossible; remove hosts of an earlier run."""
     if reason := namespaces.why_impossible() or disk.why_impossible():
         pytest.skip(reason)
     namespaces.remove_leftovers()

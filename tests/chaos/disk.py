@@ -15,9 +15,9 @@ READS = "pread64"
 
 
 class SlowCalls:
-    """For a process every such call takes so long, as an async context manager: strace holds the system call up.
+    """Slow system calls: strace holds every such call of a process up for so long; an async context manager.
 
-    One that is held up at the end goes on then.
+    A call that is held up at the end goes on then.
     """
 
     def __init__(self, pid: int, delay_s: float, calls: str = SYNCS) -> None:

@@ -67,7 +67,7 @@ class Ledger:
         self._because("node_left", *nodes)
 
     def node_unheard(self, *nodes: str) -> None:
-        """Its agent has left, and could not learn whether the server knows: it may be missed instead."""
+        """Note a node whose agent has left without learning whether the server knows: it may be missed instead."""
         self._because("node_lost", *nodes)
         if self._open and self._open.cause == "node_lost":
             self._open = replace(self._open, is_unheard=True)

@@ -97,7 +97,7 @@ class Monkey:
             self.ledger.node_unheard(*unheard)
 
     async def start_agents(self, *nodes: str) -> None:
-        """As the cluster's scheduler does."""
+        """Start an agent on each node, as the cluster's scheduler does."""
         self.say(f"start agents on {', '.join(nodes)}")
         for node in nodes:
             await self.fleet.start_agent(node)

@@ -63,7 +63,7 @@ async def test_syncs_are_slow_for_a_while(writer: Writer) -> None:
 
 
 async def test_a_node_whose_log_files_hang_is_lost_and_comes_back(cluster: Cluster, tmp_path: Path) -> None:
-    """As on a network file system whose server hangs: docs/reliability.md."""
+    """Simulated: a network file system whose server hangs (docs/reliability.md)."""
     flags = ("--nnodes", "1:2", "--last-call-timeout", "500", "--lease", "2", "--log-dir", str(tmp_path), "-t", "3")
     first = await cluster.nodes("ab", *flags, nproc=1)
     hangs = next(worker for worker in first if worker.agent_pid == cluster.agents["b"].pid)

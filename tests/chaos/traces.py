@@ -8,7 +8,7 @@ from tests.hosts.network import Network
 from tests.support.process_info import children
 
 MARK = "TEST_FLEET"
-"""In the environment of every process of a run: which run it is."""
+"""Environment variable of every process of a run; its value names the run."""
 
 
 def of(mark: str, network: Network) -> list[str]:

@@ -115,5 +115,5 @@ async def test_prometheus_sees_all_and_a_server_takes_the_killed_ones_place(comp
 
 
 def targets(engine: ContainerEngine) -> list[str]:
-    """What Prometheus scrapes, by job, and whether it is there."""
+    """Return the targets that Prometheus scrapes: the job of each, and whether it is up."""
     return sorted(engine.inside("rdzv-prometheus-1", "python3", "-c", TARGETS).stdout.splitlines())

@@ -65,7 +65,7 @@ async def test_a_killed_container_comes_back_to_its_run(run: Run, engine: Contai
 
 
 async def test_a_server_that_is_made_anew_knows_its_runs(run: Run, engine: ContainerEngine) -> None:
-    """Its state is in a volume."""
+    """The server's state outlives its container in a volume."""
     server = await run.serve()
     agents = [await run.agent(name) for name in ("a", "b")]
     for agent in agents:

@@ -108,7 +108,7 @@ def test_a_small_message_takes_little_memory_whatever_it_claims(body: bytes) -> 
 
 
 def _fill(value: bytes) -> bytes:
-    """As much of this as a message may hold, in lists as long as they may be."""
+    """Return lists of this value, each as long as a list may be, that fill a message to its allowed size."""
     many = wire.claim(b"\xdd", 1_000) + value * 1_000
     lists = (MAX_MESSAGE_BYTES - 200) // len(many)
     return wire.claim(b"\xdd", lists) + many * lists
@@ -130,7 +130,7 @@ LARGE: dict[str, tuple[Any, bytes]] = {
 
 @pytest.mark.parametrize(("kind", "body"), LARGE.values(), ids=LARGE)
 def test_a_large_message_is_refused_at_a_bounded_cost(kind: Any, body: bytes) -> None:
-    """As many times its size in memory as an empty map takes more than its one byte, and a blink of the loop's time."""
+    """Memory is bounded by 100 times the message's size, as empty maps of one byte each need; CPU time by 0.25 s."""
     assert len(body) <= MAX_MESSAGE_BYTES
     began_s = time.process_time()
     assert take(kind, body) is None

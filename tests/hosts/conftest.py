@@ -17,7 +17,7 @@ Note = Callable[..., None]
 
 @pytest.fixture(scope="session", autouse=True)
 def possible() -> None:
-    """This machine can have such hosts, and has none of an earlier run."""
+    """Skip where hosts of network namespaces are impossible; remove those of an earlier run."""
     if reason := why_impossible():
         pytest.skip(reason)
     remove_leftovers()

@@ -49,14 +49,14 @@ class Folder:
     # The test's side.
 
     def repeated(self) -> list[int]:
-        """For each restart, how many steps that had been taken had to be taken again.
+        """Return, for each restart, how many steps that had been taken had to be taken again.
 
         -1: rank 0 ended between saving a step and noting it. Any fewer: steps were left out.
         """
         return [before[-1] - after[0] for before, after in pairwise(self._lives().values())]
 
     def ends(self) -> dict[int, tuple[int, int]]:
-        """By rank, the last step and the value after it."""
+        """Return the last step and the value after it, by rank."""
         return {int(path.name.removeprefix("end-")): _pair(path) for path in self.path.glob("end-*")}
 
     def _lives(self) -> dict[str, list[int]]:

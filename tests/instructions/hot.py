@@ -243,7 +243,7 @@ class _Shell:
         self._runs = count()
 
     def form(self, nodes: int) -> None:
-        """As many nodes, each on a connection of its own, join a run of their own and are told to start."""
+        """Let so many nodes, each on a connection of its own, join a new run and be told to start."""
         run_id = f"run-{next(self._runs)}"
         self._loop.run_until_complete(self._form(run_id, nodes))
 

@@ -71,7 +71,7 @@ class Replicas(Cluster):
 
     @property
     def store(self) -> str:
-        """For `--store`."""
+        """Value of `--store`: a prefix of its own in the etcd."""
         return f"{self.etcd.store}/{self.name}"
 
     @property
@@ -154,7 +154,7 @@ def check_leaders(exchanges: Sequence[Exchange], may_return: bool) -> None:
 
 
 def next_leadership(exchanges: Sequence[Exchange], proxy: str) -> int:
-    """In which leadership this server replies next."""
+    """Return the leadership of this server's next reply; 0 if none follows."""
     replies = (decode_reply(each) for each in exchanges if each.proxy == proxy)
     return next((reply.leadership for reply in replies if reply), 0)
 

@@ -146,7 +146,7 @@ async def test_a_node_rank_that_is_taken(cluster: Cluster) -> None:
 
 
 async def test_nodes_with_different_commands_are_told_and_run(cluster: Cluster, tmp_path: Path) -> None:
-    """As when two people share a server and give no --run-id."""
+    """Example: two people share a server and give no --run-id."""
     a = await cluster.node("a", "--nnodes", "2", *PATIENT)
     await a.line("1 of 2 joined")
     cluster.script = shutil.copy(WORKER, tmp_path / "other.py")

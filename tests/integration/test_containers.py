@@ -35,7 +35,7 @@ def stage(name: str) -> list[tuple[str, str]]:
 
 
 def of(name: str, word: str) -> list[str]:
-    """What stands behind the instructions of this kind."""
+    """Return the arguments of the stage's instructions of this kind."""
     return [rest for found, rest in stage(name) if found == word]
 
 
@@ -55,7 +55,7 @@ def test_an_image_runs_as_nobody_in_particular(image: str) -> None:
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the stages make, by their own commands, below a folder that stands for the root of a file system."""
+    """Folder that stands for an image's root, with what the stages make there by their own commands."""
     root = tmp_path_factory.mktemp("image")
     for target in of("build", "COPY"):
         *sources, place = target.split()

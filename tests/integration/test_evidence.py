@@ -1,4 +1,4 @@
-"""What the server is told of workers that hang: a gloo collective that one rank skips, asked through torch itself."""
+"""Evidence that agents give of workers that hang: a gloo collective that one rank skips, asked through torch itself."""
 
 import asyncio
 import os

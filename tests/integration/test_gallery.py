@@ -103,7 +103,7 @@ class Example:
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "train", "SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "4",
          "SLURM_PROCID": "3", "SLURM_LOCALID": "3", "SLURM_NODEID": "1", "SLURM_NNODES": "2"}  # fmt: skip
-"""What a task of a Slurm job finds, none of which is so for these workers."""
+"""Environment of a Slurm job's task; none of it is true of these workers."""
 EPOCHS = (("epoch=2 ", 1, "kill worker"), ("epoch=3 ", 0, "kill agent"))
 STEPS = (("step=5 ", 1, "kill worker"), ("step=7 ", 0, "kill agent"))
 
@@ -141,7 +141,7 @@ async def test_a_killed_worker_and_a_killed_agent_change_nothing(name: str, tmp_
 
 
 async def undisturbed(name: str, folder: Path, preload: str, env: Mapping[str, str] | None = None) -> Story:
-    """What the example tells on one node with two workers, and without the page; made once for all tests."""
+    """Return the example's story on one node with two workers, without the page; made once for all tests."""
     if name not in _undisturbed:
         os.mkdir(alone := folder / "undisturbed")
         flags = ("--standalone", "--nproc", "2", "--preload", preload, str(INTERRUPTED))
@@ -333,7 +333,7 @@ OWN_LAUNCHERS = {
     "words", [pytest.param(words, marks=pytest.mark.xdist_group(each.script)) for words, each in OWN_LAUNCHERS.items()]
 )
 async def test_a_launcher_of_the_frameworks_own_on_our_server(words: str, tmp_path: Path) -> None:
-    """It finds our rendezvous by its entry point, and a killed worker changes nothing there, either.
+    """The launcher finds our rendezvous by its entry point, and a killed worker changes nothing there, either.
 
     The server runs on machine 0, at the endpoint, where `accelerate launch` would rather find a free port.
     """
@@ -355,7 +355,7 @@ async def test_a_launcher_of_the_frameworks_own_on_our_server(words: str, tmp_pa
 
 
 def story(folder: Path) -> Story:
-    """What was printed last for each step or epoch, by a run in this folder."""
+    """Return what a run in this folder printed last for each step or epoch."""
     return {int(line["number"]): (float(line["loss"]), line["rest"]) for line in lines(folder)}
 
 

@@ -51,7 +51,7 @@ async def server() -> AsyncIterator[Server]:
 
 @pytest.fixture(autouse=True)
 def programs_end_with_each_test() -> None:
-    """Here they end with the module."""
+    """Override of the shared fixture: programs of this module end with the module."""
 
 
 def session_at(server: Server) -> aiohttp.ClientSession:

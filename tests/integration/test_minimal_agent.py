@@ -9,7 +9,7 @@ from tests.support.programs import Program, Server, start_agent
 
 AGENT = Path(__file__).parents[2] / "examples" / "minimal_agent.py"
 TELL = "import os; os.write(1, 'rank {RANK} {WORLD_SIZE} {LOCAL_RANK}\\n'.format_map(os.environ).encode())"
-"""At once: a worker that is stopped has said all of it or nothing."""
+"""Command of a worker that writes its ranks in one call: if it is stopped, it has written all or nothing."""
 
 
 async def start_minimal(server: Server, node: str) -> Program:

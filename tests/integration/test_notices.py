@@ -206,7 +206,7 @@ async def test_a_preemption_that_the_cloud_tells_of_is_like_a_signal(cluster: Cl
 
 
 async def test_workers_are_told_once_when_all_nodes_are_told_to_leave(cluster: Cluster) -> None:
-    """As Slurm does before a job's time limit: workers get the signal itself when they have saved."""
+    """Slurm does so before a job's time limit: workers get the signal itself when they have saved."""
     first = await cluster.nodes("ab", "--nnodes", "1:2", "--signals-to-handle", "SIGUSR1", *NOTICE)
     await all_listen(first)
     for agent in cluster.agents.values():

@@ -33,31 +33,31 @@ TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")
 
 
 class Told(dict[str, list[str]]):
-    """What each source has told, by its name in the page's quotations."""
+    """Output of each source, by its name in the page's quotations."""
 
     def of(self, source: str, *programs: Program) -> None:
         self.setdefault(source, []).extend(TIME.sub("", line) for program in programs for line in program.err)
 
     async def by_operators(self, server: Server) -> None:
-        """What the status, `rdzvctl why` and the metrics tell just now."""
+        """Add the present output of the status, `rdzvctl why` and the metrics."""
         await self.by_rdzvctl("--endpoint", server.endpoint)
         await self.by_pages(server)
 
     async def by_rdzvctl(self, *flags: str, code: int = 0, env: Mapping[str, str] | None = None) -> None:
-        """What `rdzvctl why` tells, which ends with this exit code."""
+        """Add the output of `rdzvctl why`, which ends with this exit code."""
         why = await rdzvctl(*flags, "why", "train", env={"COLUMNS": "500", **(env or {})})
         assert why.code == code, why
         self.setdefault("why", []).extend([*why.out, *why.err])
 
     async def by_pages(self, server: Server) -> None:
-        """What the server answers at all of its paths for people and programs that look."""
+        """Add the server's answers at all of its paths for people and monitoring programs."""
         paths = {"status": "/v1/status?run_id=train&pretty=0", "metrics": "/metrics", "readyz": "/readyz"}
         for source, path in paths.items():
             self.setdefault(source, []).extend((await answer(server, path)).splitlines())
         self.setdefault("page", []).append(text_of(await answer(server, "/runs/train?plain=0")))
 
     async def by_prometheus(self, server: Server, folder: Path, *alerts: str) -> None:
-        """What a real Prometheus knows of the server, and how its alerts read; they fire at once, not in a minute."""
+        """Add a real Prometheus's view of the server and the texts of its alerts, which fire at once here."""
         rules = folder / "alerts.yaml"
         rules.write_text(re.sub(r"for: \w+", "for: 0s", ALERTS.read_text()))
         prometheus = await Prometheus.watch(folder, {"rdzv-server": [server.endpoint]}, rules)
@@ -67,7 +67,7 @@ class Told(dict[str, list[str]]):
         ]
 
     async def by_all(self, cluster: Cluster) -> None:
-        """What operators are told, and what agent a and the server have logged."""
+        """Add what operators are told, and what agent a and the server have logged."""
         await self.by_operators(cluster.server)
         self.of("node-agent", cluster.agents["a"])
         self.of("rdzv-server", cluster.server)
@@ -75,7 +75,7 @@ class Told(dict[str, list[str]]):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a symptom is made."""
+    """Surroundings in which symptoms are made: worker hub, folder and certificate authority."""
 
     hub: WorkerHub
     folder: Path
@@ -308,7 +308,7 @@ async def refused(place: Place, told: Told) -> None:
 
 
 def text_of(markup: str) -> str:
-    """What stands on a page."""
+    """Return the text of a page, without its markup."""
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", markup)).split())
 
 
@@ -318,7 +318,7 @@ def _shown(authority: Authority) -> tuple[str, ...]:
 
 
 async def answer(server: Server, path: str, *flags: str) -> str:
-    """What a browser gets at this path, also from a server that refuses. `flags`: curl's."""
+    """Return what a browser gets at this path, also from a server that refuses. `flags`: curl's."""
     process = await asyncio.create_subprocess_exec(
         "curl", "-sL", *flags, f"http://{server.endpoint}{path}", stdout=asyncio.subprocess.PIPE
     )

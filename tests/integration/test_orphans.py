@@ -90,7 +90,7 @@ async def test_workers_die_with_an_agent_whose_guardian_dies_in_the_same_moment(
 
 
 async def test_what_does_not_carry_the_mark_is_left_alone(cluster: Cluster) -> None:
-    """By the agent between two rounds, and by the guardian."""
+    """Neither the agent between two rounds nor the guardian ends a process without the mark."""
     first = await cluster.nodes(*ONE_NODE)
     await first[0].tell(f"unset {MARK}")
     stranger = int(await first[0].tell("double-fork"))

@@ -1,4 +1,4 @@
-"""What agents and servers say of themselves: a live line on a terminal, plain lines in a pipe, JSON for collectors."""
+"""Log lines of agents and servers: a live line on a terminal, plain lines in a pipe, JSON for collectors."""
 
 import json
 import re
@@ -136,7 +136,7 @@ async def test_what_is_wrong_with_a_command_line_is_an_object_too(command: tuple
 
 
 async def test_what_the_server_in_an_agent_objects_to_is_an_object_too() -> None:
-    """Its own log has nobody else to write it."""
+    """The server in an agent logs by its agent: nobody else writes its lines."""
     agent = await start_agent("--standalone", "--no-python", *JSON, "sh", "-c", script="sleep 60")
     match = await agent.line(r"status: http://127\.0\.0\.1:(\d+)/")
     async with aiohttp.ClientSession() as session:

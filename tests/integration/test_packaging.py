@@ -142,7 +142,7 @@ def test_a_users_program_is_checked_against_our_types(built: list[Path], tmp_pat
 
 
 def closure(names: Iterator[str], *extras: str) -> set[str]:
-    """These packages and what they need here, by their canonical names."""
+    """Return these packages and all that they need here, by their canonical names."""
     found: set[str] = set()
     waiting = list(names)
     while waiting:

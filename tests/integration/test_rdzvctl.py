@@ -580,7 +580,7 @@ async def test_the_leader_is_followed(replicas: Replicas) -> None:
 
 
 async def test_nobody_leads(unserved: Replicas) -> None:
-    """What cannot be known is said, and the exit code is not that of a run that is not there."""
+    """Commands say what cannot be known, with another exit code than for a run that is not there."""
     leader = await unserved.replicate("--leader-lease", "60")
     await leader.leads()
     follower = await unserved.replicate("--leader-lease", "60")

@@ -28,7 +28,7 @@ SHELLS = {
 
 
 async def offered(kind: str, begun: str = "", *, endpoint: str = "", **env: str) -> Sequence[str]:
-    """What a shell is told."""
+    """Return the completions that a shell gets."""
     return (await rdzvctl("__complete", kind, begun, endpoint=endpoint, env=env)).lines
 
 

@@ -263,7 +263,7 @@ async def test_a_server_that_is_hosted_at_loopback_is_for_this_machine_alone(
 async def test_a_worker_inherits_no_file_but_its_streams(
     cluster: Cluster, tmp_path: Path, unused_tcp_port: int, where: str
 ) -> None:
-    """In a second round, when agent and server have everything open that they ever will."""
+    """Files are listed in a second round, when agent and server have everything open that they ever will."""
     cluster.script = PRYING_WORKER
     logs = ("--log-dir", str(tmp_path), "--tee", "3", "--max-restarts", "1", "--event-log-handler", "console")
     files = token_files(tmp_path)

@@ -193,7 +193,7 @@ async def test_losing_the_agent_that_hosts_the_server_does_not_end_the_run(nodes
 async def test_a_server_whose_only_agent_is_gone_ends_by_itself(
     nodes: Nodes, signum: signal.Signals, within_s: float
 ) -> None:
-    """At once if the agent has said that it leaves."""
+    """The server ends at once if the agent has said that it leaves."""
     nodes.python = ("-c", f"{IDLE}; from node_agent.cli.main import main; raise SystemExit(main())")
     host = await nodes.static(0)
     server = await nodes.server_pid(host)

@@ -1,4 +1,4 @@
-"""What a run's time went into, with real processes: it sums up to the wall clock, whatever is killed meanwhile.
+"""Time ledger of a run with real processes: it sums up to the wall clock, whatever is killed meanwhile.
 
 The server's clock is the monotonic one, across its restarts, and so is the test's: nothing but the rounding of the
 figures to milliseconds lies between them.
@@ -31,7 +31,7 @@ FLAGS = (*ALL_COME, "--lease", "6", "--disconnect-grace", str(GRACE_S), "--join-
 
 @pytest.fixture(autouse=True)
 def training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What the workers do."""
+    """Step time, checkpoint time and checkpoint file of the workers' training."""
     for name, value in (("STEP_S", STEP_S), ("SAVE_S", SAVE_S), ("CHECKPOINT", tmp_path / "checkpoint")):
         monkeypatch.setenv(name, str(value))
 
@@ -113,7 +113,7 @@ async def test_every_second_is_told_once_though_a_worker_a_node_and_the_server_a
 
 
 async def is_told_alike_everywhere(cluster: Cluster, spent: dict[str, Any]) -> None:
-    """By the run's last event and by every agent."""
+    """Check that the run's last event and every agent's console tell the times of the status."""
     events = json.loads(await cluster.server.get("/v1/runs/r/events?limit=1000"))["events"]
     told = {name.removesuffix("_s"): seconds for name, seconds in events[-1]["time"].items() if seconds}
     assert told == {name: spent[name] for name in (*PARTS, *PHASES[1:], "ettr") if spent[name]}

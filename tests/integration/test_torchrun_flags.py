@@ -118,7 +118,7 @@ LINES: dict[str, list[tuple[str, ...]]] = {
 }
 PLACE = {"PET_NNODES": "1", "PET_RDZV_ENDPOINT": "127.0.0.1:PORT"}
 LEGACY = "an endpoint in variables of launch"
-"""For `torch.distributed.launch` and its twin."""
+"""Case for `torch.distributed.launch` and its twin alone."""
 VARIABLES = {
     "an endpoint in variables": PLACE,
     LEGACY: PLACE,

@@ -37,7 +37,7 @@ print(json.dumps(training.watch(0.05, lambda text: print(text, file=sys.stderr))
 
 
 async def play(program: str, *arguments: str) -> dict[str, Any]:
-    """What it prints, in a process of its own, whose children are all of what it has started."""
+    """Run a program in a process of its own, whose children are all that it starts; return the JSON that it prints."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", program, *arguments),
         cwd=ROOT,
@@ -82,9 +82,9 @@ async def test_a_server_that_cannot_be_asked_who_was_named_is_trouble_and_nobody
 async def test_a_simulation_that_is_asked_to_stop_leaves_nobody_behind(
     stop: signal.Signals, send: Callable[[int, int], None]
 ) -> None:
-    """Its processes, which hold the pipe open, end with it: a year of 1,024 nodes would take minutes.
+    """No process of the simulation outlives it and holds its pipe open: a year of 1,024 nodes would take minutes.
 
-    A service manager asks one process, and a terminal all of them.
+    A service manager asks one process to stop, and a terminal all of them.
     """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks", "year", "--only", "simulation", "--nodes", "1024", "--processes", "2"),

@@ -23,11 +23,11 @@ FOLDERS = sorted(
     for path in FOLDER.rglob("kustomization.yaml")
     if "\nkind: Kustomization\n" in path.read_text()
 )
-"""What can be applied as it is; components cannot."""
+"""Folders that can be applied as they are; components cannot."""
 SERVERS = ("server", "server-etcd")
 RUNS = tuple(name for name in FOLDERS if name.startswith("runs/"))
 OLDEST_KUBECTL = 1, 26
-"""Its kustomize knows all that these folders use."""
+"""Oldest version of kubectl whose kustomize knows all that these folders use."""
 
 Document = Mapping[str, Any]
 
@@ -68,7 +68,7 @@ def only(documents: Sequence[Document], kind: str) -> Document:
 
 
 class PodTemplate(NamedTuple):
-    """Where pods are described in an object, and the object's Job, if a Job has them made."""
+    """Pod template of an object, with the object's Job where a Job makes the pods."""
 
     name: str
     template: Document
@@ -126,7 +126,7 @@ class Pod:
             self.path(mount["mountPath"]).mkdir(parents=True, exist_ok=True)
 
     def path(self, path: str) -> Path:
-        """Where a path of the container is here."""
+        """Return the place on this machine of a path in the container."""
         return self.root / path.lstrip("/")
 
     @property

@@ -213,7 +213,7 @@ class Kind:
         return node_pod(template(self.folder, self.name), root / str(index), here, args=args, **environment)
 
     def action(self, exit_code: int) -> str:
-        """What the Job does about a pod that ended with this exit code, and that nobody evicted."""
+        """Return the Job's action for a pod that ended with this exit code and that nobody evicted."""
         job = template(self.folder, self.name).job
         assert job
         for rule in job["podFailurePolicy"]["rules"]:

@@ -1,4 +1,4 @@
-"""What the API servers would refuse, and what they would take and not do as meant."""
+"""Schemas of Kubernetes objects: what its API servers would refuse, or accept and not do as meant."""
 
 import json
 import re
@@ -36,14 +36,14 @@ MODELS = {
     "ClusterTrainingRuntime": models.TrainerV1alpha1ClusterTrainingRuntime,
     "TrainJob": models.TrainerV1alpha1TrainJob,
 }
-"""By kind, models that Kubeflow Trainer's makers generate from their own and from JobSet's OpenAPI documents."""
+"""Models by kind, which Kubeflow Trainer's makers generate from their own and from JobSet's OpenAPI documents."""
 SCHEMAS = {
     ("cert-manager.io/v1", "Certificate"): "certificate-spec",
     ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"): "leader-worker-set-spec",
     ("monitoring.coreos.com/v1", "ServiceMonitor"): "service-monitor-spec",
     ("monitoring.coreos.com/v1", "PrometheusRule"): "prometheus-rule-spec",
 }
-"""By API version and kind, files in `schemas/` for the specification, with their source: no package has them."""
+"""Files in `schemas/` by API version and kind: schema of the specification, with its source. No package has them."""
 
 
 def without(document: Any, more: Any, path: str = "") -> list[str]:
@@ -222,7 +222,7 @@ def test_jobs_know_every_exit_code(folder: str) -> None:
 
 
 def test_the_pages_commands_make_every_secret_that_is_asked_for(tmp_path: Path) -> None:
-    """By kubectl itself, which sends nothing to a cluster here: each name, with the files that flags name."""
+    """kubectl itself makes each secret, with the files that flags name, and sends nothing to a cluster here."""
     page = (ROOT / "docs" / "kubernetes.md").read_text().replace("`kubectl\ncreate", "`kubectl create")
     first, *more = re.findall(r"^for role .*|^kubectl create secret .*|(?<=`)kubectl create secret [^`]*", page, re.M)
     script = "\n".join([first, *(f"{command} --dry-run=client --output=yaml; echo ---" for command in more)])
@@ -267,7 +267,7 @@ def test_every_folder_that_is_to_be_applied_is_there_and_told_of() -> None:
 
 @pytest.mark.parametrize("folder", RUNS)
 def test_pods_outlive_the_grace_that_their_workers_have(folder: str) -> None:
-    """What is left when the workers are gone: the word to the server, and the hook that waits for the agent's end."""
+    """Time remains, once the workers are gone, for the agent's last word to the server and for the pod's stop hook."""
     for document in render(folder):
         for name, template, _ in pod_templates(document):
             if name != "server":

@@ -15,7 +15,7 @@ from tests.parity.stage import Report, Stage
 EXIT_S = 60.0
 MAX_RESTARTS = "5"
 OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-"""With this set to 1, no round of torchrun reuses the store of the round before."""
+"""Variable that, set to 1, keeps torchrun from using the store of the round before in the next one."""
 KEEP_ALIVE_S, KEEP_ALIVES = 1, 3
 """torchrun's own are 5 s and 3: it would need 15 s to miss a node."""
 LOGS = {"TORCH_LOGS": "+torch.distributed.elastic.rendezvous.dynamic_rendezvous"}

@@ -224,7 +224,7 @@ def shutdown_timeout(stage: Stage, launcher: Launcher) -> Observation:
 
 
 LAST_CALL_LAST_CALL_S = 5
-"""For both; by default it is 30 s for both."""
+"""Last call of both launchers; 30 s by default."""
 LAST_CALL_LIMIT_S = 60.0
 
 
@@ -390,7 +390,7 @@ class Defect:
 
     @property
     def name(self) -> str:
-        """As on the command line."""
+        """Name of the scenario on the command line."""
         return self.observe.__name__.replace("_", "-")
 
     def launchers(self) -> list[Launcher]:

@@ -83,7 +83,7 @@ class Stage(benchmarks.stage.Stage):
         return True
 
     def expect(self, condition: Callable[[], object], what: str) -> None:
-        """As `until`, for what a scenario takes for granted. Raises `Broken`."""
+        """Listen as `until` does, for a condition that a scenario takes for granted. Raises `Broken`."""
         self.until(lambda: condition() or self._ended(), START_S)
         if not condition():
             print(self.log_tails(), file=sys.stderr)

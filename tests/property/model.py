@@ -53,7 +53,7 @@ class Agent:
     unheard: bool = False
     """Whether it has not been heard since the server was started again."""
     proven: float | None = None
-    """When it answered a probe."""
+    """Time of its answer to a probe."""
 
     @property
     def idle(self) -> bool:
@@ -93,7 +93,7 @@ class Model:
     cordoned: set[str] = field(default_factory=set)
     """Nodes."""
     requests: set[str] = field(default_factory=set)
-    """Those of operators that were carried out."""
+    """Requests of operators that were carried out."""
     ranks: dict[str, int] = field(default_factory=dict)
     """Group ranks of the last completed round, which the model is told: it knows no rules of ranks."""
     seated: list[str] = field(default_factory=list)
@@ -103,7 +103,7 @@ class Model:
     reports: list[tuple[str, bool]] = field(default_factory=list)
     """Reporters of failures of the last completed round, and whether it was a consequence."""
     kinds: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """What else is known of each: the verdict of a rule, and whether such an error recurs."""
+    """Verdict of a rule on each reporter's failure, and whether such an error recurs."""
     ledger: list[tuple[str, bool]] = field(default_factory=list)
     charges: list[float] = field(default_factory=list)
     """Time of each charge."""
@@ -170,7 +170,7 @@ class Model:
 
     @property
     def root(self) -> str | None:
-        """Whose failure the round's end is blamed on."""
+        """Agent whose failure the round's end is blamed on."""
         primary = [name for name, is_consequence in self.reports if not is_consequence]
         return (primary or [name for name, _ in self.reports] or [None])[0]
 
@@ -620,7 +620,7 @@ class Model:
     # Notices.
 
     def _soon(self) -> tuple[float, str] | None:
-        """When the running round ends soon, and why."""
+        """Time and cause of the running round's announced end; None if none is announced."""
         if self.stage != "running":
             return None
         if self.leaving:

@@ -77,7 +77,7 @@ class AgentStory(RuleBasedStateMachine):
         )
         self.has_rules = has_rules
         self.matching: MatchRules | None = None
-        """What is being compared with the user's rules."""
+        """Comparison of a failure with the user's rules that is under way."""
         self.owes_report = False
         """A failure waits for its verdict, and its report is due whatever that is, unless this agent's part is over."""
         self.reporting: ReportRequest | None = None
@@ -85,7 +85,7 @@ class AgentStory(RuleBasedStateMachine):
         self.makes_room = makes_room
         """Whether it exits when its node is excluded, for another node to take its place."""
         self.goes_until: float | None = None
-        """When the agent, which has announced that it leaves, has left at the latest."""
+        """Deadline of an agent that has announced that it leaves."""
         self.checks, self.checking, self.is_fit = checks, False, not checks
         """Whether the node is to be checked, is being checked, and has been found fit since workers ran on it."""
         self.now = 0.0
@@ -128,7 +128,7 @@ class AgentStory(RuleBasedStateMachine):
     @precondition(lambda self: self.asked)
     @rule(really=st.integers(0, 3))
     def the_node_is_excluded(self, really: int) -> None:
-        """It stands by, or makes room for another node; but while workers run here, they are its business first."""
+        """An excluded node stands by or makes room for another one, but minds its running workers first."""
         if really:
             return
         goes_on = self.machine.state not in (State.ENDING, State.EXITED)
@@ -158,7 +158,7 @@ class AgentStory(RuleBasedStateMachine):
 
     @rule(closes=st.booleans())
     def the_server_has_another_query(self, closes: bool) -> None:
-        """It is in every reply from now on; perhaps those before are over."""
+        """A new query is in every reply from now on; those before it may be over."""
         self.open = [*([] if closes else self.open[-3:]), max([*self.open, *self.taken_up, 0]) + 1]
 
     @precondition(lambda self: self.taken_up)

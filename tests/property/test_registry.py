@@ -57,7 +57,7 @@ class KeptOut:
     """The nodes that are kept out, as plainly as possible: lists that are searched."""
 
     until: dict[str, tuple[str, float | None]] = field(default_factory=dict)
-    """By node: who keeps it out, and until when."""
+    """Excluder of each node, and the end of its exclusion."""
     blamed: list[tuple[str, str, float]] = field(default_factory=list)
     """Node, fault and time of all that nodes were blamed for, their exclusions among it."""
 

@@ -55,7 +55,7 @@ from tests.support.scenario import a_join as a_join_of_any_kind
 
 NAMES = [f"agent{index}" for index in range(16)]
 a_join = partial(a_join_of_any_kind, queries=("tail_log", "notice"))
-"""Of agents that cannot be examined: a hang is judged by what they suspect."""
+"""Join of an agent that cannot be examined: a hang of its workers is judged by what it suspects."""
 NODES = ["a", "b", "c", "d"]
 ACTIONS = (RunRestarted, RunResized, ArrivalsAdmitted, NodeCordoned, NodeUncordoned, NodeDrained)
 REQUESTS = (NodeJoined, NodeLeft, LeaveAnnounced, WorkersFailed, WorkersSucceeded, *ACTIONS)
@@ -69,7 +69,7 @@ DIRECTIVES = {
 }
 
 places = st.integers(0, 9)
-"""Whom an event is about: see `_who`."""
+"""Places of the agents that events are about: see `_who`."""
 steps = st.one_of(st.sampled_from([0.25, 0.5, 1.0, 5.0, 19.0]), st.floats(0.0, 2.0))
 exit_codes = st.sampled_from([1] * 15 + [rules.FATAL])
 verdicts = st.sampled_from(["count"] * 8 + ["retry"] * 3 + ["fatal"])
@@ -349,7 +349,7 @@ class RunStory(RuleBasedStateMachine):
     @precondition(lambda self: self.run_.stage is Stage.RUNNING)
     @rule(place=places, then=st.sampled_from(["its cause", "a departure", "a success", "time", "time"]))
     def a_consequence_is_reported(self, place: int, then: str) -> None:
-        """In a run without restarts left it waits for its cause."""
+        """A consequence waits for its cause in a run without restarts left."""
         self.workers_fail(place, 0, 1, True)
         if then == "its cause":
             self.workers_fail(place + 1, 0, 1, False)
@@ -437,7 +437,7 @@ class RunStory(RuleBasedStateMachine):
     @precondition(lambda self: any(map(self._open_logs, self.run_.queries.by_agent)))
     @rule(data=st.data(), is_known=st.sampled_from([True, True, True, False]))
     def an_agent_answers(self, data: st.DataObject, is_known: bool) -> None:
-        """Its answer ends the question that it was asked; one that arrives again, or late, changes nothing."""
+        """An answer ends the query that it answers; one that arrives again, or late, changes nothing."""
         agent_id = data.draw(st.sampled_from(sorted(filter(self._open_logs, self.run_.queries.by_agent))))
         number = data.draw(st.sampled_from(self._open_logs(agent_id)))
         answer = QueryAnswered(agent_id, number + (not is_known) * 10**9, QueryRefusal(reason="no"))
@@ -471,7 +471,7 @@ class RunStory(RuleBasedStateMachine):
     @precondition(lambda self: not self.run_.stage.is_end)
     @rule()
     def the_records_become_a_snapshot(self) -> None:
-        """From here on the run is the one that the snapshot gives."""
+        """Replace the run, from here on, by the one that its snapshot gives."""
         packed = [pack(Record("run", 1, self.now, kept)) for kept in take(self.run_)]
         self.records = [unpack("run", 1, self.now, *parts) for parts in packed]
         machine = RunMachine(self.created, 0.0, RETENTION_S)
@@ -731,7 +731,7 @@ class RunStory(RuleBasedStateMachine):
 
     @invariant()
     def the_events_are_numbered_without_a_gap(self) -> None:
-        """That of the creation comes with the first thing that happens; here a snapshot may come before."""
+        """Only the creation's event may be missing: it is told with the next one, and a snapshot may come before."""
         last = self.run_.event_number
         if self.numbers:
             assert self.numbers == list(range(self.numbers[0], last + 1))

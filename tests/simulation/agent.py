@@ -106,7 +106,7 @@ class AgentProcess:
         self.host.later(0.0, lambda: self.feed(Signalled(name)))
 
     def suspect(self, round_: int, source: str, ranks: tuple[int, ...]) -> None:
-        """Its workers of the round seem to hang, or no longer."""
+        """Let the agent suspect that its workers of the round hang; with no ranks, that they no longer do."""
         self.host.later(0.0, lambda: self.feed(Suspected(round_, source, "no progress for 5 s", ranks)))
 
     def die(self, *, with_host: bool = False) -> None:
@@ -163,7 +163,7 @@ class AgentProcess:
         )  # fmt: skip
 
     def _tell_workers(self, notice: Notice) -> None:
-        """They save, each group in its own time, if the time that is left is enough; some exit then."""
+        """Let each worker group save in a time of its own, if enough of it is left; some exit then."""
         self._cluster.watch.noticed(self, notice)
         saves_s, left_s = self._cluster.rng.choice(SAVES_S), 0.9 * notice.remaining_s
         ends = self._cluster.rng.random() < 0.2
@@ -186,11 +186,11 @@ class AgentProcess:
         self.feed(QueryAnswered(query.number, answer if is_here else Refused(reason="another round")))
 
     def _log(self, query: Query) -> QueryAnswer:
-        """Who this is, and which round is asked about."""
+        """Log that names this agent and the round that is asked about."""
         return LogTail(path=self.agent_id, text=str(query.round), offset=query.number)
 
     def _examined(self) -> QueryAnswer:
-        """Where the workers are: all in a collective, but for the one that hangs."""
+        """Stacks of the workers: all in a collective, but for the one that hangs."""
         workers = self.live_workers
         if workers is None or not workers.are_training:
             return Refused(reason="no workers")

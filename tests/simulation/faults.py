@@ -208,7 +208,7 @@ class Schedule:
             )
 
     def _worker_hangs(self) -> None:
-        """For good, or for a while: noticed before it ends, or not."""
+        """Let a worker hang, for good or for a while that may end before anybody notices."""
         if training := self.cluster.training:
             agent, source = self._rng.choice(training), self._rng.choice(("progress", "progress", "silence", "timer"))
             self.cluster.hang(agent, source)

@@ -37,7 +37,7 @@ EPSILON = 1e-6
 REACHED_S = 1.5
 """Time within which an agent that nothing has happened to has read what it is asked."""
 LEDGER_S = 0.01
-"""Its parts are told in milliseconds."""
+"""Tolerance of the time ledger's sum, whose parts are told in milliseconds."""
 ENDS = ("run_succeeded", "run_failed")
 SEATED = (AgentState.RUNNING, AgentState.SUCCEEDED, AgentState.STOPPING)
 
@@ -324,7 +324,7 @@ class Watch:
             _check_blame(run, seen)
 
     def _check_events(self) -> None:
-        """What is told is what happened, in order: numbered without a gap over all attempts."""
+        """Events tell what happened, in order: numbered without a gap over all attempts."""
         told = self._server.events
         for place in range(self._told, len(told)):
             event = told[place]

@@ -99,12 +99,12 @@ class Connection:
         self.closed: Call | None = None
         self.hangs = False
         self.is_broken = False
-        """At both ends."""
+        """Whether the connection is broken, at both ends."""
         self.is_closed = False
-        """At the server's."""
+        """Whether the server has closed its end."""
         self.server_addr = SERVER_ADDR
         self.arrives_at = [0.0, 0.0]
-        """When the last message arrives: at the host, at the server."""
+        """Times at which the last message arrives: at the host, at the server."""
 
     def held(self, seconds: float) -> None:
         pass

@@ -83,7 +83,7 @@ class Loop(asyncio.BaseEventLoop):
             self.errors.append(error)
 
     def __del__(self) -> None:
-        """There is nothing to close."""
+        """Close nothing: there is nothing to close."""
 
 
 class TracedStore(MemoryStore):
@@ -122,7 +122,7 @@ class Server:
     ) -> None:
         self.registry = Registry(RETENTION_S, exclusion=exclusion)
         self.renewed_at: dict[str, float] = {}
-        """When each agent was heard last: the truth."""
+        """Time at which each agent was truly heard last."""
         self._clock = clock
         self._loop = Loop(clock)
         self._polls: dict[Connection, list[asyncio.Task[None]]] = {}

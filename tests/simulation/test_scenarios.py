@@ -21,7 +21,7 @@ SOON_S = 0.1
 """A few messages back and forth."""
 LEASE_S = 10.0
 NOTICED_S = 15.0
-"""From the suspicion to the judgement: agents answer within, also the slowest."""
+"""Time from a suspicion to its judgement, within which agents answer, also the slowest."""
 
 
 class Story(Cluster):
@@ -54,7 +54,7 @@ class Story(Cluster):
         self.until(reached, within_s, f"runs on {[agent.name for agent in agents]}")
 
     def restarts_on(self, *agents: AgentProcess, within_s: float = SOON_S) -> None:
-        """As `runs_on`, after something that has just happened."""
+        """Assert `runs_on` after something that has just happened."""
         self.passes(0.001)
         self.runs_on(*agents, within_s=within_s)
 

@@ -72,7 +72,7 @@ class Workers:
         self._host.later(takes_s, lambda: self._stopped(this))
 
     def die(self) -> None:
-        """With the agent: not one of them outlives it."""
+        """End all workers with their agent: not one of them outlives it."""
         self._is_settled, self.live = True, 0
 
     def _stopped(self, this: int) -> None:

@@ -205,7 +205,7 @@ async def test_scancel_is_final_though_the_first_node_is_done_before_the_others(
 
 
 def slurm_section(page: str) -> str:
-    """What a page says of Slurm."""
+    """Return the section of a page that is about Slurm."""
     return (ROOT / "docs" / f"{page}.md").read_text().partition("\n## Slurm\n")[2].partition("\n## ")[0]
 
 

@@ -61,7 +61,7 @@ class Cluster:
 
     @property
     def endpoint(self) -> str:
-        """For an agent's `--endpoint`."""
+        """Value of an agent's `--endpoint`."""
         return self.server.endpoint
 
     async def serve(self, *flags: str, port: int = 0, is_forked: bool = True) -> Server:

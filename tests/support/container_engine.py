@@ -29,14 +29,14 @@ from tests.support.programs import Program
 ROOT = Path(__file__).parents[2]
 BASE = "docker.io/library/python:3.13-slim"
 RELEASES = {BASE: "trixie", "docker.io/library/python:3.14-slim": "forky"}
-"""By image, Debian's release with this Python. The lists of one that is under way may be older than they should."""
+"""Debian's release with an image's Python, by image. Package lists of an unfinished release may be out of date."""
 PYTHON = ("python3", "python3-venv", "python3-pip", "python-is-python3", "ca-certificates")
 SYSTEMD = ("systemd", "systemd-sysv", "dbus")
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
-"""Of this machine, whose way to the package index may lead over a proxy with a certificate of its own."""
+"""Certificates of this machine, which may reach the package index by a proxy with a certificate of its own."""
 PROGRAMS = ("podman", "runc", "mmdebstrap", "conmon", "/usr/lib/podman/netavark", "/usr/lib/podman/aardvark-dns")
 SHARED = ("/run/containers", "/run/netns")
-"""What all engines of a machine share: their networks, and the process that knows the names of containers."""
+"""Folders that all engines of a machine share: their networks, and the process that knows the names of containers."""
 NAME_SERVER = "run/containers/networks/aardvark-dns/aardvark.pid"
 APART = (
     f"{' && '.join(f'mkdir -p {each} && mount -t tmpfs none {each}' for each in SHARED)} && echo ready && read -r end"
@@ -44,7 +44,7 @@ APART = (
 API = 'ip link set lo up && exec "$@"'
 TIMEOUT_S = 300.0
 PACKAGES_TIMEOUT_S = 600.0
-"""For a release's packages, some hundred, to be fetched and set up."""
+"""Time for some hundred packages of a release to be fetched and set up."""
 MOST_PROCESSES = 4096
 
 

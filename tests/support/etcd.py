@@ -92,7 +92,7 @@ class Etcd:
 
     @property
     def store(self) -> str:
-        """For `--store`."""
+        """Value of `--store`."""
         return f"etcd://{','.join(self.addresses)}"
 
     def start(self, member: Member | None = None) -> None:

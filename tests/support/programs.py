@@ -87,7 +87,7 @@ class Program:
 
     @property
     def said(self) -> list[str]:
-        """What it has said on stderr, without the time before its own lines."""
+        """Lines that the program has written to stderr, without the time before its own ones."""
         return [OWN_TIME.sub("", line) for line in self.err]
 
     @property
@@ -216,7 +216,7 @@ async def refuses(program: Program, *says: str, code: ExitCode = ExitCode.BAD_IN
 
 
 async def get(url: str) -> str:
-    """What a server on loopback answers."""
+    """Return the answer of a server on loopback."""
     return await asyncio.to_thread(_get, url)
 
 

@@ -24,7 +24,7 @@ def need_prometheus() -> None:
 
 
 def promtool(*words: str, text: str = "", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """What promtool says."""
+    """Run promtool and return its exit code and output."""
     need_prometheus()
     return subprocess.run(["promtool", *words], input=text, cwd=cwd, capture_output=True, text=True, timeout=60)
 
@@ -92,7 +92,7 @@ class Prometheus(Program):
         await _until(has_come, query)
 
     async def series(self, query: str) -> list[Any]:
-        """What the query gives at present."""
+        """Return the series that the query gives at present."""
         return list((await self._ask(f"query?{urlencode({'query': query})}"))["result"])
 
     async def shows(self, query: str, value: float) -> None:

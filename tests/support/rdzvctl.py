@@ -27,7 +27,7 @@ class Done(NamedTuple):
 
     @property
     def lines(self) -> list[str]:
-        """What it wrote, of a command that did what it should and complained of nothing."""
+        """Output of a command that succeeded and wrote nothing to stderr."""
         assert (self.code, self.err) == (0, [])
         return self.out
 

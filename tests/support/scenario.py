@@ -87,7 +87,7 @@ class Scenario:
         self.events: list[RunEvent] = []
         """Everything that was told of the run."""
         self.refusal: ProtocolError | None = None
-        """With which something was refused last, in a story."""
+        """Refusal of the last request that was refused, in a story."""
 
     # What happens.
 
@@ -193,7 +193,7 @@ class Scenario:
         return [name for effect in self.effects if isinstance(effect, WakeAgents) for name in effect.agent_ids]
 
     def announced(self) -> list[str]:
-        """What the server's log says of the last thing that happened."""
+        """Lines of the server's log about the last thing that happened."""
         happened = [effect.event for effect in self.effects if isinstance(effect, Happened)]
         return [event.sentence for event in happened if event.kind not in UNLOGGED]
 

@@ -55,7 +55,7 @@ class Manager:
             return message
 
     def messages(self) -> list[str]:
-        """What has been said and not been asked for yet."""
+        """Return the messages that have arrived and not been asked for yet."""
         return [self._heard.get_nowait() for _ in range(self._heard.qsize())]
 
     async def misses(self, program: Program) -> None:

@@ -51,7 +51,7 @@ class TcpProxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def hold(self) -> None:
-        """From now on nothing arrives, and nothing is refused, as in a network that drops packets."""
+        """Hold all bytes back from now on and refuse nothing, as a network does that drops packets."""
         self._passes.clear()
 
     def release(self) -> None:

@@ -14,7 +14,7 @@ from fcntl import ioctl
 from tests.support.programs import PATIENCE_S
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-"""What moves the cursor, clears and colours."""
+"""Escape sequences that move the cursor, clear and colour."""
 
 
 class Terminal:

@@ -28,7 +28,7 @@ class WallClock:
         }
 
     def jump(self, offset_s: int) -> None:
-        """From now on it is this much ahead of the true time."""
+        """Set the wall clock this much ahead of the true time, from now on."""
         new = self._file.with_suffix(".new")
         new.write_text(f"{offset_s:+d}\n")
         new.replace(self._file)

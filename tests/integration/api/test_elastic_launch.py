@@ -321,7 +321,7 @@ async def test_the_blocking_form_works_within_a_running_loop() -> None:
 
 @contextmanager
 def signalled(line: Line, signum: signal.Signals, times: int = 1) -> Iterator[set[int]]:
-    """This process gets a signal when both workers wait at the line; their pids."""
+    """Send this process a signal when both workers wait at the line; yields the set that will hold their pids."""
     pids: set[int] = set()
 
     def send() -> None:

@@ -142,7 +142,7 @@ def run(*args: str, cwd: Path, env: dict[str, str], text: str | None = None) -> 
     ids=lambda value: value if isinstance(value, str) else value[0],
 )
 def test_functions_of_the_main_module(words: tuple[str, ...], method: str, tmp_path: Path, env: dict[str, str]) -> None:
-    """From standard input and the command line, the worker has no way to import them: they come by value."""
+    """Functions of a script from standard input or `-c`, which workers cannot import, reach them by value."""
     (tmp_path / "train.py").write_text(MAIN)
     env = {**env, "PYTHONPATH": f"{os.getcwd()}:{tmp_path}", "METHOD": method}
     done = run(*words, cwd=tmp_path, env=env, text=MAIN)

@@ -413,7 +413,7 @@ async def test_a_bad_start_is_an_error_there_too() -> None:
 
 
 async def test_the_blocking_form_works_within_a_running_loop() -> None:
-    """As in a notebook: the loop of the calling thread stands still meanwhile, and nothing needs it."""
+    """Nothing needs the loop of the calling thread, such as a notebook's, which stands still meanwhile."""
     assert run(functions.add, (1, 2)).return_values == {0: 3}
 
 

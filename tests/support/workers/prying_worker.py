@@ -34,7 +34,7 @@ def all_that_it_sees() -> set[str]:
 
 
 def answers(address: str, tokens: Iterable[str]) -> dict[str, list[int]]:
-    """By token, how the server answers to each action."""
+    """Return the statuses of the server's answers to each action, by token."""
     host, _, port = address.rpartition(":")
     found = {}
     for token in tokens:

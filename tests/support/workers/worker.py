@@ -34,7 +34,7 @@ def fork(argument: str) -> int:
 
 
 def save(path: str) -> None:
-    """At SIGTERM, write a checkpoint to `path`, for as long as PATH.end is not there; then exit 0."""
+    """Write a checkpoint to `path` at SIGTERM, for as long as PATH.end is not there; then exit 0."""
 
     def saves(*_: object) -> None:
         with open(path, "w") as file:
@@ -87,7 +87,7 @@ ORDERS: Mapping[str, Callable[[str], Any]] = {
     "acknowledge": lambda _: node_agent.acknowledge(),
     "close": lambda _: os.closerange(1, 3),
 }
-"""By its first word, what carries out an order; it is given the rest, which is the answer unless there is another."""
+"""Functions that carry out orders, by an order's first word: given the rest of it, they return the answer, if any."""
 
 
 def obey(hub: TextIO, orders: Mapping[str, Callable[[str], Any]] = ORDERS) -> None:

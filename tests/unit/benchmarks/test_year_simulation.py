@@ -91,7 +91,7 @@ def test_a_bad_node_is_kept_out_and_without_that_rule_a_person_is_needed():
 
 @pytest.mark.parametrize(("hidden", "again"), [(0.5, 0), (0.95, 1)])
 def test_a_bad_node_that_its_check_finds_fails_once(hidden, again):
-    """It is out until it has been repaired. One that is not found fails until it is excluded."""
+    """A bad node that is found is out until it has been repaired; one that is not found fails until it is excluded."""
     bad = fault(Kind.CRASH, repair_s=10 * HOUR_S, stays_bad=True, hidden=hidden)
     year = year_of(bad, policy=Policy(spares=0.2, found=0.9), nodes=5)
     assert (year.rounds - 1, year.persons) == (1 + again, 0)

@@ -55,7 +55,7 @@ def job(scheduler: str, cfg: dict[str, str], arguments: Sequence[str]) -> str:
 
 @pytest.fixture
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What depends on the machine and on chance."""
+    """Fixed values in place of what depends on the machine and on chance."""
     settle(monkeypatch)
 
 
@@ -81,7 +81,7 @@ def test_torchxs_own_components_stay_beside_ours() -> None:
 
 @pytest.mark.parametrize(("theirs", "ours", "more"), [(dist.ddp, ddp, set()), (dist.spmd, spmd, {"rdzv_port"})])
 def test_they_take_all_that_torchxs_own_take(theirs: Any, ours: Any, more: set[str]) -> None:
-    """By name, type and default."""
+    """Parameters have the names, types and defaults of TorchX's own components."""
     expected, found = (signature(component).parameters for component in (theirs, ours))
     assert {name: str(found.get(name)) for name in expected} == {name: str(each) for name, each in expected.items()}
     assert found.keys() - expected.keys() == {"server", *more}

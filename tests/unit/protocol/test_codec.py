@@ -249,7 +249,7 @@ def test_a_refusal_is_short_whatever_was_sent():
 
 
 def test_the_evidence_of_a_failure_may_fill_a_report():
-    """In the widest characters that there are, and still a message of allowed size."""
+    """A report in the widest characters that there are is still a message of allowed size."""
     line = WIDE * 1_024
     failure = messages.Failure(
         node_id=WIDE * 256,

@@ -199,7 +199,7 @@ async def test_an_agents_secret_is_kept_as_a_digest_and_survives_the_server(tmp_
 
 
 async def test_no_lease_ends_while_a_server_that_comes_back_cannot_be_heard_yet(tmp_path, monkeypatch):
-    """On a busy machine, what HTTP needs takes longer to import than a short lease lasts."""
+    """Modules that HTTP needs take longer to import, on a busy machine, than a short lease lasts."""
     lease_s = 2.0
     store = str(tmp_path / "runs.db")
     join = a_join("a", settings=settings_of("1", lease_s=lease_s))
@@ -259,7 +259,7 @@ async def test_without_the_token_nobody_gets_in(token):
 
 
 async def test_closing_answers_parked_polls_within_a_second(site):
-    """As when their hold ends: the directives stand, and agents ask again, at whichever server is there then."""
+    """Parked polls end as their hold would: directives stand, and agents ask whichever server is there then."""
     a, b = await two_running(site)
     polls = [asyncio.create_task(agent.poll()) for agent in (a, b)]
     await parked(site, 2)

@@ -97,7 +97,7 @@ ANSWERS: tuple[type, ...] = (Status, EventPage, WorkerLog, WorkerStacks, Done)
 FIELDS = sorted({(kind.__name__, *field) for kind in ANSWERS for field in fields_of(inspect.type_info(kind))})
 """Each with the name of the answer before it."""
 NO_SERVER = (("Status", "server"), ("Status", "runs"))
-"""What has none of these is none."""
+"""Fields without which an answer is not taken for an rdzv-server's."""
 NEWER = [field for field in FIELDS if field[-1] in UNTOLD or field[-1] in SAME_AS]
 
 
@@ -165,7 +165,7 @@ class OtherServer(ThreadingHTTPServer):
         self._told: dict[str, Any] = {}
 
     def lacks(self, *fields: Field, unhealthy_reason: str | None = None) -> None:
-        """From now on these fields are missing, and the server can decide, or cannot for this reason."""
+        """Leave these fields out from now on; the server can decide, or cannot for this reason."""
         self._told = {type(answer).__name__: msgspec.to_builtins(answer) for answer in self.answers}
         self._told["Status"]["server"] |= {"ready": not unhealthy_reason, "unhealthy_reason": unhealthy_reason}
         for kind, *field in fields:
@@ -225,7 +225,7 @@ class Commands:
         return Ended(code, *self._capsys.readouterr())
 
     def names(self) -> dict[str, list[str]]:
-        """What a shell completes, by kind."""
+        """Return the names that a shell completes, by kind."""
         return {kind: completion.names(kind, "", {"endpoint": self._server.at}, {}) for kind in completion.FROM_SERVERS}
 
 

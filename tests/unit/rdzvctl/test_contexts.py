@@ -21,7 +21,7 @@ token_file = "/lab.token"
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """In which the configuration file is the test's."""
+    """Environment whose configuration file is the test's."""
     (tmp_path / "rdzv").mkdir()
     (tmp_path / "rdzv" / "config.toml").write_text(LAB)
     return {"XDG_CONFIG_HOME": str(tmp_path)}

@@ -1,4 +1,4 @@
-"""What people are shown of a run: made of a real server's status, in each state that a run can be in."""
+"""Views of a run for people, made of a real server's status, in each state that a run can be in."""
 
 from typing import Any, cast
 

@@ -98,9 +98,9 @@ ROWS = {
         {"PMI_RANK", "PMI_SIZE", "PMI_FD", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"},
     ),
 }  # fmt: skip
-"""By the row's name: the environment of one node; the number of nodes, the place of the server (None: a port of the
-job's own), the run, the workers and the node's rank that come of it; the variables that workers get with a value of
-their own, and those that they do not get.
+"""Cases by a row's name: the environment of one node; the number of nodes, the place of the server (None: a port of
+the job's own), the run, the workers and the node's rank that come of it; the variables that workers get with a value
+of their own, and those that they do not get.
 """
 
 

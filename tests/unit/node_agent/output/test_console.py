@@ -132,7 +132,7 @@ async def test_an_agent_that_exits_does_not_wait_for_a_blocked_console_for_ever(
 
 
 async def test_an_agent_that_exits_waits_for_a_console_that_is_merely_slow(reader, monkeypatch):
-    """As long as it takes something within the agent's patience, however little."""
+    """An agent waits for as long as the console takes something within its patience, however little."""
     monkeypatch.setattr(console_module, "PATIENCE_S", 5.0)
     monkeypatch.setattr(console_module, "WRITE_BYTES", 1_000)
     console = Console(LINES, asyncio.get_running_loop())

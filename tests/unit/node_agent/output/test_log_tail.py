@@ -1,4 +1,4 @@
-"""What an operator is shown of a worker's log file: its end, bounded, and nothing outside of the run's folder."""
+"""Tail of a worker's log file for an operator: its end, bounded, and nothing outside of the run's folder."""
 
 import asyncio
 import os

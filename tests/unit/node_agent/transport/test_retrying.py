@@ -61,7 +61,7 @@ async def test_trouble_below_the_protocol_is_tried_again_and_told_once(trouble):
 
 
 async def test_a_poll_after_an_outage_is_not_held() -> None:
-    """Its answer tells that the server is back, which must not wait for the end of a hold."""
+    """The answer of such a poll tells that the server is back, which must not wait for the end of a hold."""
     link = ScriptedTransport(CLOSED, CLOSED, REPLY, ServerUnavailable("shutting down"), REPLY)
     client = RetryingClient(link)
     for _ in range(2):

@@ -81,7 +81,7 @@ def test_the_user_is_told_when_omp_num_threads_was_set_for_them():
     ],
 )
 def test_with_virtual_local_ranks_a_worker_sees_its_own_gpu_alone(parent, seen):
-    """On ROCm, too: as torch 2.15 does."""
+    """torch 2.15 does so on ROCm, too."""
     made = worker_environment(parent, an_assignment(), 1, run_id="nightly", role="trainer", virtual_local_rank=True)
     assert made["LOCAL_RANK"] == "0"
     assert {name: made[name] for name in made if name.endswith("_VISIBLE_DEVICES")} == seen

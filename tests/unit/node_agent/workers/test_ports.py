@@ -18,7 +18,7 @@ def port() -> Iterator[ReservedPort]:
 
 
 def listen(number: int, family: int = socket.AF_INET6, address: str = "::") -> socket.socket:
-    """As torch's TCPStore does."""
+    """Listen as torch's TCPStore does."""
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((address, number))

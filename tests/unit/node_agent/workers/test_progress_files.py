@@ -1,4 +1,4 @@
-"""What workers tell with `node_agent.progress`, and what the agent makes of it."""
+"""Progress files: what workers tell with `node_agent.progress`, and what the agent makes of it."""
 
 import os
 import subprocess
@@ -125,7 +125,7 @@ def test_a_script_without_stderr_goes_on_without_that_line(tmp_path: Path, close
 
 
 def test_a_pipe_in_the_place_of_the_memory_holds_nobody_up(tmp_path: Path) -> None:
-    """As /proc/PID/fd/N names one if the agent's process is another one, as in a container of the script's own."""
+    """/proc/PID/fd/N is a pipe if the agent's process is another one, as in a container of the script's own."""
     os.mkfifo(tmp_path / "pipe")
     assert run(TELL + "progress(step=1); print('goes on')", **{PROGRESS_FILE: str(tmp_path / "pipe")}) == "goes on"
 

@@ -139,7 +139,7 @@ async def test_a_helper_that_ends_by_itself_is_told_with_its_exit_code(host):
 
 
 async def test_a_store_that_nobody_closed_ends_when_the_next_one_opens(host):
-    """As when the workers of this node succeed and another node's fail: its descriptor is free for others."""
+    """The descriptor of such a store is free for others. Example: this node's workers succeed, another node's fail."""
     host.open()
     listener = host.listeners.pop()
     number = listener.fileno()

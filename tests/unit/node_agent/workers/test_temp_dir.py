@@ -40,7 +40,7 @@ def test_nothing_is_left_of_it(tmp_path):
 
 
 def test_what_an_agent_left_that_was_killed_with_its_guardian_goes_with_the_next_one(tmp_path):
-    """That of one that lives stays, also one of another program: it is told by its lock."""
+    """The folder of an agent that lives stays, known by its lock, and so does another program's."""
     living, next_one = TempDir(), TempDir()
     kept = [
         living.path("error.json"),

@@ -192,7 +192,7 @@ def test_admission(story):
 
 
 def test_agents_of_one_name_that_join_together_form_at_once():
-    """As those of one machine do that have no node id of their own."""
+    """Agents of one machine without node ids of their own join so."""
     run = Scenario("8")
     run.join(*(f"agent {number}" for number in range(8)), node="machine")
     assert len(run.participants()) == 8

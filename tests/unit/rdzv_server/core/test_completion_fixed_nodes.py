@@ -93,7 +93,7 @@ def test_it_never_ends_while_enough_of_its_nodes_may_be_fit(low: int, spare: int
 
 
 def comes_unfit(run: Scenario, name: str) -> None:
-    """Its own check has found it unfit before it joined."""
+    """Let a node join that its own check has found unfit before."""
     with suppress(AgentFenced):
         run.handle(NodeJoined(a_join(name, unfit=f"node {name} is unfit: no GPU 3"), SERVER_ADDR))
 

@@ -210,7 +210,7 @@ def test_a_restart_that_a_rule_makes_free_waits_like_others_and_counts_for_nothi
 
 
 def outlook(run: Scenario) -> str:
-    """What was told of the latest failure; empty for nothing."""
+    """Return what was told of the latest failure; empty for nothing."""
     assert run.run.first_failure
     told = [event.reason for event in run.events if event.kind == "warning"]
     hint = run.run.failures[-1].failure.hint

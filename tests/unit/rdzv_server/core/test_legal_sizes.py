@@ -1,4 +1,4 @@
-"""Which legal size comes next, against a look at all numbers of nodes."""
+"""Next legal size, compared with a look at all numbers of nodes."""
 
 import pytest
 from rdzv_protocol.settings import RunSettings

@@ -1,4 +1,4 @@
-"""Whom the network tests of pairs speak against, whatever is broken."""
+"""Nodes that the network tests of pairs speak against, whatever is broken."""
 
 from collections.abc import Callable, Collection
 

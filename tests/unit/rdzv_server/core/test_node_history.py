@@ -1,4 +1,4 @@
-"""Which nodes a server remembers, and when it keeps one out, as stories of many runs."""
+"""Nodes that a server remembers, and when it keeps one out, as stories of many runs."""
 
 import itertools
 from typing import Any

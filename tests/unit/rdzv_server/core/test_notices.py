@@ -188,7 +188,7 @@ def test_an_arrival_is_admitted_at_the_deadline_and_without_a_timeout_after_a_mi
 
 
 def test_a_notice_is_not_taken_back_when_who_arrived_is_gone():
-    """Its workers may have ended already, since they were told that the round ends."""
+    """Workers of the others may have ended already, since they were told that the round ends."""
     run = noticing("1:2", "a", scale_up="on-notice")
     run.join("c", **KNOWS)
     run.leaves("c")

@@ -1,4 +1,4 @@
-"""What an agent is asked beside its directive: once, in time, and only if it knows how to answer."""
+"""Queries to an agent beside its directive: asked once, in time, and only if it knows how to answer."""
 
 import pytest
 from rdzv_protocol.errors import ProtocolError, QueryRefused, RunEnded, TooManyRequests, UnknownRank

@@ -55,7 +55,7 @@ def group(ranks: object, frames: tuple[Frame, ...] = ALL_REDUCE, **more: object)
 
 
 def summary_of(*groups: StackGroup, silent: dict[str, list[int]] | None = None) -> StackSummary:
-    """Of as many nodes as there are groups."""
+    """Summarise the stacks of as many nodes as there are groups."""
     evidence = {f"node{number}": Evidence(groups=(each,)) for number, each in enumerate(groups)}
     return summarise(evidence, silent or {})
 

@@ -100,7 +100,7 @@ def test_ordinary_jitter_is_no_straggler_in_a_day(seed: int) -> None:
 
 
 def test_a_node_without_new_steps_is_no_straggler() -> None:
-    """It hangs, perhaps, which others notice."""
+    """A node without new steps may hang, which others notice."""
     run = running("2", "a", "b", lease_s=LEASE_S)
     for number in range(8 * LOOKS):
         run.passes(POLL_S)

@@ -1,4 +1,4 @@
-"""What a run's time has gone into."""
+"""Time ledger of a run: what its time has gone into."""
 
 import pytest
 from rdzv_protocol.messages import Progress
@@ -216,7 +216,7 @@ def test_a_restart_of_the_server_loses_nothing_of_the_parts(restart):
 
 
 def test_the_page_has_the_parts_of_a_round_that_lasts():
-    """What is shown for the round is what is entered, and the time since, which is running."""
+    """The page shows the time that is entered for the round, and the time since, which counts as running."""
     run = running("2", "a", "b", max_restarts=3)
     run.passes(60.0)
     tells(run, "a", highest_step=55, step_s=1.0, checkpoint_step=40, checkpoint_s=5.0)

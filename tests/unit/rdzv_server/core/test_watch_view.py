@@ -1,4 +1,4 @@
-"""What those who watch a run are shown, and the differences between two such documents."""
+"""Documents for those who watch a run, and the differences between two of them."""
 
 import copy
 from typing import Any

@@ -68,7 +68,7 @@ def test_requests_of_one_peer_are_bounded_whoever_they_are_from():
 
 
 def test_ten_thousand_agents_behind_one_address_are_not_too_many():
-    """They form a round: a join and a poll each at once; then a poll in 3.3 s; then a report, a stop and a join."""
+    """Requests as a round forms: a join and a poll each at once; a poll in 3.3 s; a report, a stop and a join."""
     site = Site(Limits())
     for at_once in (20_000, *(1_000 for _ in range(34)), 30_000):
         assert {site.asks(RIGHT, credential=RIGHT) for _ in range(at_once)} == {"yes"}

@@ -101,7 +101,7 @@ async def test_a_request_that_waits_for_its_slice_is_not_taken_for_one_that_does
 
 
 def work_for_longer_than_a_request_may_take() -> None:
-    """As long a rest follows, at least."""
+    """Work without a rest; one of at least the same length follows."""
     until = time.thread_time() + 2 * REQUEST_S
     while time.thread_time() < until:
         pass

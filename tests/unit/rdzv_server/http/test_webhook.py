@@ -115,7 +115,7 @@ async def test_a_server_that_starts_again_goes_on_where_the_one_before_was_ackno
 
 
 async def test_a_request_that_was_not_acknowledged_is_sent_again_by_the_next_server(receiver):
-    """It came, and the server died before it heard so: the receiver tells copies by their numbers."""
+    """The server died before it heard that its request had arrived: the receiver tells copies by their numbers."""
     store = MemoryStore()
     receiver.answers = [500] * 1_000
     async with serving(store, receiver) as server:

@@ -80,7 +80,7 @@ class Site:
         self.done.append(of)
 
     def keep_busy(self, each_s: float = 0.0002) -> None:
-        """From now on an agent's request is ready in every turn."""
+        """Have an agent's request ready in every turn from now on."""
         self.loop.work(each_s)
         self.agents_s += each_s
         self.loop.call_soon(partial(self.keep_busy, each_s))

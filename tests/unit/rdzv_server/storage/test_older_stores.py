@@ -1,4 +1,4 @@
-"""What an older server has written, to a file and to etcd: the same format is read, and another one is left as it is.
+"""Stores of an older server, a file and etcd: the same format is read, and another one is left as it is.
 
 `state_before_events.db` and `etcd_before_events.json` were written by commit 8302c0d, the last one without events, and
 `state_format_3.db` and `etcd_format_3.json` by commit 945b70e, the last one of format 3. Of their two runs, `train` was
@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 FOR_EVER = ("--retention", "1000000000")
 """The ended run ended when this file was made."""
 READY = r"state in .*\.db|leading: 2 runs"
-"""What a server says of a file, and of etcd, once it knows the runs."""
+"""Pattern of a server's line once it knows the runs of a file, or of etcd."""
 BEFORE = [
     "run_created", "node_joined", "node_joined", "round_started", "workers_failed", "round_opened", "round_started",
 ]  # fmt: skip
@@ -83,7 +83,7 @@ async def is_read_and_goes_on(*store: str) -> None:
 
 
 async def is_refused(store: str, code: int) -> None:
-    """By a server that ends with this exit code; its last line says what happened, why, and what to do."""
+    """Check that a server refuses the store with this exit code, and says what happened, why, and what to do."""
     server = await Program.start(*Server.command("--store", store))
     assert await server.exit_code() == code
     line = server.err[-1]

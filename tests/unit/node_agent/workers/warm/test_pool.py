@@ -74,7 +74,7 @@ async def test_it_fills_up_again_after_a_start_that_did_not_come_about(pool: War
 async def test_an_import_that_takes_long_is_told(
     said: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It takes until somebody writes into a pipe: the test, once it has been told."""
+    """The import takes until the test writes into a pipe, once it has been told."""
     monkeypatch.setattr(pool_module, "NOTICE_S", 0.0)
     os.mkfifo(tmp_path / "go")
     (tmp_path / "slow_module.py").write_text(f"open({str(tmp_path / 'go')!r}).read()")
