@@ -6,7 +6,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 # On two cores: a test waits for its processes about as long as they compute.
-WORKERS ?= 2
+WORKERS ?= 3
+# Where Python is told to keep no byte code (images of containers often are), each of the thousands of processes that
+# the tests start would compile the project anew: a quarter of all their processor time.
+export PYTHONDONTWRITEBYTECODE :=
 # Whatever needs neither torch nor several servers, hosts or minutes, and the main paths of the real programs.
 CHECKED := tests/unit tests/property tests/simulation tests/fuzz \
   tests/integration/test_programs.py tests/integration/test_elastic.py tests/integration/test_static.py

@@ -99,6 +99,8 @@ FIELDS = sorted({(kind.__name__, *field) for kind in ANSWERS for field in fields
 NO_SERVER = (("Status", "server"), ("Status", "runs"))
 """Fields without which an answer is not taken for an rdzv-server's."""
 NEWER = [field for field in FIELDS if field[-1] in UNTOLD or field[-1] in SAME_AS]
+PARSER = cli.make_parser()
+"""The parser of every command line: it is the same, and takes longer to make than most commands to carry out."""
 
 
 # Answers of a real server's making.
@@ -234,6 +236,7 @@ def commands(
     server: OtherServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Commands:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr(cli, "make_parser", lambda: PARSER)
     server.lacks()
     return Commands(server, capsys)
 
