@@ -1,4 +1,4 @@
-"""What servers answer, as JSON maps that also know what an older server does not tell of."""
+"""Answers of servers: JSON maps that have a value also for fields that an older server does not send."""
 
 import json
 from typing import Any
@@ -17,15 +17,15 @@ UNTOLD: dict[str, Any] = {
     # of an event, which also leaves out what does not apply
     "at": None, "by": "",
 }  # fmt: skip
-"""Values of fields that an older server does not have yet: as if there were no such thing."""
+"""Values of fields that an older server does not send: what they would be without the feature."""
 SAME_AS = {"largest_size": "max_nodes"}
-"""Fields that say more than an older one does, which stands in their place."""
+"""Newer fields, each with the older one whose value stands in where a server sends only that."""
 
 
 class Fields(dict[str, Any]):
-    """A JSON map of a server's. What it does not hold is what it was before there was the field.
+    """JSON map in a server's answer. A field that is missing has its value from before the field was introduced.
 
-    Raises `TooOld` for a field without which nothing can be said.
+    Raises `TooOld` for a missing field that has no such value.
     """
 
     def __missing__(self, name: str) -> Any:
@@ -37,5 +37,5 @@ class Fields(dict[str, Any]):
 
 
 def decoded(text: bytes | str) -> Any:
-    """The JSON value, each map in it as `Fields`. Raises `ValueError`."""
+    """The JSON value of the text, each map in it as `Fields`. Raises `ValueError` if it is no JSON."""
     return json.loads(text, object_hook=Fields)

@@ -63,7 +63,7 @@ class Command(NamedTuple):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Carry out a command line. The exit code: see `--help`."""
+    """Carry out a command line and return the exit code: see `--help`."""
     try:
         arguments = make_parser().parse_args(argv)
         with Session(vars(arguments), os.environ) as session:
@@ -96,7 +96,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of all commands. Its namespace has what was given, and no defaults."""
+    """Parser of all commands, whose namespace has what was given, and no defaults."""
     common = _common()
     parser = _Parser(
         prog="rdzvctl", description=DESCRIPTION, epilog=EPILOG, parents=[common], argument_default=argparse.SUPPRESS,
@@ -136,7 +136,7 @@ def _flag(name: str) -> str:
 
 
 def _seconds(text: str) -> float:
-    """Also as 90s, 10m, 2h, 1d."""
+    """Seconds of a text such as 30, 90s, 10m, 2h or 1d."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
     if not found:
         raise argparse.ArgumentTypeError(f"a time such as 30, 90s, 10m, 2h or 1d, not {text!r}")
@@ -183,11 +183,11 @@ FIELDS_OF_ACTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
-"""Flag, or name, of a field of an action, and what argparse has to know of it."""
+"""Fields of actions: the flag, or the argument's name, and the keywords of argparse's `add_argument`."""
 
 
 def _run(parser: argparse.ArgumentParser, kind: str = "runs") -> None:
-    """`kind`: of the names that the shell completes."""
+    """Add the argument RUN. `kind`: kind of names that the shell completes."""
     text = "the run's id (default: the only one that goes on)"
     completion.completes(parser.add_argument("run_id", metavar="RUN", nargs="?", help=text), kind)
 
@@ -261,7 +261,7 @@ def _stacks(parser: argparse.ArgumentParser) -> None:
 
 
 def _complete(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the command that shells run; no help lists it."""
+    """Add the arguments of the command that shells run for completion; no help lists it."""
 
     def do(session: Session) -> None:
         given = completion.flags_of(session.environment.get(completion.LINE, ""), _common())

@@ -26,17 +26,17 @@ from rdzvctl.contexts import Place
 from rdzvctl.errors import BadInput, CtlError, KeptOut, Refused, Unreachable
 
 CONNECT_S = 5.0
-"""Time that a server may take to accept, or a second where there are others to ask."""
+"""Seconds that a server may take to accept a connection; one second where there are others to ask."""
 ANSWER_S = 30.0
 PAUSE_S = 0.2
-"""Between two rounds of asking servers of which none leads."""
+"""Seconds between two rounds of asking servers of which none leads."""
 DEFAULT_TIMEOUT_S = 15.0
 """Time for which a leader is waited for: a takeover takes the leader's lease, 5 s by default, and a second."""
 
 REFRESH_S = 5.0
-"""Longest time between two looks at what is watched: ages go on, and servers that do not lead are not listened to."""
+"""Longest time between two overviews while watching: ages go on, and servers that do not lead send no changes."""
 SETTLE_S = 0.3
-"""Changes that come together are shown together."""
+"""Seconds in which changes are gathered, to be shown together."""
 NO_SERVER = "what listens there is no rdzv-server"
 EVENT_STREAM = "text/event-stream"
 PAGE = 1_000
@@ -50,7 +50,7 @@ Request = dict[str, Any]
 
 
 class Failed(Exception):
-    """One server did not answer as a leader does. `may_pass`: soon another one may lead."""
+    """Error of one server, which did not answer as a leader does. `may_pass`: soon another one may lead."""
 
     def __init__(self, why: str, *, may_pass: bool, leader: str | None = None) -> None:
         super().__init__(why)
@@ -59,14 +59,14 @@ class Failed(Exception):
 
 
 class Answer(NamedTuple):
-    """Answer 200, whose body has not been read."""
+    """HTTP answer 200, whose body has not been read."""
 
     endpoint: Endpoint
     response: http.client.HTTPResponse
 
 
 class Status(NamedTuple):
-    """One server, with the address at which it was asked, and the runs that it tells of."""
+    """Status of one server, with the address at which it was asked, and of the runs that it leads."""
 
     server: Fields
     runs: list[Fields]
@@ -80,16 +80,16 @@ class EventPage(NamedTuple):
 
 
 class Overview(NamedTuple):
-    """Every server that was asked, with its own state, and the runs that they lead."""
+    """Status of every server that was asked, and of the runs that they lead."""
 
     servers: list[Fields]
     runs: list[Fields]
     unknown: list[str]
-    """What could not be learned, in words: shards without a leader that answers."""
+    """Sentences about what could not be learned: shards without a leader that answers."""
 
 
 class Client:
-    """Questions and actions, to whichever server leads."""
+    """Client that sends questions and actions to whichever server leads."""
 
     def __init__(self, place: Place, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         """`timeout_s`: how long to go on asking while no server leads. Raises `BadInput` for a bad token file."""
@@ -154,7 +154,7 @@ class Client:
         return Status(server, found["runs"])
 
     def changes(self, run_id: str | None = None) -> Iterator[Overview]:
-        """The overview now, and again soon after anything has changed, and every few seconds: for ever.
+        """Yield the overview now, again soon after anything has changed, and every `REFRESH_S` seconds: for ever.
 
         Every server that leads is listened to. Raises what `overview` raises, but only the first time: later, servers
         that do not answer are waited for.
@@ -220,22 +220,22 @@ class Client:
     # Actions.
 
     def act(self, path: str, body: Request) -> Fields:
-        """Have the leader do it. Repeated until one has: what has a request id is done once."""
+        """Have the leader carry out an action. Repeated until a leader has: a request id makes it happen once."""
         return self.ask_leader(self._read, "POST", path, body)
 
     def read_log(self, wanted: Request) -> Fields:
-        """The end of a worker's log, which the leader has its agent read: a `WorkerLog`."""
+        """The end of a worker's log, which the leader has the worker's agent read: a `WorkerLog`."""
         return self.ask_leader(self._read, "POST", paths.LOGS, wanted)
 
     def look_at_workers(self, wanted: Request) -> Fields:
-        """What the workers of a run are doing, which the leader has their agents find out: `WorkerStacks`."""
+        """Stacks of a run's workers, which the leader has their agents take: a `WorkerStacks`."""
         return self.ask_leader(self._read, "POST", paths.STACKS, wanted)
 
     def ask_leader(
         self, read: Callable[[Answer], T], method: str, path: str, body: Request | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> T:  # fmt: skip
-        """The leader's answer 200, read. Raises `Refused`, `KeptOut` or, when the time is up, `Unreachable`."""
+        """The leader's answer 200, read by `read`. Raises `Refused`, `KeptOut` or, when the time is up, `Unreachable`."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             failures: dict[Endpoint, Failed] = {}
@@ -316,7 +316,7 @@ class Client:
         return found
 
     def _refusal(self, to: Endpoint, response: http.client.HTTPResponse) -> Exception:
-        """Whatever an answer other than 200 stands for."""
+        """The error that an answer other than 200 stands for."""
         try:
             said = json.loads(response.read(1 << 20))
             refusal = errors.from_code(
@@ -359,13 +359,13 @@ class Client:
 
 
 def address(of: Endpoint) -> str:
-    """HOST:PORT, an IPv6 address in brackets."""
+    """Text HOST:PORT of an endpoint, with an IPv6 address in brackets."""
     host, port = of
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _other_leaders(server: Fields) -> dict[str | None, list[int]]:
-    """Leaders to ask besides this server, with their shards. None: of those nobody leads."""
+    """Leaders to ask besides this server, with their shards; under None the shards that nobody leads."""
     leaders: dict[str | None, list[int]] = {}
     for shard in server["shards"]:
         leaders.setdefault(shard["leader"], []).append(shard["shard"])

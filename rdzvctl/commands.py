@@ -1,4 +1,4 @@
-"""What each command does: it asks, and shows what it was told."""
+"""Commands of `rdzvctl`: each asks servers, and shows their answer."""
 
 import os
 import sys
@@ -20,13 +20,13 @@ from rdzvctl.output import Output, confirmed
 from rdzvctl.views import MOST_NAMED, Table
 
 MOST_EVENTS = 100
-"""Events that are shown if nobody says how many."""
+"""Default of `--last`: number of events that are shown."""
 LOG_LINES = 50
-"""Lines of a log that are shown if nobody says how many."""
+"""Default of `--lines`: number of lines of a log that are shown."""
 FOLLOW_S = 1.0
-"""Between two looks at a log that is followed."""
+"""Seconds between two reads of a log that is followed."""
 LATEST = 1_000
-"""Events among which the last opening of a round is looked for."""
+"""Number of latest events among which the last opening of a round is looked for."""
 MOST_REASON_BYTES = 1_000
 
 
@@ -37,15 +37,15 @@ class Action(NamedTuple):
     help: str
     path: str
     question: str = ""
-    """What is asked before, at a terminal; empty: it can be taken back."""
+    """Question that is asked at a terminal before the action; empty: none, for the action can be taken back."""
     of_node: bool = False
-    """To a node, for all runs; else to one run."""
+    """Whether the action is on a node, for all runs; else it is on one run."""
     flags: Sequence[str] = ()
     """Fields of the request that are flags, or follow the name: see `FIELDS_OF_ACTIONS` in `cli`."""
     of_absent: bool = False
-    """To a node that no run need have."""
+    """Whether the action's node may be one that no run has."""
     of_ended: bool = False
-    """To a run that has ended; else to one that goes on."""
+    """Whether the action's run is one that has ended; else it is one that goes on."""
 
 
 ACTIONS = (
@@ -91,8 +91,8 @@ class Session:
         return self
 
     def __exit__(self, kind: object, error: object, *_: object) -> None:
-        """Raise `Unreachable` after all that could be shown, if something could not; of a server that is too old for
-        the command say which one it is."""
+        """Raise `Unreachable` after all that could be shown, if something could not; name the server that is too old
+        for the command."""
         if isinstance(error, TooOld):
             raise TooOld(error.field, self.client.versions) from None
         if kind is None and self._unknown:
@@ -107,7 +107,7 @@ class Session:
 
     @property
     def endpoint(self) -> str:
-        """As agents would be given it."""
+        """Servers of this session, as in the agents' `--endpoint`."""
         return ",".join(map(address, self.client.place.endpoints))
 
     def overview(self, run_id: str | None = None) -> Overview:
@@ -117,14 +117,14 @@ class Session:
         return found
 
     def changes(self, run_id: str | None) -> Iterator[Overview]:
-        """The overview now, and whenever it changes: for ever."""
+        """Yield the overview now, and whenever it changes: for ever."""
         for found in self.client.changes(run_id):
             self._servers = found.servers
             yield found
 
     @property
     def trouble(self) -> str:
-        """Which servers can decide nothing at present, and why; empty if all is well."""
+        """Sentences about servers that can decide nothing at present, and why; empty if all is well."""
         return views.trouble(self._servers)
 
     def run(self, *, is_over: bool = False) -> Fields:
@@ -158,7 +158,7 @@ def _named(runs: Sequence[Fields]) -> str:
 
 
 def status(session: Session) -> None:
-    """The servers and their runs; of one run all that there is."""
+    """Show the servers and their runs, or all that is known of one run."""
     if session.given.get("watch"):
         return _watch_status(session)
     if session.given.get("run_id") is not None:
@@ -171,7 +171,7 @@ def status(session: Session) -> None:
 
 
 def _watch_status(session: Session) -> None:
-    """The same whenever it changes, for ever: a screen at a terminal, else a line for each run that has changed."""
+    """Show the status whenever it changes, for ever: a screen at a terminal, else a line for each changed run."""
     out, run_id = session.out, session.given.get("run_id")
     if run_id is not None:
         session.run()
@@ -247,7 +247,7 @@ def why(session: Session) -> None:
 
 
 def _why(session: Session, run: Fields) -> views.Why:
-    """The account of the run. Why it restarts only its events tell, until it has restarted, and only a leader them."""
+    """The account of the run. Why it restarts is in its events alone until it has, and only a leader has those."""
     if run["phase"] != "restarting" or session.trouble:
         return views.why(run, session.endpoint, trouble=session.trouble)
     events = session.client.latest_events(run["run_id"], LATEST).events
@@ -265,7 +265,7 @@ def _show_why(session: Session, run: Fields) -> None:
 
 
 def events(session: Session) -> None:
-    """The latest events of a run, and with `--follow` those to come."""
+    """Show the latest events of a run, and with `--follow` those to come."""
     run_id, out = session.run()["run_id"], session.out
     most = session.given.get("last", MOST_EVENTS)
     found = session.client.latest_events(run_id, most)
@@ -286,9 +286,9 @@ def _show_event(out: Output, event: Fields) -> None:
 
 
 def logs(session: Session) -> None:
-    """Where a worker's output is, and the end of it where its agent shows that.
+    """Show where a worker's output is, and the end of it where its agent allows that.
 
-    Who asks for lines and gets none has failed; who only asks where they are has not.
+    Fails if lines are asked for and cannot be had, not if only their place is asked for.
     """
     run, out, given = session.run(), session.out, session.given
     place = _place_of(run, given["rank"])
@@ -314,7 +314,7 @@ def logs(session: Session) -> None:
 
 
 def stacks(session: Session) -> None:
-    """What the workers are doing, in one sentence, the stack that matters, and where the rest is in files."""
+    """Show what the workers are doing: one sentence, the stack that matters, and where the rest is in files."""
     out, given = session.out, session.given
     wanted = {"run_id": session.run()["run_id"], "rank": given["rank"], "reason": given.get("reason", "")}
     found = session.client.look_at_workers(wanted)
@@ -330,7 +330,7 @@ def stacks(session: Session) -> None:
 
 
 def _place_of(run: Fields, rank: int) -> views.Worker:
-    """Raises `Refused` if no node has the rank."""
+    """Whereabouts of the worker with this rank. Raises `Refused` if no node has the rank."""
     if found := views.worker(run, rank):
         return found
     highest = max((node["ranks"][1] for node in run["nodes"] if node["ranks"]), default=None)
@@ -351,7 +351,7 @@ def _show_log(out: Output, log: Fields | None) -> None:
 
 
 def _follow_log(session: Session, place: views.Worker, log: Fields) -> None:
-    """Show what is added, until the run has ended; from the next round on the log of that round's worker."""
+    """Show what is added to the log until the run has ended; in each further round the log of that round's worker."""
     out, said = session.out, ""
     while True:
         time.sleep(FOLLOW_S)
@@ -376,7 +376,7 @@ def _follow_log(session: Session, place: views.Worker, log: Fields) -> None:
 
 
 def act(action: Action, session: Session) -> None:
-    """Have it done, once it is sure that it is meant. The request id makes a repetition harmless."""
+    """Have the action carried out, once the user has confirmed it. The request id makes a repetition harmless."""
     given, out = session.given, session.out
     target, shown = _node_target(action, session) if action.of_node else _run_target(action, session)
     if action.question and sys.stdin.isatty() and not given.get("yes"):
@@ -398,7 +398,7 @@ def act(action: Action, session: Session) -> None:
 
 
 def _more(action: Action, given: Mapping[str, Any]) -> Request:
-    """Fields of this action alone."""
+    """Fields of the request that only this action has."""
     more: Request = {name: given[name] for name in action.flags if name in given}
     if "size" in more:
         more["min_nodes"], more["max_nodes"] = more.pop("size")
@@ -406,7 +406,7 @@ def _more(action: Action, given: Mapping[str, Any]) -> Request:
 
 
 def _run_target(action: Action, session: Session) -> tuple[Request, str]:
-    """The run, and how it stands now. One that is repeated by its request id is not looked at."""
+    """The run, and its state in words; a repetition, which has a request id and a run, does not look at the state."""
     given = session.given
     if "request_id" in given and given.get("run_id") is not None:
         return {"run_id": given["run_id"]}, f"run {given['run_id']}"
@@ -417,7 +417,7 @@ def _run_target(action: Action, session: Session) -> tuple[Request, str]:
 
 
 def _node_target(action: Action, session: Session) -> tuple[Request, str]:
-    """The node, and what runs there now. A node that no run has now is looked for by its name."""
+    """The node, and what runs there now. For a node that no run has, a similar name is suggested."""
     node_id = session.given["node_id"]
     if action.of_absent:
         return {"node_id": node_id}, f"node {node_id}"

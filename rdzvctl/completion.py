@@ -1,7 +1,7 @@
 """Names for shell completion: hidden command `rdzvctl __complete KIND`, which the scripts of `--print-completion` run.
 
-It says nothing but names, one a line: whatever goes wrong, and whoever does not answer in time, there are none. Anybody
-may name a run or a node, so only names that every shell takes literally are offered.
+The command writes names alone, one a line, and none when anything goes wrong or a server does not answer in time.
+Anybody may name a run or a node, so only names that every shell takes literally are offered.
 """
 
 import argparse
@@ -46,7 +46,7 @@ FROM_SERVERS: Mapping[str, Callable[[Overview], Iterable[str]]] = {
     "cordoned-nodes": _cordoned,
 }
 KINDS = (*FROM_SERVERS, "contexts")
-"""Kinds of names that an argument may be completed from."""
+"""Kinds of names by which an argument may be completed."""
 
 
 def function_of(kind: str) -> str:
@@ -85,7 +85,7 @@ PREAMBLE = {
 
 
 def names(kind: str, begun: str, given: Mapping[str, str], environment: Mapping[str, str]) -> list[str]:
-    """Names of a kind that begin so, sorted; none where they cannot be had in time. `given`: flags, by their names."""
+    """Names of a kind that begin with `begun`, sorted; none if they do not come in time. `given`: flags by name."""
     found: list[str] = []
     asking = Thread(target=lambda: found.extend(_find(kind, given, environment)), daemon=True)
     asking.start()

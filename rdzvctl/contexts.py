@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
     endpoints: tuple[Endpoint, ...]
     source: str
-    """Who named them, for people."""
+    """Source of the servers' addresses, in words for people: a flag, a variable or a context."""
     token_file: str | None = None
     tls_ca: str | None = None
     tls_cert: str | None = None
@@ -48,10 +48,10 @@ class Contexts(NamedTuple):
     current: str = ""
     contexts: Mapping[str, Mapping[str, str]] = {}
     has_comments: bool = False
-    """Writing the file anew loses them: the old one is kept beside it, with a ~ at its name's end."""
+    """Whether the file has comments, which `write` loses: it keeps the old file, with a ~ at the end of its name."""
 
     def get(self, name: str) -> Mapping[str, str]:
-        """The context of this name. Raises `BadInput`."""
+        """The context of this name. Raises `BadInput` if there is none."""
         if name not in self.contexts:
             known = ", ".join(self.contexts) or "none"
             raise BadInput(
@@ -60,7 +60,7 @@ class Contexts(NamedTuple):
         return self.contexts[name]
 
     def write(self) -> None:
-        """Replace the file, which its user alone may then read. Raises `BadInput`."""
+        """Replace the file, which its user alone may then read. Raises `BadInput` if it cannot be written."""
         blocks = [f"current = {_quoted(self.current)}\n"] if self.current else []
         for name, fields in self.contexts.items():
             lines = "".join(f"{key} = {_quoted(value)}\n" for key, value in fields.items())
@@ -84,7 +84,7 @@ def path_of(environment: Mapping[str, str]) -> str:
 
 
 def load(path: str) -> Contexts:
-    """Content of the file; of one that is not there, nothing. Raises `BadInput` with the file and the line."""
+    """Content of the file; no contexts if it does not exist. Raises `BadInput` with the file and the line."""
     try:
         with open(path, encoding="utf-8") as file:
             mode, text = os.fstat(file.fileno()).st_mode, file.read()

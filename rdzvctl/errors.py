@@ -15,7 +15,7 @@ from rdzv_protocol.exit_codes import ExitCode
 
 
 class CtlError(Exception):
-    """One line that says what is wrong, and lines that help."""
+    """Error that ends a command: one line that says what is wrong, and further lines that help."""
 
     exit_code = ExitCode.FAILED
 
@@ -32,7 +32,7 @@ class Refused(CtlError):
     exit_code = ExitCode.FAILED
 
     def __init__(self, message: str, *help_lines: str, code: str = "") -> None:
-        """`code`: that of the server's refusal (`rdzv_protocol.errors`); empty: it is no server's."""
+        """`code`: code of the server's refusal (`rdzv_protocol.errors`); empty: no server has refused."""
         super().__init__(message, *help_lines)
         self.code = code
 
@@ -41,7 +41,7 @@ class TooOld(CtlError):
     exit_code = ExitCode.FAILED
 
     def __init__(self, field: str, versions: Mapping[str, str] | None = None) -> None:
-        """`field`: of an answer. `versions`: of the servers that were asked, by address."""
+        """`field`: name of the missing field. `versions`: versions of the servers that were asked, by address."""
         servers = " and ".join(f"rdzv-server {version} at {at}" for at, version in (versions or {}).items())
         super().__init__(
             f"{servers or 'the server'} does not tell `{field}`, which rdzvctl {rdzv_protocol.VERSION} needs for this",

@@ -12,7 +12,7 @@ GAP = "  "
 
 
 class Output:
-    """Where a command writes. `is_json`: documents and streams of JSON alone."""
+    """Destination of a command's output. `is_json`: it writes documents and streams of JSON alone."""
 
     def __init__(self, environment: Mapping[str, str], *, is_json: bool = False) -> None:
         self.is_json = is_json
@@ -30,18 +30,18 @@ class Output:
         return get_terminal_size()
 
     def line(self, text: str = "", *, at_once: bool = False) -> None:
-        """One line, or several; `at_once`: whoever reads a stream has it now."""
+        """Write one line, or several; `at_once`: flush them, for a reader of a stream."""
         if self._frame is None:
             print(text, flush=at_once)  # noqa: T201
         else:
             self._frame += text.split("\n")
 
     def note(self, text: str) -> None:
-        """One line beside the output, for people."""
+        """Write one line for people on stderr, beside the output."""
         print(f"rdzvctl: {text}", file=sys.stderr)  # noqa: T201
 
     def paragraph(self, text: str, indent: str = "") -> None:
-        """The text, wrapped to a terminal's width; in a pipe on one line."""
+        """Write the text, wrapped to a terminal's width; in a pipe on one line."""
         self.line(self.wrapped(text, indent))
 
     def wrapped(self, text: str, indent: str = "") -> str:
@@ -56,7 +56,7 @@ class Output:
         )  # fmt: skip
 
     def json(self, value: Any, *, in_one_line: bool = False) -> None:
-        """A document, or one line of a stream. In ASCII: no text of a run moves a cursor."""
+        """Write a document, or one line of a stream. In ASCII: no text of a run moves a cursor."""
         import json
 
         print(json.dumps(value, indent=None if in_one_line else 2), flush=in_one_line)  # noqa: T201
@@ -65,7 +65,7 @@ class Output:
         self.line(self.drawn(table))
 
     def drawn(self, table: Table) -> str:
-        """The table as text: by rich on a terminal, if it is installed."""
+        """The table as text: formatted by rich on a terminal, if rich is installed."""
         if self.is_terminal:
             try:
                 return by_rich(table, self.size().columns, self.has_colours)
@@ -77,7 +77,7 @@ class Output:
 
     @contextmanager
     def screen(self) -> Iterator[None]:
-        """The whole terminal, until the block ends: then what was shown last stands below the command."""
+        """Use the whole terminal until the block ends: then what was shown last stands below the command."""
         self._frame = []
         print("\x1b[?1049h\x1b[?25l", end="")  # noqa: T201
         try:
@@ -87,7 +87,7 @@ class Output:
             print("\x1b[?25h\x1b[?1049l", *last, sep="\n", flush=True)  # noqa: T201
 
     def show(self, draw: Callable[[], None]) -> None:
-        """Show what `draw` writes in the place of what was there; as much as the terminal has lines for."""
+        """Show what `draw` writes in the place of what the screen had; as much as the terminal has lines for."""
         self._frame = []
         draw()
         height = self.size().lines
@@ -96,7 +96,7 @@ class Output:
 
 
 def aligned(table: Table) -> str:
-    """Columns with two spaces between them; the last one is as long as it is."""
+    """The table with two spaces between its columns, of which the last one is not padded."""
     rows = [table.headings, *table.rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     padded = (GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)

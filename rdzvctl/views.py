@@ -1,4 +1,4 @@
-"""What people are shown of a status and of events: tables, and sentences in the server's own words. Pure."""
+"""Views of a status and of events for people: tables, and sentences in the server's own words. Pure."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -25,12 +25,12 @@ STYLES = {
     "gone": "red",
     "disconnected": "red",
 }
-"""Colour of a state, which always stands there in words, too."""
+"""Colours of states, whose names are always shown, too."""
 ENDS = ("succeeded", "failed")
 MOST_NAMED = 4
-"""Nodes, or runs, that a sentence names."""
+"""Most nodes, or runs, that a sentence names."""
 EVIDENCE_LINES = 12
-"""Last lines of a failure's evidence that are shown."""
+"""Number of last lines of a failure's evidence that are shown."""
 
 
 class Table(NamedTuple):
@@ -41,7 +41,7 @@ class Table(NamedTuple):
 
 
 def age(seconds: float | None) -> str:
-    """A time in at most two units: 12s, 3m20s, 2h5m, 4d3h."""
+    """Duration in at most two units: 12s, 3m20s, 2h5m, 4d3h; `-` for None."""
     if seconds is None:
         return "-"
     whole = max(0, round(seconds))
@@ -57,8 +57,7 @@ def nodes(number: int, noun: str = "node") -> str:
 
 
 def without_times(value: Any) -> Any:
-    """A status without its ages and times left, and the countdowns in its sentences: what is the same if nothing
-    happens."""
+    """A status without ages, times left and countdowns in its sentences: it stays the same while nothing happens."""
     if isinstance(value, dict):
         return {key: without_times(each) for key, each in value.items() if not key.endswith(("_s", "time"))}
     if isinstance(value, list):
@@ -74,7 +73,7 @@ def is_over(run: Fields) -> bool:
 
 
 def server_lines(servers: Iterable[Fields]) -> list[str]:
-    """One line a server: where it is, whether it can decide, who leads; then one for each node that is cordoned."""
+    """One line a server with its address, whether it can decide, and who leads; then one for each cordoned node."""
     known = [*servers]
     cordons = {cordon["node_id"]: cordon for server in known for cordon in server["cordons"]}
     kept_out = [f"node {printable(node_id)}: {_cordon(cordon)}" for node_id, cordon in sorted(cordons.items())]
@@ -93,7 +92,7 @@ def _server(server: Fields) -> str:
 
 
 def runs_table(runs: Iterable[Fields]) -> Table:
-    """One row a run; those that go on first, the youngest first among them."""
+    """Table of runs, one row each; those that go on first, the youngest first among them."""
     ordered = sorted(runs, key=lambda run: (is_over(run), run["phase_age_s"] if is_over(run) else run["age_s"]))
     return Table(("RUN", "PHASE", "SINCE", "ROUND", "NODES", "RESTARTS", "REASON"), [_run_row(run) for run in ordered])
 
@@ -109,7 +108,7 @@ def _run_row(run: Fields) -> tuple[str, ...]:
 
 
 def _node_counts(run: Fields) -> str:
-    """Nodes that take part, of how many: 3 of 2:4."""
+    """Number of nodes that take part, and of nodes wanted: 3 of 2:4; with standbys 3+1 of 2:4."""
     standing_by = sum(node["state"] == "standby" for node in run["nodes"])
     low, high = run["min_nodes"], run["max_nodes"]
     spare = f"+{standing_by}" if standing_by else ""
@@ -117,7 +116,7 @@ def _node_counts(run: Fields) -> str:
 
 
 def nodes_table(run: Fields) -> Table:
-    """One row a node by group rank, standbys after them, then the participants that are gone from this round."""
+    """Table of nodes by group rank, standbys after them, then the participants that are gone from this round."""
     rows = [_node_row(run, node) for node in run["nodes"]]
     there = {node["node_id"] for node in run["nodes"]}
     missing = run["missing"]["gone"] if run["missing"] else []
@@ -153,7 +152,7 @@ def _node_row(run: Fields, node: Fields) -> tuple[str, ...]:
 
 
 def _cordon(cordon: Fields) -> str:
-    """Who keeps the node out, why, and until when. What the server itself keeps out is excluded."""
+    """Cordon in words: who keeps the node out, until when, and why. The server's own cordon is an exclusion."""
     who = "excluded" if cordon["excluded"] else f"cordoned by {printable(cordon['by'])}"
     until = f" until {strftime('%Y-%m-%d %H:%M', localtime(cordon['until']))}" if cordon["until"] else ""
     reason = f": {printable(cordon['reason'])}" if cordon["reason"] else ""
@@ -170,7 +169,7 @@ def _rank(rank: int | None) -> str:
 
 
 def restarts_table(run: Fields) -> Table:
-    """The run's ledger, the latest restart first."""
+    """Table of the run's restarts, the latest one first."""
     rows = [
         (str(restart["round"]), age(restart["age_s"]), restart["cause"].replace("_", " "),
          "charged" if restart["charged"] else "free", printable(restart["reason"]))
@@ -183,7 +182,7 @@ def restarts_table(run: Fields) -> Table:
 
 
 def time_line(run: Fields) -> str:
-    """What the run's time went into, of servers that count it."""
+    """Sentence about what the run's time went into; empty for a server that does not count it."""
     spent = run["time_s"]
     running = ("training", "checkpointing", "detecting", "lost") if "training" in spent else ("running",)
     names = (*running, "forming", "restarting", "waiting")
@@ -193,7 +192,7 @@ def time_line(run: Fields) -> str:
 
 
 def one_line(run: Fields) -> str:
-    """The run as it stands, in a line."""
+    """The run's state in one line."""
     return f"run {printable(run['run_id'])}: {run['phase']} for {age(run['phase_age_s'])}: {printable(run['reason'])}"
 
 
@@ -259,7 +258,7 @@ def whereabouts(place: Worker) -> str:
 
 
 def log_files(place: Worker, log: Fields | None) -> str:
-    """Where the worker's output is: the file that the agent has read, else the folder that it has announced."""
+    """Sentence about where the worker's output is: the file that the agent has read, else the announced folder."""
     if log:
         return printable(f"{log['stream']} of round {log['round']}, from its file there: {log['path']}")
     if place.path:
@@ -268,7 +267,7 @@ def log_files(place: Worker, log: Fields | None) -> str:
 
 
 def evidence_files(found: Fields) -> str:
-    """Where the files are of a look at workers."""
+    """Sentence about where the files of an examination of workers are."""
     if not found["folder"]:
         return "there are no files of it"
     return printable(f"all threads, in files: {found['folder']} on node {found['node_id']}; each node keeps its own")
@@ -289,10 +288,10 @@ class Why(NamedTuple):
 
 
 def why(run: Fields, endpoint: str, opened: str = "", trouble: str = "") -> Why:
-    """What state the run is in, since when, for whom it waits until when, what failed first, and what to do next.
+    """Account of a run: its state, since when, for whom it waits until when, what failed first, and what to do next.
 
-    `endpoint`: as agents would be given it. `opened`: why the round that forms was opened, if that is known.
-    `trouble`: why its server can decide nothing at present; then nothing else helps.
+    `endpoint`: the servers, as in the agents' `--endpoint`. `opened`: why the round that forms was opened, if known.
+    `trouble`: why the run's server can decide nothing at present; then nothing else helps.
     """
     cause = [f"It restarts because of this: {printable(opened)}."] if opened else []
     sentences = [*([trouble] if trouble else []), _state(run), *cause, *_absent(run)]
@@ -341,7 +340,7 @@ def _state(run: Fields) -> str:
 
 
 def _absent(run: Fields) -> list[str]:
-    """Whom it is uncertain about, and who stands by."""
+    """Sentences about nodes that are disconnected, slow, cordoned or standing by."""
     silent = [node for node in run["nodes"] if not node["connected"] and node["lease_left_s"] is not None]
     told = [
         f"Node {printable(node['node_id'])} is disconnected, last heard {age(node['lease_age_s'])} ago; unless it "
@@ -368,7 +367,7 @@ def _restarts(run: Fields) -> str:
 
 
 def _next(run: Fields, failure: Fields | None, endpoint: str) -> list[str]:
-    """What a person can do now, each with its command."""
+    """Steps that a person can take now, each with its command."""
     run_id, missing = quoted(run["run_id"]), run["missing"] or Fields(more_nodes=0, stopping=[], gone=[])
     match run["phase"]:
         case "succeeded":
