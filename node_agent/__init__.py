@@ -46,7 +46,7 @@ _MODULES = ("in_worker", "core.log_options", "api.errors", "api.default_logs_spe
 
 
 def __getattr__(name: str) -> "Any":
-    """Imported when it is first asked for: `node-agent` and its workers need none of it."""
+    """Import a name of the launcher API when it is first asked for: `node-agent` and its workers need none of them."""
     from importlib import import_module
 
     for module in map(import_module, (f"node_agent.{each}" for each in _MODULES if name in __all__)):

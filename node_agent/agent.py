@@ -108,7 +108,10 @@ async def _run(plan: LaunchPlan, manager: "ServiceManager | None") -> ExitCode:
 
 
 class Agent:
-    """Joins, supervises and leaves. `where` names the server for people, `make_transport` opens a connection to it."""
+    """Agent of one node, from its join to its leave, with workers of its own.
+
+    `where` names the server for people, `make_transport` opens a connection to it.
+    """
 
     def __init__(
         self,
@@ -235,7 +238,7 @@ class Agent:
     # Host of the runner: what the machine wants done.
 
     def open_port(self) -> int:
-        """A fresh port each round, unless the user chose one."""
+        """Reserve the MASTER_PORT of the next round: a fresh one each round, unless the user chose one."""
         if self._events:
             self._events.joining()
         if self._trace:
@@ -387,7 +390,7 @@ class Agent:
         error_file.leave(effect.error, effect.failure, own, self._config.environment, self._console.say)
 
     def _own_error_file(self, failure: Failure | None) -> str:
-        """The error file of the failed worker; empty if it was none of this node's."""
+        """Path of the failed worker's error file; empty unless it was a worker of this node."""
         if self._started is None or failure is None or failure.node_id != self._config.join.node_id:
             return ""
         return self._started.group.error_file(failure.pid)
@@ -427,7 +430,7 @@ class Agent:
             self._started.group.stop(signal.SIGKILL, 0.0)
 
     def _facts(self) -> "Facts":
-        """How this agent stands, for its metrics."""
+        """State of this agent, for its metrics."""
         from node_agent.output.metrics import Facts
 
         assignment, group, join = self._assignment, self._started and self._started.group, self._config.join
@@ -570,7 +573,7 @@ def _warm_pool(config: AgentConfig, console: Console) -> "WarmPool | None":
 
 
 async def _metrics(config: AgentConfig, console: Console) -> "AgentMetrics | None":
-    """Raises `UsageError` if the port cannot be had."""
+    """Metrics of the agent, if the user asked for a port. Raises `UsageError` if it cannot be bound."""
     if config.metrics_port is None:
         return None
     from node_agent.output.metrics import AgentMetrics

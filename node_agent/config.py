@@ -32,7 +32,7 @@ class NodeCheck(Struct, frozen=True, kw_only=True):
     command: str = ""
     """The user's own check, for a shell; empty: none."""
     limit_s: float = 60.0
-    """Longest time of each of the two."""
+    """Longest time of the built-in checks, and of the user's own."""
     server: Endpoint | None = None
     """Server whose clock is compared with this node's."""
     tls: tuple[str, str | None, str | None] | None = None
@@ -52,7 +52,7 @@ class NodeCheck(Struct, frozen=True, kw_only=True):
 
 
 class FailureRules(Struct, frozen=True):
-    """Patterns of failures that end the run, and of those whose restart is free. The former go first."""
+    """Patterns of failures that end the run (tried first), and of failures whose restart is free."""
 
     fatal: tuple[str, ...] = ()
     retry: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     """The MASTER_PORT of every round that this node leads; None: a free one, fresh each round."""
     logs: LogOptions = field(default_factory=LogOptions)
     virtual_local_rank: bool = False
-    """Every worker sees its own GPU alone, as device 0, and LOCAL_RANK 0."""
+    """Whether every worker sees its own GPU alone, as device 0, and LOCAL_RANK 0."""
     hangs: HangOptions = HangOptions()
     """Ways in which hangs of workers are noticed; none by default."""
     failure_rules: FailureRules = FailureRules()
@@ -82,7 +82,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     signals: tuple[str, ...] = SIGNALS
     """Signals that make the agent leave; the workers get the same one first."""
     shutdown_timeout_s: float = 30.0
-    """From SIGTERM to SIGKILL, torchrun's default; also when workers are stopped for a restart."""
+    """Seconds from SIGTERM to SIGKILL when workers are stopped, also for a restart; torchrun's default."""
     notice_s: float | None = None
     """Time for which this agent, told to leave, waits until the workers of all nodes have saved; None: it does not."""
     notice_signal: str | None = None
@@ -92,7 +92,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     preemption_file: str | None = None
     """File whose appearance makes the agent leave."""
     preemption_poll: tuple[str, str] | None = None
-    """Cloud whose metadata service is asked whether it takes this machine back, and another address than its own."""
+    """Cloud whose metadata service is asked whether it takes this machine back, and an address instead of its own."""
     connect_timeout_s: float = 300.0
     """Wait for the first answer of the server, which may be started after the agents."""
     server_lost_timeout_s: float = inf
@@ -106,38 +106,38 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     metrics_port: tuple[str, int] | None = None
     """Host and port at which the agent shows its metrics; None: nowhere. Port 0: a free one."""
     traces: bool = False
-    """Export OpenTelemetry spans of this node's way into each round."""
+    """Whether OpenTelemetry spans of this node's way into each round are exported."""
     node_check: NodeCheck | None = None
     """Checks of this node before it joins; None: it is not checked."""
     exits_when_excluded: bool = False
-    """Exit, for another node to take its place, while the server keeps this one out; else it stands by."""
+    """Whether the agent exits, for another node to take its place, if the server keeps it out; else it stands by."""
     ready_file: str | None = None
-    """File that is there, with the agent's process id, while the agent is part of the run."""
+    """File that exists, with the agent's process id, while the agent is part of the run."""
     allow_log_reads: bool = False
-    """Show the end of workers' log files to operators who ask the server."""
+    """Whether operators who ask the server are shown the end of workers' log files."""
     status_page: bool = True
-    """With a server of its own: show the run's status on loopback."""
+    """Whether a server in this process shows the run's status page on loopback."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment that the workers inherit."""
     worker_variables: Mapping[str, str] = field(default_factory=dict)
-    """Further variables of each worker, and the one of torchrun's whose value each gets."""
+    """Further variables of each worker, each with the torchrun variable whose value it gets."""
 
 
 class Target(NamedTuple):
-    """Meeting point of the nodes, and this node's part there."""
+    """Rendezvous target: the server at which the nodes meet, and this node's part there."""
 
     endpoint: Endpoint | None = None
     """Address of the server; None: it is in this agent, for this node alone."""
     others: tuple[Endpoint, ...] = ()
     """Addresses of further servers, of which one leads."""
     hosts: bool = False
-    """This node hosts the server there, unless something listens there already."""
+    """Whether this node hosts the server at `endpoint`, unless something listens there already."""
     is_for_this_machine: bool = False
-    """The server that this node hosts listens at the endpoint's loopback address alone, and not at every address."""
+    """Whether the server that this node hosts listens at the endpoint's loopback address alone; else at every one."""
     is_on_a_node: bool = False
-    """The server is as mortal as the node that hosts it: nobody waits for it for ever."""
+    """Whether a node of the run hosts the server: it may end with that node, so nobody waits for it for ever."""
     has_id_of_its_own: bool = False
-    """The run gets a fresh id and `--rdzv-id` counts for nothing, as under torchrun."""
+    """Whether the run gets a fresh id and `--rdzv-id` counts for nothing, as under torchrun."""
     node_rank: int | None = None
     preferred_rank: int | None = None
     local_addr: str | None = None
@@ -153,7 +153,7 @@ class LaunchPlan(NamedTuple):
     notes: tuple[str, ...]
     """Lines for the user before anything happens."""
     has_torchruns_exit_codes: bool = False
-    """The command line is torchrun's: a script around it may know torchrun's exit codes alone."""
+    """Whether the command line is torchrun's: a script around it may know torchrun's exit codes alone."""
 
 
 class UsageError(Exception):

@@ -58,7 +58,7 @@ _lock = allocate_lock()
 
 
 def _open(path: str) -> mmap.mmap | None:
-    """The agent's memory; None without an agent, or where its file cannot be seen from here."""
+    """Memory shared with the agent; None without an agent, or where its file cannot be seen from here."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:

@@ -1,6 +1,6 @@
 """Answers to what the server asks beside its directive: the end of a log, stacks of the workers, a notice to them.
 
-Each query is looked into beside everything else, and answered by its own deadline at the latest.
+Queries are answered beside everything else that the agent does, each by its own deadline at the latest.
 """
 
 import asyncio

@@ -177,7 +177,7 @@ class Runner:
             raise
 
     async def _notify(self, message: ReportRequest | LeaveRequest | JoinRequest) -> None:
-        """Deliver a message that needs no answer: of joins those of nodes that are unfit."""
+        """Deliver a message that needs no answer; among joins that is the one of an unfit node."""
         try:
             await self._side_client.ask(message)
         except (AgentFenced, StaleRound, ServerLost):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rdzv_protocol.service_manager import ServiceManager
 
 SILENCE_S = 15.0
-"""A server that has said nothing for so long is gone: it says every five seconds that it is there."""
+"""Seconds of silence after which a server counts as gone: it sends something every five seconds."""
 PATIENCE_S = 30.0
 """Time that there may be no server which knows the run."""
 RETRY_S = 0.5
@@ -61,7 +61,7 @@ def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
 def _become_agent(
     plan: LaunchPlan, manager: "ServiceManager | None", supervisor: int, handled: Iterable[signal.Signals]
 ) -> NoReturn:
-    """In the child: run the agent, and exit. Its session is its own, so that a terminal's signals reach it once."""
+    """Run the agent in the child, and exit. The child's session is its own: a terminal's signals reach it once."""
     exit_code: int = ExitCode.FAILED
     try:
         os.setsid()
@@ -82,7 +82,7 @@ def _become_agent(
 
 
 class _Forwarding:
-    """Signals that are sent to this process go to the child."""
+    """Forwards the signals that are sent to this process to the child."""
 
     def __init__(self, child: int, handled: Iterable[signal.Signals]) -> None:
         self.has_forwarded = False

@@ -235,7 +235,7 @@ class Client:
         self, read: Callable[[Answer], T], method: str, path: str, body: Request | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> T:  # fmt: skip
-        """The leader's answer 200, read by `read`. Raises `Refused`, `KeptOut` or, when the time is up, `Unreachable`."""
+        """The leader's answer 200, read. Raises `Refused`, `KeptOut`, or `Unreachable` when the time is up."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             failures: dict[Endpoint, Failed] = {}

@@ -33,7 +33,7 @@ class ChildSetup:
     stdout: Descriptor
     stderr: Descriptor
     ready: Descriptor
-    """Written to once the process leads its own group, so that a signal to the group finds it."""
+    """Descriptor that is written to once the process leads its own group, so that a signal to the group finds it."""
     environment: Mapping[str, str]
     cpus: Collection[int]
     """CPUs that it may run on; empty: its parent's."""
@@ -50,7 +50,7 @@ class Task:
     call: Call | None = None
     pickled: Descriptor | None = None
     by_value: bool = False
-    """The function was defined where the worker cannot import it from: a notebook, standard input, a lambda."""
+    """Whether the worker cannot import the function: it is of a notebook, of standard input, or a lambda."""
 
 
 def set_up(setup: ChildSetup) -> None:
@@ -198,7 +198,7 @@ def _record(error: BaseException, text: str) -> None:
 
 
 def _without_our_frames(error: BaseException) -> BaseException:
-    """The traceback begins where the user's function does."""
+    """The error with a traceback that begins at the user's function."""
     trace = error.__traceback__
     while trace and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next

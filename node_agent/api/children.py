@@ -71,7 +71,7 @@ class FunctionProcess:
         return exit_code
 
     def value(self) -> Any:
-        """Return value of the function; None if it ended the process instead. Once, after an exit code of 0.
+        """Return value of the function; None if it ended the process instead. Call it once, after an exit code of 0.
 
         Raises what unpickling raises, such as `AttributeError` for a class that there is in the worker alone.
         """
@@ -81,12 +81,12 @@ class FunctionProcess:
             return pickle.load(file) if length else None
 
     def discard(self) -> None:
-        """Drop its value: nobody will ask for it."""
+        """Drop the function's value: nobody will ask for it."""
         self._result.close()
 
 
 class _Spawned(popen_spawn_posix.Popen):
-    """multiprocessing's, but executed as a command is: nothing of the user's runs before the worker is in its place."""
+    """Spawned process of multiprocessing, executed as a command is: set up before anything of the user's runs."""
 
     _fds: list[int]
 
@@ -160,7 +160,7 @@ _POPENS: Mapping[StartMethod, Any] = {"spawn": _Spawned, "fork": _Forked, "forks
 def _readiness() -> Iterator[int]:
     """Descriptor that a forked child writes to when it leads its group: a signal to the group would be lost before.
 
-    In the end, waits for that: some milliseconds.
+    The end of the `with` block waits for that, some milliseconds.
     """
     reader, ready = os.pipe()
     with open(reader, "rb", 0) as waiting:

@@ -30,7 +30,7 @@ class LogsDest:
 
 
 class LogsSpecs(Protocol):
-    """torch's: a class of one's own that names the files."""
+    """Protocol of torch's `LogsSpecs`: a class of one's own that names the files."""
 
     def reify(self, envs: dict[int, dict[str, str]]) -> Any: ...
 

@@ -70,7 +70,7 @@ class elastic_launch(Generic[R]):
         self._entrypoint = entrypoint
 
     def __call__(self, *args: Any) -> dict[int, R]:
-        """Run it, and return when the run has ended."""
+        """Run the entrypoint, and return its values by global rank when the run has ended."""
         return self._launch(self._plan(args), args).run()
 
     async def launch_async(self, *args: Any) -> dict[int, R]:
@@ -87,7 +87,7 @@ class elastic_launch(Generic[R]):
 
 
 class _Launch:
-    """One call."""
+    """One call of `elastic_launch`."""
 
     def __init__(self, plan: Plan, entry: Entry) -> None:
         self._plan = plan
@@ -151,7 +151,7 @@ class _Launch:
         return {agent.first_rank + rank: value for rank, value in self._entry.values().items()}
 
     def _leave(self, signal_name: str) -> None:
-        """Each further time is more pressing."""
+        """Have the agent leave because of this signal; each further call is more pressing."""
         self._gave_up = True
         if self._agent and not self._agent.is_done:
             self._agent.leave(signal_name)
@@ -160,7 +160,7 @@ class _Launch:
 
 
 class LaunchedAgent(Agent):
-    """Runs an entry. `custom_logs`: the program's own `LogsSpecs`, or None."""
+    """Agent that runs an entry. `custom_logs`: the program's own `LogsSpecs`, or None."""
 
     def __init__(
         self,
@@ -188,21 +188,21 @@ class LaunchedAgent(Agent):
 
     @property
     def is_done(self) -> bool:
-        """The agent has come to its end; it has no workers."""
+        """Whether the agent has come to its end; then it has no workers."""
         return self._exit_code.done()
 
     def leave(self, signal_name: str) -> None:
-        """Stop the workers with this signal and go; the second time, kill them."""
+        """Stop the workers with this signal and leave the run; the second time, kill them."""
         self._runner.feed(Signalled(signal_name))
 
     def _write_failure_report(self, effect: WriteFailureReport) -> None:
-        """Keep it for the program, which is told by an exception. What it leaves behind is its own affair."""
+        """Keep the report for the program, which gets an exception and decides itself what to write anywhere."""
         self.failure_report = effect
         if effect.failure:
             self.recorded = error_file.copy(self._own_error_file(effect.failure), effect.failure.exit_code)
 
     def error(self) -> Exception:
-        """Exception that says why it has failed: workers, here or on another node; else `LaunchError`."""
+        """Exception that says why the run failed: `ChildFailedError` for workers of any node, else `LaunchError`."""
         told, title = self.failure_report, self._config.command.title
         if told is None:
             return LaunchError("this node has left the run")

@@ -21,7 +21,7 @@ class CommandEntry:
     """Starter of workers, round after round: a program and its first arguments, followed by each worker's own."""
 
     counts_stopped = True
-    """Whether those that were stopped because another failed are failures, too; torch says so of commands alone."""
+    """Whether workers that were stopped because another one failed count as failed, too; in torch only commands do."""
 
     def __init__(self, command: Command, args: Arguments) -> None:
         first = [command] if isinstance(command, str | os.PathLike) else command
@@ -47,7 +47,7 @@ class CommandEntry:
         self._started.clear()
 
     def close(self) -> None:
-        """End it: nothing will be started any more, and no values are asked for."""
+        """Close the entry: nothing will be started any more, and no values are asked for."""
 
 
 class FunctionEntry:
@@ -61,7 +61,7 @@ class FunctionEntry:
         self._processes: dict[int, FunctionProcess] = {}
         self._args = dict(args)
         self._calls: dict[int, PickledCall] = {}
-        """Calls by the identity of their arguments: the very same are sent once."""
+        """Calls by the identity of their arguments: those with the very same arguments are pickled once."""
         try:
             for given in args.values():
                 if id(given) not in self._calls:

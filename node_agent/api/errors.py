@@ -31,7 +31,7 @@ class LaunchError(RuntimeError):
 
 
 class SignalException(Exception):
-    """This process got a signal that ends it; `sigval` is the signal. Raised in the main thread, workers and all."""
+    """Signal that ends this process and its workers; `sigval` is the signal. Raised in the main thread."""
 
     def __init__(self, msg: str, sigval: signal.Signals) -> None:
         Exception.__init__(self, msg)
@@ -54,13 +54,13 @@ class ProcessFailure:
     local_rank: int
     pid: int
     exitcode: int
-    """Negative for a signal."""
+    """Exit code; negative for a signal, such as -9 for SIGKILL."""
     error_file: str
     """File with the worker's exception; `<N/A>` if it left none."""
     error_file_data: dict[str, Any] = field(init=False)
     message: Any = field(init=False)
     timestamp: int = field(init=False)
-    """Seconds since 1970."""
+    """Time of the failure, in seconds since 1970."""
     details: Failure | None = field(default=None, kw_only=True)
     """Facts that torch's class does not tell: the end in words, the last lines of stderr, and what to do."""
 
@@ -77,19 +77,19 @@ class ProcessFailure:
             self.message = end_in_torchs_words(self.exitcode, self.pid)
 
     def signal_name(self) -> str:
-        """`SIGKILL`, or `<N/A>` where it was no signal."""
+        """Name of the signal that ended the worker, such as `SIGKILL`; `<N/A>` where it was none."""
         return signal_name(self.exitcode)
 
     def timestamp_isoformat(self) -> str:
-        """`YYYY-MM-DD_HH:MM:SS`, local time."""
+        """Time of the failure as `YYYY-MM-DD_HH:MM:SS`, local time."""
         return local_time(self.timestamp)
 
 
 class ChildFailedError(Exception):
-    """Workers failed, and the run with them. `str()` is the whole report: what failed first, and what the run went
-    through.
+    """Failure of workers, and of the run with them. `str()` is the whole report: the first failure, and
+    the run's restarts.
 
-    `name`: of what they ran. `failures`: by global rank, the root first; of other nodes, too.
+    `name`: name of what the workers ran. `failures`: failures by global rank, the root first, also of other nodes.
     """
 
     def __init__(self, name: str, failures: Mapping[int, ProcessFailure], report: str = "") -> None:
@@ -120,8 +120,8 @@ class ChildFailedError(Exception):
 def process_failure(failure: Failure, recorded: dict[str, Any] | None = None) -> ProcessFailure:
     """Worker's failure as torch's class, with all that the agent knows.
 
-    With the worker's own error file while that can be read. Where it is gone, or another node's, with one that says the
-    same: `recorded`, or what else is known of the error.
+    Its error file is the worker's own while that can be read. Where that is gone, or another node's, it is a new one
+    that says the same: `recorded`, or what else is known of the error.
     """
     path = failure.error_file
     if error_file.load(path) is None:

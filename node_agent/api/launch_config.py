@@ -36,15 +36,15 @@ class LaunchConfig:
     logs_specs: AnyLogsSpecs | None = None
     """Destination of output: a `DefaultLogsSpecs`, ours or torch's, or torch's `LogsSpecs`; None: the console."""
     run_id: str = ""
-    """Names the run; agents with one id are one run. Empty: the node-agent's default."""
+    """Id of the run; agents with one id are one run. Empty: node-agent's default."""
     role: str = "default_role"
     """Name of the workers."""
     rdzv_endpoint: str = ""
-    """`HOST:PORT`."""
+    """`HOST:PORT` of the server, or of the node that hosts it."""
     rdzv_backend: str = "etcd"
-    """One of torchrun's, or rdzv-server: every one is served by rdzv-server."""
+    """Backend: one of torchrun's, or rdzv-server; rdzv-server serves all of them."""
     rdzv_configs: dict[str, Any] = field(default_factory=dict)
-    """torch's: join_timeout, last_call_timeout, close_timeout, read_timeout, keep_alive_interval,
+    """Options. torch's: join_timeout, last_call_timeout, close_timeout, read_timeout, keep_alive_interval,
     keep_alive_max_attempt, is_host, rank. Ours besides, as the flags of node-agent: node_id, node_rank, token_file,
     tls_ca, tls_cert, tls_key, connect_timeout, server_lost_timeout, lease, disconnect_grace, scale_up,
     rank_policy, fixed_nodes, notice_timeout, restart_window, restart_backoff, restart_backoff_max,
@@ -55,17 +55,17 @@ class LaunchConfig:
     max_restarts: int = 3
     """Restarts of the run after worker failures; membership changes are free."""
     monitor_interval: float = 0.1
-    """Has no effect: nothing is polled."""
+    """torch's polling interval, without effect: nothing is polled."""
     start_method: StartMethod = "spawn"
     """Start of functions: spawn, fork or forkserver."""
     log_line_prefix_template: str | None = None
     """Beginning of teed lines, of `${role_name}`, `${rank}`, `${local_rank}`; None: `[<role><local_rank>]:`."""
     metrics_cfg: dict[str, str] = field(default_factory=dict)
-    """Only empty: rdzv-server has the metrics."""
+    """torch's metrics settings, which must be empty: rdzv-server has the metrics."""
     local_addr: str | None = None
     """Address at which other nodes reach this one; None: the address from which it reaches the server."""
     event_log_handler: str = "null"
-    """torchrun's events: null or console."""
+    """Destination of torchrun's events: null or console."""
     numa_options: Any = None
     """torch's `NumaOptions`, or one of node, socket, exclusive, core-complex; None: workers run on any CPU."""
     signals_to_handle: str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"

@@ -46,7 +46,7 @@ class Awaited(Future[T]):
         self.add_done_callback(lambda _: self._closed.release())
 
     def wait(self, limit_s: float = inf) -> None:
-        """Return when it is done, however it ended, or when the time is up."""
+        """Return when the future is done, however it ended, or when the time is up."""
         until = monotonic() + limit_s
         while not self.done() and (left_s := until - monotonic()) > 0:
             if self._closed.acquire(timeout=min(left_s, LOOK_S)):
@@ -63,7 +63,7 @@ class LoopThread(Generic[T]):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start it, if it has not been. Raises `RuntimeError` if there are no threads left."""
+        """Start the thread, if it has not been started. Raises `RuntimeError` if there are no threads left."""
         if self._thread.ident is None:
             self._thread.start()
 
@@ -73,7 +73,7 @@ class LoopThread(Generic[T]):
             self._loop.call_soon_threadsafe(function, *args)
 
     def run(self, ask: Callable[[BaseException], None]) -> None:
-        """Start it, and wait until it has ended. An interruption has it asked to end, as does each further Ctrl-C."""
+        """Start the thread and wait for its end. `ask` asks for it, upon an interruption and each further Ctrl-C."""
         try:
             self.start()
             self.result.wait()
@@ -87,7 +87,7 @@ class LoopThread(Generic[T]):
         self.join()
 
     async def run_async(self, ask: Callable[[BaseException], None]) -> None:
-        """`run` for asyncio: it is asked to end whenever the waiting task is cancelled."""
+        """`run` for asyncio: the thread is asked to end whenever the waiting task is cancelled."""
         try:
             self.start()
             await done(self.result)
@@ -115,7 +115,7 @@ class LoopThread(Generic[T]):
 
 
 async def done(future: Future[Any]) -> None:
-    """Return when it is, however it ended. To cancel the wait cancels nothing else."""
+    """Return when the future is done, however it ended. To cancel the wait cancels nothing else."""
     with suppress(Exception):
         await asyncio.shield(asyncio.wrap_future(future))
 

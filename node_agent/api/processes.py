@@ -45,7 +45,7 @@ from node_agent.workers.process import given_up
 from node_agent.workers.temp_dir import TempDir
 
 STOP_TIMEOUT_S = 30.0
-"""torch's: from SIGTERM to SIGKILL, when another one has failed and when they are closed."""
+"""Seconds from SIGTERM to SIGKILL when another process has failed, or the context is closed; torch's value."""
 
 Environments = Mapping[int, Mapping[str, str]]
 LogsDir = str | os.PathLike[str]
@@ -61,9 +61,9 @@ class RunProcsResult:
     return_values: dict[int, Any] = field(default_factory=dict)
     """Return values of functions; None for each command. Empty if any process failed."""
     failures: dict[int, ProcessFailure] = field(default_factory=dict)
-    """First failed first. With commands, those that were stopped because another one failed, too."""
+    """Failures, the first one first; with commands also of processes that were stopped because another one failed."""
     stdouts: dict[int, str] = field(default_factory=dict)
-    """The log file; empty where there is none."""
+    """Log files of stdout; empty where there is none."""
     stderrs: dict[int, str] = field(default_factory=dict)
 
     def is_failed(self) -> bool:
@@ -74,7 +74,7 @@ class RunProcsResult:
 class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["PContext"]):
     """Processes that `start_processes` has started. All or nothing: when one fails, the others are stopped at once.
 
-    A context manager, also an async one, that closes it in the end. Its methods may be called from any thread.
+    A context manager, also an async one, that closes them in the end. Its methods may be called from any thread.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
         raise in_torchs_terms(SignalException)(f"process {os.getpid()} got {signum.name}", signum)
 
     def _at_exit(self) -> None:
-        """The program ends without having closed it."""
+        """Close the processes of a program that ends without having done so."""
         self._is_program_ending = True
         self.close()
 
@@ -344,7 +344,7 @@ class AllOrNothing(ProcessGroup):
         self._is_over = asyncio.get_running_loop().create_future()
 
     def start(self, specs: Sequence[WorkerSpec]) -> dict[int, int]:
-        """Their pids, by local rank. Raises `OSError` if one cannot be started; then the others are killed."""
+        """Start the processes; pids by local rank. Raises `OSError` if one cannot be started: then all are killed."""
         try:
             return {spec.local_rank: self._start_worker(spec).pid for spec in specs}
         except BaseException:
@@ -352,7 +352,7 @@ class AllOrNothing(ProcessGroup):
             raise
 
     async def ended(self) -> None:
-        """Return when all are gone, or given up."""
+        """Return when all processes are gone, or given up."""
         if self._alive:
             await self._is_over
 
@@ -381,7 +381,7 @@ class AllOrNothing(ProcessGroup):
 def chosen_specs(
     logs_specs: AnyLogsSpecs | LogsDir | None, log_dir: LogsDir | None, redirects: Streams, tee: Streams
 ) -> AnyLogsSpecs:
-    """Older versions of torch take a folder where later ones take `logs_specs`. Raises `TypeError` for both."""
+    """Specs as given, or made of a folder, which older versions of torch take instead. Raises `TypeError` for both."""
     if isinstance(logs_specs, str | os.PathLike):
         logs_specs, log_dir = None, logs_specs
     if logs_specs is None:

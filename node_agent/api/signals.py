@@ -27,7 +27,7 @@ class SignalWatch:
             signal.signal(signum, _dispatch)
 
     def close(self) -> None:
-        """Put back what was there before; from another thread that is left to the next signal."""
+        """Put back the handlers that were there before; in another thread, leave that to the next signal."""
         for signum in self._signals:
             _listeners[signum].remove(self._callback)
             if not _listeners[signum] and _in_main_thread():

@@ -105,12 +105,12 @@ def xid(asked: Asked, most: float | None) -> str:
 
 
 def disk(asked: Asked, gib: float | None) -> str:
-    """There is room for log files, which are written while the run goes on."""
+    """Free space for log files, which are written while the run goes on, is enough (default: 1 GiB)."""
     return _room(asked.folder, 1.0 if gib is None else gib, "remove what is not needed there")
 
 
 def shm(asked: Asked, gib: float | None) -> str:
-    """There is room in /dev/shm, which data loaders and NCCL use."""
+    """Free space in /dev/shm, which data loaders and NCCL use, is enough (default: 1 GiB)."""
     return _room("/dev/shm", 1.0 if gib is None else gib, "docker run --shm-size, an emptyDir of medium Memory")
 
 
@@ -153,7 +153,7 @@ CHECKS: dict[str, Callable[[Asked, float | None], str]] = {
     "gpus": gpus, "ecc": ecc, "xid": xid, "disk": disk, "shm": shm, "clock": clock, "ports": ports,
     "network": network,
 }  # fmt: skip
-"""By name. Each is given its limit, if one was given: a number of GPUs, errors, GiB, seconds, ports or MB/s."""
+"""Checks by name. Each is given its limit, if the user named one: GPUs, errors, GiB, seconds, ports or MB/s."""
 
 
 def main(argument: str) -> int:

@@ -16,26 +16,26 @@ from rdzv_protocol.queries import PAIR_TEST_BYTES, PAIR_TEST_PINGS, PairTest, Pa
 
 MB = 1e6
 SLACK = 1.25
-"""So much longer than the limit allows is waited for the last byte: then no better figure can come of it."""
+"""Factor on the longest time that the limit allows: after that no byte can bring the rate up to the limit."""
 MOST_LATENCY_S = 0.1
-"""Between any two nodes of one cluster less is usual by far; Linux sends a lost packet again after 0.2 s."""
+"""Longest round trip; in one cluster it is much shorter as a rule, and Linux sends a lost packet again after 0.2 s."""
 CONNECTING_SHARE = 0.5
 """Part of the test's time within which there is a connection."""
 NONCE_S = 2.0
 """Time that a connection has to show the nonce."""
-MOST_STRANGERS = 8
-"""Connections that are heard at a time; of more the oldest is closed."""
+MOST_UNAUTHENTICATED = 8
+"""Most connections that have not shown the nonce at a time; of more the oldest is closed."""
 RETRY_S = 0.02
 """Time between two attempts to connect: the other node may listen a little later."""
 _CHUNK = 1 << 18
 
 
 class _NoConnection(Exception):
-    """There is no connection with the other node, and why."""
+    """No connection with the other node; the message says why."""
 
 
 class _Slow(Exception):
-    """The network is too slow, as the sentence says."""
+    """Network that is too slow, as the sentence says."""
 
 
 async def measure(query: PairTest, least_mb_per_s: float) -> PairTested:
@@ -73,7 +73,7 @@ async def _connection(query: PairTest) -> AsyncIterator[tuple[socket.socket, flo
 
 
 async def _exchange(connection: socket.socket, query: PairTest, least_mb_per_s: float) -> float:
-    """Send and get the bytes, in turns; MB/s of those that came. Raises `_Slow`."""
+    """Send and receive the test's bytes, in turns; MB/s of those received. Raises `_Slow`."""
     loop, zeros = asyncio.get_running_loop(), memoryview(bytes(_CHUNK))
     mb_per_s = await _receive(connection, query.peer, least_mb_per_s) if query.listens else 0.0
     for _ in range(PAIR_TEST_BYTES // _CHUNK):
@@ -141,44 +141,44 @@ async def _echo(connection: socket.socket) -> float:
 
 
 async def _accepted(query: PairTest) -> socket.socket:
-    """The one connection that knows the nonce; whoever else comes is not answered, and dropped."""
+    """The one connection that knows the nonce; any other one is closed without an answer."""
     loop = asyncio.get_running_loop()
-    strangers: dict[asyncio.Task[bool], socket.socket] = {}
+    unauthenticated: dict[asyncio.Task[bool], socket.socket] = {}
     taken: socket.socket | None = None
     with await _listener(query) as listener:
         accepting = loop.create_task(loop.sock_accept(listener))
         try:
             while taken is None:
-                done, _ = await asyncio.wait({accepting, *strangers}, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait({accepting, *unauthenticated}, return_when=asyncio.FIRST_COMPLETED)
                 if accepting in done:
                     connection, _ = accepting.result()
                     accepting = loop.create_task(loop.sock_accept(listener))
-                    strangers[loop.create_task(_knows(connection, query.nonce.encode()))] = connection
-                for task in [each for each in strangers if each in done]:
-                    connection = strangers.pop(task)
+                    unauthenticated[loop.create_task(_knows(connection, query.nonce.encode()))] = connection
+                for task in [each for each in unauthenticated if each in done]:
+                    connection = unauthenticated.pop(task)
                     if task.result():
                         taken = connection
                         break
                     connection.close()
-                if len(strangers) > MOST_STRANGERS:
-                    _drop(strangers, next(iter(strangers)))
+                if len(unauthenticated) > MOST_UNAUTHENTICATED:
+                    _drop(unauthenticated, next(iter(unauthenticated)))
             return taken
         finally:
             accepting.cancel()
             await asyncio.wait({accepting})  # it lets go of the listener, which is closed next
-            for task in list(strangers):
-                _drop(strangers, task)
+            for task in list(unauthenticated):
+                _drop(unauthenticated, task)
 
 
-def _drop(strangers: dict[asyncio.Task[bool], socket.socket], task: asyncio.Task[bool]) -> None:
+def _drop(unauthenticated: dict[asyncio.Task[bool], socket.socket], task: asyncio.Task[bool]) -> None:
     """Close the connection once nobody reads from it any more."""
-    connection = strangers.pop(task)
+    connection = unauthenticated.pop(task)
     task.add_done_callback(lambda _: connection.close())
     task.cancel()
 
 
 async def _knows(connection: socket.socket, nonce: bytes) -> bool:
-    """Whether the connection begins with the nonce, soon."""
+    """Whether the connection begins with the nonce, within `NONCE_S` seconds."""
     connection.setblocking(False)
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(NONCE_S):
@@ -189,7 +189,7 @@ async def _knows(connection: socket.socket, nonce: bytes) -> bool:
 async def _listener(query: PairTest) -> socket.socket:
     """Socket that listens at this node's own address, beside the one that reserves the port.
 
-    At every address if that one is none of this machine's: there is a NAT between, and the nonce says who is meant.
+    It listens at every address if that one is not this machine's: a NAT is between, and the nonce says who is meant.
     """
     family, kind, protocol, _, address = (
         await asyncio.get_running_loop().getaddrinfo(query.addr, query.port, type=socket.SOCK_STREAM)
@@ -200,7 +200,7 @@ async def _listener(query: PairTest) -> socket.socket:
             listener.setblocking(False)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(each)
-            listener.listen(MOST_STRANGERS)
+            listener.listen(MOST_UNAUTHENTICATED)
             return listener
         except OSError:
             listener.close()

@@ -22,7 +22,7 @@ from node_agent.failures.diagnose import exit_status
 from node_agent.workers.bounded_command import BoundedCommand
 
 QUIET_S = 2.0
-"""A check that takes longer is said."""
+"""Seconds after which a check that still runs is logged."""
 TAIL_LINES, EVIDENCE_BYTES = 8, 700
 """Most lines and bytes of a check's output that become evidence."""
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "built_in_helper.py")
@@ -37,7 +37,7 @@ def commands(check: NodeCheck) -> Iterator[tuple[str, Sequence[str]]]:
 
 
 def built_in(check: NodeCheck, *, is_brief: bool = False) -> Sequence[str]:
-    """Command of the built-in checks. `is_brief`: it writes of what is not well alone."""
+    """Command of the built-in checks. `is_brief`: it writes only of checks that do not pass."""
     asked = {**msgspec.to_builtins(check), "is_brief": is_brief}
     return (sys.executable, "-IS", PROGRAM, msgspec.json.encode(asked).decode())
 
@@ -64,7 +64,7 @@ class PreJoinCheck:
         self._loop.call_soon(self._next)
 
     def close(self) -> None:
-        """Kill what still runs."""
+        """Kill the check that still runs."""
         self._left = []
         if self._quiet:
             self._quiet.cancel()

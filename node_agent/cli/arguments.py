@@ -46,7 +46,7 @@ from node_agent.core.hang import LogRule, ProgressLimits
 from node_agent.core.log_options import Std
 
 Given = Mapping[str, tuple[str, object]]
-"""By an argument's name: its giver, for messages, and its text or value."""
+"""Giver (for messages) and text or value of each argument that was given, by the argument's name."""
 SHORTEST_SILENCE_S = 1.0
 SHORTEST_LEASE_S, LONGEST_LEASE_S = 0.1, 86_400
 SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 1.0, 1e9
@@ -56,18 +56,18 @@ class Flag(NamedTuple):
     """Ways to give an argument: by a flag of its own name, a variable, and perhaps a key of `--rdzv-conf`."""
 
     metavar: str
-    """Word for its value; empty: it takes none, it is a switch."""
+    """Word for the flag's value in --help; empty: the flag is a switch."""
     read: Read
     help: str
-    """Empty: it is no flag, only a key of `--rdzv-conf`."""
+    """Line of --help; empty: there is no flag, only a key of `--rdzv-conf`."""
     short: str = ""
     """torchrun's short name, such as -r."""
     alias: str = ""
     """Another name of ours."""
     is_ours: bool = False
-    """torchrun has no such flag, or not yet."""
+    """Whether torchrun has no such flag, or not yet."""
     is_setting: bool = False
-    """Also a key of `--rdzv-conf`."""
+    """Whether the argument is also a key of `--rdzv-conf`."""
     has_variable: bool = True
     """Whether the flag falls back to a variable `PET_...`, as under torchrun."""
     variable: str = ""
@@ -79,12 +79,12 @@ class Flag(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """The short one, the argument's own and the alias, with dashes."""
+        """Names of the flag with dashes: the short one, the argument's own and the alias."""
         return [each for each in (self.short, "--" + self.argument.replace("_", "-"), self.alias) if each]
 
     @property
     def variables(self) -> list[str]:
-        """Variables that it falls back to, the first one first."""
+        """Variables that the flag falls back to, the first one first."""
         words = [self.argument, self.alias.removeprefix("--").replace("-", "_")] if self.has_variable else []
         return [*(f"PET_{word.upper()}" for word in words if word), *([self.variable] if self.variable else [])]
 
@@ -374,7 +374,7 @@ class Arguments(NamedTuple):
         return self.terms.get(argument) or FLAGS[argument].names[-1]
 
     def is_written(self, argument: str) -> bool:
-        """Whether the user wrote it; operators set variables, for every job."""
+        """Whether the user wrote the argument; variables are set by operators, for every job."""
         return not self.sources.get(argument, "PET_").startswith("PET_")
 
 

@@ -48,7 +48,7 @@ def read(argv: Sequence[str], environment: Mapping[str, str]) -> Arguments:
 
 
 def _from_variables(environment: Mapping[str, str]) -> Given:
-    """Operators for Kubernetes set these, and workers inherit them. An empty variable says nothing."""
+    """Arguments in `PET_*` variables, which Kubernetes operators set and workers inherit; an empty one says nothing."""
     known = [(argument, variable) for argument, flag in FLAGS.items() for variable in reversed(flag.variables)]
     given = {argument: variable for argument, variable in known if environment.get(variable, "").strip()}
     return {argument: (variable, environment[variable]) for argument, variable in given.items()}

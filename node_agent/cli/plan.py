@@ -24,7 +24,7 @@ from node_agent.output.line_prefix import PREFIX_TEMPLATE
 from node_agent.workers.environment import UNINTERRUPTIBLE
 
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
-"""torchrun tells its workers so."""
+"""Variable by which torchrun tells its workers the value of `--signals-to-handle`."""
 AGENT_FILES, WORKER_FILES, WARM_FILES = 15, 4, 2
 """Descriptors of the agent itself; of a worker: its process, its progress, and a pipe or a file for each stream; of a
 process that `--preload` holds ready: itself and the way to it."""
@@ -172,7 +172,7 @@ def _node_check(arguments: Arguments, target: Target) -> NodeCheck | None:
 
 
 def _notice_s(arguments: Arguments) -> float | None:
-    """Time that a leaving agent gives the workers to save: the rest of its own is for their end."""
+    """Seconds that a leaving agent gives the workers to save; the rest of its own time is for their end."""
     if arguments.notice_timeout is None:
         return None
     return min(arguments.notice_timeout, arguments.shutdown_timeout * NOTICE_SHARE)
@@ -302,7 +302,7 @@ def _cpus(arguments: Arguments, workers: int, environment: Mapping[str, str]) ->
 
 
 def _check_devices(arguments: Arguments, config: AgentConfig) -> None:
-    """Each worker of `--virtual-local-rank` needs a GPU of its own."""
+    """Refuse `--virtual-local-rank` with fewer visible GPUs than workers: each one needs a GPU of its own."""
     if not config.virtual_local_rank:
         return
     from node_agent.workers.environment import hiding_variable, visible_devices
@@ -317,7 +317,7 @@ def _check_devices(arguments: Arguments, config: AgentConfig) -> None:
 
 
 def _check_ready_file(arguments: Arguments) -> None:
-    """A probe whose file cannot be there would have the node taken for broken, long after."""
+    """Refuse a ready file that cannot be written: its probe would have the node taken for broken, long after."""
     path = arguments.ready_file
     if path is not None and (os.path.isdir(path) or not os.access(os.path.dirname(path) or ".", os.W_OK)):
         raise UsageError(
@@ -326,7 +326,7 @@ def _check_ready_file(arguments: Arguments) -> None:
 
 
 def _check_descriptors(config: AgentConfig) -> None:
-    """A process that may open too few files for its workers says so before it starts any."""
+    """Refuse a limit of open files that is too low for the workers, before any is started."""
     import resource
 
     workers = config.join.local_world_size
@@ -347,7 +347,7 @@ def _check_descriptors(config: AgentConfig) -> None:
 
 
 def _check_port(arguments: Arguments, config: AgentConfig) -> None:
-    """A port of the user's own choice is said to be taken before anything starts."""
+    """Refuse a port of the user's own choice that is taken, before anything starts."""
     if config.master_port is None:
         return
     from node_agent.workers.ports import ReservedPort
@@ -380,7 +380,7 @@ def _check_loopback(arguments: Arguments, target: Target, environment: Mapping[s
 
 
 def first(*values: float | None) -> float:
-    """The first that somebody gave; the last is a default."""
+    """The first value that was given; the last one is a default."""
     return next(value for value in values if value is not None)
 
 
@@ -443,7 +443,7 @@ def _log_options(arguments: Arguments) -> LogOptions:
 
 
 def _log_dir(arguments: Arguments) -> str | None:
-    """The folder, which is made."""
+    """Folder of log files, which is made; None: `--log-dir` was not given. Raises `UsageError`."""
     folder = arguments.log_dir
     if folder == NO_FILES:
         for argument in ("duplicate_stdout_filters", "duplicate_stderr_filters"):
@@ -456,7 +456,7 @@ def _log_dir(arguments: Arguments) -> str | None:
 
 
 def _logs_plugin(arguments: Arguments) -> str | None:
-    """The plug-in that decides about log files, and knows what their folder means."""
+    """Name of the plug-in that decides about log files, and knows what their folder means. Raises `UsageError`."""
     name = arguments.logs_specs
     if name is None:
         return None

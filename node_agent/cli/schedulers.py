@@ -28,10 +28,10 @@ class Source(NamedTuple):
 
     variables: tuple[str, ...]
     read: Callable[[str], str] = str.strip
-    """Empty: the text does not say it."""
+    """Reader of a variable's text; an empty result: the text does not state the fact."""
 
     def find(self, environment: Environment) -> tuple[str, str] | None:
-        """The first variable that says it, and what it says."""
+        """The first variable that states the fact, and what it states; None: none does."""
         for variable in self.variables:
             names = fnmatch.filter(environment, variable) if "*" in variable else [variable]
             if len(names) == 1 and (value := self.read(environment.get(names[0], ""))):
@@ -57,7 +57,7 @@ class Scheduler(NamedTuple):
     rank: Source
     """Index of this node; the one with 0 hosts the server."""
     host: Source
-    """Name or address of that node."""
+    """Name or address of the node with index 0."""
     job: tuple[Source, ...]
     """Parts of a name that one start of the job, and no other, has; those that are not set are left out."""
     port: Source = NOTHING
@@ -115,7 +115,7 @@ def _first_word(text: str) -> str:
 
 SRUN = "start it by srun --ntasks-per-node=1 node-agent --endpoint auto ..."
 SPECIAL_STEPS = 0xFFFF_FFF0
-"""Steps from here on are not srun's: the batch script, an interactive shell, processes adopted by a login."""
+"""Number from which on steps are not srun's: the batch script, an interactive shell, processes adopted by a login."""
 
 
 def _slurm_trouble(environment: Environment) -> str:

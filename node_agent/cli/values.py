@@ -15,7 +15,7 @@ from node_agent.core.log_options import Std
 Read = Callable[[object], object]
 
 BACKENDS = ("c10d", "static", "etcd", "etcd-v2", "rdzv-server")
-"""torchrun's, and the name of our plug-in for torchrun. All of them are served by rdzv-server."""
+"""Backends: torchrun's, and the name of our plug-in for torchrun. All of them are served by rdzv-server."""
 PLACES = ("auto", "cpu", "gpu", "xpu")
 TRUE, FALSE = ("true", "t", "yes", "y", "on"), ("false", "f", "no", "n", "off")
 LONGEST_SORT_KEY = 512
@@ -82,7 +82,7 @@ def name_or_none(given: object) -> str:
 
 
 def switch(given: object) -> bool:
-    """A word or a number. torchrun takes numbers alone."""
+    """True or false, from a word or a number; torchrun takes numbers alone."""
     word = text(given).strip().lower()
     if word in TRUE or word in FALSE:
         return word in TRUE
@@ -211,7 +211,7 @@ def place(given: object) -> tuple[str, int]:
 
 
 def nodes(given: object) -> tuple[int, ...]:
-    """N, MIN:MAX, or legal sizes N,N,N: the fewest and the most nodes, then the legal sizes if they are listed."""
+    """Numbers of nodes, of N, MIN:MAX or legal sizes N,N,N: the fewest, the most, then the legal sizes if listed."""
     if not isinstance(given, str) or "," not in given:
         return node_counts(given)
     parts = [part.strip() for part in given.split(",")]
@@ -224,7 +224,7 @@ def nodes(given: object) -> tuple[int, ...]:
 
 
 def pairs(given: object) -> dict[str, object]:
-    """K=V,K=V, also in quotes, or a map; what is None in a map is not given."""
+    """Map of a text K=V,K=V, also in quotes, or of a map, in which None stands for not given."""
     if isinstance(given, Mapping):
         return {text(key): value for key, value in given.items() if value is not None}
     found: dict[str, object] = {}
@@ -250,7 +250,7 @@ def codes(given: object) -> tuple[object, ...]:
 
 
 def ranks(given: object) -> frozenset[object] | None:
-    """0,1,2; nothing means all of them, as under torchrun."""
+    """Ranks of a text such as 0,1,2; an empty one means all of them, as under torchrun."""
     if not given or (isinstance(given, str) and not given.strip()):
         return None
     try:
@@ -260,7 +260,7 @@ def ranks(given: object) -> frozenset[object] | None:
 
 
 def streams(given: object) -> Std | Mapping[int, Std]:
-    """One of torch's numbers for every worker, or a map from local ranks to them."""
+    """Streams by torch's numbers: one for every worker, or a map from local ranks to them."""
     return given if isinstance(given, Std | Mapping) else Std.from_str(text(given))
 
 
@@ -293,7 +293,7 @@ def signal_name(given: object) -> str:
 
 
 def known_signals(names: Iterable[str]) -> tuple[str, ...]:
-    """The names that signals have here, of these."""
+    """The names, of those given, that signals have on this system."""
     from signal import Signals
 
     return tuple(each for each in names if each in Signals.__members__)

@@ -1,4 +1,4 @@
-"""Retry policy of one transport to the server: when to try again after a failure, and which failures are news.
+"""Retry policy of one transport to the server: when to try again after a failure, and which failures to report.
 
 Pure, as the machine is: errors, times and jitter go in, decisions come out. How long an agent goes on without a server
 is the machine's to decide.
@@ -12,7 +12,7 @@ from rdzv_protocol.errors import KEPT_OUT, NotLeader, ProtocolError, ServerUnava
 
 FIRST_S, FACTOR, LONGEST_S = 0.05, 1.6, 1.0
 HANDOVER_S = 0.5
-"""One of several servers hands over to another one in less, and nobody need be told that it went."""
+"""Seconds within which one of several servers hands over to another one: shorter outages are not reported."""
 HINTS = {
     "name": "check the name in --endpoint, or in --master-addr",
     "connect": "check that rdzv-server runs there and that no firewall is between",
@@ -35,7 +35,7 @@ class Signal(Protocol):
 class Unreachable(Exception):
     """The exchange did not come about. `stage` says how far it got: a key of `HINTS`. Trying again may help.
 
-    `sooner` is set when that is worth it before its time: with several servers, when another one is to be asked.
+    `sooner` is set when another try is worth it before its time: with several servers, when another one is to be asked.
     `is_final`: it will not help unless somebody changes something first.
     """
 
@@ -48,7 +48,7 @@ class Unreachable(Exception):
 
 
 class ServerLost(Exception):
-    """There will be no server, however long one waits. One line that says what to do."""
+    """No server will come, however long one waits; one line says what to do."""
 
 
 RETRIED = (Unreachable, ServerUnavailable, NotLeader, *KEPT_OUT)
@@ -56,10 +56,10 @@ RETRIED = (Unreachable, ServerUnavailable, NotLeader, *KEPT_OUT)
 
 
 class Pause(Struct, frozen=True):
-    """Wait before the next try. `news`: what has happened, if that should be told."""
+    """Wait before the next try. `failure`: what has happened, if that is to be reported."""
 
     delay_s: float
-    news: Unreachable | ProtocolError | None
+    failure: Unreachable | ProtocolError | None
 
 
 class Retry:
@@ -70,14 +70,14 @@ class Retry:
         self._attempt = 0
         self._failing_since: float | None = None
         self._cause: Unreachable | ProtocolError | None = None
-        """First failure of those that have not been told."""
-        self._told: set[str] = set()
+        """First failure of those that have not been reported."""
+        self._reported: set[str] = set()
 
     def answered(self) -> None:
         """The server has answered, if only to refuse."""
         self._has_joined = True
         self._attempt, self._failing_since, self._cause = 0, None, None
-        self._told.clear()
+        self._reported.clear()
 
     def failed(self, error: Unreachable | ProtocolError, now: float, tried_for_s: float, jitter: float) -> Pause:
         """Decide what follows one of `RETRIED`. Raises it again if it keeps out an agent that was never in."""
@@ -90,16 +90,16 @@ class Retry:
         sooner = error.sooner if isinstance(error, Unreachable) else None
         if sooner and sooner.is_set():
             return Pause(0.0, None)
-        news = None
+        failure = None
         if sooner is None or now - self._failing_since >= HANDOVER_S:
-            news, self._cause = self._news(self._cause), None
-        return Pause(delay(self._attempt, jitter), news)
+            failure, self._cause = self._unreported(self._cause), None
+        return Pause(delay(self._attempt, jitter), failure)
 
-    def _news(self, cause: Unreachable | ProtocolError) -> Unreachable | ProtocolError | None:
-        """None if it has been told, or if that another server leads is all there is to tell."""
-        is_elsewhere = isinstance(cause, Unreachable) and cause.stage == "leader" and bool(self._told)
-        is_old = is_elsewhere or str(cause) in self._told
-        self._told.add(str(cause))
+    def _unreported(self, cause: Unreachable | ProtocolError) -> Unreachable | ProtocolError | None:
+        """The failure, unless it has been reported, or says no more than that another server leads."""
+        is_elsewhere = isinstance(cause, Unreachable) and cause.stage == "leader" and bool(self._reported)
+        is_old = is_elsewhere or str(cause) in self._reported
+        self._reported.add(str(cause))
         return None if is_old else cause
 
 

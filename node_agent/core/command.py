@@ -7,7 +7,7 @@ from zlib import crc32
 from msgspec import Struct
 
 LOCAL_RANK = "${local_rank}"
-"""Stands for the worker's local rank in the script's arguments, as under torchrun."""
+"""Placeholder of the worker's local rank in the script's arguments, as under torchrun."""
 
 _OF_NODE = re.compile(r"(?i)rank|node|host|machine|addr")
 """Names of arguments whose values legitimately differ."""

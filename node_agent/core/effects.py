@@ -39,14 +39,14 @@ class CheckNode(Struct, frozen=True):
     """Find out whether this node is fit for a round; answered by `NodeChecked`."""
 
     after_failure: bool = False
-    """A worker of this node has failed since the last check."""
+    """Whether a worker of this node has failed since the last check."""
 
 
 class Level(Enum):
     """Weight of a line for the person who watches; `number` is its weight in `logging`."""
 
     ROUTINE = auto()
-    """Nobody waits for it: all is as it should be."""
+    """Line that nobody waits for: all is as it should be."""
     NOTICE = auto()
     """The run does not go its usual way, or not yet: nodes are missing, it starts again."""
     WARNING = auto()
@@ -78,13 +78,13 @@ class Say(Struct, frozen=True):
 class WriteFailureReport(Struct, frozen=True):
     """The run has failed, or this agent has: leave behind why, for people and for whoever started the agent.
 
-    `finish`: the run's end and story; None if the agent ends for a reason of its own, which is `error`.
+    `finish`: the run's end with its final report; None if the agent ends for a reason of its own, which is `error`.
     """
 
     error: str
     finish: Finish | None = None
     is_server_lost: bool = False
-    """The agent has given up waiting for the server."""
+    """Whether the agent has given up waiting for the server."""
 
     @property
     def failure(self) -> Failure | None:

@@ -79,7 +79,7 @@ class Signalled(Struct, frozen=True):
 
     name: str
     reason: str = ""
-    """How it was asked, if not by that signal."""
+    """Way in which the agent was asked to go, if not by that signal."""
 
 
 class GaveUp(Struct, frozen=True):
@@ -97,7 +97,7 @@ class Answer(Struct, frozen=True):
 
 
 class Crashed(Struct, frozen=True):
-    """This process has met with an exception that nobody expected: it must go, whatever state it is in."""
+    """Exception in this process that nobody expected: the agent must go, whatever state it is in."""
 
     reason: str
 

@@ -36,7 +36,7 @@ class FailureReporter:
         self._stage = _Stage.NONE
         self._round = 0
         self._is_late = False
-        """The workers had been told to stop when it was heard of."""
+        """Whether the workers had been told to stop when the failure was heard of."""
         self._held_leave: LeaveRequest | None = None
         self.said = ""
         """The sentence about the latest failure that people were told; empty if there was none."""

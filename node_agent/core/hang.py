@@ -19,7 +19,7 @@ from node_agent.core.progress import Reading
 UNSEEN_S = 600.0
 """Learned limit of what has not been seen yet: torch's own time-out of a collective with NCCL."""
 UNSEEN_START_S = 1_800.0
-"""The same for the time until the first progress: compilation, data, a large checkpoint to be read."""
+"""Learned limit of the time to the first progress, while unseen: compilation, data, a large checkpoint to be read."""
 SHORTEST_S, SHORTEST_START_S = 10.0, 60.0
 """Least learned limits, however fast the steps are."""
 STEPS_TO_LEARN = 10
@@ -28,7 +28,7 @@ LOOKS_A_LIMIT = 4
 LONGEST_LOOK_S = 10.0
 """Longest time between two looks: limits that are learned become shorter meanwhile."""
 LATE_S = 0.5
-"""A look that comes later than this after its time was held up."""
+"""Seconds by which a look may be late; a later one shows that the agent was held up."""
 MOST_PAUSES = 100
 LONGEST_LINE = 4_096
 SHOWN = 120
@@ -49,9 +49,9 @@ class LogRule(Struct, frozen=True, kw_only=True):
 
     pattern: str
     first_s: float | None = None
-    """The first must come so many seconds after the start."""
+    """Seconds from the start within which the first such line must come; None: no limit."""
     every_s: float | None = None
-    """Each further one must come so many seconds after the one before."""
+    """Seconds from one such line within which the next must come; None: no limit."""
     rank: int = 0
     """The rank from which lines must come in time."""
     least: float = -inf
@@ -60,9 +60,9 @@ class LogRule(Struct, frozen=True, kw_only=True):
     points: int = 1
     """Numbers in a row that must be beyond the limits."""
     is_fault: bool = False
-    """A line of any rank with the pattern is a fault."""
+    """Whether a line of any rank with the pattern is a fault."""
     is_stop: bool = False
-    """After a line with the pattern nothing is expected any more: the training is over."""
+    """Whether nothing is expected any more after a line with the pattern: the training is over."""
 
     @property
     def shortest_s(self) -> float:
@@ -70,7 +70,7 @@ class LogRule(Struct, frozen=True, kw_only=True):
 
 
 class HangOptions(Struct, frozen=True, kw_only=True):
-    """Sources that are looked at; none by default."""
+    """Sources by which hangs of workers are noticed; none by default."""
 
     progress: ProgressLimits | None = None
     silence_s: float | None = None
@@ -263,7 +263,7 @@ class HangDetector:
         return unseen_s if longest_s is None else max(shortest_s, self._options.progress.factor * longest_s)
 
     def _learn(self, signs: Signs) -> bool:
-        """Take the longest of each kind into the rhythm, but for time that does not count. Whether there is news."""
+        """Take the longest of each kind into the rhythm, but for time that does not count. Whether it has changed."""
         new = {rank: each for rank, each in signs.readings.items() if self._learned_of.get(rank) != each.number}
         for rank, reading in new.items():
             for kind, spent in reading.spent.items():

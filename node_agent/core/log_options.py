@@ -43,7 +43,7 @@ def _local_rank(text: str) -> int:
 
 
 NO_FILES = "/dev/null"
-"""As `--log-dir`: no log files and no error files, as under torchrun."""
+"""Value of `--log-dir` that means no log files and no error files, as under torchrun."""
 
 
 class LogOptions(Struct, frozen=True, kw_only=True):

@@ -69,9 +69,9 @@ STANDING_BY = "standing by: "
 NOT_STARTED = 127
 """Exit code of a worker that could not be started, as a shell's."""
 FIRST_TRY_S = 1.0
-"""The first try may take this long, however short the user's limit."""
+"""Seconds that the first try may take, however short the user's limit."""
 SOONER_S = 1.0
-"""A drain whose deadline is so much sooner than the one before is another."""
+"""Seconds by which a drain's deadline must be sooner than the one before to make it another drain."""
 ANSWER_S = 1.0
 """Time beyond a notice's deadline within which the server says that this agent may go; then it goes anyway."""
 QUIET_S = 2.0
@@ -123,15 +123,15 @@ class AgentMachine:
         self._leaving: events.Signalled | None = None
         """The signal because of which this agent leaves as soon as all workers have saved."""
         self._leaves_at = self._stops_at = inf
-        """With `_leaving`: when it goes at the latest, and when its workers must be gone."""
+        """Times, once `_leaving` is set, at which the agent goes at the latest, and its workers must be gone."""
         self._incarnation = 1
         self._after_round = 0
         self._revision = 0
         self._lease_s = 10.0
         self._busy = False
-        """A join or a poll is under way."""
+        """Whether a join or a poll is under way."""
         self._may_join = True
-        """The server expects a join: this agent is new, or was told to stop, or was fenced."""
+        """Whether the server expects a join: this agent is new, or was told to stop, or was fenced."""
         self._has_workers = False
         self._stop_asked = False
         self._checks = checks
@@ -140,20 +140,20 @@ class AgentMachine:
         self._is_checked = not checks
         """Whether this node has been found fit since workers ran here last, or need not be."""
         self._has_failed = False
-        """A worker of this node has failed since the last check."""
+        """Whether a worker of this node has failed since the last check."""
         self._check_at_end = False
-        """The run has ended because of this node's worker: whether the node is unfit decides the exit code."""
+        """Whether the run has ended because of this node's worker: then an unfit node decides the exit code."""
         self._drains_until = inf
         self._is_unfit = False
-        """A test that the server had made has found this node unfit."""
+        """Whether a test that the server asked for has found this node unfit."""
         self._keep_alive_at: float | None = None
         self._exit_code = ExitCode.FAILED
         self._last_reason = ""
         """Reason for waiting that was said last."""
         self.is_member = False
-        """The server counts this agent in: it takes part in a round that is forming or formed, or stands by."""
+        """Whether the server counts this agent in: it takes part in a round, forming or formed, or stands by."""
         self.is_known = False
-        """The server has answered at least once: it knows of this agent."""
+        """Whether the server has answered at least once: then it knows of this agent."""
         self._silent_since: float | None = None
         """Beginning of the time without an answer; None while the server answers."""
         self._idle_since = 0.0
@@ -363,7 +363,7 @@ class AgentMachine:
     # The server comes and goes.
 
     def _expect_server(self, now: float) -> None:
-        """From now on the server's first answer is waited for, unless the node is checked first."""
+        """Wait for the server's first answer from now on, unless the node is checked first."""
         if self._is_checked and not self.is_known and self._silent_since is None:
             self._silent_since, self._notice_at = now, now + QUIET_S
 
@@ -372,7 +372,7 @@ class AgentMachine:
         return now - self._silent_since if self.is_known and self._silent_since is not None else 0.0
 
     def _reached(self, now: float) -> None:
-        """The server has answered the request under way."""
+        """Note that the server has answered the request under way."""
         self._busy = False
         if self._outage and self._silent_since is not None and self.state is not State.ENDING:
             self._log(
@@ -498,7 +498,7 @@ class AgentMachine:
             self._join_anew(reason)
 
     def _join_anew(self, reason: str) -> None:
-        """This agent is no longer part of the run: its workers must go, and it comes back as a newcomer."""
+        """Stop the workers and come back as a newcomer: this agent is no longer part of the run."""
         self._say(f"{reason}; joining anew", event="fenced")
         self._stop_workers()
         self.state, self._may_join, self._keep_alive_at = State.STOPPING, True, None

@@ -21,7 +21,7 @@ class Reading(Struct, frozen=True):
     """
 
     number: int
-    """How often it has told something."""
+    """Number of times that the worker has told something."""
     step: int | None
     checkpoint_step: int | None
     kind: str
@@ -36,7 +36,7 @@ class Pace:
         self._last: dict[int, Reading] = {}
         self.step_s: float | None = None
         self.work_s: float | None = None
-        """The part of them that is own work; None: no worker tells it."""
+        """Part of the seconds that is the worker's own work; None: no worker tells it."""
 
     def look(self, readings: dict[int, Reading]) -> None:
         """Take the latest readings, by local rank."""
@@ -57,7 +57,7 @@ class Pace:
 
 
 def _since(kind: str, reading: Reading, before: Reading | None) -> tuple[int, float]:
-    """How often the worker has told this kind since then, and its seconds."""
+    """Number of times that the worker has told this kind since the reading before, and its seconds."""
     now, then = reading.spent[kind], before.spent[kind] if before else Spent()
     return now.times - then.times, now.total_s - then.total_s
 

@@ -41,11 +41,11 @@ Frames = list[tuple[str, str, int]]
 """Function, file and line; innermost first."""
 
 LOOKS, BETWEEN_LOOKS_S = 3, 0.15
-"""Uninterruptible sleep is common, if short: it counts if it is seen each time."""
+"""Looks at a process, and seconds between two: uninterruptible sleep, common if short, counts if seen each time."""
 STATES = {"T": "stopped", "t": "traced", "D": "uninterruptible", "Z": "ended", "X": "ended"}
 HALTED = ("stopped", "traced", "uninterruptible", "ended")
 TRIES = 3
-"""py-spy may read a stack while it changes."""
+"""Tries of py-spy, which may read a stack while it changes."""
 MOST_THREADS = 64
 MOST_TASKS = 256
 MOST_BYTES = 16 << 20
@@ -58,16 +58,16 @@ MARGIN_S = 0.3
 """Seconds before the deadline that are kept back for passing on what the asked programs have answered."""
 RAS_VARIABLE, RAS_ADDRESS = "NCCL_RAS_ADDR", "localhost:28028"
 RAS_ANSWER_S = 1.0
-"""A process that has not answered a line by then is stopped: the next connection may get another one of the node."""
+"""Seconds to answer a line; a process that takes longer is stopped, and the next connection may get another one."""
 RAS_BYTES = 1 << 20
 LISTENS = "0A"
-"""State of a socket in /proc/PID/net/tcp."""
+"""State of a listening socket in /proc/PID/net/tcp."""
 FR_MARGIN_S = 2.0
-"""torch's import and the analysis are not begun with less time left."""
+"""Seconds that must be left for torch's import and the analysis to be begun."""
 
 
 def main() -> None:
-    """argv: descriptor of the socket."""
+    """Examine the workers. argv: descriptor of the socket."""
     control = socket.socket(fileno=int(sys.argv[1]))
     with control.makefile("rb") as lines:
         order = json.loads(lines.readline())
@@ -83,7 +83,7 @@ class Examination:
         self._until: float = time.monotonic() + order["limit_s"]
         self._lock = threading.Lock()
         self._files: dict[str, bytes] = {}
-        """To be written, by name."""
+        """Contents of the files to be written, by name."""
         self._problems: set[str] = set()
         self._py_spy = find_py_spy()
 
@@ -142,7 +142,7 @@ class Examination:
             self._flight_recorder(worker, state)
 
     def _stacks(self, worker: dict[str, Any], state: str) -> None:
-        """By the first way that works."""
+        """Tell and keep the worker's Python stacks, taken in the first way that works."""
         rank, why = worker["rank"], []
         for way, with_halted in ((self._by_py_spy, True), (self._by_worker_server, False), (self._by_signal, False)):
             if state in HALTED and not with_halted:
@@ -326,7 +326,7 @@ class Examination:
 
 
 def process_state(pid: int) -> str:
-    """ "alive", "stopped", "traced", "uninterruptible" or "ended", by several looks."""
+    """State by several looks: "alive", "stopped", "traced", "uninterruptible" or "ended"."""
     seen = set()
     for look in range(LOOKS):
         if look:
@@ -441,7 +441,7 @@ def find_py_spy() -> str:
 
 
 def py_spys_reason(stderr: str) -> str:
-    """Its own words, without the backtrace."""
+    """Reason why py-spy failed, in its own words, without the backtrace."""
     lines = [line.strip() for line in stderr.partition("Stack backtrace")[0].splitlines()]
     said = [re.sub(r"^(Error|\d+): ", "", line) for line in lines if line and line != "Caused by:"]
     return ": ".join(said[:3])[:300]

@@ -22,7 +22,7 @@ from node_agent.workers.process import STDERR, CommandProcess
 
 HELPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "examine_helper.py")
 LONGEST_S = 20.0
-"""Nobody gathers for longer, whatever time is given."""
+"""Longest time of gathering, whatever time is given."""
 SHARE = 0.8
 """Part of the time given that is used: the answer must arrive, too."""
 END_S = 0.5
@@ -39,7 +39,7 @@ class Target(Struct, frozen=True, kw_only=True):
     rank: int
     pid: int
     step: int | None = None
-    """Step that it told last."""
+    """Step that the worker told last."""
     environment: Mapping[str, str] = {}
     """Variables of its environment that name the places where it can be asked."""
 

@@ -111,7 +111,7 @@ class ExitStatus(NamedTuple):
     """An exit status in words."""
 
     signal: str
-    """`SIGKILL`; empty where it was no signal."""
+    """Name of the signal, such as `SIGKILL`; empty where it was none."""
     cause: str
     hint: str
 
@@ -139,7 +139,7 @@ _LAST_SIGNAL = 64
 _SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 _FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGHUP")
-"""Whoever is killed so did not die of the exception that stands on its stderr."""
+"""Signals of others: a worker that one of them kills did not die of the exception that stands on its stderr."""
 
 _EXIT_CODES = {
     120: "Python could not write its last output: a closed pipe, or a full disk",

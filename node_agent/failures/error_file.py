@@ -25,9 +25,9 @@ class ErrorFile(Struct, frozen=True):
     error: str = ""
     traceback: str = ""
     at: float | None = None
-    """Seconds since 1970."""
+    """Time of the error, in seconds since 1970; None: unknown."""
     problem: str = ""
-    """Why the file cannot be read, if it cannot."""
+    """Reason why the file cannot be read; empty if it can."""
 
 
 def read(path: str) -> ErrorFile | None:
@@ -73,7 +73,7 @@ def content(error: str, traceback: str = "", at: float | None = None) -> dict[st
 
 
 def content_of(failure: Failure) -> dict[str, Any]:
-    """The same with the exit code, of a worker's failure."""
+    """Content of an error file about a worker's failure, with its exit code."""
     traceback = "\n".join(failure.traceback or failure.stderr_tail)
     recorded = content(failure.error or failure.cause, traceback, failure.failed_at)
     recorded["message"]["errorCode"] = failure.exit_code

@@ -16,7 +16,9 @@ LONGEST_TEXT = 4_096
 
 
 class Advice(Struct, frozen=True):
-    """`phrase`: a regular expression, tried on one line or one message. Its gaps are bounded: a script may write
+    """Advice on errors with a phrase.
+
+    `phrase`: a regular expression, tried on one line or one message. Its gaps are bounded: a script may write
     anything, and must not keep the agent busy with it.
     """
 

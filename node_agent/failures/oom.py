@@ -12,7 +12,7 @@ _COUNTERS = ("memory.events.local", "memory.events", "memory.oom_control")
 """Files with the counter: of the cgroup alone; with those below, where the kernel is older than 5.2; in version 1."""
 _LIMITS = ("memory.max", "memory.limit_in_bytes")
 _UNLIMITED = 1 << 60
-"""Version 1 says "no limit" with a number near 2**63."""
+"""Least number of bytes that means "no limit", for which version 1 has a number near 2**63."""
 
 
 class OomWatch:

@@ -55,7 +55,7 @@ def paint(lines: Sequence[Line], *, is_coloured: bool) -> bytes:
 
 
 def wants_colour(environment: Mapping[str, str], descriptor: int) -> bool:
-    """Whether that is a terminal, and nobody objects (https://no-color.org)."""
+    """Whether the descriptor is a terminal, and nobody objects (https://no-color.org)."""
     return not environment.get("NO_COLOR") and environment.get("TERM", "dumb") != "dumb" and os.isatty(descriptor)
 
 
@@ -72,7 +72,7 @@ def local_time(at: float | None) -> str:
 
 
 def signal_name(exit_code: int) -> str:
-    """`SIGKILL`, or `<N/A>` where it was no signal."""
+    """Name of the signal, such as `SIGKILL`; `<N/A>` where it was none."""
     try:
         return Signals(-exit_code).name
     except ValueError:
@@ -126,16 +126,16 @@ def _others(finish: Finish, root: Failure, all_in_full: bool) -> Iterator[Line]:
     elif not others:
         yield Mark.TEXT, "  <NO_OTHER_FAILURES>"
     for index, failure in enumerate(others, start=2 if finish.first_failure else 1):
-        yield from _block(index, failure, 0) if all_in_full else _brief(index, failure)
+        yield from _block(index, failure, 0) if all_in_full else _summary(index, failure)
     if finish.more_failures:
         yield Mark.TEXT, f"  and {finish.more_failures} more"
 
 
-def _brief(index: int, failure: Failure) -> Iterator[Line]:
+def _summary(index: int, failure: Failure) -> Iterator[Line]:
     yield Mark.TEXT, f"[{index}]:"
     yield from _who(failure)
-    remark = " (follows from another worker's end)" if failure.consequence else ""
-    yield Mark.TEXT, f"  cause     : {failure.error or failure.cause}{remark}"
+    note = " (follows from another worker's end)" if failure.consequence else ""
+    yield Mark.TEXT, f"  cause     : {failure.error or failure.cause}{note}"
 
 
 def _block(index: int, failure: Failure, round_: int, root: Failure | None = None) -> Iterator[Line]:

@@ -48,7 +48,7 @@ class RuleMatch:
         environment: Mapping[str, str],
         matched: Callable[[Failure, str], None],
     ) -> None:
-        """Raises `OSError` if no process can be started."""
+        """Start the match. Raises `OSError` if no process can be started."""
         self._rules, self._failure, self._matched = rules, failure, matched
         lines = (failure.cause, failure.error, *failure.traceback, *failure.stderr_tail)
         asked = os.memfd_create("rules")
@@ -62,7 +62,7 @@ class RuleMatch:
             os.close(asked)
 
     def close(self) -> None:
-        """Give it up."""
+        """Give the match up."""
         self._command.kill()
 
     def _ended(self, exit_code: int | None, output: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 _RANK = re.compile(r"\[rank\d+\]: ?")
-"""torch begins the lines of an uncaught exception with it."""
+"""Mark at the beginning of the lines of an uncaught exception, by torch."""
 _HEADER = re.compile(r"(?:  \+ Exception Group )?Traceback \(most recent call last\):$")
 _FRAME = re.compile(r'\s+(?:\| +)?File ".*", line \d+')
 _GROUP_MARGIN = re.compile(r"  [|+] ?")
@@ -17,12 +17,12 @@ _CXX_WHAT = re.compile(r"\s+what\(\):\s+(.*)")
 
 
 class LastWords(Struct, frozen=True):
-    """Both empty where there is no error to be seen."""
+    """Error and traceback that a process wrote last; both empty where there is no error to be seen."""
 
     error: str = ""
     """The exception, as Python says it: "ValueError: boom"."""
     traceback: tuple[str, ...] = ()
-    """From the traceback's first line, or the first one that is left of it, to the last that belongs to it."""
+    """Lines of the traceback: from its first one, or the first that is left, to the last that belongs to it."""
 
 
 def last_words(lines: Sequence[str]) -> LastWords:
@@ -59,7 +59,7 @@ def _ends_frames(line: str) -> bool:
 
 
 def _fatal(plain: Sequence[str], lines: Sequence[str]) -> LastWords | None:
-    """Python's fault handler, which torch's `@record` switches on."""
+    """Error as Python's fault handler writes it, which torch's `@record` switches on."""
     at = _last(plain, _FATAL)
     return LastWords(plain[at].strip(), tuple(plain[at:])) if at >= 0 else None
 

@@ -28,7 +28,7 @@ PATIENCE_S = 2.0
 """Longest wait of an exiting agent for a console that takes nothing at all."""
 WRITE_BYTES, SLOW_WRITE_BYTES = 1 << 16, 1 << 12
 SLOW_S = 0.1
-"""A console that took longer for what it was given last is given less, so that it shows whether it still takes it."""
+"""Seconds; a console that took longer for its last piece is given less, to show whether it still takes any."""
 
 OUT, ERR = 1, 2
 
@@ -51,13 +51,13 @@ class Console:
         self._screens: dict[int, _Screen] = {}
 
     def say(self, text: str, level: Level = Level.WARNING, event: str = "") -> None:
-        """A line of the agent's own, on stderr, if its level is asked for. `event`: what kind of thing has happened."""
+        """Write a line of the agent's own to stderr, if its level is asked for. `event`: kind of what has happened."""
         if level.number >= self._form.lowest:
             line = self._form.line(text, level.number, time(), {**self.context, "event": event})
             self.write(ERR, f"{line}\n".encode(errors="backslashreplace"))
 
     def show(self, text: str, block: bytes, event: str) -> None:
-        """A block of several lines on stderr, or in JSON one line that holds its text."""
+        """Write a block of several lines to stderr, or in JSON one line that holds its text."""
         if self.is_json:
             self.say(text, Level.ERROR, event)
         else:
@@ -78,7 +78,7 @@ class Console:
         return self._form.is_json
 
     def draw(self, text: str, columns: int) -> None:
-        """Show this, so many columns wide, as the live line of stderr's screen in the place of the one before, if any.
+        """Show the text, so many columns wide, as the live line of stderr's screen, in the place of the one before.
 
         Left out while the screen is behind: the next one is newer.
         """
@@ -90,7 +90,7 @@ class Console:
                 self._put(screen, ERR, begin + text.encode(errors="replace"))
 
     def write(self, fd: int, chunk: bytes, owner: object = None) -> None:
-        """Whole lines; or, with an `owner`, also the beginning, the middle or the end of one."""
+        """Write whole lines; or, with an `owner`, also the beginning, the middle or the end of one."""
         with self._lock:
             screen = self._screen(fd)
             if screen.owner is not None and screen.owner is not owner:

@@ -26,22 +26,22 @@ class EventLog:
         self._failure: Failure | None = None
 
     def joining(self) -> None:
-        """The agent waits for the next round."""
+        """Record that the agent waits for the next round."""
         self._joined_at = time.monotonic()
 
     def started(self, assignment: Assignment, pids: list[int]) -> None:
-        """The round has begun, and these workers run, by local rank."""
+        """Record that the round has begun, and that workers with these pids, by local rank, run."""
         self._assignment, self._failure = assignment, None
         self._record("RENDEZVOUS", duration_ms=(time.monotonic() - self._joined_at) * 1000)
         for local_rank, pid in enumerate(pids):
             self._record("START", local_rank, pid=pid)
 
     def failed(self, failure: Failure) -> None:
-        """The round's first failure on this node."""
+        """Record the round's first failure on this node."""
         self._failure = failure
 
     def ended(self, exit_code: int) -> None:
-        """The agent exits."""
+        """Record the agent's exit."""
         state, failure = "FAILED" if exit_code else "SUCCEEDED", self._failure
         for local_rank in range(self._assignment.local_world_size if self._assignment else 0):
             if failure and failure.local_rank == local_rank:

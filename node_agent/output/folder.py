@@ -6,12 +6,12 @@ from node_agent.core.log_options import LogOptions, Std
 from node_agent.workers.temp_dir import TempDir, temporary_path
 
 LONGEST_NAME = 120
-"""Bytes: a file name has 255 at most, and the folder's has a random part besides."""
+"""Longest part for the run's id, in bytes: a file name has 255 at most, and a random part follows."""
 _PLAIN = frozenset("-_.,:;+=@%~")
 
 
 class RunFolder:
-    """Made on first use. Every method may raise `OSError`.
+    """Folder of one agent's files, made on first use. Every method may raise `OSError`.
 
     Without `--log-dir` it is temporary: the agent's own, unless the user asked for files, and would miss them then.
     """
@@ -25,7 +25,7 @@ class RunFolder:
         """The run's folder; empty if it was never used."""
         self._attempt = -1
         self.is_kept = options.log_dir is not None or wants_files(options)
-        """Whether it is there when the agent is gone."""
+        """Whether the folder stays when the agent is gone."""
         self.will_have = self._kept_path if wants_files(options) else ""
         """The folder in which there will be log files, whether it has been made or not; empty: there will be none."""
 
@@ -37,8 +37,8 @@ class RunFolder:
         return self.made
 
     def open_attempt(self, round_: int, workers: int) -> str:
-        """A new folder with one for each local rank. Its number is torchrun's, which begins with 0, unless this agent
-        has used that before: rounds are counted anew by a server that has lost its memory.
+        """Make a new folder with one for each local rank. Its number is torchrun's, which begins with 0, unless this
+        agent has used that before: rounds are counted anew by a server that has lost its memory.
         """
         self._attempt = max(round_ - 1, self._attempt + 1)
         attempt = os.path.join(self.path, f"attempt_{self._attempt}")
@@ -72,7 +72,7 @@ def wants_files(options: LogOptions) -> bool:
 
 
 def trouble_with(log_dir: str) -> str | None:
-    """Why no files can be written there, after making the folder; None if they can."""
+    """Reason why no files can be written to the folder, which is made; None if they can."""
     try:
         os.makedirs(log_dir, exist_ok=True)
     except FileExistsError:

@@ -15,13 +15,13 @@ from node_agent.output.sinks import TAIL_BYTES, Sink, last_lines
 from node_agent.output.streams import READ_BYTES, Stream
 
 SHORTEST_S, LONGEST_S = 0.02, 1.5
-"""Between two looks."""
+"""Least and longest seconds between two looks at the files."""
 SHARE = 4
 """Output that comes after a silence is late by no more than this part of the silence."""
 DRAIN_TIMEOUT_S = 30.0
 """Longest time for which an exiting agent goes on showing what is in the files anyway."""
 FULL_BYTES = 1 << 16
-"""A disk with less room than this is full."""
+"""Free bytes below which a disk counts as full."""
 
 
 def interval_s(silence_s: float) -> float:
@@ -70,7 +70,7 @@ class LogFiles:
             self._look_in(0.0 if most == READ_BYTES else interval_s(self._loop.time() - self._wrote_at))
 
     async def drain(self) -> int:
-        """Wait for those whose worker is gone, as long as the console takes something. How many bytes are left."""
+        """Wait for the files whose worker is gone, as long as the console takes anything; how many bytes are left."""
         now = moved_at = self._loop.time()
         give_up_at, left = now + DRAIN_TIMEOUT_S, -1
         while (behind := sum(file.behind for file in self._read)) and now < min(give_up_at, moved_at + PATIENCE_S):
@@ -198,7 +198,7 @@ class LogFile(Stream):
 
 
 def is_full(file: int | str) -> bool:
-    """Whether the disk is: the next lines would make a worker fail. Raises `OSError`."""
+    """Whether the file's disk is full: the next lines would make a worker fail. Raises `OSError`."""
     disk = os.statvfs(file)
     free = disk.f_bavail if os.geteuid() else disk.f_bfree
     return disk.f_blocks > 0 and free * disk.f_frsize < FULL_BYTES

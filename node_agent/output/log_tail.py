@@ -33,7 +33,7 @@ class LogReader:
         self._under_way = 0
 
     async def tail(self, query: TailLog, readable: ReadableLogs) -> LogTail | Refused:
-        """Answer to the query."""
+        """Answer to the query: the end of the worker's file, or a refusal."""
         path = self._path(query, readable)
         return path if isinstance(path, Refused) else await self._read_beside(path, readable.folder, query)
 

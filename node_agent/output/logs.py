@@ -138,7 +138,7 @@ class AgentLogs:
         self._folder = RunFolder(config.logs, config.join.run_id, temp_dir)
         self._files = LogFiles(console)
         self.plugin: Plugin | None = self._start_plugin(on_error) if config.logs.plugin else None
-        """If there is one, rounds are opened with `ask`."""
+        """Plug-in of `--logs-specs`; if there is one, rounds are opened with `ask`."""
         self._is_announced = False
 
     @property

@@ -18,13 +18,13 @@ from node_agent.workers.helper import Helper
 from node_agent.workers.process import STDERR, CommandProcess
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "logs_specs_helper.py")
-FAREWELL_S = 2.0
-"""Time that it has to end by itself."""
+END_TIMEOUT_S = 2.0
+"""Seconds that the process has to end by itself."""
 LONGEST_MESSAGE = 1 << 28
 
 
 class LogsPlugin:
-    """The class in its process. Raises `OSError` if that cannot be started.
+    """A `torchrun.logs_specs` class in its process. Raises `OSError` if that cannot be started.
 
     `on_error` gets one line if the plug-in cannot do its work at all.
     """
@@ -49,13 +49,13 @@ class LogsPlugin:
         return by_plugin(SimpleNamespace(**answer), answer["environments"])
 
     async def close(self) -> None:
-        """Let it end by itself, if it is at leisure."""
+        """End the process, which may do so by itself if it is up."""
         is_up = self._opening.done() and not self._opening.exception()
         self._opening.cancel()
         if self._writer and is_up:
             self._writer.write_eof()
             with suppress(OSError):  # a timeout, too
-                async with asyncio.timeout(FAREWELL_S):
+                async with asyncio.timeout(END_TIMEOUT_S):
                     await self._reader.read()  # until the process has closed its end
         if self._writer:
             self._writer.close()

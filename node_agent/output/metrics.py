@@ -20,9 +20,9 @@ from node_agent.config import UsageError
 from node_agent.core.effects import Level
 
 MOST_CONNECTIONS = 8
-"""At a time; further ones are closed at once."""
+"""Most connections at a time; further ones are closed at once."""
 LIMIT_S = 5.0
-"""For a whole request and its answer."""
+"""Seconds for a whole request and its answer."""
 MOST_HEADER_BYTES = 8_192
 SPAWN_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -50,7 +50,7 @@ METRICS = (
 
 
 class Facts(NamedTuple):
-    """How an agent stands. Times are the event loop's; None: never."""
+    """State of an agent. Times are the event loop's; None: never."""
 
     run_id: str
     node_id: str
@@ -73,7 +73,7 @@ class AgentMetrics:
 
     def __init__(self, place: tuple[str, int], say: Callable[[str, Level], None]) -> None:
         self.read: Callable[[], Facts] | None = None
-        """Asked how the agent stands."""
+        """Function that gives the agent's state; None before there is an agent."""
         self.rounds = self.failures = 0
         self.spawn = Histogram(SPAWN_BOUNDS_S)
         self._lost_s = 0.0
@@ -84,7 +84,7 @@ class AgentMetrics:
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
-        """Answer from now on."""
+        """Begin to answer scrapes."""
         self._server = await asyncio.start_server(self._accept, sock=self._socket, limit=MOST_HEADER_BYTES)
         host, port = self._socket.getsockname()[:2]
         self._say(f"metrics: http://{f'[{host}]' if ':' in host else host}:{port}{PATH}", Level.ROUTINE)
@@ -98,7 +98,7 @@ class AgentMetrics:
         await asyncio.gather(*self._connections, return_exceptions=True)
 
     def answered(self, silent_s: float) -> None:
-        """The server has answered, after it was lost for so long."""
+        """Note that the server has answered, after it was lost for `silent_s` seconds."""
         self._lost_s += silent_s
         self._answered_at = asyncio.get_running_loop().time()
 

@@ -13,7 +13,7 @@ class Route(NamedTuple):
     """Way of one stream of one worker. With neither a path nor the console it is dropped."""
 
     path: str = ""
-    """The file it is written to; empty: none."""
+    """File that the stream is written to; empty: none."""
     shown: bool = True
     """Whether the console shows it."""
     prefixed: bool = False
@@ -53,7 +53,7 @@ class Plugin(Protocol):
         """Routes of the output of the workers with these environments. Raises `PluginFailed`."""
 
     async def close(self) -> None:
-        """End it: it is not asked again."""
+        """End the plug-in: it is not asked again."""
 
 
 class PluginFailed(Exception):
@@ -70,7 +70,7 @@ def by_flags(options: LogOptions, folder: RunFolder, round_: int, ranks: range) 
 
 
 def without_files(options: LogOptions, ranks: range) -> Routing:
-    """Everything goes to the console; what was to go to a file says whose it is."""
+    """Routes of everything to the console; what was to go to a file says whose it is."""
     return Routing(_workers(options, ranks))
 
 
@@ -102,7 +102,7 @@ def narrowed(routing: Routing, options: LogOptions, ranks: range) -> Routing:
 
 
 def route(options: LogOptions, stream: Std, *, local_rank: int, rank: int, path: str = "") -> Route:
-    """Redirected: the file alone. Teed: the file and the console. Neither: the console alone.
+    """Route of one stream. Redirected: the file alone. Teed: the file and the console. Neither: the console alone.
 
     The filters by rank narrow what the console shows, never what files hold. Without files (no `path`) everything goes
     to the console, as under torchrun, with a prefix where a file was asked for; unlike there, the filters hold, too.
@@ -117,7 +117,7 @@ def route(options: LogOptions, stream: Std, *, local_rank: int, rank: int, path:
 
 
 def _workers(options: LogOptions, ranks: range, attempt: str = "") -> list[WorkerRoutes]:
-    """`attempt`: the folder of the workers' folders; empty: none."""
+    """Routes of each worker. `attempt`: the folder of the workers' folders; empty: none."""
     workers = []
     for local_rank, rank in enumerate(ranks):
         out, err, error = (

@@ -9,9 +9,9 @@ from rdzv_protocol.text import printable
 from node_agent.output.console import Console
 
 LONGEST_LINE = 4 << 20
-"""Bytes that are held back until the line's end has come. A longer line is shown in pieces, as is any other..."""
+"""Bytes of a line that are held back until its end has come. A longer line is shown in pieces."""
 UNFINISHED_S = 1.0
-"""... that has had no end for this long: a question, or what is being done just now."""
+"""Seconds after which a line without an end is shown all the same: a question, or what is being done just now."""
 LONGEST_COPY = 1 << 20
 """Bytes of one line that are looked through together for what a filter lets through."""
 TAIL_BYTES = 1 << 16
@@ -26,7 +26,7 @@ class Sink:
         raise NotImplementedError
 
     def end(self) -> None:
-        """Nothing more comes."""
+        """Take note that nothing more comes."""
 
 
 class AsItComes(Sink):
@@ -65,7 +65,7 @@ class Lines(Sink):
             self._hold(chunk[end:])
 
     def end(self) -> None:
-        """A last line without an end gets one."""
+        """Show what is held; a last line without an end gets one."""
         if self._held:
             self._show_held(b"\n")
         if self._timer:
@@ -176,7 +176,7 @@ class Noticed(Sink):
 
 
 class Tail(Sink):
-    """Remembers the last of it."""
+    """Remembers the end of what a worker writes."""
 
     def __init__(self) -> None:
         self._end = b""

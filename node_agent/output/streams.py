@@ -11,16 +11,16 @@ from node_agent.output.sinks import Sink, Tail
 READ_BYTES = 1 << 18
 USUAL_PIPE_BYTES = 1 << 16
 PIPE_BYTES = 1 << 20
-"""The most that Linux lets anybody ask for."""
+"""Largest pipe that Linux lets anybody ask for."""
 ALL_PIPES_BYTES = 16 << 20
 """Sum over all pipes of an agent: a user has 64 MiB for every pipe of every process, the workers' own included."""
 
 
 class Stream:
-    """One of a worker's two output streams, from before its start until it is gone; by itself one that nobody wants."""
+    """One of a worker's two output streams, from before its start until it is gone; this class drops the output."""
 
     last_read_at: float | None = None
-    """When it last had something, by the event loop's clock."""
+    """Time of the stream's last output, by the event loop's clock; None: there was none."""
 
     def __init__(self, worker_end: int | None = None) -> None:
         self._worker_end = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC) if worker_end is None else worker_end
@@ -89,7 +89,7 @@ class Relay(Stream):
             self._loop.add_reader(self._pipe, self._on_readable)
 
     def _read(self) -> int:
-        """Returns how much there was."""
+        """Read a piece and pass it on; returns its bytes."""
         try:
             chunk = os.read(self._pipe, READ_BYTES)
         except BlockingIOError:

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Ended(Exception):
-    """There is no next round: the run has ended, or something went wrong; neither if this agent has left."""
+    """No next round: the run has ended (`finish`), something went wrong (`error`), or this agent has left (neither)."""
 
     def __init__(self, finish: Finish | None = None, error: BaseException | None = None) -> None:
         super().__init__(finish.reason if finish else error or "it has left")
@@ -53,7 +53,7 @@ class AgentThread:
         log: Logger,
     ) -> None:
         self.round_is_over = threading.Event()
-        """The workers of the round must go; also set when no round will follow."""
+        """Event that is set when the workers of the round must go, also when no round will follow."""
         self.ending: Ended | None = None
         self._open_port = open_port
         self._log = log
@@ -150,7 +150,7 @@ class AgentThread:
                 self._end(Ended())
 
     def progress(self) -> None:
-        """Nothing: its workers are torch's."""
+        """None: the workers are torch's, and tell this agent nothing."""
 
     def answered(self, answer: Reply | ProtocolError) -> None:
         match answer:
@@ -162,7 +162,7 @@ class AgentThread:
                 self._end(Ended(error=answer))
 
     has_workers = False
-    """They are the program's: it stops them because `round_is_over` is set."""
+    """Always False: the workers are the program's, which stops them once `round_is_over` is set."""
 
     def crashed(self, error: BaseException) -> None:
         self._log.warning("this is a bug, please report it:", exc_info=error)
@@ -172,7 +172,7 @@ class AgentThread:
         self._end(Ended())
 
     def _end(self, ending: Ended) -> None:
-        """The first reason to end stands."""
+        """End for this reason, unless there has been another before."""
         self.ending = self.ending or ending
         self.round_is_over.set()
         self._changed.set()

@@ -1,4 +1,4 @@
-"""torch's rendezvous, on our server: what torchrun's elastic agent asks, answered from one agent's conversation.
+"""torch's rendezvous, on our server: what torchrun's elastic agent asks, answered by one agent and its server.
 
 A round's nodes meet at a TCPStore that exists for this round alone: each agent opens one before it joins and names its
 port, and group rank 0's becomes the round's, MASTER_PORT for the workers included. Nothing of an earlier round can be
@@ -37,7 +37,7 @@ from node_agent.torchrun.agent_thread import AgentThread, Ended
 from node_agent.torchrun.options import NO_RESTARTS_LEFT, HandlerConfig
 from node_agent.transport.failover import Failover
 
-MEETING_INTERVAL_S = 0.02
+STORE_LOOK_S = 0.02
 """Interval in which a node looks whether the round's others are at the store; they are milliseconds apart as a rule."""
 PROBE_TIMEOUT_S = 1.0
 LONGEST_REASON = 500
@@ -134,7 +134,7 @@ class RdzvServerHandler(RendezvousHandler):
         return AgentThread(self._config.agent, servers.transport, servers.name, self._open_store, log)
 
     def _leave_at_exit(self) -> None:
-        """After a signal torchrun exits without a `shutdown`."""
+        """Leave the run at exit: after a signal torchrun exits without a `shutdown`."""
         agent, self._agent = self._agent, None
         if agent:
             agent.leave("torchrun exits")
@@ -165,7 +165,7 @@ class RdzvServerHandler(RendezvousHandler):
             if agents.add("arrivals", 1) == assignment.group_world_size:
                 agents.set("complete", "1")
             while not agents.check(["complete"]):
-                if agent.round_is_over.wait(MEETING_INTERVAL_S):
+                if agent.round_is_over.wait(STORE_LOOK_S):
                     return None
                 if time.monotonic() > deadline:
                     missing = assignment.group_world_size - agents.add("arrivals", 0)
@@ -188,7 +188,7 @@ class RdzvServerHandler(RendezvousHandler):
     # Failures.
 
     def _unseen_failure(self) -> Failure:
-        """torchrun has restarts left, and does not say which of its workers failed, or how."""
+        """Failure of a worker that torchrun does not name, nor how it failed; torchrun has restarts left."""
         return Failure(
             node_id=self._config.agent.join.node_id,
             rank=self._group_rank,  # its only worker, as far as the server knows
@@ -217,7 +217,7 @@ def _listens(assignment: Assignment, round_is_over: threading.Event, deadline: f
         except OSError:
             if time.monotonic() > deadline:
                 raise
-            round_is_over.wait(MEETING_INTERVAL_S)
+            round_is_over.wait(STORE_LOOK_S)
     return False
 
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from rdzv_protocol.text import clip, printable
 
 CONNECT_TIMEOUT_S, ANSWER_TIMEOUT_S = 5.0, 75.0
-"""The second is longer than the longest hold of a question that a service may hold."""
+"""Seconds to connect, and seconds to be answered: longer than any service may hold a question."""
 AGAIN_S = 5.0
 """Pause after a question that was not answered."""
 MOST_BYTES = 65_536
@@ -37,7 +37,7 @@ class Question(Struct, frozen=True):
 
 
 class Cloud(Struct, frozen=True, kw_only=True):
-    """How one cloud tells that it takes a machine back."""
+    """Way in which one cloud tells that it takes a machine back."""
 
     name: str
     base: str
@@ -52,11 +52,11 @@ class Cloud(Struct, frozen=True, kw_only=True):
 
 
 class Unanswered(Exception):
-    """`str(error)` says for people what went wrong."""
+    """Question that was not answered; `str(error)` says for people what went wrong."""
 
 
 def _aws(answer: Answer, known: str) -> str:
-    """404 until the notice, which comes two minutes before."""
+    """Notice of AWS, which answers 404 until two minutes before the end."""
     if answer.status == 404:
         return ""
     told = loads(answer.body)
@@ -74,7 +74,7 @@ _AZURE_ENDS = ("Preempt", "Terminate", "Redeploy", "Reboot")
 
 
 def _azure(answer: Answer, known: str) -> str:
-    """The list names the events of all machines of a scale set."""
+    """Notice of Azure, whose list names the events of all machines of a scale set."""
     for event in loads(answer.body)["Events"]:
         if event["EventType"] in _AZURE_ENDS and known in event["Resources"]:
             return f"Azure has scheduled {event['EventType']} of {known}, not before {event.get('NotBefore') or 'now'}"
@@ -160,7 +160,7 @@ class PreemptionPoll:
         return told
 
     async def _answer(self, question: Question, good: tuple[int, ...]) -> Answer:
-        """Raises `Unanswered`."""
+        """Answer of the service. Raises `Unanswered` if there is none, or none with a good status."""
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 answer = await self._exchange(question)

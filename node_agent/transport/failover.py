@@ -37,9 +37,9 @@ class Failover:
     ) -> None:
         self.name = ", ".join(address(*endpoint) for endpoint in endpoints)
         self.leadership = 0
-        """The latest one that is known; 0: none, or a server that is the only one."""
+        """Number of the latest leadership that is known; 0: none, or a server that is the only one."""
         self.changed = asyncio.Event()
-        """Set when a later leader is known, and replaced."""
+        """Event that is set, and replaced, when a later leader is known."""
         self.run_id: str | None = None
         """Run of all transports: servers may share the runs, each with a leader of its own."""
         self.spare = len(endpoints) - 1
@@ -62,7 +62,7 @@ class Failover:
         return HttpTransport(*endpoint, self._credentials)
 
     def next(self, tried: set[Endpoint]) -> Endpoint | None:
-        """The server to try now."""
+        """The server to try now; None: all have been tried."""
         return next((endpoint for endpoint in self._order if endpoint not in tried), None)
 
     def prefer(self, endpoint: Endpoint) -> None:
@@ -135,7 +135,7 @@ class FailoverTransport:
         self._endpoint: Endpoint | None = None
         self._is_left = False
         self._limit: asyncio.Timeout | None = None
-        """Limit of what is under way."""
+        """Time limit of the exchange that is under way."""
         self._spare = failover.spare
         """Servers to be tried before a pause."""
         self._failures: dict[Endpoint, Unreachable] = {}
@@ -196,7 +196,7 @@ class FailoverTransport:
             self._limit = None  # once
 
     async def _unless_left(self, work: Awaitable[T], limit_s: float | None) -> T:
-        """Raises `TimeoutError` after so long, or when the connection is to be given up."""
+        """Await the work. Raises `TimeoutError` after `limit_s`, or when the connection is to be given up."""
         async with asyncio.timeout(limit_s) as self._limit:
             try:
                 return await work
@@ -227,7 +227,7 @@ class FailoverTransport:
         return Unreachable(cause.stage, details, is_final=is_final)
 
     def _succeed(self) -> None:
-        """The leader has answered."""
+        """Note that the leader has answered."""
         self._failures.clear()
         self._spare = self._failover.spare
 

@@ -23,7 +23,7 @@ from node_agent.transport.name_lookup import Address, addresses
 
 CONNECT_TIMEOUT_S = 5.0
 SEGMENT_BYTES = 1220
-"""Most that a packet of ours carries, both ways: it fits IPv6's least MTU of 1280, so that a path which swallows
+"""Most bytes that a packet of ours carries, both ways: it fits IPv6's least MTU of 1280, so that a path which swallows
 large packets without a word lets every message through."""
 
 T = TypeVar("T")

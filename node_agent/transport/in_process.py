@@ -32,7 +32,7 @@ class InProcessTransport:
         self._answered = answered
 
     def held(self, seconds: float) -> None:
-        """Nothing: nobody measures how long an answer takes."""
+        """Do nothing: nobody measures how long an answer takes."""
 
     async def connect(self) -> str:
         return ADDRESS
@@ -90,7 +90,7 @@ class Standalone:
         return InProcessTransport(self._server.rendezvous, self._answered)
 
     def _answered(self, answer: Reply | Ack) -> None:
-        """Once the assignment has been handed out: open the page."""
+        """Open the status page once the assignment has been handed out."""
         if self._has_page and self._page is None and isinstance(answer, Reply) and isinstance(answer.directive, Start):
             self._page = asyncio.create_task(self._open_page())
             self._page.add_done_callback(raise_in_loop)

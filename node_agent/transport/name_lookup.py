@@ -25,7 +25,7 @@ _look_ups: WeakKeyDictionary[asyncio.AbstractEventLoop, LookUps] = WeakKeyDictio
 
 
 async def addresses(host: str, port: int) -> list[Address]:
-    """Where a host is. Raises `socket.gaierror` if its name is not known, `UnicodeError` if it is none."""
+    """Addresses of a host. Raises `socket.gaierror` if its name is not known, `UnicodeError` if it is no name."""
     loop = asyncio.get_running_loop()
     known = _look_ups.setdefault(loop, {})
     if (task := known.get((host, port))) is None:

@@ -14,7 +14,7 @@ from node_agent.transport.base import Transport
 
 
 class RetryingClient:
-    """One transport to the server, tried again until it answers. `failed` is told of failures that are news."""
+    """One transport to the server, tried again until it answers. `failed` is told of failures to report."""
 
     def __init__(
         self,
@@ -63,8 +63,8 @@ class RetryingClient:
         """Wait until it is worth trying again. Raises the error if it never is."""
         now = asyncio.get_running_loop().time()
         pause = self._retry.failed(error, now, now - tried_at, os.urandom(1)[0] / 255)
-        if pause.news:
-            self._failed(pause.news)
+        if pause.failure:
+            self._failed(pause.failure)
         sooner = error.sooner if isinstance(error, Unreachable) else None
         if sooner is None:
             await asyncio.sleep(pause.delay_s)

@@ -33,7 +33,7 @@ BACKLOG = 4096
 PATIENCE_S = 1.0
 """Time after which a person is told what an agent waits for."""
 STARTS = 3
-"""A server that fails this often before it has ever answered will never do."""
+"""Failed starts, before any answer, after which the server is given up."""
 
 
 class HostedServer:
@@ -52,7 +52,7 @@ class HostedServer:
         self._process: Helper | None = None
         """The server that this node hosts. What it logs comes over the socket, and goes to the console."""
         self._gone = asyncio.Event()
-        """Set when it has exited, or was let go."""
+        """Event that is set when the server has exited, or was released."""
         self._failures = 0
         self._has_answered = False
         self._run_has_ended = False
@@ -111,14 +111,14 @@ class HostedServer:
         self._release()
 
     async def _is_gone(self, within_s: float) -> bool:
-        """Whether it has exited, or does so in time, or was let go."""
+        """Whether the server has exited, or does so in time, or was released."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._gone.wait()
         return self._gone.is_set()
 
     def _release(self) -> None:
-        """Let it go on by itself if it still runs."""
+        """Let the server go on by itself if it still runs."""
         if self._process and not self._gone.is_set():
             self._process.release()
             self._gone.set()
@@ -129,7 +129,7 @@ class HostedServer:
         self._gone.set()
 
     def _relay(self, process: Helper) -> bool:
-        """Pass its log on as it comes, whole lines. Whether there was any."""
+        """Pass the server's log on as it comes, whole lines. Returns whether there was any."""
         try:
             chunk = process.socket.recv(1 << 16, socket.MSG_DONTWAIT)
         except BlockingIOError:

@@ -20,7 +20,7 @@ def names_this_machine(host: str) -> bool:
 
 
 def _is_local(family: int, address: str) -> bool:
-    """Only an address of this machine can be bound."""
+    """Whether the address is one of this machine's: only those can be bound."""
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.bind((address, 0))

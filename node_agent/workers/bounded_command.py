@@ -46,11 +46,11 @@ class BoundedCommand:
         self._timer = self._loop.call_later(limit_s, self._took_too_long)
 
     def kill(self) -> None:
-        """Kill it, and wait for nothing: it may be in uninterruptible sleep."""
+        """Kill the command, and wait for nothing: it may be in uninterruptible sleep."""
         self._ended = None
         self._timer.cancel()
         signal_group(self._process.pid, signal.SIGKILL)
-        self._let_go()
+        self._close_pipe()
         self._loop.remove_reader(self._process.fileno())
         self._process.disown()
         own_children.discard(self._process.pid)  # whoever reaps orphans reaps it
@@ -58,7 +58,7 @@ class BoundedCommand:
             os.waitpid(self._process.pid, os.WNOHANG)
 
     def _took_too_long(self) -> None:
-        """Kill it and say that it took too long; it is reaped when it goes, which nobody waits for."""
+        """Kill the command and say that it took too long; it is reaped when it goes, which nobody waits for."""
         signal_group(self._process.pid, signal.SIGKILL)
         self._read()
         self._tell(None)
@@ -68,7 +68,7 @@ class BoundedCommand:
         signal_group(self._process.pid, signal.SIGKILL)  # what it left behind; before the wait
         for _ in range(_READS):
             self._read()
-        self._let_go()
+        self._close_pipe()
         self._tell(self._process.reap())
 
     def _tell(self, exit_code: int | None) -> None:
@@ -87,9 +87,9 @@ class BoundedCommand:
             return
         self._output = (self._output + chunk)[-TAIL_BYTES:]
         if not chunk:
-            self._let_go()
+            self._close_pipe()
 
-    def _let_go(self) -> None:
+    def _close_pipe(self) -> None:
         if self._pipe >= 0:
             self._loop.remove_reader(self._pipe)
             os.close(self._pipe)

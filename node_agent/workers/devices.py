@@ -61,7 +61,7 @@ def pci_addresses(environment: Mapping[str, str]) -> list[str]:
 
 
 def _check(answer: Mapping[str, Any], wanted: str, environment: Mapping[str, str], advice: str) -> None:
-    """Raises `DeviceError` if there are no devices."""
+    """Raise `DeviceError` if there are no devices."""
     if answer["count"]:
         return
     hidden = " and ".join(f"{name}={environment[name]!r}" for name in HIDING if name in environment)

@@ -16,13 +16,13 @@ NCCL_PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 STACKS_FILE = "NODE_AGENT_STACKS_FILE"
 """File to which a worker that was forked warm writes its stacks; the script does not see the variable."""
 STACKS_SIGNAL = signal.SIGRTMIN + 11
-"""Signal upon which it does: real-time, unlike all that torch, NCCL, debuggers and schedulers use."""
+"""Signal for a worker to write its stacks: real-time, unlike all that torch, NCCL, debuggers and schedulers use."""
 EVIDENCE = (WORKER_SERVER, FR_DUMP, NCCL_PIPE, STACKS_FILE)
-"""Where a worker can be asked what it does."""
+"""Variables that name the places where a worker can be asked what it does."""
 LONGEST_SOCKET_PATH = 100
-"""Bytes; the kernel's limit is 108."""
+"""Longest path of a socket in bytes; the kernel's limit is 108."""
 FR_ENTRIES = 2_000
-"""torch's own default; NCCL has the pipe only where it is said."""
+"""Entries of the flight recorder: torch's own default, set because NCCL has its pipe only where they are."""
 CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
 
 

@@ -54,7 +54,7 @@ class FileTimer:
         self._loop.add_reader(self._pipe, self._read)
 
     def clear(self) -> None:
-        """The workers are gone, and their timers with them."""
+        """Forget all timers: the workers are gone."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()

@@ -54,7 +54,7 @@ class Worker:
         self.spec = spec
         self._on_exit = on_exit
         self.exit_code: int | None = None
-        """None while it runs; negative for a signal."""
+        """Exit code, negative for a signal; None while the worker runs."""
         self._streams = spec.open_streams()
         try:
             self._process = spec.start(self._streams[0].writable(), self._streams[1].writable())
@@ -67,7 +67,7 @@ class Worker:
 
     @property
     def last_output_at(self) -> float:
-        """When it last wrote something, by the event loop's clock; 0: never."""
+        """Time of the worker's last output, by the event loop's clock; 0: there was none."""
         return max(stream.last_read_at or 0.0 for stream in self._streams)
 
     def failure(self, oom: "OomWatch | None" = None) -> Failure:
@@ -78,7 +78,7 @@ class Worker:
         return examine(self.spec, self.pid, self.exit_code, self._streams[1].tail(), oom)
 
     def _watch(self) -> None:
-        """Kill it if it cannot be watched."""
+        """Watch the worker; kill it if it cannot be watched."""
         try:
             for stream in self._streams:
                 stream.started()
@@ -102,7 +102,7 @@ class ProcessGroup:
 
     def __init__(self) -> None:
         self._alive: dict[int, Worker] = {}
-        """By pid, in the order of the local ranks."""
+        """Workers that have not exited, by pid, in the order of the local ranks."""
         self._stopping = self._killed = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -119,11 +119,11 @@ class ProcessGroup:
             asyncio.get_running_loop().call_soon(self._are_gone)
 
     def _ended(self, worker: Worker) -> None:
-        """One has ended."""
+        """Take note of a worker that has ended."""
         raise NotImplementedError
 
     def _all_stopped(self) -> None:
-        """All are gone after `stop`, but for those in `_alive`, which SIGKILL has not ended."""
+        """Take note that after `stop` all workers are gone, but for those in `_alive`, which SIGKILL has not ended."""
         raise NotImplementedError
 
     def _start_worker(self, spec: WorkerSpec) -> Worker:
@@ -192,22 +192,22 @@ class WorkerGroup(ProcessGroup):
 
     @property
     def pids(self) -> list[int]:
-        """The workers that have not exited, by local rank."""
+        """Pids of the workers that have not exited, in the order of the local ranks."""
         return list(self._alive)
 
     @property
     def by_local_rank(self) -> dict[int, int]:
-        """The same by local rank."""
+        """Pids of the workers that have not exited, by local rank."""
         return {worker.spec.local_rank: pid for pid, worker in self._alive.items()}
 
     @property
     def workers(self) -> list[Worker]:
-        """The workers that have not exited, by local rank."""
+        """Workers that have not exited, in the order of the local ranks."""
         return list(self._alive.values())
 
     @property
     def last_output_at(self) -> float | None:
-        """When one of those that run last wrote something, by the event loop's clock."""
+        """Time of the last output of the workers that run, by the event loop's clock; None: there was none."""
         return max((worker.last_output_at for worker in self._alive.values()), default=0.0) or None
 
     def error_file(self, pid: int) -> str:

@@ -22,7 +22,7 @@ class Helper:
         kind: int = socket.SOCK_STREAM,
     ) -> None:
         self.exit_code: int | None = None
-        """None while it runs."""
+        """Exit code; None while the program runs."""
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, kind)
@@ -36,18 +36,18 @@ class Helper:
         self._loop.add_reader(self._process.fileno(), self._exited)
 
     def kill(self) -> None:
-        """Kill it; the loop waits for its end."""
+        """Kill the program; the loop waits for its end."""
         signal_group(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """End it, if it still runs, and wait for that."""
+        """End the program, if it still runs, and wait for that."""
         if self.exit_code is None:
             self._ended = lambda helper: None
             self.kill()
             self._exited()
 
     def release(self) -> None:
-        """Let it go on by itself, if it still runs: nobody here waits for it any more."""
+        """Let the program go on by itself, if it still runs: nobody here waits for it any more."""
         if self.exit_code is None:
             self._loop.remove_reader(self._process.fileno())
             self._process.disown()

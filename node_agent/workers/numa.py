@@ -81,7 +81,7 @@ class _Machine:
         return self._cpus(path, f"the core of CPU {cpu} is unknown")
 
     def cache_of_cpu(self, cpu: int) -> frozenset[int]:
-        """The CPUs that share its last-level cache."""
+        """CPUs that share this one's last-level cache."""
         folder, unknown = f"devices/system/cpu/cpu{cpu}/cache", f"the caches of CPU {cpu} are unknown"
         levels = {}
         for index in glob("index*", root_dir=f"{self._sysfs}/{folder}"):

@@ -81,7 +81,7 @@ class Orphans:
         return [pid for pid in self._killed & children() - own_children if not has_ended(pid, until - monotonic())]
 
     def _guardian_ended(self, environment: Mapping[str, str], folder: str, guardian: Helper) -> None:
-        """Replace one that was killed. One that gave up by itself would do so again."""
+        """Replace a guardian that was killed; one that gave up by itself would do so again."""
         self._guardian = None
         if (guardian.exit_code or 0) < 0:
             self._loop.call_later(REPLACEMENT_S, self.guard, environment, folder)
@@ -104,7 +104,7 @@ def children() -> set[int]:
 
 
 def reap() -> None:
-    """Let go of the adopted ones that have ended."""
+    """Reap adopted children that have ended."""
     for pid in children() - own_children:
         try:
             os.waitpid(pid, os.WNOHANG)

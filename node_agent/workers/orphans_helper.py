@@ -20,7 +20,7 @@ def main(mark: bytes, folder: bytes) -> int:
 
 
 def is_marked(pid: int, mark: bytes) -> bool:
-    """Whether the mark stands in its environment; that of a zombie, or of another user's process, cannot be read."""
+    """Whether the mark stands in the process's environment; of a zombie, or another user's, it cannot be read."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as environ:
             return mark in environ.read().split(b"\0")

@@ -1,4 +1,4 @@
-"""MASTER_PORT is reserved, not guessed.
+"""Reservation of MASTER_PORT, which is not guessed.
 
 A socket that is bound with SO_REUSEADDR and does not listen keeps its port: the kernel gives it to nobody else who asks
 for a free one, yet a listener that sets SO_REUSEADDR too, as torch's TCPStore does, can take it (Linux, torch 2.13).

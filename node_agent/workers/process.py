@@ -58,7 +58,7 @@ class ChildProcess:
         return os.waitstatus_to_exitcode(status)
 
     def disown(self) -> None:
-        """Let it go on by itself: nobody here waits for it any more."""
+        """Let the child go on by itself: nobody here waits for it any more."""
         os.close(self._pidfd)
 
 
@@ -98,7 +98,7 @@ class CommandProcess(ChildProcess):
 
 
 def tie_to_parent(parent: int) -> None:
-    """Called in a child: the kernel kills it when `parent` dies. Also if that was before the tie was made."""
+    """Have the kernel kill this process, a child, when `parent` dies, also if that was before this call."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)

@@ -41,7 +41,7 @@ class ProgressFiles:
         return {rank: reading for rank, reading in readings if reading}
 
     def summary(self, now: float) -> Progress | None:
-        """Progress of all of them together."""
+        """Progress of all workers together."""
         readings = self.read()
         self._pace.look(readings)
         return summary(self._round, readings.values(), self._pace, now)

@@ -61,7 +61,7 @@ class SpecMaker:
     def specs(
         self, assignment: Assignment, logs: RoundLogs, progress: ProgressFiles, notices: NoticeBoard | None = None
     ) -> list[WorkerSpec]:
-        """One for each local rank."""
+        """Specs of the workers, one for each local rank."""
         specs = []
         for local_rank, environment in enumerate(self.environments(assignment)):
             environment |= {**logs.environment(local_rank), **progress.environment(local_rank)}

@@ -141,7 +141,7 @@ class StoreHost:
             return process or CommandProcess(command, environment, stdout, STDERR, stdin=orders)
 
     def _send(self, order: bytes, *descriptors: int) -> bool:
-        """Whether the order has arrived; it does not if there is no helper, or one that is dead or does not listen."""
+        """Send an order. Whether it has arrived: there must be a helper, which lives and listens."""
         try:
             flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
             return bool(self._helper and socket.send_fds(self._helper.socket, [order], descriptors, flags))

@@ -13,7 +13,7 @@ _RANDOM_BYTES = 8
 
 
 class TempDir:
-    """Made on first use, for this user alone. No part of its path comes from a run id or a node id."""
+    """Temporary folder, made on first use, for this user alone. No part of its path is of a run id or a node id."""
 
     def __init__(self, *, is_locked: bool = True) -> None:
         """`is_locked` False: for a program that keeps many of them open; nobody removes one that is left over."""
@@ -43,7 +43,7 @@ class TempDir:
             _remove_left_over(os.path.dirname(self.folder))
 
     def _make(self) -> None:
-        """Lock it before anybody else can find it."""
+        """Make the folder, and lock it before anybody else can find it."""
         if not self._is_locked:
             os.makedirs(self.folder, mode=0o700, exist_ok=True)
             return
@@ -71,7 +71,7 @@ def _remove_left_over(parent: str) -> None:
 
 
 def _remove_unless_locked(path: str) -> None:
-    """Raises `OSError` if somebody holds its lock."""
+    """Remove the folder. Raises `OSError` if somebody holds its lock."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if os.fstat(folder).st_uid == os.geteuid():

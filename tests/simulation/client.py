@@ -122,8 +122,8 @@ class Client:
         now = self._host.now
         pause = self._retry.failed(error, now, now - self._tried_at, self._rng.random())
         self._timer = self._host.later(pause.delay_s, self._try)
-        if pause.news:
-            self._failed(pause.news)
+        if pause.failure:
+            self._failed(pause.failure)
 
     def _drop(self) -> None:
         self._stop_timer()

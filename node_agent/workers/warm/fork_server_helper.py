@@ -32,7 +32,7 @@ DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")
 
 
 def main() -> None:
-    """argv: the control descriptor, the modules with commas, and the command that the workers seem to be."""
+    """Fork server. argv: the control descriptor, the modules with commas, and the command that workers seem to be."""
     control, agent = socket.socket(fileno=int(sys.argv[1])), os.getppid()
     name = _name(str(os.getpid()))
     handlers = {signum: signal.signal(signum, signal.SIG_IGN) for signum in SIGNALS}
@@ -93,7 +93,7 @@ def _open_device() -> str | None:
 
 
 def _threads_after_a_fork() -> list[str]:
-    """Besides the main one. Those of libraries that provide for forks, as OpenBLAS does, end, and begin anew."""
+    """Names of the threads besides the main one after a fork, for which some libraries, as OpenBLAS, end theirs."""
     if not (pid := os.fork()):
         os._exit(0)
     os.waitpid(pid, 0)

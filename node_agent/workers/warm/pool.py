@@ -18,9 +18,9 @@ from node_agent.workers.process import STDERR, ChildProcess, CommandProcess, Pro
 FORK_SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fork_server_helper.py")
 LONGEST_ANSWER = 8_192
 MOST_DEATHS = 3
-"""A fork server that dies so often is given up."""
+"""Deaths after which a fork server is given up."""
 NOTICE_S = 2.0
-"""Nobody waits longer for an import without being told what is waited for."""
+"""Seconds of waiting for an import after which a person is told what is waited for."""
 STDIN = 0
 
 

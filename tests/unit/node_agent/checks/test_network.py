@@ -8,7 +8,7 @@ from contextlib import suppress
 from rdzv_protocol.queries import PAIR_TEST_BYTES, PairTest, PairTested
 
 from node_agent.checks import network
-from node_agent.checks.network import MOST_STRANGERS, measure
+from node_agent.checks.network import MOST_UNAUTHENTICATED, measure
 from node_agent.workers.ports import ReservedPort
 
 NONCE = "0123456789abcdef" * 2
@@ -83,13 +83,13 @@ async def connected_to(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamW
 async def test_who_does_not_know_the_nonce_is_dropped_and_holds_nobody_up() -> None:
     reserved = ReservedPort()
     listening = asyncio.create_task(measure(query(reserved.number, listens=True), LEAST))
-    strangers = [await connected_to(reserved.number) for _ in range(2 * MOST_STRANGERS)]
-    reader, writer = strangers[-1]
+    unauthenticated = [await connected_to(reserved.number) for _ in range(2 * MOST_UNAUTHENTICATED)]
+    reader, writer = unauthenticated[-1]
     writer.write(b"x" * len(NONCE))
     assert await reader.read() == b"", "it is told nothing"
     assert (await measure(query(reserved.number, listens=False), LEAST)).problem == ""
     assert (await listening).problem == ""
-    for reader, writer in strangers:
+    for reader, writer in unauthenticated:
         with suppress(ConnectionError):
             assert await reader.read() == b""
         writer.close()

@@ -49,10 +49,10 @@ def test_a_connection_that_stood_for_a_while_is_worth_another_at_once():
 
 def test_each_cause_is_news_once_an_outage():
     retry = Retry()
-    news = [fail(retry, error).news for error in (REFUSED, REFUSED, CLOSED, REFUSED, CLOSED)]
+    news = [fail(retry, error).failure for error in (REFUSED, REFUSED, CLOSED, REFUSED, CLOSED)]
     assert news == [REFUSED, None, CLOSED, None, None]
     retry.answered()
-    assert fail(retry, REFUSED).news is REFUSED
+    assert fail(retry, REFUSED).failure is REFUSED
 
 
 @pytest.mark.parametrize("refusal", KEEPS_OUT)
@@ -60,32 +60,32 @@ def test_an_agent_that_is_kept_out_is_told_at_once_unless_it_has_been_in(refusal
     """Then somebody has made a mistake with tokens or certificates, and will mend it."""
     with pytest.raises(type(refusal)):
         fail(Retry(), refusal)
-    assert fail(Retry(has_joined=True), refusal).news is refusal
+    assert fail(Retry(has_joined=True), refusal).failure is refusal
     retry = Retry()
     retry.answered()
-    assert fail(retry, refusal).news is refusal
+    assert fail(retry, refusal).failure is refusal
 
 
 def test_another_server_is_asked_at_once_and_nobody_is_told():
     pause = fail(Retry(), Unreachable("leader", "leads no more", At(True)))
-    assert (pause.delay_s, pause.news) == (0.0, None)
+    assert (pause.delay_s, pause.failure) == (0.0, None)
 
 
 def test_a_handover_is_told_when_it_takes_long_and_by_its_first_cause():
     retry, nobody = Retry(), At(False)
     first, later = Unreachable("HTTP", "closed", nobody), Unreachable("connect", "refused", nobody)
-    assert fail(retry, first, now=10.0).news is None
-    assert fail(retry, later, now=10.0 + HANDOVER_S).news is first
+    assert fail(retry, first, now=10.0).failure is None
+    assert fail(retry, later, now=10.0 + HANDOVER_S).failure is first
     times = (11.0 + number for number in count())
-    assert [fail(retry, later, now=next(times)).news for _ in range(2)] == [later, None]
+    assert [fail(retry, later, now=next(times)).failure for _ in range(2)] == [later, None]
 
 
 def test_that_another_server_leads_is_no_news_when_something_was_told():
     retry = Retry()
     fail(retry, REFUSED)
-    assert fail(retry, Unreachable("leader", "ask b")).news is None
+    assert fail(retry, Unreachable("leader", "ask b")).failure is None
 
 
 def test_an_unavailable_server_is_tried_again():
     error = ServerUnavailable("starting")
-    assert fail(Retry(), error).news is error
+    assert fail(Retry(), error).failure is error
